@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import boto3
 import pytest
@@ -167,7 +168,7 @@ def only_ports(*ranges: tuple[int, int]) -> Iterator[None]:
     [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
     rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
     members = [{"GroupId": group["GroupId"]}]
-    some = [{"IpProtocol": "tcp", "FromPort": a, "ToPort": b, "UserIdGroupPairs": members} for a, b in ranges]
+    some: Any = [{"IpProtocol": "tcp", "FromPort": a, "ToPort": b, "UserIdGroupPairs": members} for a, b in ranges]
     ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
     ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=some)
     try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -35,16 +36,16 @@ class Node:
     ssh: Ssh
     held: list[NodeConnection] = field(default_factory=list)
 
-    def reach(self, *, key: Path | None = None, timeout_s: float = 0.5, **other: str) -> NodeConnection:
+    def reach(self, *, key: Path | None = None, timeout_s: float = 0.5, **other: Any) -> NodeConnection:
         return wait_for_connection(
-            replace(self.host, **other),  # type: ignore[arg-type]
+            replace(self.host, **other),
             private_key=key or self.ssh.key,
             pins=self.pins,
             console=open_console(REGION),
             timeout_s=timeout_s,
         )
 
-    def refused(self, *, key: Path | None = None, **other: str) -> ConnectError:
+    def refused(self, *, key: Path | None = None, **other: Any) -> ConnectError:
         with pytest.raises(ConnectError) as caught, closing(self.reach(key=key, **other)):
             pass
         return caught.value

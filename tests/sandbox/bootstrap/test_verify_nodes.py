@@ -65,7 +65,7 @@ def record(cloud: control.SandboxInfo) -> Iterator[S3Client]:
 def second(two_nodes: Project) -> str:
     """The instance id of node-1."""
     nodes = json.loads(two_nodes.run("status", "--json").stdout)["nodes"]
-    return next(node["instance_id"] for node in nodes if node["name"] == "node-1")
+    return str(next(node["instance_id"] for node in nodes if node["name"] == "node-1"))
 
 
 def verified(project: Project, code: int = 0) -> tuple[list[dict[str, Any]], str]:
@@ -152,8 +152,7 @@ def ec2(cloud: control.SandboxInfo) -> EC2Client:
 
 @pytest.mark.slow
 def test_a_blocking_security_group_is_reported_and_repaired(two_nodes: Project, ec2: EC2Client) -> None:
-    named = [{"Name": "tag:cluster:name", "Values": ["*"]}]
-    [group] = ec2.describe_security_groups(Filters=named)["SecurityGroups"]
+    [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
     rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
     ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
     try:

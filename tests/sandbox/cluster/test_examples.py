@@ -25,8 +25,8 @@ def commands_of(readme: str) -> list[str]:
 
 def promised_by(readme: str) -> list[str]:
     """Returns a pattern for each line of output in the README; nodes and accuracies differ from run to run."""
-    patterns = map(re.escape, re.findall(r"^    (\[worker .+)$", readme, re.MULTILINE))
-    patterns = (re.sub(r"node\\-\d", r"node-\\d", pattern) for pattern in patterns)
+    lines = map(re.escape, re.findall(r"^    (\[worker .+)$", readme, re.MULTILINE))
+    patterns = (re.sub(r"node\\-\d", r"node-\\d", line) for line in lines)
     return [re.sub(r"(accuracy\\ )0\\\.\d+", r"\1(?:0\\.9\\d|1\\.00)", pattern) for pattern in patterns]
 
 

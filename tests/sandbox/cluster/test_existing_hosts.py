@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import boto3
@@ -128,7 +129,7 @@ def make_world(directory: Path) -> World:
     config, known = "", ""
     for name, instance in made.items():
         address = instance["PrivateIpAddress"]
-        until(lambda address=address: ssh.run(address, "true", check=False).returncode == 0, f"{name} does not answer")
+        until(partial(ssh.answers, address), f"{name} does not answer")
         ssh.run(address, "sudo sh -eu", stdin=MODULES + (ALICE if name == "lab" else ""))
         config += f"Host {name}\n HostName {address}\n User ubuntu\n"
         key = Path(f"/proc/{found[name]}/root/etc/ssh/ssh_host_ed25519_key.pub").read_text().split()

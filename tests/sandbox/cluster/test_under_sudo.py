@@ -245,7 +245,7 @@ def test_a_command_asks_for_sudo_by_itself_and_once(user: User) -> None:
 
     terminal = Terminal(columns=200)
     try:
-        streams = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.theirs)
+        streams: Any = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.theirs)
         script = " && ".join(
             shlex.join([*command, *words])
             for words in (["sandbox", "start"], ["list"], ["status"], ["sandbox", "stop"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import boto3
 import pytest
+from mypy_boto3_ec2.type_defs import TagTypeDef
 
 from cluster.app import sandbox_files_dir
 from ec2_client import client
@@ -105,7 +106,7 @@ def test_deletes_orphaned_spot_requests_disks_and_interfaces(account: Project) -
     launch(account, nodes=2, market="spot")
     ec2 = boto3.client("ec2")
     [subnet, *_] = ec2.describe_subnets()["Subnets"]
-    tags = [{"Key": "cluster:name", "Value": NAME}]
+    tags: list[TagTypeDef] = [{"Key": "cluster:name", "Value": NAME}]
     ec2.create_volume(
         AvailabilityZone=subnet["AvailabilityZone"],
         Size=8,

@@ -43,9 +43,8 @@ def write_toml(project: Project, **changed: str) -> None:
         **changed,
     }
     for key, value in lines.items():
-        text, found = re.subn(
-            rf"^(# )?{key} = .*$", lambda _, k=key, v=value: f"{k} = {v}", text, count=1, flags=re.MULTILINE
-        )
+        line = f"{key} = {value}".replace("\\", r"\\")
+        text, found = re.subn(rf"^(# )?{key} = .*$", line, text, count=1, flags=re.MULTILINE)
         assert found == 1, key
     project.write(text)
 

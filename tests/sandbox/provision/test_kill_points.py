@@ -16,6 +16,7 @@ from pathlib import Path
 
 import boto3
 import pytest
+from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 from forked import Act, Ending, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
@@ -60,7 +61,7 @@ class Case:
 def find_resources(name: str) -> Counter[str]:
     """Counts everything in the account with the cluster's tag or name, without the code under test."""
     ec2, iam = boto3.client("ec2"), boto3.client("iam")
-    tagged = [{"Name": f"tag:{TAG}", "Values": [name]}]
+    tagged: list[FilterTypeDef] = [{"Name": f"tag:{TAG}", "Values": [name]}]
     instances = [
         instance
         for reservation in ec2.describe_instances(Filters=tagged)["Reservations"]

@@ -60,7 +60,7 @@ def leased(name: str, folder: Path, *, nodes: int = 1, **lease: Any) -> Act:
 
 def find_instances() -> dict[str, tuple[str, str, float]]:
     """Instance id -> cluster, state, deadline."""
-    found = {}
+    found: dict[str, tuple[str, str, float]] = {}
     for page in boto3.client("ec2").get_paginator("describe_instances").paginate():
         for instance in (one for reservation in page["Reservations"] for one in reservation["Instances"]):
             tags = {tag["Key"]: tag["Value"] for tag in instance.get("Tags", [])}

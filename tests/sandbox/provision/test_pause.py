@@ -98,7 +98,7 @@ def wait_until_stopped(project: Project, instance_id: str) -> None:
 def test_allow_changes_the_address(two_nodes: Project) -> None:
     before = (two_nodes.directory / "cluster.toml").read_text()
     same = two_nodes.run("allow").stdout
-    (own,) = re.fullmatch(r"ssh is allowed from (\S+), as it was\n", same).groups()  # type: ignore[union-attr]  # or it fails
+    (own,) = re.fullmatch(r"ssh is allowed from (\S+), as it was\n", same).groups()
     set_provision(two_nodes, 'ssh_from = "203.0.113.0/24"')
     try:
         assert two_nodes.run("allow").stdout == f"ssh is allowed from 203.0.113.0/24; it was from {own}\n"

@@ -5,6 +5,7 @@ from typing import Any
 
 import boto3
 import pytest
+from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 from foundation.errors import AwsError
 from iam_steps import allow, document, limited_operator
@@ -55,7 +56,7 @@ def test_an_administrator(phantom: RunningSandbox) -> None:
     assert set(found.permissions.allowed) > STAND_INS
     assert (found.permissions.missing, found.permissions.unknown) == ((), ())
     ec2 = boto3.client("ec2")
-    states = {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}
+    states: FilterTypeDef = {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}
     assert ec2.describe_instances(Filters=[states])["Reservations"] == []
     assert "cluster-demo" not in {pair["KeyName"] for pair in ec2.describe_key_pairs()["KeyPairs"]}
     assert "cluster-demo" not in {group["GroupName"] for group in ec2.describe_security_groups()["SecurityGroups"]}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import boto3
 import pytest
+from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 from foundation.progress import silent
 from project import REPOSITORY, Project, configure
@@ -32,7 +33,9 @@ def project(tmp_path: Path) -> Iterator[Project]:
 def count_resources(region: str) -> dict[str, int]:
     """Counts a cluster's resources in a region of the sandbox."""
     ec2 = boto3.client("ec2", region_name=region)
-    live = [{"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}]
+    live: list[FilterTypeDef] = [
+        {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}
+    ]
     groups = [group for group in ec2.describe_security_groups()["SecurityGroups"] if group["GroupName"] != "default"]
     reservations = ec2.describe_instances(Filters=live)["Reservations"]
     return {

@@ -162,7 +162,7 @@ class _Counter:
     def _counts(self, name: str) -> bool:
         return self._kill is None or not self._kill.changes or bool(find_changes([name]))
 
-    def around(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
+    def around(self, function: Callable[[Any], None]) -> Any:
         """Wraps a function so that each of its calls is a point."""
 
         def counted(argument: Any) -> None:

@@ -16,7 +16,7 @@ from wsgiref.types import WSGIApplication
 import boto3
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.exceptions import ConnectionClosedError
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -108,11 +108,9 @@ class InProcessSandbox:
         """Resets to an empty account without faults. config: keys of [sandbox] in cluster.toml."""
         self.book.disarm("all")
         self.config = SandboxConfig(hosts="none", **config)
-        for backends in (iam_backends, s3_backends):
-            for backend in backends[DEFAULT_ACCOUNT_ID].values():
+        for backends in (iam_backends, s3_backends, ec2_backends):
+            for backend in [*backends[DEFAULT_ACCOUNT_ID].values()]:
                 backend.reset()
-        for backend in (*ec2_backends[DEFAULT_ACCOUNT_ID].values(),):
-            backend.reset()
         self.whole = self._install()
         for region in (REGION, OTHER_REGION):
             self.in_region(region).unsettled = Unsettled(self.config.consistency_delay_s, self.clock.monotonic)
@@ -126,7 +124,7 @@ class InProcessSandbox:
         watch(session)
         return Clients(session, region=region)
 
-    def _answer(self, request: AWSPreparedRequest, **_: Any) -> AWSResponse:
+    def _answer(self, request: AWSPreparedRequest, **_: Any) -> Any:
         with self._one_at_a_time:
             return self._ask(request)
 

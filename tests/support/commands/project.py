@@ -78,6 +78,7 @@ class Project:
     def run(self, *words: str, code: int | None = 0, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
         """Runs `cluster WORDS...` to its end, and checks its exit code."""
         command, env = [self.command, *words], self.environment()
+        done: subprocess.CompletedProcess[str]
         if self.command == CLUSTER and may_run(env):
             done = preloaded().run(command, cwd=self.directory, env=env, timeout_s=timeout_s)
         else:

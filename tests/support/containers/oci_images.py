@@ -129,7 +129,7 @@ def torch_image() -> Image:
     def install(target: Path) -> None:
         with tempfile.NamedTemporaryFile() as report:
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
-            dry = [*command, "--dry-run", "--no-deps", "--report", report.name, "--target", target, *words, TORCH]
+            dry = [*command, "--dry-run", "--no-deps", "--report", report.name, "--target", str(target), *words, TORCH]
             done = subprocess.run(dry, capture_output=True, text=True, check=False)
             if done.returncode:
                 pytest.skip(f"pip finds no {TORCH}: {done.stderr.strip().splitlines()[-1]}")

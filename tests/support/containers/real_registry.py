@@ -43,10 +43,9 @@ class Registry:
     def push(self, image: Image, name: str) -> str:
         """Pushes an image to the registry as NAME:TAG; returns its name with the server."""
         repository, _, tag = name.partition(":")
-        for content, digest in (
-            (image.config, f"sha256:{image.id}"), *((layer.path, f"sha256:{layer.sha256}") for layer in image.layers)
-        ):  # fmt: skip
-            self._push_blob(repository, content, digest)
+        self._push_blob(repository, image.config, f"sha256:{image.id}")
+        for layer in image.layers:
+            self._push_blob(repository, layer.path, f"sha256:{layer.sha256}")
         self._ask("PUT", f"/v2/{repository}/manifests/{tag}", image.manifest, {"Content-Type": MANIFEST})
         return f"{self.server}/{name}"
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -135,13 +136,13 @@ class RawAgent(LocalChannel):
         self.process.send_signal(number)
 
     def errors(self) -> str:
-        return self._stderr.read().decode()
+        return str(self._stderr.read().decode())
 
     def hang_up(self) -> int:
         """Closes the agent's stdin; returns its exit code."""
         with suppress(OSError):  # it has ended
             self.shutdown_write()
-        return self.process.wait(PATIENCE_S)
+        return int(self.process.wait(PATIENCE_S))
 
     def end(self) -> None:
         super().end()
@@ -301,7 +302,7 @@ class Nodes:
             thread = threading.Thread(target=self._set_up, args=(node, SetUp(python=sys.executable, **wanted)))
             thread.start()
             self._threads[node.host.name] = thread
-            until(lambda node=node: self.joined(node), "it does not join")
+            until(partial(self.joined, node), "it does not join")
 
     def joined(self, node: LocalNode) -> bool:
         members = self.distribution.peers._members

@@ -87,7 +87,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     server.join(timeout=10)
 
 
-class Account(paramiko.ServerInterface):
+class Account(paramiko.ServerInterface):  # type: ignore[misc]
     """Accepts every user and key, and records each request."""
 
     def __init__(self, happened: list[str]) -> None:
@@ -99,7 +99,7 @@ class Account(paramiko.ServerInterface):
 
     def check_auth_publickey(self, _username: str, _key: paramiko.PKey) -> int:
         self.happened.append("auth")
-        return AUTH_SUCCESSFUL
+        return int(AUTH_SUCCESSFUL)
 
 
 def serve(listener: socket.socket, node: Node) -> None:

@@ -33,7 +33,8 @@ def make_wheel(folder: Path, name: str, content: Mapping[str, bytes], *, require
     }
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as wheel:
-        for path, data in {**content, **{f"{info}/{path}": text for path, text in metadata.items()}}.items():
+        files = {**content, **{f"{info}/{path}": text.encode() for path, text in metadata.items()}}
+        for path, data in files.items():
             wheel.writestr(zipfile.ZipInfo(path), data, zipfile.ZIP_DEFLATED)
     return folder / name
 

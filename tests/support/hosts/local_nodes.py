@@ -31,8 +31,8 @@ class LocalChannel:
         self._ours, theirs = socket.socketpair()
         self.process = subprocess.Popen(
             ["/bin/sh", "-c", command],
-            stdin=theirs,
-            stdout=theirs,
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
             stderr=subprocess.PIPE,
             env=env,
             start_new_session=True,

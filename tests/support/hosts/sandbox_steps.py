@@ -80,6 +80,9 @@ class Ssh:
     def read(self, address: str, command: str) -> str:
         return self.run(address, command).stdout.strip()
 
+    def answers(self, address: str) -> bool:
+        return self.run(address, "true", check=False).returncode == 0
+
     @contextmanager
     def hold(self, address: str) -> Iterator[None]:
         """In the block, a login stays open."""

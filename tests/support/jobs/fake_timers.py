@@ -1,20 +1,20 @@
 """The event loop's timers, with a clock that only the test moves."""
 
+import time
+from collections.abc import Callable
+
 import pytest
 
-from train.node.supervisor import event_loop
 from train.node.supervisor.event_loop import EventLoop
 
 
-class Timers:
+class Timers(EventLoop):
     """Stands in for an EventLoop; `now`: seconds since it was made."""
 
-    after, cancel, has = EventLoop.after, EventLoop.cancel, EventLoop.has
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._timers: dict[str, tuple[float, object]] = {}
+        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
         self.now = 0.0
-        monkeypatch.setattr(event_loop.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
     def wait(self, seconds: float) -> None:
         """Lets time pass, then calls the callbacks of all due timers, the earliest first."""

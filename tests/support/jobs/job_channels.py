@@ -5,7 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from msgspec import convert, to_builtins
 
@@ -105,7 +105,7 @@ class FakeHead:
     connected: int = 0
 
     def make(self) -> Head:
-        return Head(name="node-0", connect=self._connect, command="\0".join)
+        return Head(name="node-0", connect=cast("Any", self._connect), command="\0".join)
 
     def _connect(self) -> "FakeHead":
         if self.refuse:

@@ -187,6 +187,7 @@ class LocalHead:
             stdout=subprocess.PIPE,
             text=True,
         ) as process:
+            assert process.stdin is not None
             process.stdin.write("" if order is None else json.dumps(place_processes(order)) + "\n")
             process.stdin.close()
             yield process

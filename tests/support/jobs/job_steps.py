@@ -134,7 +134,7 @@ def only_these_ports_between_members(ec2: EC2Client, *ranges: tuple[int, int]) -
         {"IpProtocol": "tcp", "FromPort": first, "ToPort": last, "UserIdGroupPairs": [{"GroupId": group_id}]}
         for first, last in ranges
     ]
-    ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=rules)  # type: ignore[arg-type]
+    ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=rules)
     try:
         if allowed:
             ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=allowed)
@@ -142,7 +142,7 @@ def only_these_ports_between_members(ec2: EC2Client, *ranges: tuple[int, int]) -
     finally:
         if allowed:
             ec2.revoke_security_group_ingress(GroupId=group_id, IpPermissions=allowed)
-        ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=rules)  # type: ignore[arg-type]
+        ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=rules)
 
 
 def cause(project: Project, *words: str) -> None:
@@ -234,6 +234,7 @@ class Running:
         said = self.project.messages.read_text()
         assert "Traceback" not in said
         self.is_gone(besides=besides, timeout_s=END_S + silence_s)
+        assert self.process.returncode is not None
         return self.process.returncode, said
 
     def is_gone(self, *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:

@@ -18,8 +18,8 @@ import boto3
 import pytest
 import trustme
 from moto.backends import get_backend
-from moto.core import DEFAULT_ACCOUNT_ID
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 from project import Project

@@ -4,7 +4,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -55,10 +55,10 @@ def test_the_first_signal_is_remembered_and_the_second_is_raised_at_once() -> No
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def interrupting(said: bytes, number: int = signal.SIGINT) -> Callable[[list[str]], Any]:
+def interrupting(said: bytes, number: int = signal.SIGINT) -> Callable[[Sequence[str]], Any]:
     """Returns a head that sends this process a signal together with its answer to a submission."""
 
-    def answer(words: list[str]) -> Any:
+    def answer(words: Sequence[str]) -> Any:
         if words[0] == "stop":
             return channel(encode([{"result": {"state": "stopped", "exit_code": 130, "error": None, "left": {}}}]))
         if words[0] == "follow":

@@ -39,7 +39,9 @@ def fail(error: BaseException) -> None:
 def test_an_error_is_one_line_and_an_exit_code(
     does: Callable[[], None], code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(main.cli, "resolve_command", lambda _, args: (*args, click.Command(*args, callback=does), []))
+    monkeypatch.setattr(
+        main.cli, "resolve_command", lambda _, args: (args[0], click.Command(args[0], callback=does), [])
+    )
     monkeypatch.setattr("sys.argv", ["cluster", "status"])
     monkeypatch.setattr("signal.signal", lambda *_: None)  # otherwise it would outlast the test
     with open(os.devnull) as nothing:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def test_another_thread_cannot_handle_signals(notice: Path) -> None:
 
 def test_the_supervisor_reads_what_is_noted(notice: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(interruption.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     found, reader = open_with(notice), NoticeFile(str(notice))
     found.note_progress(2, 7, 10)
     assert reader.read_new(PROGRESS) == {"epoch": 2, "batch": 7, "batches": 10}

@@ -173,7 +173,10 @@ def test_looks_again_only_at_what_was_left(world: World, monkeypatch: pytest.Mon
     world.up(make_config(nodes=1))
     ending = world.prepare_down()
     looked: list[str] = []
-    left = {"volume": [(Resource(kind="volume", resource_id="vol-1"),), ()], "instance": [()]}
+    left: dict[str, list[tuple[Resource, ...]]] = {
+        "volume": [(Resource(kind="volume", resource_id="vol-1"),), ()],
+        "instance": [()],
+    }
 
     def make_kind(kind: str) -> ResourceKind[None]:
         def look(_: Scope) -> Look:
@@ -213,7 +216,7 @@ def make_one_of_each(world: World, tags: list[dict[str, str]]) -> None:
     """Creates a resource of every kind that can carry a cluster's tag, except nodes."""
     ec2, named = world.clients.ec2, "cluster-demo"
     subnet = ec2.describe_subnets()["Subnets"][0]
-    group = {"GroupName": named, "TagSpecifications": tagged("security-group", tags)}
+    group: Any = {"GroupName": named, "TagSpecifications": tagged("security-group", tags)}
     ec2.create_volume(AvailabilityZone="us-east-1a", Size=8, TagSpecifications=tagged("volume", tags))
     ec2.create_network_interface(SubnetId=subnet["SubnetId"], TagSpecifications=tagged("network-interface", tags))
     ec2.allocate_address(Domain="vpc", TagSpecifications=tagged("elastic-ip", tags))

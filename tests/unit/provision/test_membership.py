@@ -108,7 +108,8 @@ def test_ignores_a_group_of_the_same_name_that_is_not_ours() -> None:
 def test_which_instances_this_machine_knows(
     claims: list[dict[str, Any]], known: dict[str, Collection[str]], expected: list[str]
 ) -> None:
-    asked = KnownInstances(**{key: frozenset(value) for key, value in known.items()})
+    sets: dict[str, Any] = {key: frozenset(value) for key, value in known.items()}
+    asked = KnownInstances(**sets)
     assert sorted(find_known([make_claim(**claim) for claim in claims], asked)) == expected
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from provision.down import Bill, Receipt, deleted_by, make_bill, plan_down, receipt_document, render_receipt
 from provision.model import Upload
+from provision.preflight.prices import PricedPlace
 from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.resource import KeptVolume, Resource, Unseen
 from provision.resources.unfinished_uploads import IDLE_S, upload_resource
@@ -15,8 +16,8 @@ from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node, ma
 
 NODES = (make_node(0), make_node(1))
 LAUNCH = int(LAUNCHED_AT.timestamp())
-ON_DEMAND = ("on-demand", "c5.xlarge", "us-east-1a")
-SPOT = ("spot", "c5.xlarge", "us-east-1a")
+ON_DEMAND: PricedPlace = ("on-demand", "c5.xlarge", "us-east-1a")
+SPOT: PricedPlace = ("spot", "c5.xlarge", "us-east-1a")
 DELETED = deleted_by(plan_down(make_state(*NODES)))
 
 

@@ -15,9 +15,8 @@ from provision.files import ClusterFiles
 from provision.lease.config import LeaseConfig
 from provision.lease.node.terms import Lease
 from provision.lease.user_data import MAX_BYTES, render_user_data
-from provision.model import ClusterState, Node
+from provision.model import ClusterState, Node, tags
 from provision.plan import Plan
-from provision.resources.resource import tags
 from provision.up import prepare_replacement, up
 from provision_world import NAME, World, make_config
 

@@ -24,6 +24,7 @@ def environ_of(request: AWSRequest) -> dict[str, Any]:
     prepared = request.prepare()
     url = urlsplit(prepared.url)
     body = prepared.body or b""
+    assert isinstance(body, bytes)
     headers = {name.upper().replace("-", "_"): str(value) for name, value in prepared.headers.items()}
     headers = {name if name.startswith("CONTENT_") else f"HTTP_{name}": value for name, value in headers.items()}
     target = url.path + (f"?{url.query}" if url.query else "")
@@ -59,7 +60,7 @@ def check(environ: dict[str, Any], *, secret: str = SECRET, token: str | None = 
     check_signature(environ, read_signature(environ), secret, token, now)
 
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0\r\n"), min_size=1, max_size=20)
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r\n"), min_size=1, max_size=20)
 
 
 @given(key=TEXT, values=st.dictionaries(TEXT, TEXT, max_size=3), expires_s=st.sampled_from([None, 60]))
@@ -85,7 +86,7 @@ def refused(environ: dict[str, Any], **given: Any) -> str:
     return caught.value.refusal.s3_code or caught.value.refusal.code
 
 
-def changed(environ: dict[str, Any], **values: str) -> dict[str, Any]:
+def changed(environ: dict[str, Any], **values: Any) -> dict[str, Any]:
     return {**environ, **values}
 
 

@@ -126,7 +126,7 @@ def test_a_repeated_launch_takes_no_capacity(ec2: Client, phantom: RunningSandbo
 )
 def test_vcpu_limit(ec2: Client, phantom: RunningSandbox, market: str, code: str) -> None:
     arm(phantom, f"vcpu-limit market={market} count=1")
-    asked = {"InstanceMarketOptions": {"MarketType": "spot"}} if market == "spot" else {}
+    asked: dict[str, Any] = {"InstanceMarketOptions": {"MarketType": "spot"}} if market == "spot" else {}
     assert refused(ec2, **asked) == code
     run(ec2, **asked)
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.sandbox
     ],
 )
 def test_unsupported_calls_fail_at_once(
-    phantom: RunningSandbox, service: str, operation: str, arguments: dict[str, Any]
+    phantom: RunningSandbox, service: Any, operation: str, arguments: dict[str, Any]
 ) -> None:
     log = place_of(phantom.project_dir).api_log
     before = len(log.read_text().splitlines())
@@ -78,7 +78,7 @@ def test_the_only_region_is_the_sandboxs(phantom: RunningSandbox) -> None:
     ],
 )
 def test_policies_managed_by_aws_take_effect(
-    phantom: RunningSandbox, name: str, allowed: tuple[str, str], denied: tuple[str, str]
+    phantom: RunningSandbox, name: str, allowed: tuple[Any, str], denied: tuple[Any, str]
 ) -> None:
     iam = boto3.client("iam")
     iam.create_user(UserName=name)

@@ -196,7 +196,7 @@ def test_permissions_on_other_resources_by_tag(ec2: Client, group_id: str) -> No
 
 
 def test_permissions_on_spot_requests_by_tag(ec2: Client) -> None:
-    spot = {"InstanceMarketOptions": {"MarketType": "spot"}}
+    spot: dict[str, Any] = {"InstanceMarketOptions": {"MarketType": "spot"}}
     [foreign] = run(ec2, **spot)
     [ours] = run(ec2, **spot, TagSpecifications=[{"ResourceType": "spot-instances-request", "Tags": [OURS]}])
     tagged = {"StringEquals": {"aws:ResourceTag/cluster:name": "demo"}}
@@ -217,7 +217,7 @@ def test_passing_a_role_needs_a_permission(ec2: Client) -> None:
     to_ec2 = {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
     passing = allow("iam:PassRole", role_arn, Condition=to_ec2)
     user("iam", statement, passing).add_role_to_instance_profile(**adding)
-    asked = {"IamInstanceProfile": {"Name": "passed"}}
+    asked: dict[str, Any] = {"IamInstanceProfile": {"Name": "passed"}}
     message = refused(lambda: run(user("ec2", allow("ec2:*")), **asked))
     assert f"is not authorized to perform: iam:PassRole on resource: {role_arn}" in message
     assert not live(ec2)
@@ -328,7 +328,7 @@ def test_every_instance_of_a_launch_has_the_profile(ec2: Client) -> None:
         ("service-quotas", lambda c: c.list_service_quotas(ServiceCode="ec2")),
     ],
 )
-def test_a_call_to_another_region_names_the_sandboxs_region(phantom: RunningSandbox, service: str, call: Any) -> None:
+def test_a_call_to_another_region_names_the_sandboxs_region(phantom: RunningSandbox, service: Any, call: Any) -> None:
     with pytest.raises(ClientError) as caught:
         call(boto3.client(service, region_name="eu-west-1"))
     assert caught.value.response["Error"]["Code"] == "InvalidRegion"

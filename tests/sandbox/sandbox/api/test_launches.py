@@ -296,7 +296,7 @@ def test_an_unknown_quota_is_refused(phantom: RunningSandbox) -> None:
 
 def test_quotas_count_the_running_vcpus(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     granted = {"L-1216C47A": 8, "L-34B43A08": 4}
-    spot = {"InstanceMarketOptions": {"MarketType": "spot"}}
+    spot: dict[str, Any] = {"InstanceMarketOptions": {"MarketType": "spot"}}
     enter(start_sandbox(own_project, hosts="none", quotas=granted), monkeypatch)
     ec2 = client("ec2")
     assert client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode="L-1216C47A")["Quota"]["Value"] == 8

@@ -40,7 +40,8 @@ def run(ec2: EC2Client, **changes: Any) -> list[str]:
 
 def test_states_take_time_and_come_in_order(ec2: EC2Client) -> None:
     [launched] = ec2.run_instances(ImageId=find_image(), InstanceType="t3.micro", MinCount=1, MaxCount=1)["Instances"]
-    ids, seen = [launched["InstanceId"]], [launched["State"]["Name"]]
+    ids = [launched["InstanceId"]]
+    seen: list[str] = [launched["State"]["Name"]]
     while seen[-1] != "running":
         state = state_of(ec2, ids[0])
         seen += [state] if state not in seen else []
@@ -57,11 +58,11 @@ def test_states_take_time_and_come_in_order(ec2: EC2Client) -> None:
 
 
 def test_addresses_are_in_the_sandboxs_ranges(sandbox: RunningSandbox, ec2: EC2Client) -> None:
-    private, public = (ipaddress.ip_network(c) for c in (sandbox.info.private_cidr, sandbox.info.public_cidr))
+    private, public = (ipaddress.IPv4Network(c) for c in (sandbox.info.private_cidr, sandbox.info.public_cidr))
     [vpc] = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     assert vpc["CidrBlock"] == str(private)
     for subnet in ec2.describe_subnets()["Subnets"]:
-        assert ipaddress.ip_network(subnet["CidrBlock"]).subnet_of(private)
+        assert ipaddress.IPv4Network(subnet["CidrBlock"]).subnet_of(private)
     zones = [zone["ZoneName"] for zone in ec2.describe_availability_zones()["AvailabilityZones"]][:2]
     ids = [run(ec2, Placement={"AvailabilityZone": zone})[0] for zone in zones]
     for instance, zone in zip(describe(ec2, ids), zones, strict=True):

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import boto3
@@ -199,7 +200,7 @@ def test_nothing_is_left_after_a_kill_and_reset(
     first_processes = [host.pid for host in control.describe(own_project).hosts]
     sshds = [int(pid) for parent in first_processes for pid in children_of(parent)]
     holder = [pid for pid in before.processes if "/bin/sh" in read_arguments(pid)]
-    victims = {
+    victims: dict[str, Sequence[int | None]] = {
         "network": holder,
         "host": first_processes[:1],
         "sshd": sshds,

@@ -58,7 +58,7 @@ class Host:
         return set(self.ssh.run(self.private, " ".join([*probes, "wait"]), check=False).stdout.split())
 
 
-def rule(protocol: str = "-1", ports: tuple[int, int] | None = None, **peer: str) -> dict[str, Any]:
+def rule(protocol: str = "-1", ports: tuple[int, int] | None = None, **peer: str) -> Any:
     made: dict[str, Any] = {"IpProtocol": protocol}
     if ports is not None:
         made |= {"FromPort": ports[0], "ToPort": ports[1]}
@@ -110,7 +110,8 @@ def ec2(sandbox: RunningSandbox, hosts: tuple[Host, Host]) -> Iterator[EC2Client
         known = before[group["GroupId"]]
         for name in ("ingress", "egress"):
             key = "IpPermissions" if name == "ingress" else "IpPermissionsEgress"
-            for change, now, then in (("revoke", group, known), ("authorize", known, group)):
+            changes: Any = (("revoke", group, known), ("authorize", known, group))
+            for change, now, then in changes:
                 rules = [r for r in now[key] if r not in then[key]]
                 if rules:
                     getattr(client, f"{change}_security_group_{name}")(GroupId=group["GroupId"], IpPermissions=rules)
@@ -137,7 +138,7 @@ def test_packets_that_no_rule_allows_do_not_arrive(ec2: EC2Client, hosts: tuple[
     ],
 )
 def test_rules_of_protocols_ports_and_networks(
-    ec2: EC2Client, hosts: tuple[Host, Host], allowed: dict[str, Any], passes: set[str]
+    ec2: EC2Client, hosts: tuple[Host, Host], allowed: Any, passes: set[str]
 ) -> None:
     one, other = hosts
     ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[allowed])

@@ -1,6 +1,7 @@
 """botocore and aws-cli, which follow the environment to the sandbox."""
 
 from pathlib import Path
+from typing import Any
 
 import botocore.session
 import pytest
@@ -83,7 +84,8 @@ def test_botocore_follows_the_environment(
     for name, value in environment_of(sandbox.project_dir, home=tmp_path).items():
         monkeypatch.setenv(name, value)
     session = botocore.session.get_session()
-    ec2, s3, ssm = (session.create_client(service) for service in ("ec2", "s3", "ssm"))
+    clients: list[Any] = [session.create_client(service) for service in ("ec2", "s3", "ssm")]
+    ec2, s3, ssm = clients
     key = tmp_path / "key.pem"
     key.write_text(ec2.create_key_pair(KeyName="plain", KeyType="ed25519")["KeyMaterial"])
     key.chmod(0o600)

@@ -183,7 +183,7 @@ def test_without_the_permission_the_job_waits_for_the_next_command(
     job, before = start(nodes)
     head = before["node-0"]
     iam = boto3.client("iam")
-    policy = iam.get_role_policy(RoleName=ROLE, PolicyName="cluster-data")["PolicyDocument"]
+    policy: Any = iam.get_role_policy(RoleName=ROLE, PolicyName="cluster-data")["PolicyDocument"]
     some = [one for one in policy["Statement"] if one["Sid"] != "LaunchNodes"]
     reduced = json.dumps({"Version": "2012-10-17", "Statement": some})
     iam.put_role_policy(RoleName=ROLE, PolicyName="cluster-data", PolicyDocument=reduced)

@@ -85,8 +85,8 @@ def offer_python(archive: Path, sha256: str, folder: Path, monkeypatch: pytest.M
 
 
 def _needed(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    left_out = ("/site-packages", "/dist-packages", "/test", "/__pycache__", "/idlelib", "/lib2to3", "/config-")
-    left_out += ("/tkinter", "/ensurepip", "/unittest", "/distutils", "/pydoc_data")
+    left_out = ["/site-packages", "/dist-packages", "/test", "/__pycache__", "/idlelib", "/lib2to3", "/config-"]
+    left_out += ["/tkinter", "/ensurepip", "/unittest", "/distutils", "/pydoc_data"]
     return None if any(part in entry.name for part in left_out) else entry
 
 

@@ -210,10 +210,10 @@ def test_a_built_wheel_is_complete_and_checked(head: Head, repository: Path) -> 
     assert answer["name"] == f"mxnet-1.7.0-1_cpu_{commit_id}-py3-none-linux_{os.uname().machine}.whl"
     path = head.root / "files" / answer["sha256"] / answer["name"]
     assert hashlib.sha256(path.read_bytes()).hexdigest() == answer["sha256"]
-    with zipfile.ZipFile(path) as wheel:
-        names = set(wheel.namelist())
-        record = wheel.read("mxnet-1.7.0.dist-info/RECORD").decode()
-        assert "numpy" in parse_requirements(wheel.read("mxnet-1.7.0.dist-info/METADATA").decode())[0]
+    with zipfile.ZipFile(path) as content:
+        names = set(content.namelist())
+        record = content.read("mxnet-1.7.0.dist-info/RECORD").decode()
+        assert "numpy" in parse_requirements(content.read("mxnet-1.7.0.dist-info/METADATA").decode())[0]
     expected = {"mxnet/libmxnet.so", "mxnet/tools/launch.py", "dmlc_tracker/tracker.py", "mxnet/libinfo.py"}
     assert expected <= names
     assert not any(".data/" in name for name in names)

@@ -9,7 +9,6 @@ import pytest
 
 from bootstrap.environment.facts import parse_facts
 from bootstrap.ssh import connection as connection_module
-from bootstrap.ssh import node_program
 from bootstrap.ssh.connection import NodeConnection, drain, wait_for_exit
 from bootstrap.ssh.execute import BEGIN, MAX_FRAME_BYTES, execute
 from bootstrap.ssh.explain import NO_EXIT_CODE
@@ -110,7 +109,7 @@ def test_a_line_has_a_size_limit() -> None:
 
 def test_signs_of_life_do_not_extend_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter(range(10**6))
-    monkeypatch.setattr(node_program.time, "monotonic", lambda: float(next(moments)))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(moments)))
     with pytest.raises(ConnectError, match="did not end in time"):
         next(program(endless=b'{"alive": true}\n').messages(30.0))
 

@@ -5,8 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,7 @@ def program(folder: Path, name: str, script: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if COMPILER is None:
         pytest.skip("no C compiler")
     return build(tmp_path_factory.mktemp("nvml"))
@@ -279,7 +279,7 @@ def test_disks_that_cannot(number: int, found: str | None, tmp_path: Path, monke
     def fail(**_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(health.tempfile, "mkstemp", fail)
+    monkeypatch.setattr(tempfile, "mkstemp", fail)
     expected = [] if found is None else [(str(tmp_path), found)]
     assert health.find_read_only([str(tmp_path)]) == expected
     said = [] if found is None else [f"{tmp_path} cannot be written to: {found}"]

@@ -1,6 +1,7 @@
 """How nodes mount volumes: by NFS if all kernels have it, otherwise by sshfs; and the steps on a node, if any."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -95,7 +96,7 @@ def test_nfs_where_all_kernels_have_it() -> None:
         {"node_1": structs.replace(UBUNTU, commands=("sshd", "sshfs"))},
     ],
 )
-def test_sshfs_if_one_node_has_no_nfs(lacking: dict[str, VolumeFacts]) -> None:
+def test_sshfs_if_one_node_has_no_nfs(lacking: dict[str, Any]) -> None:
     made = plan(HEAD, **lacking)
     assert made.protocol == "sshfs"
     mount = made.nodes["node-2"].mounts[0]

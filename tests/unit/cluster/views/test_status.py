@@ -26,12 +26,13 @@ from foundation.durations import render_age
 from provision.describe import ClusterSummary, describe_clusters
 from provision.files import ClusterFiles
 from provision.model import ClusterState, Node, SecurityGroup
+from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
 from provision.status import add_up, compute_cost, find_allocation, find_errors
 from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node
 
 NOW = LAUNCHED_AT + timedelta(hours=10)
-PRICES = {("on-demand", "c5.xlarge", "us-east-1a"): 0.17, ("spot", "c5.xlarge", "us-east-1a"): 0.05}
+PRICES: Prices = {("on-demand", "c5.xlarge", "us-east-1a"): 0.17, ("spot", "c5.xlarge", "us-east-1a"): 0.05}
 BY_CALL = "Client.UserInitiatedShutdown: User initiated shutdown"
 LOST = "Server.ScheduledStop: Stopped due to scheduled retirement"
 SPOT = "Server.SpotInstanceTermination: Spot instance termination"
@@ -256,10 +257,13 @@ def test_a_command_that_ended_is_not_running(tmp_path: Path) -> None:
 def test_all_clusters_of_the_region_are_listed(world: World) -> None:
     world.up(make_config(nodes=2))
     ec2 = world.clients.ec2
-    tags = [{"Key": "cluster:name", "Value": "empty"}, {"Key": "cluster:owner", "Value": "arn:aws:iam::1:user/bob"}]
-    ec2.create_key_pair(KeyName="cluster-empty", TagSpecifications=[{"ResourceType": "key-pair", "Tags": tags}])  # type: ignore[list-item]
-    strange = [{"Key": "cluster:name", "Value": "../etc"}]
-    ec2.create_key_pair(KeyName="strange", TagSpecifications=[{"ResourceType": "key-pair", "Tags": strange}])  # type: ignore[list-item]
+    tags: Any = [
+        {"Key": "cluster:name", "Value": "empty"},
+        {"Key": "cluster:owner", "Value": "arn:aws:iam::1:user/bob"},
+    ]
+    ec2.create_key_pair(KeyName="cluster-empty", TagSpecifications=[{"ResourceType": "key-pair", "Tags": tags}])
+    strange: Any = [{"Key": "cluster:name", "Value": "../etc"}]
+    ec2.create_key_pair(KeyName="strange", TagSpecifications=[{"ResourceType": "key-pair", "Tags": strange}])
     ec2.create_key_pair(KeyName="other")
     world.calls.made.clear()
 

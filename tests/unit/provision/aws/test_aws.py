@@ -10,6 +10,7 @@ from typing import Any
 import botocore.credentials
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.compat import HTTPHeaders
 from botocore.exceptions import (
     ConfigParseError,
     ConnectTimeoutError,
@@ -155,7 +156,7 @@ def test_a_response_that_is_not_from_aws(monkeypatch: pytest.MonkeyPatch, status
     def answer(request: Any, **_: Any) -> AWSResponse:
         page = io.BytesIO(b"<html><p>Sign in<br></html>")
         page.stream = lambda **_: iter([page.getvalue()])  # type: ignore[attr-defined]
-        return AWSResponse(request.url, status, {}, page)
+        return AWSResponse(request.url, status, HTTPHeaders(), page)
 
     client = make_clients("us-east-1").ec2
     with listening(client, "before-send", answer):
@@ -226,8 +227,9 @@ def test_an_endpoint_that_does_not_answer(
 
 def test_the_launching_client_does_not_retry() -> None:
     clients = make_clients("us-east-1")
-    assert clients.run_ec2.meta.config.retries == {"mode": "standard", "total_max_attempts": 1}
-    assert clients.ec2.meta.config.retries == {"mode": "standard", "total_max_attempts": 5}
+    configs: list[Any] = [clients.run_ec2.meta.config, clients.ec2.meta.config]
+    assert configs[0].retries == {"mode": "standard", "total_max_attempts": 1}
+    assert configs[1].retries == {"mode": "standard", "total_max_attempts": 5}
 
 
 # --- `up` and credentials

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
 
 from foundation.errors import AwsError, ClusterError
@@ -85,7 +85,7 @@ def delete(world: World) -> bool:
 def in_iam() -> Counter[str]:
     """The number of roles and profiles in IAM, read without the code under test."""
     backend = iam_backends[DEFAULT_ACCOUNT_ID]["aws"]
-    return +Counter({"roles": len(backend.get_roles()), "profiles": len(backend.get_instance_profiles())})
+    return +Counter({"roles": len([*backend.get_roles()]), "profiles": len([*backend.get_instance_profiles()])})
 
 
 def assert_complete(world: World) -> None:

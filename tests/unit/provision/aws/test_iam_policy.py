@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import boto3
 import pytest
@@ -200,7 +200,7 @@ def test_a_role_without_urls_reads_nothing() -> None:
 @pytest.mark.parametrize("letter", ["*", "?", "$", "\n"])
 @pytest.mark.parametrize("key", ["url", "results"])
 def test_rejects_special_characters_of_iam(letter: str, key: str) -> None:
-    urls = {"data": DATA, "results": RESULTS, {"url": "data"}.get(key, key): f"s3://data/a{letter}b/"}
+    urls: Any = {"data": DATA, "results": RESULTS, {"url": "data"}.get(key, key): f"s3://data/a{letter}b/"}
     with pytest.raises(ConfigError, match=rf"\[data\] {key} = "):
         role(**urls)
     with pytest.raises(ConfigError, match=rf"\[data\] {key} = "):
@@ -363,9 +363,9 @@ def test_a_role_launches_only_the_configured_image_subnet_and_market() -> None:
 
 
 def test_the_longest_role_fits() -> None:
-    types = [f"c{n}.metal-48xlarge" for n in range(20)]
+    types = tuple(f"c{n}.metal-48xlarge" for n in range(20))
     document = render_role_policy(
-        ProvisionConfig(region="ap-southeast-1", instance_types=types, market=["spot"], reservation="cr-" + "0" * 17),
+        ProvisionConfig(region="ap-southeast-1", instance_types=types, market=("spot",), reservation="cr-" + "0" * 17),
         name="n" * 40,
         region="ap-southeast-1",
         data_url=f"s3://{'d' * 63}/{'f' * 200}",
@@ -470,7 +470,7 @@ S3_PERMISSIONS = {"ListObjectsV2": "ListBucket", "ListMultipartUploads": "ListBu
 def calls_in_source() -> Iterator[tuple[str, str]]:
     """Yields each method of a boto3 client in the source of `provision`, as (service, API operation)."""
     mappings: dict[str, Any] = {
-        service: boto3.client(service, region_name=REGION).meta.method_to_api_mapping
+        service: boto3.client(cast("Any", service), region_name=REGION).meta.method_to_api_mapping
         for service in set(SERVICES.values())
     }
     for path in Path(str(provision.__file__)).parent.rglob("*.py"):

@@ -14,7 +14,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from provision.lease.node import neighbors, peers, system
+from provision.lease.node import metadata, neighbors, peers, system
 from provision.lease.node.ec2 import Ec2, Instance, sign
 from provision.lease.node.metadata import Role
 from provision.lease.node.neighbors import Neighbors
@@ -97,8 +97,8 @@ def closing(monkeypatch: pytest.MonkeyPatch) -> Closing:
     10.0.0.7 answers as soon as it is asked. 10.0.0.8 has asked this node recently, 10.0.0.9 long ago.
     """
     monkeypatch.setattr(peers, "HEAR_S", 0.2)
-    monkeypatch.setattr(system, "boot_clock", lambda: 1000.0 + next(ticks) * 0.01)
     ticks = iter(range(100000))
+    monkeypatch.setattr(system, "boot_clock", lambda: 1000.0 + next(ticks) * 0.01)
     others = Neighbors("/")
     others.lives["10.0.0.8"] = 995.0
     others.lives["10.0.0.9"] = 900.0  # long ago
@@ -135,7 +135,7 @@ def test_a_node_that_does_not_end_after_all_ends_nobody(closing: Closing) -> Non
 
 def test_without_a_role_or_an_endpoint_it_does_not_wait(closing: Closing, monkeypatch: pytest.MonkeyPatch) -> None:
     assert closing.is_done()
-    monkeypatch.setattr(peers.metadata, "read_role", lambda: None)
+    monkeypatch.setattr(metadata, "read_role", lambda: None)
     one = Closing("demo", "https://ec2.example", "lifetime", PAST, closing.others)
     assert one.thread is not None
     one.thread.join(30)
@@ -144,7 +144,7 @@ def test_without_a_role_or_an_endpoint_it_does_not_wait(closing: Closing, monkey
 
 def test_what_hangs_does_not_keep_the_node(closing: Closing, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
-    monkeypatch.setattr(peers.metadata, "read_role", lambda: hangs.wait() and None)
+    monkeypatch.setattr(metadata, "read_role", lambda: hangs.wait() and None)
     one = Closing("demo", "https://ec2.example", "lifetime", PAST, closing.others)
     assert not one.is_done()
     one.began -= peers.LIMIT_S

@@ -10,7 +10,7 @@ import pytest
 from moto.ssm.models import ssm_backends
 
 from foundation.errors import AwsError, ClusterError, ConfigError
-from provision.model import ClusterState, LaunchOption, Preflight, Quota
+from provision.model import ClusterState, LaunchOption, Market, Preflight, Quota
 from provision.preflight.places import Places, describe_preflight, drop_over_quota
 from provision_world import NAME, World, listening, make_config, make_node, make_option, make_wanted
 from sandbox.api.images import SandboxAmi
@@ -70,7 +70,7 @@ def test_a_cpu_cluster(world: World) -> None:
         vcpus=4,
         gpus=None,
         image_id=image.id,
-        image_name=image.name,
+        image_name=str(image.name),
         image_created_at=image_created_at(image),
         root_device="/dev/sda1",
         subnet_id=subnet.id,
@@ -393,7 +393,10 @@ def test_lists_each_type_without_quota_once() -> None:
     quota = Quota(code="L-1", name="one", needed=8, limit=4.0, in_use=2)
     spot = make_option(market="spot")
     before = Places(options=(*options, spot), skipped=("something",))
-    quotas = {("on-demand", "c5.xlarge"): quota, ("on-demand", "m5.xlarge"): quota}
+    quotas: dict[tuple[Market, str], Quota] = {
+        ("on-demand", "c5.xlarge"): quota,
+        ("on-demand", "m5.xlarge"): quota,
+    }
     assert drop_over_quota(before, quotas, least=2, launching=2) == Places(
         options=(spot,),
         skipped=(

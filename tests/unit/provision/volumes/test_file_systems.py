@@ -6,7 +6,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 import pytest
-from moto.core import DEFAULT_ACCOUNT_ID
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.efs.models import efs_backends
 from moto.fsx.models import fsx_backends
 

@@ -8,6 +8,7 @@ import tarfile
 from collections import Counter
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -44,7 +45,7 @@ def read_part(folder: Path, *, mode: str, size: tuple[int, int]) -> list[list[La
     shards = []
     records_before = 0
     for path in sorted(folder.iterdir()):
-        shard = []
+        shard: list[Any] = []
         for payload in read_records(path.read_bytes()):
             record = decode_image(payload, name=path.name)
             image = Image.open(io.BytesIO(record.image))

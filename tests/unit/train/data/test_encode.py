@@ -49,7 +49,8 @@ def test_decoding_at_a_fraction_is_no_worse(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     photo(1200, 900).save(path, quality=95)
     best = np.asarray(photo(1200, 900).resize((341, 256), Image.Resampling.LANCZOS))[:, :, ::-1].astype(float)
-    linear = cv2.imencode(".png", cv2.resize(cv2.imread(str(path)), (341, 256)))[1].tobytes()
+    read: Any = cv2.imread(str(path))
+    linear = cv2.imencode(".png", cv2.resize(read, (341, 256)))[1].tobytes()
 
     def error(content: bytes) -> float:
         return float(np.square(pixels(content) - best).mean())

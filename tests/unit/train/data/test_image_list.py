@@ -34,8 +34,9 @@ def test_subfolders_are_labels(photos: Path) -> None:
 @pytest.mark.slow
 def test_im2rec_makes_the_same_lists(photos: Path) -> None:
     (tool,) = run_mxnet("import os; print(os.path.join(os.path.dirname(mx.__file__), 'tools', 'im2rec.py'))")
-    for ratios in ([], ["--train-ratio", "0.5", "--test-ratio", "0.2"]):
-        words = [tool, "--list", "--recursive", *ratios, photos.parent / "theirs", photos]
+    splits: tuple[list[str], ...] = ([], ["--train-ratio", "0.5", "--test-ratio", "0.2"])
+    for ratios in splits:
+        words = [tool, "--list", "--recursive", *ratios, str(photos.parent / "theirs"), str(photos)]
         subprocess.run([real_mxnet(), *words], check=True, capture_output=True)
         listed = shuffle(list_folder(photos), seed=100)
         train, test = (0.5, 0.2) if ratios else (1.0, 0.0)

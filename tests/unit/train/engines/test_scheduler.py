@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,10 @@ def test_the_script_holds_nodes_until_the_heartbeat_stops(tmp_path: Path) -> Non
         holder.communicate()
 
 
+def has_text(file: Path, text: str) -> bool:
+    return file.exists() and file.read_text() == text
+
+
 def test_a_line_of_the_supervisor_renews_the_heartbeat(tmp_path: Path) -> None:
     beat = tmp_path / ".cluster" / "jobs" / JOB / "heartbeat"
     command = ["/bin/sh", "-c", render_heartbeat(JOB)]
@@ -69,7 +74,7 @@ def test_a_line_of_the_supervisor_renews_the_heartbeat(tmp_path: Path) -> None:
         for line in ("1\n", "2\n"):
             program.stdin.write(line.encode())
             program.stdin.flush()
-            until(lambda line=line: beat.exists() and beat.read_text() == line)
+            until(partial(has_text, beat, line))
         program.stdin.close()
         assert program.wait(60) == 0
     finally:

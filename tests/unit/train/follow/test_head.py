@@ -66,7 +66,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that advances by half a second each time it is read."""
     began = time.monotonic()
     looks = iter(range(10**9))
-    monkeypatch.setattr(head_module.time, "monotonic", lambda: began + 0.5 * next(looks))
+    monkeypatch.setattr(time, "monotonic", lambda: began + 0.5 * next(looks))
 
 
 def ask(*pieces: bytes | None, **how: Any) -> bytes:

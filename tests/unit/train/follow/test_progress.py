@@ -85,7 +85,7 @@ def report(
         ("[Epoch 7] speed: 1200 samples/sec\ttime cost: 12.300000", report(7, speed=1200.0, epoch_s=12.3)),
         (
             "[Epoch 7] validation: err-top1=0.3 err-top5=0.1",
-            report(7, **{"validation-err-top1": 0.3, "validation-err-top5": 0.1}),
+            report(7, **{"validation-err-top1": 0.3, "validation-err-top5": 0.1}),  # type: ignore[arg-type]
         ),
         # mxnet/gluon/contrib/estimator/event_handler.py of 1.7
         (

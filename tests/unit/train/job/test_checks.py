@@ -11,7 +11,7 @@ from job_world import CODE_DIR, OWN_SCRIPT, cpus, gpus, plan, with_files
 from train.job.config import DataConfig, TrainConfig
 from train.job.survey import Data, Survey
 
-COMMAND = {"command": ("python", "x.py")}
+COMMAND: dict[str, Any] = {"command": ("python", "x.py")}
 OWN = {"script": OWN_SCRIPT}
 SHELL = {"command": ("sh", "-c", "cd x && exec python t.py --kv-store local")}
 CIFAR = {"script": f"{CODE_DIR}/train/scripts/train_cifar10.py"}

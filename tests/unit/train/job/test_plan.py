@@ -176,7 +176,7 @@ def test_a_job_runs_where_its_files_are_copied() -> None:
 
 
 def test_the_order_as_json() -> None:
-    keys = {"open_files": 4096, "env_server": {"A": "1"}, "env_worker": {"A": "2"}}
+    keys: dict[str, Any] = {"open_files": 4096, "env_server": {"A": "1"}, "env_worker": {"A": "2"}}
     config = TrainConfig(max_duration="2h", queue=True, setup=("true",), **keys)
     survey = Survey(owner="arn:aws:iam::1:user/me")
     data = DataConfig(results="s3://bucket/y")

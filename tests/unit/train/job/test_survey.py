@@ -28,7 +28,7 @@ def clients() -> Iterator[Clients]:
         patch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         s3 = boto3.client("s3", region_name=REGION)
-        s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": REGION})
+        s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
         for key in ("x/train/a.rec", "x/train/b.rec", "x/val/a.rec", "x/c.rec", "x/labels.txt", "xy/a.rec"):
             s3.put_object(Bucket="bucket", Key=key, Body=encode_record(key.encode()))
         for key in ("x/train/", "x/train/empty.rec"):

@@ -1,6 +1,7 @@
 """Lines, boxes of output, and the pace at which output is forwarded."""
 
 import socket
+import time
 
 import pytest
 from hypothesis import given
@@ -50,7 +51,7 @@ def test_streaming_output_is_collected(
     came_at: list[float], rests_s: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(wire.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     pace, rests = wire.Pace(), []
     assert not pace.rest_s
     for now in came_at:  # noqa: B007 - the clock

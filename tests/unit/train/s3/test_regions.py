@@ -87,5 +87,9 @@ def test_a_bucket_in_another_region_is_found_there(
     ],
 )
 def test_endpoint_in_another_region(url: str | None, moved: str | None) -> None:
-    endpoint = S3Endpoint(url=url, authorities=None, credentials=lambda: {"access_key_id": "", "secret_access_key": ""})
+    endpoint = S3Endpoint(
+        url=url,
+        authorities=None,
+        credentials=lambda: {"access_key_id": "", "secret_access_key": "", "expires_at": None},
+    )
     assert endpoint.in_region("eu-west-1").url == moved

@@ -45,7 +45,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return interrupt
 
 
-class Watching:
+class Watching(Progress):
     """Counts the moved bytes and finished files, and calls at_first at the first move."""
 
     def __init__(self, at_first: Any = None) -> None:
@@ -54,7 +54,7 @@ class Watching:
         self.files: list[Upload | Download] = []
         self._at_first = at_first
 
-    def watch(self, transfers: Sequence[Upload | Download], /) -> Progress:
+    def watch(self, transfers: Sequence[Upload | Download], /) -> "Watching":
         self.transfers = transfers
         return self
 

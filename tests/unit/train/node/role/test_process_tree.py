@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ class Machine:
         self.now = 100.0
         self.left = [STUBBORN]
         self.told: list[tuple[list[int], signal.Signals]] = []
-        monkeypatch.setattr(process_tree.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(process_tree, "tell", self.tell)
 
     def tell(self, pids: list[int], number: signal.Signals) -> None:
@@ -87,7 +88,7 @@ def test_a_sudo_that_does_not_end_is_not_waited_for(tmp_path: Path, monkeypatch:
     make_sudo(tmp_path, monkeypatch, f"echo $$ $* >{asked}.new; mv {asked}.new {asked}\nexec sleep 60\n")
     monkeypatch.setattr(process_tree, "ROOT_TIMEOUT_S", 1.0)
     with monkeypatch.context() as refusing:
-        refusing.setattr(process_tree.os, "kill", refuse)
+        refusing.setattr(os, "kill", refuse)
         process_tree.tell([7, 8], signal.SIGTERM)
     until(asked.exists)
     pid, *words = asked.read_text().split()
@@ -114,7 +115,7 @@ def test_a_stopped_process_of_root_receives_sigterm_at_once(tmp_path: Path, monk
         root.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, root.pid, os.WSTOPPED | os.WNOWAIT)
         with monkeypatch.context() as refusing:
-            refusing.setattr(process_tree.os, "kill", refuse)
+            refusing.setattr(os, "kill", refuse)
             process_tree.tell([root.pid], signal.SIGTERM)
         try:
             assert root.wait(timeout=10) == 3

@@ -91,14 +91,14 @@ def running(tmp_path: Path, *strangers: str, in_job: bool = False) -> Iterator[R
     files = [tmp_path / name for name in strangers]
     lines = [STRANGER.format(ignored=name, file=file) for name, file in zip(strangers, files, strict=True)]
     job = new_job_id()
-    order = {"job": job, "role": "worker", "host": "node-0", "address": None, "launched": {}, "setup": None}
-    order["commands"] = [["/bin/sh", "-c", "; ".join([*lines, "sleep 600"])]]
+    order: dict[str, Any] = {"job": job, "role": "worker", "host": "node-0", "address": None, "launched": {}}
+    order |= {"setup": None, "commands": [["/bin/sh", "-c", "; ".join([*lines, "sleep 600"])]]}
     order |= {"env": {}, "cwd": "/", "open_files": "auto", "p3": False, "silence_timeout_s": 15}
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     ours, theirs = socket.socketpair()
     with subprocess.Popen(
         program_words("role", python=sys.executable),
-        stdin=theirs,
+        stdin=theirs.fileno(),
         stdout=subprocess.PIPE,
         text=True,
         env={**env, process_tree.JOB_VARIABLE: job} if in_job else env,

@@ -37,7 +37,7 @@ def run_role(
     """
     ours, theirs = socket.socketpair()
     words = program_words("role", python=sys.executable)
-    with subprocess.Popen(words, stdin=theirs, stdout=subprocess.PIPE, text=True) as role:
+    with subprocess.Popen(words, stdin=theirs.fileno(), stdout=subprocess.PIPE, text=True) as role:
         theirs.close()
         ours.sendall(wire.encode(order))
         messages = [json.loads(role.stdout.readline())]
@@ -55,9 +55,9 @@ def run_role(
 
 
 def order(*words: str, **more: Any) -> dict[str, Any]:
-    job = {"job": new_job_id(), "role": "worker", "host": "node-0", "address": None, "launched": {}, "setup": None}
+    job: dict[str, Any] = {"job": new_job_id(), "role": "worker", "host": "node-0", "address": None, "launched": {}}
     job |= {"commands": [list(words)], "env": {"X": "it's"}, "cwd": "/", "open_files": "auto", "p3": False}
-    return {**job, "silence_timeout_s": 15, **more}
+    return {**job, "setup": None, "silence_timeout_s": 15, **more}
 
 
 def test_what_a_process_announces_is_short() -> None:
@@ -131,7 +131,7 @@ def test_a_slow_reader_gets_all_output() -> None:
     wanted = order("/bin/sh", "-c", "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done; seq 3000 40000")
     ours, theirs = socket.socketpair()
     command = program_words("role", python=sys.executable)
-    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, text=True) as role:
+    with subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.PIPE, text=True) as role:
         ours.sendall(wire.encode(wanted))
         time.sleep(2.5)  # longer than the role waits for a pipe that does not end
         lines = [message["line"] for line in role.stdout if "line" in (message := json.loads(line))]

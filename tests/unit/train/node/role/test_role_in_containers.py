@@ -71,12 +71,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def role(home: Path, *words: str, job: str | None = None, **more: Any) -> Iterator[Role]:
     container = {"engine": [f"{home}/engine/podman"], "image": "sha256:ab", "path": "/usr/bin:/bin", **more}
-    order = {"job": job or new_job_id(), "role": "worker", "host": "node-0", "address": None, "launched": {}}
-    order |= {"commands": [list(words)], "env": {"SECRET_OF_JOB": "canary-1"}, "cwd": "/", "setup": None}
+    order: dict[str, Any] = {"job": job or new_job_id(), "role": "worker", "host": "node-0", "address": None}
+    order |= {
+        "launched": {},
+        "commands": [list(words)],
+        "env": {"SECRET_OF_JOB": "canary-1"},
+        "cwd": "/",
+        "setup": None,
+    }
     order |= {"launcher": "env", "open_files": "auto", "p3": False, "silence_timeout_s": 15, "container": container}
     ours, theirs = socket.socketpair()
     with subprocess.Popen(
-        program_words("role", python=sys.executable), stdin=theirs, stdout=subprocess.PIPE, text=True
+        program_words("role", python=sys.executable), stdin=theirs.fileno(), stdout=subprocess.PIPE, text=True
     ) as process:
         theirs.close()
         ours.sendall(wire.encode(order))

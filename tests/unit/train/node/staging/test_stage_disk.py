@@ -75,6 +75,6 @@ def test_find_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (20, 10, 3, 11),  # a reserve of 2 GiB
         (20, 2, 0, 1),  # a reserve of half of the free space
     ):
-        usage = shutil._ntuple_diskusage(total * gib, (total - free) * gib, free * gib)  # type: ignore[attr-defined]
+        usage = shutil._ntuple_diskusage(total * gib, (total - free) * gib, free * gib)
         monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
         assert cache.find_limit({}, str(tmp_path), held * gib) == limit * gib

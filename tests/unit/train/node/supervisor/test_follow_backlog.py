@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_half_a_line_that_is_removed_is_forgotten(job_host: LocalHead) -> None:
     assert job_host.ask("submit", order=order)[0]["state"] == "starting"
     job_host.wait_for('"line": "begun"')  # the log does not change after this line
     with job_host.asking("follow", order["job"], "0") as follower:
-        messages = []
+        messages: list[dict[str, Any]] = []
         while not any("line" in message for message in messages):
             messages.append(json.loads(follower.stdout.readline()))
         half = b'{"t": 1.0, "p": 0, "line": "as far as there was ro'

@@ -1,6 +1,7 @@
 """If several processes end in succession, the original cause is named."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,10 @@ HOSTS = (JobHost(name="node-0", ip="10.0.0.4"), JobHost(name="node-1", ip="10.0.
 LAUNCHER = 77
 
 
+def never(*what: object) -> None:
+    pytest.fail(str(what))
+
+
 class Job:
     """A job with two workers and a scheduler on the head, all of which run."""
 
@@ -22,7 +27,7 @@ class Job:
         self.timers = Timers(monkeypatch)
         order = make_order(hosts=HOSTS, workers=2, servers=1, launcher=launcher)
         self.processes = Processes(order)
-        self.outcome = outcome.Outcome(order, self.processes, self.timers, pytest.fail, pytest.fail)
+        self.outcome = outcome.Outcome(order, self.processes, self.timers, never, never)
         by = LAUNCHER if launcher == "ssh" else None
         self.launcher = self._add("launcher", "node-0", LAUNCHER, None)
         self.scheduler = self._add("scheduler", "node-0", 1, None)
@@ -39,12 +44,12 @@ class Job:
         self.outcome.note_exit(self.workers[worker])
 
     def launcher_ends(self, code: int) -> None:
-        child = SimpleNamespace(returncode=code, pid=LAUNCHER)
+        child: Any = SimpleNamespace(returncode=code, pid=LAUNCHER)
         self.outcome.note_child_end("launch.py on node-0", child, is_launcher=True)
 
     @property
     def error(self) -> str | None:
-        return self.outcome.decided and self.outcome.decided.error
+        return None if self.outcome.decided is None else self.outcome.decided.error
 
 
 @pytest.fixture

@@ -18,7 +18,13 @@ NAMES = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR CLUSTER_RANK CL
 def order(host: LocalHead, engine: str, program: str, *, lines: int = 2, **more: Any) -> dict[str, Any]:
     """An order for processes on node-0 and node-1, one for each line of the hostfile."""
     listed = sorted(f"127.0.0.{1 + index % 2}" for index in range(lines))
-    fields = {"launcher": engine, "kv_store": "none", "workers": lines, "servers": 0, "hostfile": listed}
+    fields: dict[str, Any] = {
+        "launcher": engine,
+        "kv_store": "none",
+        "workers": lines,
+        "servers": 0,
+        "hostfile": listed,
+    }
     return host.order("/bin/bash", "-c", program, **{**fields, **more})
 
 
@@ -66,7 +72,7 @@ def test_arguments_may_name_the_rank(job_host: LocalHead, engine: str) -> None:
         "$CLUSTER_WORLD_SIZE",
         "$HOME",
     ]
-    fields = {"launcher": engine, "kv_store": "none", "workers": 2, "servers": 0}
+    fields: dict[str, Any] = {"launcher": engine, "kv_store": "none", "workers": 2, "servers": 0}
     result, log = job_host.run(job_host.order(*words, **fields))
     assert result["state"] == "done"
     said = sorted(line.split() for line in lines_of(log, "worker"))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from job_channels import make_order
 from train.job.cost import find_cost
-from train.job.protocol import Attempt, JobHost, Order, Place
+from train.job.protocol import Attempt, EndReason, JobHost, Order, Place
 from train.node.job_folder import new_record
 from train.node.supervisor.attempts import restarts
 from train.node.supervisor.attempts.interruption import MARGIN_S, grace_s
@@ -43,7 +43,7 @@ def order(**changes: Any) -> Order:
     )
 
 
-def before(*reasons: str) -> list[Attempt]:
+def before(*reasons: EndReason) -> list[Attempt]:
     return [
         Attempt(number=number, nodes=("node-0", "node-1"), started_at=1.0, ended_at=2.0, reason=reason)
         for number, reason in enumerate(reasons, 1)
@@ -180,7 +180,8 @@ def test_a_checkpoint_may_not_take_longer_than_the_node_exists(in_s: Any, grace:
 
 
 def test_only_the_newest_attempts_of_a_record_have_their_nodes() -> None:
-    shown = restarts.shorten(tuple(before(*["error"] * 12)))
+    errors: list[EndReason] = ["error"] * 12
+    shown = restarts.shorten(tuple(before(*errors)))
     assert [bool(attempt.nodes) for attempt in shown] == [False] * 2 + [True] * 10
     assert [attempt.number for attempt in shown] == list(range(1, 13))
 

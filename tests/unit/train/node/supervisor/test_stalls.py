@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -141,7 +141,7 @@ class Job:
         others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
         for role, host in [("scheduler", "node-0"), *others]:
             made = self.processes.add(role, host)
-            made.connection, made.pid = Connection(self, made), 100 + made.number
+            made.connection, made.pid = cast("Any", Connection(self, made)), 100 + made.number
             made.rank = int(host[-1]) - 1 if role != "scheduler" else None
             made.bound = (ADDRESSES[host], 9091 if role == "scheduler" else 20000 + made.number)
         self.uses = {role.name: Use(cpu_s=0.0, bytes=0, stopped=()) for role in self.processes.all}
