@@ -21,8 +21,8 @@ from waits import until
 LOG = logging.getLogger(__name__)
 ENDED = {"done", "failed", "stopped"}
 JOBS = "home/ubuntu/.cluster/jobs"
-END_S = 15.0
-"""How long the command may run after the last kill: the job's own time, and 10 s for its end."""
+END_S = 90.0
+"""How long the command may run after the last kill. On a busy machine, MXNet's import alone takes a quarter of it."""
 # The targets of kills. ROLES are the job's own processes.
 PROGRAMS = ("supervise", "launch", "ssh_proxy", "role", "jobs")
 ROLES = ("worker", "server", "scheduler")
@@ -250,7 +250,8 @@ class Soak:
             self.states["none"] += 1
             return
         if record["state"] not in ENDED:
-            if code >= 0:
+            # The second time jobs.py is killed, the command cannot learn what became of the job, and says so.
+            if code >= 0 and "may or may not have started" not in said:
                 self.faults.append(f"{told}: the command has ended and the job is {record['state']}: {said}")
             if self.chance.random() < 0.5:
                 self.unproven.append(name)  # the next job must notice it
