@@ -19,6 +19,9 @@ def main() -> None:
     given = {os.path.abspath(path) for path in os.environ.pop("PYTHONPATH", "").split(os.pathsep)}
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.path[:] = [path for path in sys.path if path == here or os.path.abspath(path) not in given]
-    from cluster.main import main as run  # noqa: PLC0415 - earlier, it could be the user's
-
+    try:
+        from cluster.main import main as run  # noqa: PLC0415 - earlier, it could be the user's
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(130)  # as cluster.main does once it runs
     run()
