@@ -22,6 +22,6 @@ def main() -> None:
     try:
         from cluster.main import main as run  # noqa: PLC0415 - earlier, it could be the user's
     except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
+        sys.stderr.write("error: interrupted\n")
         sys.exit(130)  # as cluster.main does once it runs
     run()
