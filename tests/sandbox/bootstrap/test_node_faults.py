@@ -7,7 +7,6 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import boto3
 import pytest
@@ -24,6 +23,7 @@ from job_steps import (
     check,
     fail,
     hosts_of,
+    only_these_ports_between_members,
     python,
     records,
     running,
@@ -161,27 +161,10 @@ def entered(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     return nodes
 
 
-@contextmanager
-def only_ports(*ranges: tuple[int, int]) -> Iterator[None]:
-    """In the block, members of the cluster's security group reach each other only on these TCP ports."""
-    ec2 = boto3.client("ec2")
-    [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
-    rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
-    members = [{"GroupId": group["GroupId"]}]
-    some: Any = [{"IpProtocol": "tcp", "FromPort": a, "ToPort": b, "UserIdGroupPairs": members} for a, b in ranges]
-    ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
-    ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=some)
-    try:
-        yield
-    finally:
-        ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=some)
-        ec2.authorize_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)
-
-
 @pytest.mark.slow
 def test_blocked_ports_between_servers_and_workers(entered: Project) -> None:
     """All processes reach the scheduler and start, but do not reach each other."""
-    with only_ports((22, 22), (9091, 9999)):
+    with only_these_ports_between_members(boto3.client("ec2"), (22, 22), (9091, 9999)):
         done = fail(entered, *JOINS)
     blocked = r"node-[01] cannot reach port \d+ of the (worker|server) on node-[01]"
     assert re.search(rf"failed: the job's processes cannot find each other: {blocked}", done.stderr), done.stderr

@@ -114,6 +114,28 @@ def records(project: Project) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in folder.glob("*/record.json")]
 
 
+def job_of(project: Project, job: str) -> dict[str, Any]:
+    return next(record for record in records(project) if record["id"] == job)
+
+
+def wait_for_state(project: Project, job: str, *states: str, timeout_s: float = 60.0) -> dict[str, Any]:
+    """Waits until the job is in one of these states by its record on the head; returns the record."""
+    until(lambda: job_of(project, job)["state"] in states, f"{job} is not {states}", timeout_s=timeout_s)
+    return job_of(project, job)
+
+
+def live(ec2: EC2Client) -> set[str]:
+    """Returns the ids of the instances that run or may run again."""
+    pages = ec2.get_paginator("describe_instances").paginate()
+    return {
+        instance["InstanceId"]
+        for page in pages
+        for reservation in page["Reservations"]
+        for instance in reservation["Instances"]
+        if instance["State"]["Name"] not in {"shutting-down", "terminated"}
+    }
+
+
 def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
     """A client for the EC2 of a project's cluster."""
     info = control.find_running(project.directory)

@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 ENDED = {"done", "failed", "stopped"}
 JOBS = "home/ubuntu/.cluster/jobs"
 END_S = 90.0
-"""How long the command may run after the last kill. On a busy machine, MXNet's import alone takes a quarter of it."""
+"""How long the command may run after the last kill: longer than a job with MXNet takes on a busy machine."""
 # The targets of kills. ROLES are the job's own processes.
 PROGRAMS = ("supervise", "launch", "ssh_proxy", "role", "jobs")
 ROLES = ("worker", "server", "scheduler")

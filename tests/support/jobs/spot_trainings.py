@@ -4,13 +4,11 @@ import json
 import random
 import re
 import time
-from typing import Any
 
 import boto3
 import pytest
-from mypy_boto3_ec2.client import EC2Client
 
-from job_steps import cause, ec2_of, gone, hosts_of, records
+from job_steps import cause, ec2_of, gone, hosts_of, job_of, live, wait_for_state
 from project import Project
 from waits import until
 
@@ -31,28 +29,6 @@ def read_digests(key: str) -> dict[str, str]:
     """Returns the digests of the last checkpoint's files: the weights and the optimizer's state."""
     body = boto3.client("s3").get_object(Bucket="cluster-demo", Key=f"{key}-{EPOCHS:04}.json")["Body"].read()
     return {kind: file["sha256"] for kind, file in json.loads(body)["files"].items()}
-
-
-def job_of(project: Project, job: str) -> dict[str, Any]:
-    return next(record for record in records(project) if record["id"] == job)
-
-
-def wait_for_state(project: Project, job: str, *states: str, timeout_s: float = 60.0) -> dict[str, Any]:
-    """Waits until the job is in one of these states by its record on the head; returns the record."""
-    until(lambda: job_of(project, job)["state"] in states, f"{job} is not {states}", timeout_s=timeout_s)
-    return job_of(project, job)
-
-
-def live(ec2: EC2Client) -> set[str]:
-    """Returns the ids of the instances that run or may run again."""
-    pages = ec2.get_paginator("describe_instances").paginate()
-    return {
-        instance["InstanceId"]
-        for page in pages
-        for reservation in page["Reservations"]
-        for instance in reservation["Instances"]
-        if instance["State"]["Name"] not in {"shutting-down", "terminated"}
-    }
 
 
 def slow_down(project: Project, mbit: int) -> None:

@@ -1,4 +1,4 @@
-"""The command before it is imported."""
+"""The start of the command, before its modules are imported."""
 
 import subprocess
 import sys

@@ -11,7 +11,7 @@ import boto3
 import pytest
 
 from bootstrap.ssh.keys import MARK
-from job_steps import Host, all_pids, cause, command_line, ec2_of, gone, hosts_of, namespace_of, python, records
+from job_steps import Host, all_pids, cause, command_line, ec2_of, gone, hosts_of, live, namespace_of, python, records
 from project import Project, cluster_in
 from waits import until
 
@@ -95,13 +95,6 @@ def wait_until_done(project: Project, job: str, head: Host) -> None:
     assert state_of(project, job) == "done", log_of(head, job)
 
 
-def live() -> set[str]:
-    """The ids of the instances that run or may run again."""
-    found = boto3.client("ec2").describe_instances()["Reservations"]
-    each = [instance for reservation in found for instance in reservation["Instances"]]
-    return {one["InstanceId"] for one in each if one["State"]["Name"] not in {"shutting-down", "terminated"}}
-
-
 def find_clients(head: Host) -> list[int]:
     """The pids of the head's own command."""
     return [
@@ -117,9 +110,9 @@ def check_replaced(project: Project, job: str, before: dict[str, Host]) -> dict[
     after = hosts_of(project, again=True)
     assert after["node-0"] == before["node-0"]
     assert after["node-1"].instance_id != before["node-1"].instance_id
-    assert live() == {host.instance_id for host in after.values()}
+    assert live(boto3.client("ec2")) == {host.instance_id for host in after.values()}
     assert "there was nothing to do" in project.run("up").stderr
-    assert live() == {host.instance_id for host in after.values()}
+    assert live(boto3.client("ec2")) == {host.instance_id for host in after.values()}
     return after
 
 
@@ -194,7 +187,7 @@ def test_without_the_permission_the_job_waits_for_the_next_command(
     assert "ec2:RunInstances" in log_of(head, job)
     assert "the head did not replace node-1 (exit code 1)" in log_of(head, job)
     assert state_of(nodes, job) == "waiting"
-    assert before["node-1"].instance_id in live()  # a node that cannot be replaced is not ended
+    assert before["node-1"].instance_id in live(boto3.client("ec2"))  # a node that cannot be replaced is not ended
     assert f"job {job} continues" in nodes.run("status").stderr
     wait_until_done(nodes, job, head)
     check_replaced(nodes, job, before)
@@ -208,22 +201,22 @@ def test_a_command_of_the_user_beside_the_heads_own_and_after_its_death(
 ) -> None:
     ec2_of(nodes, monkeypatch)
     job, before = start(nodes)
-    head, known = before["node-0"], live()
+    head, known = before["node-0"], live(boto3.client("ec2"))
 
     cause(nodes, "spot-notice", f"instance={before['node-1'].instance_id}")
-    until(lambda: live() - known, "it launches nothing", timeout_s=REPLACED_S)
+    until(lambda: live(boto3.client("ec2")) - known, "it launches nothing", timeout_s=REPLACED_S)
     client = min(until(lambda: find_clients(head), "the head runs no command"))
     os.kill(client, signal.SIGSTOP)
     said = nodes.run("status").stderr
 
     assert f"job {job} waits for node-1, and the head is replacing it itself" in said
-    assert len(live()) == 2  # the head, and the new node
+    assert len(live(boto3.client("ec2"))) == 2  # the head, and the new node
     os.kill(client, signal.SIGKILL)
     until(lambda: "the next `cluster` command replaces it" in log_of(head, job), "it does not say so")
     assert f"job {job} continues" in nodes.run("status").stderr
     wait_until_done(nodes, job, head)
     after = check_replaced(nodes, job, before)
-    assert live() - known == {after["node-1"].instance_id}  # the one that the head had launched
+    assert live(boto3.client("ec2")) - known == {after["node-1"].instance_id}  # the one that the head had launched
 
 
 @pytest.mark.slow

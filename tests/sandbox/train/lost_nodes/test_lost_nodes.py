@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from job_steps import borrowed, cause, hosts_of, records
+from job_steps import borrowed, cause, hosts_of, job_of, wait_for_state
 from project import Project, cluster_in
 from waits import until
 
@@ -75,23 +75,14 @@ def start(project: Project) -> str:
     """Starts a job, and waits until both processes run; returns its id."""
     done = project.run("train", "--detach", "--", "python3", "-c", PROGRAM)
     job = done.stdout.strip()
-    until(lambda: record_of(project, job)["state"] == "running", "the job runs")
+    until(lambda: job_of(project, job)["state"] == "running", "the job runs")
     return job
-
-
-def record_of(project: Project, job: str) -> dict[str, Any]:
-    return next(record for record in records(project) if record["id"] == job)
-
-
-def wait_for_state(project: Project, job: str, state: str) -> dict[str, Any]:
-    until(lambda: record_of(project, job)["state"] == state, state)
-    return record_of(project, job)
 
 
 def replace(project: Project, job: str, name: str, by: str) -> dict[str, Any]:
     """Hands one of the cluster's nodes to a job, in place of another one; returns the answer of jobs.py."""
     host = hosts_of(project)[by]
-    record = record_of(project, job)
+    record = job_of(project, job)
     new = json.dumps([{"name": name, "ip": host.address, "instance_id": host.instance_id}])
     words = [record["python"], "-Es", f"/home/ubuntu/.cluster/tree/{record['code']}/train/node", "jobs", "replace", job]
     done = project.run("exec", "--node", "node-0", "--", "sh", "-c", f"echo '{new}' | {' '.join(words)}")
@@ -112,7 +103,7 @@ def test_a_node_that_falls_silent_and_answers_again(nodes: Project) -> None:
     wait_for_state(nodes, job, "done")  # without a command that would replace the node
     done = nodes.run("logs", job)
     assert "attempt 2 on node-1 resumes" in done.stdout
-    first, second = record_of(nodes, job)["attempts"]
+    first, second = job_of(nodes, job)["attempts"]
     assert (first["reason"], first["lost"]) == ("lost", ["node-1"])
     assert (second["reason"], second["instances"]) == ("done", first["instances"])
 
@@ -134,7 +125,7 @@ def test_a_spot_notice(nodes: Project) -> None:
     assert sum("attempt 2 on node-1 resumes" in line for line in lines) == 1
     assert sum("attempt 2 on node-0 resumes" in line for line in lines) == 1
     assert any("spot notice: EC2 will terminate node-1 at " in line for line in lines)
-    first, second = record_of(nodes, job)["attempts"]
+    first, second = job_of(nodes, job)["attempts"]
     assert (first["reason"], first["lost"], first["lost_batches"]) == ("notice", ["node-1"], 2)
     assert (second["reason"], second["exit_code"]) == ("done", 0)
     assert second["instances"]["node-1"] == hosts_of(nodes)["node-2"].instance_id

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import boto3
 import pytest
@@ -14,7 +14,7 @@ from provision.aws.clients import Clients, make_clients
 from train.job import survey
 from train.job.survey import Data, Refusal, Survey, Surveyor, count, find_data, find_owner
 
-REGION = "eu-west-1"
+REGION: Final = "eu-west-1"
 SIZES = (24, 24)  # of a record with the content x/train/a.rec
 FOUND = Data(objects=6, records=3, in_train=2, folder="train/", sizes=SIZES)
 
@@ -28,7 +28,7 @@ def clients() -> Iterator[Clients]:
         patch.setenv("AWS_ACCESS_KEY_ID", "AKIATEST")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
         s3 = boto3.client("s3", region_name=REGION)
-        s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+        s3.create_bucket(Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": REGION})
         for key in ("x/train/a.rec", "x/train/b.rec", "x/val/a.rec", "x/c.rec", "x/labels.txt", "xy/a.rec"):
             s3.put_object(Bucket="bucket", Key=key, Body=encode_record(key.encode()))
         for key in ("x/train/", "x/train/empty.rec"):
