@@ -14,11 +14,11 @@ import string
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, Protocol
 
 from foundation.errors import ConfigError, SandboxError
 from foundation.progress import Event, Report
@@ -440,14 +440,20 @@ def _give_to_caller(path: Path) -> None:
         os.chown(path, caller.uid, -1)
 
 
+class StartedDaemon(Protocol):
+    """What `launch` uses of a subprocess.Popen."""
+
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Returns the exit code, or None while it runs."""
+
+
 def launch(place: Place) -> None:
     """Starts the daemon and waits until it serves. Raises SandboxError with the end of its log."""
+    words = (sys.executable, "-m", "sandbox.daemon", place.mark, str(place.state_dir))
     with place.daemon_log.open("ab") as log:
-        daemon = subprocess.Popen(
-            (sys.executable, "-m", "sandbox.daemon", place.mark, str(place.state_dir)),
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
-            env=_clean_environment(place),
-        )  # fmt: skip
+        daemon = start_daemon(words, log, _clean_environment(place))
     deadline = time.monotonic() + START_TIMEOUT_S
     while find_daemon(place) is None:
         code = daemon.poll()
@@ -459,6 +465,13 @@ def launch(place: Place) -> None:
         time.sleep(POLL_S)
     _give_to_caller(place.control_socket)
     daemon.returncode = 0  # it outlives this process, and Popen must not warn about that
+
+
+def start_daemon(words: Sequence[str], log: IO[bytes], env: Mapping[str, str]) -> StartedDaemon:
+    """Starts the daemon in a session of its own. The tests replace this function."""
+    return subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True, env=env
+    )
 
 
 def _clean_environment(place: Place) -> dict[str, str]:

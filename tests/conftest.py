@@ -10,11 +10,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from foundation.progress import silent
+from preloaded import start_daemon
 from project import REPOSITORY, Project, cluster_in, configure
 from sandbox import control
 
 # A test process creates hundreds of AWS sessions. With one loader, it reads each service's description only once.
 botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
+
+control.start_daemon = start_daemon
 
 # No deadlines: on a busy machine, any process can be without a processor for a second.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

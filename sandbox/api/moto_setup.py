@@ -1,11 +1,13 @@
 """Replaces moto's own classes with the sandbox's, for the whole process."""
 
 import datetime as dt
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
+from botocore.model import Shape
 from moto import backends
-from moto.core import responses, utils
+from moto.core import responses, serialize, utils
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.core.utils import utcnow
 from moto.ec2 import urls as ec2_urls
@@ -41,6 +43,8 @@ INSTANCE_FILTERS = {
 }  # fmt: skip
 
 _list_modules = backends.list_of_moto_modules
+_compute_possible_keys = serialize.XFormedAttributePicker.get_possible_keys
+_possible_keys: dict[tuple[type, str, Shape], tuple[str, ...]] = {}
 
 
 def install(settings: Ec2Settings) -> Backend:
@@ -93,7 +97,18 @@ def _some_weeks_ago() -> dt.datetime:
 
 
 def remember_lookups() -> None:
-    """Caches two slow functions that moto calls for every request."""
+    """Caches three slow functions that moto calls for every request, or for every value of a response."""
     modules = tuple(_list_modules())
     backends.list_of_moto_modules = lambda: modules
     responses.method_names_from_class = cache(utils.method_names_from_class)  # type: ignore[attr-defined]  # core.responses imports it
+    serialize.XFormedAttributePicker.get_possible_keys = _find_possible_keys  # type: ignore[assignment,method-assign]
+
+
+def _find_possible_keys(
+    picker: serialize.XFormedAttributePicker, context: serialize.AttributePickerContext
+) -> Iterable[str]:
+    """Returns the names under which an object can have a value of a response, which depend on the object's type."""
+    known = (type(context.obj), context.key, context.shape)
+    if known not in _possible_keys:
+        _possible_keys[known] = tuple(_compute_possible_keys(picker, context))
+    return _possible_keys[known]

@@ -1,17 +1,19 @@
-"""Runs the command `cluster` in a fork of a process that has already imported the program.
+"""Runs the command `cluster`, and the sandbox's daemon, in a fork of a process that has already imported them.
 
-Starting Python and importing the program takes half a second of CPU time, and the tests run many hundreds of commands.
-The fork has the environment, folder, arguments, output and exit code of a command. `Project.running`,
-test_installation.py and `make demo` run the installed command itself.
+Starting Python and importing the program takes half a second of CPU time, and the daemon's moto takes another one. The
+tests run many hundreds of commands and over a hundred daemons. The fork has the environment, folder, arguments, output
+and exit code of a command. `Project.running`, test_installation.py and `make demo` run the installed command itself.
 """
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -19,21 +21,28 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import botocore.loaders
 import botocore.session
 
-IMPORTS = ("boto3", "s3fs", "obstore", "fabric", "rich.live", "rich.table")
+from sandbox import control
+
+IMPORTS = (
+    "boto3.s3.inject", "s3fs", "obstore", "fabric", "rich.live", "rich.table", "packaging.requirements",
+    "packaging.tags", "train.s3.job_keys", "_strptime",
+)  # fmt: skip
 SERVICES = ("ec2", "s3", "ssm", "sts", "iam", "service-quotas", "pricing")
+ACCOUNT = "123456789012"  # of the sandbox
 STARTED_WITH = dict(os.environ)  # tests change this process's environment, which must not affect imports
 DIFFERS = ("PYTHON", "LC_", "LANG")  # variables that Python reads when it starts
+PADDING = " " * 400  # room for the arguments of a daemon, by which the sandbox finds it
 
 
 class Completed(subprocess.CompletedProcess[str]):
-    """A command that has ended. peak_kib: its peak memory, including the modules imported before it began."""
+    """A command that has ended. peak_kib: its peak memory, without the modules imported before it began."""
 
     peak_kib: int
 
@@ -99,15 +108,21 @@ class Preloaded:
     """A process that has imported everything; it ends with this one."""
 
     def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        command = [sys.executable, __file__, str(theirs.fileno())]
-        self._server = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=STARTED_WITH)
-        theirs.close()
+        self._folder = tempfile.TemporaryDirectory(prefix="preloaded-")
+        self.address = f"{self._folder.name}/orders"
+        self._alive, theirs = socket.socketpair()
+        with theirs, socket.socket(socket.AF_UNIX) as orders:
+            orders.bind(self.address)
+            orders.listen()
+            fds = [orders.fileno(), theirs.fileno()]
+            command = [sys.executable, __file__, *map(str, fds), self.address, PADDING]
+            self._server = subprocess.Popen(command, pass_fds=fds, env=STARTED_WITH)
         atexit.register(self.close)
 
     def close(self) -> None:
-        self._socket.close()
+        self._alive.close()
         self._server.wait()
+        self._folder.cleanup()
 
     def run(
         self,
@@ -146,13 +161,8 @@ class Preloaded:
         is_at_terminal: bool = False,
     ) -> Started:
         """Starts a command. is_at_terminal: out_fd is also its stdin, which is otherwise empty."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._socket, [b"+"], [theirs.fileno(), out_fd, err_fd])
         order = {"words": [*words], "cwd": str(cwd), "env": dict(env), "terminal": is_at_terminal}
-        ours.sendall(json.dumps(order).encode())
-        ours.shutdown(socket.SHUT_WR)
-        return Started(words, ours)
+        return send(self.address, order, out_fd, err_fd)
 
     @contextlib.contextmanager
     def running(self, words: Sequence[str], err_fd: int, *, cwd: Path, env: Mapping[str, str]) -> Iterator[Started]:
@@ -183,89 +193,134 @@ def may_run(env: Mapping[str, str]) -> bool:
     return ours == theirs
 
 
+def start_daemon(words: Sequence[str], log: IO[bytes], env: Mapping[str, str]) -> Started:
+    """Starts the sandbox's daemon in a fork of this process's preloaded one. Replaces sandbox.control.start_daemon."""
+    return send(preloaded().address, daemon_order(words, env), log.fileno(), log.fileno())
+
+
+def daemon_order(words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+    return {"words": [*words], "cwd": "/", "env": dict(env), "terminal": False}
+
+
+def send(address: str, order: Mapping[str, Any], out_fd: int, err_fd: int) -> Started:
+    """Starts a program in a fork of the preloaded process that listens at this address."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address)
+    socket.send_fds(connection, [b"+"], [out_fd, err_fd])
+    connection.sendall(json.dumps(order).encode())
+    connection.shutdown(socket.SHUT_WR)
+    return Started(order["words"], connection)
+
+
 def _read(file: IO[str]) -> str:
     file.seek(0)
     return file.read()
 
 
-def serve(orders: socket.socket) -> list[str] | None:
-    """Forks for each order until the other side closes. In the fork that becomes the command, returns its words."""
+def serve(orders: socket.socket, alive: socket.socket) -> list[str] | None:
+    """Forks for each order until the other side closes. In the fork that becomes the program, returns its words."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        begun, fds, _, _ = socket.recv_fds(orders, 1, 3)
-        if not begun:
+        if alive in select.select([orders, alive], [], [])[0]:
             return None
+        asker, _ = orders.accept()
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             orders.close()
-            return answer(*fds)
-        for fd in fds:
-            os.close(fd)
+            alive.close()
+            return answer(asker)
+        asker.close()
 
 
-def answer(asker_fd: int, out_fd: int, err_fd: int) -> list[str]:
-    """Forks again and reports the exit code; returns only in the process that becomes the command."""
-    asker = socket.socket(fileno=asker_fd)
+def answer(asker: socket.socket) -> list[str]:
+    """Forks again and reports the exit code; returns only in the process that becomes the program."""
+    _, (out_fd, err_fd), _, _ = socket.recv_fds(asker, 1, 2)
     with asker.makefile() as file:
         order: dict[str, Any] = json.load(file)
     ready, go = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(go)
+        for fd in (go, out_fd, err_fd):
+            os.close(fd)
         os.read(ready, 1)  # ends when the fork leads its session
-        asker.sendall(f"{pid}\n".encode())
-        _, status, usage = os.wait4(pid, 0)
         with contextlib.suppress(BrokenPipeError):
-            asker.sendall(f"{os.waitstatus_to_exitcode(status)} {usage.ru_maxrss}\n".encode())
+            asker.sendall(f"{pid}\n".encode())
+        _, status, usage = os.wait4(pid, 0)
+        peak_kib = usage.ru_maxrss - resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with contextlib.suppress(BrokenPipeError):
+            asker.sendall(f"{os.waitstatus_to_exitcode(status)} {peak_kib}\n".encode())
         os._exit(0)
     os.setsid()
-    asker.detach()
-    os.close(asker_fd)
+    asker.close()
     os.close(ready)
     os.close(go)
     stdin = os.dup(out_fd) if order["terminal"] else os.open(os.devnull, os.O_RDONLY)
     for fd, target in ((stdin, 0), (out_fd, 1), (err_fd, 2)):
         os.dup2(fd, target)
+    for fd in {stdin, out_fd, err_fd}:
         os.close(fd)
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
     sys.stderr = os.fdopen(2, "w", errors="backslashreplace", buffering=1)
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
+    tempfile.tempdir = None  # from TMPDIR
     words: list[str] = order["words"]
     return words
 
 
-def import_program() -> Any:
-    """Imports all modules of the commands, and lets botocore load its service models."""
+def show_arguments(words: Sequence[str]) -> None:
+    """Makes /proc/self/cmdline show these arguments, in the place of those that this process was started with."""
+    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
+    shown = b"".join(word.encode() + b"\0" for word in words)
+    assert len(shown) <= end - start, f"{len(shown)} bytes of arguments; PADDING is too short"
+    ctypes.memmove(start, shown.ljust(end - start, b"\0"), end - start)
+
+
+def import_programs() -> None:
+    """Imports all modules of the commands and of the daemon, and lets botocore load its service models."""
     sys.path[0] = str(Path(sys.executable).parent)  # as for the installed command
     commands: dict[str, tuple[str, str]] = importlib.import_module("cluster.commands").COMMANDS
-    for name in (*(place.partition(":")[0] for place, _ in commands.values()), *IMPORTS):
+    places = (place.partition(":")[0] for place, _ in commands.values())
+    for name in (*places, "cluster.main", "sandbox.daemon", *IMPORTS):
         importlib.import_module(name)
     botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
     session = botocore.session.get_session()
     for service in SERVICES:
         session.create_client(service, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
-    return importlib.import_module("cluster.main").main
+    os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"  # as for the daemon
+    load_policies = importlib.import_module("moto.iam.models").iam_backends[ACCOUNT].__getitem__
+    load_policies("aws")
 
 
-def carry_out(main: Callable[[], object]) -> NoReturn:
-    """Runs the program as Python does, but skips the interpreter's clean-up at exit."""
+def carry_out(words: list[str], address: str) -> NoReturn:
+    """Runs a program as Python does, but skips the interpreter's clean-up at exit.
+
+    A command that starts a sandbox has the preloaded process at this address fork its daemon.
+    """
+    control.start_daemon = lambda words, log, env: send(address, daemon_order(words, env), log.fileno(), log.fileno())
+    is_daemon = words[1:3] == ["-m", "sandbox.daemon"]
+    if is_daemon:
+        show_arguments(words)
+        importlib.reload(sys.modules["sandbox.api"])  # its variables of the environment
+    sys.argv = words[2:] if is_daemon else words
     code: object = 0
     try:
-        main()
+        importlib.import_module("sandbox.daemon" if is_daemon else "cluster.main").main()
     except SystemExit as error:
         code = error.code
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
     atexit._run_exitfuncs()
+    if isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
     sys.stdout.flush()
     os._exit(code if isinstance(code, int) else 1)
 
 
 if __name__ == "__main__":
-    main = import_program()
+    orders, alive = (socket.socket(fileno=int(fd)) for fd in sys.argv[1:3])
+    import_programs()
     gc.freeze()
-    found = serve(socket.socket(fileno=int(sys.argv[1])))
+    found = serve(orders, alive)
     if found is not None:
-        sys.argv = found
-        carry_out(main)
+        carry_out(found, sys.argv[3])
