@@ -7,27 +7,22 @@ daemon ends.
 import fcntl
 import json
 import os
-import secrets
 import signal
 import socket
-import string
-import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import Any, Literal
 
-from foundation.errors import ConfigError, SandboxError
+from foundation.errors import SandboxError
 from foundation.progress import Event, Report
-from foundation.sudo import as_root, find_caller
+from foundation.sudo import as_root
 from sandbox import packages
 from sandbox.config import SandboxConfig
 from sandbox.faults import FaultError
 from sandbox.hosts.hosts import check_kernel, check_machine, sudo_command
-from sandbox.iam.policies import PolicyError, parse_policy
 from sandbox.place import (
     CHECKIP_PATH,
     CONTROL_TIMEOUT_S,
@@ -38,19 +33,16 @@ from sandbox.place import (
     HostStatus,
     Place,
     Settings,
-    choose_ranges,
-    describe_taken,
+    find_daemon,
     find_leftovers,
     place_of,
-    read_arguments,
     read_json,
-    remove_leftovers,
+    remove_all,
     wait_until,
-    write_json,
 )
+from sandbox.start import launch, prepare, read_policy
 
 STOP_TIMEOUT_S = 30.0
-POLL_S = 0.05
 # Variables that direct an AWS client away from the sandbox, or to the credentials of another account.
 UNSET = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ROLE_ARN",
          "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")  # fmt: skip
@@ -363,133 +355,6 @@ def unset_environment(names: Iterable[str]) -> list[str]:
 
 def _endpoint_url(settings: Settings, status: DaemonStatus) -> str:
     return f"https://{settings.ranges.gateway.ip}:{status.port}"
-
-
-# --- the files that the daemon reads, and the wait until it serves
-
-START_TIMEOUT_S = 60.0
-LOG_LINES = 10
-
-
-def find_daemon(place: Place) -> DaemonStatus | None:
-    """Returns the daemon's status if it is alive, or None. Another process with its pid does not count."""
-    try:
-        status = read_json(place.status_file, DaemonStatus)
-    except (OSError, ValueError):
-        return None
-    return status if place.mark in read_arguments(status.pid) else None
-
-
-def read_policy(project_dir: Path, config: SandboxConfig) -> str:
-    """Returns the text of the IAM policy file that [sandbox] policy names, "" for none. Raises ConfigError."""
-    if not config.policy:
-        return ""
-    said = f'[sandbox] policy = "{config.policy}"'
-    try:
-        text = (project_dir / config.policy).read_text()
-        parse_policy(text)
-    except OSError as error:
-        raise ConfigError(f"{said}: {error.strerror or error}", hint='create the file, or set policy = ""') from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{said}: it is not a text file: {error}") from error
-    except PolicyError as error:
-        raise ConfigError(
-            f"{said}: {error}", hint="fix the file; docs/sandbox.md lists what the sandbox understands"
-        ) from error
-    return text
-
-
-def prepare(
-    place: Place,
-    project_dir: Path,
-    region: str,
-    config: SandboxConfig,
-    *,
-    policy: str,
-    others: Sequence[str] = (),
-) -> None:
-    """Writes the daemon's settings and the credentials. Raises SandboxError if no address range is free.
-
-    policy: an IAM policy document that limits the credentials, or "".
-    """
-    ranges = choose_ranges(describe_taken(), seed=int(place.id, 16))
-    place.state_dir.mkdir(mode=0o700)
-    _give_to_caller(place.state_dir)
-    place.hosts_dir.mkdir()
-    place.packages_dir.mkdir()
-    place.objects_dir.mkdir(mode=0o700)
-    settings = Settings(
-        project_dir=str(project_dir.resolve()), region=region, private=str(ranges.private),
-        public=str(ranges.public), config=config, policy=policy, others=tuple(others),
-    )  # fmt: skip
-    write_json(place.settings_file, settings)
-    letters = string.ascii_uppercase + "234567"
-    key_id = "AKIA" + "".join(secrets.choice(letters) for _ in range(16))
-    key = AccessKey(access_key_id=key_id, secret_access_key=secrets.token_urlsafe(30))
-    write_json(place.credentials_file, key, mode=0o600)
-    place.aws_dir.mkdir()
-    for path in (place.credentials_file, place.aws_dir, place.aws_dir / "config", place.aws_dir / "credentials"):
-        if not path.exists():
-            path.touch()
-        _give_to_caller(path)
-
-
-def _give_to_caller(path: Path) -> None:
-    """Makes the user who called sudo the owner of a file."""
-    if caller := find_caller():
-        os.chown(path, caller.uid, -1)
-
-
-class StartedDaemon(Protocol):
-    """What `launch` uses of a subprocess.Popen."""
-
-    returncode: int | None
-
-    def poll(self) -> int | None:
-        """Returns the exit code, or None while it runs."""
-
-
-def launch(place: Place) -> None:
-    """Starts the daemon and waits until it serves. Raises SandboxError with the end of its log."""
-    words = (sys.executable, "-m", "sandbox.daemon", place.mark, str(place.state_dir))
-    with place.daemon_log.open("ab") as log:
-        daemon = start_daemon(words, log, _clean_environment(place))
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while find_daemon(place) is None:
-        code = daemon.poll()
-        if code is not None or time.monotonic() > deadline:
-            said = "\n".join(place.daemon_log.read_text(errors="replace").splitlines()[-LOG_LINES:])
-            remove_all(place)
-            what = f"ended with code {code}" if code is not None else f"did not answer within {START_TIMEOUT_S:.0f} s"
-            raise SandboxError(f"The sandbox could not be started: its daemon {what}.\n{said}".rstrip())
-        time.sleep(POLL_S)
-    _give_to_caller(place.control_socket)
-    daemon.returncode = 0  # it outlives this process, and Popen must not warn about that
-
-
-def start_daemon(words: Sequence[str], log: IO[bytes], env: Mapping[str, str]) -> StartedDaemon:
-    """Starts the daemon in a session of its own. The tests replace this function."""
-    return subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True, env=env
-    )
-
-
-def _clean_environment(place: Place) -> dict[str, str]:
-    """Returns the daemon's environment. Of the user's variables, it has only the paths of programs and modules."""
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    if find_caller() is not None:
-        kept["PYTHONDONTWRITEBYTECODE"] = "1"  # they would be root's files in the user's folders
-    return {**kept, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": str(place.objects_dir),
-            "MOTO_IAM_LOAD_MANAGED_POLICIES": "true"}  # fmt: skip
-
-
-def remove_all(place: Place) -> None:
-    """Removes everything that belongs to a sandbox. Raises SandboxError that lists what could not be removed."""
-    left = remove_leftovers(place)
-    if left:
-        raise SandboxError(
-            f"Could not remove everything of the sandbox {place.id}. This is left: {left}", hint="cluster sandbox reset"
-        )
 
 
 @contextmanager

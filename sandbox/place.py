@@ -188,6 +188,15 @@ def read_json(path: Path, kind: type[T]) -> T:
     return decode(path.read_bytes(), kind)
 
 
+def find_daemon(place: Place) -> DaemonStatus | None:
+    """Returns the daemon's status if it is alive, or None. Another process with its pid does not count."""
+    try:
+        status = read_json(place.status_file, DaemonStatus)
+    except (OSError, ValueError):
+        return None
+    return status if place.mark in read_arguments(status.pid) else None
+
+
 # --- removal
 
 
@@ -236,6 +245,15 @@ def remove_leftovers(place: Place) -> Leftovers:
     if place.state_dir.exists():
         shutil.rmtree(place.state_dir)
     return find_leftovers(place)
+
+
+def remove_all(place: Place) -> None:
+    """Removes everything that belongs to a sandbox. Raises SandboxError that lists what could not be removed."""
+    left = remove_leftovers(place)
+    if left:
+        raise SandboxError(
+            f"Could not remove everything of the sandbox {place.id}. This is left: {left}", hint="cluster sandbox reset"
+        )
 
 
 def wait_until(done: Callable[[], bool], timeout_s: float) -> bool:

@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, settings
 from foundation.progress import silent
 from preloaded import start_daemon
 from project import REPOSITORY, Project, cluster_in, configure
-from sandbox import control
+from sandbox import control, start
 
 # A test process creates hundreds of AWS sessions. With one loader, it reads each service's description only once.
 botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
 
-control.start_daemon = start_daemon
+# A sandbox's daemon is forked from a process that has imported moto, which takes a second.
+start.start_daemon = start_daemon
 
 # No deadlines: on a busy machine, any process can be without a processor for a second.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

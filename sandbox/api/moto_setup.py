@@ -107,7 +107,7 @@ def remember_lookups() -> None:
 def _find_possible_keys(
     picker: serialize.XFormedAttributePicker, context: serialize.AttributePickerContext
 ) -> Iterable[str]:
-    """Returns the names under which an object can have a value of a response, which depend on the object's type."""
+    """Returns the attributes that may hold a value of a response. They depend on the object's type."""
     known = (type(context.obj), context.key, context.shape)
     if known not in _possible_keys:
         _possible_keys[known] = tuple(_compute_possible_keys(picker, context))

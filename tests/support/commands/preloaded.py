@@ -28,7 +28,7 @@ from typing import IO, Any, NoReturn
 import botocore.loaders
 import botocore.session
 
-from sandbox import control
+from sandbox import start
 
 IMPORTS = (
     "boto3.s3.inject", "s3fs", "obstore", "fabric", "rich.live", "rich.table", "packaging.requirements",
@@ -161,8 +161,7 @@ class Preloaded:
         is_at_terminal: bool = False,
     ) -> Started:
         """Starts a command. is_at_terminal: out_fd is also its stdin, which is otherwise empty."""
-        order = {"words": [*words], "cwd": str(cwd), "env": dict(env), "terminal": is_at_terminal}
-        return send(self.address, order, out_fd, err_fd)
+        return send(self.address, words, out_fd, err_fd, cwd=cwd, env=env, is_at_terminal=is_at_terminal)
 
     @contextlib.contextmanager
     def running(self, words: Sequence[str], err_fd: int, *, cwd: Path, env: Mapping[str, str]) -> Iterator[Started]:
@@ -193,23 +192,33 @@ def may_run(env: Mapping[str, str]) -> bool:
     return ours == theirs
 
 
-def start_daemon(words: Sequence[str], log: IO[bytes], env: Mapping[str, str]) -> Started:
-    """Starts the sandbox's daemon in a fork of this process's preloaded one. Replaces sandbox.control.start_daemon."""
-    return send(preloaded().address, daemon_order(words, env), log.fileno(), log.fileno())
+def start_daemon(words: Sequence[str], log: IO[bytes], env: Mapping[str, str], *, address: str | None = None) -> Any:
+    """Replaces sandbox.start.start_daemon. Returns a Started, as what `launch` uses of a Popen.
+
+    address: of the preloaded process that forks; by default, the one that belongs to this process.
+    """
+    fd = log.fileno()
+    return send(address or preloaded().address, words, fd, fd, cwd=Path("/"), env=env)
 
 
-def daemon_order(words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
-    return {"words": [*words], "cwd": "/", "env": dict(env), "terminal": False}
-
-
-def send(address: str, order: Mapping[str, Any], out_fd: int, err_fd: int) -> Started:
+def send(
+    address: str,
+    words: Sequence[str],
+    out_fd: int,
+    err_fd: int,
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    is_at_terminal: bool = False,
+) -> Started:
     """Starts a program in a fork of the preloaded process that listens at this address."""
+    order = {"words": [*words], "cwd": str(cwd), "env": dict(env), "terminal": is_at_terminal}
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     socket.send_fds(connection, [b"+"], [out_fd, err_fd])
     connection.sendall(json.dumps(order).encode())
     connection.shutdown(socket.SHUT_WR)
-    return Started(order["words"], connection)
+    return Started(words, connection)
 
 
 def _read(file: IO[str]) -> str:
@@ -289,20 +298,20 @@ def import_programs() -> None:
     for service in SERVICES:
         session.create_client(service, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
     os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"  # as for the daemon
-    load_policies = importlib.import_module("moto.iam.models").iam_backends[ACCOUNT].__getitem__
-    load_policies("aws")
+    assert importlib.import_module("moto.iam.models").iam_backends[ACCOUNT]["aws"].managed_policies
 
 
-def carry_out(words: list[str], address: str) -> NoReturn:
+def carry_out(words: list[str], address: str, moto_settings: Mapping[str, str]) -> NoReturn:
     """Runs a program as Python does, but skips the interpreter's clean-up at exit.
 
-    A command that starts a sandbox has the preloaded process at this address fork its daemon.
+    address: of the preloaded process, which also forks the daemons that a command starts. moto_settings: environment
+    variables for moto, which the daemon's modules set when they are imported.
     """
-    control.start_daemon = lambda words, log, env: send(address, daemon_order(words, env), log.fileno(), log.fileno())
+    start.start_daemon = functools.partial(start_daemon, address=address)
     is_daemon = words[1:3] == ["-m", "sandbox.daemon"]
     if is_daemon:
         show_arguments(words)
-        importlib.reload(sys.modules["sandbox.api"])  # its variables of the environment
+        os.environ.update(moto_settings)
     sys.argv = words[2:] if is_daemon else words
     code: object = 0
     try:
@@ -320,7 +329,8 @@ def carry_out(words: list[str], address: str) -> NoReturn:
 if __name__ == "__main__":
     orders, alive = (socket.socket(fileno=int(fd)) for fd in sys.argv[1:3])
     import_programs()
+    moto_settings = {name: value for name, value in os.environ.items() if name.startswith("MOTO_")}
     gc.freeze()
     found = serve(orders, alive)
     if found is not None:
-        carry_out(found, sys.argv[3])
+        carry_out(found, sys.argv[3], moto_settings)

@@ -18,6 +18,7 @@ from sandbox.place import (
     DaemonStatus,
     HostStatus,
     Place,
+    find_daemon,
     find_processes,
     place_of,
     read_arguments,
@@ -113,13 +114,13 @@ def test_status_is_written_atomically(tmp_path: Path) -> None:
 def test_a_damaged_status_means_no_running_sandbox(damage: str, tmp_path: Path) -> None:
     place = Place(id="00000000", state_dir=tmp_path)
     place.status_file.write_text(damage)
-    assert control.find_daemon(place) is None
+    assert find_daemon(place) is None
 
 
 def test_another_process_with_the_daemons_pid_is_not_the_daemon(tmp_path: Path) -> None:
     place = Place(id="00000000", state_dir=tmp_path)
     place.status_file.write_text(json.dumps({"pid": os.getpid(), "port": 1, "hosts": []}))
-    assert control.find_daemon(place) is None
+    assert find_daemon(place) is None
 
 
 def test_processes_are_found_by_a_whole_argument(monkeypatch: pytest.MonkeyPatch) -> None:
