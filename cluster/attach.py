@@ -1,21 +1,39 @@
-"""`cluster train`: submits the job to the head, attaches to its output, and handles Ctrl-C."""
+"""`cluster train`: submits the job to the head, attaches to its output, replaces lost nodes, and handles Ctrl-C."""
 
 import signal
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Literal, Self
 
 from cluster.app import App
-from cluster.jobs import end_from_here, end_job
+from cluster.jobs import ask_head, end_from_here, end_job, open_head
+from cluster.nodes.ec2 import Ec2Nodes
+from cluster.recovery.consent import note_end, note_order
+from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
+from cluster.recovery.replacement import replace_lost
+from cluster.session import describe
 from cluster.views.live import JobDisplay
 from cluster.views.results import find_results
 from foundation.errors import ClusterError, JobError
+from train.follow.events import Event
 from train.follow.head import Head, HeadGoneError, Talk
-from train.follow.run import STOPPED, Follower, Started, check_order, check_result, render_left, submit
-from train.job.protocol import JobResult, Order
+from train.follow.run import (
+    STOPPED,
+    Follower,
+    HeadReplacesError,
+    Started,
+    check_order,
+    check_result,
+    render_left,
+    submit,
+)
+from train.job.protocol import JobResult, Order, parse_record
 
+REPLACE_AGAIN_S = 60.0
+"""How long to wait after a failed replacement, for example without capacity."""
 Choice = Literal["stop", "leave", "continue"]
 QUESTION = (
     "Stop the job, leave it running, or continue to watch it?\n"
@@ -82,6 +100,7 @@ def show_check(app: App, head: Head, order: Order) -> None:
 
 def start(app: App, head: Head, order: Order, *, talk: Talk | None = None) -> None:
     """Submits a job and returns (`--detach`). talk: see train.follow.run.submit. Raises the same errors as submit."""
+    note_order(app, order)
     started = submit(head, order, follow=False, talk=talk)
     app.print(started.id)
     state = "is queued" if started.state == "queued" else "is running"
@@ -94,6 +113,7 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
     talk: see train.follow.run.submit. plain: show no live view. Raises JobError with the exit code of the first process
     that failed, and the same errors as submit.
     """
+    note_order(app, order)
     with Interrupts() as interrupts:
         started = _submit(head, order, talk)
         if interrupts.number:  # before the head confirmed the start
@@ -107,16 +127,16 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
         attendance = _Attendance(app, head, started.id, display, interrupts)
         try:
             result = attendance.follow(started.talk, queued=started.state == "queued")
-        except HeadGoneError as error:
-            raise _head_gone(app, started.id, error) from error
         except BrokenPipeError:
             app.say(_still_running(started.id))
             raise
         finally:
+            attendance.close()
             display.close()
     if result is None:
         app.say(_still_running(started.id))
         return STOPPED
+    note_end(app, started.id)
     check_result(started.id, result)
     if display.warnings:
         app.say(f"job {started.id}: done, but see the warning above", style="yellow")
@@ -138,22 +158,42 @@ def _submit(head: Head, order: Order, talk: Talk | None) -> Started:
         ) from None
 
 
+class _NodesMissingError(Exception):
+    """The job waits for nodes, which this command replaces now."""
+
+
 class _Attendance:
-    """Follows a job. When the user interrupts, asks what to do."""
+    """Follows a job, and replaces nodes that it loses. When the user interrupts, asks what to do."""
 
     def __init__(self, app: App, head: Head, job: str, display: JobDisplay, interrupts: Interrupts) -> None:
         self._app = app
-        self._head = head
         self._job = job
         self._display = display
         self._interrupts = interrupts
-        self._follower = Follower(head, job, take=display.take, say=display.say, look=interrupts.look)
+        self._heads = ExitStack()  # those that this command has launched in place of lost ones
+        self._replace_at: float | None = None  # by time.monotonic()
+        self._told = ""
+        self._shown_until = self._now = 0.0  # times of events
+        self._use(head)
+
+    def _use(self, head: Head) -> None:
+        self._head = head
+        self._follower = Follower(head, self._job, take=self._take, say=self._display.say, look=self._look)
+
+    def close(self) -> None:
+        """Closes the connections to new heads."""
+        self._heads.close()
 
     def follow(self, talk: Any, *, queued: bool) -> JobResult | None:
-        """Returns the job's result; None if the job is left running."""
+        """Returns the job's result; None if the job is left running. Raises JobError if it ended with its head."""
         while True:
             try:
-                return self._follower.run(talk)
+                try:
+                    return self._follower.run(talk)
+                except _NodesMissingError:
+                    self._replace_nodes()
+                except HeadGoneError as error:
+                    self._replace_head(error)
             except KeyboardInterrupt:
                 if queued and self._follower.reader.state == "queued":
                     return end_job(self._app, self._head, self._job, say=self._display.say).result
@@ -167,6 +207,50 @@ class _Attendance:
                     if not stopped.by_head:
                         return stopped.result
             talk = None
+
+    def _take(self, event: Event) -> None:
+        if event.at <= self._shown_until and event.result is None:
+            return  # the earlier head's, in the log of the new one
+        self._now = event.at
+        self._display.take(event)
+        if event.kind == "state":
+            waits = event.state == "waiting" and self._app.has_instances
+            self._replace_at = time.monotonic() if waits else None
+
+    def _look(self) -> None:
+        self._interrupts.look()
+        if self._replace_at is not None and time.monotonic() >= self._replace_at:
+            raise _NodesMissingError
+
+    def _replace_nodes(self) -> None:
+        """Replaces the nodes that the job waits for, unless the head does. If that fails, it is tried again later."""
+        self._replace_at = time.monotonic() + REPLACE_AGAIN_S
+        with self._display.paused(), self._interrupts.at_once():
+            try:
+                found = next((one for one in ask_head(self._app, self._head) if one.id == self._job), None)
+                if found is not None and found.state == "waiting":
+                    replace_lost(self._app, parse_record(found.data))
+            except HeadReplacesError:
+                self._replace_at = None  # the job's log says when the head cannot
+            except ClusterError as error:
+                if self._told != error.message:
+                    self._told = error.message
+                    self._app.warn_of(error)
+        self._head.drop()  # the set-up of the nodes used connections of its own
+
+    def _replace_head(self, error: HeadGoneError) -> None:
+        """Continues the job on a new head, from its record in S3. Raises JobError if that is impossible."""
+        self._shown_until = self._now
+        app, config = self._app, self._app.config
+        with self._display.paused(), self._interrupts.at_once():
+            if app.has_instances and config.data.s3_results is not None and config.train.on_node_loss == "requeue":
+                nodes = describe(app)
+                lost = look_for_lost_head(app, nodes.state) if isinstance(nodes, Ec2Nodes) else None
+                is_ours = lost is not None and any(job.id == self._job for job in lost.jobs)
+                if is_ours and isinstance(nodes, Ec2Nodes) and continue_jobs(app, lost, nodes.state):
+                    self._use(self._heads.enter_context(open_head(app, describe(app))))
+                    return
+            raise _head_gone(app, self._job, error) from error
 
     def _choose(self) -> Choice:
         """Asks the user what to do. Without a terminal, and on SIGTERM, the job is left running."""
@@ -215,7 +299,4 @@ def _head_gone(app: App, job: str, error: ClusterError) -> JobError:
     """Ends the job's processes on all other nodes, and returns the error for a lost head."""
     left = end_from_here(app, job)
     said = f"\n  may still run: {render_left(left)}" if left else "; no process of it is left on the other nodes"
-    hint = "cluster status"
-    if app.has_instances and app.config.data.s3_results is not None and app.config.train.on_node_loss == "requeue":
-        hint = "cluster status, which continues the job on a new head, from its record in S3"
-    return JobError(f"job {job} ended with its head: {error.message}{said}", exit_code=1, hint=hint)
+    return JobError(f"job {job} ended with its head: {error.message}{said}", exit_code=1, hint="cluster status")

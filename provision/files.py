@@ -87,6 +87,7 @@ class ClusterFiles:
         self.lock_file = root / "lock"
         self.addresses_file = root / "addresses.json"
         self.continued_jobs = root / "continued_jobs"
+        self.orders = root / "orders"
         # Exists while the head has [notify]'s settings; empty.
         self.watched = root / "watched"
         # The set-up of the user's own hosts. Not in _all: it stays until the set-up is undone.
@@ -263,6 +264,7 @@ class ClusterFiles:
             self.lock_file,
             self.addresses_file,
             self.continued_jobs,
+            self.orders,
             self.watched,
         )
 
@@ -297,6 +299,28 @@ class ClusterFiles:
             self._write(self.continued_jobs, lines.encode())
         else:
             self._remove(self.continued_jobs)
+
+    def find_orders(self) -> dict[str, str]:
+        """The digests of the orders that this machine has submitted, by job; the last one of each. Raises ClusterError.
+
+        A damaged line counts as missing: the user is asked before its job is continued.
+        """
+        try:
+            lines = self.orders.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            _cannot(error, "read", self.orders)
+        return {words[0]: words[1] for line in lines if len(words := line.split()) == 2}
+
+    def note_order(self, job: str, digest: str) -> None:
+        """Adds the digest of a job's order. Commands may do so at the same time. Raises ClusterError."""
+        self._make_root()
+        try:
+            with self.orders.open("a") as stream:
+                stream.write(f"\n{job} {digest}\n")  # the line before may be incomplete
+        except OSError as error:
+            _cannot(error, "write", self.orders)
 
     def note_watched(self, *, is_watched: bool) -> None:
         """Records whether the head has [notify]'s settings. Raises ClusterError."""

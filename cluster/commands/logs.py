@@ -16,14 +16,13 @@ from cluster.app import App, pass_app, wide_option
 from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.recovery.continuation import continue_what_waits
 from cluster.recovery.lost_head import find_gone
 from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.live import JobDisplay
 from cluster.views.status import iso_time
 from foundation.errors import JobError
 from train.follow.events import Event, EventReader, Selection, parse_since
-from train.follow.records import JobRecord, fetch_s3_log, find_running
+from train.follow.records import JobRecord, fetch_s3_log
 from train.follow.run import Follower, LogStream, check_result
 from train.job.protocol import MAX_LINE_BYTES, JobResult, Role
 
@@ -35,8 +34,7 @@ from train.job.protocol import MAX_LINE_BYTES, JobResult, Role
 def jobs(app: App, *, as_json: bool, wide: bool) -> None:
     """List the cluster's jobs, newest first.
 
-    The list comes from the head. Jobs that the head no longer has come from [data] results. If a job waits for nodes
-    that it has lost, they are replaced then; not with --json.
+    The list comes from the head. Jobs that the head no longer has come from [data] results.
     """
     with open_jobs(app) as sources:
         records, nodes = sources.find_records(), sources.nodes
@@ -44,8 +42,6 @@ def jobs(app: App, *, as_json: bool, wide: bool) -> None:
     now = datetime.now(UTC)
     table = render_jobs(records, now=now, columns=app.find_columns(wide=wide), gone=gone)
     app.show(table, job_documents(records, now=now, gone=gone), as_json=as_json, wrapped=not wide)
-    if not as_json:
-        continue_what_waits(app, nodes, find_running(records))
 
 
 class Sink(Protocol):
@@ -93,9 +89,6 @@ def logs(
     with ExitStack() as stack:
         sources = stack.enter_context(open_jobs(app))
         record = sources.find_job(job)
-        if not as_json and not record.has_ended and continue_what_waits(app, sources.nodes, record):
-            sources = stack.enter_context(open_jobs(app))
-            record = sources.find_job(record.id)
         live = follow and not plain and not record.has_ended
         with _open_sink(app, record, selection, live=live, as_json=as_json) as sink:
             result = _show(app, sources, record, sink, follow=follow)

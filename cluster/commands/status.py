@@ -12,8 +12,7 @@ from cluster.app import App, pass_app, wide_option
 from cluster.costs import note_costs
 from cluster.jobs import ask_for_job
 from cluster.nodes.ec2 import Ec2Nodes, learn_of_launches
-from cluster.recovery.lost_head import LostHead, continue_jobs, look_for_lost_head
-from cluster.recovery.replacement import continue_waiting
+from cluster.recovery.lost_head import LostHead, look_for_lost_head
 from cluster.views.cost import cost_document, render_costs
 from cluster.views.status import HeadJob, Status, list_document, render_clusters, render_status, status_document
 from foundation.errors import ClusterError
@@ -42,8 +41,8 @@ T = TypeVar("T")
 def status(app: App, *, as_json: bool, wide: bool) -> None:
     """Show the cluster's nodes, their cost and the running job.
 
-    It also shows which nodes stopped or terminated unexpectedly, and why. If a job waits for nodes that it has lost,
-    they are replaced then, the head included; not with --json.
+    It also shows which nodes stopped or terminated unexpectedly, and why, and which job waits for nodes that it has
+    lost. It only reads: `cluster up` replaces the nodes.
     """
     if not app.has_instances:
         existing_hosts.show_status(app, as_json=as_json, wide=wide)
@@ -89,8 +88,6 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
         as_json=as_json,
         wrapped=not wide,
     )
-    if not as_json and not continue_jobs(app, lost, state) and job is not None and app.files.exist:
-        continue_waiting(app, job.record)
 
 
 def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:

@@ -8,14 +8,6 @@ from cluster.recovery.lost_head import continue_jobs, find_gone, look_for_lost_h
 from cluster.recovery.replacement import continue_waiting
 from cluster.session import describe
 from foundation.errors import ClusterError
-from train.follow.records import JobRecord
-
-
-def continue_what_waits(app: App, nodes: Nodes | None, record: JobRecord | None) -> bool:
-    """Replaces the head or other nodes that a job has lost. Returns whether it continues. record: the running job's."""
-    if isinstance(nodes, Ec2Nodes) and continue_jobs(app, look_for_lost_head(app, nodes.state), nodes.state):
-        return True
-    return continue_waiting(app, record)
 
 
 def complete_nodes(app: App, nodes: Nodes) -> Nodes:

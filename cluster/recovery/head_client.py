@@ -134,7 +134,7 @@ def keep_settings(
         data = msgspec.json.encode(make_settings(app, nodes, packages=packages, project=project))
         _write(head, data)
     except ClusterError as error:
-        what = f"it cannot replace lost nodes by itself, the next cluster command does: {error.message}"
+        what = f"it cannot replace lost nodes by itself, cluster up does: {error.message}"
         app.report(Event(kind="warn", what=what, where=head.host.name))
 
 

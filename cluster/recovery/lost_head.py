@@ -1,8 +1,9 @@
 """Continues the jobs of a lost head on a new one, from their records in S3: the running job and the queued ones.
 
-The records and logs are in [data] results, and are at most a minute old. A command on the user's machine finds that the
-head's instance has ended, launches the missing nodes, sets all nodes up, and submits the jobs again. They are the same
-jobs, with their attempts and logs so far. Without [data] results, the records are lost with the head.
+The records and logs are in [data] results, and are at most a minute old. `up` or `train` finds that the head's instance
+has ended, launches the missing nodes, sets all nodes up, and submits the jobs again. They are the same jobs, with their
+attempts and logs so far. Without [data] results, the records are lost with the head. Records in S3 can be forged:
+consent.py decides which jobs continue.
 """
 
 import tempfile
@@ -20,6 +21,7 @@ from cluster.health import find_hardware
 from cluster.jobs import ask_head, end_from_here, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.notify import find_notify
+from cluster.recovery.consent import check_consent, note_order
 from cluster.recovery.replacement import launch
 from cluster.session import BOOT_TIMEOUT_S, ready_nodes, source_of
 from foundation.errors import ClusterError, NotFoundError
@@ -80,8 +82,11 @@ def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_as
         if not is_asked or app.config.data.s3_results is None:
             app.report(Event(kind="warn", what=lost.why))
         return False
+    jobs = choose_jobs(app, lost.jobs, state)
+    if not jobs:
+        return False
     try:
-        continue_lost(app, lost.jobs, state)
+        continue_lost(app, jobs, state)
     except ClusterError as error:
         app.warn_of(error)
         return False
@@ -139,7 +144,7 @@ def render_lost_head(app: App, jobs: Sequence[Record], *, lease_end: str | None)
     if jobs and lease_end is not None:
         return f"{lease_end}, before the end of {listed}: cluster up launches new nodes and continues there"
     if jobs:
-        return f"the head of {cluster} has ended: the next command, such as cluster status, continues {listed}"
+        return f"the head of {cluster} has ended: cluster up continues {listed}"
     if app.config.data.s3_results is not None:
         return f"the head of {cluster} has ended, and no job was left to continue: cluster up launches a new one"
     remains = f"; the dataset {app.config.data.url} remains" if app.config.data.url else ""
@@ -151,27 +156,38 @@ def render_lost_head(app: App, jobs: Sequence[Record], *, lease_end: str | None)
 
 def continue_lost(app: App, jobs: Sequence[Record], state: ClusterState) -> None:
     """Launches a new head and other missing nodes, and continues the jobs there. Raises ClusterError or a subclass."""
-    first, *others = jobs
-    try:
-        check_restarts(first, end_attempts(first, (), at=time.time()), app.config.train.restarts)
-    except ClusterError as error:
-        if not others:
-            raise
-        app.warn_of(error)
-        jobs = others
     app.files.note_continued_jobs(job.id for job in jobs)
-    with if_interrupted("the next command, such as cluster status, continues"):
+    with if_interrupted("cluster up continues"):
         for job in jobs:
             state = continue_on_new_head(app, job, state)
     app.files.note_continued_jobs(())
+
+
+def choose_jobs(app: App, jobs: Sequence[Record], state: ClusterState) -> tuple[Record, ...]:
+    """Returns the jobs that may continue. Prints why the others may not."""
+    chosen = []
+    for job in jobs:
+        try:
+            check_restarts(job, end_attempts(job, (), at=time.time()), app.config.train.restarts)
+            check_consent(app, job, find_missing(job, state))
+        except ClusterError as error:
+            app.warn_of(error)
+        else:
+            chosen.append(job)
+    return tuple(chosen)
+
+
+def find_missing(job: Record, state: ClusterState) -> list[str]:
+    """Returns the names of the nodes that a job on a lost head needs, and that have to be launched. Pure."""
+    live = {node.instance_id for node in state.nodes}
+    return [host.name for host in job.nodes if host.instance_id not in live or host.name in job.waiting_for]
 
 
 def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterState:
     """Continues one job. Returns the cluster with the nodes that the job needed. Raises ClusterError or a subclass."""
     how = "queueing it again" if job.state == "queued" else "continuing the job"
     app.say(f"the head of job {job.id} ({job.name}) has ended: {how} on a new one, from its record in S3")
-    live = {node.instance_id for node in state.nodes}
-    names = [host.name for host in job.nodes if host.instance_id not in live or host.name in job.waiting_for]
+    names = find_missing(job, state)
     if state.nodes and job.state != "queued":
         left = end_from_here(app, job.id)
         if left:
@@ -232,6 +248,7 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
         order, warnings = continue_order(planned.order, job, ready, attempts, first_process=first)
         for warning in warnings:
             app.report(Event(kind="warn", what=warning))
+        note_order(app, order)
         with closing(head_of(app, ready)) as head:
             continue_job(head, structs.replace(order, secrets=dict(access.secrets)), log)
 

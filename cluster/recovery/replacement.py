@@ -18,6 +18,7 @@ from cluster.costs import ask_for_prices, noting_costs
 from cluster.health import find_hardware
 from cluster.jobs import ask_head, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
+from cluster.recovery.consent import check_consent
 from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, open_connections, ready_nodes
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError
@@ -92,13 +93,14 @@ def replace_lost(
     replacing the nodes itself, wait until it is done. Raises HeadReplacesError in that case without `waits`. Raises
     ClusterError or a subclass; the job then still waits.
     """
+    check_consent(app, job, names or job.waiting_for)
     if not names:
         names = claim(app, job, waits=waits)
     if not names:
         return  # the head has replaced them
     lost = find_lost(job, names)
     app.say(f"job {job.id} ({job.name}) waits for {', '.join(names)}: replacing {'it' if len(names) == 1 else 'them'}")
-    with if_interrupted("the job waits; the next command, such as cluster status, continues"):
+    with if_interrupted("the job waits; cluster up continues"):
         state = launch(app, lost)
         note("launched")
         nodes, clients = Ec2Nodes(state, app.config.provision), make_clients(app.config.provision.region)
@@ -118,7 +120,7 @@ def replace_lost(
                 left = replace_nodes(head, job.id, hosts)
         note("handed over")
     if left:
-        raise ClusterError(f"job {job.id} still waits for {', '.join(left)}", hint="cluster status")
+        raise ClusterError(f"job {job.id} still waits for {', '.join(left)}", hint="cluster up")
     app.say(f"job {job.id} continues: cluster logs -f {job.id} follows it", style="green")
 
 

@@ -114,6 +114,8 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
     lines += render_untrusted(status.state.untrusted)
     lines += [_render_error(error) for error in status.errors]
     lines += render_unhealthy(status.unhealthy)
+    if status.lost_head is not None:
+        lines.append(f"error  {status.lost_head}")
     allocation = status.allocation
     lines.append(f"state  {allocation.state.replace('-', ' ')}" + (f": {allocation.why}" if allocation.why else ""))
     if status.state.nodes:
@@ -327,7 +329,7 @@ def _render_job(job: HeadJob, *, now: datetime) -> str:
     warned = "".join(f"\n       warning: {text}" for text in job.record.warnings)
     took = f" for {render_took(job.record, now=now)}" if job.record.started_at is not None else ""
     if job.record.waiting_for:
-        took = f" for {', '.join(job.record.waiting_for)}"
+        took = f" for {', '.join(job.record.waiting_for)}, which cluster up replaces unless the head does"
     stall = f"\n       {job.record.stall}" if job.record.stall else ""
     return (
         f"{job.record.id} ({job.record.name}) {job.record.state}{took}{queued}; "

@@ -50,7 +50,7 @@ def plan_hosts(
     if missing:
         raise ClusterError(
             f"job {record.id} still waits for {', '.join(missing)}: there was no capacity for a new node",
-            hint="the next command tries again: cluster status",
+            hint="cluster up tries again",
         )
     return tuple(
         JobHost(

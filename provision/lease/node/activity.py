@@ -108,8 +108,8 @@ def find_processes(root: str) -> Iterator[Process]:
 def find_job(root: str, processes: List[Process], now: float) -> Tuple[Optional[str], Optional[float]]:
     """Finds a job that has not ended, or the reason why that is unknown.
 
-    Also returns how many seconds ago the last job ended, or None. A job whose supervisor is dead makes no progress: it
-    does not count.
+    Also returns how many seconds ago the last job ended, or None. A job whose supervisor is dead, or which waits for
+    nodes, makes no progress: it does not count.
     """
     alive = {(one.pid, one.started) for one in processes}
     batch = next((one for one in processes if one.name in _BATCH_JOBS), None)
@@ -119,7 +119,7 @@ def find_job(root: str, processes: List[Process], now: float) -> Tuple[Optional[
         job = os.path.basename(os.path.dirname(path))
         if record is None:
             busy = busy or "the record of job {} cannot be read".format(job)
-        elif record.get("state") not in ("done", "failed", "stopped"):
+        elif record.get("state") not in ("done", "failed", "stopped", "waiting"):
             if _is_supervised(record, alive):
                 busy = busy or "job {} is {}".format(job, record.get("state"))
         elif isinstance(record.get("ended_at"), (int, float)) and record["ended_at"] <= now + AHEAD_S:

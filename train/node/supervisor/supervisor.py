@@ -347,7 +347,14 @@ class Supervisor:
         self.save(lasting=True)
         if self.copying is not None:
             self.copying.hurry()  # if this node is lost next, only the record is left
-        self.replacement = Replacement(self.order, self.record.waiting_for, self.ended[-1].reason, self.loop, self.say)
+        self.replacement = Replacement(
+            self.order,
+            self.record.waiting_for,
+            self.ended[-1].reason,
+            self.loop,
+            self.say,
+            ask=lambda: self.log.put(state="waiting"),
+        )
         self.replacement.start()
         while self.attempt.outcome.decided is None and self.replacement.waiting_for:
             self.step()

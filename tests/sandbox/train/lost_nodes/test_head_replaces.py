@@ -182,13 +182,13 @@ def test_without_the_permission_the_job_waits_for_the_next_command(
     iam.put_role_policy(RoleName=ROLE, PolicyName="cluster-data", PolicyDocument=reduced)
 
     cause(nodes, "spot-notice", f"instance={before['node-1'].instance_id}")
-    until(lambda: "the next `cluster` command replaces it" in log_of(head, job), "it does not say so", timeout_s=120)
+    until(lambda: "`cluster up` replaces it" in log_of(head, job), "it does not say so", timeout_s=120)
 
     assert "ec2:RunInstances" in log_of(head, job)
     assert "the head did not replace node-1 (exit code 1)" in log_of(head, job)
     assert state_of(nodes, job) == "waiting"
     assert before["node-1"].instance_id in live(boto3.client("ec2"))  # a node that cannot be replaced is not ended
-    assert f"job {job} continues" in nodes.run("status").stderr
+    assert f"job {job} continues" in nodes.run("up").stderr
     wait_until_done(nodes, job, head)
     check_replaced(nodes, job, before)
     # `up` has restored the role's permissions.
@@ -207,13 +207,13 @@ def test_a_command_of_the_user_beside_the_heads_own_and_after_its_death(
     until(lambda: live(boto3.client("ec2")) - known, "it launches nothing", timeout_s=REPLACED_S)
     client = min(until(lambda: find_clients(head), "the head runs no command"))
     os.kill(client, signal.SIGSTOP)
-    said = nodes.run("status").stderr
+    said = nodes.run("train", "--", "true", code=1).stderr
 
     assert f"job {job} waits for node-1, and the head is replacing it itself" in said
     assert len(live(boto3.client("ec2"))) == 2  # the head, and the new node
     os.kill(client, signal.SIGKILL)
-    until(lambda: "the next `cluster` command replaces it" in log_of(head, job), "it does not say so")
-    assert f"job {job} continues" in nodes.run("status").stderr
+    until(lambda: "`cluster up` replaces it" in log_of(head, job), "it does not say so")
+    assert f"job {job} continues" in nodes.run("up").stderr
     wait_until_done(nodes, job, head)
     after = check_replaced(nodes, job, before)
     assert live(boto3.client("ec2")) - known == {after["node-1"].instance_id}  # the one that the head had launched

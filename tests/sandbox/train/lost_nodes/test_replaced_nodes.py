@@ -1,12 +1,14 @@
 """A job that loses a node continues: the node is replaced, the others are untouched, and nothing is left over."""
 
 import json
+import os
+import signal
 
 import boto3
 import pytest
 from mypy_boto3_ec2.client import EC2Client
 
-from job_steps import Host, cause, ec2_of, gone, hosts_of, live, python, wait_for_state
+from job_steps import Host, cause, ec2_of, gone, hosts_of, job_of, live, python, records, wait_for_state
 from project import Project
 from spot_trainings import SLOW_EPOCHS, SLOW_MBIT, slow_down, train_and_interrupt
 from waits import until
@@ -29,31 +31,32 @@ if attempt == "1":
 WORKERS = ("--launcher", "env", "-n", "2")
 
 
-@pytest.mark.slow  # the drill below does the same
-def test_a_node_with_a_notice_is_replaced(spot_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attached_train_replaces_a_node(spot_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands that only read, meanwhile, change nothing."""
     before = hosts_of(spot_nodes, again=True)
-    job = spot_nodes.run("train", "--detach", *WORKERS, *python(PROGRAM)).stdout.strip()
-    wait_for_state(spot_nodes, job, "running")
+    ec2 = ec2_of(spot_nodes, monkeypatch)
     sleeper = spot_nodes.run("exec", "--node", "node-0", "--", "sh", "-c", "nohup sleep 987 >/dev/null 2>&1 & echo $!")
 
-    cause(spot_nodes, "spot-notice", f"instance={before['node-1'].instance_id}")
-    waiting = wait_for_state(spot_nodes, job, "waiting")
-
-    assert waiting["waiting_for"] == ["node-1"]
-    assert [attempt["reason"] for attempt in waiting["attempts"]] == ["notice"]
-    shown = json.loads(spot_nodes.run("status", "--json").stdout)
-    assert live(ec2_of(spot_nodes, monkeypatch)) == {host.instance_id for host in before.values()}  # --json only reads
-    assert shown["job"]["state"] == "waiting"
-
-    said = spot_nodes.run("status").stderr
-
-    assert f"job {job} (python) waits for node-1: replacing it" in said
-    ended = wait_for_state(spot_nodes, job, "done", "failed")
-    assert (ended["state"], ended["exit_code"]) == ("done", 0), spot_nodes.run("logs", job).stdout
+    with spot_nodes.running("train", "--name", "attached", *WORKERS, *python(PROGRAM)) as train:
+        [job] = until(lambda: [one["id"] for one in records(spot_nodes) if one["name"] == "attached"], "no job")
+        wait_for_state(spot_nodes, job, "running")
+        os.kill(train.pid, signal.SIGSTOP)
+        cause(spot_nodes, "spot-notice", f"instance={before['node-1'].instance_id}")
+        waiting = wait_for_state(spot_nodes, job, "waiting")
+        assert waiting["waiting_for"] == ["node-1"]
+        assert [attempt["reason"] for attempt in waiting["attempts"]] == ["notice"]
+        assert "cluster up replaces" in spot_nodes.run("status").stdout
+        spot_nodes.run("jobs")
+        assert "`cluster up` replaces it" in spot_nodes.run("logs", job).stdout
+        assert live(ec2) == {host.instance_id for host in before.values()}
+        os.kill(train.pid, signal.SIGCONT)
+        assert train.wait(timeout=120) == 0, spot_nodes.messages.read_text()
+    assert f"job {job} (attached) waits for node-1: replacing it" in spot_nodes.messages.read_text()
+    ended = job_of(spot_nodes, job)
     after = hosts_of(spot_nodes, again=True)
     assert after["node-0"] == before["node-0"]
     assert after["node-1"].instance_id != before["node-1"].instance_id
-    assert live(ec2_of(spot_nodes, monkeypatch)) == {host.instance_id for host in after.values()}
+    assert live(ec2) == {host.instance_id for host in after.values()}
     still = sleeper.stdout.split()[-1]
     spot_nodes.run("exec", "--node", "node-0", "--", "kill", still)  # other processes keep running
     assert [attempt["number"] for attempt in ended["attempts"]] == [1, 2]
@@ -140,7 +143,10 @@ def test_a_job_continues_on_another_head(
         listed = {one["id"]: one for one in json.loads(spot_nodes.run("jobs", "--json").stdout)}
         assert [(listed[one]["source"], listed[one]["head_lost"]) for one in (job, following)] == [("s3", True)] * 2
 
-        said = spot_nodes.run("status").stderr
+        assert f"the head of cluster {document['name']} has ended" in spot_nodes.run("status").stdout
+        assert len(live(ec2)) == 1
+
+        said = spot_nodes.run("up").stderr
 
         assert f"the head of job {job} (long) has ended: continuing the job on a new one" in said
         assert "API_TOKEN" in said  # its value is in no record
@@ -153,7 +159,7 @@ def test_a_job_continues_on_another_head(
         begun = known.with_name("continued_jobs")
         assert not begun.exists()
         begun.write_text(f"{job}\n")  # as if the command had been killed just after it had ordered the job
-        assert "continuing" not in spot_nodes.run("status").stderr
+        assert "continuing" not in spot_nodes.run("up").stderr
         assert not begun.exists()
         assert (ended["state"], ended["exit_code"]) == ("done", 0), spot_nodes.run("logs", job).stdout
         assert [(one["number"], one["reason"], one["lost"]) for one in ended["attempts"]] == [
@@ -172,6 +178,26 @@ def test_a_job_continues_on_another_head(
         text = s3.get_object(Bucket="results", Key=key)["Body"].read().decode()
         assert text == "attempt 1 resumes None\nattempt 2 resumes 1\n"
         assert "nothing to do" in spot_nodes.run("up").stderr
+
+
+@pytest.mark.slow
+def test_an_attached_train_continues_on_another_head(spot_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    ec2, s3 = ec2_of(spot_nodes, monkeypatch), boto3.client("s3")
+    s3.create_bucket(Bucket="attached")
+    before = hosts_of(spot_nodes, again=True)
+    with (
+        spot_nodes.configured(results="s3://attached/"),
+        spot_nodes.running("train", "--plain", "--name", "attached", *WORKERS, *python(PROGRAM)) as train,
+    ):
+        until(lambda: s3.list_objects_v2(Bucket="attached").get("KeyCount"), "no record in S3")
+        [job] = [one["id"] for one in records(spot_nodes) if one["name"] == "attached" and not one["ended_at"]]
+        events = before["node-0"].root / f"home/ubuntu/.cluster/jobs/{job}/events"
+        until(lambda: events.read_text().count("attempt 1 resumes None") == 2, "not both have begun")
+        ec2.terminate_instances(InstanceIds=[before["node-0"].instance_id])
+        shown, _ = train.communicate(timeout=180)
+    assert train.returncode == 0, spot_nodes.messages.read_text()
+    assert [shown.count(line) for line in ("attempt 1 resumes None", "attempt 2 resumes 1")] == [2, 2]
+    assert live(ec2) == {host.instance_id for host in hosts_of(spot_nodes, again=True).values()}
 
 
 def test_training_continues_after_a_node_was_replaced(with_data: Project, monkeypatch: pytest.MonkeyPatch) -> None:

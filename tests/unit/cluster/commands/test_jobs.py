@@ -237,7 +237,7 @@ def test_a_job_that_waits_for_nodes_names_them() -> None:
     ]
     assert find_running([record]) is record
     shown = render_job_lines(HeadJob(record=record), now=NOW)[0]
-    assert " waiting for node-1; cluster logs -f " in shown
+    assert " waiting for node-1, which cluster up replaces unless the head does; cluster logs -f " in shown
 
 
 def test_a_job_with_one_attempt_is_shown_as_before() -> None:

@@ -33,7 +33,7 @@ JOBS: dict[str, tuple[bool, list[Any]]] = {
     "runs": (True, [{"state": "running", "supervisor": SUPERVISOR}]),
     "hangs": (True, [{"state": "running", "supervisor": SUPERVISOR, "stall": {"text": "no progress", "since": 1.0}}]),
     "queued": (True, [ENDED, {"state": "queued", "supervisor": SUPERVISOR}]),
-    "waits for a node": (True, [{"state": "waiting", "supervisor": SUPERVISOR}]),
+    "waits for a node": (False, [{"state": "waiting", "supervisor": SUPERVISOR}]),
     "without a supervisor yet": (True, [{"state": "starting", "supervisor": None}]),
     "ended long ago": (
         False,

@@ -1,7 +1,7 @@
 """Waits for nodes that replace those that a job has lost.
 
-They come from `jobs.py replace`, which the head's own command (the order's replace_command) or the user's next
-`cluster` command calls. A node that was lost without notice may also return, after a reboot or a network failure.
+They come from `jobs.py replace`, which the head's own command (the order's replace_command), `cluster up` or `cluster
+train` calls. A node that was lost without notice may also return, after a reboot or a network failure.
 """
 
 import os
@@ -24,7 +24,10 @@ CLAIM_S = 900.0  # from when a client begins to replace nodes
 
 
 class Replacement:
-    """The nodes that a job waits for. order: the job's, in which it replaces hosts. reason: why they were lost."""
+    """The nodes that a job waits for. order: the job's, in which it replaces hosts. reason: why they were lost.
+
+    ask: tells an attached `cluster train` to replace them after all.
+    """
 
     def __init__(
         self,
@@ -33,8 +36,10 @@ class Replacement:
         reason: Optional[EndReason],
         loop: EventLoop,
         say: Callable[[str], None],
+        *,
+        ask: Callable[[], None],
     ) -> None:
-        self._order, self._loop, self._say = order, loop, say
+        self._order, self._loop, self._say, self._ask = order, loop, say, ask
         self.waiting_for = waiting_for
         self.returned: list[JobHost] = []  # the same instances as before, where processes may have been left
         self._may_return = reason not in ("notice", "unhealthy")  # those nodes still answer, but must be replaced
@@ -55,7 +60,8 @@ class Replacement:
 
     def _say_who(self) -> None:
         names = restarts.join(self.waiting_for)
-        self._say(f"waiting for {names}: the next `cluster` command replaces {'it' if self._is_one else 'them'}")
+        them = "it" if self._is_one else "them"
+        self._say(f"waiting for {names}: `cluster up` replaces {them}, or the `cluster train` that is attached")
 
     @property
     def _is_one(self) -> bool:
@@ -101,6 +107,7 @@ class Replacement:
         except OSError as error:
             self._say(f"{words[0]} cannot be started: {job_folder.describe(error)}")
             self._say_who()
+            self._ask()
             return
         stream, lines = self._child.stdout, wire.LineBuffer()
         assert stream is not None
@@ -124,6 +131,7 @@ class Replacement:
         if self.waiting_for:
             self._say(f"the head did not replace {restarts.join(self.waiting_for)} (exit code {code})")
             self._say_who()
+            self._ask()
 
     # -- nodes that return ---------------------------------------------------------------------------------------
 

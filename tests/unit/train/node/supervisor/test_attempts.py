@@ -145,7 +145,7 @@ def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_h
     assert any(line.startswith("waiting up to 90 s") for line in lines)
     [saved] = [line for line in lines if line.endswith(" has saved a checkpoint of epoch 1, batch 4")]
     assert saved.startswith(("worker 0 on node-0 ", "worker 1 on node-1 "))  # both workers save; the first one counts
-    assert "waiting for node-1: the next `cluster` command replaces it" in lines
+    assert any(line.startswith("waiting for node-1: `cluster up` replaces it") for line in lines)
     assert "the lease ends in 10 minutes" in lines
     assert "node-1 is there again: i-9" in lines
     numbers = [event["p"] for event in log if "role" in event]
@@ -292,7 +292,7 @@ echo '{json.dumps([NEW])}' | {job_host.python} -Es {os.getcwd()}/train/node jobs
     assert job_host.result()["state"] == "done"
     lines = said([json.loads(line) for line in job_host.events().splitlines()])
     assert f"replacing node-1 of {JOB}" in lines
-    assert not any("next `cluster` command" in line for line in lines)
+    assert not any("`cluster up` replaces" in line for line in lines)
 
 
 def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host: LocalHead) -> None:
@@ -303,7 +303,7 @@ def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host
     wait_for_state(job_host, "waiting")
     assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": True}
     go.touch()
-    job_host.wait_for("the next `cluster` command replaces it")
+    job_host.wait_for("`cluster up` replaces it")
     assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": False}
     replace(job_host, NEW)
     assert job_host.result()["state"] == "done"
@@ -312,7 +312,7 @@ def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host
 def test_a_command_that_fails_leaves_it_to_the_user(job_host: LocalHead) -> None:
     submit(job_host, make_order(job_host, replace_command=["/bin/sh", "-c", "echo no capacity; exit 4"]))
     lose_node_1(job_host)
-    job_host.wait_for("the next `cluster` command replaces it")
+    job_host.wait_for("`cluster up` replaces it")
     lines = said([json.loads(line) for line in job_host.events().splitlines()])
     assert "no capacity" in lines
     assert "the head did not replace node-1 (exit code 4)" in lines

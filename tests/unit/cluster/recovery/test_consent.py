@@ -1,0 +1,116 @@
+"""Forged records of jobs, from a bucket or a head: none is continued, and one sentence says why."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs, to_builtins
+
+from cluster.app import App
+from cluster.recovery.consent import check_consent, note_end, note_order
+from cluster.recovery.replacement import continue_waiting
+from foundation.errors import ClusterError
+from train.follow.records import read_record
+from train.job.protocol import JobHost, Order, Place, Record, parse_record
+from train.node.job_folder import new_record
+
+ORDER = Order(
+    job="20300101-000000-abcdef",
+    name="mine",
+    python="/home/ubuntu/.cluster/env/e/bin/python",
+    workers=2,
+    servers=2,
+    hosts=(
+        JobHost(name="node-0", ip="10.0.0.4", workers=1, servers=1, instance_id="i-0"),
+        JobHost(name="node-1", ip="10.0.0.5", workers=1, servers=1, instance_id="i-1"),
+    ),
+    command=("python", "train.py", "--data", "s3://mine/data/"),
+    cwd="/home/ubuntu",
+    env={"OMP_NUM_THREADS": "2", "API_TOKEN": "secret"},
+    script="train.py",
+    script_source="project",
+    on_node_loss="requeue",
+)
+OTHER = "20300101-000000-fedcba"
+NOT_OURS = "its record is not that of the job that this machine submitted"
+ELSEWHERE = Place(user="u", port=22, python="python", code_dir="/", cwd="/", command=())
+UNASKED = "it was not submitted from this machine, and without a terminal nobody can be asked"
+
+
+def hosts(number: int) -> tuple[JobHost, ...]:
+    return tuple(JobHost(name=f"node-{index}", workers=1, instance_id=f"i-{index}") for index in range(number))
+
+
+@pytest.fixture
+def app(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    app.config_path.write_text('name = "demo"\ncloud = "aws"\n[provision]\nnodes = 2\n')
+    return app
+
+
+def as_written(record: Record) -> Record:
+    """The record as it comes back from a bucket or a head."""
+    return parse_record(json.dumps(to_builtins(record)).encode())
+
+
+@pytest.mark.parametrize(
+    ("forged", "why"),
+    [
+        ({"command": ("sh", "-c", "evil")}, NOT_OURS),
+        ({"command": ("python", "train.py", "--data", "s3://payroll/")}, NOT_OURS),
+        ({"script": "../.ssh/id_ed25519"}, NOT_OURS),
+        ({"env": {"LD_PRELOAD": "/tmp/evil.so"}}, NOT_OURS),
+        ({"nodes": hosts(64)}, NOT_OURS),
+        ({"launcher": "nonesuch"}, NOT_OURS),
+        ({"id": OTHER}, UNASKED),
+        ({"id": OTHER, "nodes": hosts(3)}, "it needs node-2, and [provision] nodes = 2"),
+        ({"id": OTHER, "nodes": (JobHost(name="gpu-box", instance_id="i-0"),)}, "it needs gpu-box, and"),
+        ({"id": OTHER, "nodes": (JobHost(name="node-0", place=ELSEWHERE),)}, "it needs node-0, and"),
+        ({"id": OTHER, "launcher": "nonesuch"}, 'its launcher "nonesuch" is unknown'),
+        ({"id": OTHER, "script": "/etc/shadow"}, "its script /etc/shadow is outside of the folder of cluster.toml"),
+        ({"id": OTHER, "script": "a/../../x"}, "its script a/../../x is outside of the folder of cluster.toml"),
+    ],
+)  # fmt: skip
+def test_a_forged_record(forged: dict[str, Any], why: str, app: App) -> None:
+    note_order(app, ORDER)
+    record = as_written(structs.replace(new_record(ORDER, 1.0), **forged))
+    with pytest.raises(ClusterError) as caught:
+        check_consent(app, record, ["node-0"])
+    assert caught.value.message.startswith(f"job {record.id} is not continued: {why}")
+
+
+def test_a_job_of_this_machine(app: App) -> None:
+    """It continues, also with other instances than those that it was ordered with, until it was seen to end."""
+    note_order(app, ORDER)
+    later = structs.replace(new_record(ORDER, 1.0), state="waiting", waiting_for=("node-1",), nodes=(
+        structs.replace(ORDER.hosts[0], instance_id="i-7", ip="10.0.0.9", usd_per_hour=0.3), ORDER.hosts[1],
+    ))  # fmt: skip
+    check_consent(app, as_written(later), ["node-1"])
+    note_end(app, ORDER.job)
+    with pytest.raises(ClusterError, match="is not continued: this machine has seen it end"):
+        check_consent(app, as_written(later), ["node-1"])
+
+
+@pytest.mark.parametrize("agrees", [True, False])
+def test_a_job_of_another_machine_is_shown(
+    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, agrees: bool
+) -> None:
+    monkeypatch.setattr(app, "is_interactive", lambda: True)
+    monkeypatch.setattr(app, "confirm", lambda _, *, yes: agrees and not yes)
+    record = as_written(new_record(ORDER, 1.0))
+    if agrees:
+        check_consent(app, record, ["node-0"])
+    else:
+        with pytest.raises(ClusterError, match=r"is not continued\Z"):
+            check_consent(app, record, ["node-0"])
+    shown = capsys.readouterr().err
+    for part in ("python train.py", "train.py", "s3://mine/data/", "node-0"):
+        assert part in shown
+
+
+def test_a_head_that_says_that_a_job_waits(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is asked of EC2, which this machine could not reach."""
+    forged = structs.replace(new_record(ORDER, 1.0), state="waiting", waiting_for=("node-1",))
+    assert not continue_waiting(app, read_record(json.dumps(to_builtins(forged)).encode(), source="head"))
+    assert f"job {ORDER.job} is not continued: {UNASKED}" in " ".join(capsys.readouterr().err.split())
