@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from cluster.commands.train import train
 from cluster.config import ClusterConfig, load_config, load_job_file
-from cluster.train_request import TrainRequest, as_command, find_hidden, read
+from cluster.submission.request import TrainRequest, as_command, find_hidden, read
 from foundation.durations import parse_duration
 from foundation.errors import ClusterError, ConfigError, UsageError
 from foundation.settings import describe_settings

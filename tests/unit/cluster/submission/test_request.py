@@ -7,7 +7,7 @@ import click
 import pytest
 
 from cluster.commands.train import train
-from cluster.train_request import Words, read_words
+from cluster.submission.request import Words, read_words
 from foundation.errors import UsageError
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cluster import attach
 from cluster.app import App
-from cluster.attach import Interrupts, ask, attend
+from cluster.submission import attach
+from cluster.submission.attach import Interrupts, ask, attend
 from foundation.errors import JobError
 from job_channels import ALIVE, BROKEN, LOG, FakeHead, channel, encode, make_order
 from train.follow.head import HeadGoneError

@@ -1,0 +1,257 @@
+"""`cluster train`: applies its options to cluster.toml, prepares the nodes, then submits the job."""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from bootstrap.apply import ReadyNode
+from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.other_hosts import check_paths
+from cluster.app import App, if_interrupted
+from cluster.config import load_config
+from cluster.containers import find_login, prepare_image
+from cluster.costs import ask_for_prices
+from cluster.health import find_hardware, leave_out_unhealthy
+from cluster.jobs import head_of
+from cluster.last_known import find_names, remember_names
+from cluster.nodes.other_hosts import note_job
+from cluster.nodes.source import Nodes
+from cluster.notify import find_notify
+from cluster.recovery.continuation import complete_nodes
+from cluster.session import describe, ready_nodes, source_of, warn
+from cluster.submission.attach import attend, show_check, start
+from cluster.submission.request import read, read_words, refuse_windows_lines
+from foundation.errors import UsageError
+from foundation.progress import Event
+from foundation.thread_pool import run_in_thread
+from foundation.user_folders import find_user
+from provision.aws.clients import Clients, find_credentials, make_clients
+from provision.aws.iam_policy import render_job_policy
+from provision.preflight.machines import Hardware
+from train.engines import find_engine
+from train.engines.schedulers import SCHEDULERS
+from train.follow.run import open_submission
+from train.job.checks import check_framework
+from train.job.config import DataConfig
+from train.job.defaults import render_settings
+from train.job.folder_survey import find_folder_data
+from train.job.payload import find_shadowed
+from train.job.plan import Job, find_used, new_job_id, plan_job
+from train.job.program import read_program
+from train.job.reading import find_scope, render_access
+from train.job.selection import TooFewNodesError
+from train.job.survey import Survey, Surveyor
+from train.s3.environment import S3Access, find_s3_access
+
+NODES_EVERY_S = 10.0
+
+
+def submit(
+    app: App,
+    words: Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    is_command: bool,
+    detach: bool,
+    dry_run: bool,
+    plain: bool,
+) -> int:
+    """Submits a job, and follows it unless `detach`. Returns 0, or 130 when it was left running or withdrawn.
+
+    words, options: those of the command line. Raises JobError with the exit code of the first process that failed,
+    UsageError, ClusterError or a subclass.
+    """
+    asked = read_words(words, is_command=is_command, here=Path.cwd(), project_dir=app.project_dir)
+    request = read(options, asked.command)
+    refuse_windows_lines(request.command, project_dir=app.project_dir)
+    if request.command and (asked.script or asked.args):
+        raise UsageError(f"{options['job']} has a command; remove the script and arguments from the command line")
+    app.overrides |= request.overrides
+    if asked.script is not None:
+        app.overrides |= {"train.script": asked.script, "train.args": list(asked.args)}
+    elif asked.args:
+        app.overrides["train.args"] = [*load_config(app.config_path, app.overrides).train.args, *asked.args]
+    app.enter_cloud()
+    config = app.config
+    provision, framework = config.provision, config.bootstrap.framework
+    engine = find_engine(config.train.launcher, framework)
+    check_framework(engine.name, framework, has_image=bool(config.container.image))
+    scope = find_scope(config.train, config.data, command=request.command)
+    policy = None if scope.is_empty else render_job_policy(scope, region=provision.region)
+    clients = make_clients(provision.region) if app.has_instances or policy is not None else None
+    if clients is not None:
+        find_credentials(clients)
+    login = find_login(app, clients)
+    # Threads query AWS while this one connects to the nodes.
+    described = run_in_thread(lambda: describe(app, clients))
+    access = run_in_thread(
+        lambda: (
+            find_s3_access(
+                region=provision.region,
+                instance_profile=source_of(app, clients).instance_profile,
+                cluster=config.name,
+                policy=policy,
+                # A queued job may start at any time, so the lifetime of its keys cannot be derived from its duration.
+                max_duration_s=None if config.train.queue else config.train.max_duration_s,
+                clients=clients,
+            )
+            if clients is not None
+            else S3Access(env={}, secrets={})
+        )
+    )
+    if not dry_run:
+        now = complete_nodes(app, described.result())
+        described = run_in_thread(lambda: now)
+    prices = ask_for_prices(app, clients, described)
+    hardware = run_in_thread(lambda: find_hardware(app, described.result(), clients))
+    surveyor = Surveyor(clients, url=config.data.s3_url, owner=None if app.has_instances else find_user())
+
+    choice = _NodeChoice(app, described, hardware, clients, is_scheduled=engine.name in SCHEDULERS)
+
+    if not app.has_instances:
+        access.result()  # raises before any host is set up
+    with (
+        if_interrupted("run cluster train again; no job was started"),
+        ready_nodes(
+            app,
+            choice.find_nodes,
+            hostfile=config.train.hosts,
+            command=request.command,
+            choose=choice.choose_healthy,
+        ) as (ready, script),
+        closing(head_of(app, ready)) as head,
+        # Python starts on the head while this command waits for AWS and plans the job.
+        closing(open_submission(head, follow=not detach)) as talk,
+    ):
+        nodes = choice.add_hardware(ready)
+        if not engine.is_on_head:
+            check_paths(nodes, launcher=engine.name, why=engine.is_for_nodes_alone)
+        found = access.result()
+        job_config = structs.replace(config.train, hosts=choice.hosts)
+        image = prepare_image(app, find_used(job_config, nodes, framework), login)
+        job = plan_job(
+            job_config,
+            nodes,
+            job_id=new_job_id(),
+            script=script,
+            data=config.data,
+            access=found,
+            command=request.command,
+            credentials=render_access(found, scope),
+            queue=config.queue,
+            framework=framework,
+            mxnet=config.bootstrap.mxnet,
+            program=read_program(config.train.script, command=request.command, project_dir=app.project_dir),
+            survey=_survey(surveyor, nodes, config.data),
+            hidden=request.hidden,
+            container=config.container,
+            image=image,
+            volumes=[volume.mount for volume in config.volumes],
+            prices=prices(),
+            notify=find_notify(app),
+        )
+        _tell(app, job)
+        if dry_run:
+            show_check(app, head, job.order)
+            return 0
+        note_job(app, [node.host for node in nodes], job.order.job)
+        order = structs.replace(job.order, secrets=dict(found.secrets))
+        remember_names(app.config_path, "jobs", [order.job, order.name, *find_names(app.config_path, "jobs")])
+        with if_interrupted(f"cluster jobs shows whether job {order.job} runs; cluster stop {order.job} stops it"):
+            if not detach:
+                return attend(app, head, order, plain=plain, talk=talk)
+            start(app, head, order, talk=talk)
+    return 0
+
+
+class _NodeChoice:
+    """Chooses the nodes of a job. They are described once, and unhealthy nodes are left out.
+
+    hosts: the value of [train] hosts, or the one for [train] nodes. is_scheduled: a batch scheduler chooses the nodes.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        described: Future[Nodes],
+        hardware: Future[Mapping[str, Hardware]],
+        clients: Clients | None,
+        *,
+        is_scheduled: bool,
+    ) -> None:
+        self._app, self._described, self._hardware = app, described, hardware
+        self._clients, self._is_scheduled = clients, is_scheduled
+        self._nodes: Nodes | None = None
+        self.hosts: tuple[str, ...] = ()
+
+    def find_nodes(self) -> Nodes:
+        """Returns the nodes; with --queue, waits for enough. Raises TooFewNodesError, ClusterError or a subclass."""
+        if self._nodes is None:
+            found = self._described.result()
+            warn(self._app, found.find_warnings())
+            warn(self._app, found.find_differences())
+            self._nodes, self.hosts = _wait_for_nodes(self._app, found, self._clients)
+        return self._nodes
+
+    def choose_healthy(self, hosts: Sequence[Host], connections: Connections) -> Sequence[Host]:
+        """Returns the hosts to set up. Raises TooFewNodesError, and the errors of leave_out_unhealthy."""
+        config, nodes = self._app.config, self.find_nodes()
+        healthy = leave_out_unhealthy(
+            self._app, nodes, hosts, connections, hardware=self._hardware.result(), is_scheduled=self._is_scheduled
+        )
+        if nodes.excluded and not config.train.hosts:
+            self.hosts = nodes.select(config.train.nodes, requested=_requested(self._app, nodes))
+        return healthy
+
+    def add_hardware(self, nodes: Sequence[ReadyNode]) -> tuple[ReadyNode, ...]:
+        """Returns the nodes with the hardware of their instance types, if known."""
+        known = self._hardware.result()
+        return tuple(replace(node, hardware=known.get(node.host.name)) for node in nodes)
+
+
+def _requested(app: App, nodes: Nodes) -> int:
+    return app.config.provision.nodes if app.has_instances else len(nodes.names)
+
+
+def _wait_for_nodes(app: App, nodes: Nodes, clients: Clients | None) -> tuple[Nodes, tuple[str, ...]]:
+    """Returns the nodes, and the value of [train] hosts, or the one for [train] nodes.
+
+    With --queue, waits until there are enough nodes. Raises TooFewNodesError without --queue.
+    """
+    train, requested = app.config.train, _requested(app, nodes)
+    told = ""
+    while nodes.names and not train.hosts:
+        try:
+            return nodes, nodes.select(train.nodes, requested=requested)
+        except TooFewNodesError as error:
+            if not train.queue:
+                raise
+            if told != error.message:
+                told = error.message
+                app.report(Event(kind="info", what=f"{told}; waiting for more (Ctrl-C ends this)"))
+        time.sleep(NODES_EVERY_S)
+        nodes = describe(app, clients)
+    return nodes, train.hosts  # without nodes, the set-up raises
+
+
+def _survey(surveyor: Surveyor, nodes: Sequence[ReadyNode], data: DataConfig) -> Survey:
+    """Returns the survey from AWS, with what the nodes find below a [data] url on a volume. Raises ClusterError."""
+    found = surveyor.result()
+    if data.url is None or data.s3_url is not None:
+        return found
+    return replace(found, data=find_folder_data(nodes, data.url))
+
+
+def _tell(app: App, job: Job) -> None:
+    """Prints the settings that were chosen for the user, and the warnings."""
+    shadowed = find_shadowed(app.config.train.script, project_dir=app.project_dir) if job.order.script_source else None
+    for warning in (*([shadowed] if shadowed else []), *job.warnings):
+        app.report(Event(kind="warn", what=warning))
+    app.say("\n".join(render_settings(job)))
