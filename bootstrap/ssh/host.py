@@ -111,10 +111,11 @@ def render_ssh_command(
 ) -> tuple[str, ...]:
     """The words of an ssh command that runs `words`, or a shell, on a node with its environment active. Pure.
 
+    A single word is a line for the shell, as with ssh. Several words reach the program unchanged, blanks included.
     options: from find_ssh_options. A host of the user's own is reached with the user's ssh configuration instead.
     is_terminal: whether the command gets a terminal on the node.
     """
-    run = 'exec "$@"' if words else 'exec "${SHELL:-bash}" -i'
+    run = {0: 'exec "${SHELL:-bash}" -i', 1: 'eval "$1"'}.get(len(words), 'exec "$@"')
     line = shlex.join(["bash", "-lc", ACTIVATE + run, "bash", *words])
     terminal = ("-t",) if is_terminal else ("-T",)
     own = parse_spec(host.spec)

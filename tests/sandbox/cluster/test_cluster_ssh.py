@@ -82,6 +82,7 @@ def test_ssh_opens_a_shell_on_the_head_or_on_the_node_that_is_named(two_nodes: P
 def test_ssh_runs_a_command_in_the_environment(two_nodes: Project) -> None:
     done = two_nodes.run("ssh", "node-1", "python", "-c", "import certifi, sys; print('it is', sys.argv[1])", "a  'b'")
     assert done.stdout == "it is a  'b'\n"
+    assert two_nodes.run("ssh", "node-1", "echo a  'b  c'; exit 3", code=3).stdout == "a b  c\n"  # a line, as with ssh
     assert two_nodes.run("ssh", "node-0", "--", "sh", "-c", "hostname -I; exit 7", code=7).stdout.strip()
     piped = subprocess.run([CLUSTER, "ssh", "node-0", "cat"], cwd=two_nodes.directory, env=two_nodes.environment(),
                            input=b"in\0out", capture_output=True, check=True)  # fmt: skip
