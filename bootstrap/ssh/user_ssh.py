@@ -1,13 +1,14 @@
 """ssh to the user's own hosts, as `ssh HOST` does it: with the user's ssh_config, agent, keys and known hosts.
 
-Fabric and paramiko connect. This module adds the features that they lack: Include; patterns, aliases and revoked keys
-in known hosts; and the refusal of unknown host keys on jump hosts, too.
+Fabric and paramiko connect. OpenSSH's own programs read ssh_config (`ssh -G`) and known hosts (`ssh-keygen -F`).
+Unknown host keys are refused, on jump hosts, too.
 """
 
-import fnmatch
-import re
+import os
+import pwd
 import shlex
-from collections.abc import Iterator, Sequence
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,18 +18,19 @@ from paramiko.client import MissingHostKeyPolicy, SSHClient
 
 from bootstrap.ssh.connection import NodeConnection, make_transport, notice_death
 from bootstrap.ssh.explain import CONNECT_TIMEOUT_S, innermost, where
-from bootstrap.ssh.host import Host, Spec
+from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.keys import parse_host_key
 from foundation.errors import ClusterError, ConnectError
+from foundation.user_folders import home_folder
 
-SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
-KNOWN_HOSTS = {
-    "userknownhostsfile": "~/.ssh/known_hosts ~/.ssh/known_hosts2",
-    "globalknownhostsfile": "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2",
-}
-"""The options for the files of known hosts, with OpenSSH's own defaults."""
-DEEPEST_INCLUDE = 16
-_INCLUDE = re.compile(r"\s*include[\s=]+(.+)", re.IGNORECASE)
+OPTIONS = frozenset(
+    (
+        *("hostname", "user", "port", "identityfile", "identitiesonly", "identityagent"),
+        *("proxyjump", "proxycommand", "hostkeyalias", "userknownhostsfile", "globalknownhostsfile"),
+    )
+)
+"""The options of OpenSSH that decide how we connect."""
+ANSWER_TIMEOUT_S = 20.0  # `Match exec` runs the user's commands
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,76 +61,91 @@ class RefuseUnknown(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has 
         raise UnknownHostKey(hostname, key)
 
 
-def load_ssh_config(home: Path, *, system: Path = SYSTEM_CONFIG) -> paramiko.SSHConfig:
-    """Loads the user's ssh_config, then the system's, with the files that they include. Raises ClusterError."""
-    config = paramiko.SSHConfig()
-    for path in (home / ".ssh" / "config", system):
-        try:
-            text = "\n".join(_included(path, folder=home / ".ssh" if path != system else system.parent))
-            config.parse(text.splitlines())
-        except (OSError, UnicodeDecodeError, paramiko.SSHException) as error:
-            raise ClusterError(
-                f"{path}: cannot be read: {error}", hint=f"ssh -F {shlex.quote(str(path))} -G x"
-            ) from error
+def read_ssh_config(spec: Spec) -> paramiko.SSHConfig:
+    """Returns what `ssh -G` says about a host, and about those that lead to it. Raises ClusterError."""
+    config, todo, seen = paramiko.SSHConfig(), [spec], set()
+    while todo:
+        one = todo.pop()
+        if one.host in seen:
+            continue
+        seen.add(one.host)
+        lines = [line for line in _ask_ssh(one).splitlines() if line.partition(" ")[0] in OPTIONS]
+        config.parse([f"Host {one.host}", *lines])
+        jumps = next((line.partition(" ")[2] for line in lines if line.startswith("proxyjump ")), "")
+        todo += filter(None, map(parse_spec, jumps.split(",")))
     return config
 
 
-def _included(path: Path, *, folder: Path, depth: int = 0) -> Iterator[str]:
-    """Yields the lines of a file, with each Include replaced by the lines of its files; none if there is no file."""
-    if not path.is_file():
-        return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        include = _INCLUDE.fullmatch(line)
-        if include is None or depth == DEEPEST_INCLUDE:
-            yield line
-            continue
-        for pattern in shlex.split(include[1]):
-            place = Path(pattern).expanduser()
-            root = Path(place.anchor) if place.is_absolute() else folder
-            for found in sorted(root.glob(str(place.relative_to(root) if place.is_absolute() else place))):
-                yield from _included(found, folder=folder, depth=depth + 1)
+def _ask_ssh(spec: Spec) -> str:
+    """Returns the output of `ssh -G` for a host. $HOME is the home folder, although ssh itself takes the account's."""
+    home, account = home_folder(), Path(pwd.getpwuid(os.getuid()).pw_dir)
+    words = ["ssh", "-G"]
+    if home != account:
+        own = home / ".ssh" / "config"
+        words += ["-F", str(own) if own.exists() else "none"]
+    if spec.user:
+        words += ["-l", spec.user]
+    if spec.port:
+        words += ["-p", str(spec.port)]
+    words += ["--", spec.host]
+    done = _run(words)
+    if done.returncode != 0:
+        why = done.stderr.strip().replace("\n", "; ") or "no output"
+        raise ClusterError(f"{spec.host}: your ssh_config is invalid: {why}", hint=f"ssh -G {spec.host}")
+    return done.stdout.replace(f"{account}/.ssh/", f"{home}/.ssh/").replace(" ~/", f" {home}/")
 
 
-def find_route(spec: Spec, config: paramiko.SSHConfig) -> Route:
+def _run(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Runs one of OpenSSH's programs. Raises ClusterError if it is missing or does not end."""
+    try:
+        return subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=ANSWER_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(f"{shlex.join(words)} did not end within {ANSWER_TIMEOUT_S:.0f} s") from error
+    except OSError as error:
+        raise ClusterError(
+            f"{words[0]} cannot be run on this machine: {error.strerror}",
+            hint="install OpenSSH's client: apt install openssh-client, dnf install openssh-clients",
+        ) from error
+
+
+def find_route(spec: Spec) -> Route:
     """Finds the route to a host. Raises ClusterError for an invalid ssh_config."""
-    connection = _make_connection(spec, config)
+    connection = _make_connection(spec)
     return Route(hostname=connection.host, user=connection.user, port=connection.port, proxied=bool(connection.gateway))
 
 
-def find_known_keys(lines: Sequence[str], name: str) -> tuple[paramiko.PKey, ...]:
-    """The keys for a name, "host" or "[host]:port", in lines of known_hosts, without revoked keys. Pure."""
+def find_known_keys(paths: Iterable[Path], name: str) -> tuple[paramiko.PKey, ...]:
+    """The keys that `ssh-keygen -F` finds for a name, "host" or "[host]:port", without revoked ones.
+
+    paths: files of known hosts, of which some may not exist. Raises ClusterError.
+    """
     found, revoked = [], set()
-    for line in lines:
-        words = line.split()
-        is_revoked = words[:1] == ["@revoked"]
-        words = words[1:] if is_revoked else words
-        if len(words) < 3 or words[0].startswith(("#", "@")) or not _is_named(name, words[0]):
+    for path in paths:
+        if not path.is_file():
             continue
-        key = parse_host_key(words[1], words[2])
-        if key is not None and is_revoked:
-            revoked.add(key.asbytes())
-        elif key is not None:
-            found.append(key)
+        for line in _run(["ssh-keygen", "-F", name, "-f", str(path)]).stdout.splitlines():
+            words = line.split()
+            is_revoked = words[:1] == ["@revoked"]
+            words = words[1:] if is_revoked else words
+            key = parse_host_key(words[1], words[2]) if len(words) > 2 and words[0][0] not in "#@" else None
+            if key is not None and is_revoked:
+                revoked.add(key.asbytes())
+            elif key is not None:
+                found.append(key)
     return tuple(key for key in found if key.asbytes() not in revoked)
 
 
-def _is_named(name: str, patterns: str) -> bool:
-    """Whether the first word of a known_hosts line contains or matches a name, plain, hashed or as a pattern. Pure."""
-    if patterns.startswith("|1|"):
-        hashed: str = paramiko.HostKeys.hash_host(name, patterns)
-        return hashed == patterns
-    words = [word.lower() for word in patterns.split(",")]
-    matches = [word for word in words if _fits(name.lower(), word.removeprefix("!"))]
-    return bool(matches) and not any(word.startswith("!") for word in matches)
-
-
-def _fits(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))  # ssh has only * and ?
-
-
-def connect(host: Host, *, spec: Spec, config: paramiko.SSHConfig) -> NodeConnection:
+def connect(host: Host, *, spec: Spec) -> NodeConnection:
     """Connects as `ssh` does. Raises ClusterError, and ConnectError with the reason and the next command."""
-    connection = _make_connection(spec, config)
+    connection = _make_connection(spec)
     for hop in _hops(connection):
         _prepare(hop)
     try:
@@ -144,7 +161,8 @@ def connect(host: Host, *, spec: Spec, config: paramiko.SSHConfig) -> NodeConnec
     return NodeConnection(host, connection)
 
 
-def _make_connection(spec: Spec, config: paramiko.SSHConfig) -> fabric.Connection:
+def _make_connection(spec: Spec) -> fabric.Connection:
+    config = read_ssh_config(spec)
     try:
         return fabric.Connection(
             spec.host, user=spec.user, port=spec.port, config=fabric.Config(lazy=True, ssh_config=config)
@@ -165,15 +183,9 @@ def _prepare(connection: fabric.Connection) -> None:
     """Has one hop use only the user's known hosts, keys and options."""
     options = connection.ssh_config
     name = known_name(connection.host, connection.port)
-    alias = options.get("hostkeyalias", name)
-    paths = [
-        Path(word).expanduser()
-        for key, default in KNOWN_HOSTS.items()
-        for word in shlex.split(options.get(key, default))
-    ]
-    lines = [line for path in paths if path.is_file() for line in path.read_text("utf-8", "replace").splitlines()]
+    files = " ".join(options.get(key, "") for key in ("userknownhostsfile", "globalknownhostsfile"))
     connection.client.set_missing_host_key_policy(RefuseUnknown())  # Fabric's own policy adds unknown keys
-    for key in find_known_keys(lines, alias):
+    for key in find_known_keys(map(Path, shlex.split(files)), options.get("hostkeyalias", name)):
         connection.client.get_host_keys().add(name, key.get_name(), key)
     connection.connect_timeout = CONNECT_TIMEOUT_S
     identities = [path for path in connection.connect_kwargs.get("key_filename", ()) if Path(path).is_file()]

@@ -5,8 +5,6 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
@@ -25,35 +23,26 @@ from bootstrap.ssh.other_hosts import (
     remember,
     render_release,
 )
-from bootstrap.ssh.user_ssh import Route, connect, find_route, load_ssh_config
+from bootstrap.ssh.user_ssh import Route, connect, find_route
 from cluster.app import App
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
-from foundation.user_folders import home_folder
 from provision.resources.resource import Resource, Unseen
 from train.engines import find_engine
 from train.follow.head import SILENCE_S, found_program_command
 from train.job.payload import code_digest
 
-if TYPE_CHECKING:
-    import paramiko
-
 KIND = "set-up of a host of yours"
 
 
 class UserSsh:
-    """Connects to the user's own hosts as the user's ssh does. Thread-safe once `config` has been read."""
-
-    @cached_property
-    def config(self) -> "paramiko.SSHConfig":
-        """The user's ssh_config combined with the system's. Raises ClusterError."""
-        return load_ssh_config(home_folder())
+    """Connects to the user's own hosts as the user's ssh does. Thread-safe."""
 
     def connect(self, host: Host) -> NodeConnection:
         """Connects to a host that `host` returned. Raises ConnectError, ClusterError."""
         spec = _spec_of(host.spec)
         try:
-            return connect(host, spec=spec, config=self.config)
+            return connect(host, spec=spec)
         except ConnectError as error:
             if not is_here(host.address):
                 raise
@@ -65,7 +54,7 @@ class UserSsh:
     def host(self, text: str, *, address: str = "") -> tuple[Host, Route]:
         """Returns a host and the route to it. address: the one at which the cluster's nodes reach it."""
         spec = _spec_of(text)
-        route = find_route(spec, self.config)
+        route = find_route(spec)
         name = spec.host if spec.port in {None, 22} else f"{spec.host}:{spec.port}"
         host = Host(
             name=name,

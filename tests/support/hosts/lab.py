@@ -152,7 +152,7 @@ def make_world(directory: Path, monkeypatch: pytest.MonkeyPatch, *, opens: bool 
     assert info is not None
     enter(RunningSandbox(project_dir=directory, info=info, environment=control.environment(info)), monkeypatch)
     instance_id, address = launch_by_hand(home / ".ssh" / "id_ed25519", opens=opens)
-    (home / ".ssh" / "config").write_text("Include conf.d/*\n")
+    (home / ".ssh" / "config").write_text(f"Include {home}/.ssh/conf.d/*\n")
     (home / ".ssh" / "conf.d").mkdir()
     (home / ".ssh" / "conf.d" / "lab").write_text(
         f"Host jump\n HostName {address}\n User ubuntu\nHost lab\n HostName {address}\n Port {PORT}\n ProxyJump jump\n"

@@ -15,7 +15,6 @@ from bootstrap.ssh.user_ssh import (
     explain,
     find_known_keys,
     find_route,
-    load_ssh_config,
 )
 from foundation.errors import ClusterError, ConnectError
 from node_facts import LAB
@@ -46,12 +45,12 @@ def test_parse_spec(text: str, spec: Spec | None) -> None:
     assert parse_spec(text) == spec
 
 
-def write_config(home: Path, **files: str) -> paramiko.SSHConfig:
-    for name, text in files.items():
-        path = home / ".ssh" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return load_ssh_config(home, system=home / "etc" / "ssh_config")
+@pytest.fixture
+def ssh_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """~/.ssh of a user whose home is another one than the account's."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    return tmp_path / ".ssh"
 
 
 @pytest.mark.parametrize(
@@ -68,29 +67,22 @@ def write_config(home: Path, **files: str) -> paramiko.SSHConfig:
          Route(hostname="lab", user="al", port=22, proxied=True)),
         ("Host *.lab\n User al\nMatch host x.lab\n Port 7", Spec(host="x.lab"),
          Route(hostname="x.lab", user="al", port=7, proxied=False)),
+        ("Host lab\n User al\n ProxyJump none\nHost *\n ProxyJump jump", Spec(host="lab"),
+         Route(hostname="lab", user="al", port=22, proxied=False)),
+        ("Match !exec true\n Port 7\nHost lab\n User al", Spec(host="lab"),
+         Route(hostname="lab", user="al", port=22, proxied=False)),
     ],
 )  # fmt: skip
-def test_routes_from_ssh_config(tmp_path: Path, text: str, spec: Spec, route: Route) -> None:
-    assert find_route(spec, write_config(tmp_path, config=text)) == route
+def test_routes_from_ssh_config(ssh_folder: Path, text: str, spec: Spec, route: Route) -> None:
+    (ssh_folder / "config").write_text(text)
+    assert find_route(spec) == route
 
 
-def test_included_files(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").write_text("Host lab\n Port 99\n")
-    config = write_config(
-        tmp_path,
-        **{
-            "config": f"Include conf.d/*.conf\ninclude {tmp_path}/elsewhere\nInclude config\nInclude gone\n",
-            "conf.d/a.conf": "Host lab\n User al\n",
-            "conf.d/b.txt": "Host lab\n User no\n",
-        },
-    )
-    assert find_route(Spec(host="lab"), config) == Route(hostname="lab", user="al", port=99, proxied=False)
-
-
-@pytest.mark.parametrize("text", ["Garbage\n", "Host lab\n Port ssh\n"])
-def test_an_invalid_ssh_config_is_an_error(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ClusterError):
-        find_route(Spec(host="lab"), write_config(tmp_path, config=text))
+@pytest.mark.parametrize("text", ["Garbage\n", "Host lab\n Port none\n"])
+def test_an_invalid_ssh_config_is_an_error(ssh_folder: Path, text: str) -> None:
+    (ssh_folder / "config").write_text(text)
+    with pytest.raises(ClusterError, match="lab: your ssh_config is invalid: "):
+        find_route(Spec(host="lab"))
 
 
 @pytest.mark.parametrize(
@@ -111,8 +103,10 @@ def test_an_invalid_ssh_config_is_an_error(tmp_path: Path, text: str) -> None:
         (["lab", "lab ssh-rsa", "lab ssh-rsa !!!", "lab ssh-new AAAA", "# lab", "", f"lab {SHOWN}"], "lab", True),
     ],
 )
-def test_find_known_keys(lines: list[str], name: str, *, known: bool) -> None:
-    assert [key.get_base64() for key in find_known_keys(lines, name)] == ([KEY.get_base64()] if known else [])
+def test_find_known_keys(lines: list[str], name: str, tmp_path: Path, *, known: bool) -> None:
+    (tmp_path / "known_hosts").write_text("".join(f"{line}\n" for line in lines))
+    found = find_known_keys([tmp_path / "gone", tmp_path / "known_hosts"], name)
+    assert [key.get_base64() for key in found] == ([KEY.get_base64()] if known else [])
 
 
 @pytest.mark.parametrize(
@@ -148,24 +142,22 @@ def test_failed_connections_to_own_hosts_are_explained(error: Exception, said: s
     ],
 )
 def test_an_unanswered_login_differs_from_refused_keys(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: Login, said: str
+    tmp_path: Path, ssh_folder: Path, monkeypatch: pytest.MonkeyPatch, login: Login, said: str
 ) -> None:
     """sshd closes the connection after too many keys (MaxAuthTries), which means that it refused them."""
     if login == "silent":
         be_impatient(monkeypatch)
-    monkeypatch.setenv("HOME", str(tmp_path))
     for number in range(4):
         path = tmp_path / f"key-{number}"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
     identities = "".join(f" IdentityFile {tmp_path}/key-{number}\n" for number in range(4))
-    config = write_config(
-        tmp_path,
-        config=f"Host *\n IdentityAgent none\n UserKnownHostsFile {tmp_path}/known\n GlobalKnownHostsFile /dev/null\n"
-        f"{identities}",
+    (ssh_folder / "config").write_text(
+        f"Host *\n IdentityAgent none\n UserKnownHostsFile {tmp_path}/known\n GlobalKnownHostsFile /dev/null\n"
+        f"{identities}"
     )
     with silent_sshd(login) as port:
         (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {HOST_KEY.get_name()} {HOST_KEY.get_base64()}\n")
         host = replace(LAB, address="127.0.0.1", port=port)
         with pytest.raises(ConnectError) as caught:
-            connect(host, spec=Spec(host="127.0.0.1", user="alice", port=port), config=config)
+            connect(host, spec=Spec(host="127.0.0.1", user="alice", port=port))
     assert caught.value.message == f"lab (alice@127.0.0.1 port {port}): {said}"
