@@ -41,9 +41,9 @@ def main() -> None:
     code = run()
     try:
         sys.stdout.flush()
-    except OSError:  # already reported; without this, Python would try again at exit
+    except OSError as error:  # already reported; without this, Python would try again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = code or 1
+        code = code or (0 if isinstance(error, BrokenPipeError) else 1)  # `cluster ... | head` has what it wants
     gc.freeze()  # spares a last search for garbage among imported modules: 0.04 s
     sys.exit(code)
 

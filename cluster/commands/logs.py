@@ -1,14 +1,13 @@
 """`cluster jobs` and `logs`."""
 
 import json
+import select
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import click
 
@@ -22,9 +21,10 @@ from cluster.views.live import JobDisplay
 from cluster.views.status import iso_time
 from foundation.errors import JobError
 from train.follow.events import Event, EventReader, Selection, parse_since
-from train.follow.records import JobRecord, fetch_s3_log
-from train.follow.run import Follower, LogStream, check_result
-from train.job.protocol import MAX_LINE_BYTES, JobResult, Role
+from train.follow.records import JobRecord, open_s3_log
+from train.follow.run import LogStream, check_result, pass_on
+from train.job.log_tail import find_processes, find_tail
+from train.job.protocol import JobResult, LogWanted, Role
 
 
 @click.command("jobs")
@@ -61,6 +61,7 @@ class Sink(Protocol):
 @click.option(
     "--role", "roles", type=click.Choice(get_args(Role)), multiple=True, help="Show only this role; repeatable."
 )
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Show only the last N of these lines.")
 @click.option("--since", metavar="TIME", help='Show lines since "10m" ago, or since "2026-11-21T10:00".')
 @click.option("--plain", is_flag=True, help="Print every line; show no live view.")
 @click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
@@ -72,6 +73,7 @@ def logs(
     follow: bool,
     ranks: tuple[int, ...],
     roles: tuple[Role, ...],
+    tail: int | None,
     since: str | None,
     plain: bool,
     as_json: bool,
@@ -90,28 +92,54 @@ def logs(
         sources = stack.enter_context(open_jobs(app))
         record = sources.find_job(job)
         live = follow and not plain and not record.has_ended
-        with _open_sink(app, record, selection, live=live, as_json=as_json) as sink:
-            result = _show(app, sources, record, sink, follow=follow)
+        wanted = LogWanted(roles=roles, ranks=ranks, tail=tail)
+        try:
+            with _open_sink(app, record, selection, live=live, as_json=as_json) as sink:
+                if live and tail is not None and record.state != "damaged":
+                    # The view needs the state, which is in an earlier line.
+                    sink.take(Event(kind="state", at=record.started_at or record.submitted_at, state=record.state))
+                result = _show(app, sources, record, sink, wanted=wanted, follow=follow)
+        except BrokenPipeError:  # as in `cluster logs | head`
+            return
     if follow:
         if result is None:
             raise JobError(f"{app.config.data.results} does not record the end of job {record.id}", exit_code=1)
         check_result(record.id, result)
 
 
-def _show(app: App, sources: JobSources, record: JobRecord, sink: Sink, *, follow: bool) -> JobResult | None:
-    """Shows the log so far, with all known ranks; then follows it if asked. Returns the result if the job has ended."""
-    with tempfile.TemporaryFile(prefix="cluster-log-") as log:
-        if record.source == "s3" or sources.head is None:
-            fetch_s3_log(str(app.config.data.s3_results), record.id, region=app.config.provision.region, into=log)
-            return replay(log, sink.take)[1]
-        for line in LogStream(sources.head, record.id, say=sink.say, wait=False).lines():
-            log.write(line + b"\n")
-        reader, result = replay(log, sink.take)
-        if result is not None or not follow:
-            return result
-        offset = log.tell()
-    follower = Follower(sources.head, record.id, take=sink.take, say=sink.say, reader=reader, offset=offset)
-    return follower.run()
+def _show(
+    app: App, sources: JobSources, record: JobRecord, sink: Sink, *, wanted: LogWanted, follow: bool
+) -> JobResult | None:
+    """Shows the wanted part of the log, with all ranks that are known by now, and follows it if asked.
+
+    Returns the result if the job has ended. Raises BrokenPipeError when the reader of stdout has exited.
+    """
+    reader = EventReader()
+    if record.source == "s3" or sources.head is None:
+        with open_s3_log(str(app.config.data.s3_results), record.id, region=app.config.provision.region) as log:
+            processes = find_processes(record.roles, len(record.attempts), log.lines)
+            reader.learn(processes)
+            start = find_tail(log.read, log.size, wanted, processes)
+            return pass_on(_while_read(log.lines(start)), reader, sink.take)
+    stream = LogStream(
+        sources.head, record.id, say=sink.say, look=check_stdout, wait=follow, wanted=wanted, begin=reader.learn
+    )
+    with closing(stream.lines()) as lines:
+        return pass_on(lines, reader, sink.take)
+
+
+def _while_read(lines: Iterable[bytes]) -> Iterator[bytes]:
+    for line in lines:
+        check_stdout()
+        yield line
+
+
+def check_stdout() -> None:
+    """Raises BrokenPipeError if the reader of stdout has exited: without output, this would not be noticed."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if any(found & select.POLLERR for _, found in poll.poll(0)):
+        raise BrokenPipeError
 
 
 @contextmanager
@@ -125,6 +153,9 @@ def _open_sink(app: App, record: JobRecord, selection: Selection, *, live: bool,
     )
     try:
         yield display
+    except BrokenPipeError:  # a part of the log tells nothing about the job
+        display.close(with_summary=False)
+        raise
     finally:
         display.close()
 
@@ -163,36 +194,3 @@ def event_document(event: Event) -> dict[str, Any]:
     if event.result is not None:
         document |= {"exit_code": event.result.exit_code, "error": event.result.error}
     return document
-
-
-def replay(log: BinaryIO, take: Callable[[Event], None]) -> tuple[EventReader, JobResult | None]:
-    """Passes all events of a log to `take`, with each process's rank as known at the end of the log.
-
-    So lines that were printed before their rank was known have it, too. Reads the file to its end. Returns the reader,
-    and the job's result if the log contains it.
-    """
-    known = EventReader()
-    log.seek(0)
-    for line in _read_lines(log):
-        if b'"p"' in line and b'"line"' not in line:
-            known.read(line)
-    reader, result = EventReader(), None
-    log.seek(0)
-    for line in _read_lines(log):
-        event = reader.read(line)
-        if event is None:
-            continue
-        if event.process is not None:
-            named = known.processes.get(event.process.number, event.process)
-            event = replace(event, process=replace(event.process, rank=named.rank))
-        take(event)
-        result = event.result or result
-    return reader, result
-
-
-def _read_lines(log: BinaryIO) -> Iterator[bytes]:
-    """Yields a file's lines, cut at MAX_LINE_BYTES, the length of the longest line that the head writes."""
-    while line := log.readline(MAX_LINE_BYTES):
-        yield line
-        while len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-            line = log.readline(MAX_LINE_BYTES)

@@ -6,7 +6,6 @@ attempts and logs so far. Without [data] results, the records are lost with the 
 consent.py decides which jobs continue.
 """
 
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -32,7 +31,7 @@ from provision.aws.iam_policy import render_job_policy
 from provision.model import ClusterState
 from provision.status import find_lease_end
 from train.follow.events import EventReader
-from train.follow.records import fetch_s3_log, read_s3_records
+from train.follow.records import open_s3_log, read_s3_records
 from train.follow.run import continue_job, render_left
 from train.job.plan import find_used, plan_job
 from train.job.program import read_program
@@ -258,13 +257,11 @@ def read_log(app: App, job: Record) -> bytes:
 
     Raises ClusterError or a subclass.
     """
-    with tempfile.TemporaryFile(prefix="cluster-log-") as log:
-        try:
-            fetch_s3_log(str(app.config.data.s3_results), job.id, region=app.config.provision.region, into=log)
-        except NotFoundError:
-            return b""
-        log.seek(0)
-        found = log.read()
+    try:
+        with open_s3_log(str(app.config.data.s3_results), job.id, region=app.config.provision.region) as log:
+            found = log.read(0, log.size)
+    except NotFoundError:
+        return b""
     return found[: found.rfind(b"\n") + 1]
 
 

@@ -106,13 +106,15 @@ class JobDisplay:
         finally:
             self._view.resume()
 
-    def close(self) -> None:
+    def close(self, *, with_summary: bool = True) -> None:
         """Removes the view, and prints a summary of the workers' reports and the warnings. Can be called twice."""
         if self._closed:
             return
         self._closed = True
         if self._view is not None:
             self._view.close()
+        if not with_summary:
+            return
         summary = self._progress.render_summary()
         if summary is not None:
             self._app.say(summary)

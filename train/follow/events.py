@@ -4,13 +4,14 @@ The log is the only source of a job's output for `cluster train`, `cluster logs`
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, cast, get_args
 
 from foundation.decode import decode
 from foundation.errors import UsageError
-from train.job.protocol import JobResult, JobState, LogLine, Role, find_first_key
+from train.job.protocol import JobResult, JobState, LogLine, RecordRole, Role, find_first_key
 
 STATES: frozenset[str] = frozenset(get_args(JobState))
 SINCE_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)")
@@ -69,6 +70,13 @@ class EventReader:
         self.state: JobState = "queued"
         self._at = 0.0
 
+    def learn(self, processes: Iterable[RecordRole]) -> None:
+        """Takes over what is known of processes, whose lines then have their ranks from the first one on."""
+        for one in processes:
+            if one.number is not None:
+                role = cast("Role", one.role)
+                self.processes[one.number] = Process(number=one.number, role=role, host=one.host, rank=one.rank)
+
     def read(self, line: bytes) -> Event | None:
         """The event of one line; None for an unknown kind of line."""
         if find_first_key(line) == "alive":  # a keep-alive, not part of the log
@@ -100,7 +108,8 @@ class EventReader:
     def _read_process(self, said: LogLine, number: int) -> Event:
         process = self.processes.get(number)
         if said.role is not None and said.host is not None:
-            process = Process(number=number, role=cast("Role", said.role), host=said.host)
+            known = process.rank if process is not None else None
+            process = Process(number=number, role=cast("Role", said.role), host=said.host, rank=known)
         elif process is None:
             raise ValueError(f"process {number} is unknown")
         elif said.line is not None:

@@ -5,15 +5,17 @@ The copy in S3 (train/node/supervisor/publish.py) outlives the cluster.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from botocore.exceptions import BotoCoreError
 
 from foundation.errors import AwsError, ClusterError, NotFoundError, UsageError
 from train.job.protocol import (
     ENDED,
+    MAX_LINE_BYTES,
     MAX_RECORD_BYTES,
     OUR_JOB_ID,
     Attempt,
@@ -26,6 +28,7 @@ from train.job.protocol import (
     parse_record,
     split_jobs,
 )
+from train.node.wire import LineBuffer
 from train.s3.client import S3Client, explain, open_s3
 from train.s3.url import S3Url, parse_url
 
@@ -35,6 +38,7 @@ UNKNOWN_ID = "?"
 """The id for a damaged record that has none."""
 MAX_S3_RECORDS = 50
 PIECE_BYTES = 1 << 20
+LOG_PIECE_BYTES = 8 << 20  # one request each, so that a reader may take its time between them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,9 +193,41 @@ def read_s3_records(results: str, *, region: str) -> tuple[JobRecord, ...]:
         return ()
 
 
-def fetch_s3_log(results: str, job: str, *, region: str, into: BinaryIO) -> None:
-    """Writes a job's events into a file. Raises ClusterError or a subclass, such as NotFoundError."""
-    asyncio.run(_fetch_log(_inside(parse_url(results).as_folder(), job, "events"), region=region, into=into))
+class S3Log:
+    """A job's log in S3, read in pieces."""
+
+    def __init__(self, client: S3Client, url: S3Url, runner: asyncio.Runner, size: int) -> None:
+        self._client, self._url, self._runner = client, url, runner
+        self.size = size
+
+    def read(self, start: int, end: int) -> bytes:
+        """Its bytes from one offset to another. Raises ClusterError or a subclass."""
+        return self._runner.run(self._read(start, end)) if start < end else b""
+
+    async def _read(self, start: int, end: int) -> bytes:
+        pieces = [piece async for piece in _read(self._client, self._url, Range=f"bytes={start}-{end - 1}")]
+        return b"".join(pieces)
+
+    def lines(self, start: int = 0) -> Iterator[bytes]:
+        """Its lines, cut at the length of the longest line that the head sends. Raises as read."""
+        buffer = LineBuffer(limit=MAX_LINE_BYTES)
+        for offset in range(start, self.size, LOG_PIECE_BYTES):
+            yield from buffer.feed(self.read(offset, min(offset + LOG_PIECE_BYTES, self.size)))
+        yield from buffer.flush()
+
+
+@contextmanager
+def open_s3_log(results: str, job: str, *, region: str) -> Iterator[S3Log]:
+    """Opens a job's log. Raises ClusterError or a subclass, such as NotFoundError."""
+    url = _inside(parse_url(results).as_folder(), job, "events")
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        try:
+            client = runner.run(stack.enter_async_context(open_s3(region=region)))
+            found = runner.run(client.call("head_object", Bucket=url.bucket, Key=url.key))
+            yield S3Log(client, url, runner, int(found["ContentLength"]))
+        finally:
+            runner.run(stack.aclose())
 
 
 async def _read_records(results: S3Url, *, region: str) -> tuple[JobRecord, ...]:
@@ -216,14 +252,8 @@ async def _read_record(client: S3Client, results: S3Url, job: str) -> JobRecord 
     return None if record.is_damaged and OUR_JOB_ID.fullmatch(job) is None else record
 
 
-async def _fetch_log(url: S3Url, *, region: str, into: BinaryIO) -> None:
-    async with open_s3(region=region) as client:
-        async for piece in _read(client, url):
-            into.write(piece)
-
-
-async def _read(client: S3Client, url: S3Url) -> AsyncIterator[bytes]:
-    response = await client.call("get_object", Bucket=url.bucket, Key=url.key)
+async def _read(client: S3Client, url: S3Url, **request: str) -> AsyncIterator[bytes]:
+    response = await client.call("get_object", Bucket=url.bucket, Key=url.key, **request)
     expected, got = int(response["ContentLength"]), 0
     try:
         async with response["Body"] as stream:

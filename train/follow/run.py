@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -20,7 +20,10 @@ from train.job.protocol import (
     JobState,
     Left,
     LeftOnHost,
+    LogStart,
+    LogWanted,
     Order,
+    RecordRole,
     Replaced,
     StopAnswer,
     Submitted,
@@ -163,8 +166,9 @@ def _submit_again(head: Head, order: Order, lost: ConnectError, look: Look) -> S
 class LogStream:
     """The lines of a job's log, each exactly once and in order, over as many connections as necessary.
 
-    offset: where to start, in bytes. wait: at the log's end, wait for more until the caller stops. look: called several
-    times a second, and may raise. say: receives messages about the connection.
+    wait: at the log's end, wait for more until the caller stops. look: called several times a second, and may raise.
+    say: receives messages about the connection. wanted: which part of the log, by default all of it; begin: is then
+    called once before the first line, with all processes that are known by now.
     """
 
     def __init__(
@@ -174,15 +178,17 @@ class LogStream:
         *,
         say: Callable[[str], None],
         look: Look = never,
-        offset: int = 0,
         wait: bool = True,
+        wanted: LogWanted | None = None,
+        begin: Callable[[tuple[RecordRole, ...]], None] = lambda _: None,
     ) -> None:
-        self.offset = offset
+        self.offset = 0
         self._head = head
         self._job = job
         self._say = say
         self._look = look
         self._wait = wait
+        self._wanted, self._begin = wanted, begin
         self._lost_at: float | None = None  # None while connected
         self._pause_s = 0.0
         self._told = ""
@@ -197,14 +203,13 @@ class LogStream:
         while True:
             try:
                 if talk is None:
-                    words = ["follow", self._job, str(self.offset), *(() if self._wait else ["--no-wait"])]
-                    talk = self._head.open(*words, look=self._look)
+                    talk = self._head.open(*self._words(), look=self._look)
                 came_at = time.monotonic()
                 for line in talk.lines(self._look):
                     self._hear()
                     if self._is_of_log(line):
                         self.offset += len(line) + 1
-                        self._ended = 0
+                        self._ended, self._wanted = 0, None
                         yield line
                         came_at = time.monotonic()
                     elif not self._wait and time.monotonic() - came_at > WITHOUT_ANSWER_S:
@@ -226,14 +231,26 @@ class LogStream:
             self._head.drop()
             self._rest()
 
+    def _words(self) -> list[str]:
+        words = ["follow", self._job, str(self.offset), *(() if self._wait else ["--no-wait"])]
+        return words if self._wanted is None else [*words, "--start", json.dumps(to_builtins(self._wanted))]
+
     def _hear(self) -> None:
         if self._lost_at is not None:
             self._say(f"reconnected to {self._head.name}")
             self._lost_at, self._told = None, ""
 
     def _is_of_log(self, line: bytes) -> bool:
-        """Whether a line is from the log, and not from the protocol around it. Raises NotFoundError."""
+        """Whether a line is from the log, and not from the protocol around it. Raises NotFoundError, AnswerError."""
         key = find_first_key(line)
+        if key == "start" and self._wanted is not None:
+            try:
+                start = decode(line, LogStart)
+            except ValueError as error:
+                raise self._head.not_understood(error) from None
+            self.offset, self._wanted = start.start, None
+            self._begin(start.processes)
+            return False
         if key == "error":
             raise NotFoundError(self._head.failed(line, hint="").message, hint="cluster jobs")
         return key != "alive"
@@ -270,10 +287,7 @@ class LogStream:
 
 
 class Follower:
-    """One job's events, each exactly once and in order. take: receives them; other arguments as in LogStream.
-
-    reader: an EventReader that has read the log up to `offset`.
-    """
+    """One job's events, each exactly once and in order. take: receives them; other arguments as in LogStream."""
 
     def __init__(
         self,
@@ -283,23 +297,29 @@ class Follower:
         take: Callable[[Event], None],
         say: Callable[[str], None],
         look: Look = never,
-        reader: EventReader | None = None,
-        offset: int = 0,
     ) -> None:
-        self.reader = reader or EventReader()
-        self._stream = LogStream(head, job, say=say, look=look, offset=offset)
+        self.reader = EventReader()
+        self._stream = LogStream(head, job, say=say, look=look)
         self._take = take
 
     def run(self, talk: Talk | None = None) -> JobResult:
         """Follows the job to its end. Raises, and can be called again, as LogStream.lines."""
         with closing(self._stream.lines(talk)) as lines:
-            for line in lines:
-                event = self.reader.read(line)
-                if event is not None:
-                    self._take(event)
-                    if event.result is not None:
-                        return event.result
-        raise AssertionError  # a stream that waits does not end by itself
+            result = pass_on(lines, self.reader, self._take)
+        if result is None:
+            raise AssertionError  # a stream that waits does not end by itself
+        return result
+
+
+def pass_on(lines: Iterable[bytes], reader: EventReader, take: Callable[[Event], None]) -> JobResult | None:
+    """Passes the events of a log's lines to `take`, up to the result, which it returns; None without a result."""
+    for line in lines:
+        event = reader.read(line)
+        if event is not None:
+            take(event)
+            if event.result is not None:
+                return event.result
+    return None
 
 
 def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Callable[[str], None]) -> JobResult:

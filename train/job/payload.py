@@ -35,6 +35,7 @@ CODE = (
     "train/engines",
     "train/job/__init__.py",
     "train/job/cost.py",
+    "train/job/log_tail.py",
     "train/job/protocol.py",
     "train/node",
     "train/scripts",

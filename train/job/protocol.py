@@ -294,6 +294,24 @@ class RecordRole(Struct, frozen=True, kw_only=True):
     signal: Optional[Annotated[int, Meta(ge=0, le=128)]] = None
 
 
+class LogWanted(Struct, frozen=True, kw_only=True):
+    """Which part of a log to send: the last `tail` lines of these roles and ranks, or of all if empty; None: all lines.
+
+    The supervisor's own lines count for each of them.
+    """
+
+    roles: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    tail: Optional[Count] = None
+
+
+class LogStart(Struct, frozen=True, kw_only=True):
+    """The head's answer before a job's log: the offset of the first line, and the processes with their ranks."""
+
+    start: Annotated[int, Meta(ge=0)]
+    processes: tuple[RecordRole, ...]
+
+
 class Stall(Struct, frozen=True, kw_only=True):
     """Why a job makes no progress; since: seconds since the epoch."""
 

@@ -3,7 +3,7 @@
     jobs submit [--follow]           reads the order, one line, from stdin
     jobs continue                    reads the order of a job whose head was lost, and after that line its log so far
     jobs check                       reads the order, and only checks it
-    jobs follow ID OFFSET [--no-wait]
+    jobs follow ID OFFSET [--no-wait] [--start WANTED]   WANTED: protocol.LogWanted
     jobs list
     jobs stop ID [INSTANCE ...]      these instances no longer run
     jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those
@@ -16,7 +16,7 @@ Answers are lines of JSON on stdout, with the exit code 0:
              why} when its command cannot run; with --follow it continues as `follow ID 0`
     check    protocol.Checked
     follow   the job's log from byte OFFSET on, and every 2 s {"alive": true}, which is not part of the log; ends after
-             the result, or with --no-wait at the current end of the log
+             the result, or with --no-wait at the current end of the log; with --start, first a protocol.LogStart
     list     {"jobs": [record, ...]}, the newest first, then the ids of damaged records; "unhealthy": {node: {"id":
              instance id, "reasons": [...]}, ...} if there are unhealthy nodes
     stop     protocol.StopAnswer when all processes have ended; "already": true if the job had ended before: then the
@@ -34,9 +34,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import IO, Any, Optional
 
 from bootstrap.node import health, process_tree
 from foundation.decode import decode
@@ -46,6 +47,7 @@ from train.job.protocol import (
     Checked,
     JobHost,
     JobResult,
+    LogWanted,
     Order,
     Record,
     Refused,
@@ -56,8 +58,7 @@ from train.job.protocol import (
 )
 from train.node import job_folder, wire
 from train.node.programs import program_words
-from train.node.supervisor import allocation, follow, recovery
-from train.node.supervisor.attempts import earlier
+from train.node.supervisor import allocation, follow, job_log, recovery
 from train.node.wire import Ended, Message
 
 SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
@@ -72,7 +73,7 @@ def main() -> int:
     try:
         VERBS[verb](words)
     except BrokenPipeError:
-        return 1  # the output is closed
+        return 128 + signal.SIGPIPE.value  # as if killed by it
     except OSError as error:
         answer({"error": job_folder.describe(error)})
     return 0
@@ -117,7 +118,11 @@ def continue_job(_words: Sequence[str]) -> None:
     except ValueError as error:
         answer({"error": f"invalid order: {error}"})
         return
-    answer(submit(order, sys.stdin.buffer.read()))
+    os.makedirs(job_folder.root(), mode=0o700, exist_ok=True)
+    with tempfile.TemporaryFile(dir=job_folder.root()) as log:  # other submissions do not wait while it arrives
+        shutil.copyfileobj(sys.stdin.buffer, log)
+        log.seek(0)
+        answer(submit(order, log))
 
 
 def check_job(_words: Sequence[str]) -> None:
@@ -134,7 +139,7 @@ def check_job(_words: Sequence[str]) -> None:
     answer(Checked(script=script, unrunnable=unrunnable))
 
 
-def submit(order: Order, log: bytes = b"") -> Submitted:
+def submit(order: Order, log: Optional[IO[bytes]] = None) -> Submitted:
     """Starts or queues the job of an order; returns the answer. log: that of earlier attempts. Raises OSError."""
     order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
     job = order.job
@@ -165,8 +170,8 @@ def submit(order: Order, log: bytes = b"") -> Submitted:
             os.makedirs(job_folder.path(job), mode=0o700)
             with FileLock(job_folder.path(job, "starting")) as starting:
                 starting.take_now()
-                if log:
-                    earlier.restore(job, log)
+                if log is not None:
+                    job_log.restore(job, log)
                 job_folder.write_record(record)
                 start_supervisor(order)
         except OSError as error:
@@ -301,8 +306,12 @@ def try_start(command: Sequence[str], order: Order) -> Optional[str]:
 
 def follow_job(words: Sequence[str]) -> None:
     """Prints a job's log."""
-    if find_job(words[0]) is not None:
-        follow.Follower(words[0], int(words[1]), 1).run(wait="--no-wait" not in words)
+    if find_job(words[0]) is None:
+        return
+    follower = follow.Follower(words[0], int(words[1]), 1)
+    if "--start" in words:
+        follower.begin(decode(words[words.index("--start") + 1].encode(), LogWanted))
+    follower.run(wait="--no-wait" not in words)
 
 
 def list_jobs(_words: Sequence[str]) -> None:

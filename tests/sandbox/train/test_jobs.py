@@ -251,11 +251,31 @@ def test_logs_show_what_is_asked_for(nodes: Nodes) -> None:
         f"[worker 1 {host}] before",  # although its rank was not known yet
         f"[worker 1 {host}] rank 1",
     ]
+    assert nodes.run("logs", "--rank", "1", "--tail", "1", "ranks").stdout == f"[worker 1 {host}] rank 1\n"
+    assert nodes.run("logs", "-f", "--rank", "1", "--tail", "1", "ranks").stdout == f"[worker 1 {host}] rank 1\n"
     assert "before" not in nodes.run("logs", "--since", "2100-01-01").stdout
     lines = [json.loads(line) for line in nodes.run("logs", "--json", "--since", "10m").stdout.splitlines()]
     assert {line["rank"] for line in lines if line.get("text", "").startswith("rank ")} == {0, 1}
     assert lines[-1]["state"] == "done"
     assert "there is no job" in nodes.run("logs", "nonsense", code=1).stderr
+
+
+def test_logs_end_with_the_reader_of_their_output(nodes: Nodes) -> None:
+    """It exits with 0, and reads no more of the log, also when no line is shown any longer."""
+    job = nodes.detach(*ONE_WORKER, *python("while True: print('line', flush=True)"))
+    until(lambda: "line" in nodes.run("logs", "--tail", "1", job).stdout)
+    for words, reader in (("", "head -1"), ("-f --plain --tail 5", "head -1"), ("-f --role scheduler", "true")):
+        piped = f"set -o pipefail; {CLUSTER} logs {words} {job} | {reader}"
+        done = subprocess.run(
+            ["bash", "-c", piped],
+            check=False,
+            cwd=nodes.directory,
+            env=nodes.environment(),
+            capture_output=True,
+            timeout=TIMEOUT_S,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+    nodes.run("stop", job)
 
 
 def test_a_job_that_runs_too_long_is_ended(nodes: Nodes) -> None:

@@ -5,12 +5,15 @@ import os
 import select
 import socket
 import time
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Optional
 
 from foundation.decode import decode
-from train.job.protocol import JobResult, LogLine
+from train.job.log_tail import find_processes, find_tail
+from train.job.protocol import JobResult, LogLine, LogStart, LogWanted
 from train.node import job_folder, wire
-from train.node.supervisor import recovery
+from train.node.supervisor import job_log, recovery
 from train.node.wire import Ended, Message
 
 ALIVE_EVERY_S = 2.0
@@ -39,13 +42,33 @@ class Follower:
         self.changes: Optional[int] = None
         self.is_complete = False  # no process writes to the log any longer
         self.may_have_more = False  # the log may continue beyond what has been read
+        self.until: Optional[int] = None  # the offset up to which to read; None: the end of the job
         self.pace = wire.Pace()
         self.alive_at = self.taken_at = time.monotonic()
+
+    def begin(self, wanted: LogWanted) -> None:
+        """Sends the job's processes, and starts at the wanted part of the log. Raises OSError."""
+        record = recovery.recover(self.job)
+        self.open()
+        if record is None or self.events is None:
+            return
+        events = self.events
+
+        def lines() -> Iterator[bytes]:
+            with open(events, "rb", closefd=False) as stream:
+                yield from stream
+
+        processes = find_processes(record.roles, len(record.attempts), lines)
+        read = partial(job_log.read_log, events)
+        self.offset = find_tail(read, os.fstat(events).st_size, wanted, processes)
+        self.outbox.put(LogStart(start=self.offset, processes=processes))
 
     def run(self, *, wait: bool) -> None:
         """Sends the log up to its end or, without `wait`, up to its current end. Raises OSError."""
         if not wait:
             recovery.recover(self.job)
+            self.open()
+            self.until = os.fstat(self.events).st_size if self.events is not None else 0
         while True:
             if wait and not self.is_complete:
                 self.find_supervisor()
@@ -59,9 +82,9 @@ class Follower:
             if self.is_complete and not self.may_have_more:
                 self.outbox.put(self.missing_result())
                 break
-            if not self.sleep(self.pause_s(wait=wait)):
-                return
-        self.flush()
+            self.sleep(self.pause_s(wait=wait))
+        while self.outbox.pending:
+            self.sleep(RETRY_S)
 
     def pause_s(self, *, wait: bool) -> float:
         """How long to wait for an event."""
@@ -80,21 +103,18 @@ class Follower:
         self.may_have_more = self.is_full() and self.last is None
         if self.is_full() or self.last is not None:
             return
+        self.open()
         if self.events is None:
-            try:
-                self.events = os.open(job_folder.path(self.job, "events"), os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return
-            self.changes = watch(job_folder.path(self.job, "events"))
+            return
         size, data = READ_BYTES, os.pread(self.events, READ_BYTES, self.offset)
         while len(data) == size and b"\n" not in data:
             size *= 2
             data = os.pread(self.events, size, self.offset)
         # An incomplete line is read again later: on a full disk the supervisor may remove it and write another.
         whole, end, _ = data.rpartition(b"\n")
-        self.may_have_more = bool(end)
         if end:
             self.offset += len(whole) + 1
+            self.may_have_more = self.until is None or self.offset < self.until
             self.pace.note()
             lines = whole + end
             last = lines[lines.rfind(b"\n", 0, -1) + 1 :]
@@ -102,6 +122,13 @@ class Follower:
                 self.last = last
                 lines = lines[: -len(last)]
             self.outbox.pass_on(lines)
+
+    def open(self) -> None:
+        """Opens the log if it exists."""
+        path = job_folder.path(self.job, "events")
+        if self.events is None and os.path.exists(path):
+            self.events = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.changes = watch(path)
 
     def is_full(self) -> bool:
         """Whether so much output is pending that no more is read."""
@@ -144,8 +171,8 @@ class Follower:
 
     # -- the reader ----------------------------------------------------------------------------------------------
 
-    def sleep(self, wait_s: float) -> bool:
-        """Waits for an event. Returns False if the reader is gone."""
+    def sleep(self, wait_s: float) -> None:
+        """Waits for an event. Raises BrokenPipeError if the reader is gone."""
         now = time.monotonic()
         if now > self.alive_at + ALIVE_EVERY_S and not self.outbox.pending:
             self.outbox.put({"alive": True})
@@ -166,12 +193,8 @@ class Follower:
             wire.read_now(changes)
         if self.supervisor is not None and self.supervisor in ready:
             self.read_supervisor(self.supervisor)
-        return not self.outbox.broken and now < self.taken_at + GIVE_UP_S
-
-    def flush(self) -> None:
-        """Sends the rest of the output."""
-        while self.outbox.pending and self.sleep(RETRY_S):
-            pass
+        if self.outbox.broken or now > self.taken_at + GIVE_UP_S:
+            raise BrokenPipeError
 
 
 def is_result(line: bytes) -> bool:

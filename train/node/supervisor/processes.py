@@ -132,17 +132,6 @@ class Processes:
         self.all.append(made)
         return made
 
-    def file_name(self, process: JobProcess) -> str:
-        """Returns the name of the file with a process's output."""
-        role, host = process.role, process.host
-        if role not in ("worker", "server"):
-            is_on_each = role == "setup" or (role == "launcher" and process.connection is not None)
-            return f"{role}-{host}" if is_on_each else role
-        if process.rank is not None:
-            return f"{role}-{process.rank}"
-        before = self.order_on_host(process)
-        return f"{role}@{host}.{before}" if before else f"{role}@{host}"
-
     def order_on_host(self, process: JobProcess) -> int:
         """Returns a process's index among the processes of its role on its host."""
         same = [other for other in self.all if (other.role, other.host) == (process.role, process.host)]

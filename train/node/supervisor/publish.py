@@ -1,4 +1,4 @@
-"""Copies record.json, events and ranks/* of a job's folder to RESULTS/ID/, in S3 or on a volume, while the job runs.
+"""Copies record.json and events of a job's folder to RESULTS/ID/, in S3 or on a volume, while the job runs.
 
 It works in its own thread; the supervisor waits for it only at the end, for a limited time. Each round writes the
 record last: once the record states that the job has ended, the log is complete.
@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Optional, Union
 
-from foundation.thread_pool import Check, map_in_threads
 from train.node import instance_credentials, job_folder
 
 if TYPE_CHECKING:
@@ -19,9 +18,8 @@ if TYPE_CHECKING:
 
 EVERY_S = 60.0
 REST = 10  # copying a large log takes at most one tenth of the time
-PARALLEL = 4  # files at once; training has a greater need of the CPU
 RECORD = "record.json"
-RANK_UNKNOWN = "@"  # in the name of a file that is renamed once the process's rank is known
+FILES = ("events", RECORD)
 
 
 class Copying:
@@ -73,13 +71,13 @@ class Copying:
 
     def _run(self) -> None:
         try:
-            self._round([RECORD])
+            self._round((RECORD,))
             pause_s = EVERY_S
             while not self._is_ending_after(pause_s):
                 began = time.time()
-                self._round(self._names(RANK_UNKNOWN))
+                self._round(FILES)
                 pause_s = max(EVERY_S, (time.time() - began) * REST)
-            self._complete = self._round(self._names())
+            self._complete = self._round(FILES)
         except Exception as error:  # noqa: BLE001 - reported here or nowhere; the job continues
             self._tell("thread", f"the job's log is no longer copied to {self._place}: {type(error).__name__}: {error}")
 
@@ -97,12 +95,6 @@ class Copying:
 
         return s3.Store({**self._env, **self._secrets()})
 
-    def _names(self, but_with: Optional[str] = None) -> list[str]:
-        """Returns the names of the files to publish, the record last, without those that contain `but_with`."""
-        ranks = os.path.join(self._folder, "ranks")
-        found = sorted(os.listdir(ranks)) if os.path.isdir(ranks) else []
-        return ["ranks/" + name for name in found if but_with is None or but_with not in name] + ["events", RECORD]
-
     def _round(self, names: Sequence[str]) -> bool:
         """Publishes the files that have changed. Returns True if all files are then the same as on this host."""
         try:
@@ -111,7 +103,7 @@ class Copying:
             self._tell("credentials", f"the job's log cannot be copied to {self._place}: {error}")
             return False
 
-        def publish(name: str, _: Optional[Check] = None) -> bool:
+        def publish(name: str) -> bool:
             try:
                 self._publish(store, name)
             except Exception as error:  # noqa: BLE001 - all are reported; StoreError is the usual one
@@ -120,8 +112,8 @@ class Copying:
                 return False
             return True
 
-        others = map_in_threads(publish, [name for name in names if name != RECORD], threads=PARALLEL)
-        return publish(RECORD) and all(others)
+        copied = [publish(name) for name in names]  # the record also after a failure
+        return all(copied)
 
     def _publish(self, store: Union["s3.Store", "Folder"], name: str) -> None:
         """Publishes a file if it has changed. Raises OSError."""
@@ -129,7 +121,7 @@ class Copying:
         try:
             found = os.stat(path)
         except FileNotFoundError:
-            return  # it does not exist yet, or was renamed
+            return  # it does not exist yet
         version = (found.st_size, found.st_mtime_ns)
         if self._published.get(name) != version:
             store.put_file(path, self._url + name)

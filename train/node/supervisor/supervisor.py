@@ -329,7 +329,7 @@ class Supervisor:
         self.unhealthy = ""
         self.ran_s += (attempt.ended_at or 0.0) - (attempt.started_at or 0.0)
         self.record.stall = None
-        self.log.close_files()
+        self.log.end_all_output()
 
     def start_again(self) -> None:
         """Waits for the replacement of lost nodes, if there are any, and starts the next attempt. Raises OSError."""
@@ -511,6 +511,7 @@ class Supervisor:
         self.pass_on_said()
         launching.clean_up(self.job)
         self.log.make_room()
+        self.log.end_all_output()
         self.log.put(state=state)
         self.log.put(result=result)
         self.tell_end()

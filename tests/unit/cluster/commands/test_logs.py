@@ -1,37 +1,22 @@
-"""`cluster logs`: the log of an ended job, as events and as JSON."""
+"""`cluster logs` as JSON."""
 
-import io
 import json
 from pathlib import Path
 
 import pytest
 
 from cluster.app import App
-from cluster.commands.logs import JsonLines, event_document, replay
-from job_channels import LOG, encode
-from train.follow.events import Event, Selection
-
-
-def test_a_log_that_is_read_afterwards_has_the_rank_of_every_line() -> None:
-    events: list[Event] = []
-    reader, result = replay(io.BytesIO(LOG), events.append)
-    tags = [event.process.tag for event in events if event.kind == "line" and event.process is not None]
-    assert tags == ["worker 0 node-1", "worker 0 node-1", "worker 1 node-0"]
-    assert result is not None
-    assert reader.state == "done"
-    assert len(events) == len(LOG.splitlines())
-
-
-def test_a_log_without_an_end() -> None:
-    assert replay(io.BytesIO(encode([{"t": 1.0, "state": "running"}])), lambda _: None)[1] is None
-
+from cluster.commands.logs import JsonLines, event_document
+from job_channels import LOG
+from train.follow.events import Event, EventReader, Selection
+from train.follow.run import pass_on
 
 EPOCH = "1970-01-01T00:00:"
 
 
 def test_a_log_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     sink = JsonLines(App(config_path=Path("cluster.toml")), Selection(ranks=frozenset({1})))
-    replay(io.BytesIO(LOG), sink.take)
+    pass_on(LOG.splitlines(), EventReader(), sink.take)
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [item["kind"] for item in shown] == ["state", "state", "line", "say", "result"]
     assert shown[2] == {

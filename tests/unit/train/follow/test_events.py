@@ -6,7 +6,7 @@ import pytest
 
 from foundation.errors import UsageError
 from train.follow.events import Event, EventReader, Process, Selection, parse_since, render_line
-from train.job.protocol import JobResult, Role
+from train.job.protocol import JobResult, RecordRole, Role
 
 LOG = [
     '{"t":1.0,"state":"starting"}',
@@ -42,6 +42,15 @@ def test_events_build_on_the_lines_before_them() -> None:
         state="failed", exit_code=137, error="worker 2", left={"node-0": [(7, "python")]}
     )
     assert reader.state == "failed"
+
+
+def test_a_rank_that_is_known_before_is_that_of_all_lines() -> None:
+    reader = EventReader()
+    reader.learn([RecordRole(role="worker", host="node-1", number=0, rank=2)])
+    events = [reader.read(line.encode()) for line in LOG]
+    assert [event.process.tag for event in events if event is not None and event.process is not None] == [
+        "worker 2 node-1"
+    ] * 6
 
 
 @pytest.mark.parametrize("line", [{"t": 1.0, "weather": "fine"}, {"t": 1.0, "state": "stalled"}, {"alive": True}])

@@ -1,6 +1,5 @@
 """Records from the head and from S3: damaged ones are reported and do not hide others."""
 
-import io
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -14,9 +13,9 @@ from train.follow import records as records_module
 from train.follow.records import (
     DamagedRecordError,
     choose_job,
-    fetch_s3_log,
     find_running,
     merge_records,
+    open_s3_log,
     read_jobs,
     read_record,
     read_s3_records,
@@ -214,18 +213,26 @@ def test_only_the_newest_of_many_records_are_read(server: S3Server, monkeypatch:
 @pytest.mark.usefixtures("server")
 def test_a_bucket_that_does_not_exist_has_no_jobs() -> None:
     assert read_s3_records(RESULTS, region=REGION) == ()
-    with pytest.raises(NotFoundError):
-        fetch_s3_log(RESULTS, "j1", region=REGION, into=io.BytesIO())
+    with pytest.raises(NotFoundError), open_s3_log(RESULTS, "j1", region=REGION):
+        pass
 
 
-def test_a_log_is_fetched_completely(server: S3Server) -> None:
-    server.put("results", {"jobs/j1/events": LOG})
+@pytest.mark.parametrize("piece", [7, 1 << 20], ids=["many pieces", "one piece"])
+def test_a_log_is_read_completely_or_from_an_offset(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(records_module, "LOG_PIECE_BYTES", piece)
+    server.put("results", {"jobs/j1/events": LOG, "jobs/j0/events": b""})
     for results in (RESULTS, RESULTS.removesuffix("/")):
-        into = io.BytesIO()
-        fetch_s3_log(results, "j1", region=REGION, into=into)
-        assert into.getvalue() == LOG
-    with pytest.raises(NotFoundError, match="jobs/j2/events"):
-        fetch_s3_log(RESULTS, "j2", region=REGION, into=io.BytesIO())
+        with open_s3_log(results, "j1", region=REGION) as log:
+            assert (log.size, log.read(0, log.size)) == (len(LOG), LOG)
+            assert list(log.lines()) == LOG.splitlines()
+            last = LOG.splitlines()[-1]
+            assert list(log.lines(len(LOG) - len(last) - 1)) == [last]
+    with open_s3_log(RESULTS, "j0", region=REGION) as log:
+        assert list(log.lines()) == []
+    with pytest.raises(NotFoundError, match="jobs/j2/events"), open_s3_log(RESULTS, "j2", region=REGION):
+        pass
 
 
 def test_a_missing_permission_to_list_is_an_error(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,6 @@ def test_a_log_has_whole_lines_even_on_a_full_disk(home: Path, monkeypatch: pyte
     (home / ".cluster" / "jobs" / "j").mkdir(parents=True)
     writer = job_log.Log("j")
     writer.reserve()
-    writer.open_file(0, "worker-0")
     writer.put_line(0, "before")
     writer.write()
     real, room = os.write, [30]

@@ -160,7 +160,6 @@ class Attempt:
             log.put(p=process.number, rank=process.rank)
         if process.pid is not None:
             log.put(p=process.number, pid=process.pid)
-        log.open_file(process.number, self.processes.file_name(process))
         self._job.note_change()
 
     def hear_report(self, process: JobProcess, message: Message) -> None:
@@ -212,15 +211,14 @@ class Attempt:
         """Handles the report of a process's rank."""
         if process.rank is not None:
             return
-        old = self.processes.file_name(process)
         process.rank = rank
         self._job.log.put(p=process.number, rank=rank)
-        self._job.log.rename_file(process.number, old, self.processes.file_name(process))
         self.outcome.check_joined()
 
     def note_exit(self, process: JobProcess, exit_code: int, number: Optional[int]) -> None:
         """Adds the end of a process to the log and the record."""
         process.exit_code, process.signal, process.ended_at = exit_code, number, time.time()
+        self._job.log.end_output(process.number)
         self._job.log.put(p=process.number, exit=exit_code, signal=number)
         self._job.note_change()
 

@@ -1,6 +1,7 @@
 """jobs.py follow: slow readers, long lines, and half a line that is removed after a full disk."""
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from job_host import LocalHead, job_host, job_id
+from train.node.supervisor import follow
 from waits import until
 
 __all__ = ["job_host"]
@@ -33,6 +35,25 @@ def test_a_line_may_be_longer_than_one_read(job_host: LocalHead) -> None:
     result, log = job_host.run(job_host.order("/bin/bash", "-c", program, workers=1, servers=0))
     assert result["state"] == "done"
     assert [message["line"] for message in log if "line" in message] == ["\x01" * 60000, "end"]
+
+
+def test_the_last_lines_are_found_on_the_head(job_host: LocalHead) -> None:
+    job_host.run(job_host.order("/bin/bash", "-c", "echo one; echo two; echo three", workers=1, servers=0))
+    start, *log = job_host.ask("follow", job_id(1), "0", "--start", '{"tail": 2, "ranks": [0]}')
+    assert [(one["role"], one["rank"], one["host"]) for one in start["processes"]] == [("worker", 0, "node-0")]
+    assert [message["line"] for message in log if "line" in message] == ["two", "three"]
+    assert log[-1]["result"]["state"] == "done"
+
+
+def test_a_reader_that_accepts_nothing_is_given_up(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_host.run(job_host.order("/bin/bash", "-c", PROGRAM, workers=1, servers=0))
+    monkeypatch.setattr(follow, "GIVE_UP_S", 0.1)
+    monkeypatch.setenv("HOME", str(job_host.home))
+    reading, writing = os.pipe()
+    with pytest.raises(BrokenPipeError):  # so that the program does not end as if it had sent the whole log
+        follow.Follower(job_id(1), 0, writing).run(wait=False)
+    os.close(reading)
+    os.close(writing)
 
 
 def read_bytes(pid: int) -> int:

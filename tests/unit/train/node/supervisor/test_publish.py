@@ -40,10 +40,9 @@ def server(shared_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     made = Path(job_folder.path("job-1"))
-    (made / "ranks").mkdir(parents=True)
+    made.mkdir(parents=True)
     (made / "record.json").write_text('{"state": "running"}')
     (made / "events").write_text('{"t": 1}\n')
-    (made / "ranks" / "worker-0.log").write_text("one\n")
     return made
 
 
@@ -74,13 +73,10 @@ def test_the_record_is_copied_first_and_the_rest_at_the_end(server: S3Server, fo
     until(lambda: server.read(BUCKET))
     assert server.read(BUCKET) == {"runs/job-1/record.json": b'{"state": "running"}'}
     (folder / "record.json").write_text('{"state": "done"}')
-    (folder / "ranks" / "worker@node-1.log").write_text("two\n")
     assert job.copying.finish(60.0)
     assert server.read(BUCKET) == {
         "runs/job-1/record.json": b'{"state": "done"}',
         "runs/job-1/events": b'{"t": 1}\n',
-        "runs/job-1/ranks/worker-0.log": b"one\n",
-        "runs/job-1/ranks/worker@node-1.log": b"two\n",
     }
     assert job.said == []
 
@@ -91,19 +87,14 @@ def test_changes_are_copied_once(server: S3Server, folder: Path, monkeypatch: py
     put: list[str] = []
     real = s3.Store.put_file
     monkeypatch.setattr(s3.Store, "put_file", lambda *words: (real(*words), put.append(words[2]))[0])
-    (folder / "ranks" / "worker@node-1.log").write_text("two\n")
     job = Job(server.url)
     job.start()
-    until(lambda: len(put) == 3)
+    until(lambda: len(put) == 2)
     with (folder / "events").open("a") as stream:
         stream.write('{"t": 2}\n')
-    until(lambda: len(put) == 4)
-    (folder / "ranks" / "worker@node-1.log").rename(folder / "ranks" / "worker-1.log")
+    until(lambda: len(put) == 3)
     assert job.copying.finish(60.0)
-    names = [url.removeprefix("s3://results/runs/job-1/") for url in put]
-    assert names[0] == "record.json"
-    assert sorted(names[1:3]) == ["events", "ranks/worker-0.log"]
-    assert names[3:] == ["events", "ranks/worker-1.log"]
+    assert [url.removeprefix("s3://results/runs/job-1/") for url in put] == ["record.json", "events", "events"]
     assert server.read(BUCKET)["runs/job-1/events"] == b'{"t": 1}\n{"t": 2}\n'
 
 
@@ -139,7 +130,7 @@ def test_a_problem_is_reported_once_and_the_rest_copied_later(
     assert "there" in job.said[1]
     assert "NoSuchBucket" in job.said[1]
     assert len(job.said) == 2
-    assert len(server.read("not-yet-there")) == 3
+    assert len(server.read("not-yet-there")) == 2
 
 
 def test_the_end_waits_only_for_its_timeout(server: S3Server, folder: Path) -> None:
@@ -157,15 +148,13 @@ def test_the_end_waits_only_for_its_timeout(server: S3Server, folder: Path) -> N
     job.copying._thread.join()
 
 
-def test_one_failed_file_does_not_affect_the_others(
+def test_a_log_that_cannot_be_copied_does_not_affect_the_record(
     server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for rank in range(1, 20):
-        (folder / "ranks" / f"worker-{rank}.log").write_text(f"{rank}\n")
     real = s3.Store.put_file
 
     def put_file(store: Any, path: str, url: str) -> None:
-        if url.endswith("-7.log"):
+        if url.endswith("events"):
             raise RuntimeError("what nobody thought of")
         real(store, path, url)
 
@@ -174,7 +163,7 @@ def test_one_failed_file_does_not_affect_the_others(
     job.start()
     assert not job.copying.finish(60.0)
     assert job.said == ["the job's log cannot be copied to S3: what nobody thought of"]
-    assert len(server.read(BUCKET)) == 2 + 19
+    assert list(server.read(BUCKET)) == ["runs/job-1/record.json"]
 
 
 def test_the_record_is_copied_last(server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

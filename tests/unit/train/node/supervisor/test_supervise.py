@@ -84,10 +84,6 @@ def test_ranks_come_from_ps_lites_lines_which_are_hidden(job_host: LocalHead) ->
     hosts = {event["p"]: (event["role"], event["host"]) for event in log if "role" in event}
     ranks = {hosts[event["p"]]: event["rank"] for event in log if "rank" in event}
     assert ranks == {(role, f"node-{i}"): i for role in ("server", "worker") for i in range(2)}
-    files = {path.name for path in (job_host.folder() / "ranks").iterdir()}
-    assert files == {"worker-0.log", "worker-1.log", "server-0.log", "server-1.log", "scheduler.log", "launcher.log"}
-    said = (job_host.folder() / "ranks" / "worker-1.log").read_text()
-    assert said == "Check: src/van.cc\n[12:00:00] src/van.cc:1: Check failed: it is\n"
 
 
 def test_with_the_users_own_verbosity_all_lines_are_shown(job_host: LocalHead) -> None:
@@ -288,7 +284,6 @@ def test_set_up_commands_run_on_all_hosts_before_the_job(job_host: LocalHead, tm
     assert result["error"] is None
     assert {"set up node-0 it's", "set up node-1 it's", str(there)} <= set(lines_of(log, "setup"))
     assert sorted(lines_of(log, "worker")) == sorted(2 * [str(there), "from the treefile", "other"])
-    assert (job_host.folder() / "ranks" / "setup-node-1.log").exists()
 
 
 def test_a_set_up_command_that_fails_ends_the_job_before_it_starts(job_host: LocalHead) -> None:

@@ -1,0 +1,92 @@
+"""Finds the last lines of a job's log from its end: on the head, and on this machine in the copy in S3.
+
+The nodes run it on Python 3.9. Pure, apart from the reading.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec.structs import replace
+
+from foundation.decode import decode
+from train.job.protocol import MAX_LINE_BYTES, LogLine, LogWanted, RecordRole
+
+BLOCK_BYTES = 1 << 18
+SEARCHED_BYTES = 512 << 20  # at the end of a log, for lines of a role or a rank; takes a few seconds
+Read = Callable[[int, int], bytes]
+"""Returns the bytes of a log from one offset to another."""
+
+
+def lines_from_end(read: Read, size: int) -> Iterator[tuple[int, bytes]]:
+    """Yields a log's lines with their offsets, the last one first. Only that one may lack its newline.
+
+    Ends early at a line longer than MAX_LINE_BYTES, which is not ours.
+    """
+    rest = b""
+    while size and len(rest) <= MAX_LINE_BYTES:
+        start = max(0, size - BLOCK_BYTES)
+        data = read(start, size) + rest
+        whole = data.find(b"\n") + 1 or len(data) if start else 0  # from here on, the lines begin in this block
+        end = len(data)
+        while end > whole:
+            begin = max(whole, data.rfind(b"\n", 0, end - 1) + 1)
+            yield start + begin, data[begin:end]
+            end = begin
+        size, rest = start, data[:whole]
+
+
+def find_tail(read: Read, size: int, wanted: LogWanted, processes: Iterable[RecordRole]) -> int:
+    """Returns the offset of the last lines of output, which is not after the result. processes: all of the job."""
+    if wanted.tail is None:
+        return 0
+    count = wanted.tail
+    of = {process.number: process for process in processes if process.number is not None}
+    start, is_last = size, True
+    for offset, line in lines_from_end(read, size):
+        if not line.endswith(b"\n"):
+            start = offset
+            continue
+        is_output = _counts(line, wanted, of)
+        if is_output and count:
+            count -= 1
+            start = offset
+        elif is_last and not is_output:
+            start = offset
+        is_last = False
+        if not count or size - offset > SEARCHED_BYTES:
+            break
+    return start
+
+
+def _counts(line: bytes, wanted: LogWanted, processes: dict[int, RecordRole]) -> bool:
+    try:
+        said = decode(line, LogLine)
+    except ValueError:  # it is shown as damaged
+        return True
+    if said.line is None or said.p is None:
+        return bool(said.say or said.warnings)
+    process = processes.get(said.p)
+    is_of_role = not wanted.roles or (process is not None and process.role in wanted.roles)
+    return is_of_role and (not wanted.ranks or (process is not None and process.rank in wanted.ranks))
+
+
+def find_processes(
+    roles: Iterable[RecordRole], attempts: int, lines: Callable[[], Iterable[bytes]]
+) -> tuple[RecordRole, ...]:
+    """Returns a job's processes with their ranks.
+
+    roles: those of the last attempt, as the job's record has them. attempts: how many the job has made. lines: the
+    log's; they are read only for the processes of earlier attempts.
+    """
+    found = {role.number: role for role in roles}
+    for line in lines() if attempts > 1 else ():
+        if b'"role": ' not in line and b'"rank": ' not in line:
+            continue
+        try:
+            said = decode(line, LogLine)
+        except ValueError:
+            continue
+        if said.role is not None and said.host is not None:
+            found.setdefault(said.p, RecordRole(role=said.role, host=said.host, number=said.p, rank=said.rank))
+        elif said.p in found and said.rank is not None:
+            found[said.p] = replace(found[said.p], rank=said.rank)
+    return tuple(found.values())
