@@ -341,7 +341,8 @@ class Processes:
 
     def _places(self) -> list[tuple[str, tuple[str, int]]]:
         """Returns [(host, (address, port)), ...]."""
-        found = [(process.host, process.bound) for process in self.of_job() if process.bound]
+        # The port of a process that has ended is closed.
+        found = [(one.host, one.bound) for one in self.of_job() if one.bound and one.exit_code is None]
         known = {host for host, _ in found}
         rest = sorted({process.host for process in self.of_job()} - known)
         return found + [(name, (self._by_name[name].ip, SSH_PORT)) for name in rest if self.is_node(name)]

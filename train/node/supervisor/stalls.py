@@ -4,6 +4,8 @@ Output of a worker is progress. So is the use of CPU, files or sockets by a work
 checkpoint may print nothing for a long time. While a worker is silent, the hosts report every few seconds which
 resources it and the servers have used, and which processes are stopped (SIGSTOP): ps-lite waits forever for a process
 that is stopped or unreachable. Without progress, the hosts also try to reach each other.
+Once a worker has ended with exit code 0, only output and reported batches are progress: workers that wait for one that
+has ended often poll, and so use the CPU for ever.
 [train] stall_timeout: "auto" tells the user; a number of seconds also ends the job; "none" disables this.
 """
 
@@ -24,6 +26,7 @@ REACH_S = 4.5  # for all hosts to try each other; more than role.py takes
 REACH_AGAIN_S = 60.0
 TELL_AGAIN_S = 120.0  # doubles each time
 BLOCKED_S, UNEXPLAINED_S = 60.0, 1800.0  # without progress, before telling the user
+ENDED_S = 60.0  # from the end of the first worker on, before telling the user
 PACE = 3.0  # times the longest time without progress so far, until the user is told
 # An active process uses at least this, and more than its engine's idle_cpu_share.
 LEAST_CPU_S = 0.03
@@ -34,12 +37,12 @@ LONGEST_COMMAND = 60  # characters of a command line in a message
 def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) -> float:
     """Returns how many seconds without progress pass before the user is told. Pure.
 
-    found: "stopped", "blocked" or None. pace_s: the job's longest time without progress so far. limit_s: the time
-    without progress that ends the job; None: no limit.
+    found: "stopped", "blocked", None, or "ended": workers have ended, and no other has made progress since. pace_s: the
+    job's longest time without progress so far. limit_s: the time without progress that ends the job; None: no limit.
     """
     if found == "stopped":
         return 0.0
-    usual_s = max(BLOCKED_S if found == "blocked" else UNEXPLAINED_S, PACE * pace_s)
+    usual_s = ENDED_S if found == "ended" else max(BLOCKED_S if found == "blocked" else UNEXPLAINED_S, PACE * pace_s)
     return usual_s if limit_s is None else min(usual_s, limit_s / 2)
 
 
@@ -100,6 +103,7 @@ class Stalls:
         self._reach_until: Optional[float] = None
         self._reached_at: Optional[float] = None
         self._blocked = ""
+        self._finished: list[tuple[float, JobProcess]] = []  # the workers that have succeeded, and when
         # The last message to the user: time, seconds before the next, finding.
         self._told: Optional[tuple[float, float, str]] = None
 
@@ -132,9 +136,23 @@ class Stalls:
                 self._stopped[process.number] = sorted(stopped & stopped_before)
                 return
             self._stopped.pop(process.number, None)
-            if process.role != "scheduler":
+            if process.role != "scheduler" and not self._finished:
                 self._note_progress(now)
         self._looks[process.number] = (now, look.cpu_s, look.bytes, stopped)
+
+    def hear_progress(self) -> None:
+        """Handles the report of a batch that a worker has finished."""
+        self._note_progress(time.monotonic())
+
+    def hear_exit(self, process: JobProcess) -> None:
+        """Handles the end of a process."""
+        if not self._is_watching or process.role != "worker" or process.exit_code != 0:
+            return
+        now = time.monotonic()
+        self._note_progress(now)
+        self._finished.append((now, process))
+        if len(self._finished) == 1:
+            self._loop.after("ended", patience_s("ended", 0.0, self._limit_s), self._tell_ended)
 
     def _note_progress(self, now: float) -> None:
         if not self._stopped and not self._blocked:  # else the job was not at its own pace
@@ -193,8 +211,8 @@ class Stalls:
 
     def _weigh(self, now: float, quiet_s: float) -> None:
         found = self._describe()
-        kind = "stopped" if self._stopped else "blocked" if self._blocked else None
-        if kind is None and quiet_s < 2 * self._every_s:
+        kind = "stopped" if self._stopped else "blocked" if self._blocked else "ended" if self._is_waiting() else None
+        if kind in ("ended", None) and quiet_s < 2 * self._every_s:
             if self._told is not None:
                 self._told = None
                 self._tell("the job makes progress again", None)
@@ -202,14 +220,40 @@ class Stalls:
         told = self._told
         is_news = told is None or found != told[2] or now >= told[0] + told[1]
         what = decide(quiet_s, self._pace_s, self._limit_s, kind, is_news=is_news)
+        if self._finished and kind in ("ended", None):
+            cause = self._describe_ended("waits for it", "wait for it")
+        else:
+            cause = found
         if what == "end":
             limit = render_minutes(self._limit_s or 0.0)
-            self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
+            self._end(f"no worker made progress for {limit} (stall_timeout): {cause}")
         elif what == "tell":
             self._told = (now, TELL_AGAIN_S if told is None or found != told[2] else 2 * told[1], found)
-            is_quiet = quiet_s >= 2 * self._every_s
-            text = f"no worker has made progress for {render_minutes(quiet_s)}: {found}" if is_quiet else found
+            explains = kind == "ended" or quiet_s < 2 * self._every_s
+            text = cause if explains else f"no worker has made progress for {render_minutes(quiet_s)}: {cause}"
             self._tell(text, quiet_s)
+
+    def _is_waiting(self) -> bool:
+        """Whether workers have ended, and no other has made progress since."""
+        return bool(self._finished) and self._progress_at <= self._finished[-1][0]
+
+    def _tell_ended(self) -> None:
+        """Tells the user that a worker has ended, while others run."""
+        now = time.monotonic()
+        if all(process.role != "worker" for process in self._running()):
+            return
+        if self._is_waiting():
+            self._weigh(now, now - self._progress_at)
+        elif self._told is None:
+            self._tell(self._describe_ended("still runs", "still run"), None)
+
+    def _describe_ended(self, one: str, several: str) -> str:
+        """Describes the end of the first worker. one, several: what another one does, or others do."""
+        at, process = self._finished[0]
+        who = process.short_name if process.rank is None else f"worker {process.rank}"
+        others = sum(1 for other in self._running() if other.role == "worker")
+        rest = f"1 other {one}" if others == 1 else f"{others} others {several}"
+        return f"{who} ended (exit 0) {render_minutes(time.monotonic() - at)} ago; {rest}"
 
     def _describe(self) -> str:
         """The finding as text."""

@@ -180,6 +180,7 @@ class Attempt:
         elif message.exit is not None:
             process.note_end(message)
             self.note_exit(process, message.exit, message.signal)
+            self.stalls.hear_exit(process)
             self.outcome.note_exit(process)
             if process.role == "setup" and self.processes.is_set_up() and not self.is_over:
                 self.launch()
@@ -202,6 +203,7 @@ class Attempt:
             process.boot = message.boot
         elif message.progress is not None:
             self.interruption.note_progress(message.progress)
+            self.stalls.hear_progress()
         elif message.saved is not None:
             self.interruption.note_saved(process, message.saved)
         elif message.notice is not None:

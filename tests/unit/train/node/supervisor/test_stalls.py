@@ -43,6 +43,9 @@ MIN = 60.0
         ("blocked", 20 * MIN, 10 * MIN, 5 * MIN),
         (None, 20 * MIN, 10 * MIN, 5 * MIN),
         (None, 0, 4, 2),
+        ("ended", 0, None, MIN),
+        ("ended", 20 * MIN, None, MIN),
+        ("ended", 0, MIN, 30),
     ],
 )
 def test_the_user_is_told_later_for_slow_jobs_and_unknown_causes(
@@ -67,6 +70,10 @@ def test_the_user_is_told_later_for_slow_jobs_and_unknown_causes(
         (9 * MIN, 10 * MIN, "stopped", False, "wait"),
         (10 * MIN, 10 * MIN, None, True, "end"),
         (10 * MIN, 10 * MIN, "stopped", False, "end"),
+        (59, None, "ended", True, "wait"),
+        (61, None, "ended", True, "tell"),
+        (300 * MIN, None, "ended", False, "wait"),
+        (10 * MIN, 10 * MIN, "ended", False, "end"),
     ],
 )
 def test_whether_to_wait_tell_or_end(
@@ -148,7 +155,7 @@ class Job:
         self.stalls.start()
 
     def tell(self, text: str, seconds: float | None) -> None:
-        assert (seconds is None) == ("again" in text)
+        assert (seconds is None) == ("again" in text or "still run" in text)
         self.told.append((self.timers.now, text))
 
     def end(self, error: str) -> None:
@@ -188,6 +195,64 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
 def test_an_active_job_raises_no_alarm(job: Job, how: dict[str, float]) -> None:
     job.run(3 * 3600, **how)
     assert (job.told, job.ended) == ([], [])
+
+
+AGO = "worker 1 ended (exit 0) 60 s ago; "
+WAITS, RUNS = AGO + "1 other waits for it", AGO + "1 other still runs"
+
+
+@pytest.mark.parametrize(
+    ("limit", "others", "told", "is_ended"),
+    [
+        ("auto", {}, WAITS, False),
+        ("auto", {"cpu_share": 0.5}, WAITS, False),  # such as `ray start --block`
+        ("auto", {"prints_every_s": 5.0}, RUNS, False),
+        ("none", {}, None, False),
+        (10 * MIN, {}, WAITS, True),
+        (10 * MIN, {"cpu_share": 0.5}, WAITS, True),
+        (10 * MIN, {"prints_every_s": 5 * MIN}, WAITS, False),  # until it prints
+        (MIN, {}, WAITS.replace("60 s", "30 s"), True),
+    ],
+)
+def test_a_worker_has_ended_with_0_while_another_runs(
+    monkeypatch: pytest.MonkeyPatch, limit: float | str, others: dict[str, float], told: str | None, *, is_ended: bool
+) -> None:
+    job = Job(monkeypatch, limit)
+    job.run(100, prints_every_s=1.0)
+    job.worker(1).exit_code = 0
+    job.stalls.hear_exit(job.worker(1))
+    job.run(1500, **others)
+    texts = [text for _, text in job.told]
+    assert texts[:1] == ([] if told is None else [told])
+    if told == RUNS:
+        assert len(texts) == 1
+    if is_ended:
+        ((at, error),) = job.ended
+        assert float(limit) <= at - 100 <= float(limit) + 2 * stalls.LOOK_EVERY_S
+        assert error.startswith("no worker made progress for ")
+        assert "(stall_timeout): worker 1 ended (exit 0) " in error
+    else:
+        assert job.ended == []
+
+
+def test_a_batch_is_progress_after_a_worker_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(monkeypatch, MIN)
+    job.worker(1).exit_code = 0
+    job.stalls.hear_exit(job.worker(1))
+    for _ in range(20):
+        job.run(20)
+        job.stalls.hear_progress()
+    assert job.ended == []
+    job.worker(0).exit_code = 0
+    job.stalls.hear_exit(job.worker(0))
+    job.run(600)
+    assert job.ended == []  # no other waits
+
+
+def test_the_closed_port_of_an_ended_worker_is_not_out_of_reach(job: Job) -> None:
+    job.worker(1).exit_code = 0
+    job.stalls.hear_exit(job.worker(1))
+    assert (ADDRESSES["node-2"], job.worker(1).bound[1]) not in job.processes.places_of_others("node-1")
 
 
 def test_while_all_workers_print_hosts_are_not_asked(job: Job) -> None:
