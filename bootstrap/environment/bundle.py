@@ -224,7 +224,7 @@ def fetch_python(version: Version, *, machine: str, cache: Path, report: Report)
     """A packed Python, from the cache or fetched by uv. Its archive has `bin/` and `lib/` at the top.
 
     It is one of Astral's builds (https://gregoryszorc.com/docs/python-build-standalone/), which run in any folder. uv's
-    settings select the download server: UV_PYTHON_INSTALL_MIRROR, UV_PYTHON_DOWNLOADS_JSON_URL.
+    own settings select the download server: UV_PYTHON_INSTALL_MIRROR, UV_PYTHON_DOWNLOADS_JSON_URL.
     Raises ClusterError with the output of uv.
     """
     recorded = _python_key(version, machine)
@@ -242,8 +242,9 @@ def fetch_python(version: Version, *, machine: str, cache: Path, report: Report)
 
 def _install(key: str, directory: Path) -> Path:
     command = [sys.executable, "-P", "-m", "uv", "python", "install", "--no-progress", "--no-bin"]
+    # In "/", uv finds the user's uv.toml, but not one of a project, which could name another download server.
     result = subprocess.run(
-        [*command, "--install-dir", str(directory), key], capture_output=True, text=True, check=False
+        [*command, "--install-dir", str(directory), key], cwd="/", capture_output=True, text=True, check=False
     )
     found = [path for path in directory.glob("cpython-*") if path.is_dir() and not path.is_symlink()]
     if result.returncode == 0 and len(found) == 1:

@@ -65,14 +65,15 @@ def download_wheels(
 
 
 def download_source(target: WheelTarget, requirement: str, directory: Path) -> None:
-    """Fetches a package's source distribution. To find its metadata, pip also runs a part of it.
+    """Fetches a package's source distribution, and runs none of it.
 
     Raises NoSourceError, and ClusterError with the output of pip.
     """
     name = canonical_name(requirement)
-    words = ["download", "--dest", str(directory), "--no-deps", "--no-binary", name]
+    words = ["--dest", str(directory), "--no-deps", "--no-binary", name]
+    what = f"the source of {name}, which has no wheel"
     try:
-        _run_pip(words, target, [requirement], what=f"the source of {name}, which has no wheel")
+        _run_pip(words, target, [requirement], what=what, module="bootstrap.environment.download_source")
     except NoWheelError as error:
         raise NoSourceError(error.message, hint=error.hint) from error
     (file,) = (describe_file(path) for path in directory.iterdir())
@@ -131,10 +132,15 @@ def parse_report(report: dict[str, Any]) -> tuple[FoundWheel, ...]:
 
 
 def _run_pip(
-    words: Sequence[str], target: WheelTarget, requirements: Sequence[str], *, what: str = "the nodes' wheels"
+    words: Sequence[str],
+    target: WheelTarget,
+    requirements: Sequence[str],
+    *,
+    what: str = "the nodes' wheels",
+    module: str = "pip",
 ) -> str:
     python = ".".join(map(str, target.python_version))
-    command = [sys.executable, "-P", "-m", "pip", *words, "--quiet", "--disable-pip-version-check", "--no-input"]
+    command = [sys.executable, "-P", "-m", module, *words, "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--retries", str(RETRIES), "--implementation", "cp", "--python-version", python]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as limits:
         if target.limits:

@@ -215,8 +215,17 @@ def test_an_environment_with_a_managed_python(tmp_path: Path, wheels: Path, pyth
 
 
 def test_a_failed_python_download_quotes_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer_python(tmp_path / "gone.tar.gz", "0" * 64, tmp_path, monkeypatch)
+    """uv follows the user's own settings, not those of the current folder."""
+    for name in ("own", "strange"):
+        (tmp_path / name / "uv").mkdir(parents=True)
+        offer_python(tmp_path / f"{name}.tar.gz", "0" * 64, tmp_path / name, monkeypatch)
+        setting = f'python-downloads-json-url = "{tmp_path / name / "downloads.json"}"\n'
+        (tmp_path / name / ("uv" if name == "own" else "") / "uv.toml").write_text(setting)
+    monkeypatch.delenv("UV_PYTHON_DOWNLOADS_JSON_URL")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
+    monkeypatch.chdir(tmp_path / "strange")
     with pytest.raises(ClusterError, match="uv could not fetch a Python for the nodes") as raised:
         fetch_python(sys.version_info[:2], machine="x86_64", cache=tmp_path / "cache", report=silent)
     assert "  | " in raised.value.message
+    assert "own.tar.gz" in raised.value.message
     assert not list((tmp_path / "cache").rglob(".fetching-*"))

@@ -14,15 +14,17 @@ from bootstrap.environment.file_cache import BundleFile, describe_file, find_kep
 from bootstrap.environment.package_index import (
     UNPACKED_TIMES,
     FoundWheel,
+    NoSourceError,
     NoUrlError,
     _describe,
     bring_here,
+    download_source,
     find_unpacked_bytes,
     parse_report,
 )
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
-from index_server import Index, make_wheel, serve_index
+from index_server import Index, make_source, make_wheel, serve_index
 from node_facts import TARGET
 
 THING = "thing-1.0+cu1-py3-none-any.whl"
@@ -140,6 +142,40 @@ def thing(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> Bund
     assert replace(found, path=described.path, urls=()) == described
     index.asked.clear()
     return found
+
+
+EVIL = b"open(%r, 'w')\n"
+PYPROJECT = b"[build-system]\nrequires = []\nbuild-backend = 'evil'\nbackend-path = ['.']\n"
+
+
+@pytest.mark.parametrize("how", ["index", "folder", "setup.py"])
+def test_a_source_is_fetched_and_not_run(
+    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    ran = tmp_path / "ran"
+    code = EVIL.replace(b"%r", repr(str(ran)).encode())
+    content = {"setup.py": code} if how == "setup.py" else {"evil.py": code, "pyproject.toml": PYPROJECT}
+    folder = tmp_path / "own" if how == "folder" else index.folder
+    for version_ in ("1.0", "2.0", "3.0"):
+        made = make_source(folder, f"sourced-{version_}.tar.gz", {**content, "version": version_.encode()})
+    if how == "folder":
+        monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    download_source(replace(TARGET, limits=("sourced<3", "six<1")), "sourced>=1", taken)
+    assert [path.name for path in taken.iterdir()] == ["sourced-2.0.tar.gz"]
+    assert (taken / "sourced-2.0.tar.gz").read_bytes() == made.with_name("sourced-2.0.tar.gz").read_bytes()
+    assert not ran.exists()
+
+
+def test_a_source_that_cannot_be_fetched(tmp_path: Path, index: Index) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(NoSourceError, match="No matching distribution found for absent"):
+        download_source(TARGET, "absent>=1", tmp_path / "taken")
+    make_source(index.folder, "sourced-1.0.tar.gz", {})
+    index.flip = True
+    with pytest.raises(ClusterError, match=r"sourced-1.0.tar.gz: the download does not have the hash"):
+        download_source(TARGET, "sourced", tmp_path / "taken")
 
 
 def test_a_server_without_ranges(tmp_path: Path, index: Index, thing: BundleFile) -> None:
