@@ -7,7 +7,6 @@ and read from the module only after the program has changed.
 import importlib
 import json
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from cluster.last_known import find_above, find_names
+from cluster.last_known import MOST_NAMES, find_above, find_names
 from foundation.errors import ClusterError
-from foundation.files import write_whole
+from foundation.files import read_bounded, write_whole
+from foundation.toml import MOST_BYTES, parse_toml
 from foundation.user_folders import cache_folder
 
 VARIABLE = "_CLUSTER_COMPLETE"
@@ -66,7 +66,7 @@ def _find_nodes(config_path: Path) -> list[str]:
         named = [host.rpartition("@")[2].partition(":")[0] for host in hosts if isinstance(host, str)]
         return list(dict.fromkeys(named))
     nodes = config.get("provision", {}).get("nodes", 0)
-    asked = [f"node-{number}" for number in range(nodes)] if isinstance(nodes, int) else []
+    asked = [f"node-{number}" for number in range(min(nodes, MOST_NAMES))] if isinstance(nodes, int) else []
     return find_names(config_path, "nodes") or asked
 
 
@@ -87,7 +87,7 @@ def _find_scripts(_: Path) -> list[str]:
 def _read_config(path: Path) -> dict[str, Any]:
     """Returns the tables of cluster.toml, unchecked: the check needs libraries that take too long to import."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        found = parse_toml(read_bounded(path, most_bytes=MOST_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError):
         return {}
     return {key: value for key, value in found.items() if isinstance(value, dict)}

@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -15,7 +14,9 @@ from bootstrap.container.config import ContainerConfig
 from bootstrap.notify import NotifyConfig
 from bootstrap.ssh.host_list import HostsConfig
 from foundation.errors import ConfigError
+from foundation.files import read_bounded
 from foundation.settings import Settings, Shape, check
+from foundation.toml import MOST_BYTES, parse_toml
 from provision.config import NAME_PATTERN, ProvisionConfig
 from provision.lease.config import LeaseConfig
 from provision.lease.config import find_conflicts as find_lease_conflicts
@@ -90,17 +91,16 @@ def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 def read_table(path: Path, *, hint: str = "cluster init") -> dict[str, Any]:
     """Returns the content of a TOML file, unchecked. hint: for a file that does not exist. Raises ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # editors on Windows write a byte order mark
+        text = read_bounded(path, most_bytes=MOST_BYTES).decode("utf-8-sig")  # editors on Windows write this mark
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file", hint=hint) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
+        said = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path}: cannot be read: {said}", hint=AGAIN.format(path=path)) from error
     try:
-        return tomllib.loads(text)
-    except ValueError as error:  # a TOMLDecodeError, or Python's own error for a number with thousands of digits
+        return parse_toml(text)
+    except ValueError as error:  # also Python's own error for a number with thousands of digits
         raise _explain_toml(path, text, str(error)) from error
-    except RecursionError:
-        raise ConfigError(f"{path}: not valid TOML: tables and lists are nested too deeply") from None
 
 
 AGAIN = "correct {path}, then run the command again"

@@ -1,6 +1,8 @@
-"""Atomic writes, and a lock that lets one command at a time work in a folder."""
+"""Bounded reads, atomic writes, and a lock that lets one command at a time work in a folder."""
 
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +13,25 @@ from foundation.progress import Event, Report
 
 UNFINISHED = ".new-"
 """Prefix of files that are being written; a killed process leaves them behind."""
+MOST_BYTES = 1 << 20
+
+
+def read_bounded(path: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """The content of a file that others may have made. Raises OSError, also for a larger file, a device and a FIFO."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            data = file.read(most_bytes + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"larger than {most_bytes >> 10} KiB", str(path))
+    return data
 
 
 def write_whole(path: Path, data: bytes, *, to_disk: bool = False, mode: int = 0o600) -> None:

@@ -34,6 +34,8 @@ _KINDS: dict[Any, tuple[type, ...]] = {
     dict: (dict,),
 }
 _LONGEST_SHOWN = 80
+_LONGEST_TRIED = 1000
+_MOST_MISTAKES = 50
 _WORD = re.compile(r"\S{1,40}")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes", tuple: "a list"}
 
@@ -127,7 +129,10 @@ def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collec
     reader = _Reader(kind)
     made = reader.read_table(kind, table, ())
     if made is None:
-        lines = [f"{'command line' if key in given else source}: {said}" for key, said in reader.mistakes]
+        shown = reader.mistakes[:_MOST_MISTAKES]
+        lines = [f"{'command line' if key in given else source}: {said}" for key, said in shown]
+        if len(reader.mistakes) > len(shown):
+            lines.append(f"{source}: and more like these")
         named = [key for key, _ in reader.mistakes]
         where = "the command line" if all(key in given for key in named) else source
         raise ConfigError("\n".join(lines), hint=f"correct {where}, then run the command again")
@@ -163,7 +168,7 @@ class _Reader:
             elif setting.required:
                 self.mistakes.append((key, f"{key}: missing; {setting.description}"))
         for name in table:
-            if name not in known:
+            if name not in known and len(self.mistakes) <= _MOST_MISTAKES:
                 shown = ".".join((*path, show_name(name)))
                 said = f"{shown}: unknown key{suggest(name, known, self._find_elsewhere(name, path))}"
                 self.mistakes.append((".".join((*path, name)), said))
@@ -295,7 +300,12 @@ def _name_section(path: Sequence[str]) -> str:
 
 
 def _find_longest(text: str, pattern: str) -> int | None:
-    """How many characters are allowed, for a text that is only too long; None if something else is wrong. Pure."""
+    """How many characters are allowed, for a text that is only too long; None if something else is wrong. Pure.
+
+    Does not try the thousands of lengths of a very long text.
+    """
+    if len(text) > _LONGEST_TRIED:
+        return None
     most = next((count for count in range(len(text) - 1, 0, -1) if re.fullmatch(pattern, text[:count])), None)
     if most is None or not all(re.fullmatch(pattern, text[: most - 1] + one) for one in set(text[most:])):
         return None

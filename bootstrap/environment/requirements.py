@@ -6,13 +6,14 @@ for this machine, and would obey index options and other options in the file.
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foundation.errors import ConfigError
+from foundation.files import read_bounded
+from foundation.toml import parse_toml
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -98,13 +99,15 @@ def read_packages(entries: Sequence[str], *, folder: Path) -> tuple[Wanted, ...]
     """
     found: list[Wanted] = []
     mistakes: list[str] = []
+    seen: set[tuple[Path, bool]] = set()
     for entry in entries:
         option = FILE_OPTION.fullmatch(entry)
         if option is None:
             found.append(Wanted(requirement=entry, place="[bootstrap] packages"))
             continue
         try:
-            found += _read_file(option[2], folder=folder, only_limits=option[1] == "-c", above=(), mistakes=mistakes)
+            only_limits = option[1] == "-c"
+            found += _read_file(option[2], folder=folder, only_limits=only_limits, seen=seen, mistakes=mistakes)
         except OSError as error:
             mistakes.append(f'[bootstrap] packages = ["{entry}"]: {folder / option[2]}: {_explain(error)}')
     if mistakes:
@@ -113,11 +116,14 @@ def read_packages(entries: Sequence[str], *, folder: Path) -> tuple[Wanted, ...]
 
 
 def _read_file(
-    name: str, *, folder: Path, only_limits: bool, above: tuple[Path, ...], mistakes: list[str]
+    name: str, *, folder: Path, only_limits: bool, seen: set[tuple[Path, bool]], mistakes: list[str]
 ) -> Iterator[Wanted]:
-    """Yields the requirements of a file. above: the files that include it. Adds to `mistakes`. Raises OSError."""
+    """Yields the requirements of a file. Adds to `seen`, the files that were read, and `mistakes`. Raises OSError."""
     path = (folder / name).resolve()
-    text = path.read_bytes()
+    if (path, only_limits) in seen:
+        return
+    seen.add((path, only_limits))
+    text = read_bounded(path)
     try:
         lines = tuple(join_lines(text.decode("utf-8-sig")))
     except UnicodeDecodeError:
@@ -136,12 +142,9 @@ def _read_file(
                 mistakes.append(f"{place}: {error}" if line.startswith("-") else f"{place}: {_show(line)}: {error}")
             continue
         below = str(Path(name).parent / option[2])
-        if (path.parent / option[2]).resolve() in (*above, path):
-            mistakes.append(f"{place}: {line}: this file includes itself; remove the line")
-            continue
         limits = only_limits or option[1] in {"-c", "--constraint"}
         try:
-            yield from _read_file(below, folder=folder, only_limits=limits, above=(*above, path), mistakes=mistakes)
+            yield from _read_file(below, folder=folder, only_limits=limits, seen=seen, mistakes=mistakes)
         except OSError as error:
             mistakes.append(f"{place}: {line}: {_explain(error)}")
 
@@ -153,7 +156,7 @@ def _read_project(text: str, *, name: str, only_limits: bool, mistakes: list[str
     """
     place = f"{name}, [project] dependencies"
     try:
-        found = tomllib.loads(text).get("project", {}).get("dependencies")
+        found = parse_project(text).get("dependencies")
     except ValueError as error:
         mistakes.append(f"{name}: not valid TOML: {error}")
         return
@@ -165,6 +168,12 @@ def _read_project(text: str, *, name: str, only_limits: bool, mistakes: list[str
             yield parse_line(str(entry), place=place, only_limits=only_limits)
         except ValueError as error:
             mistakes.append(f"{place}: {_show(str(entry))}: {error}")
+
+
+def parse_project(text: str) -> dict[str, Any]:
+    """The table [project] of a pyproject.toml; empty without one. Pure. Raises ValueError."""
+    found = parse_toml(text).get("project")
+    return found if isinstance(found, dict) else {}
 
 
 def _show(line: str) -> str:

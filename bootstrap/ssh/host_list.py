@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from bootstrap.ssh.host import parse_spec
 from foundation.errors import UsageError
+from foundation.files import read_bounded
 from foundation.settings import Settings
 
 SCONTROL_TIMEOUT_S = 30.0
@@ -150,7 +151,7 @@ def _show_hostnames(node_list: str) -> str:
 def _read(where: str, path: Path, *, hint: str) -> str:
     """Reads a file's text. where, hint: for errors. Raises UsageError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bounded(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         said = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{where}: cannot be read: {said}", hint=hint) from error

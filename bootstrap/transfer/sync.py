@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, make_tree
 from foundation.errors import ClusterError, ConfigError
+from foundation.files import read_bounded
 from foundation.progress import Event, Report
 from foundation.user_folders import home_folder
 
@@ -145,7 +146,7 @@ class GitIgnores:
     def _patterns_of(self, folder: Path) -> Patterns:
         if folder not in self._found:
             try:
-                lines = (folder / GIT_IGNORE).read_text(encoding="utf-8", errors="replace").splitlines()
+                lines = read_bounded(folder / GIT_IGNORE).decode(errors="replace").splitlines()
                 self._found[folder] = Patterns(lines)
             except (OSError, ValueError):
                 self._found[folder] = Patterns(())

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from foundation.files import read_bounded
 from train.job.defaults import KV_STORE_OPTION, find_program
 
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+([^\n#]+)|import[ \t]+([\w., \t]+))", re.MULTILINE
 )
 _TAKES_KV_STORE = re.compile(r"""["'](--kv[-_]?store)["'=]""")
-_LONGEST_BYTES = 1_000_000
 
 
 def read_program(script: str, *, command: Sequence[str], project_dir: Path) -> str:
@@ -30,10 +30,13 @@ def _read(path: Path, *, folder: Path) -> Iterator[str]:
     left = [path]
     while left:
         path = left.pop(0)
-        if path in seen or not path.is_file() or path.stat().st_size > _LONGEST_BYTES:
+        if path in seen:
             continue
         seen.add(path)
-        text = path.read_text(encoding="utf-8", errors="replace")
+        try:
+            text = read_bounded(path).decode(errors="replace")
+        except OSError:
+            continue
         yield text
         for base, name in _find_imports(text, at=path.parent, folder=folder):
             module = base.joinpath(*name.split("."))

@@ -2,12 +2,22 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from bootstrap.environment.project import LockedProject, check_against_lock, locked_versions, parse_export, read_project
-from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.project import (
+    LockedProject,
+    _fits,
+    _Project,
+    check_against_lock,
+    locked_versions,
+    parse_export,
+    read_project,
+)
+from bootstrap.environment.requirements import Wanted, parse_project
+from foundation.decode import convert
 from foundation.errors import ConfigError
 
 EXPORT = f"""\
@@ -67,5 +77,97 @@ def test_a_project_of_uv(tmp_path: Path) -> None:
         read_project("mine", folder=tmp_path)
     assert caught.value.hint == f"cd {folder} && uv lock"
     (folder / "uv.lock").write_text("not a lock file")
+    with pytest.raises(ConfigError, match=r"mine/uv\.lock: Expected '='"):
+        read_project("mine", folder=tmp_path)
+    (folder / "uv.lock").write_text('version = 99\nrequires-python = ">=3.10"\n')
     with pytest.raises(ConfigError, match=r"uv cannot read uv\.lock"):
         read_project("mine", folder=tmp_path)
+
+
+HEAD = 'version = 1\nrevision = 3\nrequires-python = ">=3.9, <4"\n'
+LOCK = (
+    HEAD
+    + """
+[[package]]
+name = "mine"
+version = "1"
+source = { editable = "." }
+dependencies = [
+    { name = "six" },
+]
+
+[package.metadata]
+requires-dist = [{ name = "six" }]
+
+[[package]]
+name = "six"
+version = "1.17.0"
+source = { registry = "https://pypi.org/simple" }
+wheels = [
+    { url = "https://example.org/six-1.17.0-py2.py3-none-any.whl", hash = "sha256:HASH" },
+]
+""".replace("HASH", "a" * 64)
+)
+
+
+def test_nothing_of_a_project_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its build backend, the Python of its .venv, and the program that its uv.toml names for passwords."""
+    ran = tmp_path / "ran"
+    build = '[build-system]\nrequires = []\nbuild-backend = "evil"\nbackend-path = ["."]\n'
+    about = '[project]\nname = "mine"\nversion = "1"\nrequires-python = ">=3.9,<4"\ndynamic = ["dependencies"]\n'
+    (tmp_path / "pyproject.toml").write_text(about + build)
+    (tmp_path / "evil.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    (tmp_path / "uv.lock").write_text(LOCK)
+    (tmp_path / "uv.toml").write_text("not = [a setting")
+    (tmp_path / ".python-version").write_text(str(tmp_path / ".venv" / "bin" / "python"))
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\ntouch "{ran}"\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    found = read_project(".", folder=tmp_path)
+    assert [one.requirement for one in found.packages] == ["six==1.17.0"]
+    assert not ran.exists()
+
+
+MANY = """
+dependencies = ['A_b[x] >= 1.0, !=1.1; python_version<"3.10"', 'own', 'far @ https://h/far.whl']
+optional-dependencies.more = ['idna']
+[tool.uv.sources]
+own = { path = '../own' }
+"""
+MANY_LOCKED = """
+requires-dist = [
+    { name = "a-b", extras = ["x"], marker = "python_full_version < '3.10'", specifier = "!=1.1,>=1.0" },
+    { name = "far", url = "https://h/far.whl" },
+    { name = "idna", marker = "extra == 'more'" },
+    { name = "own", directory = "../own" },
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("project", "metadata", "fits"),
+    [
+        ("dependencies = ['six']", "requires-dist = [{ name = 'six' }]", True),
+        ("dependencies = ['six>=1']", "requires-dist = [{ name = 'six' }]", False),
+        ("dependencies = []", "requires-dist = [{ name = 'six' }]", False),
+        ("dependencies = ['six']", "", False),
+        ("", "", True),
+        (MANY, MANY_LOCKED, True),
+        ("dynamic = ['dependencies']", "requires-dist = [{ name = 'six' }]", True),
+        ("requires-python = '>=3.9, <4.0'", "", True),
+        ("requires-python = '~=3.9'", "", True),
+        ("requires-python = '>=3.10'", "", False),
+        ("name = 3", "", None),
+        ("dependencies = 3", "", None),
+        ("requires-python = 'three'", "", None),
+        ("dependencies = ['six']", "requires-dist = [{ name = 3 }]", None),
+    ],
+)
+def test_a_lock_fits_its_project(project: str, metadata: str, *, fits: bool | None) -> None:
+    own = f'[[package]]\nname = "mine"\nversion = "1"\nsource = {{ virtual = "." }}\n\n[package.metadata]\n{metadata}'
+    with nullcontext() if fits is not None else pytest.raises(ValueError, match=r"."):
+        assert _fits(convert(parse_project(f"[project]\n{project}\n"), _Project), f"{HEAD}\n{own}\n") is fits

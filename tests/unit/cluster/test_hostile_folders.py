@@ -1,0 +1,103 @@
+"""Files of a folder that somebody else has made: each ends in one line, whatever it is, and nothing hangs."""
+
+import os
+import resource
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cluster.main import cli
+from foundation.errors import ClusterError
+from project import CLUSTER
+
+NAMED = 'name = "demo"\n'
+MEMORY_BYTES = 2 << 30
+
+
+def link_to_zero(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def write(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text)
+
+
+SHAPES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "device": (link_to_zero, "not a regular file"),
+    "fifo": (os.mkfifo, "not a regular file"),
+    "folder": (Path.mkdir, "Is a directory"),
+    "large": (write(NAMED + "#" * (1 << 20)), "larger than"),
+    "deep list": (write(NAMED + "a = " + "[" * 300 + "]" * 300), "nested too deeply"),
+    "deep header": (write(NAMED + "[" + ".".join("a" * 900) + "]"), "nested too deeply"),
+    "deep key": (write(NAMED + ".".join("a" * 100_000) + " = 1"), "more than 1000 dots"),
+}
+TOML = {
+    **SHAPES,
+    "nodes": (write(NAMED + "[provision]\nnodes = 2000000000"), "must be a whole number from 0 to 1000"),
+    "name": (write(f'name = "{"a" * 200_000}"'), "not allowed"),
+    "many keys": (write(NAMED + "".join(f"k{number} = 1\n" for number in range(20_000))), "and more"),
+}
+
+
+@pytest.mark.parametrize(("make", "said"), TOML.values(), ids=TOML)
+def test_a_configuration_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(Path("cluster.toml"))
+    done = CliRunner().invoke(cli, ("status",))
+    assert isinstance(done.exception, ClusterError), done.exception
+    assert done.exception.exit_code == 2
+    assert said in done.exception.message
+    assert "cluster.toml" in done.exception.message
+    assert "cluster.toml" in (done.exception.hint or "")
+
+
+@pytest.mark.parametrize("make", [make for make, _ in TOML.values()], ids=TOML)
+def test_completion_reads_little(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "cluster.toml")
+    words = {"COMP_WORDS": "cluster ssh n", "COMP_CWORD": "2", "_CLUSTER_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        [CLUSTER], cwd=tmp_path, env={**os.environ, **words}, capture_output=True, text=True, check=True, timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES)),
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) <= 50
+
+
+NOT_TEXT = ("device", "fifo", "folder", "large")
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "shape"),
+    [
+        *(("job.toml", ("train", "--job", "job.toml"), shape) for shape in SHAPES),
+        *(("hosts", ("train", "-H", "hosts", "--", "true"), shape) for shape in NOT_TEXT),
+        *(("requirements.txt", ("up", "--dry-run"), shape) for shape in NOT_TEXT),
+        *(("pyproject.toml", ("up", "--dry-run"), shape) for shape in SHAPES),
+        *(("mine/pyproject.toml", ("up", "--dry-run"), shape) for shape in SHAPES),
+        *(("mine/uv.lock", ("up", "--dry-run"), shape) for shape in SHAPES if shape != "large"),
+    ],
+)
+def test_other_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shape: str, name: str, words: tuple[str, ...]
+) -> None:
+    make, said = SHAPES[shape]
+    monkeypatch.chdir(tmp_path)
+    packages = [f"-r {name}"] if name in {"requirements.txt", "pyproject.toml"} else []
+    project = "mine" if name.startswith("mine/") else ""
+    Path("cluster.toml").write_text(f'{NAMED}[bootstrap]\npackages = {packages}\nproject = "{project}"\n')
+    Path("mine").mkdir()
+    for other in ("pyproject.toml", "uv.lock"):
+        (Path("mine") / other).write_text('version = 1\nrequires-python = ">=3.9"\n')
+    Path(name).unlink(missing_ok=True)
+    make(Path(name))
+    done = CliRunner().invoke(cli, words)
+    assert isinstance(done.exception, ClusterError), done.exception
+    assert done.exception.exit_code == 2
+    assert said in done.exception.message
+    assert name in done.exception.message
+    assert done.exception.hint
