@@ -125,15 +125,16 @@ def load_shape(place: str) -> click.Command:
     """Returns a command with the options and arguments of the one at "module:attribute", for completion."""
     path, key = cache_folder() / "completion.json", _program_key()
     shapes: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        known = json.loads(path.read_text())
-        if isinstance(known, dict) and known.get("program") == key:
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        known = json.loads(read_bounded(path))
+        if known["program"] == key:
             shapes = known["shapes"]
-    if place not in shapes:
-        shapes = {**shapes, place: describe_shape(load_command(place))}
-        with suppress(OSError, ClusterError):  # without it, completion is slower
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps({"program": key, "shapes": shapes}).encode())
+            return make_shape(place, shapes[place])
+    # None is known, or the file is damaged.
+    shapes = {**(shapes if isinstance(shapes, dict) else {}), place: describe_shape(load_command(place))}
+    with suppress(OSError, ClusterError):  # without it, completion is slower
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"program": key, "shapes": shapes}).encode())
     return make_shape(place, shapes[place])
 
 

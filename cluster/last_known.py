@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from foundation.errors import ClusterError
-from foundation.files import write_whole
+from foundation.files import read_bounded, write_whole
 from foundation.user_folders import cache_folder
 
 Kind = Literal["nodes", "jobs"]
+KINDS: tuple[Kind, ...] = ("nodes", "jobs")
 MOST_NAMES = 50
 
 
@@ -34,7 +35,7 @@ def find_above(path: Path) -> Path | None:
 
 def find_names(config_path: Path, kind: Kind) -> list[str]:
     """Returns the names of a cluster's nodes, or the ids and names of its jobs, as the last command saw them."""
-    return _read(_file_of(config_path)).get(kind, [])
+    return _read(_file_of(config_path))[kind]
 
 
 def remember_names(config_path: Path, kind: Kind, names: Sequence[str]) -> None:
@@ -43,7 +44,7 @@ def remember_names(config_path: Path, kind: Kind, names: Sequence[str]) -> None:
         path = _file_of(config_path)
         known = _read(path)
         kept = list(dict.fromkeys(names))[:MOST_NAMES]
-        if known.get(kind, []) != kept:
+        if known[kind] != kept:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps({**known, kind: kept}).encode())
 
@@ -53,9 +54,12 @@ def _file_of(config_path: Path) -> Path:
     return cache_folder() / "names" / f"{digest:08x}.json"
 
 
-def _read(path: Path) -> dict[str, list[str]]:
+def _read(path: Path) -> dict[Kind, list[str]]:
+    """Returns the names in a file; none if it is missing or damaged."""
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        known = json.loads(read_bounded(path))
+    except (OSError, ValueError, RecursionError):
+        known = {}
+    listed = known if isinstance(known, dict) else {}
+    names = {kind: listed.get(kind) for kind in KINDS}
+    return {kind: [str(name) for name in found] if isinstance(found, list) else [] for kind, found in names.items()}

@@ -271,8 +271,8 @@ class ClusterFiles:
     def addresses(self) -> dict[str, str]:
         """The nodes' addresses when they were last set up, by instance id. EC2 has the current addresses."""
         try:
-            return {str(key): str(value) for key, value in json.loads(self.addresses_file.read_bytes()).items()}
-        except (OSError, ValueError, AttributeError):
+            return decode(self.addresses_file.read_bytes(), dict[str, str])
+        except (OSError, ValueError):
             return {}
 
     def keep_addresses(self, addresses: Mapping[str, str]) -> None:
@@ -340,15 +340,17 @@ class ClusterFiles:
             try:
                 handle = stack.enter_context(locked(self.lock_file, wait=False))
             except BlockingIOError as error:
-                holder = self.lock_file.read_text(errors="replace").strip() or "unknown"
+                holder = "unknown"
+                with suppress(OSError):
+                    holder = self.lock_file.read_text(errors="replace").strip() or holder
                 raise ClusterError(
                     f"another command is changing this cluster (process {holder}, lock {self.lock_file})",
                     hint="wait until it ends",
                 ) from error
             except OSError as error:
                 _cannot(error, "write", self.lock_file)
-            os.ftruncate(handle, 0)
             with suppress(OSError):  # only for the message above: `down` must work on a full disk, too
+                os.ftruncate(handle, 0)
                 os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
             yield
 
@@ -369,6 +371,8 @@ class ClusterFiles:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return int(text)
+        except IsADirectoryError:
+            return None
         else:
             return None
         finally:
@@ -427,7 +431,9 @@ def _drop(journal: Journal, dropped: Collection[Launch]) -> Journal:
 def _cannot(error: OSError, verb: str, path: Path) -> NoReturn:
     raise ClusterError(
         f"cannot {verb} {path}: {error.strerror}",
-        hint="check the folder's owner, its permissions and the free disk space",
+        hint=f"mv {path} {path}.damaged"
+        if path.is_dir()
+        else f"check the owner and permissions of {path.parent}, and the free disk space",
     ) from error
 
 
@@ -450,4 +456,6 @@ def _lives(process: int) -> bool:
         os.kill(process, 0)
     except OSError as error:
         return isinstance(error, PermissionError)
+    except OverflowError:  # no process has such a number
+        return False
     return True

@@ -20,7 +20,15 @@ from importlib.resources import files
 from pathlib import Path
 
 from bootstrap.config import Fetch
-from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept, find_place, remember
+from bootstrap.environment.file_cache import (
+    BundleFile,
+    describe_file,
+    discard_folder,
+    fetch_once,
+    find_kept,
+    find_place,
+    remember,
+)
 from bootstrap.environment.framework import Torch
 from bootstrap.environment.package_index import (
     NoSourceError,
@@ -302,7 +310,8 @@ def pack_package(cache: Path) -> BundleFile:
         for name, data in content.items():
             wheel.writestr(zipfile.ZipInfo(name), data)
     path = find_place(cache, hashlib.sha256(packed.getvalue()).hexdigest(), f"{about}-py3-none-any.whl")
-    if not path.exists():
+    if not path.is_file() or path.read_bytes() != packed.getvalue():
+        discard_folder(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, packed.getvalue())
     return describe_file(path)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
+from bootstrap.environment.file_cache import BundleFile, describe_file, discard_folder, find_place
 from bootstrap.environment.requirements import canonical_name
 from bootstrap.environment.target import WheelTarget, platform_tags
 from bootstrap.ssh.explain import render_last_lines
@@ -213,8 +213,9 @@ def bring_here(file: BundleFile, *, report: Report) -> None:
 
     Raises ClusterError.
     """
-    if file.path.exists():
+    if file.path.is_file() and file.path.stat().st_size == file.size_bytes:
         return
+    discard_folder(file.path)
     what = f"fetching {file.name}, {file.size_bytes / 1e6:.0f} MB"
     started = time.monotonic()
     report(Event(kind="start", what=what))
@@ -268,6 +269,7 @@ def _describe(wheel: FoundWheel, cache: Path) -> BundleFile:
 def _copy(path: Path, cache: Path) -> BundleFile:
     described = describe_file(path)
     kept = find_place(cache, described.sha256, described.name)
+    discard_folder(kept)
     with written_whole(kept) as temporary:
         shutil.copyfile(path, temporary)
     return replace(described, path=kept)

@@ -32,7 +32,10 @@ FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 5.0
 _GROWTH = 1.5
 LOST_HINT = "run this on the machine that created the cluster; or cluster down, then cluster up"
-REPIN_HINT = "rm '{path}'; the next command then verifies the nodes' keys with their consoles, and pins them again"
+REPIN_HINT = (
+    "mv '{path}' '{path}.damaged'; the next command then verifies the nodes' keys with their consoles, and pins them "
+    "again"
+)
 MARK = "cluster-internal"
 RECHECK_S = 3.0
 """cloud-init may regenerate the host keys at the first boot: a contradiction is final only after this time."""
@@ -55,7 +58,10 @@ class HostKeyPins:
             pins = self._read()
             known = pins.setdefault(instance_id, (key_type, key_base64))
             if known != (key_type, key_base64):
-                raise ClusterError(f"{instance_id} is pinned to another host key in {self.path}")
+                raise ClusterError(
+                    f"{instance_id} is pinned to another host key in {self.path}",
+                    hint=REPIN_HINT.format(path=self.path),
+                )
             self._write(pins)
 
     def keep_only(self, instance_ids: Iterable[str]) -> None:
@@ -71,6 +77,10 @@ class HostKeyPins:
             text = self.path.read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
             return {}
+        except OSError as error:
+            raise ClusterError(
+                f"{self.path}: cannot be read: {error.strerror}", hint=REPIN_HINT.format(path=self.path)
+            ) from error
         pins = {}
         for number, line in enumerate(text.splitlines(), start=1):
             match line.split():

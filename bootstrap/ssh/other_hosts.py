@@ -80,12 +80,12 @@ class Memory:
             return decode(self.path.read_bytes(), _Known)
         except FileNotFoundError:
             return _Known(mark=f"{MARK}-{self._cluster}-{secrets.token_hex(4)}", hosts=())
-        except OSError as error:
-            raise ClusterError(f"{self.path}: cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (OSError, ValueError) as error:
+            what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"damaged: {error}"
+            place = shlex.quote(str(self.path))
             raise ClusterError(
-                f"{self.path}: damaged: {error}",
-                hint=f"rm {shlex.quote(str(self.path))}; then remove the cluster's files from your own hosts by hand",
+                f"{self.path}: {what}",
+                hint=f"mv {place} {place}.damaged; then remove the cluster's files from your own hosts by hand",
             ) from error
 
     def keep(self, hosts: Sequence[Remembered]) -> None:

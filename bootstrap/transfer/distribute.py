@@ -1,6 +1,5 @@
 """Distributes files to many nodes, which pass them on to each other, and sets up each node once it has its files."""
 
-import hashlib
 import secrets
 import threading
 import time
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from msgspec import Meta, Struct
 
-from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.file_cache import BundleFile, discard, is_whole
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.explain import render_last_lines
 from bootstrap.ssh.node_program import NodeProgram
@@ -281,6 +280,7 @@ class _Conversation:
         try:
             self._agent.upload(self._distribution.sources.find_path(file), sha256=file.sha256, offset=offset)
         except OSError as error:
+            _check_here(file, self._distribution.damaged)
             raise ClusterError(
                 f"{self._host.name}: {file.path} cannot be sent: {error.strerror}", hint="run the command again"
             ) from error
@@ -293,13 +293,8 @@ def _peer(connection: NodeConnection, *, port: int, files: Collection[str]) -> P
 
 def _check_here(file: BundleFile, damaged: list[BundleFile]) -> None:
     """If a file is damaged on this machine, remove it, add it to `damaged`, and raise ClusterError."""
-    try:
-        with file.path.open("rb") as stream:
-            whole = hashlib.file_digest(stream, "sha256").hexdigest() == file.sha256
-    except FileNotFoundError:  # another node has refused it too, and it was removed
-        whole = False
-    if not whole:
-        file.path.unlink(missing_ok=True)
+    if not is_whole(file):
+        discard(file.path)
         damaged.append(file)
         raise ClusterError(
             f"{file.path} was damaged and has been removed", hint="run the command again: it fetches the file again"

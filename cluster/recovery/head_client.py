@@ -146,8 +146,9 @@ def make_settings(
     known = app.files.known_instances()
     try:
         pins = app.files.known_hosts.read_text("ascii")
-    except OSError as error:
-        raise ClusterError(f"{app.files.known_hosts}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "damaged"
+        raise ClusterError(f"{app.files.known_hosts}: {said}") from error
     table, overrides = leave_secrets_out(read_table(app.config_path), app.overrides)
     records = {
         key: render_record(found)

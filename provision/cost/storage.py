@@ -38,9 +38,10 @@ def read(root: Path) -> Ledger:
             return parse(file.read(MAX_BYTES))
     except FileNotFoundError:
         return Ledger()
-    except ValueError as error:
+    except (ValueError, IsADirectoryError) as error:
+        what = error.strerror if isinstance(error, OSError) else error
         raise ClusterError(
-            f"{path} is damaged: {error}", hint=f"mv {path} {path}.damaged; the costs before today are in it"
+            f"{path} is damaged: {what}", hint=f"mv {path} {path}.damaged; the costs before today are in it"
         ) from error
     except OSError as error:
         raise ClusterError(f"cannot read {path}: {error.strerror}", hint="check its owner and permissions") from error

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.environment.bundle import COMPAT_FILE, Bundle, fetch_bundle, fetch_python, pack
+from bootstrap.environment.bundle import COMPAT_FILE, Bundle, fetch_bundle, fetch_python, pack, pack_package
 from bootstrap.environment.file_cache import check_cache, describe_file, fetch_once
 from bootstrap.environment.steps import plan_node, render_script
 from bootstrap.environment.target import ChosenPython
@@ -110,6 +110,31 @@ def test_a_bundle_is_fetched_once_by_the_real_pip(
     assert not list((tmp_path / "cache").rglob(".fetching-*"))
 
 
+def in_place_of(path: Path) -> None:
+    """Makes a folder, with a file in it, in the place of a file."""
+    path.unlink()
+    path.mkdir()
+    (path / "file").touch()
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * 99), in_place_of]
+)
+def test_our_own_damaged_wheel_is_made_again(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    whole = pack_package(tmp_path)
+    damage(whole.path)
+    assert pack_package(tmp_path) == whole
+
+
+def test_an_index_with_a_damaged_source(tmp_path: Path) -> None:
+    def fetch(folder: Path) -> None:
+        (folder / "thing-1.0.tar.gz").write_bytes(b"<html>not found</html>")
+
+    with pytest.raises(ClusterError, match=r"thing-1\.0\.tar\.gz is damaged") as raised:
+        fetch_once(tmp_path, "some/key", fetch, what="fetching", report=silent)
+    assert raised.value.hint
+
+
 @pytest.mark.parametrize(
     ("damage", "fetched", "told"),
     [
@@ -117,6 +142,15 @@ def test_a_bundle_is_fetched_once_by_the_real_pip(
         (lambda wheel, _: wheel.unlink(), True, True),
         (lambda _, manifest: manifest.write_bytes(manifest.read_bytes()[:10]), True, False),
         (lambda _, manifest: manifest.write_text("[{}]"), True, False),
+        (lambda wheel, _: wheel.write_bytes(b"\0" * wheel.stat().st_size), True, True),
+        (lambda wheel, _: in_place_of(wheel), True, True),
+        (lambda _, manifest: manifest.write_bytes(b""), True, False),
+        (lambda _, manifest: manifest.write_bytes(b"\xff\x00" * 99), True, False),
+        (lambda _, manifest: manifest.write_text('{"a": 1}'), True, False),
+        (lambda _, manifest: manifest.write_text(manifest.read_text().replace('"urls": []', '"urls": 3')), True, False),
+        (lambda _, manifest: manifest.write_text("[" * 100_000), True, False),
+        (lambda _, manifest: in_place_of(manifest), True, False),
+        (lambda wheel, manifest: [in_place_of(wheel), manifest.unlink()], True, False),
         (lambda wheel, _: os.utime(wheel, (1, 1)), False, False),
     ],
 )

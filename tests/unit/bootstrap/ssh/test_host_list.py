@@ -105,12 +105,16 @@ def test_the_allocation_of_this_process(tmp_path: Path, monkeypatch: pytest.Monk
         ("slurm", {"SLURM_JOB_NODELIST": ""}, r"-H slurm: \$SLURM_JOB_NODELIST is not set"),
         ("sge", {}, r"-H sge: \$PE_HOSTFILE is not set"),
         ("pbs", {"PBS_NODEFILE": "/nowhere"}, r"-H pbs: \$PBS_NODEFILE = /nowhere: cannot be read: No such file"),
-        ("sge", {"PE_HOSTFILE": "/dev/null"}, r"-H sge: \$PE_HOSTFILE = /dev/null: names no host"),
+        ("sge", {"PE_HOSTFILE": "empty"}, r"-H sge: \$PE_HOSTFILE = empty: names no host"),
         ("./pbs", {"PBS_NODEFILE": "/nowhere"}, "--hostfile ./pbs: cannot be read: No such file"),
-        ("/dev/null", {}, "--hostfile /dev/null: names no host"),
+        ("empty", {}, "--hostfile empty: names no host"),
     ],
 )
-def test_what_is_missing_is_named(source: str, environ: dict[str, str], said: str) -> None:
+def test_what_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, environ: dict[str, str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").touch()
     with pytest.raises(UsageError, match=said) as caught:
         read_host_list(source, environ)
     assert caught.value.hint

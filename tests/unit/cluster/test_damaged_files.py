@@ -1,0 +1,166 @@
+"""Damaged files of ours on the user's machine: the program works, or names the file and the next command to run."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bootstrap.ssh.keys import HostKeyPins, load_private_key
+from bootstrap.ssh.other_hosts import Memory
+from cluster.completion import load_shape
+from cluster.last_known import find_names, remember_names
+from foundation.errors import ClusterError
+from foundation.progress import Event
+from foundation.user_folders import cache_folder, state_folder
+from provision.cost import storage
+from provision.cost.ledger import Ledger
+from provision.files import ClusterFiles
+from train.s3.run_journal import Run, killed_runs, noted
+
+KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIHWIDDpwL4tN7CkEyA6KkkIiKkDkGIYGkKf5YrJSJm+A"
+CONFIG = Path("cluster.toml")
+
+
+def use_key(files: ClusterFiles) -> None:
+    files.known_instances()
+    files.make_key()
+    load_private_key(files.private_key)
+
+
+def use_known_hosts(files: ClusterFiles) -> None:
+    files.known_instances()
+    HostKeyPins(files.known_hosts).pin("i-1", "ssh-ed25519", KEY)
+
+
+def use_journal(files: ClusterFiles) -> None:
+    files.note_instances(["i-1"])
+    files.begin_launch("digest", indices=(1,), now=1.0)
+
+
+def use_lock(files: ClusterFiles) -> None:
+    with files.locked():
+        files.find_command_at_work()
+
+
+def use_watched(files: ClusterFiles) -> None:
+    files.note_watched(is_watched=True)
+    files.note_watched(is_watched=False)
+
+
+def use_continued_jobs(files: ClusterFiles) -> None:
+    files.find_continued_jobs()
+    files.note_continued_jobs(["one"])
+
+
+def use_other_hosts(files: ClusterFiles) -> None:
+    Memory(files.other_hosts, cluster="demo").keep_nodes(["me@gpu1"])
+
+
+def use_costs(files: ClusterFiles) -> None:
+    storage.add(files.root, Ledger(downs=(1.0,)))
+
+
+def use_transfers(_: ClusterFiles) -> None:
+    warnings: list[Event] = []
+    with killed_runs(warnings.append) as found:
+        assert len(found) + len(warnings) <= 1
+    with noted(Run(token="other")):
+        pass
+
+
+def use_completion(_: ClusterFiles) -> None:
+    assert load_shape("cluster.commands.status:status").params
+
+
+def use_names(_: ClusterFiles) -> None:
+    assert all(isinstance(name, str) for name in find_names(CONFIG, "nodes"))
+    remember_names(CONFIG, "jobs", ["one"])
+
+
+def name_file(_: ClusterFiles) -> Path:
+    remember_names(CONFIG, "nodes", ["node-0"])
+    [path] = (cache_folder() / "names").iterdir()
+    return path
+
+
+USES: dict[str, tuple[Callable[[ClusterFiles], Path], Callable[[ClusterFiles], object]]] = {
+    "key": (lambda files: files.private_key, use_key),
+    "known hosts": (lambda files: files.known_hosts, use_known_hosts),
+    "journal": (lambda files: files.journal, use_journal),
+    "making": (lambda files: files.making, lambda files: files.note_making("vpc", now=1.0)),
+    "addresses": (lambda files: files.addresses_file, lambda files: files.keep_addresses({"i-1": "198.18.0.2"})),
+    "continued jobs": (lambda files: files.continued_jobs, use_continued_jobs),
+    "lock": (lambda files: files.lock_file, use_lock),
+    "watched": (lambda files: files.watched, use_watched),
+    "other hosts": (lambda files: files.other_hosts, use_other_hosts),
+    "costs": (lambda files: storage.ledger_path(files.root), use_costs),
+    "transfers": (lambda _: state_folder() / "transfers" / "one.json", use_transfers),
+    "completion": (lambda _: cache_folder() / "completion.json", use_completion),
+    "names": (name_file, use_names),
+}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def retype(path: Path) -> None:
+    """Replaces all values of a JSON table but text."""
+    text = path.read_text()
+    values = json.loads(text) if text.startswith("{") else {}
+    path.write_text(json.dumps({key: value if isinstance(value, str) else 3 for key, value in values.items()}))
+
+
+def in_place_of(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": cut,
+    "garbage": lambda path: path.write_bytes(b"\xff\x00\x9f \xff\n" * 999),
+    "types": retype,
+    "list": lambda path: path.write_bytes(b"[3]"),
+    "table": lambda path: path.write_bytes(b'{"a": 1}'),
+    "deep": lambda path: path.write_bytes(b"[" * 100_000),
+    "digits": lambda path: path.write_bytes(b"9" * 32),
+    "folder": in_place_of,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize(("find", "use"), USES.values(), ids=USES)
+def test_a_damaged_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    find: Callable[[ClusterFiles], Path],
+    use: Callable[[ClusterFiles], object],
+    damage: Callable[[Path], object],
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files = ClusterFiles(state_folder() / "aws" / "us-east-1" / "demo")
+    files.root.mkdir(parents=True)
+    use(files)
+    path = find(files)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    damage(path)
+    if (error := error_of(lambda: use(files))) is None:
+        assert error_of(lambda: use(files)) is None
+    else:
+        assert str(path) in error.message
+        assert str(path) in (error.hint or "")
+    if (error := error_of(files.forget)) is not None:  # as `down` does
+        assert path.is_dir()
+        assert str(path) in (error.hint or "")
+
+
+def error_of(act: Callable[[], object]) -> ClusterError | None:
+    try:
+        act()
+    except ClusterError as error:
+        return error
+    return None
