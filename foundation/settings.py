@@ -361,7 +361,7 @@ def _name_limits(notes: Sequence[Any]) -> str:
         for name in ("ge", "le", "gt")
     )
     if above is not None:
-        return f" above {above}"
+        return f" above {above}" + (f", at most {most}" if most is not None else "")
     if any(meta.min_length for meta in metas):
         return ", not empty"
     if least is None:

@@ -93,10 +93,14 @@ class SandboxConfig(Settings, frozen=True, kw_only=True):
     link_mbit: Annotated[
         float,
         finite,
-        Meta(ge=0, description="bandwidth of each host's link in Mbit/s, in each direction; 0: unlimited"),
+        Meta(
+            ge=0,
+            le=1_000_000,
+            description="bandwidth of each host's link in Mbit/s, in each direction; 0: unlimited",
+        ),
     ] = 0.0
     quotas: Annotated[
-        dict[Annotated[str, _check_quota_code], Annotated[int, Meta(ge=0)]],
+        dict[Annotated[str, _check_quota_code], Annotated[int, Meta(ge=0, le=1_000_000)]],
         Meta(description="vCPUs that may run, by the quota's code in AWS's Service Quotas"),
     ] = field(default_factory=dict)
     faults: Annotated[

@@ -32,7 +32,7 @@ class LeaseConfig(Settings, frozen=True, kw_only=True):
         Meta(description='how long the cluster may be idle: without jobs, logins and load: "1h", or "none"'),
     ] = "none"
     budget_usd: Annotated[
-        Literal["none"] | Annotated[float, Meta(gt=0), finite],
+        Literal["none"] | Annotated[float, Meta(gt=0, le=10_000_000), finite],
         Meta(description='what nodes, disks and addresses may cost, in US dollars: 200, or "none"'),
     ] = "none"
     then: Annotated[

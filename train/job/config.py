@@ -329,7 +329,7 @@ class DataConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = "auto"
     cache_gib: Annotated[
-        Literal["auto"] | Annotated[float, finite, Meta(gt=0)],
+        Literal["auto"] | Annotated[float, finite, Meta(gt=0, le=1_000_000)],
         Meta(description='for "stage": the most GiB to keep on a node; "auto": as many as fit on its disk'),
     ] = "auto"
     cache_dir: Annotated[
