@@ -7,20 +7,20 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
 from foundation.errors import AwsError
 from foundation.thread_pool import map_in_threads
 from provision.aws.clients import aws_errors, error_code
+from provision.aws.multipart_uploads import NOT_IN_XML, list_uploads
 from provision.model import ClusterState, Upload, count, profile_name
 from provision.plan import Context, Step
 from provision.resources.resource import Look, Resource, ResourceKind, Scope, Unseen, delete_each
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-    from mypy_boto3_s3.type_defs import MultipartUploadTypeDef
 
 KIND = "upload"
 IDLE_S = 15 * 60.0
@@ -155,9 +155,9 @@ class _Search:
 
     def look_in(self, folder: Folder) -> list[Upload]:
         """Returns the uploads of the owner and the nodes to a folder; empty without the bucket. Raises ClientError."""
-        pages = self.s3.get_paginator("list_multipart_uploads").paginate(Bucket=folder.bucket, Prefix=folder.prefix)
+        uploads = list_uploads(self.s3.list_multipart_uploads, bucket=folder.bucket, prefix=folder.prefix)
         try:
-            ours = [upload for page in pages for upload in page.get("Uploads", []) if self._is_ours(upload)]
+            ours = [upload for upload in uploads if self._is_ours(upload)]
         except ClientError as error:
             if error_code(error) != "NoSuchBucket":
                 raise
@@ -165,11 +165,14 @@ class _Search:
         described = map_in_threads(lambda one, _check: self._describe(folder.bucket, one), ours, threads=_AT_ONCE)
         return [upload for upload in described if upload is not None]
 
-    def _describe(self, bucket: str, upload: MultipartUploadTypeDef) -> Upload | None:
-        """Returns the upload with the time since its newest part; None if it has been completed or aborted."""
+    def _describe(self, bucket: str, upload: dict[str, Any]) -> Upload | None:
+        """Returns the upload with the time since its newest part; None if it has been completed or aborted.
+
+        The answer of ListParts contains the key: if XML cannot represent it, the upload's start counts.
+        """
         key, upload_id = upload["Key"], upload["UploadId"]
         newest = upload["Initiated"]
-        if self._idle_s(newest) >= IDLE_S:
+        if self._idle_s(newest) >= IDLE_S and not NOT_IN_XML.search(key):
             pages = self.s3.get_paginator("list_parts").paginate(Bucket=bucket, Key=key, UploadId=upload_id)
             try:
                 newest = max([newest, *(part["LastModified"] for page in pages for part in page.get("Parts", []))])
@@ -188,7 +191,7 @@ class _Search:
     def _idle_s(self, newest: datetime) -> float:
         return max((self.now - newest).total_seconds(), 0.0)
 
-    def _is_ours(self, upload: MultipartUploadTypeDef) -> bool:
+    def _is_ours(self, upload: dict[str, Any]) -> bool:
         """Returns whether the owner or a node started the upload; True if S3 does not report who did.
 
         S3 reports an ARN. For the root user, it reports the account's canonical id, which is also the upload's owner
@@ -209,8 +212,8 @@ class _Search:
         return match is not None and match.group("account", "role") == (self.owner.split(":")[4], self.node_role)
 
 
-def _initiator(upload: MultipartUploadTypeDef) -> str:
-    return upload.get("Initiator", {}).get("ID", "")
+def _initiator(upload: dict[str, Any]) -> str:
+    return str(upload.get("Initiator", {}).get("ID", ""))
 
 
 UPLOADS: ResourceKind[Uploads] = ResourceKind(kind=KIND, look=_look, find=_find, plan_down=_plan_down)

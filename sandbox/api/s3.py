@@ -6,7 +6,9 @@ https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListMultipartUploads.html
 import datetime as dt
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
+from urllib.parse import quote_plus
 
 from moto.core.common_types import TYPE_RESPONSE
 from moto.core.responses import ActionResult
@@ -58,20 +60,22 @@ class SandboxS3Response(S3Response):
             key=lambda upload: (upload.key_name, upload.id),
         )
         page = uploads[:most]
+        encode = partial(quote_plus, safe="/") if asked.get("encoding-type") == "url" else str
         truncated = len(uploads) > len(page)
         self.data["Action"] = "ListMultipartUploads"
         return self.serialized(
             ActionResult(
                 {
                     "Bucket": self.bucket_name,
-                    "Prefix": asked.get("prefix", ""),
-                    "KeyMarker": asked.get("key-marker", ""),
+                    "EncodingType": asked.get("encoding-type"),
+                    "Prefix": encode(asked.get("prefix", "")),
+                    "KeyMarker": encode(asked.get("key-marker", "")),
                     "UploadIdMarker": asked.get("upload-id-marker", ""),
-                    "NextKeyMarker": page[-1].key_name if truncated else None,
+                    "NextKeyMarker": encode(page[-1].key_name) if truncated else None,
                     "NextUploadIdMarker": page[-1].id if truncated else None,
                     "MaxUploads": most,
                     "IsTruncated": truncated,
-                    "Uploads": [_describe(upload, self.starts[upload.id]) for upload in page],
+                    "Uploads": [_describe(upload, encode(upload.key_name), self.starts[upload.id]) for upload in page],
                 }
             )
         )
@@ -87,10 +91,10 @@ def install_uploads() -> None:
     responses.S3Response = SandboxS3Response  # type: ignore[misc]
 
 
-def _describe(upload: FakeMultipart, start: UploadStart) -> dict[str, Any]:
+def _describe(upload: FakeMultipart, key: str, start: UploadStart) -> dict[str, Any]:
     name = start.initiator.rpartition("/")[2]
     return {
-        "Key": upload.key_name,
+        "Key": key,
         "UploadId": upload.id,
         "Initiator": {"ID": start.initiator, "DisplayName": name},
         "Owner": {"ID": upload.account_id, "DisplayName": name},

@@ -13,16 +13,18 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import msgspec
 
 from foundation.decode import decode
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, NotFoundError
 from foundation.file_lock import locked
 from foundation.progress import Event, Report
 from foundation.user_folders import state_folder
+from provision.aws.multipart_uploads import list_uploads
 from train.s3.connection import Connection
 from train.s3.plan import Download
 
@@ -31,6 +33,9 @@ CLOCKS_APART = timedelta(minutes=15)
 """S3 rejects requests from a machine whose clock differs more than this from its own."""
 NEW_S = 60.0
 """Another process may still be writing a file that is younger than this."""
+RETRY_AFTER = timedelta(days=1)
+GIVE_UP_AFTER = timedelta(days=7)
+_GAVE_UP = "this was the last try: aws s3api list-multipart-uploads --bucket {bucket} shows uploads, which S3 bills"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +62,19 @@ class KilledRun:
     def forget(self) -> None:
         """Deletes the run's file: nothing of the run is left."""
         self.path.unlink(missing_ok=True)
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether the clean-up was not tried yet, or long ago: the file's time is that of the next try."""
+        return self.path.stat().st_mtime <= now.timestamp()
+
+    def postpone(self, now: datetime) -> bool:
+        """Sets the time of the next try after a failed one. Returns False, and forgets the run, if it is too old."""
+        if now - self.run.began > GIVE_UP_AFTER:
+            self.forget()
+            return False
+        later = (now + RETRY_AFTER).timestamp()
+        os.utime(self.path, (later, later))
+        return True
 
 
 @contextmanager
@@ -127,17 +145,24 @@ def _folder() -> Path:
 
 
 def abort_unfinished(connection: Connection, report: Report) -> None:
-    """Aborts the multipart uploads of killed runs in this S3; warns if that fails."""
+    """Aborts the multipart uploads of killed runs in this S3.
+
+    Warns if that fails; then the puts of the next day try again, until the run is GIVE_UP_AFTER old.
+    """
+    now = datetime.now(UTC)
     with killed_runs(report) as found:
         for killed in found:
-            if not killed.run.keys or killed.run.endpoint != connection.endpoint:
+            if not killed.run.keys or killed.run.endpoint != connection.endpoint or not killed.is_due(now):
                 continue
             try:
                 _abort(connection, killed.run)
+            except NotFoundError:  # the bucket was deleted, and its uploads with it
+                killed.forget()
             except ClusterError as error:
-                where = f"s3://{killed.run.bucket}/"
-                what = f"cannot abort an interrupted upload: {error.message}"
-                report(Event(kind="warn", what=what, where=where))
+                bucket = killed.run.bucket
+                again = "the next try is tomorrow" if killed.postpone(now) else _GAVE_UP.format(bucket=bucket)
+                what = f"cannot abort an interrupted upload: {error.message}; {again}"
+                report(Event(kind="warn", what=what, where=f"s3://{bucket}/"))
             else:
                 killed.forget()
 
@@ -145,15 +170,10 @@ def abort_unfinished(connection: Connection, report: Report) -> None:
 def _abort(connection: Connection, run: Run) -> None:
     prefix = os.path.commonprefix(run.keys)  # noqa: RUF071 - a prefix of keys, not of paths
     keys = set(run.keys)
-    request = {"Bucket": run.bucket, "Prefix": prefix}
-    while True:
-        page = connection.call("list_multipart_uploads", **request)
-        for upload in page.get("Uploads", ()):
-            if upload["Key"] in keys and upload["Initiated"] >= run.began - CLOCKS_APART:
-                connection.abort_upload(run.bucket, upload["Key"], upload["UploadId"])
-        if not page.get("IsTruncated"):
-            return
-        request |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+    list_page = partial(connection.call, "list_multipart_uploads")
+    for upload in list_uploads(list_page, bucket=run.bucket, prefix=prefix):
+        if upload["Key"] in keys and upload["Initiated"] >= run.began - CLOCKS_APART:
+            connection.abort_upload(run.bucket, upload["Key"], upload["UploadId"])
 
 
 def remove_unfinished(planned: Sequence[Download]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from folders import read_files, write_files
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.progress import Event, silent
-from http_server import judging_proxy
+from http_server import Refusal, judging_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.compare import verify
@@ -236,15 +236,41 @@ def test_only_uploads_of_killed_runs_are_aborted(server: S3Server, local: Path) 
     assert ours not in server.upload_ids(BUCKET)
 
 
-def test_an_upload_that_cannot_be_aborted_is_a_warning(server: S3Server, local: Path) -> None:
-    leave_killed(Run(endpoint=server.url, bucket="gone", keys=("x",)))
-    for _ in range(2):
-        events: list[Event] = []
-        s3.put([str(local)], f"s3://{BUCKET}/in/", region=REGION, report=events.append)
-        assert any("cannot abort an interrupted upload: bucket gone does not exist" in event.what for event in events)
+@pytest.fixture
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.mark.usefixtures("_own_state")
+@pytest.mark.parametrize(
+    ("age_days", "left", "said"), [(0, 1, "the next try is tomorrow"), (8, 0, "this was the last try")]
+)
+def test_a_failing_clean_up_is_tried_daily_for_a_week(
+    server: S3Server, local: Path, age_days: int, left: int, said: str
+) -> None:
+    began = datetime.now(UTC) - timedelta(days=age_days)
+    events: list[Event] = []
+    denied = Refusal(status=403, code="AccessDenied", message="Access Denied")
+    with judging_proxy(server.url, lambda asked: denied if "uploads" in asked.query else None) as proxy:
+        leave_killed(Run(began=began, endpoint=proxy.url, bucket=BUCKET, keys=("x",)))
+        for _ in range(3):
+            s3.put([str(local)], f"s3://{BUCKET}/in/", region=REGION, report=events.append)
+    assert len(proxy.refused()) == len(events) == 1
+    assert "cannot abort an interrupted upload" in events[0].what
+    assert said in events[0].what
     with killed_runs() as found:
+        assert len(found) == left
         for killed in found:
-            killed.forget()
+            tomorrow = datetime.now(UTC) + timedelta(days=1)
+            assert (killed.is_due(datetime.now(UTC)), killed.is_due(tomorrow)) == (False, True)
+
+
+@pytest.mark.usefixtures("_own_state")
+def test_uploads_to_a_deleted_bucket_are_forgotten(server: S3Server, local: Path) -> None:
+    leave_killed(Run(endpoint=server.url, bucket="gone", keys=("x",)))
+    put(local, f"s3://{BUCKET}/in/")
+    with killed_runs() as found:
+        assert not found
 
 
 def test_a_broken_journal_is_reported(
