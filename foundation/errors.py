@@ -19,6 +19,8 @@
 The command line prints them in one place (cluster/main.py) and exits with their exit code.
 """
 
+from collections.abc import Sequence
+
 from mxnet_cluster.errors import ClusterError, NotFoundError
 
 __all__ = [
@@ -36,7 +38,16 @@ __all__ = [
     "SandboxError",
     "StalePlanError",
     "UsageError",
+    "list_lines",
 ]
+
+_LISTED = 20
+
+
+def list_lines(lines: Sequence[str]) -> str:
+    """The first lines of a message's list, each on an indented line of its own, and how many more there are. Pure."""
+    more = (f"and {len(lines) - _LISTED} more",) if len(lines) > _LISTED else ()
+    return "".join(f"\n  {line}" for line in (*lines[:_LISTED], *more))
 
 
 class UsageError(ClusterError):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from train.data.encode import Picture
-from train.s3.sources import walk_files
+from train.s3.sources import refuse_unreadable, walk_files
 
 EXTENSIONS = (".jpeg", ".jpg", ".png")
 SEED = 100
@@ -35,7 +35,7 @@ def list_folder(root: Path, *, extensions: Collection[str] = EXTENSIONS) -> Imag
     """
     images: list[Picture] = []
     labels: dict[str, int] = {}
-    for file, path in walk_files(root):
+    for file, path in walk_files(root, onerror=refuse_unreadable):
         if file.suffix.lower() not in extensions or not file.is_file():
             continue
         if not {"\t", "\n", "\r"}.isdisjoint(path):

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from foundation.decode import decode
-from foundation.errors import ClusterError, NotFoundError, UsageError
+from foundation.errors import ClusterError, NotFoundError, UsageError, list_lines
 from foundation.thread_pool import Check, map_in_threads
 from train.s3.client import S3Object
 from train.s3.connection import Connection
@@ -53,9 +53,9 @@ def verify(url: str, local: str | None, *, region: str, exclude: Sequence[str] =
     """Compares an object or folder in S3 with a local file or folder or, if `local` is None, with the manifest.
 
     Reads an object only if S3 keeps no digest of it that this machine can calculate. Raises UsageError, NotFoundError
-    if one side does not exist at all, AwsError, OSError.
+    if one side does not exist at all, ClusterError for a local file that cannot be read, AwsError, OSError.
     """
-    where = parse_url(url)
+    where = parse_url(url, exact=local is not None)
     connection = Connection(region=region)
     listing = Listing(connection)
     is_excluded = compile_excludes(exclude)
@@ -69,6 +69,10 @@ def verify(url: str, local: str | None, *, region: str, exclude: Sequence[str] =
             partial(_same_etag, {i.name: i.etag for i in wanted}, {i.name: i.etag for i in there}),
         )
     files = {file.name: file for file in find_files([local]) if not is_excluded(file.name)}
+    unreadable = [f"{file.path}: {file.problem}" for file in files.values() if file.problem]
+    if unreadable:
+        what = f"files that cannot be compared:{list_lines(unreadable)}"
+        raise ClusterError(what, hint="--exclude PATTERN skips them")
     objects = {item.name: item for item in _find(listing, where) if not is_excluded(item.name)}
     if len(files) == len(objects) == 1 and next(iter(files.values())).alone and next(iter(objects.values())).alone:
         # One file and one object, each named by the user, may have different names.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 5
 CONNECTIONS = 8
 # Keys that obstore does not change when it parses them as paths.
-_PLAIN_KEY = re.compile(r"(?!.*//)(?!.*(?:^|/)\.{1,2}(?:/|$))[\w !'()+,./:;=@&$-]*[\w]", re.ASCII)
+_PLAIN_KEY = re.compile(r"(?!/|.*//)(?!.*(?:^|/)\.{1,2}(?:/|$))[\w !'()+,./:;=@&$-]*[\w]", re.ASCII)
 _BLOCK_BYTES = 2**18
 _TIMEOUT_S = 300
 

@@ -1,10 +1,13 @@
 """Lists and deletes objects in S3: `cluster data ls`, `du` and `rm`."""
 
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from foundation.errors import ClusterError, NotFoundError, UsageError
+from foundation.errors import ClusterError, NotFoundError, UsageError, list_lines
+from foundation.progress import Event, Report, silent
+from provision.aws.multipart_uploads import NOT_IN_XML
 from train.s3.client import S3Client, S3Object, open_s3
 from train.s3.connection import Connection
 from train.s3.sources import Listing, find_matches, find_objects
@@ -32,7 +35,7 @@ def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry,
     a folder. A glob lists its matches; with a trailing slash, the contents of the folders that match. If an object or
     folder has the glob as its name, lists only that. Raises UsageError, NotFoundError if nothing is found, AwsError.
     """
-    where = parse_url(url) if url else None
+    where = parse_url(url, exact=True) if url else None
 
     async def run(client: S3Client) -> tuple[Entry, ...]:
         if where is None:
@@ -53,7 +56,7 @@ def du(url: str, *, region: str) -> tuple[Usage, ...]:
 
     Raises UsageError, NotFoundError if nothing is found, AwsError.
     """
-    where = parse_url(url)
+    where = parse_url(url, exact=True)
     listing = Listing(Connection(region=region))
     found = find_objects(listing, [where]) if where.key else listing.list_objects(where)
     sizes = [(item.url, item.size_bytes) for item in found]
@@ -70,7 +73,7 @@ def du(url: str, *, region: str) -> tuple[Usage, ...]:
 
 def find_whole_buckets(urls: Sequence[str], *, recursive: bool) -> tuple[str, ...]:
     """The buckets that `rm` would delete as a whole. Raises UsageError for a bad URL, or a bucket if not recursive."""
-    targets = [parse_url(url) for url in urls]
+    targets = [parse_url(url, exact=True) for url in urls]
     buckets = tuple(dict.fromkeys(target.bucket for target in targets if not target.key))
     if buckets and not recursive:
         raise UsageError(
@@ -79,13 +82,14 @@ def find_whole_buckets(urls: Sequence[str], *, recursive: bool) -> tuple[str, ..
     return buckets
 
 
-def rm(urls: Sequence[str], *, region: str, recursive: bool = False) -> int:
+def rm(urls: Sequence[str], *, region: str, recursive: bool = False, report: Report = silent) -> int:
     """Deletes objects and, with `recursive`, folders and buckets with their contents; returns the number of objects.
 
+    Warns if a bucket keeps the versions of what was deleted.
     Raises UsageError for a folder or bucket without `recursive`, NotFoundError if nothing is found, AwsError, and
     ClusterError that names each object that could not be deleted.
     """
-    targets = [parse_url(url) for url in urls]
+    targets = [parse_url(url, exact=True) for url in urls]
     buckets = find_whole_buckets(urls, recursive=recursive)
 
     listing = Listing(Connection(region=region), exact=True)
@@ -93,7 +97,7 @@ def rm(urls: Sequence[str], *, region: str, recursive: bool = False) -> int:
 
     async def run(client: S3Client) -> int:
         for bucket, names in keys.items():
-            await _delete(client, bucket, names)
+            await _delete(client, bucket, names, report)
         for bucket in buckets:
             await client.call("delete_bucket", Bucket=bucket)
         return sum(len(names) for names in keys.values())
@@ -101,15 +105,18 @@ def rm(urls: Sequence[str], *, region: str, recursive: bool = False) -> int:
     return _run(run, region)
 
 
-def delete_objects(urls: Sequence[S3Url], *, region: str) -> None:
-    """Deletes these objects. Raises AwsError, and ClusterError that names each object that could not be deleted."""
+def delete_objects(urls: Sequence[S3Url], *, region: str, report: Report) -> None:
+    """Deletes these objects; warns as rm does.
+
+    Raises AwsError, and ClusterError that names each object that could not be deleted.
+    """
     keys: dict[str, list[str]] = {}
     for url in urls:
         keys.setdefault(url.bucket, []).append(url.key)
 
     async def run(client: S3Client) -> None:
         for bucket, names in keys.items():
-            await _delete(client, bucket, names)
+            await _delete(client, bucket, names, report)
 
     if keys:
         _run(run, region)
@@ -174,11 +181,22 @@ def _keys_to_delete(listing: Listing, targets: Sequence[S3Url], *, recursive: bo
     return {bucket: tuple(names) for bucket, names in keys.items()}
 
 
-async def _delete(client: S3Client, bucket: str, keys: Sequence[str]) -> None:
+async def _delete(client: S3Client, bucket: str, keys: Sequence[str], report: Report) -> None:
     failed: list[str] = []
-    for begin in range(0, len(keys), _DELETE_AT_ONCE):
-        objects = [{"Key": key} for key in keys[begin : begin + _DELETE_AT_ONCE]]
-        response = await client.call("delete_objects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
+    keeps_versions = False
+    in_xml = [key for key in keys if not NOT_IN_XML.search(key)]
+    for begin in range(0, len(in_xml), _DELETE_AT_ONCE):
+        objects = [{"Key": key} for key in in_xml[begin : begin + _DELETE_AT_ONCE]]
+        response = await client.call("delete_objects", Bucket=bucket, Delete={"Objects": objects})
         failed += [f"s3://{bucket}/{error['Key']}: {error['Message']}" for error in response.get("Errors", ())]
+        keeps_versions |= any(item.get("DeleteMarker") for item in response.get("Deleted", ()))
+    for key in keys:
+        if NOT_IN_XML.search(key):
+            response = await client.call("delete_object", Bucket=bucket, Key=key)
+            keeps_versions |= bool(response.get("DeleteMarker"))
+    if keeps_versions:
+        command = shlex.join(["aws", "s3api", "list-object-versions", "--bucket", bucket])
+        what = f"the bucket has versioning: it keeps what was deleted, and S3 bills it; {command} shows it"
+        report(Event(kind="warn", what=what, where=f"s3://{bucket}/"))
     if failed:
-        raise ClusterError(f"{len(failed)} of {len(keys)} objects were not deleted:\n  " + "\n  ".join(failed))
+        raise ClusterError(f"{len(failed)} of {len(keys)} objects were not deleted:{list_lines(failed)}")

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from foundation.errors import NotFoundError, UsageError
+from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.progress import Event, Report
 from train.s3 import transfer
 from train.s3.compare import manifest_url, write_manifest
@@ -71,7 +71,8 @@ def put(
     create_bucket: create a missing bucket, private; see prepare_bucket. manifest: write the folder's manifest at the
     end. delete: delete objects at the destination that are not at the sources. exclude: patterns of names. Raises
     UsageError for impossible names, NotFoundError for a source or bucket that does not exist, AwsError if S3 refuses,
-    and, after the others are copied, ClusterError that names each file that failed.
+    and, after the others are copied, ClusterError that names each file that failed or cannot be copied; then it deletes
+    nothing and writes no manifest.
     """
     target = parse_url(destination)
     if manifest:
@@ -80,7 +81,9 @@ def put(
         _refuse_partial_delete((source, Path(source).is_dir()) for source in sources)
     is_excluded = compile_excludes(exclude)
     files = find_files(sources)
-    planned = plan_put([file for file in files if not is_excluded(file.name)], target)
+    planned, refused = plan_put([file for file in files if not is_excluded(file.name)], target)
+    if refused and not planned:
+        raise _explain_refused(refused, planned)
     folder = target.as_folder()
     connection = Connection(region=region)
     listing = Listing(connection, exact=delete)
@@ -89,8 +92,8 @@ def put(
     if found.bucket == "missing" and not create_bucket:
         _refuse_missing_bucket(target.bucket)
     to_copy, unchanged = choose_uploads(connection, planned, found.objects)
-    surplus = find_surplus_objects(folder, found.objects, kept, is_excluded) if delete else ()
-    plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus)
+    surplus = find_surplus_objects(folder, found.objects, kept, is_excluded) if delete and not refused else ()
+    plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus, refused=refused)
     if not decide(plan):
         return Done(plan=plan, carried_out=False)
     if create_bucket:
@@ -99,8 +102,10 @@ def put(
     keys = tuple(upload.destination.key for upload in to_copy if is_in_parts(upload))
     run = Run(endpoint=connection.endpoint, bucket=target.bucket, keys=keys)
     with noted(run) if keys else nullcontext():
-        transfer.apply(connection, to_copy, watch(to_copy))
-    delete_objects(surplus, region=region)
+        transfer.apply(connection, to_copy, watch(to_copy), refused=refused)
+    if refused:
+        raise _explain_refused(refused, planned)
+    delete_objects(surplus, region=region, report=report)
     if manifest:
         where = write_manifest(connection, folder, listing.list_objects(folder))
         report(Event(kind="done", what="wrote the manifest", where=str(where)))
@@ -122,7 +127,7 @@ def get(
     Never writes or deletes outside of the destination, whatever an object's key is, nor through a symbolic link below
     it. Raises as `put` does.
     """
-    urls = [parse_url(source) for source in sources]
+    urls = [parse_url(source, exact=True) for source in sources]
     is_excluded = compile_excludes(exclude)
     folder = Path(destination)
     connection = Connection(region=region)
@@ -131,13 +136,15 @@ def get(
         named = {item.url for item in found if item.url in urls}
         _refuse_partial_delete((str(url), url not in named) for url in urls)
     wanted = [item for item in found if not is_excluded(item.name)]
-    planned = plan_get(wanted, destination, folder_exists=folder.is_dir())
+    planned, refused = plan_get(wanted, destination, folder_exists=folder.is_dir())
+    if refused and not planned:
+        raise _explain_refused(refused, planned)
     if any(download.destination == folder for download in planned):
         folder = folder.parent  # the destination is a file name
     refuse_links(folder, (download.destination for download in planned))
     to_copy, unchanged = choose_downloads(connection, planned)
-    surplus = find_surplus_files(folder, planned, is_excluded) if delete else ()
-    plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus)
+    surplus = find_surplus_files(folder, planned, is_excluded) if delete and not refused else ()
+    plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus, refused=refused)
     if not decide(plan):
         return Done(plan=plan, carried_out=False)
     if not to_copy and not folder.is_dir():
@@ -147,12 +154,19 @@ def get(
     folders = {local.find_real_folder(download.destination.parent) for download in to_copy}
     run = Run(folders=tuple(sorted(map(str, folders))))
     with noted(run):
-        files = PartialFiles(local, run.token)
-        unverified = transfer.apply(connection, to_copy, watch(to_copy), files=files)
+        files = PartialFiles(local, run.token, (download.destination for download in unchanged))
+        unverified = transfer.apply(connection, to_copy, watch(to_copy), files=files, refused=refused)
+    if refused:
+        raise _explain_refused(refused, planned)
     for path in surplus:
         local.remove(path)
     local.close()  # not after an interrupt, when a thread may still use it
     return Done(plan=plan, carried_out=True, unverified=unverified)
+
+
+def _explain_refused(refused: Sequence[str], planned: Sequence[Upload | Download]) -> ClusterError:
+    hint = "rename them, or leave them out with --exclude PATTERN"
+    return transfer.explain_failures(refused, of=len(planned) + len(refused), hint=hint)
 
 
 def _refuse_partial_delete(sources: Iterable[tuple[str, bool]]) -> None:

@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import stat
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -140,11 +141,19 @@ def find_surplus_files(
 class PartialFiles:
     """Creates the temporary files of a run. Thread-safe."""
 
-    def __init__(self, folder: LocalFolder, token: str) -> None:
+    def __init__(self, folder: LocalFolder, token: str, unchanged: Iterable[Path] = ()) -> None:
+        """unchanged: files that other objects of the run have already become."""
         self.folder = folder
         self.mode = 0o666 & ~_find_umask()
         self._token = token
         self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._finished: dict[tuple[int, int], str] = {}
+        for path in unchanged:
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                status = path.stat()
+                if status.st_nlink == 1:  # the names of a hard link are two names
+                    self._finished[status.st_dev, status.st_ino] = path.name
 
     def open(self, download: Download) -> "PartialFile":
         """Creates the download's temporary file, and its folder. Raises ClusterError, OSError."""
@@ -158,6 +167,19 @@ class PartialFiles:
             os.close(parent)
             raise
 
+    def rename(self, name: str, destination: str, parent: int) -> None:
+        """Gives a temporary file its name in the same folder.
+
+        Raises ClusterError if that would replace another object's file, as where A and a are the same name.
+        """
+        with self._lock:
+            mine, there = os.stat(name, dir_fd=parent), _find(destination, parent)
+            other = there and self._finished.get((there.st_dev, there.st_ino))
+            if other:
+                raise ClusterError(f"this file system does not tell the names {destination} and {other} apart")
+            os.rename(name, destination, src_dir_fd=parent, dst_dir_fd=parent)
+            self._finished[mine.st_dev, mine.st_ino] = destination
+
 
 class PartialFile:
     """The temporary file of a download."""
@@ -165,7 +187,7 @@ class PartialFile:
     def __init__(self, files: PartialFiles, download: Download, name: str, parent: int, descriptor: int) -> None:
         """parent: a descriptor of its folder."""
         self.descriptor = descriptor
-        self._mode = files.mode
+        self._files = files
         self._destination = download.destination.name
         self._name = name
         self._parent = parent
@@ -178,12 +200,15 @@ class PartialFile:
             view, begin = view[written:], begin + written
 
     def publish(self) -> None:
-        """Gives the complete file its name. Raises ClusterError if another process replaced it, OSError."""
+        """Gives the complete file its name.
+
+        Raises ClusterError if another process replaced it, or another object of the run has this name, OSError.
+        """
         mine, found = os.fstat(self.descriptor), _find(self._name, self._parent)
         if found is None or (found.st_dev, found.st_ino) != (mine.st_dev, mine.st_ino):
             raise ClusterError("another process moved or replaced its temporary file")
-        os.fchmod(self.descriptor, self._mode)
-        os.rename(self._name, self._destination, src_dir_fd=self._parent, dst_dir_fd=self._parent)
+        os.fchmod(self.descriptor, self._files.mode)
+        self._files.rename(self._name, self._destination, self._parent)
         self._close()
 
     def remove(self) -> None:

@@ -17,22 +17,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from foundation.errors import ClusterError, UsageError
+from foundation.errors import UsageError
 from train.s3.client import S3Object
-from train.s3.url import MAX_KEY_BYTES, S3Url, is_marker, is_safe_path
+from train.s3.url import S3Url, explain_key, explain_path, is_marker
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundFile:
     """A local file at a source. name: the part of its path that is kept below the destination, with slashes.
 
-    alone: it is the only source, so the destination may be its new name.
+    alone: it is the only source, so the destination may be its new name. problem: why it cannot be read; empty if it
+    can.
     """
 
     path: Path
     name: str
     size_bytes: int
     alone: bool
+    problem: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,69 +69,64 @@ class Download:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a put or get is about to do. deletions: files or objects in the destination that are not at the sources."""
+    """What a put or get is about to do.
+
+    deletions: files or objects in the destination that are not at the sources; none if a source cannot be copied.
+    refused: the sources that cannot be copied, each with the reason.
+    """
 
     transfers: tuple[Upload | Download, ...]
     unchanged: tuple[Upload | Download, ...]
     deletions: tuple[S3Url | Path, ...]
+    refused: tuple[str, ...] = ()
 
 
-def plan_put(found: Sequence[FoundFile], destination: S3Url) -> tuple[Upload, ...]:
-    """The uploads for these files.
+def plan_put(found: Sequence[FoundFile], destination: S3Url) -> tuple[tuple[Upload, ...], tuple[str, ...]]:
+    """The uploads for these files, and the files that cannot be copied, each with the reason.
 
-    Raises UsageError if two files would become the same object, ClusterError if a file's name cannot be a key.
+    Raises UsageError if two files would become the same object.
     """
-    folder = destination.key
-    if folder and not folder.endswith("/"):
-        if len(found) == 1 and found[0].alone:
-            file = found[0]
-            return (Upload(source=file.path, destination=destination, size_bytes=file.size_bytes),)
-        folder += "/"
-    uploads = []
+    is_file_name = bool(destination.key) and not destination.key.endswith("/") and len(found) == 1 and found[0].alone
+    uploads, refused = [], []
     for file in found:
-        key = folder + file.name
-        _check_key(key, file.path)
+        key = destination.key if is_file_name else destination.as_folder().key + file.name
+        problem = file.problem or explain_key(key)
+        if problem:
+            refused.append(f"{file.path}: {problem}")
+            continue
         url = S3Url(bucket=destination.bucket, key=key)
         uploads.append(Upload(source=file.path, destination=url, size_bytes=file.size_bytes))
     _refuse_collisions((str(upload.source), str(upload.destination)) for upload in uploads)
-    return tuple(dict.fromkeys(uploads))
+    return tuple(dict.fromkeys(uploads)), tuple(dict.fromkeys(refused))
 
 
-def plan_get(found: Sequence[FoundObject], destination: str, *, folder_exists: bool) -> tuple[Download, ...]:
-    """The downloads of these objects. folder_exists: the destination is an existing folder.
+def plan_get(
+    found: Sequence[FoundObject], destination: str, *, folder_exists: bool
+) -> tuple[tuple[Download, ...], tuple[str, ...]]:
+    """The downloads of these objects, and the objects that cannot be copied, each with the reason.
 
-    Raises ClusterError for an object whose name would lead out of the destination, and UsageError if two would become
-    the same file, or a name both a file and a folder.
+    An object cannot be copied if its name would lead out of the destination, or contains a folder that is the name of
+    another file. folder_exists: the destination is an existing folder. Raises UsageError if two objects would become
+    the same file.
     """
-    unsafe = [str(item.url) for item in found if not is_safe_path(item.name)]
-    if unsafe:
-        raise ClusterError(
-            "these names cannot be files below the destination, nothing was written:\n  " + "\n  ".join(unsafe),
-            hint="get the others with a glob, or rename these",
-        )
     if len(found) == 1 and found[0].alone and not destination.endswith("/") and not folder_exists:
-        return (_download(found[0], Path(destination)),)
-    downloads = tuple(dict.fromkeys(_download(item, Path(destination, item.name)) for item in found))
+        return (_download(found[0], Path(destination)),), ()
+    refused = [f"{item.url}: {problem}" for item in found if (problem := explain_path(item.name))]
+    named = [_download(item, Path(destination, item.name)) for item in found if not explain_path(item.name)]
+    files = {item.destination for item in named}
+    downloads = []
+    for item in dict.fromkeys(named):
+        file = next((parent for parent in item.destination.parents if parent in files), None)
+        if file is None:
+            downloads.append(item)
+        else:
+            refused.append(f"{item.source}: {file} is the name of another file to write")
     _refuse_collisions((str(item.source), str(item.destination)) for item in downloads)
-    files = {item.destination for item in downloads}
-    for item in downloads:
-        for parent in item.destination.parents:
-            if parent in files:
-                raise UsageError(f"{item.source} needs a folder {parent}, which is also the name of a file to write")
-    return downloads
+    return tuple(downloads), tuple(refused)
 
 
 def _download(item: FoundObject, destination: Path) -> Download:
     return Download(source=item.url, destination=destination, size_bytes=item.size_bytes, etag=item.etag)
-
-
-def _check_key(key: str, path: Path) -> None:
-    try:
-        length = len(key.encode())
-    except UnicodeEncodeError:
-        raise ClusterError(f"{path!s:.200}: the name is not UTF-8, which S3 needs") from None
-    if length > MAX_KEY_BYTES:
-        raise ClusterError(f"{path}: its key would have {length} bytes, S3 allows {MAX_KEY_BYTES}")
 
 
 def _refuse_collisions(pairs: Iterable[tuple[str, str]]) -> None:

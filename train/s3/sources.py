@@ -4,7 +4,7 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from train.s3.url import S3Url, compile_glob, has_glob, is_marker, literal_prefi
 def find_files(sources: Sequence[str]) -> tuple[FoundFile, ...]:
     """Every file at the sources, following links, in the sources' order and sorted within each.
 
-    Raises NotFoundError for a source that does not exist, a glob without a match or a folder without files,
-    ClusterError for a file that is not a regular file or cannot be read.
+    `problem` says why a file cannot be read, such as a link to nothing or a FIFO. Raises NotFoundError for a source
+    that does not exist, a glob without a match or a folder without files, ClusterError for a file named like a folder.
     """
     found: list[FoundFile] = []
     for source in sources:
@@ -50,26 +50,40 @@ def _find_local(source: str, *, keep_name: bool, alone: bool) -> list[FoundFile]
     if not path.is_dir():
         if source.endswith("/") and path.exists():
             raise ClusterError(f"{source}: not a folder, but its name ends with a slash")
+        if not os.path.lexists(source):
+            raise NotFoundError(f"{path}: no such file")
         return [_found_file(path, path.name, alone=alone)]
     # resolve(), because "." and ".." have no name.
     prefix = path.resolve().name + "/" if keep_name else ""
-    files = [_found_file(file, prefix + name, alone=False) for file, name in walk_files(path)]
+    files: list[FoundFile] = []
+
+    def note(error: OSError) -> None:
+        folder = Path(error.filename)
+        name = prefix + folder.relative_to(path).as_posix()
+        files.append(FoundFile(path=folder, name=name, size_bytes=0, alone=False, problem=_explain_unreadable(error)))
+
+    files += [_found_file(file, prefix + name, alone=False) for file, name in walk_files(path, onerror=note)]
     if not files and not keep_name:
         raise NotFoundError(f"{source}: the folder has no files")
     return files
 
 
-def walk_files(folder: Path) -> Iterator[tuple[Path, str]]:
+def refuse_unreadable(error: OSError) -> None:
+    """Raises ClusterError that names the folder that cannot be read."""
+    raise ClusterError(f"{error.filename}: {_explain_unreadable(error)}") from error
+
+
+def _explain_unreadable(error: OSError) -> str:
+    return f"cannot be read: {error.strerror}"
+
+
+def walk_files(folder: Path, *, onerror: Callable[[OSError], None]) -> Iterator[tuple[Path, str]]:
     """Every file below the folder and its name from there, sorted; follows links to folders, but not in circles.
 
-    Raises ClusterError for a folder that cannot be read.
+    onerror: called for a folder that cannot be read, with the error.
     """
-
-    def refuse(error: OSError) -> None:
-        raise ClusterError(f"{error.filename}: cannot be read: {error.strerror}") from error
-
     seen = set()
-    for root, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
+    for root, folders, names in os.walk(folder, followlinks=True, onerror=onerror):
         real = os.path.realpath(root)
         if real in seen:
             folders.clear()
@@ -83,16 +97,17 @@ def walk_files(folder: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _found_file(path: Path, name: str, *, alone: bool) -> FoundFile:
+    size_bytes = 0
     try:
         status = path.stat()
-    except FileNotFoundError:
-        what = "a link to nothing" if path.is_symlink() else "no such file"
-        raise NotFoundError(f"{path}: {what}") from None
+    except FileNotFoundError as error:
+        problem = "a link to nothing" if path.is_symlink() else _explain_unreadable(error)
     except OSError as error:
-        raise ClusterError(f"{path}: cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise ClusterError(f"{path}: not a regular file")
-    return FoundFile(path=path, name=name, size_bytes=status.st_size, alone=alone)
+        problem = _explain_unreadable(error)
+    else:
+        problem = "" if stat.S_ISREG(status.st_mode) else "not a regular file"
+        size_bytes = status.st_size
+    return FoundFile(path=path, name=name, size_bytes=size_bytes, alone=alone, problem=problem)
 
 
 class Listing:

@@ -17,7 +17,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError
 
-from foundation.errors import AwsError, ClusterError, NotFoundError
+from foundation.errors import AwsError, ClusterError, NotFoundError, list_lines
 from foundation.thread_pool import Check, map_in_threads
 from train.s3.client import DamagedBodyError, explain
 from train.s3.connection import Connection, UnsureError
@@ -89,24 +89,28 @@ def apply(
     progress: Progress,
     *,
     files: PartialFiles | None = None,
+    refused: Sequence[str] = (),
 ) -> Sequence[Download]:
     """Carries out all transfers, even after one has failed.
 
     files: creates the temporary files of downloads. Returns the downloads for which S3 keeps no checksum to compare
     with: only their lengths were verified. When all are done, raises ClusterError that names each file that failed, and
-    why.
+    why; also those that were `refused` before.
     """
     job = _Job(connection, progress, files)
     for tier in TIERS:
         of_tier = [transfer for transfer in transfers if find_tier(transfer.size_bytes) is tier]
         map_in_threads(partial(job.transfer, tier), of_tier, threads=tier.files_at_once)
     if job.failed:
-        listed = "\n  ".join(sorted(job.failed))
-        raise ClusterError(
-            f"{len(job.failed)} of {len(transfers)} files failed, the others are done:\n  {listed}",
-            hint="run the command again",
-        )
+        failed = [*sorted(job.failed), *refused]
+        raise explain_failures(failed, of=len(transfers) + len(refused), hint="run the command again")
     return job.unverified
+
+
+def explain_failures(failed: Sequence[str], *, of: int, hint: str) -> ClusterError:
+    """The error after a copy of which some files failed."""
+    others = ", the others are done" if len(failed) < of else ""
+    return ClusterError(f"{len(failed)} of {of} files failed{others}:{list_lines(failed)}", hint=hint)
 
 
 class _Job:

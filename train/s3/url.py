@@ -1,11 +1,11 @@
-"""Names in S3: s3://bucket/key, globs over keys, and which keys may become local paths."""
+"""Names in S3: s3://bucket/key, globs over keys, which keys may be created, and which may become local paths."""
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from foundation.errors import UsageError
+from provision.aws.multipart_uploads import NOT_IN_XML
 
 SCHEME = "s3://"
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
@@ -78,11 +78,11 @@ def _is_bucket(name: str) -> bool:
     return _BUCKET.fullmatch(name) is not None and ".." not in name
 
 
-def parse_url(text: str) -> S3Url:
+def parse_url(text: str, *, exact: bool = False) -> S3Url:
     """The bucket and key of an s3:// URL.
 
-    Raises UsageError if it is not one, the bucket's name is not allowed, or a part of the key is empty, "." or "..":
-    S3 treats those as plain names, other tools as paths.
+    exact: accept any key that an object may have. Raises UsageError if it is not a URL, the bucket's name is not
+    allowed, or no object may have the key; without `exact` also for the keys that explain_key explains.
     """
     if not is_s3(text):
         raise UsageError(f"{text}: not an S3 URL", hint="write it as s3://BUCKET/FOLDER/")
@@ -92,12 +92,31 @@ def parse_url(text: str) -> S3Url:
             f"{text}: {BUCKET_NAMES.format(bucket=bucket)}",
             hint="write it as s3://BUCKET/FOLDER/",
         )
-    parts = key.removesuffix("/").split("/") if key else []
-    if not {"", ".", ".."}.isdisjoint(parts):
-        raise UsageError(f'{text}: a part of the key is empty, "." or ".."')
-    if len(key.encode()) > MAX_KEY_BYTES:
-        raise UsageError(f"{text}: the key is longer than S3's {MAX_KEY_BYTES} bytes")
+    problem = key and (_explain_bytes(key) if exact else explain_key(key))
+    if problem:
+        raise UsageError(f"{text}: {problem}")
     return S3Url(bucket=bucket, key=key)
+
+
+def explain_key(key: str) -> str:
+    """Why this program creates no object of this name; empty if it may. Pure.
+
+    S3 treats empty parts, "." and ".." as plain names, and other tools as paths. Control characters break the answers
+    of S3 that contain them.
+    """
+    if not {"", ".", ".."}.isdisjoint(key.removesuffix("/").split("/")):
+        return 'a part of the key is empty, "." or ".."'
+    if NOT_IN_XML.search(key):
+        return "the name has a control character, which S3's answers cannot contain"
+    return _explain_bytes(key)
+
+
+def _explain_bytes(key: str) -> str:
+    try:
+        length = len(key.encode())
+    except UnicodeEncodeError:
+        return "the name is not UTF-8, which S3 needs"
+    return f"the key has {length} bytes, S3 allows {MAX_KEY_BYTES}" if length > MAX_KEY_BYTES else ""
 
 
 def is_marker(key: str, size_bytes: int) -> bool:
@@ -161,10 +180,13 @@ def compile_excludes(patterns: Sequence[str]) -> Callable[[str], bool]:
     return is_excluded
 
 
-def is_safe_path(relative: str) -> bool:
-    """Whether a relative name from S3 stays inside the folder that it is written to."""
-    parts = relative.split("/")
-    return {"", ".", ".."}.isdisjoint(parts) and "\0" not in relative and not PurePosixPath(relative).is_absolute()
+def explain_path(relative: str) -> str:
+    """Why a relative name from S3 cannot be a file inside the folder that it is written to; empty if it can. Pure."""
+    if relative.endswith("/") or not relative:
+        return "a file's name cannot end with a slash"
+    if not {"", ".", ".."}.isdisjoint(relative.split("/")):
+        return 'a part of the name is empty, "." or "..": get it alone, with a file name as DST'
+    return "the name has a NUL character" if "\0" in relative else ""
 
 
 def _escape_members(members: str) -> str:

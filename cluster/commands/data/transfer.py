@@ -94,6 +94,8 @@ def put(
         )
     if done.carried_out:
         app.say(f"put {describe_transfers(done, began)} to {destination}{describe_others(done)}")
+    elif done.plan.refused:
+        raise click.exceptions.Exit(1)
 
 
 @click.command("get")
@@ -138,6 +140,8 @@ def get(
         app.report(Event(kind="warn", what=describe_unverified(done.unverified)))
     if done.carried_out:
         app.say(f"got {describe_transfers(done, began)} to {destination}{describe_others(done)}")
+    elif done.plan.refused:
+        raise click.exceptions.Exit(1)
 
 
 @click.command("ls")
@@ -191,7 +195,7 @@ def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
     if buckets and not app.confirm(f"Delete {', '.join(buckets)} with everything in it?", yes=yes):
         app.say("nothing was deleted")
         return
-    deleted = s3.rm(urls, region=app.config.provision.region, recursive=recursive)
+    deleted = s3.rm(urls, region=app.config.provision.region, recursive=recursive, report=app.report)
     app.say(f"deleted {count(deleted, 'object')}")
 
 
@@ -228,8 +232,12 @@ def _decide(app: App, plan: Plan, destination: str, *, dry_run: bool, yes: bool)
             app.print_line(f"copy    {transfer.source} -> {transfer.destination}")
         for what in plan.deletions:
             app.print_line(f"delete  {what}")
+        for words in plan.refused:
+            app.print_line(f"refuse  {words}")
+        refused = f"{len(plan.refused)} that cannot be copied, " if plan.refused else ""
         app.say(
-            f"{len(plan.transfers)} to copy, {len(plan.unchanged)} unchanged, {len(plan.deletions)} to delete (dry run)"
+            f"{len(plan.transfers)} to copy, {refused}{len(plan.unchanged)} unchanged, "
+            f"{len(plan.deletions)} to delete (dry run)"
         )
         return False
     if not plan.deletions:

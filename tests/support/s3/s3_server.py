@@ -41,7 +41,11 @@ class S3Server:
         """Creates a bucket with objects. Their keys may contain `..`, which HTTP clients would resolve."""
         self.client.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
         for key, content in objects.items():
-            get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].put_object(bucket, key, content)
+            self.put_object(bucket, key, content)
+
+    def put_object(self, bucket: str, key: str, content: bytes) -> None:
+        """Puts an object of any key."""
+        get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].put_object(bucket, key, content)
 
     def put_without_checksum(self, bucket: str, key: str, content: bytes) -> None:
         """Puts an object without a checksum, encrypted with a KMS key, so that its ETag is not an MD5."""

@@ -114,6 +114,10 @@ def test_dry_run(project: Project, server: S3Server) -> None:
     assert "put 1 file" in said
     assert "; 1 file unchanged; 1 file deleted" in said
     assert server.read("bucket") == {"new": b"n", "same": b"s"}
+    (project.directory / "in" / "link").symlink_to("nowhere")
+    done = project.run(*words, "--dry-run", code=1)
+    assert done.stdout == "refuse  in/link: a link to nothing\n"
+    assert "0 to copy, 1 that cannot be copied, 2 unchanged, 0 to delete (dry run)" in done.stderr
 
 
 def test_a_question_stays_on_the_screen(project: Project, server: S3Server) -> None:

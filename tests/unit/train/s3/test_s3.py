@@ -13,11 +13,12 @@ import pytest
 from folders import read_files, write_files
 from foundation import thread_pool
 from foundation.errors import AwsError, ClusterError, NotFoundError, UsageError
-from foundation.progress import silent
+from foundation.progress import Event, silent
 from s3_proxies import Cuts, cutting_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.client import S3Object
+from train.s3.partial_file import LocalFolder, PartialFiles
 from train.s3.plan import Download, Upload
 from train.s3.transfer import PART_BYTES, Progress
 from train.s3.url import S3Url
@@ -265,9 +266,59 @@ def test_missing_sources_are_named(server: S3Server, tmp_path: Path, source: str
 @pytest.mark.parametrize("key", ["in/../../evil", "in//evil", "in/./evil", "in/a/.."])
 def test_get_never_writes_outside(server: S3Server, tmp_path: Path, key: str) -> None:
     server.put(BUCKET, {"in/fine": b"", key: b"evil"})
-    with pytest.raises(ClusterError, match="nothing was written"):
+    said = f"1 of 2 files failed, the others are done:\n  s3://{BUCKET}/{key}: a part of the name"
+    with pytest.raises(ClusterError, match=said):
         get(f"s3://{BUCKET}/in/", str(tmp_path / "out" / "deep"))
-    assert list(tmp_path.iterdir()) == []
+    assert read_files(tmp_path) == {"out/deep/fine": b""}
+
+
+@pytest.mark.parametrize("key", ["/a", "in//a", "in/./a", "in/../../a", "bell\x07", "in\r", "in/a/.."])
+def test_any_key_can_be_fetched_and_deleted(server: S3Server, tmp_path: Path, key: str) -> None:
+    server.put(BUCKET, {key: b"x", "a": b"another", "in/a": b"another"})
+    get(f"s3://{BUCKET}/{key}", str(tmp_path / "file"))
+    assert read_files(tmp_path) == {"file": b"x"}
+    assert s3.rm([f"s3://{BUCKET}/{key}"], region=REGION) == 1
+    assert set(server.read(BUCKET)) == {"a", "in/a"}
+
+
+@pytest.mark.parametrize("key", ["a", "bell\x07"])
+def test_rm_says_that_versions_are_kept(server: S3Server, key: str) -> None:
+    server.put(BUCKET, {})
+    server.client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+    server.put_object(BUCKET, key, b"")
+    events: list[Event] = []
+    s3.rm([f"s3://{BUCKET}/{key}"], region=REGION, report=events.append)
+    assert [(event.kind, event.where) for event in events] == [("warn", f"s3://{BUCKET}/")]
+    assert "it keeps what was deleted" in events[0].what
+
+
+def test_put_names_what_it_cannot_copy_and_deletes_nothing(server: S3Server, tmp_path: Path) -> None:
+    server.put(BUCKET, {"in/old": b""})
+    write_files(tmp_path / "in", {"a": b"a", "sub/b": b"b", "bell\x07": b""})
+    (tmp_path / "in" / "link").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "in" / "sub" / "fifo")
+    with pytest.raises(ClusterError, match="3 of 5 files failed, the others are done:") as caught:
+        s3.put([str(tmp_path / "in")], f"s3://{BUCKET}/in/", region=REGION, delete=True, report=silent)
+    assert all(name in caught.value.message for name in ("/bell\x07: ", "/link: ", "/fifo: "))
+    assert server.read(BUCKET) == {"in/a": b"a", "in/sub/b": b"b", "in/old": b""}
+
+
+@pytest.mark.parametrize("kind", ["written", "unchanged", "hard link"])
+def test_two_objects_never_become_one_file(tmp_path: Path, kind: str) -> None:
+    """As where A and a are one name. Here the destination of the second object is the first one's own."""
+    (tmp_path / "a").write_bytes(b"old")
+    if kind == "hard link":
+        (tmp_path / "b").hardlink_to(tmp_path / "a")
+    unchanged = {"written": [], "unchanged": [tmp_path / "a"], "hard link": [tmp_path / "b"]}[kind]
+    files = PartialFiles(LocalFolder(tmp_path), "token", unchanged)
+    download = Download(source=S3Url(bucket=BUCKET, key="A"), destination=tmp_path / "a", size_bytes=1, etag="")
+    if kind != "unchanged":
+        files.open(download).publish()
+    second = files.open(download)
+    with pytest.raises(ClusterError, match="does not tell the names a and a apart"):
+        second.publish()
+    second.remove()
+    assert (tmp_path / "a").read_bytes() == (b"old" if kind == "unchanged" else b"")
 
 
 def test_the_others_are_copied_after_a_failure(server: S3Server, tmp_path: Path) -> None:
