@@ -4,13 +4,16 @@ The only difference: a JPEG that is at least twice as large as required is decod
 is faster and keeps more detail than a linear filter does.
 """
 
+import os
 import shlex
 import struct
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, Literal
 
 from foundation.errors import ClusterError
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
@@ -19,6 +22,8 @@ Color = Literal["color", "gray", "unchanged"]
 REQUIREMENTS = ("opencv-python-headless>=4.11", "simplejpeg>=1.8")
 """The extra `pack` of pyproject.toml."""
 _REDUCTIONS = (8, 4, 2)
+_MOST_BITS = {"jpg": 8, "png": 16}
+_STDERR = 2
 _START_OF_SCAN = 0xDA
 # Start-of-frame markers are 0xC0 to 0xCF except these three: https://www.w3.org/Graphics/JPEG/itu-t81.pdf, table B.1.
 _NO_FRAME = (0xC4, 0xC8, 0xCC)
@@ -54,6 +59,19 @@ class Picture:
     record_id: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encoded:
+    """An encoded picture, as an image file or as a record.
+
+    layout: its channels and their size, which all pictures must have in common; empty if it was not decoded. warning:
+    what the decoder says about a picture that it decodes nevertheless, such as "Corrupt JPEG data".
+    """
+
+    content: bytes
+    layout: str = ""
+    warning: str = ""
+
+
 def check_library() -> None:
     """Raises ClusterError, with the command to install them, if OpenCV or simplejpeg is missing."""
     try:
@@ -67,28 +85,28 @@ def check_library() -> None:
         ) from error
 
 
-def encode_pictures(pictures: Sequence[Picture], *, root: Path, options: ImageOptions) -> list[bytes | str]:
-    """Each picture's record, encoded as in a file, or the reason why the picture cannot be read."""
-    results: list[bytes | str] = []
+def encode_pictures(pictures: Sequence[Picture], *, root: Path, options: ImageOptions) -> list[Encoded | str]:
+    """Each picture's record, encoded as in a file, or the reason why the picture cannot be packed."""
+    results: list[Encoded | str] = []
     for picture in pictures:
         try:
             image = encode_picture(root / picture.path, options)
         except PictureError as error:
             results.append(str(error))
         else:
-            record = ImageRecord(labels=picture.labels, record_id=picture.record_id, image=image)
-            results.append(encode_record(encode_image(record)))
+            record = ImageRecord(labels=picture.labels, record_id=picture.record_id, image=image.content)
+            results.append(replace(image, content=encode_record(encode_image(record))))
     return results
 
 
-def encode_picture(path: Path, options: ImageOptions) -> bytes:
+def encode_picture(path: Path, options: ImageOptions) -> Encoded:
     """The encoded image of a picture's record. Raises PictureError."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise PictureError(error.strerror or str(error)) from error
     _check_whole(content)
-    return content if options.pass_through else _transform(content, options)
+    return Encoded(content=content) if options.pass_through else _transform(content, options)
 
 
 def _check_whole(content: bytes) -> None:
@@ -116,13 +134,24 @@ def find_reduction(width: int, height: int, shorter_edge: int) -> int:
     return next((by for by in _REDUCTIONS if min(width, height) // by >= shorter_edge), 1)
 
 
-def _transform(content: bytes, options: ImageOptions) -> bytes:
+def explain_loss(encoding: str, *, channels: int, bits: int) -> str:
+    """Why pictures of this kind cannot be packed without loss in this encoding; empty if they can. Pure."""
+    problem = ""
+    if bits > _MOST_BITS[encoding]:
+        problem = f"it has {bits} bits per value"
+    elif encoding == "jpg" and channels not in {1, 3}:
+        problem = "it has an alpha channel"
+    instead = "--encoding png keeps it, " if encoding == "jpg" and bits <= _MOST_BITS["png"] else ""
+    return problem and f"{problem}, which {encoding} cannot keep: {instead}--color color or gray leaves it out"
+
+
+def _transform(content: bytes, options: ImageOptions) -> Encoded:
     import cv2  # noqa: PLC0415 - check_library was called before
     import numpy as np  # noqa: PLC0415 - comes with OpenCV
 
     cv2.setNumThreads(1)  # each core has a process already
 
-    width, height, reduction, image = 0, 0, 1, None
+    width, height, reduction, image, warning = 0, 0, 1, None, ""
     try:
         if options.color != "unchanged" and content.startswith(b"\xff\xd8"):
             width, height, scan = _parse_jpeg(content)
@@ -130,9 +159,15 @@ def _transform(content: bytes, options: ImageOptions) -> bytes:
             size = (-(-width // reduction), -(-height // reduction))
             image = _decode_plain_jpeg(content, scan, options.color, size)
         if image is None:
-            image = cv2.imdecode(np.frombuffer(content, np.uint8), _read_flag(cv2, options.color, reduction))
+            with _captured_stderr() as said:
+                image = cv2.imdecode(np.frombuffer(content, np.uint8), _read_flag(cv2, options.color, reduction))
+                said.seek(0)
+                warning = "; ".join(said.read().decode(errors="replace").split("\n")).strip("; ")
         if image is None:
             raise PictureError("not a picture that OpenCV can read")
+        channels, bits = 1 if image.ndim == 2 else image.shape[2], 8 * image.dtype.itemsize
+        if problem := explain_loss(options.encoding, channels=channels, bits=bits):
+            raise PictureError(problem)
         if options.resize:
             turned = (image.shape[1] > image.shape[0]) != (width > height)  # rotated by its EXIF orientation
             whole = (height, width) if turned else (width, height)
@@ -147,7 +182,24 @@ def _transform(content: bytes, options: ImageOptions) -> bytes:
         _, encoded = cv2.imencode(f".{options.encoding}", image, [parameter, options.quality])
     except cv2.error as error:
         raise PictureError(" ".join(str(error).split())) from error
-    return bytes(encoded.tobytes())
+    layout = f"{channels} x {bits} bits per pixel"
+    return Encoded(content=bytes(encoded.tobytes()), layout=layout, warning=warning)
+
+
+@contextmanager
+def _captured_stderr() -> Iterator[BinaryIO]:
+    """Redirects this process's stderr to a file, because decoders written in C print warnings without a name there.
+
+    Not for a process in which another thread prints.
+    """
+    with TemporaryFile() as file:
+        saved = os.dup(_STDERR)
+        os.dup2(file.fileno(), _STDERR)
+        try:
+            yield file
+        finally:
+            os.dup2(saved, _STDERR)
+            os.close(saved)
 
 
 def _decode_plain_jpeg(content: bytes, scan: int, color: Color, size: tuple[int, int]) -> Any:

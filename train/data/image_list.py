@@ -1,11 +1,14 @@
 """The pictures to pack, with their labels: from a folder, or from a list file as im2rec.py writes it.
 
 A line of a list file is an index, one or more labels and a path, separated by tabs. In a folder, each subfolder with
-pictures is a label: 0, 1, 2 ... in the order of their names. The pictures are numbered in the same order.
+pictures is a label: 0, 1, 2 ... in the order of their names. The pictures are numbered in the same order. Hidden files
+and folders, which programs such as Jupyter and macOS create beside the pictures, are skipped.
 """
 
 import math
 import random
+import re
+import struct
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,26 +20,40 @@ from train.s3.sources import refuse_unreadable, walk_files
 EXTENSIONS = (".jpeg", ".jpg", ".png")
 SEED = 100
 """im2rec.py's own seed, so that both list a folder in the same order."""
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+_INDEX = re.compile(r"\d{1,20}", re.ASCII)
+_INDEXES = 2**64
+_EXACT = 2**53
+"""Below this number, a 64-bit float represents every whole number."""
+_LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageList:
-    """Pictures in order, the folder that their paths are relative to, and the subfolder of each label."""
+    """Pictures in order, the folder that their paths are relative to, and the subfolder of each label.
+
+    hidden: the files and folders that were skipped with pictures in them.
+    """
 
     root: Path
     images: tuple[Picture, ...]
     label_names: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
 
 
 def list_folder(root: Path, *, extensions: Collection[str] = EXTENSIONS) -> ImageList:
-    """The pictures in a folder and below, sorted by name, following links.
+    """The pictures in a folder and below, sorted by name, following links, without hidden ones.
 
     Raises NotFoundError if there are none, ClusterError for an unreadable folder or a name that a list cannot hold.
     """
     images: list[Picture] = []
     labels: dict[str, int] = {}
+    skipped: dict[str, None] = {}
     for file, path in walk_files(root, onerror=refuse_unreadable):
         if file.suffix.lower() not in extensions or not file.is_file():
+            continue
+        if hidden := find_hidden(path):
+            skipped[hidden] = None
             continue
         if not {"\t", "\n", "\r"}.isdisjoint(path):
             raise ClusterError(f"{root}: {path!r}: a list cannot contain a name with a tab or a line break")
@@ -44,7 +61,17 @@ def list_folder(root: Path, *, extensions: Collection[str] = EXTENSIONS) -> Imag
         images.append(Picture(path=path, labels=(float(label),), record_id=len(images)))
     if not images:
         raise NotFoundError(f"{root}: no files that end with {', '.join(extensions)}", hint="--exts sets the endings")
-    return ImageList(root=root, images=tuple(images), label_names=tuple(labels))
+    return ImageList(root=root, images=tuple(images), label_names=tuple(labels), hidden=tuple(skipped))
+
+
+def find_hidden(path: str) -> str:
+    """The outermost hidden part of a path with slashes, with what is above it; empty if there is none. Pure.
+
+    A name that begins with a dot is hidden, and so is __MACOSX, the folder that macOS adds to zip files.
+    """
+    parts = path.split("/")
+    at = next((at for at, part in enumerate(parts) if part.startswith(".") or part == "__MACOSX"), None)
+    return "" if at is None else "/".join(parts[: at + 1])
 
 
 def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:
@@ -77,13 +104,15 @@ def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:
 
 def _parse_line(line: str, *, where: str, label_width: int | None) -> Picture:
     words = [word.strip() for word in line.split("\t")]
-    try:
-        index = int(words[0])
-        labels = tuple(map(float, words[1:-1]))
-    except ValueError:
-        index, labels = -1, ()
-    if index < 0 or not labels or not words[-1]:
-        raise ClusterError(f"{where}: not an index, labels and a path separated by tabs: {line.strip()[:80]!r}")
+    if len(words) < 3 or not words[-1] or not _INDEX.fullmatch(words[0]) or int(words[0]) >= _INDEXES:
+        raise ClusterError(
+            f"{where}: not an index, labels and a path separated by tabs: {line.strip()[:80]!r}",
+            hint="an index is a whole number from 0 to 2^64 - 1",
+        )
+    for word in words[1:-1]:
+        if problem := explain_label(word):
+            raise ClusterError(f"{where}: the label {word[:40]!r} {problem}")
+    index, labels = int(words[0]), tuple(map(float, words[1:-1]))
     if label_width is None and len(labels) > 1:
         raise UsageError(
             f"{where}: has {len(labels)} labels",
@@ -92,6 +121,22 @@ def _parse_line(line: str, *, where: str, label_width: int | None) -> Picture:
     if label_width and len(labels) < label_width:
         raise UsageError(f"{where}: has {len(labels)} labels, fewer than --label-width {label_width}")
     return Picture(path=words[-1], labels=labels[: label_width or len(labels)], record_id=index)
+
+
+def explain_label(word: str) -> str:
+    """Why a text cannot be the label of a record, which holds 32-bit floats; empty if it can. Pure.
+
+    A fraction is rounded; a whole number, such as a class, must not become another one.
+    """
+    if not _NUMBER.fullmatch(word):
+        return "is not a number"
+    value = float(word)
+    if abs(value) > _LARGEST_FLOAT:
+        return "is too large for a 32-bit float"
+    (stored,) = struct.unpack("<f", struct.pack("<f", value))
+    if value.is_integer() and (stored != value or abs(value) >= _EXACT):
+        return f"would become {stored:.0f}: a record holds 32-bit floats, exact for whole numbers up to 2^24"
+    return ""
 
 
 def shuffle(listed: ImageList, *, seed: int) -> ImageList:

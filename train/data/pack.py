@@ -19,8 +19,8 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import TypeVar
 
-from foundation.errors import ClusterError, UsageError
-from train.data.encode import ImageOptions, Picture, encode_pictures
+from foundation.errors import ClusterError, UsageError, list_lines
+from train.data.encode import Encoded, ImageOptions, Picture, encode_pictures
 from train.data.image_list import ImageList, render_line
 from train.data.shards import Destination, ShardWriter, WrittenShard
 from train.data.sources import INDEX_FOLDER
@@ -30,8 +30,6 @@ Result = TypeVar("Result")
 _AHEAD = 4
 """Tasks per process that are submitted ahead of the results."""
 _TASK_PICTURES = 16
-_NAMED = 20
-"""The most unreadable pictures that an error names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,10 +57,14 @@ class PackPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
-    """The shards that were written, and the pictures that could not be read, each with the reason."""
+    """The shards that were written, and the pictures that could not be packed, each with the reason.
+
+    warnings: packed pictures with the decoder's warning.
+    """
 
     shards: list[WrittenShard]
     broken: list[str]
+    warnings: list[str]
 
 
 def plan_pack(
@@ -101,10 +103,10 @@ def apply_pack(
     """Packs the pictures. watch: called with the number of pictures just packed.
 
     Leaves out unreadable pictures; at the end, raises ClusterError that names them, unless `skip_broken` and at least
-    one picture was packed.
+    one picture was packed. Raises ClusterError for the first picture with another number of channels.
     """
-    shards: list[WrittenShard] = []
-    broken: list[str] = []
+    done = Packed(shards=[], broken=[], warnings=[])
+    layouts: dict[str, str] = {}
     images = [image for part in plan.parts for image in part.images]
     tasks = (images[begin : begin + _TASK_PICTURES] for begin in range(0, len(images), _TASK_PICTURES))
     encode = partial(encode_pictures, root=plan.root, options=plan.options)
@@ -112,13 +114,11 @@ def apply_pack(
         results = chain.from_iterable(encoded)
         for part in plan.parts:
             with ShardWriter(destination, folder=part.folder) as writer:
-                broken += _write_part(writer, part, results, shard_bytes=plan.shard_bytes, watch=watch)
-            shards += writer.written
-    if broken and (not skip_broken or not shards):
-        named = "\n  ".join(broken[:_NAMED])
-        more = f"\n  and {len(broken) - _NAMED} more" if len(broken) > _NAMED else ""
+                _write_part(writer, part, results, done, layouts, shard_bytes=plan.shard_bytes, watch=watch)
+            done.shards.extend(writer.written)
+    if done.broken and (not skip_broken or not done.shards):
         raise ClusterError(
-            f"{len(broken)} of {len(images)} pictures cannot be packed:\n  {named}{more}",
+            f"{len(done.broken)} of {len(images)} pictures cannot be packed:{list_lines(done.broken)}",
             hint="repair or remove them, or add --skip-broken to leave them out; then run the command again",
         )
     if plan.label_names:
@@ -126,32 +126,41 @@ def apply_pack(
         lines = [f"{number}\t{name}\n" for number, name in enumerate(plan.label_names)]
         names.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
         destination.deliver({f"{INDEX_FOLDER}/labels.txt": names})
-    return Packed(shards=shards, broken=broken)
+    return done
 
 
 def _write_part(
     writer: ShardWriter,
     part: PackPart,
-    results: Iterator[bytes | str],
+    results: Iterator[Encoded | str],
+    done: Packed,
+    layouts: dict[str, str],
     *,
     shard_bytes: int | None,
     watch: Callable[[int], None],
-) -> list[str]:
-    """Writes the shards of a part; returns the pictures that cannot be read, each with the reason."""
-    broken = []
+) -> None:
+    """Writes the shards of a part; adds to `done`. layouts: the first picture of each layout so far."""
     for number, image in enumerate(part.images, start=1):
         result = next(results)
         if isinstance(result, str):
-            broken.append(f"{image.path}: {result}")
+            done.broken.append(f"{image.path}: {result}")
         else:
-            if shard_bytes and writer.size_bytes + len(result) > shard_bytes:
+            layouts.setdefault(result.layout, image.path)
+            if len(layouts) > 1:
+                (one, first), (another, second) = layouts.items()
+                raise ClusterError(
+                    f"{first} has {one}, {second} has {another}: the records of a dataset must have the same",
+                    hint="--color color or --color gray converts all pictures",
+                )
+            if result.warning:
+                done.warnings.append(f"{image.path}: {result.warning}")
+            if shard_bytes and writer.size_bytes + len(result.content) > shard_bytes:
                 writer.cut()
-            writer.add(result, key=image.record_id, line=render_line(image))
+            writer.add(result.content, key=image.record_id, line=render_line(image))
         if number in part.ends:
             writer.cut()
         watch(1)
     writer.cut()
-    return broken
 
 
 def _weigh(root: Path, images: Sequence[Picture], options: ImageOptions) -> list[int]:
@@ -188,13 +197,10 @@ def plan_cuts(weights: Sequence[int], shards: int) -> tuple[int, ...]:
 
 
 def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, processes: int) -> Generator[Result]:
-    """Yields work(task) for each task, in order; `work` must be picklable.
+    """Yields work(task) for each task, in order, from other processes; `work` must be picklable.
 
-    With one process, does the work in this process. Raises what `work` raises, and ClusterError if a process is killed.
+    Raises what `work` raises, and ClusterError if a process is killed.
     """
-    if processes == 1:
-        yield from map(work, tasks)
-        return
     # Not fork: this process has threads. Starting Python takes a tenth of a second.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_parent)

@@ -12,7 +12,8 @@ from rich.filesize import decimal
 from cluster.app import App, pass_app
 from cluster.completion import FILE_OR_URL
 from cluster.views.data import counting_bar
-from foundation.errors import NotFoundError, UsageError
+from foundation.errors import NotFoundError, UsageError, list_lines
+from foundation.progress import Event
 from provision.model import count
 from train.data import image_list
 from train.data.encode import ImageOptions, check_library
@@ -25,6 +26,7 @@ from train.s3.url import is_s3
 _SHARDS = 16
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _PNG_QUALITY = 9
+_MOST_HIDDEN = 5
 _MOST_LABELS = 20
 """The most labels in the text output. --json has all of them."""
 
@@ -91,7 +93,7 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
     label: 0, 1, 2 ... in the order of names. Each line of a list has an index, labels and a path, separated by tabs.
     Shards are DST/part-00000.rec ...; indexes and lists are in DST/index/.
     """
-    plan = _plan(source, options)
+    plan = _plan(app, source, options)
     region = _enter(app, [destination])
     images = sum(len(part.images) for part in plan.parts)
     folders = [part.folder for part in plan.parts]
@@ -113,13 +115,17 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
             skip_broken=options["skip_broken"],
             watch=watch,
         )
+    if done.warnings:
+        damaged = count(len(done.warnings), "picture")
+        what = f"{damaged} packed in spite of the decoder's warnings:{list_lines(done.warnings)}"
+        app.report(Event(kind="warn", what=what))
     for words in done.broken:
         app.say(f"left out: {words}")
     left_out = f", {len(done.broken)} left out" if done.broken else ""
     app.say(f"packed {images - len(done.broken)} images{left_out} into {_describe(done.shards)}, in {destination}")
 
 
-def _plan(source: Path, options: dict[str, Any]) -> PackPlan:
+def _plan(app: App, source: Path, options: dict[str, Any]) -> PackPlan:
     shards, shard_bytes = options["shards"], options["shard_size"]
     if shards and shard_bytes:
         raise UsageError("--shards and --shard-size: only one of the two decides")
@@ -132,6 +138,9 @@ def _plan(source: Path, options: dict[str, Any]) -> PackPlan:
             raise UsageError("--root and --label-width are for lists", hint="cluster data pack LIST.lst --root DIR DST")
         extensions = ["." + word.strip().lstrip(".").lower() for word in options["exts"].split(",")]
         listed = image_list.list_folder(source, extensions=extensions)
+        if listed.hidden:
+            more = f" and {len(listed.hidden) - _MOST_HIDDEN} more" if len(listed.hidden) > _MOST_HIDDEN else ""
+            app.say(f"skipped hidden files and folders: {', '.join(listed.hidden[:_MOST_HIDDEN])}{more}")
         mixed = True if mixed is None else mixed
     elif source.exists():
         root = options["root"] or source.parent

@@ -11,11 +11,11 @@ from PIL import Image
 
 from photos import photo, pixels
 from record_files import small_jpeg
-from train.data.encode import ImageOptions, PictureError, encode_picture, find_reduction, find_size
+from train.data.encode import ImageOptions, PictureError, encode_picture, explain_loss, find_reduction, find_size
 
 
 def encoded(path: Path, **options: Any) -> bytes:
-    return encode_picture(path, ImageOptions(**options))
+    return encode_picture(path, ImageOptions(**options)).content
 
 
 def test_sizes_are_im2recs() -> None:
@@ -75,3 +75,41 @@ def test_broken_jpegs(tmp_path: Path) -> None:
     path.write_bytes(file.getvalue()[:-12])
     with pytest.raises(PictureError, match="the PNG ends too early"):
         encoded(path)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "channels", "bits", "said"),
+    [
+        ("jpg", 1, 8, ""),
+        ("jpg", 3, 8, ""),
+        ("jpg", 4, 8, "it has an alpha channel, which jpg cannot keep: --encoding png keeps it, --color color"),
+        ("jpg", 1, 16, "it has 16 bits per value, which jpg cannot keep: --encoding png keeps it, --color color"),
+        ("png", 4, 16, ""),
+        ("png", 3, 32, "it has 32 bits per value, which png cannot keep: --color color"),
+    ],
+)
+def test_pictures_that_an_encoding_cannot_keep(encoding: str, channels: int, bits: int, said: str) -> None:
+    found = explain_loss(encoding, channels=channels, bits=bits)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize(("dtype", "channels", "layout"), [("uint8", 4, "4 x 8 bits"), ("uint16", 1, "1 x 16 bits")])
+def test_unchanged_pictures_lose_nothing(tmp_path: Path, dtype: str, channels: int, layout: str) -> None:
+    image = np.full((6, 7, channels), 300 if dtype == "uint16" else 7, dtype).squeeze()
+    path = tmp_path / "a.png"
+    path.write_bytes(cv2.imencode(".png", image)[1].tobytes())
+    with pytest.raises(PictureError, match="jpg cannot keep"):
+        encoded(path, color="unchanged")
+    assert pixels(encoded(path, color="color")).shape == (6, 7, 3)
+    kept = encode_picture(path, ImageOptions(color="unchanged", encoding="png", quality=9))
+    assert np.array_equal(pixels(kept.content), image)
+    assert kept.layout.startswith(layout)
+
+
+def test_warnings_of_the_decoder_are_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.jpg"
+    photo(20, 20).save(path)
+    path.write_bytes(path.read_bytes()[:-2] + b"\x00\x11\x22" + path.read_bytes()[-2:])
+    assert encode_picture(path, ImageOptions()).warning.startswith("Corrupt JPEG data: ")
+    assert capfd.readouterr().err == ""

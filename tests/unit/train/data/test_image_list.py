@@ -7,7 +7,7 @@ import pytest
 
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from real_mxnet import real_mxnet, run_mxnet
-from train.data.image_list import divide, list_folder, read_list, render_line, shuffle
+from train.data.image_list import divide, explain_label, list_folder, read_list, render_line, shuffle
 
 
 @pytest.fixture
@@ -29,6 +29,15 @@ def test_subfolders_are_labels(photos: Path) -> None:
     assert [(image.record_id, image.labels, image.path) for image in listed.images[:4]] == [
         (0, (0.0,), "top.jpg"), (1, (1.0,), "B/b.jpg"), (2, (2.0,), "a/10.jpg"), (3, (2.0,), "a/2.PNG"),
     ]  # fmt: skip
+
+
+def test_hidden_files_and_folders_are_no_labels(photos: Path) -> None:
+    for name in (".ipynb_checkpoints/1.jpg", "__MACOSX/z/._1.jpg", "a/._10.jpg", "z/.git/deep/b.jpg", "z/.note.txt"):
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        (photos / name).touch()
+    listed = list_folder(photos)
+    assert listed.label_names == (".", "B", "a", "a/deep", "z")
+    assert listed.hidden == (".ipynb_checkpoints", "__MACOSX", "a/._10.jpg", "z/.git")
 
 
 @pytest.mark.slow
@@ -72,7 +81,10 @@ def test_label_width(tmp_path: Path, width: int, labels: tuple[float, ...]) -> N
         ("1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
         ("0\t1\ta\nx\t1\ta.jpg\n", None, ClusterError, "line 2: not an index"),
         ("-1\t1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
-        ("1\tcat\ta.jpg\n", None, ClusterError, "line 1: not an index"),
+        ("1_0\t1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
+        ("18446744073709551616\t1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
+        ("9" * 5000 + "\t1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
+        ("1\tcat\ta.jpg\n", None, ClusterError, "line 1: the label 'cat' is not a number"),
         ("1\t2\ta\n\n1\t2\tb\n", None, ClusterError, "line 3: line 1 has the index 1 already"),
         ("1\t2\t3\ta\n", None, UsageError, "has 2 labels"),
         ("1\t2\t3\ta\n", 3, UsageError, "has 2 labels, fewer than --label-width 3"),
@@ -84,6 +96,34 @@ def test_errors_in_a_list_name_the_line(
     (tmp_path / "a.lst").write_text(text)
     with pytest.raises(kind, match=f"a.lst.*{said}"):
         read_list(tmp_path / "a.lst", root=tmp_path, label_width=width)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("0", ""),
+        ("-1.5e-3", ""),
+        ("0.1", ""),
+        (".5", ""),
+        ("16777216", ""),
+        ("16777218.0", ""),
+        ("16777217", "would become 16777216"),
+        ("-16777217.0", "would become -16777216"),
+        ("9007199254740993", "would become 9007199254740992"),
+        ("1e39", "too large"),
+        ("9" * 400, "too large"),
+        ("nan", "not a number"),
+        ("-inf", "not a number"),
+        ("infinity", "not a number"),
+        ("1_0", "not a number"),
+        ("\u0661", "not a number"),
+        ("0x1", "not a number"),
+        ("", "not a number"),
+    ],
+)
+def test_labels(word: str, said: str) -> None:
+    assert said in explain_label(word)
+    assert bool(said) == bool(explain_label(word))
 
 
 def test_folders_that_cannot_be_listed(tmp_path: Path) -> None:

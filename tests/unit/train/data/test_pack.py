@@ -101,6 +101,26 @@ def test_unreadable_images_are_named(run_here: Run, tmp_path: Path, photos: Path
     assert not (tmp_path / "out" / ".cluster-pack").exists()
 
 
+def test_pictures_of_several_layouts_are_an_error(run_here: Run, photos: Path) -> None:
+    photo(50, 40).convert("L").save(photos / "cat" / "gray.png")
+    photo(50, 40).save(photos / "cat" / "zebra.png")
+    words = ("pack", "photos/cat", "out", "--encoding", "png", "--processes", "1", "--exts", "png", "--no-shuffle")
+    with pytest.raises(ClusterError, match=r"has 3 x 8 bits per pixel, gray\.png has 1 x 8 bits per pixel") as raised:
+        run_here(*words, "--color", "unchanged")
+    assert "--color color" in str(raised.value.hint)
+    assert "packed 5 images" in run_here(*words)
+
+
+def test_what_is_skipped_or_damaged_is_named(run_here: Run, photos: Path) -> None:
+    (photos / ".cache").mkdir()
+    photo(50, 40).save(photos / ".cache" / "1.jpg")
+    path = photos / "cat" / "1.jpg"
+    path.write_bytes(path.read_bytes()[:-2] + b"\x00\x11\x22" + path.read_bytes()[-2:])
+    said = run_here("pack", "photos", "out", "--processes", "1", "--shards", "1")
+    assert "skipped hidden files and folders: .cache" in said
+    assert "1 picture packed in spite of the decoder's warnings: cat/1.jpg: Corrupt JPEG data:" in said
+
+
 def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) -> None:
     (tmp_path / "a.lst").write_text("5\t1\t2.5\tdog/0.png\n9\t0\t-1\tcat/1.jpg\n")
     words = ("pack", "a.lst", "out", "--root", "photos", "--processes", "1")
@@ -154,11 +174,10 @@ def test_an_unsafe_work_folder_is_an_error(run_here: Run, tmp_path: Path, photos
     assert [path.name for path in work.iterdir()] == ["precious"]
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_map_in_order(processes: int) -> None:
-    assert list(map_in_order(math.isqrt, range(100), processes=processes)) == list(map(math.isqrt, range(100)))
+def test_map_in_order() -> None:
+    assert list(map_in_order(math.isqrt, range(100), processes=2)) == list(map(math.isqrt, range(100)))
     with pytest.raises(ValueError, match="nonnegative"):
-        list(map_in_order(math.isqrt, [1, -1, 2], processes=processes))
+        list(map_in_order(math.isqrt, [1, -1, 2], processes=2))
 
 
 @pytest.mark.slow
