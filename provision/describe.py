@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 
 LIVE_STATES = ("pending", "running", "stopping", "stopped")
+_RUNS = ("pending", "running")
 _PAGE_SIZE = 1000
 
 
@@ -149,6 +150,15 @@ def describe_now(context: Context) -> Instances:
 def find_launched(ec2: EC2Client, *, name: str) -> Mapping[str, frozenset[str]]:
     """ClientToken -> ids of a cluster's instances, including ended ones that EC2 still lists. Raises AwsError."""
     return find_tokens(found.claim for found in _find_tagged(ec2, name=name))
+
+
+def find_end(ec2: EC2Client, instance_id: str) -> str | None:
+    """Returns how an instance has ended or stopped, such as "is stopped: REASON"; None otherwise. Raises AwsError."""
+    by_id: FilterTypeDef = {"Name": "instance-id", "Values": [instance_id]}  # unlike InstanceIds, it may be unknown
+    with aws_errors(f"looking for {instance_id}"):
+        found = [each.instance for each in _find_instances(ec2, by_id)]
+    states = [(instance["State"]["Name"], _reason(instance)) for instance in found]
+    return next((f"is {state}" + (f": {why}" if why else "") for state, why in states if state not in _RUNS), None)
 
 
 def _find_tagged(ec2: EC2Client, *, name: str) -> list[_Found]:

@@ -44,6 +44,7 @@ MAX_OUTPUT_BYTES = 16 << 20
 FIRST_CONTACT_TIMEOUT_S = 300.0
 KEY_TIMEOUT_S = 20.0
 KEY_PAUSE_S = 0.5  # sshd may block clients that fail too often (PerSourcePenalties, since OpenSSH 9.8)
+END_EVERY_S = 10.0  # how often to check whether an instance that does not answer has ended
 EXIT_TIMEOUT_S = 20.0  # from the end of a command's output to its exit
 DEAD_AFTER_S = 20  # four keepalives without an answer
 
@@ -260,12 +261,13 @@ def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
 def wait_for_connection(
     host: Host, *, private_key: Path, pins: HostKeyPins, console: Console, timeout_s: float = FIRST_CONTACT_TIMEOUT_S
 ) -> NodeConnection:
-    """Connects, and retries for about timeout_s seconds while the node may still be booting.
+    """Connects, and retries for about timeout_s seconds while the node may still be booting, and has not ended.
 
     Raises ConnectError, AwsError (no permission to read the console), and ClusterError (the private key cannot be
     used).
     """
     deadline = time.monotonic() + timeout_s
+    check_at = time.monotonic() + END_EVERY_S
     pause_s = 0.1
     contact = FirstContact(host.instance_id, pins=pins, console=console)
     refused: ConnectError | None = None
@@ -281,6 +283,10 @@ def wait_for_connection(
                 deadline = min(deadline, time.monotonic() + KEY_TIMEOUT_S)
                 pause_s = max(pause_s, KEY_PAUSE_S)
                 refused = error
+            if time.monotonic() > check_at:
+                check_at = time.monotonic() + END_EVERY_S
+                if (end := console.find_end(host.instance_id)) is not None:
+                    raise ConnectError(f"{host.name} ({host.instance_id}) {end}", hint="cluster status") from cause
             if time.monotonic() > deadline:
                 # After a refused key, sshd closes connections because of too many failures: the key is the cause.
                 if refused is not None and isinstance(cause, paramiko.SSHException | EOFError):

@@ -109,14 +109,16 @@ def parse_host_key(key_type: str, key_base64: str) -> paramiko.PKey | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Console:
-    """Reads the console output of an instance, by its id. Both functions raise ClusterError.
+    """What the cloud shows of an instance, by its id. The functions raise ClusterError.
 
     find_fingerprints: returns the fingerprints of its host keys as `SHA256:...`, none while the console shows none.
-    find_last_lines: returns the console's last lines, safe to print.
+    find_last_lines: returns the console's last lines, safe to print. find_end: returns how it has ended or stopped,
+    such as "is terminated: REASON"; None while it may answer.
     """
 
     find_fingerprints: Callable[[str], frozenset[str]]
     find_last_lines: Callable[[str], tuple[str, ...]]
+    find_end: Callable[[str], str | None] = lambda _: None
 
 
 class UnverifiedHostKey(paramiko.SSHException):  # type: ignore[misc] # paramiko has no types

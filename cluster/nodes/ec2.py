@@ -17,7 +17,7 @@ from cluster.recovery.head_client import FOLDER, STATE
 from foundation.errors import ClusterError
 from provision.aws.clients import Clients, make_clients
 from provision.config import ProvisionConfig
-from provision.describe import describe_nodes
+from provision.describe import describe_nodes, find_end
 from provision.files import JOURNAL, Journal, parse_journal
 from provision.membership import describe_untrusted, no_nodes
 from provision.model import ClusterState, Node
@@ -287,4 +287,5 @@ def open_console(region: str) -> Console:
     return Console(
         find_fingerprints=lambda instance_id: find_host_fingerprints(ec2(), instance_id),
         find_last_lines=lambda instance_id: find_last_console_lines(ec2(), instance_id),
+        find_end=lambda instance_id: find_end(ec2(), instance_id),
     )

@@ -139,6 +139,18 @@ def test_a_console_error_does_not_hide_the_connection_error(node: Node) -> None:
     assert caught.value.message.endswith("its console cannot be read: no console of i-1")
 
 
+def test_an_instance_that_has_ended_is_not_awaited(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap.ssh.connection, "END_EVERY_S", 0.1)
+    node.shown = [NONE]
+    ends = iter([None, "is stopped: Server.ScheduledStop"])
+    console = Console(find_fingerprints=node.look, find_last_lines=lambda _: (), find_end=lambda _: next(ends))
+    with (
+        pytest.raises(ConnectError, match=r"^node-1 \(i-1\) is stopped: Server.ScheduledStop$"),
+        node.reached(timeout_s=60, console=console),
+    ):
+        pass
+
+
 class Clock:
     """A clock for bootstrap.ssh.keys that the test moves."""
 
