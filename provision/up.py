@@ -1,7 +1,7 @@
 """`up`, `resize` and the replacement of nodes: describe the cluster, plan what is missing, apply the plan."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from msgspec import structs
@@ -75,19 +75,33 @@ def prepare_replacement(
     wishes: Wishes,
     files: ClusterFiles,
     lost: Mapping[int, str],
+    needed: Collection[int] = (),
     avoid: frozenset[str] = frozenset(),
 ) -> Plan:
-    """Plans the replacement of lost nodes. Only reads. The plan is empty when replacements already run.
+    """Plans the replacement of the nodes that a job has lost. Only reads. The plan is empty when replacements run.
 
-    lost: index -> id of the instance that was the node, which may have ended. The new nodes are launched in the places
-    that `up` would try, in the same order. No other node is touched. Raises the errors of prepare_up.
+    lost: index -> id of the instance that was the node. needed: the indices of the job's nodes.
+
+        the node is    its instance         so it is
+        lost           live                 terminated, and launched again
+        any            ended                launched again
+        needed         stopping, stopped    terminated, and launched again: it costs money, and may never start again
+        the head       stopping, stopped    an error: its disk has the job's record (`cluster start`)
+        another        stopping, stopped    an error: its disk may have what the user keeps there (`cluster start`)
+
+    No other node is touched. The new nodes are launched in the places that `up` would try, in the same order. Raises
+    the errors of prepare_up.
     """
     state = describe_cluster(clients.ec2, name=wishes.name, known=files.known_instances())
-    ids = set(lost.values())
-    leaving = tuple(node for node in state.nodes if node.instance_id in ids)
-    staying = replace(state, nodes=tuple(node for node in state.nodes if node.instance_id not in ids))
+    leaving = tuple(
+        node
+        for node in state.nodes
+        if node.instance_id in lost.values()
+        or (node.state in {"stopping", "stopped"} and node.index in needed and node.index > 0)
+    )
+    staying = replace(state, nodes=tuple(node for node in state.nodes if node not in leaving))
     # Not the number in cluster.toml: the cluster keeps its previous size.
-    nodes = max([*lost, *(node.index for node in state.nodes)]) + 1
+    nodes = max([*lost, *needed, *(node.index for node in state.nodes)]) + 1
     config = structs.replace(wishes.config, nodes=nodes)
     refuse_impossible(name=wishes.name, config=config, state=staying)
     wanted = _describe_wanted(clients, replace(wishes, config=config), staying, files=files, avoid=avoid)

@@ -21,7 +21,7 @@ from cluster.jobs import ask_head, end_from_here, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.notify import find_notify
 from cluster.recovery.consent import check_consent, note_order
-from cluster.recovery.replacement import launch
+from cluster.recovery.replacement import launch_until_they_answer
 from cluster.session import BOOT_TIMEOUT_S, ready_nodes, source_of
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
@@ -193,7 +193,7 @@ def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterS
             raise ClusterError(
                 f"processes of job {job.id} may still run: {render_left(left)}", hint=f"cluster stop {job.id}"
             )
-    state = launch(app, find_lost(job, names))
+    state = launch_until_they_answer(app, job, find_lost(job, names), lambda _: None)
     order_again(app, job, state, attempts=end_attempts(job, names, at=time.time()))
     continues = "is queued again" if job.state == "queued" else "continues"
     app.say(f"job {job.id} {continues}: cluster logs -f {job.id} follows it", style="green")

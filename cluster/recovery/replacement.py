@@ -12,6 +12,8 @@ from contextlib import closing
 from dataclasses import replace
 
 from bootstrap.apply import ReadyNode
+from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.host import Host
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
 from cluster.costs import ask_for_prices, noting_costs
@@ -21,13 +23,15 @@ from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.consent import check_consent
 from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, open_connections, ready_nodes
 from cluster.views.status import HeadJob
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
+from provision.apply import apply
 from provision.aws.clients import make_clients
-from provision.model import ClusterState
+from provision.model import ClusterState, Node
 from provision.plan import Plan
 from provision.render import render_plan
+from provision.resources.instances import TerminateInstances
 from provision.up import prepare_replacement
 from provision.up import up as carry_out
 from train.follow.head import program_command
@@ -47,7 +51,7 @@ def continue_waiting(app: App, record: JobRecord | None, *, waits: bool = False)
     """Replaces the nodes that a job waits for, for commands with another purpose: an error is only a warning.
 
     Returns whether the job has its nodes again. record: the job's, from the head; does nothing unless the job is
-    waiting. waits: see replace_lost.
+    waiting. waits: the command is `up`, whose purpose this is: see replace_lost, and it raises ClusterError.
     """
     if record is None or record.state != "waiting" or record.source != "head" or not app.has_instances:
         return False
@@ -57,6 +61,8 @@ def continue_waiting(app: App, record: JobRecord | None, *, waits: bool = False)
         app.say(f"{error.message}: cluster logs -f {record.id} follows it")
         return False
     except ClusterError as error:
+        if waits:
+            raise
         app.warn_of(error)
         return False
     return True
@@ -98,21 +104,22 @@ def replace_lost(
         names = claim(app, job, waits=waits)
     if not names:
         return  # the head has replaced them
-    lost = find_lost(job, names)
     app.say(f"job {job.id} ({job.name}) waits for {', '.join(names)}: replacing {'it' if len(names) == 1 else 'them'}")
     with if_interrupted("the job waits; cluster up continues"):
-        state = launch(app, lost)
-        note("launched")
+        state = launch_until_they_answer(app, job, find_lost(job, names), note)
         nodes, clients = Ec2Nodes(state, app.config.provision), make_clients(app.config.provision.region)
         prices = ask_for_prices(app, clients, run_in_thread(lambda: nodes))
         hardware = find_hardware(app, nodes, clients)
-        new = [node.name for node in state.nodes if node.index in lost]
-        with open_connections(app, nodes, wait_s=BOOT_TIMEOUT_S) as connections:
-            for name in new:
-                connections.get(nodes.find_host(name))
-        note("sshd")
-        with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S) as (set_up, _):
+        used = {host.name: host.instance_id for host in job.nodes if host.instance_id}
+
+        def choose(found: Sequence[Host], _connections: Connections) -> Sequence[Host]:
+            return [host for host in found if host.is_head or host.name in used]
+
+        with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S, choose=choose) as (set_up, _):
             ready = tuple(replace(node, hardware=hardware.get(node.host.name)) for node in set_up)
+            now = {node.host.name: node.host.instance_id for node in ready}
+            # Other nodes may have been replaced, too, and a new node may have the address of an old one.
+            names = [name for name in used if name in names or now.get(name) != used[name]]
             hosts = plan_hosts(job, ready, names, prices())
             prepare_for(app, job, ready, [node for node in ready if node.host.name in names])
             note("set up")
@@ -151,13 +158,68 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
                 return ()
 
 
-def launch(app: App, lost: dict[int, str]) -> ClusterState:
-    """Launches nodes in place of lost ones. lost: see prepare_replacement. Raises ClusterError or a subclass."""
+def launch_until_they_answer(app: App, job: Record, lost: dict[int, str], note: Note) -> ClusterState:
+    """Launches nodes in place of a job's lost ones, and waits until all of its nodes answer. Returns the cluster.
+
+    A node that does not answer within BOOT_TIMEOUT_S counts as lost, too, but not the head that has the job. lost: see
+    prepare_replacement. Raises ClusterError if nodes do not answer again; they are then terminated.
+    """
+    for is_last in (False, True):
+        state = launch(app, lost, job)
+        note("launched")
+        silent = find_silent(app, job, state)
+        failed = [node for node in state.nodes if node.name in silent]
+        if not failed:
+            break
+        names, error = ", ".join(node.name for node in failed), silent[failed[0].name]
+        if failed[0].instance_id == job.nodes[0].instance_id:
+            raise error
+        if is_last:
+            end_nodes(app, failed)
+            raise ClusterError(
+                f"job {job.id} waits for {names}: no answer after a second launch, and terminated: {error.message}",
+                hint=f"cluster up tries again; cluster stop {job.id} ends the job",
+            )
+        app.report(Event(kind="warn", what=f"launching {names} again: {error.message}"))
+        lost = lost | {node.index: node.instance_id for node in failed}
+    note("sshd")
+    return state
+
+
+def find_silent(app: App, job: Record, state: ClusterState) -> dict[str, ConnectError]:
+    """Returns the nodes of a job that cannot be reached within BOOT_TIMEOUT_S, and why. Raises ClusterError."""
+    nodes, silent = Ec2Nodes(state, app.config.provision), dict[str, ConnectError]()
+
+    def connect(host: Host) -> None:
+        try:
+            connections.get(host)
+        except ConnectError as error:
+            silent[host.name] = error
+
+    with open_connections(app, nodes, wait_s=BOOT_TIMEOUT_S) as connections:
+        on_all([nodes.find_host(host.name) for host in job.nodes if host.name in nodes.names], connect)
+    return silent
+
+
+def end_nodes(app: App, nodes: Sequence[Node]) -> None:
+    """Terminates nodes. Raises ClusterError or a subclass."""
+    clients = make_clients(app.config.provision.region)
+    plan = Plan(cluster=app.config.name, steps=(TerminateInstances(nodes=tuple(nodes)),))
+    with noting_costs(app, clients):
+        apply(plan, clients=clients, files=app.files, report=app.report)
+
+
+def launch(app: App, lost: dict[int, str], job: Record | None = None) -> ClusterState:
+    """Launches nodes in place of lost ones. lost: see prepare_replacement. job: the one that needs its nodes.
+
+    Raises ClusterError or a subclass.
+    """
     clients = make_clients(app.config.provision.region)
     wishes = find_wishes(app)
+    needed = find_lost(job, [host.name for host in job.nodes if host.instance_id]) if job is not None else {}
 
     def prepare(avoid: frozenset[str]) -> Plan:
-        return prepare_replacement(clients, wishes=wishes, files=app.files, lost=lost, avoid=avoid)
+        return prepare_replacement(clients, wishes=wishes, files=app.files, lost=lost, needed=needed, avoid=avoid)
 
     plan = prepare(frozenset())
     if plan and app.on_head is None:  # on the head, the job's log shows the steps as they are completed

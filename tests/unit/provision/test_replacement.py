@@ -1,11 +1,14 @@
 """Lost nodes are replaced one for one: nothing else changes, and a killed run is completed by the next one."""
 
 from collections import Counter
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 
-from foundation.progress import Report, silent
+from foundation.errors import ClusterError
+from foundation.progress import Event, Report, silent
+from provision.describe import find_end
 from provision.model import ClusterState, Node
 from provision.plan import Plan
 from provision.up import prepare_replacement, up
@@ -14,19 +17,25 @@ from provision_world import Killed, World, complete, make_config, plan_kills, ru
 SPOT = ["spot", "on-demand"]
 
 
-def prepare(world: World, *lost: Node, avoid: frozenset[str] = frozenset(), nodes: int = 3) -> Plan:
+def prepare(
+    world: World, *lost: Node, needed: Collection[int] = (), avoid: frozenset[str] = frozenset(), nodes: int = 3
+) -> Plan:
     wishes = world.wishes(make_config(nodes=nodes, market=SPOT))
     by_index = {node.index: node.instance_id for node in lost}
-    return prepare_replacement(world.clients, wishes=wishes, files=world.files, lost=by_index, avoid=avoid)
+    return prepare_replacement(
+        world.clients, wishes=wishes, files=world.files, lost=by_index, needed=needed, avoid=avoid
+    )
 
 
-def replace_nodes(world: World, *lost: Node, nodes: int = 3, report: Report = silent) -> ClusterState:
+def replace_nodes(
+    world: World, *lost: Node, needed: Collection[int] = (), nodes: int = 3, report: Report = silent
+) -> ClusterState:
     return up(
-        prepare(world, *lost, nodes=nodes),
+        prepare(world, *lost, needed=needed, nodes=nodes),
         clients=world.clients,
         files=world.files,
         report=report,
-        replan=lambda avoid: prepare(world, *lost, avoid=avoid, nodes=nodes),
+        replan=lambda avoid: prepare(world, *lost, needed=needed, avoid=avoid, nodes=nodes),
     )
 
 
@@ -79,6 +88,17 @@ def test_the_cluster_keeps_its_size(world: World, asked: int) -> None:
     assert [node.index for node in after.nodes] == [0, 1, 2]
 
 
+def test_how_an_instance_has_ended(world: World) -> None:
+    nodes = world.up(make_config(nodes=3)).nodes
+    stop(world, nodes[1])
+    end(world, nodes[2])
+
+    found = [find_end(world.clients.ec2, node.instance_id) for node in nodes]
+
+    assert [None if one is None else one.partition(":")[0] for one in found] == [None, "is stopped", "is terminated"]
+    assert find_end(world.clients.ec2, "i-00000000000000001") is None  # EC2 may not list a new instance yet
+
+
 def test_markets_are_tried_in_the_order_of_up(world: World) -> None:
     before = world.up(make_config(nodes=3, market=SPOT))
     assert {node.market for node in before.nodes} == {"spot"}
@@ -91,15 +111,53 @@ def test_markets_are_tried_in_the_order_of_up(world: World) -> None:
     assert any("no capacity for 1 x c5.xlarge on spot" in line for line in said)
 
 
-def test_a_stopped_node_is_replaced(world: World) -> None:
-    """A failure of the hardware can stop a node."""
-    before = world.up(make_config(nodes=3))
-    lost = before.nodes[1]
-    world.clients.ec2.stop_instances(InstanceIds=[lost.instance_id])
+def stop(world: World, node: Node) -> None:
+    """A scheduled retirement, and a failure of the hardware, stop a node instead of terminating it."""
+    world.clients.ec2.stop_instances(InstanceIds=[node.instance_id])
 
-    after = replace_nodes(world, lost)
+
+@pytest.mark.parametrize("beside", [stop, end])
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_stopped_or_ended_node_of_the_job_counts_as_lost(
+    world: World, beside: Callable[[World, Node], None], lost: int
+) -> None:
+    before = world.up(make_config(nodes=3))
+    end(world, before.nodes[lost])
+    beside(world, before.nodes[3 - lost])
+
+    after = replace_nodes(world, before.nodes[lost], needed=(0, 1, 2))
 
     assert [node.state for node in after.nodes] == ["running"] * 3
+    assert after.nodes[0] == before.nodes[0]
+    assert not {node.instance_id for node in after.nodes[1:]} & {node.instance_id for node in before.nodes}
+    assert world.resources()["instances"] == 3
+
+
+@pytest.mark.parametrize(("stopped", "needed"), [(0, (0, 1)), (2, (0, 1))])
+def test_a_stopped_node_whose_disk_counts_is_kept(world: World, stopped: int, needed: tuple[int, ...]) -> None:
+    before = world.up(make_config(nodes=3))
+    end(world, before.nodes[1])
+    stop(world, before.nodes[stopped])
+
+    with pytest.raises(ClusterError, match=f"node-{stopped} .* is stopped") as refused:
+        prepare(world, before.nodes[1], needed=needed)
+
+    assert "cluster start" in str(refused.value.hint)
+
+
+def test_a_node_that_stops_while_others_start_is_replaced(world: World) -> None:
+    before = world.up(make_config(nodes=3))
+    end(world, before.nodes[1])
+    left = [before.nodes[2]]
+
+    def report(event: Event) -> None:
+        if event.kind == "done" and event.what.startswith("launch") and left:
+            stop(world, left.pop())
+
+    after = replace_nodes(world, before.nodes[1], needed=(0, 1, 2), report=report)
+
+    assert [node.state for node in after.nodes] == ["running"] * 3
+    assert after.nodes[2].instance_id != before.nodes[2].instance_id
     assert world.resources()["instances"] == 3
 
 

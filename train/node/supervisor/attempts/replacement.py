@@ -78,7 +78,7 @@ class Replacement:
 
     def take(self, hosts: tuple[JobHost, ...]) -> Answer:
         """Uses new hosts for nodes that the job waits for. An empty list means that a client begins to replace them."""
-        refusal = restarts.find_refused(hosts, self.waiting_for)
+        refusal = restarts.find_refused(hosts, self.waiting_for, [host.name for host in self._order.hosts[1:]])
         if refusal is not None:
             return Answer(error=refusal, waiting_for=self.waiting_for)
         if not hosts and self._child is not None and self._child.poll() is None:

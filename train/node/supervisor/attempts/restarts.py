@@ -100,11 +100,16 @@ def next_order(order: Order, number: int) -> Order:
     return replace(order, env={**env, RESUME: "1"})
 
 
-def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str]) -> Optional[str]:
-    """Returns why these hosts cannot replace the ones that a job waits for, or None."""
+def find_refused(
+    hosts: Sequence[JobHost], waiting_for: Collection[str], present: Collection[str] = ()
+) -> Optional[str]:
+    """Returns why these hosts cannot replace the ones that a job waits for, or None.
+
+    present: its other hosts but the head: one of them may have ended while the job waits, and been replaced, too.
+    """
     if not waiting_for:
         return "the job does not wait for nodes"
-    others = [host.name for host in hosts if host.name not in waiting_for]
+    others = [host.name for host in hosts if host.name not in waiting_for and host.name not in present]
     if others:
         return f"the job does not wait for {join(others)}, but for {join(sorted(waiting_for))}"
     nowhere = [host.name for host in hosts if not host.ip]

@@ -132,6 +132,7 @@ def test_two_nodes_that_exchange_their_addresses() -> None:
     ("names", "waiting_for", "refused"),
     [
         (("node-1",), ("node-1",), None),
+        (("node-1", "node-3"), ("node-1",), None),
         ((), ("node-1",), None),
         (("node-1",), (), "the job does not wait for nodes"),
         (("node-0",), ("node-1",), "the job does not wait for node-0, but for node-1"),
@@ -139,7 +140,7 @@ def test_two_nodes_that_exchange_their_addresses() -> None:
     ],
 )
 def test_which_hosts_are_refused(names: Any, waiting_for: Any, refused: str | None) -> None:
-    found = restarts.find_refused([JobHost(name=name, ip="10.0.0.7") for name in names], waiting_for)
+    found = restarts.find_refused([JobHost(name=name, ip="10.0.0.7") for name in names], waiting_for, ("node-3",))
     assert (found is None) if refused is None else (found is not None and found.startswith(refused))
 
 
