@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,20 +17,20 @@ from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.config import ClusterConfig, load_config
 from cluster.costs import noting_costs
-from cluster.jobs import ask_for_job, confirm_ending
+from cluster.jobs import ask_for_job, ask_head, confirm_ending, end_job, open_head
 from cluster.lease import tell_ready_nodes
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
 from cluster.recovery.replacement import continue_waiting, replace_unhealthy
 from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, ready_nodes
 from cluster.views.status import render_nodes, render_volume
-from foundation.errors import UsageError
+from foundation.errors import ClusterError, UsageError
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients, make_clients
 from provision.config import all_regions, all_types
 from provision.files import ClusterFiles
-from provision.model import MAX_NODES
+from provision.model import MAX_NODES, Node
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
 from provision.pause import StartInstances, prepare_start
@@ -189,9 +189,10 @@ class NodeCount(click.ParamType[int]):
 def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool) -> None:
     """Change the number of nodes.
 
-    To grow, it launches nodes in the same subnet and of the same type. To shrink, it terminates the nodes with the
-    highest numbers and deletes their disks. 0 terminates all nodes. It keeps the resources that cost nothing, and the
-    volume of [[volumes]] source = "head", for the next `cluster up` or `cluster resize`.
+    To grow, it launches nodes in the same subnet and of the same type. To shrink, it stops the jobs that use the nodes
+    with the highest numbers, terminates these nodes and deletes their disks. 0 terminates all nodes. It keeps the
+    resources that cost nothing, and the volume of [[volumes]] source = "head", for the next `cluster up` or `cluster
+    resize`.
     """
     app.check_has_instances("resize", instead="edit [hosts] names in cluster.toml, then run cluster up")
     asked = override_nodes(app, nodes)
@@ -303,6 +304,9 @@ def bring_up(
             app.say("cancelled: nothing was changed")
             return False
     with if_interrupted(interrupted):
+        end_jobs_on(
+            app, clients, [node for step in plan.steps if isinstance(step, TerminateInstances) for node in step.nodes]
+        )
         with noting_costs(app, clients):
             state = carry_out(
                 plan,
@@ -325,6 +329,24 @@ def bring_up(
         app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")
         app.say("next: cluster train; cluster down terminates the nodes")
     return True
+
+
+def end_jobs_on(app: App, clients: Clients, leaving: Sequence[Node]) -> None:
+    """Stops the jobs that use nodes which are about to end: they would wait for them, and have them launched again.
+
+    An error is only a warning: the nodes of a head that does not answer can end, too.
+    """
+    if not leaving:
+        return
+    names = {node.name for node in leaving}
+    try:
+        with open_head(app, describe(app, clients)) as head:
+            for record in ask_head(app, head):  # the newest first: queued jobs must not start
+                if used := [host.name for host in record.nodes if host.name in names and not record.has_ended]:
+                    app.say(f"stopping job {record.id} ({record.name}), which uses {', '.join(used)}")
+                    end_job(app, head, record.id)
+    except ClusterError as error:
+        app.warn_of(error)
 
 
 def find_question(plan: Plan) -> str | None:
