@@ -29,7 +29,6 @@ from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients, make_clients
 from provision.config import all_regions, all_types
-from provision.files import ClusterFiles
 from provision.model import MAX_NODES, Node
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
@@ -114,7 +113,7 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
             job = None if continues else ask_for_job(app, described)()
             if not continue_waiting(app, job.record if job is not None else None, waits=True):
                 replace_unhealthy(app, described, job, yes=yes)
-        prepare = partial(_prepare_up, clients, find_wishes(app), app.files)
+        prepare = partial(plan_nodes, app, clients, find_wishes(app))
         plan = prepare(frozenset())
         elsewhere = regions[regions.index(region) + 1 :]
         if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
@@ -128,8 +127,11 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
     try_regions(regions, attempt=attempt, leave=leave, report=app.report)
 
 
-def _prepare_up(clients: Clients, wishes: Wishes, files: ClusterFiles, avoid: frozenset[str]) -> Plan:
-    return prepare_up(clients, wishes=wishes, files=files, avoid=avoid)
+def plan_nodes(app: App, clients: Clients, wishes: Wishes, avoid: frozenset[str]) -> Plan:
+    """Plans what `up` will do, with the nodes that the head launches meanwhile. Raises the errors of prepare_up."""
+    if app.files.exist:
+        describe_state(app, clients)  # adds them to this machine's files
+    return prepare_up(clients, wishes=wishes, files=app.files, avoid=avoid)
 
 
 def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool) -> None:
