@@ -106,7 +106,7 @@ def _of_nodes(nodes: int, launching: int) -> str:
 
 
 def _describe_type(option: LaunchOption) -> str:
-    return f"{option.instance_type}: {option.vcpus} vCPUs, {option.gpus or 'no GPU'}, {option.architecture}"
+    return f"{option.instance_type}: {option.vcpus} vCPUs, {option.gpus}, {option.architecture}"
 
 
 def _describe_images(options: Iterable[LaunchOption], now: datetime) -> list[str]:

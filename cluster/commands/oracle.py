@@ -153,7 +153,12 @@ def _hardware_document(machine: Machine) -> dict[str, Any]:
         capability = machine.gpu.capability
         gpu = {"name": machine.gpu.name, "maker": machine.gpu.maker}
         gpu["compute_capability"] = None if capability is None else show(capability)
-    return {"family": machine.family, "architecture": machine.architecture, "gpu": gpu}
+    return {
+        "family": machine.family,
+        "architecture": machine.architecture,
+        "gpu": gpu,
+        "accelerator": machine.accelerator,
+    }
 
 
 def _wheel_document(wheel: Wheel) -> dict[str, Any]:
@@ -187,7 +192,6 @@ def _find_machine(instance_type: str) -> Machine:
 
 def render_machine(name: str, machine: Machine, *, columns: int | None = None) -> str:
     """Renders the wheels for one instance type, whether each runs, and why. Pure."""
-    gpu = machine.gpu.label if machine.gpu is not None else "no GPU"
     auto = pick_for(machine)
     if auto is not None:
         s3 = "reads s3:// directly" if auto.reads_s3 else "does not read s3:// directly"
@@ -201,7 +205,7 @@ def render_machine(name: str, machine: Machine, *, columns: int | None = None) -
         runs = "cpu" if _leaves_gpu_unused(wheel, machine) else _yes(verdict.runs)
         rows.append((wheel.requirement, runs, _yes(wheel.reads_s3), _libraries(wheel), verdict.why))
     table = render_table(rows, columns=columns, prose=True)
-    return "\n".join([f"{name}: {gpu}, {machine.architecture}", taken, *notes, "", table])
+    return "\n".join([f"{name}: {machine.label}", taken, *notes, "", table])
 
 
 def machine_document(name: str, machine: Machine) -> dict[str, Any]:
@@ -270,17 +274,14 @@ def _runs_torch(build: TorchBuild, machine: Machine) -> bool:
 
 def render_torch_machine(name: str, machine: Machine, *, columns: int | None = None) -> str:
     """Renders which PyTorch builds run on one instance type. Pure."""
-    gpu = machine.gpu.label if machine.gpu is not None else "no GPU"
     auto = pick_torch_for(machine)
     taken = f'torch = "auto" uses the image\'s PyTorch if it fits, else {auto or "no wheel: none is known to run"}'
     if machine.gpu is None:
-        return f"{name}: {gpu}, {machine.architecture}\n{taken}; every version runs on the CPU"
+        return f"{name}: {machine.label}\n{taken}; every version runs on the CPU"
     rows: list[tuple[str, ...]] = [("TORCH", "RUNS", "CUDA", "MACHINE CODE (sm_)", "FROM", "KNOWN")]
     for build, listed in zip(TORCH_BUILDS, _list_builds()[1:], strict=True):
         rows.append((listed[0], _yes(_runs_torch(build, machine)), *listed[1:]))
-    return "\n".join(
-        [f"{name}: {gpu}, {machine.architecture}", taken, "", render_table(rows, columns=columns, prose=True)]
-    )
+    return "\n".join([f"{name}: {machine.label}", taken, "", render_table(rows, columns=columns, prose=True)])
 
 
 def torch_oracle_document() -> dict[str, Any]:

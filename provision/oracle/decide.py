@@ -117,6 +117,11 @@ def check_mxnet(*, instance_type: str, mxnet: str, ami: str, is_other: bool = Fa
         return (f"instance_type {instance_type} is not in the table of GPUs: MXNet may not run there",)
     key = "instance_types," if is_other else "instance_type ="
     setting = f'[provision] {key} "{instance_type}" with [bootstrap] mxnet = "{mxnet}"'
+    fit = _check_on(machine, mxnet, setting=setting, instance_type=instance_type, ami=ami)
+    return (*machine.warn_of_accelerator(instance_type, wheels="MXNet's wheels"), *fit)
+
+
+def _check_on(machine: Machine, mxnet: str, *, setting: str, instance_type: str, ami: str) -> tuple[str, ...]:
     if machine.architecture != "x86_64":
         raise ConfigError(
             f"{setting}: the type is {machine.architecture}; MXNet is only supported on x86_64",

@@ -36,11 +36,24 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
-    """The hardware of an instance family; `gpu`: None without GPUs (Trainium and similar accelerators are not GPUs)."""
+    """The hardware of an instance family; `gpu`: None without GPUs; `accelerator`: another device, or None."""
 
     family: str
     architecture: Architecture
     gpu: Gpu | None
+    accelerator: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Its GPU and architecture in messages."""
+        others = f" but {self.accelerator}" if self.accelerator else ""
+        return f"{self.gpu.label if self.gpu else 'no GPU'}{others}, {self.architecture}"
+
+    def warn_of_accelerator(self, instance_type: str, *, wheels: str) -> tuple[str, ...]:
+        """Returns the warning that wheels do not use the accelerator; () without one."""
+        if self.accelerator is None:
+            return ()
+        return (f"{wheels} do not use the {self.accelerator} of {instance_type}, which you pay for",)
 
 
 V100, A100, L4 = (
@@ -90,8 +103,16 @@ GPU_MACHINES: tuple[Machine, ...] = (
 _BY_FAMILY = {machine.family: machine for machine in GPU_MACHINES}
 
 # Class, generation, options: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
-# The classes are those without GPUs; f, inf, trn, dl2q and vt have accelerators on which CUDA does not run.
+# The classes are those without GPUs.
 _CPU_FAMILY = regex(r"(?P<cls>a|c|d|dl|f|h|hpc|i|im|inf|is|m|r|t|trn|u|vt|x|z)[0-9]+(?P<options>[a-z]*)(-[a-z0-9]+)?")
+_ACCELERATORS = {
+    "dl": "Qualcomm AI100",
+    "f": "FPGAs",
+    "inf": "AWS Inferentia",
+    "trn": "AWS Trainium",
+    "vt": "media accelerators",
+}
+"""By class: the devices on which CUDA does not run. Each generation has a newer one."""
 _HIGH_MEMORY = regex(r"u-[0-9]+tb[0-9]+")
 
 _FIRST_CUDA: Mapping[Version, Version] = {
@@ -127,7 +148,12 @@ def find_machine(instance_type: str) -> Machine | None:
         return None
     # a1 was the first Graviton; later ones have the option "g" after the generation: c7gn, im4gn.
     arm = named["cls"] == "a" or "g" in named["options"]
-    return Machine(family=family, architecture="arm64" if arm else "x86_64", gpu=None)
+    return Machine(
+        family=family,
+        architecture="arm64" if arm else "x86_64",
+        gpu=None,
+        accelerator=_ACCELERATORS.get(named["cls"]),
+    )
 
 
 def first_cuda(capability: Version) -> Version:

@@ -196,7 +196,8 @@ def check_torch(*, instance_type: str, torch: str, is_other: bool = False) -> tu
         return (f"instance_type {instance_type} is not in the table of GPUs: PyTorch may not run there",)
     key = "instance_types," if is_other else "instance_type ="
     setting = f'[provision] {key} "{instance_type}" with [bootstrap] torch = "{torch}"'
-    return _check_on(machine, torch, setting=setting, instance_type=instance_type)
+    fit = _check_on(machine, torch, setting=setting, instance_type=instance_type)
+    return (*machine.warn_of_accelerator(instance_type, wheels="PyTorch's wheels on PyPI"), *fit)
 
 
 def _check_on(machine: Machine, torch: str, *, setting: str, instance_type: str) -> tuple[str, ...]:

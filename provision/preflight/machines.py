@@ -6,7 +6,8 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
@@ -17,7 +18,7 @@ from provision.config import ProvisionConfig, setting_error
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import ImageTypeDef, InstanceTypeInfoTypeDef
+    from mypy_boto3_ec2.type_defs import GpuDeviceInfoTypeDef, ImageTypeDef, InstanceTypeInfoTypeDef
     from mypy_boto3_ssm import SSMClient
 
 
@@ -28,15 +29,14 @@ HINT_TYPES = "to list a region's types: aws ec2 describe-instance-type-offerings
 class TypeFacts:
     """An instance type.
 
-    architecture: x86_64 or arm64. gpus: such as "4x NVIDIA T4"; None without GPUs. in_cluster_placement: supports
-    placement groups with the strategy `cluster`. efa: supports an Elastic Fabric Adapter. on_spot: available on the
-    spot market.
+    architecture: x86_64 or arm64. gpus: see render_gpus. in_cluster_placement: supports placement groups with the
+    strategy `cluster`. efa: supports an Elastic Fabric Adapter. on_spot: available on the spot market.
     """
 
     name: str
     architecture: str
     vcpus: int
-    gpus: str | None
+    gpus: str
     gpu_makers: frozenset[str]
     in_cluster_placement: bool
     efa: bool
@@ -78,9 +78,7 @@ def describe_hardware(ec2: EC2Client, types: Iterable[str]) -> Mapping[str, Hard
     return {
         str(info["InstanceType"]): Hardware(
             gpus=sum(
-                gpu.get("Count", 0)
-                for gpu in info.get("GpuInfo", {}).get("Gpus", [])
-                if gpu.get("Manufacturer") == "NVIDIA"
+                _count(gpu) for gpu in info.get("GpuInfo", {}).get("Gpus", []) if gpu.get("Manufacturer") == "NVIDIA"
             ),
             memory_mib=info["MemoryInfo"]["SizeInMiB"],
         )
@@ -120,15 +118,46 @@ def type_error(config: ProvisionConfig, instance_type: str, problem: str, *, hin
     return ConfigError(f'[provision] instance_types, "{instance_type}": {problem}', hint=hint)
 
 
+_OTHER_DEVICES = {
+    "NeuronInfo": "NeuronDevices",
+    "InferenceAcceleratorInfo": "Accelerators",  # has Inferentia, too
+    "FpgaInfo": "Fpgas",
+    "MediaAcceleratorInfo": "Accelerators",
+}
+"""Where DescribeInstanceTypes lists the devices that are not GPUs."""
+
+
+def render_gpus(info: Mapping[str, Any]) -> str:
+    """Returns "4x NVIDIA T4", "1x 1/8 NVIDIA L4" for a part of a GPU, or "no GPU" with the other accelerators. Pure.
+
+    info: of DescribeInstanceTypes.
+    """
+    if gpus := info.get("GpuInfo", {}).get("Gpus", []):
+        return ", ".join(map(_render_gpu, gpus))
+    listed = [device for key, devices in _OTHER_DEVICES.items() for device in info.get(key, {}).get(devices, [])]
+    others = {device["Name"]: device.get("Count", 1) for device in listed}
+    return ", ".join(["no GPU", *(f"{number}x {name}" for name, number in others.items())])
+
+
+def _render_gpu(gpu: GpuDeviceInfoTypeDef) -> str:
+    size = Fraction(gpu.get("GpuPartitionSize", 1.0)).limit_denominator(64)
+    part = f"{size} " if 0 < size < 1 else ""
+    return f"{_count(gpu)}x {part}{gpu.get('Manufacturer', 'unknown')} {gpu.get('Name', 'GPU')}"
+
+
+def _count(gpu: GpuDeviceInfoTypeDef) -> int:
+    """Returns how many such GPUs a node has. EC2's Count is 0 for parts of a GPU."""
+    return gpu.get("LogicalGpuCount") or gpu.get("Count") or 1
+
+
 def _facts(name: str, info: InstanceTypeInfoTypeDef) -> TypeFacts:
     gpus = info.get("GpuInfo", {}).get("Gpus", [])
-    listed = ", ".join(f"{gpu['Count']}x {gpu['Manufacturer']} {gpu['Name']}" for gpu in gpus)
     return TypeFacts(
         name=name,
         architecture="x86_64" if "x86_64" in info["ProcessorInfo"]["SupportedArchitectures"] else "arm64",
         vcpus=info["VCpuInfo"]["DefaultVCpus"],
-        gpus=listed or None,
-        gpu_makers=frozenset(gpu["Manufacturer"] for gpu in gpus),
+        gpus=render_gpus(info),
+        gpu_makers=frozenset(gpu.get("Manufacturer", "unknown") for gpu in gpus),
         in_cluster_placement="cluster" in info.get("PlacementGroupInfo", {}).get("SupportedStrategies", []),
         efa=info.get("NetworkInfo", {}).get("EfaSupported", False),
         on_spot="spot" in info.get("SupportedUsageClasses", []),

@@ -77,7 +77,7 @@ def make_option(**values: Any) -> LaunchOption:
         "instance_type": "c5.xlarge",
         "architecture": "x86_64",
         "vcpus": 4,
-        "gpus": None,
+        "gpus": "no GPU",
         "image_id": "ami-0123456789abcdef0",
         "image_name": "ubuntu-22.04",
         "image_created_at": datetime(2029, 12, 1, tzinfo=UTC),

@@ -102,6 +102,7 @@ def test_cpu_builds_and_unknown_ones_are_not_refused(requirement: str) -> None:
         ("g5.xlarge", "torch==2.13.0+cpu", ("does not use the A10G",)),
         ("g5.xlarge", "torch==3.1.0", ("not in the table",)),
         ("q9.large", "auto", ("not in the table of GPUs",)),
+        ("trn1.2xlarge", "auto", ("PyTorch's wheels on PyPI do not use the AWS Trainium of trn1.2xlarge",)),
     ],
 )
 def test_what_up_says(instance_type: str, torch: str, said: tuple[str, ...]) -> None:
@@ -182,6 +183,7 @@ def test_the_tables_are_shown() -> None:
     ("name", "words"),
     [
         ("p5.48xlarge", 'H100 (compute capability 9.0), x86_64\ntorch = "auto" uses the image\'s PyTorch if it fits'),
+        ("inf2.xlarge", "no GPU but AWS Inferentia, x86_64"),
         ("c5.xlarge", "every version runs on the CPU"),
         ("p2.xlarge", "else no wheel: none is known to run"),
     ],

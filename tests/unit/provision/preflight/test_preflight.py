@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ssm.models import ssm_backends
 
 from foundation.errors import AwsError, ClusterError, ConfigError
 from provision.model import ClusterState, LaunchOption, Market, Preflight, Quota
+from provision.preflight.machines import describe_hardware, render_gpus
 from provision.preflight.places import Places, describe_preflight, drop_over_quota
 from provision_world import NAME, World, listening, make_config, make_node, make_option, make_wanted
 from sandbox.api.images import SandboxAmi
@@ -68,7 +70,7 @@ def test_a_cpu_cluster(world: World) -> None:
         instance_type="c5.xlarge",
         architecture="x86_64",
         vcpus=4,
-        gpus=None,
+        gpus="no GPU",
         image_id=image.id,
         image_name=str(image.name),
         image_created_at=image_created_at(image),
@@ -143,6 +145,25 @@ def test_placement(world: World, settings: dict[str, Any], *, placement: bool) -
 
 def test_efa(world: World) -> None:
     assert preflight(world, efa=True, instance_type="c5n.18xlarge").options[0].efa
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "shown", "gpus"),
+    [
+        ("c5.xlarge", "no GPU", 0),
+        ("g4dn.12xlarge", "4x NVIDIA T4", 4),
+        ("g6f.large", "1x 1/8 NVIDIA L4", 1),
+        ("gr6f.4xlarge", "1x 1/2 NVIDIA L4", 1),
+        ("trn2.48xlarge", "no GPU, 16x Trainium2", 0),
+        ("inf2.xlarge", "no GPU, 1x Inferentia2", 0),
+        ("dl2q.24xlarge", "no GPU, 8x Qualcomm AI100", 0),
+        ("vt1.3xlarge", "no GPU, 1x U30", 0),
+        ("f2.6xlarge", "no GPU, 1x Virtex UltraScale+ (VU47P)", 0),
+    ],
+)
+def test_the_gpus_of_a_type(world: World, instance_type: str, shown: str, gpus: int) -> None:
+    assert render_gpus(INSTANCE_TYPES[instance_type]) == shown
+    assert describe_hardware(world.clients.ec2, [instance_type])[instance_type].gpus == gpus
 
 
 # --- images

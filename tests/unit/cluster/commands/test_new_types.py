@@ -1,0 +1,59 @@
+"""An instance type that is newer than this program's tables, in each command that reads the type."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import cluster.commands.status
+import cluster.commands.up
+from cluster.app import App
+from cluster.commands.oracle import oracle
+from cluster.commands.status import cost, list_, status
+from cluster.commands.up import up
+from foundation.errors import NotFoundError
+from provision.oracle import tables
+from provision_world import World, listening, make_config
+from sandbox.api.prices import ON_DEMAND
+
+NEW = "g6f.large"
+
+
+def test_a_type_newer_than_the_tables(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS has no price for it, and EC2 says nothing about its GPU but its name."""
+
+    def forget(parsed: dict[str, list[dict[str, object]]], **_: object) -> None:
+        for info in parsed["InstanceTypes"]:
+            info["GpuInfo"] = {"Gpus": [{"Name": "Q100"}]}
+
+    monkeypatch.delitem(tables._BY_FAMILY, "g6f")
+    assert NEW not in ON_DEMAND
+    for module in (cluster.commands.status, cluster.commands.up):
+        monkeypatch.setattr(module, "make_clients", lambda _: world.clients)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    image = world.sandbox.backend.describe_images()[0].id
+    settings = {"instance_type": NEW, "ami": image, "ssh_from": "203.0.113.7/32"}
+    path = tmp_path / "cluster.toml"
+    written = "\n".join(f'{key} = "{value}"' for key, value in settings.items())
+    path.write_text(f'name = "demo"\ncloud = "aws"\n[provision]\n{written}\n')
+    app = App(config_path=path)
+
+    def run(command: object, *args: str) -> str:
+        done = CliRunner().invoke(command, args, obj=app, catch_exceptions=False)  # type: ignore[arg-type]
+        assert done.exit_code == 0
+        return done.output
+
+    with listening(world.clients.ec2, "after-call.ec2.DescribeInstanceTypes", forget):
+        said = run(up, "--dry-run")
+        world.up(make_config(**settings))
+    assert f"warning: instance_type {NEW} is not in the table of GPUs: MXNet may not run there" in said
+    assert f"2 x {NEW}: 2 vCPUs, 1x unknown Q100, x86_64" in said
+    assert "unknown per hour" in said
+    for command in (status, list_, cost):
+        assert NEW in run(command)
+        assert NEW in run(command, "--json")
+    for framework in ("mxnet", "pytorch"):
+        with pytest.raises(NotFoundError, match=f"{NEW} is not in the table"):
+            run(oracle, NEW, "--framework", framework)
