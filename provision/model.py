@@ -239,8 +239,9 @@ class LaunchOption:
     """One way to launch the nodes: a market, a type and a zone, with every `auto` of the configuration resolved.
 
     architecture: x86_64 or arm64. gpus: such as "4x NVIDIA T4". root_device: the image's root device name. placement:
-    whether the nodes are launched into the cluster's placement group. efa: whether they get an Elastic Fabric Adapter. usd_per_hour: of one node.
-    reservation: the capacity reservation that they use, or None; is_block: it is a Capacity Block.
+    whether the nodes are launched into the cluster's placement group. efa: whether they get an Elastic Fabric Adapter.
+    usd_per_hour: of one node. reservation: the capacity reservation that they use, or None; is_block: it is a Capacity
+    Block.
     image_created_at and usd_per_hour are None if unknown.
     """
 

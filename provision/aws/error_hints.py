@@ -7,6 +7,7 @@ Codes of all services: https://docs.aws.amazon.com/IAM/latest/UserGuide/referenc
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 RETRY_CODES = frozenset(
     {
@@ -104,6 +105,23 @@ _HINTS = {
     "Blocked": "AWS has blocked the account: ask AWS support why",
 }
 
+_NO_KEY = (
+    "EC2 gives this reason if it cannot use the KMS key of the nodes' disks, which is the region's default (aws ec2 "
+    "get-ebs-default-kms-key-id) or the image's: enable the key, and allow these credentials kms:CreateGrant, "
+    "kms:Decrypt, kms:DescribeKey and kms:GenerateDataKeyWithoutPlaintext in its policy (on spot, also the role "
+    "AWSServiceRoleForEC2Spot); or change the default, or [provision] ami"
+)
+_START_HINTS = {
+    # "Client error on launch": https://repost.aws/knowledge-center/encrypted-volumes-stops-immediately
+    "Client.InternalError": _NO_KEY,
+    "Client.InvalidKMSKey.InvalidState": _NO_KEY,
+    "Client.InvalidSnapshot.NotFound": 'the image\'s snapshot is gone: set another [provision] ami, or "auto"',
+    "Client.VolumeLimitExceeded": "reduce [provision] nodes or volume_size_gib, or request a higher limit: "
+    "aws service-quotas list-service-quotas --service-code ebs",
+}
+"""By the code of a StateReason (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html), of nodes
+that ended at once. They would also end in other zones."""
+
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 _NAMED_ACTION = re.compile(r"perform: (\S+:\w+)")
 
@@ -118,6 +136,15 @@ def find_hint(code: str, words: str, *, operation: str) -> str | None:
     if code.isdigit():  # botocore's code for a response without an error code of AWS
         return NOT_AWS
     return _HINTS.get(code)
+
+
+def find_start_hint(reasons: Iterable[str]) -> str | None:
+    """Returns the hint for nodes that ended while starting; None for reasons that are not in the table.
+
+    reasons: the messages of their StateReasons, which begin with the code.
+    """
+    codes = (reason.partition(":")[0] for reason in reasons)
+    return next((_START_HINTS[code] for code in codes if code in _START_HINTS), None)
 
 
 def find_named_action(words: str) -> str | None:

@@ -25,8 +25,10 @@ _LOOKS = (
     "ec2:DescribeImages",
     "ec2:DescribeInstanceTypeOfferings",
     "ec2:DescribeInstanceTypes",
+    "ec2:DescribeRouteTables",
     "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeSubnets",
+    "ec2:DescribeVpcs",
 )
 """Reads other than those of the cluster's resources. Not ec2:Describe*: DescribeInstanceAttribute, for example, shows
 the user data of all instances."""

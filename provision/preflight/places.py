@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from foundation.errors import AwsError, ClusterError, ConfigError, NoCapacityError, NotInRegionError
+from foundation.errors import AwsError, ClusterError, NotInRegionError
 from foundation.thread_pool import bounded_pool
-from provision.aws.clients import Clients, aws_errors, aws_words, error_code
+from provision.aws.clients import Clients, aws_errors, error_code
 from provision.config import ProvisionConfig, all_types, setting_error
 from provision.model import ClusterState, LaunchOption, Market, Permissions, Preflight, Quota
 from provision.plan import Wanted
@@ -28,11 +27,8 @@ from provision.preflight.mounts import describe_planned_mounts
 from provision.preflight.prices import PricedPlace, describe_prices, find_volume_price
 from provision.preflight.quotas import describe_quotas, quota_error
 from provision.preflight.reservations import Reservation, find_obstacle, find_reservation, render_end
+from provision.preflight.subnets import Subnet, describe_subnets, no_default_subnet
 from provision.resources.shared_volume import choose_volume, deletion_command
-
-if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import SubnetTypeDef
 
 
 def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
@@ -92,12 +88,15 @@ def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterSta
         if config.efa and not facts.efa:
             hint = "set efa = false, or use a type that supports it, such as c5n.18xlarge or p4d.24xlarge"
             raise type_error(config, facts.name, "does not support efa = true", hint=hint)
+    zones, subnets = zones_asked.result(), subnets_asked.result()
+    if not subnets:
+        raise no_default_subnet(clients.ec2, config, zones)
     images = describe_images(clients, config, known.values(), now=datetime.now(UTC))
     return Facts(
         types=known,
-        zones=zones_asked.result(),
+        zones=zones,
         images=images,
-        subnets=subnets_asked.result(),
+        subnets=subnets,
         settled=bool(state.nodes),
         reservation=reservation_asked.result(),
     )
@@ -157,16 +156,6 @@ def _refuse_missing(permissions: Permissions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subnet:
-    """A subnet. free_addresses: the number of further instances that it can hold."""
-
-    subnet_id: str
-    vpc_id: str
-    zone: str
-    free_addresses: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """The facts from AWS about types, images and subnets.
 
@@ -191,53 +180,6 @@ class Places:
     skipped: tuple[str, ...]
 
 
-def describe_subnets(ec2: EC2Client, config: ProvisionConfig, state: ClusterState) -> tuple[Subnet, ...]:
-    """Returns the subnet of the nodes, the configured one, or the default subnets sorted by zone. Never empty.
-
-    The order is always the same, so that a repeated launch sends the same request. Raises ConfigError, AwsError, and
-    boto3's errors.
-    """
-    of_nodes = {node.subnet_id for node in state.nodes if node.subnet_id}
-    if of_nodes:
-        found = ec2.describe_subnets(SubnetIds=[min(of_nodes)])["Subnets"]
-    elif config.subnet_id != "auto":
-        found = _describe_named(ec2, config)
-    else:
-        found = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
-        if not found:
-            raise NoCapacityError(
-                f"{config.region} has no default subnet in this account",
-                hint="set [provision] subnet_id in cluster.toml, or make one: aws ec2 create-default-vpc",
-            )
-    subnets = (
-        Subnet(
-            subnet_id=subnet["SubnetId"],
-            vpc_id=subnet["VpcId"],
-            zone=subnet["AvailabilityZone"],
-            free_addresses=subnet["AvailableIpAddressCount"],
-        )
-        for subnet in found
-    )
-    return tuple(sorted(subnets, key=lambda subnet: (subnet.zone, subnet.subnet_id)))
-
-
-def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> list[SubnetTypeDef]:
-    try:
-        found = ec2.describe_subnets(SubnetIds=[config.subnet_id])["Subnets"]
-    except ClientError as error:
-        if error_code(error) not in {"InvalidSubnetID.NotFound", "InvalidSubnetID.Malformed"}:
-            raise
-        raise _no_such_subnet(config, f"AWS says: {aws_words(error)}: ") from error
-    if not found:
-        raise _no_such_subnet(config, "")
-    return found
-
-
-def _no_such_subnet(config: ProvisionConfig, words: str) -> ConfigError:
-    problem = f"{words}{config.region} has no such subnet"
-    return setting_error(config, "subnet_id", problem, hint='set subnet_id = "auto" in cluster.toml, or correct region')
-
-
 def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
     """Lists every market, type and zone where the zone offers the type and the subnet has `least` free addresses. Pure.
 
@@ -246,8 +188,8 @@ def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
     """
     skipped: list[str] = []
     types = _find_offered(config, facts, skipped)
-    roomy = _find_roomy(config, facts, types, skipped, least=least)
-    options = _in_reservation(config, facts, types, roomy, skipped, least=least)
+    usable = _find_usable(config, facts, types, skipped, least=least)
+    options = _in_reservation(config, facts, types, usable, skipped, least=least)
     for market in config.market:
         for name in types:
             if market == "spot" and not facts.types[name].on_spot:
@@ -255,7 +197,7 @@ def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
                 continue
             options += [
                 _make_option(config, facts, name, market=market, subnet=subnet)
-                for subnet in roomy
+                for subnet in usable
                 if subnet.zone in facts.zones[name]
             ]
     if not options:
@@ -269,7 +211,7 @@ def _in_reservation(
     config: ProvisionConfig,
     facts: Facts,
     types: Sequence[str],
-    roomy: Sequence[Subnet],
+    usable: Sequence[Subnet],
     skipped: list[str],
     *,
     least: int,
@@ -282,7 +224,7 @@ def _in_reservation(
         skipped.append(f"{config.region} does not have reservation {config.reservation}")
         return []
     why = find_obstacle(config, reservation, least=least)
-    subnets = [subnet for subnet in roomy if subnet.zone == reservation.zone]
+    subnets = [subnet for subnet in usable if subnet.zone == reservation.zone]
     if why is None and reservation.instance_type not in types:
         why = f"the cluster's nodes are not {reservation.instance_type}"
     if why is None and not subnets:
@@ -360,34 +302,27 @@ def _not_offered(config: ProvisionConfig, facts: Facts) -> ClusterError:
     return NotInRegionError(wrong.message, hint=wrong.hint)
 
 
-def _find_roomy(
+def _find_usable(
     config: ProvisionConfig, facts: Facts, types: Sequence[str], skipped: list[str], *, least: int
 ) -> tuple[Subnet, ...]:
-    """Returns the subnets with enough free addresses. Adds the others to `skipped`."""
+    """Returns the subnets that can have the nodes. Adds the others to `skipped`."""
     serving = [subnet for subnet in facts.subnets if any(subnet.zone in facts.zones[name] for name in types)]
-    roomy: list[Subnet] = []
-    for subnet in serving:
-        if subnet.free_addresses >= least:
-            roomy.append(subnet)
-            continue
-        addresses = "address" if subnet.free_addresses == 1 else "addresses"
-        are = "is" if least == 1 else "are"
-        skipped.append(
-            f"{subnet.zone}: {subnet.subnet_id} has {subnet.free_addresses} free {addresses}, {least} {are} needed"
-        )
-    if roomy:
-        return tuple(roomy)
+    obstacles = {subnet: subnet.find_obstacle(least=least) for subnet in serving}
+    met = {subnet: obstacle for subnet, obstacle in obstacles.items() if obstacle is not None}
+    skipped += [f"{subnet.zone}: {subnet.subnet_id} {obstacle.problem}" for subnet, obstacle in met.items()]
+    if len(met) < len(serving):
+        return tuple(subnet for subnet in serving if subnet not in met)
+    first = met[serving[0]]
     if facts.settled:
         raise AwsError(
             f"the cluster's subnet is full: {'; '.join(skipped)}",
             hint="use fewer nodes, or a larger subnet: cluster down, set [provision] subnet_id, cluster up",
         )
     if config.subnet_id != "auto":
-        problem = f"has {serving[0].free_addresses} free addresses, {least} needed"
-        raise setting_error(config, "subnet_id", problem, hint='set a larger subnet, or subnet_id = "auto"')
+        raise setting_error(config, "subnet_id", first.problem, hint=f'set subnet_id = "auto"; or {first.remedy}')
     raise AwsError(
-        f"no default subnet of {config.region} has {least} free addresses: {'; '.join(skipped)}",
-        hint="set a larger subnet in cluster.toml: [provision] subnet_id",
+        f"no default subnet of {config.region} can have the nodes: {'; '.join(skipped)}",
+        hint=f"in [provision] of cluster.toml: {first.remedy}",
     )
 
 

@@ -12,6 +12,7 @@ from foundation.errors import AwsError, CapacityError, StalePlanError
 from foundation.progress import Event
 from foundation.waiting import poll
 from provision.aws.clients import error_code
+from provision.aws.error_hints import find_start_hint
 from provision.describe import Instances, describe_now
 from provision.model import ClusterState, Node, SshAddress, UntrustedInstance, count, format_indices
 from provision.plan import Context, Step, Wanted
@@ -246,7 +247,8 @@ def _wait_until_gone(instance_ids: Sequence[str], context: Context) -> None:
 
 def _ended_while_starting(failed: list[str], instances: Instances, context: Context) -> AwsError:
     message = _reasons(failed, instances)
-    hint = "to launch the missing nodes again: cluster up; to delete everything: cluster down"
+    again = "to launch the missing nodes again: cluster up; to delete everything: cluster down"
+    hint = find_start_hint(instances.ended[instance_id] for instance_id in failed) or again
     no_room = all(_NO_ROOM in instances.ended[instance_id] for instance_id in failed)
     if no_room and context.option is not None and set(failed) <= context.launched:
         return CapacityError(message, option=context.option.label, hint=hint)

@@ -109,8 +109,12 @@ class SandboxEC2Backend(EC2Backend):
     def create_default_vpc(self) -> VPC:
         """Creates the default VPC in the sandbox's own range.
 
-        It has an internet gateway and a default subnet in each zone.
+        It has an internet gateway and a default subnet in each zone. Raises EC2ClientError if the region has one.
         """
+        if self.get_default_vpc() is not None:
+            raise EC2ClientError(
+                "DefaultVpcAlreadyExists", "A Default VPC already exists for this account in this region."
+            )
         vpc = self.create_vpc(cidr_block=str(self.settings.range_of(self.region_name)), is_default=True)
         gateway = self.create_internet_gateway()
         self.attach_internet_gateway(gateway.id, vpc.id)

@@ -14,6 +14,7 @@ from foundation.errors import AwsError, ClusterError, ConfigError
 from provision.model import ClusterState, LaunchOption, Market, Preflight, Quota
 from provision.preflight.machines import describe_hardware, render_gpus
 from provision.preflight.places import Places, describe_preflight, drop_over_quota
+from provision.preflight.subnets import find_obstacle
 from provision_world import NAME, World, listening, make_config, make_node, make_option, make_wanted
 from sandbox.api.images import SandboxAmi
 
@@ -286,7 +287,7 @@ def test_a_named_subnet(world: World) -> None:
 
 def test_a_named_subnet_that_is_full(world: World) -> None:
     leave_addresses(world, 1, "us-east-1f")
-    with pytest.raises(ConfigError, match=r'subnet_id = "subnet-\w+": has 1 free addresses, 2 needed'):
+    with pytest.raises(ConfigError, match=r'subnet_id = "subnet-\w+": has 1 free address, 2 are needed'):
         preflight(world, subnet_id=subnet_in(world, "us-east-1f").id)
 
 
@@ -297,12 +298,101 @@ def test_no_default_subnet_where_the_type_is_offered(world: World) -> None:
         preflight(world)
 
 
-def test_no_default_subnet(world: World) -> None:
-    for subnet in world.clients.ec2.describe_subnets()["Subnets"]:
-        world.clients.ec2.delete_subnet(SubnetId=subnet["SubnetId"])
-    with pytest.raises(AwsError, match="no default subnet") as caught:
+@pytest.mark.parametrize("has_vpc", [True, False])
+def test_no_default_subnet(world: World, *, has_vpc: bool) -> None:
+    """The command of the hint makes one: a default VPC may have none."""
+    ec2 = world.clients.ec2
+    for subnet in ec2.describe_subnets()["Subnets"]:
+        ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+    if not has_vpc:
+        world.sandbox.backend.vpcs.clear()
+    with pytest.raises(AwsError, match="us-east-1 has no default subnet") as caught:
         preflight(world)
-    assert "create-default-vpc" in str(caught.value.hint)
+    if has_vpc:
+        command = "aws ec2 create-default-subnet --region us-east-1 --availability-zone us-east-1a"
+        ec2.create_default_subnet(AvailabilityZone="us-east-1a")
+    else:
+        command = "aws ec2 create-default-vpc --region us-east-1"
+        ec2.create_default_vpc()
+    assert str(caught.value.hint).endswith(f"or make one: {command}")
+    assert places(preflight(world))[0] == ("on-demand", "c5.xlarge", "us-east-1a")
+
+
+ALL = {"DestinationCidrBlock": "0.0.0.0/0", "State": "active"}
+ALL_V6 = {"DestinationIpv6CidrBlock": "::/0", "State": "active"}
+IGW = {**ALL, "GatewayId": "igw-1"}
+LOCAL = {"DestinationCidrBlock": "10.0.0.0/16", "GatewayId": "local", "State": "active"}
+
+
+def route_table(*routes: Any, subnet_id: str | None = None, vpc_id: str = "vpc-1") -> Any:
+    """A VPC's main table, or a subnet's own table."""
+    association = {"Main": True} if subnet_id is None else {"Main": False, "SubnetId": subnet_id}
+    return {"RouteTableId": "rtb-1", "VpcId": vpc_id, "Routes": [LOCAL, *routes], "Associations": [association]}
+
+
+@pytest.mark.parametrize(
+    ("tables", "is_public"),
+    [
+        (None, True),  # not needed, or not allowed to be read
+        ([], True),
+        ([route_table(IGW)], True),
+        ([route_table()], False),
+        ([route_table(), route_table(IGW, subnet_id="subnet-1")], True),
+        ([route_table(IGW), route_table(subnet_id="subnet-1")], False),
+        ([route_table(IGW), route_table(subnet_id="subnet-2")], True),
+        ([route_table(), route_table(IGW, vpc_id="vpc-2")], False),
+        ([route_table({**IGW, "State": "blackhole"})], False),  # the gateway has been deleted
+        ([route_table({**IGW, "DestinationCidrBlock": "203.0.113.0/24"})], True),
+        ([route_table({**ALL_V6, "GatewayId": "igw-1"})], False),
+        ([route_table({**ALL, "NatGatewayId": "nat-1"})], False),
+        ([route_table({**ALL, "TransitGatewayId": "tgw-1"})], False),
+        ([route_table({**ALL, "GatewayId": "vgw-1"})], False),  # a VPN
+        ([route_table({"DestinationPrefixListId": "pl-1", "GatewayId": "vpce-1", "State": "active"})], False),  # S3's
+        ([route_table({**ALL, "GatewayId": "vpce-1"})], True),  # a firewall's
+        ([route_table({**ALL, "NetworkInterfaceId": "eni-1"})], True),  # an appliance's
+    ],
+)
+def test_routes_that_a_public_address_needs(tables: Any, *, is_public: bool) -> None:
+    found = find_obstacle({"SubnetId": "subnet-1", "VpcId": "vpc-1"}, tables)
+    assert (found is None) == is_public
+
+
+def make_subnet(world: World, **values: Any) -> str:
+    """Makes a VPC without an internet gateway, with one subnet."""
+    ec2 = world.clients.ec2
+    vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16", AmazonProvidedIpv6CidrBlock=True)["Vpc"]["VpcId"]
+    [ipv6] = ec2.describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["Ipv6CidrBlockAssociationSet"]
+    if values.get("Ipv6Native"):
+        values["Ipv6CidrBlock"] = ipv6["Ipv6CidrBlock"].replace("/56", "/64")
+    else:
+        values["CidrBlock"] = "10.9.1.0/24"
+    return ec2.create_subnet(VpcId=vpc, AvailabilityZone="us-east-1a", **values)["Subnet"]["SubnetId"]
+
+
+def test_a_named_subnet_without_a_route_to_the_internet(world: World) -> None:
+    subnet_id = make_subnet(world)
+    with pytest.raises(ConfigError, match=r'"subnet-\w+": has no route to an internet gateway \(rtb-\w+\)') as caught:
+        preflight(world, subnet_id=subnet_id)
+    assert 'ssh_address = "private"' in str(caught.value.hint)
+    assert preflight(world, subnet_id=subnet_id, ssh_address="private", ssh_from="10.0.0.0/8").options
+    assert preflight(world, ClusterState(name=NAME, nodes=(make_node(0, subnet_id=subnet_id),))).options
+    world.sandbox.book.arm("unauthorized action=DescribeRouteTables")
+    assert preflight(world, subnet_id=subnet_id).options
+
+
+def test_default_subnets_without_a_route_to_the_internet(world: World) -> None:
+    [table] = world.clients.ec2.describe_route_tables()["RouteTables"]
+    world.clients.ec2.delete_route(RouteTableId=table["RouteTableId"], DestinationCidrBlock="0.0.0.0/0")
+    with pytest.raises(AwsError, match=r"no default subnet of us-east-1 can have the nodes: .* has no route") as caught:
+        preflight(world)
+    assert 'ssh_address = "private"' in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("ssh_address", ["public", "private"])
+def test_a_subnet_without_ipv4(world: World, ssh_address: str) -> None:
+    with pytest.raises(ConfigError, match=r'"subnet-\w+": has no IPv4 addresses, which nodes need') as caught:
+        preflight(world, subnet_id=make_subnet(world, Ipv6Native=True), ssh_address=ssh_address, ssh_from="10.0.0.0/8")
+    assert "set subnet_id" in str(caught.value.hint)
 
 
 def test_skips_subnets_without_enough_addresses(world: World) -> None:
@@ -317,7 +407,7 @@ def test_skips_subnets_without_enough_addresses(world: World) -> None:
 def test_no_subnet_with_enough_addresses(world: World) -> None:
     leave_addresses(world, 0, *ZONES)
     for needed in (2, 1):
-        with pytest.raises(AwsError, match=f"no default subnet of us-east-1 has {needed} free addresses: .* 0 free"):
+        with pytest.raises(AwsError, match=f"no default subnet of us-east-1 can have .* 0 free addresses, {needed}"):
             preflight(world, least=needed)
 
 

@@ -206,6 +206,28 @@ def test_a_node_that_ends_while_starting_for_lack_of_capacity(
     assert warning.endswith("continuing without nodes 0" if least == 2 else "planning again")
 
 
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("Client.InternalError", "cannot use the KMS key of the nodes' disks"),
+        ("Client.InvalidKMSKey.InvalidState", "cannot use the KMS key of the nodes' disks"),
+        ("Client.InvalidSnapshot.NotFound", "[provision] ami"),
+        ("Client.VolumeLimitExceeded", "--service-code ebs"),
+    ],
+)
+def test_nodes_that_would_end_in_every_zone(world: World, code: str, hint: str) -> None:
+    def end_all(event: Event) -> None:
+        if event.kind == "done" and event.what.startswith("launch"):
+            for instance in world.sandbox.backend.sandbox_instances():
+                instance._end_for("shutting-down", code, "Client error on launch")
+
+    with pytest.raises(AwsError, match=f"2 of the nodes ended while starting: .*{code}: Client error") as caught:
+        world.up(make_config(market=["spot", "on-demand"]), report=end_all)
+    assert hint in str(caught.value.hint)
+    assert launches(world) == 1
+    assert not world.resources()["instances"]
+
+
 @pytest.mark.parametrize("keep_failed", [False, True])
 def test_rolls_back_a_partial_launch_unless_asked_not_to(world: World, *, keep_failed: bool) -> None:
     with pytest.raises(ClusterError, match=r"1 of the nodes ended while starting: i-\w+: Server.InternalError"):

@@ -130,20 +130,24 @@ def test_a_start_that_fails(world: World, code: str, hint: str) -> None:
     assert {node.state for node in start_again(world).nodes} == {"running"}
 
 
-def test_a_node_that_stops_while_starting(world: World) -> None:
+@pytest.mark.parametrize(
+    ("code", "hint"), [("Server.ScheduledStop", "cluster start again"), ("Client.InternalError", "the KMS key")]
+)
+def test_a_node_that_stops_while_starting(world: World, code: str, hint: str) -> None:
     world.up(make_config())
     stop(world)
     plan = prepare_start(world.clients, name=NAME, config=make_config(), files=world.files)
     [victim, _] = world.sandbox.backend.sandbox_instances()
 
     def lose(**_: Any) -> None:
-        victim.lose_host()
+        victim._end_for("stopping", code, "something is wrong")
 
     with (
         listening(world.clients.ec2, "after-call.ec2.StartInstances", lose),
-        pytest.raises(AwsError, match=f"1 of the nodes stopped.*{victim.id}: Server.ScheduledStop"),
+        pytest.raises(AwsError, match=f"1 of the nodes stopped.*{victim.id}: {code}") as caught,
     ):
         apply(plan, clients=world.clients, files=world.files, report=silent)
+    assert hint in str(caught.value.hint)
 
 
 def test_start_with_lists_that_lag(late_world: World) -> None:

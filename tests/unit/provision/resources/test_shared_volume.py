@@ -12,7 +12,8 @@ from provision.apply import apply
 from provision.model import ClusterState
 from provision.pause import prepare_start, prepare_stop
 from provision.plan import Step, Wanted
-from provision.preflight.places import Facts, Subnet, keep_volume_zone
+from provision.preflight.places import Facts, keep_volume_zone
+from provision.preflight.subnets import Subnet
 from provision.resources.shared_volume import (
     SHARED_VOLUME,
     AttachSharedVolume,

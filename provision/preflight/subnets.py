@@ -1,0 +1,171 @@
+"""The subnets where nodes could be launched, and what prevents it. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
+
+from botocore.exceptions import ClientError
+
+from foundation.errors import ConfigError, NoCapacityError
+from provision.aws.clients import aws_words, error_code
+from provision.config import ProvisionConfig, setting_error
+from provision.model import ClusterState, count
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import RouteTableTypeDef, RouteTypeDef, SubnetTypeDef
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Obstacle:
+    """Why nodes cannot be launched in a subnet. remedy: the settings of [provision] that help, for hints."""
+
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subnet:
+    """A subnet. free_addresses: the number of further instances that it can hold. obstacle: None if it can have nodes.
+
+    The obstacle does not depend on the number of nodes: see find_obstacle.
+    """
+
+    subnet_id: str
+    vpc_id: str
+    zone: str
+    free_addresses: int
+    obstacle: Obstacle | None = None
+
+    def find_obstacle(self, *, least: int) -> Obstacle | None:
+        """Returns why it cannot have `least` nodes; None if it can. Pure."""
+        if self.obstacle is not None or self.free_addresses >= least:
+            return self.obstacle
+        free, are = count(self.free_addresses, "free address", "free addresses"), "is" if least == 1 else "are"
+        return Obstacle(
+            problem=f"has {free}, {least} {are} needed", remedy="set subnet_id to a larger one, or nodes to fewer"
+        )
+
+
+def describe_subnets(ec2: EC2Client, config: ProvisionConfig, state: ClusterState) -> tuple[Subnet, ...]:
+    """Returns the subnet of the nodes, the configured one, or the default subnets, of which there may be none.
+
+    They are sorted by zone, so that a repeated launch sends the same request. Raises ConfigError, and boto3's errors.
+    """
+    of_nodes = {node.subnet_id for node in state.nodes if node.subnet_id}
+    if of_nodes:
+        found = ec2.describe_subnets(SubnetIds=[min(of_nodes)])["Subnets"]
+    elif config.subnet_id != "auto":
+        found = _describe_named(ec2, config)
+    else:
+        found = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
+    tables: Sequence[RouteTableTypeDef] | None = None
+    if found and config.ssh_address == "public" and not of_nodes:
+        tables = _if_allowed(lambda: _describe_route_tables(ec2, {subnet["VpcId"] for subnet in found}))
+    subnets = (
+        Subnet(
+            subnet_id=subnet["SubnetId"],
+            vpc_id=subnet["VpcId"],
+            zone=subnet["AvailabilityZone"],
+            free_addresses=subnet["AvailableIpAddressCount"],
+            obstacle=find_obstacle(subnet, tables),
+        )
+        for subnet in found
+    )
+    return tuple(sorted(subnets, key=lambda subnet: (subnet.zone, subnet.subnet_id)))
+
+
+def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> list[SubnetTypeDef]:
+    try:
+        found = ec2.describe_subnets(SubnetIds=[config.subnet_id])["Subnets"]
+    except ClientError as error:
+        if error_code(error) not in {"InvalidSubnetID.NotFound", "InvalidSubnetID.Malformed"}:
+            raise
+        raise _no_such_subnet(config, f"AWS says: {aws_words(error)}: ") from error
+    if not found:
+        raise _no_such_subnet(config, "")
+    return found
+
+
+def _no_such_subnet(config: ProvisionConfig, words: str) -> ConfigError:
+    problem = f"{words}{config.region} has no such subnet"
+    return setting_error(config, "subnet_id", problem, hint='set subnet_id = "auto" in cluster.toml, or correct region')
+
+
+def _describe_route_tables(ec2: EC2Client, vpc_ids: Iterable[str]) -> list[RouteTableTypeDef]:
+    pages = ec2.get_paginator("describe_route_tables").paginate(Filters=[{"Name": "vpc-id", "Values": sorted(vpc_ids)}])
+    return [table for page in pages for table in page["RouteTables"]]
+
+
+def _if_allowed(read: Callable[[], T]) -> T | None:
+    """Returns what it reads; None without the permission, which policies of earlier releases lack."""
+    try:
+        return read()
+    except ClientError as error:
+        if error_code(error) != "UnauthorizedOperation":
+            raise
+        return None
+
+
+def find_obstacle(subnet: SubnetTypeDef, tables: Sequence[RouteTableTypeDef] | None) -> Obstacle | None:
+    """Returns why a subnet cannot have nodes, regardless of their number; None if it can. Pure.
+
+    tables: the route tables of its VPC; None if the nodes need no public address, or if the tables are unknown.
+    """
+    if subnet.get("Ipv6Native", False):
+        return Obstacle(problem="has no IPv4 addresses, which nodes need", remedy="set subnet_id to one that has")
+    table = _find_route_table(subnet, tables or ())
+    if table is None or any(map(_may_reach_internet, table["Routes"])):
+        return None
+    return Obstacle(
+        problem=f'has no route to an internet gateway ({table["RouteTableId"]}), which ssh_address = "public" needs',
+        remedy='set subnet_id to one that has, or ssh_address = "private" for a machine in the VPC or behind a VPN',
+    )
+
+
+def _find_route_table(subnet: SubnetTypeDef, tables: Sequence[RouteTableTypeDef]) -> RouteTableTypeDef | None:
+    """Returns the subnet's own table, or else its VPC's main table."""
+    main = None
+    for table in tables:
+        for association in table["Associations"] if table["VpcId"] == subnet["VpcId"] else ():
+            if association.get("SubnetId") == subnet["SubnetId"]:
+                return table
+            if association.get("Main", False):
+                main = table
+    return main
+
+
+def _may_reach_internet(route: RouteTypeDef) -> bool:
+    """Returns whether a route leads to an internet gateway, or to something that may forward to one.
+
+    This is a firewall's endpoint, or the network interface of an appliance.
+    """
+    if route.get("State") == "blackhole" or "DestinationIpv6CidrBlock" in route:
+        return False
+    gateway = route.get("GatewayId", "")
+    is_firewall = gateway.startswith("vpce-") and "DestinationCidrBlock" in route  # S3's endpoint has a prefix list
+    return gateway.startswith("igw-") or is_firewall or "NetworkInterfaceId" in route
+
+
+def no_default_subnet(ec2: EC2Client, config: ProvisionConfig, zones: Mapping[str, frozenset[str]]) -> NoCapacityError:
+    """Returns the error for an account without default subnets. zones: where each type is offered.
+
+    A default VPC can be without subnets. Raises boto3's errors.
+    """
+    region = config.region
+    # Not the Local Zones, such as us-east-1-bos-1a.
+    usual = [zone for zone in chain(*zones.values()) if len(zone) == len(f"{region}a")]
+    zone = min(usual, default=f"{region}a")
+    in_vpc = f"aws ec2 create-default-subnet --region {region} --availability-zone {zone}"
+    new_vpc = f"aws ec2 create-default-vpc --region {region}"
+    vpcs = _if_allowed(lambda: ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"])
+    command = in_vpc if vpcs else new_vpc if vpcs is not None else f"{new_vpc}; or, if it has a default VPC: {in_vpc}"
+    return NoCapacityError(
+        f"{region} has no default subnet in this account",
+        hint=f"set [provision] subnet_id in cluster.toml, or make one: {command}",
+    )
