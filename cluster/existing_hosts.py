@@ -8,7 +8,16 @@ from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.other_hosts import Memory
 from bootstrap.transfer.sync import find_files
 from cluster.app import App, if_interrupted
-from cluster.jobs import ask_for_job, ask_head, confirm_ending, end_job, open_head
+from cluster.jobs import (
+    BRIEF_PATIENCE_S,
+    PATIENCE_S,
+    ask_for_job,
+    ask_head,
+    confirm_ending,
+    end_job,
+    open_head,
+    warn_uncopied,
+)
 from cluster.last_known import remember_names
 from cluster.nodes.hosts import HostNodes, HostSource
 from cluster.nodes.other_hosts import memory_of, release
@@ -23,7 +32,6 @@ from cluster.views.hosts import (
     render_known,
     status_document,
 )
-from cluster.views.status import HeadJob
 from cluster.volumes import unmount_all
 from foundation.errors import ClusterError
 from provision.model import count
@@ -132,7 +140,10 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         listed = ", ".join(sorted(entry.spec for entry in known))
         app.say(f"existing hosts keep running; remove the cluster's key and ~/.cluster, with all jobs, on: {listed}")
         nodes = _find_nodes(app)
-        if not yes and not confirm_ending(app, "Remove all of this?", ask_for_job(app, nodes) if nodes else _no_job):
+        patience_s = BRIEF_PATIENCE_S if yes else PATIENCE_S
+        job = ask_for_job(app, nodes, patience_s=patience_s)() if nodes is not None else None
+        warn_uncopied(app, job)
+        if not yes and not confirm_ending(app, "Remove all of this?", lambda: job):
             app.say("cancelled: nothing was changed")
             return
         with if_interrupted("cluster down removes what is left"):
@@ -157,10 +168,6 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     app.show(text, document, as_json=as_json)
     if left:
         raise ClusterError(f"{len(left)} of {len(known)} hosts could not be cleaned", hint="cluster down, again")
-
-
-def _no_job() -> HeadJob | None:
-    return None
 
 
 def _find_nodes(app: App) -> HostNodes | None:

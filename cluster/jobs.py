@@ -15,6 +15,7 @@ from cluster.nodes.ec2 import ANSWER_TIMEOUT_S
 from cluster.nodes.other_hosts import ends_of_job
 from cluster.nodes.source import Nodes
 from cluster.session import describe, open_connections, source_of
+from cluster.views.results import render_new_files
 from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
 from foundation.thread_pool import run_in_thread
@@ -41,7 +42,9 @@ from train.job.payload import code_digest
 from train.job.protocol import JobResult, Left, parse_unhealthy
 
 PATIENCE_S = 4.0  # the longest time to wait for the head's answer
+BRIEF_PATIENCE_S = 2.0  # without a question, for which the user waits anyway
 CONNECT_S = 2.0
+MOST_UNCOPIED = 3
 
 
 # -- the head ----------------------------------------------------------------------------------------------------------
@@ -222,8 +225,8 @@ def open_jobs(app: App) -> Iterator[JobSources]:
 # -- the running job --------------------------------------------------------------------------------------------------
 
 
-def ask_for_job(app: App, nodes: Nodes) -> Callable[[], HeadJob | None]:
-    """Asks the head for its job in the background. The returned function waits at most PATIENCE_S for the answer.
+def ask_for_job(app: App, nodes: Nodes, *, patience_s: float = PATIENCE_S) -> Callable[[], HeadJob | None]:
+    """Asks the head for its job in the background. The returned function waits at most patience_s for the answer.
 
     It returns None when no head runs. It does not raise: the returned HeadJob contains the error.
     """
@@ -234,9 +237,9 @@ def ask_for_job(app: App, nodes: Nodes) -> Callable[[], HeadJob | None]:
 
     def wait() -> HeadJob:
         try:
-            return asked.result(timeout=PATIENCE_S)
+            return asked.result(timeout=patience_s)
         except TimeoutError:
-            return HeadJob(why=f"{head} did not answer within {PATIENCE_S:.0f} s")
+            return HeadJob(why=f"{head} did not answer within {patience_s:.0f} s")
         except (ClusterError, OSError) as error:
             return HeadJob(why=str(error).partition("\n")[0])
 
@@ -253,7 +256,24 @@ def _ask(app: App, nodes: Nodes) -> HeadJob:
         record=find_running(records),
         last=next((record for record in records if record.has_ended), None),
         queued=sum(record.state == "queued" for record in records),
+        with_files=tuple(record for record in records if record.files),
     )
+
+
+def warn_uncopied(app: App, job: HeadJob | None) -> None:
+    """Prints which files on the nodes have not been copied to this machine, before they are deleted. job: the head's.
+
+    Raises ClusterError.
+    """
+    copied = app.files.find_copied()
+    uncopied = [record for record in (job.with_files if job is not None else ()) if record.id not in copied]
+    for record in uncopied[:MOST_UNCOPIED]:
+        what = render_new_files(record.files)
+        app.say(f"not copied: {what}, of job {record.id} ({record.name}); to copy them first:", style="yellow")
+        app.say_command(f"cluster results {record.id}")
+    if len(uncopied) > MOST_UNCOPIED:
+        more = count(len(uncopied) - MOST_UNCOPIED, "other job")
+        app.say(f"not copied: the files of {more}, which cluster jobs lists", style="yellow")
 
 
 def confirm_ending(app: App, question: str, find_job: Callable[[], HeadJob | None]) -> bool:

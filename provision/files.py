@@ -88,6 +88,8 @@ class ClusterFiles:
         self.addresses_file = root / "addresses.json"
         self.continued_jobs = root / "continued_jobs"
         self.orders = root / "orders"
+        # The jobs whose files have been copied to this machine.
+        self.copied_jobs = root / "copied_jobs"
         # Exists while the head has [notify]'s settings; empty.
         self.watched = root / "watched"
         # The set-up of the user's own hosts. Not in _all: it stays until the set-up is undone.
@@ -265,6 +267,7 @@ class ClusterFiles:
             self.addresses_file,
             self.continued_jobs,
             self.orders,
+            self.copied_jobs,
             self.watched,
         )
 
@@ -282,12 +285,23 @@ class ClusterFiles:
 
     def find_continued_jobs(self) -> tuple[str, ...]:
         """The jobs that a command has begun to continue on a new head. Raises ClusterError."""
+        return self._read_words(self.continued_jobs)
+
+    def find_copied(self) -> tuple[str, ...]:
+        """The jobs whose files have been copied to this machine. Raises ClusterError."""
+        return self._read_words(self.copied_jobs)
+
+    def note_copied(self, job: str) -> None:
+        """Records that a job's files have been copied. Raises ClusterError."""
+        self._write(self.copied_jobs, "".join(f"{one}\n" for one in {*self.find_copied(), job}).encode())
+
+    def _read_words(self, path: Path) -> tuple[str, ...]:
         try:
-            return tuple(self.continued_jobs.read_text(errors="replace").split())
+            return tuple(path.read_text(errors="replace").split())
         except FileNotFoundError:
             return ()
         except OSError as error:
-            _cannot(error, "read", self.continued_jobs)
+            _cannot(error, "read", path)
 
     def note_continued_jobs(self, jobs: Iterable[str]) -> None:
         """Records the jobs that are about to be continued on a new head. Raises ClusterError.

@@ -173,7 +173,7 @@ def remove_forgotten_archives(files):
 
 
 def remove_old(trees, keep):
-    """Removes old trees, except those in `keep`, the newest three others, and those in use or with a job's files."""
+    """Removes old trees, except those in `keep`, the newest three others, and those in use."""
     ages = {}
     for name in os.listdir(trees):
         if name.endswith(".old"):
@@ -187,26 +187,8 @@ def remove_old(trees, keep):
     if old:
         used = find_used()
         for name in old:
-            if name not in used and is_as_placed(os.path.join(trees, name)):
+            if name not in used:
                 set_aside(os.path.join(trees, name))
-
-
-def is_as_placed(tree):
-    """Whether no file of a tree has been created or changed since the tree was placed: a job's files must stay.
-
-    Compares the times of the last change (ctime), which programs cannot set.
-    """
-    try:
-        placed_at = os.stat(os.path.join(tree, COMPLETE)).st_ctime_ns
-    except OSError:
-        return False
-    for folder, folders, names in os.walk(os.fsencode(tree)):
-        if b"__pycache__" in folders:
-            folders.remove(b"__pycache__")
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        if any(os.lstat(os.path.join(folder, name)).st_ctime_ns > placed_at for name in names + links):
-            return False
-    return True
 
 
 def set_aside(path):

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("cluster.commands.train:train", "Run a training job on the cluster."),
     "jobs": ("cluster.commands.logs:jobs", "List the cluster's jobs, newest first."),
     "logs": ("cluster.commands.logs:logs", "Show the output of a job."),
+    "results": ("cluster.commands.logs:results", "Copy the files that a job has created."),
     "drill": ("cluster.commands.drill:drill", "Rehearse the loss of a node with a running job."),
     "bench": ("cluster.commands.bench:bench", "Measure the network, the kv-store and scaling."),
     "exec": ("cluster.commands.shell:exec_", "Run a command on all nodes in parallel."),

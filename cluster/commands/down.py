@@ -1,6 +1,7 @@
 """`cluster down`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -9,10 +10,12 @@ import click
 from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.costs import noting_costs
-from cluster.jobs import ask_for_job, confirm_ending
+from cluster.jobs import BRIEF_PATIENCE_S, ask_for_job, confirm_ending, warn_uncopied
 from cluster.nodes.other_hosts import memory_of, release
 from cluster.session import describe, unmount_before
+from cluster.views.status import HeadJob
 from foundation.errors import AwsError, ClusterError
+from foundation.thread_pool import run_in_thread
 from provision.aws.clients import Clients, make_clients
 from provision.down import Ending, Receipt, add_receipts, prepare_down, receipt_document, render_receipt
 from provision.down import down as carry_out
@@ -41,12 +44,14 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         return
     config = app.config
     clients = make_clients(config.provision.region)
-    find_job = None if yes else ask_for_job(app, describe(app, clients))
+    find_job = _ask_briefly(app, clients) if yes else ask_for_job(app, describe(app, clients))
     parts = [_prepare_home(app, clients), *_prepare_elsewhere(app)]
     others = app.files.other_hosts.exists()
     if any(part.ending for part in parts):
         _show_plans(app, parts, others=others)
-        if find_job is not None and not confirm_ending(app, "Delete all of this?", find_job):
+        job = find_job()
+        warn_uncopied(app, job)
+        if not yes and not confirm_ending(app, "Delete all of this?", lambda: job):
             app.say("cancelled: nothing was changed")
             return
     # Hosts are cleaned before AWS's resources are deleted, because these may be needed to reach them.
@@ -66,6 +71,22 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     for unseen in receipt.unseen:
         if unseen.kind == ROLE and config.provision.instance_profile == "auto":
             raise AwsError(f"the {ROLE} that `up` made may still be there: {unseen.why}", hint="cluster iam-policy")
+
+
+def _ask_briefly(app: App, clients: Clients) -> Callable[[], HeadJob | None]:
+    """Like ask_for_job, but also describe the cluster in the background; None if the head does not answer soon."""
+
+    def ask() -> HeadJob | None:
+        return ask_for_job(app, describe(app, clients))()
+
+    asked = run_in_thread(ask)
+
+    def wait() -> HeadJob | None:
+        with suppress(ClusterError, OSError, TimeoutError):
+            return asked.result(timeout=BRIEF_PATIENCE_S)
+        return None
+
+    return wait
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,21 +1,24 @@
-"""`cluster jobs` and `logs`."""
+"""`cluster jobs`, `logs` and `results`."""
 
 import json
 import select
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol, get_args
 
 import click
 
-from cluster.app import App, pass_app, wide_option
+from cluster.app import App, if_interrupted, pass_app, wide_option
 from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
 from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.results import copy_results, open_results
 from cluster.recovery.lost_head import find_gone
+from cluster.submission.attach import say_results
 from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.live import JobDisplay
 from cluster.views.status import iso_time
@@ -24,7 +27,7 @@ from train.follow.events import Event, EventReader, Selection, parse_since
 from train.follow.records import JobRecord, open_s3_log
 from train.follow.run import LogStream, check_result, pass_on
 from train.job.log_tail import find_processes, find_tail
-from train.job.protocol import JobResult, LogWanted, Role
+from train.job.protocol import JobResult, LogWanted, NewFiles, Role
 
 
 @click.command("jobs")
@@ -98,21 +101,24 @@ def logs(
                 if live and tail is not None and record.state != "damaged":
                     # The view needs the state, which is in an earlier line.
                     sink.take(Event(kind="state", at=record.started_at or record.submitted_at, state=record.state))
-                result = _show(app, sources, record, sink, wanted=wanted, follow=follow)
+                result, files = _show(app, sources, record, sink, wanted=wanted, follow=follow)
         except BrokenPipeError:  # as in `cluster logs | head`
             return
     if follow:
         if result is None:
             raise JobError(f"{app.config.data.results} does not record the end of job {record.id}", exit_code=1)
+        if not as_json:
+            say_results(app, record, files)
         check_result(record.id, result)
 
 
 def _show(
     app: App, sources: JobSources, record: JobRecord, sink: Sink, *, wanted: LogWanted, follow: bool
-) -> JobResult | None:
+) -> tuple[JobResult | None, Sequence[NewFiles]]:
     """Shows the wanted part of the log, with all ranks that are known by now, and follows it if asked.
 
-    Returns the result if the job has ended. Raises BrokenPipeError when the reader of stdout has exited.
+    Returns the result if the job has ended, and its new files. Raises BrokenPipeError when the reader of stdout has
+    exited.
     """
     reader = EventReader()
     if record.source == "s3" or sources.head is None:
@@ -120,12 +126,12 @@ def _show(
             processes = find_processes(record.roles, len(record.attempts), log.lines)
             reader.learn(processes)
             start = find_tail(log.read, log.size, wanted, processes)
-            return pass_on(_while_read(log.lines(start)), reader, sink.take)
+            return pass_on(_while_read(log.lines(start)), reader, sink.take), reader.files
     stream = LogStream(
         sources.head, record.id, say=sink.say, look=check_stdout, wait=follow, wanted=wanted, begin=reader.learn
     )
     with closing(stream.lines()) as lines:
-        return pass_on(lines, reader, sink.take)
+        return pass_on(lines, reader, sink.take), reader.files
 
 
 def _while_read(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -194,3 +200,40 @@ def event_document(event: Event) -> dict[str, Any]:
     if event.result is not None:
         document |= {"exit_code": event.result.exit_code, "error": event.result.error}
     return document
+
+
+_RESULTS_EXAMPLES = """\b
+    cluster results                      of the newest job, to results/ID/
+    cluster results train_mnist out/     of the newest job of this name
+    cluster results 20261127-184133      of the job whose id begins so"""
+
+
+@click.command("results", epilog=_RESULTS_EXAMPLES)
+@click.argument("job", type=JOB, required=False)
+@click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False), required=False)
+@pass_app
+def results(app: App, *, job: str | None, folder: Path | None) -> None:
+    """Copy the files that a job has created.
+
+    JOB is an id, the start of an id, or a name; default: the newest job. DIR defaults to results/ID/. The files are
+    those that the job has created or changed in the folder that it runs in, on each of its nodes; those in
+    $CLUSTER_OUTPUT_DIR, below output/; and those in its folder of [data] results. If nodes have files of the same name,
+    each node's files go into a folder of its own.
+
+    Files that DIR already has in the same version are skipped. Nothing is written outside DIR.
+    """
+    with open_jobs(app) as sources:
+        record = sources.find_job(job)
+        target = folder or Path("results", record.id)
+        if not record.has_ended:
+            app.say(f"job {record.id} is {record.state}: these are its files so far")
+        with (
+            if_interrupted("run the command again: it copies what is missing"),
+            open_results(app, record, sources.nodes) as found,
+        ):
+            copy_results(app, record, found, target)
+    if folder is None and target.is_dir():
+        with suppress(FileExistsError), (target.parent / ".gitignore").open("x") as stream:
+            stream.write("*\n")  # the next job must not send these files to the nodes
+    if record.has_ended:
+        app.files.note_copied(record.id)

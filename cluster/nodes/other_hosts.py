@@ -3,8 +3,9 @@
 import shlex
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
@@ -152,17 +153,30 @@ def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
 def ends_of_job(app: App, job: str) -> dict[str, Callable[[], str]]:
     """Returns functions that end a job's processes on the user's own hosts, by host name."""
     command = found_program_command("role", ["end", job], digest=code_digest())
-    _, known = memory_of(app).read()
-    ssh = UserSsh()
-    return {ssh.host(entry.spec)[0].name: _runner(ssh, entry, command) for entry in known if job in entry.jobs}
 
-
-def _runner(ssh: UserSsh, entry: Remembered, command: str) -> Callable[[], str]:
-    def run() -> str:
-        with closing(ssh.connect(ssh.host(entry.spec, address=entry.address)[0])) as connection:
+    def end(connect_to_host: Callable[[], NodeConnection]) -> str:
+        with closing(connect_to_host()) as connection:
             return connection.run(command, timeout_s=SILENCE_S, what="role.py end").stdout
 
-    return run
+    return {name: partial(end, connect_to_host) for name, connect_to_host in _find_connects(app, job).items()}
+
+
+def connect_to_hosts_of(app: App, job: str, stack: ExitStack) -> dict[str, Callable[[], NodeConnection]]:
+    """Returns functions that connect to a job's hosts that are the user's own, by name; `stack` closes them."""
+
+    def connect_to(connect_to_host: Callable[[], NodeConnection]) -> NodeConnection:
+        connection = connect_to_host()
+        stack.callback(connection.close)
+        return connection
+
+    return {name: partial(connect_to, connect_to_host) for name, connect_to_host in _find_connects(app, job).items()}
+
+
+def _find_connects(app: App, job: str) -> dict[str, Callable[[], NodeConnection]]:
+    _, known = memory_of(app).read()
+    ssh = UserSsh()
+    hosts = {entry.spec: ssh.host(entry.spec, address=entry.address)[0] for entry in known if job in entry.jobs}
+    return {host.name: partial(ssh.connect, host) for host in hosts.values()}
 
 
 def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:

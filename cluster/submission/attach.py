@@ -3,7 +3,7 @@
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Literal, Self
@@ -16,10 +16,11 @@ from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
 from cluster.recovery.replacement import replace_lost
 from cluster.session import describe
 from cluster.views.live import JobDisplay
-from cluster.views.results import find_results
+from cluster.views.results import find_results, render_new_files
 from foundation.errors import ClusterError, JobError
 from train.follow.events import Event
 from train.follow.head import Head, HeadGoneError, Talk
+from train.follow.records import JobRecord
 from train.follow.run import (
     STOPPED,
     Follower,
@@ -30,7 +31,7 @@ from train.follow.run import (
     render_left,
     submit,
 )
-from train.job.protocol import JobResult, Order, parse_record
+from train.job.protocol import JobResult, NewFiles, Order, parse_record
 
 REPLACE_AGAIN_S = 60.0
 """How long to wait after a failed replacement, for example without capacity."""
@@ -137,14 +138,25 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
         app.say(_still_running(started.id))
         return STOPPED
     note_end(app, started.id)
+    if result.state != "done":
+        say_results(app, order, attendance.files)
     check_result(started.id, result)
     if display.warnings:
         app.say(f"job {started.id}: done, but see the warning above", style="yellow")
     else:
         app.say(f"job {started.id}: done", style="green")
-    if results := find_results(order):
-        app.say(f"to get its files, run: {results}")
+    say_results(app, order, attendance.files)
     return 0
+
+
+def say_results(app: App, job: Order | JobRecord, files: Sequence[NewFiles]) -> None:
+    """Prints which files a job has created, and the command that copies them. files: its new files on its nodes."""
+    command = find_results(job, files)
+    if command is None:
+        return
+    what = render_new_files(files) or f"its files are below {job.output_url or command.rpartition(' ')[2]}"
+    app.say(f"{what}; to {'copy' if command.startswith('cluster results') else 'list'} them:")
+    app.say_command(command)
 
 
 def _submit(head: Head, order: Order, talk: Talk | None) -> Started:
@@ -183,6 +195,11 @@ class _Attendance:
     def close(self) -> None:
         """Closes the connections to new heads."""
         self._heads.close()
+
+    @property
+    def files(self) -> tuple[NewFiles, ...]:
+        """The job's new files, once it has ended."""
+        return self._follower.reader.files
 
     def follow(self, talk: Any, *, queued: bool) -> JobResult | None:
         """Returns the job's result; None if the job is left running. Raises JobError if it ended with its head."""

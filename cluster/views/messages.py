@@ -29,12 +29,16 @@ def make_console() -> "Console | None":
     return console if console.is_terminal else None
 
 
-def say(console: "Console | None", text: str, *, style: str = "") -> None:
-    """Prints a message: escaped and in a style on a terminal, never as markup; elsewhere unchanged."""
+def say(console: "Console | None", text: str, *, style: str = "", wrapped: bool = True) -> None:
+    """Prints a message: escaped and in a style on a terminal, never as markup; elsewhere unchanged.
+
+    wrapped: on a terminal, lines are wrapped between words.
+    """
     if console is None:
         write(sys.stderr, text)
     else:
-        console.print(wrap(escape(text), find_columns(sys.stderr)), style=style or None, markup=False, emoji=False)
+        shown = wrap(escape(text), find_columns(sys.stderr)) if wrapped else escape(text)
+        console.print(shown, style=style or None, markup=False, emoji=False)
 
 
 class StepDisplay:

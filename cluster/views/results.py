@@ -1,38 +1,32 @@
-"""Finds the command that gets the files of a job. Pure."""
+"""Renders the files that jobs have created, and the commands that copy them. Pure."""
 
-import re
 import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 
+from provision.model import count
 from train.follow.records import JobRecord
-from train.job.protocol import Order
+from train.job.protocol import NewFiles, Order
+
+MOST_NAMED = 5
+MOST_HOSTS = 4
+MOST_FOLDERS = 2
 
 
-def find_results(job: JobRecord | Order) -> str | None:
-    """Returns the command that lists or copies the files that a job saved; None if it is not known to save any. Pure.
+def find_results(job: JobRecord | Order, files: Sequence[NewFiles] = ()) -> str | None:
+    """Returns the command that copies or lists the files that a job created; None if it is not known to have any.
 
-    The files are below --model-prefix, as in MXNet's examples, in the job's output folder, or in its working folder.
+    files: its new files, if its record is not known.
     """
     prefix = find_option(job.command, "--model-prefix")
     if prefix is not None and prefix.startswith("s3://"):
         return f"cluster data ls {shlex.quote(prefix.rpartition('/')[0] + '/')}"
-    if job.output_url is not None and job.output_url.startswith("s3://"):
-        return f"cluster data ls {shlex.quote(job.output_url)}"
-    hosts = job.hosts if isinstance(job, Order) else job.nodes
-    head = hosts[0].name if hosts else "node-0"
-    if job.output_url is not None:  # on a volume
-        folder = job.output_url.rstrip("/")
-        return f"cluster cp {shlex.quote(f'{head}:{folder}')} ."
-    if job.project is None:  # a shipped script, which saves files only if an option names a place
-        return None
-    place = job.sync_dst_dir or job.cwd if isinstance(job, Order) else job.cwd
-    short = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1*", f"{head}:{place}/FILE")
-    return f"cluster cp {shlex.quote(short)} ."
+    name, found = (job.job, files) if isinstance(job, Order) else (job.id, files or job.files)
+    return f"cluster results {name}" if found or job.output_url is not None else None
 
 
 def find_option(words: Sequence[str], name: str) -> str | None:
-    """Returns the value of the last `--name VALUE` or `--name=VALUE` among the words of a command. Pure."""
+    """Returns the value of the last `--name VALUE` or `--name=VALUE` among the words of a command."""
     found = None
     for word, following in pairwise([*words, ""]):
         if word == name:
@@ -40,3 +34,27 @@ def find_option(words: Sequence[str], name: str) -> str | None:
         elif word.startswith(f"{name}="):
             found = word.removeprefix(f"{name}=")
     return found or None
+
+
+def render_new_files(files: Sequence[NewFiles]) -> str:
+    """Renders what is new on which node: "3 new files in out/ on node-1"; "" for nothing."""
+    if len(files) > MOST_HOSTS:
+        total = sum(one.count for one in files)
+        least = "at least " if any(one.is_part for one in files) else ""
+        return f"{least}{count(total, 'new file')} on {len(files)} nodes"
+    return ", ".join(_render_host(one) for one in files)
+
+
+def _render_host(found: NewFiles) -> str:
+    if not found.count:
+        return f"perhaps new files on {found.host}, among too many to count"
+    least = "at least " if found.is_part else ""
+    folders = [folder for folder in found.folders if folder]
+    named = ", ".join(folders[:MOST_FOLDERS]) + (" and others" if len(folders) > MOST_FOLDERS else "")
+    return f"{least}{count(found.count, 'new file')}{f' in {named}' if named else ''} on {found.host}"
+
+
+def render_skipped(texts: Sequence[str]) -> str:
+    """Renders a few of many messages, one on each line."""
+    more = len(texts) - MOST_NAMED
+    return "\n".join([*texts[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])

@@ -39,13 +39,15 @@ INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public
 class HeadJob:
     """The running job, as the head reports it. why: the reason why the head could not be asked.
 
-    queued: how many jobs wait. last: the newest job that has ended. set_up: whether the head can run jobs at all.
+    queued: how many jobs wait. last: the newest job that has ended. with_files: those with new files on the nodes, the
+    newest first. set_up: whether the head can run jobs at all.
     unhealthy: the nodes that were unhealthy at their last check, by name.
     """
 
     record: JobRecord | None = None
     last: JobRecord | None = None
     queued: int = 0
+    with_files: tuple[JobRecord, ...] = ()
     set_up: bool = True
     why: str | None = None
     unhealthy: Mapping[str, Unhealthy] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Literal, cast, get_args
 
 from foundation.decode import decode
 from foundation.errors import UsageError
-from train.job.protocol import JobResult, JobState, LogLine, RecordRole, Role, find_first_key
+from train.job.protocol import JobResult, JobState, LogLine, NewFiles, RecordRole, Role, find_first_key
 
 STATES: frozenset[str] = frozenset(get_args(JobState))
 SINCE_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)")
@@ -68,6 +68,7 @@ class EventReader:
     def __init__(self) -> None:
         self.processes: dict[int, Process] = {}
         self.state: JobState = "queued"
+        self.files: tuple[NewFiles, ...] = ()  # those that the job has created, once it has ended
         self._at = 0.0
 
     def learn(self, processes: Iterable[RecordRole]) -> None:
@@ -92,7 +93,7 @@ class EventReader:
     def _read(self, said: LogLine) -> Event | None:
         """Raises ValueError for a line that is invalid at this point of the log."""
         if said.result is not None:
-            self.state = said.result.state
+            self.state, self.files = said.result.state, said.files
             return Event(kind="result", at=said.t, result=said.result, state=said.result.state)
         if said.state is not None:
             if said.state not in STATES:  # from a later version

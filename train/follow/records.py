@@ -22,6 +22,7 @@ from train.job.protocol import (
     JobHost,
     JobState,
     Left,
+    NewFiles,
     Record,
     RecordRole,
     find_record_id,
@@ -50,7 +51,8 @@ class JobRecord:
     stall: why the job makes no progress, while it makes none. image: the container image that it runs in.
     scheduler, job_number: the batch scheduler that assigns the nodes, and its number for the job; pending: why it has
     not assigned them yet. attempts: all attempts that have started; waiting_for: the names of the nodes that the next
-    attempt waits for. cost_usd: what the job's nodes cost while it had them; None if unknown.
+    attempt waits for. files: the job's new files on its hosts. cost_usd: what the job's nodes cost while it had them;
+    None if unknown.
     """
 
     id: str
@@ -79,6 +81,7 @@ class JobRecord:
     pending: str | None = None
     attempts: tuple[Attempt, ...] = ()
     waiting_for: tuple[str, ...] = ()
+    files: tuple[NewFiles, ...] = ()
     cost_usd: float | None = None
     data: bytes = field(default=b"", repr=False)
 

@@ -136,7 +136,7 @@ def render_settings(job: Job) -> list[str]:
         job.credentials,
         _variables(job),
     ]
-    lines += [_limits(job.config), _preparation(order)]
+    lines += [_limits(job.config), _preparation(job)]
     return [f"job {order.job}: {where}{launcher}: {order.name}", *(f"  {line}" for line in lines if line)]
 
 
@@ -205,9 +205,10 @@ def _limits(config: TrainConfig) -> str:
     return f"open-file limit: {limit}{end}{stall}"
 
 
-def _preparation(order: Order) -> str:
+def _preparation(job: Job) -> str:
+    order = job.order
     parts = [f"{count(len(order.job_setup), 'command')} before the start"] if order.job_setup else []
-    parts += [f"files copied to {order.sync_dst_dir}"] if order.sync_dst_dir else []
+    parts += [f"files copied to {order.cwd}"] if job.config.sync_dst_dir else []
     parts += [f"results: {order.output_url}"] if order.output_url else []
     return "; ".join(parts)
 

@@ -113,13 +113,12 @@ def describe_hosts(
     placement: Placement,
     *,
     words: Callable[[ReadyNode], tuple[str, ...]],
-    target: Callable[[ReadyNode], str | None],
+    folder: Callable[[ReadyNode], str],
     prices: Mapping[str, float],
 ) -> tuple[JobHost, ...]:
     """The hosts of a job's order; a host that is not a node of the cluster has its own paths.
 
-    words: the command of the job's processes on a host. target: the folder there to copy the user's files to.
-    prices: see plan_job.
+    words: the command of the job's processes on a host. folder: where they run. prices: see plan_job.
     """
 
     def place_of(node: ReadyNode) -> Place:
@@ -128,9 +127,9 @@ def describe_hosts(
             port=node.host.port,
             python=node.python,
             code_dir=node.code_dir,
-            cwd=node.project_dir or node.code_dir,
+            cwd=folder(node),
             command=words(node),
-            sync_dst_dir=target(node),
+            tree=node.project_dir,
         )
 
     return tuple(

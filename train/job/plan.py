@@ -141,11 +141,12 @@ def plan_job(
         gpus, shares = None, ()
     options = script_options(config, gpus=gpus, shipped=is_shipped)
 
-    def target(node: ReadyNode) -> str | None:
-        return _expand(config.sync_dst_dir, home=node.facts.home)
+    def folder(node: ReadyNode) -> str:
+        home = node.facts.home
+        return _expand(config.sync_dst_dir, home=home) or f"{home}/.cluster/jobs/{job_id}/work"
 
     def words(node: ReadyNode) -> tuple[str, ...]:
-        there = rebase(script, head=head, node=node, project_dir=target(node) or node.project_dir)
+        there = rebase(script, head=head, node=node, project_dir=folder(node))
         python = node.python if image is None or framework != "none" else PYTHON
         return tuple(command) or (python, there, *config.args, *options)
 
@@ -180,13 +181,13 @@ def plan_job(
         restarts_on_error=config.restarts_on_error if scheduler is None else 0,
         checkpoint_grace_s=config.checkpoint_grace_s,
         replace_command=head.client if scheduler is None and config.on_node_loss == "requeue" else (),
-        hosts=describe_hosts(placement, words=words, target=target, prices=prices or {}),
+        hosts=describe_hosts(placement, words=words, folder=folder, prices=prices or {}),
         hostfile=placement.hostfile,
         command=words(head),
         script=None if command else config.script,
         script_source=None if command else "shipped" if is_shipped else "project",
-        cwd=head.project_dir or head.code_dir,
-        sync_dst_dir=target(head),
+        cwd=folder(head),
+        tree=head.project_dir,
         env={},
         env_server=dict(config.env_server),
         env_worker=dict(config.env_worker),

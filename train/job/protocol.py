@@ -8,6 +8,7 @@ The nodes run it on Python 3.9, so types are written as msgspec reads them there
 Pure.
 """
 
+import posixpath
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Optional, Union
@@ -65,7 +66,7 @@ Left = dict[Name, LeftOnHost]
 class Place(Struct, frozen=True, kw_only=True):
     """How to run a job on a host that is not a node of the cluster.
 
-    code_dir: this project's files there. cwd, command, sync_dst_dir: as in the order for the nodes.
+    code_dir: this project's files there. cwd, command, tree: as in the order for the nodes.
     """
 
     user: Name
@@ -74,7 +75,7 @@ class Place(Struct, frozen=True, kw_only=True):
     code_dir: str
     cwd: str
     command: tuple[str, ...]
-    sync_dst_dir: Optional[str] = None
+    tree: Optional[str] = None
 
 
 class Container(Struct, frozen=True, kw_only=True):
@@ -172,6 +173,7 @@ class Order(RunSettings, kw_only=True):
     which the head reads itself. hidden: by "env", "env_server" and "env_worker", the variables whose values the record
     masks.
     setup: the digest of [bootstrap] setup, whose exports the processes get. job_setup: [train] setup.
+    cwd: the folder where its processes run. tree: the user's files, which are copied there before; None for none.
     library, code, project: MXNet, and the digests of this project's and the user's files.
     scheduler, request: the batch scheduler that assigns the nodes, and the request to it. Then hosts are all that it
     may choose from, and workers, servers and hostfile name the first ones in place of those that it assigns.
@@ -207,7 +209,7 @@ class Order(RunSettings, kw_only=True):
     hostfile: tuple[str, ...] = ()
     script: Optional[str] = None
     script_source: Optional[Literal["shipped", "project"]] = None
-    sync_dst_dir: Optional[str] = None
+    tree: Optional[str] = None
     env_server: dict[str, str] = {}
     env_worker: dict[str, str] = {}
     hidden: dict[str, tuple[str, ...]] = {}
@@ -242,8 +244,27 @@ class Order(RunSettings, kw_only=True):
         """This job's own folder in [data] results; None without results."""
         return f"{self.results_url.rstrip('/')}/{self.job}/" if self.results_url else None
 
+    def find_placed(self, path: str) -> str:
+        """Where a file of the job is on the head before the job starts. path: relative to `cwd`, or absolute. Pure."""
+        whole = posixpath.join(self.cwd, path)
+        below = whole.removeprefix(f"{self.cwd}/")
+        return whole if self.tree is None or below == whole else posixpath.join(self.tree, below)
+
 
 # -- record and log ----------------------------------------------------------------------------------------------------
+
+
+class NewFiles(Struct, frozen=True, kw_only=True):
+    """The files that a job has created or changed on one host.
+
+    count: how many; is_part: at least that many, because the search was ended. folders: some of the topmost folders
+    with such files; "" for the job's working folder itself.
+    """
+
+    host: Name
+    count: Count
+    folders: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()
+    is_part: bool = False
 
 
 class JobResult(Struct, frozen=True, kw_only=True):
@@ -261,7 +282,7 @@ class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     t: seconds since the epoch. p: the number of a process. With role and host, it is new; rank and pid add to what is
     known of it; line is its output; exit is its end.
     say: the supervisor's message to the user; stalled_since: when the job last made progress, 0: it does again.
-    warnings: all current warnings. result: on the last line.
+    warnings: all current warnings. result: on the last line. files: on the last line, for each host with new files.
     """
 
     t: Moment
@@ -278,6 +299,7 @@ class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     warnings: Optional[tuple[str, ...]] = None
     state: Optional[str] = None
     result: Optional[JobResult] = None
+    files: tuple[NewFiles, ...] = ()
 
 
 class RecordRole(Struct, frozen=True, kw_only=True):
@@ -354,6 +376,7 @@ class Record(Struct, kw_only=True):
     job_number: the batch scheduler's number for the job. pending: why the scheduler has not assigned the nodes yet.
     attempts: the first one first. roles: the processes of the last attempt. waiting_for: the names of the lost nodes
     that the job waits for, in state waiting.
+    files: for each host with new files, as of its last process that has ended.
     held_at: since when the job has had its nodes. cost_usd: what they have cost since then; see train/job/cost.py.
     """
 
@@ -398,6 +421,7 @@ class Record(Struct, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     waiting_for: tuple[Name, ...] = ()
     on_node_loss: OnNodeLoss = "fail"
+    files: tuple[NewFiles, ...] = ()
     held_at: Optional[Moment] = None
     cost_usd: Optional[Usd] = None
 

@@ -18,6 +18,7 @@ PROGRAMS = {
     "role": "train.node.role.role",
     "stage": "train.node.staging.stage",
     "send_files": "train.node.send_files",
+    "results": "train.node.results",
     "bench_network": "train.node.bench_network",
     "health": "bootstrap.node.health",
 }

@@ -48,7 +48,6 @@ def new_record(order: Order, submitted_at: float) -> Record:
             env[name + suffix] = HIDDEN if name in hidden else mask(name, value)
     fields = {name: getattr(order, name) for name in Record.__struct_fields__ if hasattr(order, name)}
     fields |= {"id": order.job, "nodes": order.hosts, "env": env, "state": "starting", "submitted_at": submitted_at}
-    fields["cwd"] = order.sync_dst_dir or order.cwd
     return Record(**fields, started_at=None, ended_at=None, exit_code=None, error=None)
 
 

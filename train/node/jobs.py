@@ -208,7 +208,7 @@ def find_unknown(order: Order) -> Optional[str]:
         return None
     word = order.command[0]
     if "/" in word:
-        path = os.path.join(order.cwd, word)
+        path = order.find_placed(word)
         if not os.path.exists(path):
             return f"{word}: no such file on the nodes ({FILES_ARE_SENT})"
         if not os.access(path, os.X_OK) or os.path.isdir(path):
@@ -218,7 +218,7 @@ def find_unknown(order: Order) -> Optional[str]:
     if re.fullmatch(r"python[0-9.]*", os.path.basename(word)):
         script = next((other for other in order.command[1:] if not other.startswith("-")), "")
         is_first = order.command[1:2] == (script,) or order.command[1:3] == ("-u", script)
-        if is_first and script.endswith(".py") and not os.path.exists(os.path.join(order.cwd, script)):
+        if is_first and script.endswith(".py") and not os.path.exists(order.find_placed(script)):
             return f"{script}: no such file on the nodes ({FILES_ARE_SENT})"
     return None
 
@@ -232,7 +232,7 @@ def start_supervisor(order: Order) -> None:
     said = []
     # The head of a cluster of existing hosts has its own `place`, as all such hosts do.
     is_own_host = bool(order.hosts) and order.hosts[0].place is not None
-    for prefix in [*(lingering_scopes(order.job) if is_own_host else scopes(order.job)), []]:
+    for prefix in [*(lingering_scopes(order.job) if is_own_host else scopes(order)), []]:
         outcome = try_start([*prefix, *command], order)
         if outcome is None:
             return
@@ -240,14 +240,14 @@ def start_supervisor(order: Order) -> None:
     raise OSError("the supervisor did not start: " + "; ".join(said))
 
 
-def scopes(job: str) -> list[list[str]]:
+def scopes(order: Order) -> list[list[str]]:
     """Returns the command prefix that creates a systemd scope, as a list of one; an empty list without systemd."""
     if not os.path.isdir("/run/systemd/system"):
         return []
     user = pwd.getpwuid(os.getuid())
-    words = ["sudo", "-n", "systemd-run", "--quiet", "--scope", "--collect", "--unit=cluster-job-" + job]
+    words = ["sudo", "-n", "systemd-run", "--quiet", "--scope", "--collect", "--unit=cluster-job-" + order.job]
     words += [f"--uid={user.pw_uid}", f"--gid={user.pw_gid}"]
-    return [words + [f"--setenv={name}={value}" for name, value in sorted(environment().items())]]
+    return [words + [f"--setenv={name}={value}" for name, value in sorted(environment(order).items())]]
 
 
 def lingering_scopes(job: str) -> list[list[str]]:
@@ -259,12 +259,16 @@ def lingering_scopes(job: str) -> list[list[str]]:
     return [[*words, "--collect", "--unit=cluster-job-" + job]]
 
 
-def environment() -> dict[str, str]:
-    """Returns the environment that a supervisor needs, which sudo may have changed."""
+def environment(order: Order) -> dict[str, str]:
+    """Returns the environment that a supervisor needs, which sudo may have changed.
+
+    $CLUSTER_TREE keeps the user's files on this node, for nodes that replace others (bootstrap/node/place_tree.py).
+    """
     user = pwd.getpwuid(os.getuid())
     kept = {key: os.environ[key] for key in ("LANG", "CLUSTER_SSH") if key in os.environ}
     path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
     home = os.environ.get("HOME", user.pw_dir)
+    kept["CLUSTER_TREE"] = order.tree or ""
     return {**kept, "HOME": home, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell, "PATH": path}
 
 
@@ -278,7 +282,7 @@ def try_start(command: Sequence[str], order: Order) -> Optional[str]:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
-                env=environment(),
+                env=environment(order),
                 cwd="/",
                 start_new_session=True,
             )

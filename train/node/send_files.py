@@ -11,9 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from train.job.protocol import JobHost
+from train.node.role.work_folder import COMPLETE
 from train.node.supervisor.ssh_proxy import ssh_command
-
-MARK = ".complete"
 
 
 def main() -> int:
@@ -21,7 +20,7 @@ def main() -> int:
     address, *paths = sys.argv[1:]
     home = os.path.join(os.path.expanduser("~"), ".cluster")
     paths = with_pythons(home, paths)
-    for words in (["--exclude=" + MARK, *paths], [mark for path in paths for mark in find_mark(home, path)]):
+    for words in (["--exclude=" + COMPLETE, *paths], [mark for path in paths for mark in find_mark(home, path)]):
         if words:
             send(home, address, words)
     return 0
@@ -40,7 +39,7 @@ def with_pythons(home: str, paths: Sequence[str]) -> list[str]:
 
 def find_mark(home: str, path: str) -> list[str]:
     """Returns the path of a folder's mark in a list, which is empty if the folder has none."""
-    mark = os.path.join(path, MARK)
+    mark = os.path.join(path, COMPLETE)
     return [mark] if os.path.exists(os.path.join(home, mark)) else []
 
 

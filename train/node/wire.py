@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 from msgspec import Struct, to_builtins
 
-from train.job.protocol import Container, JobHost, JobResult, RunSettings
+from train.job.protocol import Container, JobHost, JobResult, NewFiles, RunSettings
 
 WAITING = b"CLUSTER-ROLE "  # on a launcher's stdout, before the Message of a role that waits for a connection
 FAILED = b"CLUSTER-FAILED "  # on launch.py's stdout, after a command that it ran has failed
@@ -21,8 +21,9 @@ class RoleOrder(RunSettings, kw_only=True):
     """The order for role.py on a host: the first line of its input.
 
     launcher: the name of the engine. address: the host's address, or None. launched: the variables by which the engine
-    identifies the process. commands: run one after another. data_url: a URL to try to read. container: where the
-    commands run; None for the host itself. volumes: folders where volumes are mounted, which must work.
+    identifies the process. commands: run one after another, in `cwd`. tree: see Order. data_url: a URL to try to read.
+    container: where the commands run; None for the host itself. volumes: folders where volumes are mounted, which must
+    work.
     attempt: the number of the job's attempt, from 1. watches_notice: whether role.py asks EC2 if the host will be
     interrupted, and reports the host's boot.
     """
@@ -35,6 +36,7 @@ class RoleOrder(RunSettings, kw_only=True):
     launched: dict[str, str]
     commands: tuple[tuple[str, ...], ...]
     cwd: str
+    tree: Optional[str] = None
     env: dict[str, str]
     setup: Optional[str]
     data_url: Optional[str] = None
@@ -80,7 +82,8 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     role, host, launched: introduce a process; by: the ssh_proxy.py process that connects it; path: the socket on its
     host where it waits for a connection.
     exit: the process ended, by signal `signal`, in command number `at`; ended: role.py ended it; left: processes that
-    did not end; why: role.py's own error.
+    did not end; why: role.py's own error; files: the job's new files on the host. copying: before the first command,
+    it still copies the job's files.
     lost: from ssh_proxy.py: ssh ended before the process. unread: why the host cannot read the job's data.
     dead: the volume that does not work on the host. boot: process_tree.boot of the host. notice: the host will be
     interrupted. progress, saved: the numbers in files of the job's program (notice.py).
@@ -114,6 +117,8 @@ class Message(Struct, kw_only=True, omit_defaults=True):
     at: int = 0
     left: tuple[Found, ...] = ()
     why: Optional[str] = None
+    files: Optional[NewFiles] = None
+    copying: bool = False
     watch: bool = False
     stop: bool = False
     replace: Optional[tuple[JobHost, ...]] = None

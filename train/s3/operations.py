@@ -118,17 +118,17 @@ def get(
     *,
     region: str,
     delete: bool = False,
-    exclude: Sequence[str] = (),
+    exclude: Sequence[str] | Callable[[str], bool] = (),
     watch: Watch = unwatched,
     decide: Decide = yes,
 ) -> Done:
     """Copies objects, folders and globs from S3 to this machine, except files that it already has unchanged.
 
     Never writes or deletes outside of the destination, whatever an object's key is, nor through a symbolic link below
-    it. Raises as `put` does.
+    it. exclude: patterns, or a function that says whether a name is excluded. Raises as `put` does.
     """
     urls = [parse_url(source, exact=True) for source in sources]
-    is_excluded = compile_excludes(exclude)
+    is_excluded = exclude if callable(exclude) else compile_excludes(exclude)
     folder = Path(destination)
     connection = Connection(region=region)
     found = find_objects(Listing(connection), urls)
@@ -150,7 +150,7 @@ def get(
     if not to_copy and not folder.is_dir():
         return Done(plan=plan, carried_out=True)
     local = LocalFolder(folder)
-    remove_unfinished(planned)
+    remove_unfinished(download.destination for download in planned)
     folders = {local.find_real_folder(download.destination.parent) for download in to_copy}
     run = Run(folders=tuple(sorted(map(str, folders))))
     with noted(run):

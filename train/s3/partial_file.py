@@ -155,14 +155,14 @@ class PartialFiles:
                 if status.st_nlink == 1:  # the names of a hard link are two names
                     self._finished[status.st_dev, status.st_ino] = path.name
 
-    def open(self, download: Download) -> "PartialFile":
-        """Creates the download's temporary file, and its folder. Raises ClusterError, OSError."""
-        parent = self.folder.open_parent(download.destination, create=True)
+    def open(self, destination: Path) -> "PartialFile":
+        """Creates the temporary file for a file below the folder, and its folder. Raises ClusterError, OSError."""
+        parent = self.folder.open_parent(destination, create=True)
         try:
-            _refuse_folder(download.destination.name, parent)
+            _refuse_folder(destination.name, parent)
             name = f"{PARTIAL_PREFIX}{self._token}-{next(self._numbers)}"
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            return PartialFile(self, download, name, parent, os.open(name, flags, 0o600, dir_fd=parent))
+            return PartialFile(self, destination, name, parent, os.open(name, flags, 0o600, dir_fd=parent))
         except BaseException:
             os.close(parent)
             raise
@@ -184,11 +184,11 @@ class PartialFiles:
 class PartialFile:
     """The temporary file of a download."""
 
-    def __init__(self, files: PartialFiles, download: Download, name: str, parent: int, descriptor: int) -> None:
+    def __init__(self, files: PartialFiles, destination: Path, name: str, parent: int, descriptor: int) -> None:
         """parent: a descriptor of its folder."""
         self.descriptor = descriptor
         self._files = files
-        self._destination = download.destination.name
+        self._destination = destination.name
         self._name = name
         self._parent = parent
 

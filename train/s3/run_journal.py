@@ -9,7 +9,7 @@ and began before the upload.
 import os
 import stat
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,7 +26,6 @@ from foundation.progress import Event, Report
 from foundation.user_folders import state_folder
 from provision.aws.multipart_uploads import list_uploads
 from train.s3.connection import Connection
-from train.s3.plan import Download
 
 PARTIAL_PREFIX = ".cluster-get-"
 CLOCKS_APART = timedelta(minutes=15)
@@ -176,9 +175,9 @@ def _abort(connection: Connection, run: Run) -> None:
             connection.abort_upload(run.bucket, upload["Key"], upload["UploadId"])
 
 
-def remove_unfinished(planned: Sequence[Download]) -> None:
-    """Deletes the temporary files of killed runs, except one that is now a download's destination. Raises OSError."""
-    kept = {download.destination.name for download in planned}
+def remove_unfinished(planned: Iterable[Path]) -> None:
+    """Deletes the temporary files of killed runs, except one that is now a file to write. Raises OSError."""
+    kept = {path.name for path in planned}
     with killed_runs() as found:
         for killed in found:
             if killed.run.folders:

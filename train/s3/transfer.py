@@ -178,7 +178,7 @@ class _Job:
     def _get(self, download: Download, tier: Tier, check: Check) -> None:
         if self._files is None:
             raise ValueError("a download, and no folder for its temporary file")
-        file = self._files.open(download)
+        file = self._files.open(download.destination)
         try:
             verified = self._fetch_verified(download, file, tier, check)
             check()  # after an interrupt no file is published

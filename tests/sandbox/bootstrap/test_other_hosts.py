@@ -41,7 +41,7 @@ def test_a_job_on_another_host_ends_with_a_killed_worker(world: World) -> None:
     world.known_hosts.write_text(known)
     with world.training() as process:
         number = world.worker()
-        assert os.readlink(f"/proc/{number}/cwd").startswith("/home/alice/.cluster/tree/")
+        assert os.readlink(f"/proc/{number}/cwd").startswith("/home/alice/.cluster/jobs/")
         os.kill(number, signal.SIGKILL)
         process.wait(timeout=20)
     said = world.project.messages.read_text()

@@ -90,8 +90,7 @@ class Ended:
 
     def same(self) -> dict[str, Any]:
         """The fields of the record that are the same for every launcher."""
-        # The folder's name is the digest of the project, whose cluster.toml differs.
-        cwd = re.sub(r"/tree/[0-9a-f]{64}$", "/tree/DIGEST", self.record["cwd"])
+        cwd = self.record["cwd"].replace(self.record["id"], "ID")
         return {name: self.record[name] for name in SAME} | {"cwd": cwd}
 
 

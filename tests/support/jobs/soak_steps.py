@@ -27,8 +27,11 @@ END_S = 90.0
 PROGRAMS = ("supervise", "launch", "ssh_proxy", "role", "jobs")
 ROLES = ("worker", "server", "scheduler")
 TARGETS = (*PROGRAMS, *ROLES, "ssh", "sshd", "client")
-# The files of a job that stay in its folder. Below output/, the job's own files may have any name.
-KEPT = re.compile(r"starting|supervisor\.err|record\.json|events|lock|notice|recovery|output(/.*)?|ranks(/[^/]+\.log)?")
+# The files of a job that stay in its folder. Below work/ and output/, the job's own files may have any name.
+KEPT = re.compile(
+    r"starting|supervisor\.err|record\.json|events|lock|notice|recovery|placing|placed"
+    r"|(work|output)(/.*)?|ranks(/[^/]+\.log)?"
+)
 EXPECTED = {JOBS, f"{JOBS}/lock", f"{JOBS}/submit.lock", "home/ubuntu/.sudo_as_admin_successful"}  # sudo makes the last
 PLACES = ("home", "root", "tmp", "run", "var/tmp", "dev/shm")
 NOT_LOOKED_INTO = {"env", "files", "tools", "tree"}  # bootstrap's own

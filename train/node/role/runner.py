@@ -18,8 +18,9 @@ from bootstrap.node import process_tree
 from foundation.decode import convert, decode
 from foundation.file_lock import is_held
 from train.engines import ENGINES
+from train.job.protocol import NewFiles
 from train.node import job_folder, wire
-from train.node.role import environment
+from train.node.role import environment, work_folder
 from train.node.role.container import Contained
 from train.node.role.notice import PROGRESS, SAVED, NoticeFile, find_address, place_of
 from train.node.role.notice import watch as watch_notices
@@ -35,6 +36,7 @@ SPARED_S = 1.5  # less than the time before SIGKILL
 ENGINES_CODE = 125  # from here on, an exit code may be that of a container's engine, or of a signal
 LOOK_FOR_PROGRAM_S = 0.05  # in a container that starts
 LOOK_FOR_CHECKPOINT_S = 0.1
+LOOK_FOR_COPY_S = 0.02  # of the job's files
 LOOK_AT_DATA_S = 3.0  # after the start, when MXNet has loaded; it reports most errors itself soon after
 
 
@@ -73,7 +75,7 @@ class Runner:
         self.why: Optional[str] = None
         self.child: Optional[subprocess.Popen[bytes]] = None
         self.contained: Optional[Contained] = None
-        self.has_started = False
+        self.has_started = self.is_copying = False
         self.source: Optional[int] = None
         self.lines = wire.LineBuffer()
         self.status: Optional[int] = None
@@ -100,7 +102,7 @@ class Runner:
         except (OSError, ValueError) as error:
             return self.finish(1, None, f"cannot make the job's environment: {error}")
         self.hides_verbose = self.env.get("PS_VERBOSE") == "1" and "PS_VERBOSE" not in self.order.env
-        blocked = environment.find_blocked(self.order)
+        blocked = self.place_files() or environment.find_blocked(self.order)
         if blocked:
             return self.finish(1, None, blocked)
         dead = find_dead(self.order.volumes, min(LIMIT_S, self.order.silence_timeout_s / 2))
@@ -125,6 +127,31 @@ class Runner:
             dead = find_dead(self.order.volumes, AFTER_FAILURE_S)
             self.why = dead.text if dead is not None else None
         return self.finish(code, number, self.why)
+
+    def place_files(self) -> Optional[str]:
+        """Makes the job's working folder, and handles events meanwhile. Returns why that failed, or None."""
+        order = self.order
+        errors: list[str] = []
+        if work_folder.is_placed(order.job, order.cwd, order.tree):
+            return None
+
+        def place() -> None:
+            try:
+                work_folder.place(order.job, order.cwd, order.tree)
+            except OSError as error:
+                errors.append(job_folder.describe(error))
+
+        copying = threading.Thread(target=place, daemon=True)
+        copying.start()
+        copying.join(LOOK_FOR_COPY_S)
+        while copying.is_alive() and self.ending is None:
+            self.is_copying = True
+            self.step()
+        self.is_copying = False
+        if not errors:
+            return None
+        self.at = -1  # before the first command
+        return f"cannot copy the job's files: {errors[0]}"
 
     def run_one(self, command: Sequence[str]) -> tuple[int, Optional[int]]:
         """Runs a command and ends the processes that it leaves. Returns its exit code, and its signal or None."""
@@ -194,12 +221,20 @@ class Runner:
         self.read_files()
         left = tuple((pid, words) for pid, _, words in self.told_left)
         ended = self.ending is not None
-        self.outbox.put(Message(exit=code, signal=number, ended=ended, at=self.at, left=left, why=why))
+        files = self.count_files()
+        self.outbox.put(Message(exit=code, signal=number, ended=ended, at=self.at, left=left, why=why, files=files))
         give_up_at = time.monotonic() + self.silence_s
         while self.outbox.pending and time.monotonic() < give_up_at:
             select.select([], [self.outbox.descriptor], [], 1.0)
             self.outbox.write()
         return code
+
+    def count_files(self) -> Optional[NewFiles]:
+        """Returns the job's new files on this host, if there are any and the other side still wants to know."""
+        if self.order.role == "setup" or self.lifeline is None:
+            return None
+        found = work_folder.count_new(self.order.job, self.order.host)
+        return found if found.count or found.is_part else None
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -229,7 +264,7 @@ class Runner:
         if self.is_noticed or now > self.said_at + ALIVE_EVERY_S:
             self.read_files()
         if now > self.said_at + ALIVE_EVERY_S and not self.outbox.pending:
-            self.outbox.put(Message(alive=True))
+            self.outbox.put(Message(copying=True) if self.is_copying else Message(alive=True))
         if self.outbox.pending:
             self.said_at = now
             self.outbox.write()
@@ -251,6 +286,8 @@ class Runner:
         """How long to wait for an event."""
         if self.is_ending():
             return process_tree.LOOK_EVERY_S
+        if self.is_copying:
+            return LOOK_FOR_COPY_S
         if self.contained is not None and not self.has_started:
             return rest_s or LOOK_FOR_PROGRAM_S
         if self.is_noticed:

@@ -138,7 +138,8 @@ class Follower:
         """Returns the result line for a log without one, such as after a full disk."""
         record = job_folder.read_record(self.job)
         unknown = JobResult(state="failed", exit_code=1, error="its record cannot be read")
-        return LogLine(t=round(time.time(), 3), result=self.result or (record.result if record else unknown))
+        result = self.result or (record.result if record else unknown)
+        return LogLine(t=round(time.time(), 3), result=result, files=record.files if record else ())
 
     # -- the supervisor ------------------------------------------------------------------------------------------
 

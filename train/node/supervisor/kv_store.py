@@ -1,6 +1,5 @@
 """Detects jobs whose workers do not use their kv-store, so that each trains a separate model, usually by mistake."""
 
-import os
 import re
 
 from train.job.protocol import Order
@@ -43,7 +42,7 @@ def _advise(order: Order) -> str:
     if given and given[-1][1]:
         return f"Pass {given[-1][0]} {wanted} instead of {given[-1][1]}"
     options = [option for option, _ in given]
-    options += [option for place in SCRIPT.findall(words) for option in _options_of(os.path.join(order.cwd, place))]
+    options += [option for place in SCRIPT.findall(words) for option in _options_of(order.find_placed(place))]
     if options:
         return f"Pass {options[0]} {wanted}"
     return f"Pass --kv-store {wanted} (some scripts call it --kvstore)"

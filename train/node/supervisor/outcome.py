@@ -102,6 +102,11 @@ class Outcome:
         """Starts the time limit for the start of the launcher's processes."""
         self._loop.after("start", self._order.start_timeout_s, self._start_timed_out)
 
+    def note_copying(self) -> None:
+        """Starts the time limit again, because a node still copies the job's files."""
+        if self._loop.has("start"):
+            self.watch_start()
+
     def _start_timed_out(self) -> None:
         missing = ", ".join(self._processes.missing())
         self.fail(f"the job did not start within {self._order.start_timeout_s:g} s: {missing} did not")

@@ -10,13 +10,12 @@ from msgspec.structs import replace
 
 from bootstrap.node import process_tree
 from train.engines import ENGINES
-from train.job.protocol import Container, JobHost, Order, Place, RecordRole, copy_settings
+from train.job.protocol import Container, JobHost, NewFiles, Order, Place, RecordRole, copy_settings
 from train.node import job_folder
 from train.node.programs import CODE_DIR, PYTHON_OPTIONS, launched_words, proxy_words
 from train.node.supervisor.event_loop import Connection
 from train.node.wire import Found, Message, RoleOrder
 
-SYNC = 'mkdir -p "$2" && cp -a "$1"/. "$2"/'
 SSH_PORT = 22
 IMAGES_PYTHON = "python3"
 HOST_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -45,7 +44,7 @@ class JobProcess:
     time of its last message, by the monotonic clock; None before its host's first message. at: the index of its running
     command. was_ended: whether role.py has ended it. why: role.py's own error. left: after its end, the processes on
     its host that do not end. bound: ps-lite's address and port. blocked: ports that it cannot reach. boot: its host's
-    boot, from process_tree.boot.
+    boot, from process_tree.boot. files: the job's new files on its host at its end.
     """
 
     def __init__(
@@ -69,6 +68,7 @@ class JobProcess:
         self.bound: Optional[tuple[str, int]] = None
         self.blocked: tuple[str, ...] = ()
         self.boot: Optional[str] = None
+        self.files: Optional[NewFiles] = None
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class JobProcess:
     def note_end(self, message: Message) -> None:
         """Stores its program's report of its end."""
         self.was_ended, self.left = message.ended, message.left
-        self.at, self.why = message.at, message.why
+        self.at, self.why, self.files = message.at, message.why, message.files
 
     def record(self) -> RecordRole:
         """Returns the process in the form of the job's record."""
@@ -113,7 +113,7 @@ class Processes:
             code_dir=CODE_DIR,
             cwd=order.cwd,
             command=order.command,
-            sync_dst_dir=order.sync_dst_dir,
+            tree=order.tree,
         )
 
     def use(self, hosts: tuple[JobHost, ...]) -> None:
@@ -238,7 +238,8 @@ class Processes:
             address=host.ip if host is not None else None,
             launched=launched,
             commands=commands,
-            cwd=place.cwd if is_setup else place.sync_dst_dir or place.cwd,
+            cwd=place.cwd,
+            tree=place.tree,
             env=env,
             setup=order.setup,
             data_url=self._data_url_of(process),
@@ -293,12 +294,9 @@ class Processes:
     def preparation(self, place: Optional[Place] = None) -> tuple[tuple[str, ...], ...]:
         """Returns the commands that a host (default: a node) runs before the job, the same number on each."""
         place = place or self._node
-        folder, path = place.sync_dst_dir or place.cwd, os.path.dirname(place.python)
-        commands: list[tuple[str, ...]] = []
-        if place.sync_dst_dir:
-            commands.append(("sh", "-c", SYNC, "sync", place.cwd, folder))
-        commands += [("bash", "-lc", SETUP, "setup", words, folder, path) for words in self.order.job_setup]
-        return (*commands, self.engine.requirement) if self.engine.requirement else tuple(commands)
+        path = os.path.dirname(place.python)
+        commands = tuple(("bash", "-lc", SETUP, "setup", words, place.cwd, path) for words in self.order.job_setup)
+        return (*commands, self.engine.requirement) if self.engine.requirement else commands
 
     # -- failures ------------------------------------------------------------------------------------------------
 
@@ -308,13 +306,12 @@ class Processes:
             f"was killed by signal {process.signal}" if process.signal else f"ended with exit code {process.exit_code}"
         )
         how += ": " + process.why if process.why else ""
-        if process.role != "setup":
+        if process.role != "setup" or process.at < 0:
             return f"{process.name} {how}"
         words = self.preparation()[process.at]
         if words == self.engine.requirement:
             return self.engine.requirement_hint
-        what = f"copying to {words[-1]}" if words[3] == "sync" else f"the set-up command `{words[4]}`"
-        return f"{what} on {process.host} {how}"
+        return f"the set-up command `{words[4]}` on {process.host} {how}"
 
     def describe_failures(self, failed: Sequence[JobProcess]) -> str:
         """Returns one message for processes that failed at about the same time, which describes the first of them."""

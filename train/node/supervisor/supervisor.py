@@ -24,7 +24,7 @@ from train.engines.engine import assign_hosts
 from train.engines.schedulers import SCHEDULERS
 from train.job import protocol
 from train.job.cost import find_cost
-from train.job.protocol import JobHost, JobResult, JobState, Left, Order, Record, Stall
+from train.job.protocol import JobHost, JobResult, JobState, Left, NewFiles, Order, Record, Stall
 from train.node import instance_credentials, job_folder
 from train.node.role import environment
 from train.node.supervisor import health, job_log, launching, publish, recovery
@@ -111,6 +111,7 @@ class Supervisor:
         self.state: Optional[JobState] = None
         self.is_stopped = False  # the job was stopped by a request
         self.is_over = False  # the job has ended, apart from its record
+        self.files: dict[str, NewFiles] = {}  # by the host's name
         self.unhealthy = ""  # nodes of the current attempt, once it has failed
         self.ended = list(order.attempts)  # the attempts before the current one
         # The time for which they have run.
@@ -444,8 +445,16 @@ class Supervisor:
             self.record.attempts = (*self.ended, attempt.record())
         else:
             self.record.attempts = tuple(self.ended)
+        self.record.files = self.find_files()
         self.record.cost_usd = find_cost(self.record, time.time())
         self.record.attempts = restarts.shorten(self.record.attempts)
+
+    def find_files(self) -> tuple[NewFiles, ...]:
+        """Returns the job's new files, as the processes that ended last on their hosts have counted them."""
+        for process in sorted(self.attempt.processes.all, key=lambda one: one.ended_at or 0.0):
+            if process.files is not None:
+                self.files[process.host] = process.files
+        return tuple(self.files[host] for host in sorted(self.files))
 
     def note_lost_batches(self, attempt: Attempt) -> None:
         """Completes the record of the previous attempt, once it is known where this one resumes."""
@@ -513,7 +522,7 @@ class Supervisor:
         self.log.make_room()
         self.log.end_all_output()
         self.log.put(state=state)
-        self.log.put(result=result)
+        self.log.put(result=result, files=self.find_files())
         self.tell_end()
         for keep in (self.log.write, lambda: self.save(lasting=True)):
             try:

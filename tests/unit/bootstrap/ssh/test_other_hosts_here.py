@@ -267,9 +267,10 @@ def test_a_job_uses_the_paths_of_another_host() -> None:
     assert other.python == f"{there}/env/cd/bin/python"
     assert other.code_dir == f"{there}/tree/cd"
     assert other.command == (other.python, "/home/alice/run/my/train.py", "--x", "--kv-store", "dist_sync")
-    assert (other.cwd, other.sync_dst_dir) == (f"{there}/tree/ef", "/home/alice/run")
+    assert (other.cwd, other.tree) == ("/home/alice/run", f"{there}/tree/ef")
     shipped = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes).order.hosts[2].place
     assert shipped is not None
+    assert shipped.cwd == f"{there}/jobs/j/work"
     assert shipped.command[1] == f"{there}/tree/cd/train/scripts/train_mnist.py"
     assert CODE_DIR not in str(shipped)
     typed = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes, command=("python", "a b")).order

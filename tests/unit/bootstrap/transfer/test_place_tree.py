@@ -9,8 +9,7 @@ import random
 import subprocess
 import sys
 import tarfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -214,29 +213,6 @@ def test_old_trees_are_removed_unless_used_or_wanted(node: NodeDir) -> None:
 
 def kept(node: NodeDir, made: list[Tree]) -> list[int]:
     return [index for index, tree in enumerate(made) if tree.digest in node.trees()]
-
-
-@pytest.mark.parametrize(
-    ("write", "stays"),
-    [
-        (Path.exists, False),
-        (lambda tree: (tree / "__pycache__").mkdir(), False),
-        (lambda tree: [(tree / "__pycache__").mkdir(), (tree / "__pycache__" / "n.pyc").touch()], False),
-        (lambda tree: (tree / "model.params").touch(), True),
-        (lambda tree: (tree / "logs" / "1.txt").touch(), True),
-        (lambda tree: (tree / "n").write_text("changed"), True),
-        (lambda tree: (tree / "latest").symlink_to("/tmp"), True),
-        (lambda tree: (tree / ".complete").unlink(), True),
-    ],
-)
-def test_files_written_by_a_job_are_kept(node: NodeDir, write: Callable[[Path], None], *, stays: bool) -> None:
-    made = [tree_of({"n": str(index).encode()}, "logs") for index in range(6)]
-    send_at(node, made[0], 0)
-    time.sleep(0.02)  # the clock of a file system ticks every 4 ms
-    write(node.path(made[0]))
-    for index, tree in enumerate(made[1:], 1):
-        send_at(node, tree, index)
-    assert node.path(made[0]).is_dir() is stays
 
 
 def test_archives_are_removed_after_use(node: NodeDir) -> None:

@@ -9,13 +9,14 @@ from cluster import jobs
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.views.jobs import job_documents, render_jobs
-from cluster.views.results import find_results
+from cluster.views.results import find_results, render_new_files
 from cluster.views.status import HeadJob, Status, render_job_lines, render_status, status_document
 from foundation.errors import ConnectError, NotFoundError, UsageError
 from job_records import NOW, make_record, make_running, make_state
 from provision.config import ProvisionConfig
 from provision.model import ClusterState
 from train.follow.records import choose_job, find_running, merge_records
+from train.job.protocol import NewFiles
 
 
 def test_jobs_of_all_sources_are_merged_newest_first() -> None:
@@ -86,26 +87,66 @@ def test_a_stall_or_a_warning_of_a_running_job_is_shown(values: dict[str, Any], 
 @pytest.mark.parametrize(
     ("values", "command"),
     [
-        ({}, "cluster cp node-0:/home/ubuntu/x/FILE ."),
-        ({"cwd": "/a b"}, "cluster cp 'node-0:/a b/FILE' ."),
-        ({"cwd": f"/.cluster/tree/{'0123abcd' * 8}"}, "cluster cp 'node-0:/.cluster/tree/0123abcd*/FILE' ."),
-        ({"project": None}, None),
-        ({"project": None, "output_url": "s3://b/results/1/"}, "cluster data ls s3://b/results/1/"),
-        ({"project": None, "output_url": "/shared/results/1/"}, "cluster cp node-0:/shared/results/1 ."),
+        ({}, None),
+        ({"files": [{"host": "node-1", "count": 3}]}, "cluster results 20261121-000000-abc"),
+        ({"output_url": "s3://b/results/1/"}, "cluster results 20261121-000000-abc"),
+        ({"output_url": "/shared/results/1/"}, "cluster results 20261121-000000-abc"),
         ({"command": ["python", "a.py", "--model-prefix", "s3://b/m/mlp"]}, "cluster data ls s3://b/m/"),
         ({"command": ["python", "a.py", "--model-prefix=s3://b/m/mlp", "x"]}, "cluster data ls s3://b/m/"),
-        ({"command": ["python", "a.py", "--model-prefix"]}, "cluster cp node-0:/home/ubuntu/x/FILE ."),
-        ({"command": ["python", "a.py", "--model-prefix", "mlp"]}, "cluster cp node-0:/home/ubuntu/x/FILE ."),
+        ({"command": ["python", "a.py", "--model-prefix"]}, None),
     ],
 )
 def test_the_command_that_gets_the_files_of_a_job(values: dict[str, Any], command: str | None) -> None:
     assert find_results(make_record(1, **values)) == command
 
 
+def new_files(host: str, count: int, *folders: str, **more: Any) -> NewFiles:
+    return NewFiles(host=host, count=count, folders=folders, **more)
+
+
+@pytest.mark.parametrize(
+    ("files", "shown"),
+    [
+        ([], ""),
+        ([new_files("node-1", 3, "out/")], "3 new files in out/ on node-1"),
+        ([new_files("node-1", 1, "")], "1 new file on node-1"),
+        (
+            [new_files("node-0", 2, "", "a/"), new_files("node-1", 9, "a/", "b/", "c/")],
+            "2 new files in a/ on node-0, 9 new files in a/, b/ and others on node-1",
+        ),
+        ([new_files("node-0", 50_000, "x/", is_part=True)], "at least 50000 new files in x/ on node-0"),
+        ([new_files("node-0", 0, is_part=True)], "perhaps new files on node-0, among too many to count"),
+        ([new_files(f"node-{number}", 2, "x/") for number in range(5)], "10 new files on 5 nodes"),
+    ],
+)
+def test_new_files_in_words(files: list[NewFiles], shown: str) -> None:
+    assert render_new_files(files) == shown
+
+
+def test_down_names_the_files_that_were_not_copied(
+    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(app.config_path.parent / "state"))
+    app.config_path.write_text('name = "demo"\ncloud = "hosts"\n[hosts]\nnames = ["gpu1"]\n')
+    records = [make_record(number, files=[{"host": "node-1", "count": number}]) for number in (6, 5, 4, 3, 2)]
+    app.files.note_copied(records[1].id)
+    jobs.warn_uncopied(app, HeadJob(with_files=tuple(records)))
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == [
+        f"not copied: 6 new files on node-1, of job {records[0].id} (train_mnist); to copy them first:",
+        f"    cluster results {records[0].id}",
+    ]
+    assert [line.split()[-1] for line in said if line.startswith("    ")] == [records[at].id for at in (0, 2, 3)]
+    assert said[-1] == "not copied: the files of 1 other job, which cluster jobs lists"
+    jobs.warn_uncopied(app, HeadJob(why="no answer"))
+    jobs.warn_uncopied(app, None)
+    assert capsys.readouterr().err == ""
+
+
 def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     records = [
-        make_record(4, state="queued", started_at=None, ended_at=None, exit_code=None),
+        make_record(4, state="queued", started_at=None, ended_at=None, exit_code=None, output_url="s3://b/4/"),
         make_running(3),
         make_record(2, state="failed", exit_code=7, cost_usd=12.345, error="worker 1 on node-1 " + "x" * 60 + "\nmore"),
         make_running(1, source="s3"),
@@ -117,7 +158,7 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines[3].split()[2:] == ["failed", "2", "2", "2026-11-21", "09:55:00", "3m20s", "$12.35", "7"]
     assert lines[4] == "    worker 1 on node-1 " + "x" * 60
     assert "? running (s3)" in lines[5]
-    assert lines[6] == f"files of {records[0].id}: cluster cp node-0:/home/ubuntu/x/FILE ."
+    assert lines[6] == f"files of {records[0].id}: cluster results {records[0].id}"
     assert lines[7].startswith("(s3): ")
     assert render_jobs([], now=NOW) == "no job has run on this cluster"
     document = job_documents(records, now=NOW)[3]
@@ -188,11 +229,12 @@ def nodes_of(state: ClusterState) -> Ec2Nodes:
 
 
 def test_the_status_does_not_wait_for_a_head_that_does_not_answer(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "PATIENCE_S", 0.05)
     hung = threading.Event()
     monkeypatch.setattr(jobs, "_ask", lambda *_: hung.wait(30))
     try:
-        assert jobs.ask_for_job(app, nodes_of(make_state()))() == HeadJob(why="node-0 did not answer within 0 s")
+        assert jobs.ask_for_job(app, nodes_of(make_state()), patience_s=0.05)() == HeadJob(
+            why="node-0 did not answer within 0 s"
+        )
     finally:
         hung.set()
 

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from bootstrap.apply import ReadyNode
 from foundation.durations import render_exact
 from foundation.settings import check
-from job_world import NO_ACCESS, OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, node, plan, with_files
+from job_world import NO_ACCESS, OWN_SCRIPT, PROJECT_DIR, SCRIPT, cpus, gpus, plan, with_files
 from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
 from train.job.placement import place, share_gpus
@@ -74,13 +74,16 @@ def test_job_ids_sort_by_time_and_differ() -> None:
     assert len(set(ids)) == 50
 
 
-def test_a_job_runs_in_the_folder_of_the_users_files() -> None:
-    nodes = [replace(node(index), project_dir="/home/ubuntu/.cluster/tree/ef", setup="ab") for index in range(2)]
-    job = plan(TrainConfig(), nodes, script="/x/train.py")
-    assert job.order.cwd == "/home/ubuntu/.cluster/tree/ef"
-    assert job.order.command[1] == "/x/train.py"
-    assert job.order.setup == "ab"
-    assert plan(TrainConfig(), 2).order.cwd == "/home/ubuntu/.cluster/tree/cd"
+def test_jobs_of_the_same_files_run_in_folders_of_their_own() -> None:
+    nodes = [replace(one, setup="ab") for one in with_files(cpus(2))]
+    for job in ("a", "b"):
+        order = plan(TrainConfig(), nodes, script=OWN_SCRIPT, job_id=job).order
+        work = f"/home/ubuntu/.cluster/jobs/{job}/work"
+        assert (order.cwd, order.tree, order.setup) == (work, PROJECT_DIR, "ab")
+        assert order.command[1] == f"{work}/my/train.py"
+        assert order.find_placed("my/train.py") == order.find_placed(order.command[1]) == OWN_SCRIPT
+        shipped = plan(TrainConfig(), 2, job_id=job).order
+        assert (shipped.cwd, shipped.tree, shipped.command[1]) == (work, None, SCRIPT)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +173,7 @@ def test_where_processes_run(keys: dict[str, Any], hosts: list[int], hostfile: l
 def test_a_job_runs_where_its_files_are_copied() -> None:
     config = TrainConfig(sync_dst_dir="~/job/")
     order = plan(config, with_files(cpus(2)), script=OWN_SCRIPT).order
-    assert (order.cwd, order.sync_dst_dir) == (PROJECT_DIR, "/home/ubuntu/job")
+    assert (order.cwd, order.tree) == ("/home/ubuntu/job", PROJECT_DIR)
     assert order.command[1] == "/home/ubuntu/job/my/train.py"
     assert plan(config, with_files(cpus(2))).order.command[1] == SCRIPT
 
@@ -184,7 +187,7 @@ def test_the_order_as_json() -> None:
     wanted = {**keys, "job": "j", "name": "train_mnist", "queue": True, "launcher": "ssh", "max_duration_s": 7200}
     wanted |= {"stall_timeout": "auto", "start_timeout_s": 60, "silence_timeout_s": 15, "job_setup": ("true",)}
     wanted |= {"library": "mxnet==1.7.0.post2", "code": "cd", "project": None, "owner": survey.owner}
-    wanted |= {"results_url": data.results, "sync_dst_dir": None, "secrets": {}}
+    wanted |= {"results_url": data.results, "tree": None, "secrets": {}}
     assert {key: order[key] for key in wanted} == wanted
     env = {"CLUSTER_OUTPUT_URL": "s3://bucket/y/j/", "CLUSTER_JOB_NAME": "train_mnist"}
     env["CLUSTER_RESULTS_URL"] = "s3://bucket/y"

@@ -186,6 +186,8 @@ class Attempt:
                 self.launch()
         elif message.lost is not None:
             self.outcome.note_unreachable(process, message.lost)
+        elif message.copying:
+            self.outcome.note_copying()
         else:
             self.hear_answer(process, message)
 

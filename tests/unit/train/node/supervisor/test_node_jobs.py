@@ -260,10 +260,11 @@ def test_old_jobs_are_removed(job_host: LocalHead) -> None:
 
 def test_a_job_gets_a_scope_of_systemd_where_there_is_one(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "isdir", lambda _: True)
-    [words] = jobs.scopes(job_id(1))
+    [words] = jobs.scopes(make_order(job=job_id(1), tree="/tree"))
     assert words[:5] == ["sudo", "-n", "systemd-run", "--quiet", "--scope"]
     assert {f"--unit=cluster-job-{job_id(1)}", f"--uid={os.getuid()}"} <= set(words)
     assert any(word.startswith("--setenv=HOME=") for word in words)
+    assert "--setenv=CLUSTER_TREE=/tree" in words
 
 
 def test_on_a_users_own_host_no_scope_needs_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ LAB = JobHost(
         user="alice",
         python="/home/alice/e/bin/python",
         code_dir="/home/alice/t",
-        cwd="/home/alice/t",
+        cwd="/home/alice/run",
         command=("/home/alice/e/bin/python", "a.py"),
-        sync_dst_dir="/home/alice/run",
+        tree="/home/alice/t",
     ),
 )
 ORDER = Order(
@@ -36,8 +36,8 @@ ORDER = Order(
     workers=2,
     servers=2,
     command=("/e/bin/python", "a.py"),
-    cwd="/t",
-    sync_dst_dir="/run",
+    cwd="/run",
+    tree="/t",
     env={"PATH": "/e/bin:/usr/bin", "CLUSTER_DATA_CREDENTIALS": "instance"},
     secrets={"AWS_SECRET_ACCESS_KEY": "x"},
     job_setup=("make",),
@@ -51,14 +51,14 @@ def order_for(book: Processes, role: str, host: str) -> RoleOrder:
 def test_processes_get_the_hosts_paths_and_the_jobs_credentials() -> None:
     book = Processes(ORDER)
     there, here = order_for(book, "worker", "10.9.0.1"), order_for(book, "worker", "10.0.0.4")
-    assert (there.host, there.address, there.cwd) == ("lab", "10.9.0.1", "/home/alice/run")
+    assert (there.host, there.address) == ("lab", "10.9.0.1")
+    assert (there.cwd, there.tree) == ("/home/alice/run", "/home/alice/t")
     assert there.commands == (("/home/alice/e/bin/python", "a.py"),)
     wanted = {"PATH": "/home/alice/e/bin:/usr/bin", "AWS_SECRET_ACCESS_KEY": "x", "CLUSTER_JOB_NAME": "mine"}
     assert there.env == wanted  # without CLUSTER_DATA_CREDENTIALS: the host has no instance profile
     assert (here.commands, here.cwd) == ((ORDER.command,), "/run")
     assert here.env == {**wanted, "PATH": "/e/bin:/usr/bin", "CLUSTER_DATA_CREDENTIALS": "instance"}
-    sync, make = order_for(book, "setup", "10.9.0.1").commands
-    assert sync[-2:] == ("/home/alice/t", "/home/alice/run")
+    [make] = order_for(book, "setup", "10.9.0.1").commands
     assert make[-2:] == ("/home/alice/run", "/home/alice/e/bin")
 
 

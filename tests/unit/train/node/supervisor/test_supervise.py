@@ -279,11 +279,32 @@ def test_set_up_commands_run_on_all_hosts_before_the_job(job_host: LocalHead, tm
         path.write_text(text)
     setup = ['echo "set up $CLUSTER_HOST it\'s"', "pwd >&2"]
     env = {"WORKER": "pwd; cat file; ls"}
-    order = job_host.order(env=env, job_setup=setup, sync_dst_dir=str(there), cwd=str(tree))
+    order = job_host.order(env=env, job_setup=setup, cwd=str(there), tree=str(tree))
     result, log = job_host.run(order)
     assert result["error"] is None
     assert {"set up node-0 it's", "set up node-1 it's", str(there)} <= set(lines_of(log, "setup"))
     assert sorted(lines_of(log, "worker")) == sorted(2 * [str(there), "from the treefile", "other"])
+
+
+def test_what_a_job_has_created_is_in_its_result_and_its_record(job_host: LocalHead, tmp_path: Path) -> None:
+    tree, work = tmp_path / "tree", job_host.folder() / "work"
+    tree.mkdir()
+    (tree / "given").touch()
+    env = {"WORKER": "mkdir -p out; touch out/$CLUSTER_HOST"}
+    result, log = job_host.run(job_host.order(env=env, cwd=str(work), tree=str(tree)))
+    assert result["state"] == "done"
+    # Both nodes are this host, with one home folder: the last process to end sees the files of both.
+    assert max(one["count"] for one in log[-1]["files"]) == 2
+    assert {(*one["folders"], one["is_part"]) for one in log[-1]["files"]} == {("out/", False)}
+    assert job_host.record()["files"] == log[-1]["files"]
+    assert {path.name for path in work.iterdir()} == {"given", "out"}
+
+
+def test_files_that_cannot_be_copied_end_the_job(job_host: LocalHead, tmp_path: Path) -> None:
+    work = job_host.folder() / "work"
+    result, _ = job_host.run(job_host.order(cwd=str(work), tree=str(tmp_path / "none")))
+    assert result["exit_code"] == 1
+    assert f"cannot copy the job's files: No such file or directory ({tmp_path / 'none'})" in result["error"]
 
 
 def test_a_set_up_command_that_fails_ends_the_job_before_it_starts(job_host: LocalHead) -> None:

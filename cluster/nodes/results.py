@@ -1,0 +1,183 @@
+"""Finds the files that a job has created, on its nodes and in [data] results, and copies them to this machine."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import on_all
+from cluster.app import App
+from cluster.nodes.other_hosts import connect_to_hosts_of
+from cluster.nodes.source import Nodes
+from cluster.session import open_connections
+from cluster.views.data import counting_bar
+from cluster.views.results import render_skipped
+from foundation.errors import ClusterError, NotFoundError
+from provision.model import count
+from train.follow.head import found_program_command
+from train.follow.records import JobRecord
+from train.follow.results import Copy, Listing, choose_files, copy_all, find_clash
+from train.job.payload import code_digest
+from train.s3 import operations as s3
+from train.s3.client import S3Object
+from train.s3.url import parse_url
+
+S3 = "s3"
+VOLUME = "volume"
+
+
+@dataclass(kw_only=True)
+class Found:
+    """A job's files. listings: by the node's name, or VOLUME. s3_names: those below `s3_url`, if that is set.
+
+    gone: nodes that no longer run, with files. errors: of nodes that cannot be asked, or S3, by name.
+    """
+
+    listings: dict[str, Listing] = field(default_factory=dict)
+    s3_url: str | None = None
+    s3_names: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    errors: dict[str, ClusterError] = field(default_factory=dict)
+
+
+@contextmanager
+def open_results(app: App, record: JobRecord, nodes: Nodes | None) -> Iterator[Found]:
+    """Yields a job's files. nodes: the cluster's, if there is one. The connections are closed at the end of the block.
+
+    Raises ClusterError when no node can be reached from this machine.
+    """
+    found = Found()
+    digest = code_digest()
+    with ExitStack() as stack:
+        connects = _find_connects(app, record, nodes, found, stack)
+
+        def ask(name: str, *words: str, place: str = "") -> None:
+            try:
+                command = found_program_command("results", [record.id, *words], digest=digest)
+                listing = Listing(connects[name](), command, where=name)
+            except ClusterError as error:
+                found.errors[name] = error
+            else:
+                stack.callback(listing.close)
+                found.listings[place or name] = listing
+
+        on_all(tuple(connects), ask)
+        found.listings = {name: found.listings[name] for name in connects if name in found.listings}
+        if record.output_url is not None and record.output_url.startswith("/") and found.listings:
+            ask(next(name for name in connects if name in found.listings), record.output_url, place=VOLUME)
+        results = app.config.data.s3_results
+        if results is not None:
+            found.s3_url = f"{results.rstrip('/')}/{record.id}/"
+            try:
+                found.s3_names = _list_s3(found.s3_url, region=app.config.provision.region)
+            except ClusterError as error:
+                found.errors[found.s3_url] = error
+        yield found
+
+
+def _find_connects(
+    app: App, record: JobRecord, nodes: Nodes | None, found: Found, stack: ExitStack
+) -> dict[str, Callable[[], NodeConnection]]:
+    """Returns functions that connect to the job's hosts that run, by name; adds the others to `found.gone`."""
+    connects: dict[str, Callable[[], NodeConnection]] = {}
+    with_files = {files.host for files in record.files}
+    own = [host for host in record.nodes if host.place is None]
+    running = [host for host in own if nodes is not None and host.name in nodes.names and nodes.runs(host.name)]
+    if nodes is not None and running:
+        connections = stack.enter_context(open_connections(app, nodes))
+        for host in running:
+            try:
+                now = nodes.find_host(host.name)
+            except ClusterError as error:
+                found.errors[host.name] = error
+            else:
+                if host.instance_id in (None, "", now.instance_id):
+                    connects[host.name] = partial(connections.get, now)
+    found.gone = tuple(
+        host.name for host in own if host.name in with_files and host.name not in {*connects, *found.errors}
+    )
+    if len(own) < len(record.nodes):
+        connects |= connect_to_hosts_of(app, record.id, stack)
+    return connects
+
+
+def _list_s3(url: str, *, region: str) -> tuple[str, ...]:
+    try:
+        entries = s3.ls(url, region=region, recursive=True)
+    except NotFoundError:
+        return ()
+    folder = parse_url(url).as_folder().key
+    names = (entry.url.key.removeprefix(folder) for entry in entries if isinstance(entry, S3Object))
+    return tuple(name for name in names if not is_ours(name))
+
+
+def is_ours(name: str) -> bool:
+    """Whether a name in a job's folder of [data] results is of its record or log. Pure."""
+    return name in ("record.json", "events") or name.startswith("ranks/")
+
+
+def copy_results(app: App, record: JobRecord, found: Found, folder: Path) -> None:
+    """Copies the files, and says what was copied, and what are no files that can be copied.
+
+    Raises ClusterError if the folder cannot be written to, or files could not be copied.
+    """
+    chosen = {name: choose_files(listing.files, where=name) for name, listing in found.listings.items()}
+    places: dict[str, Collection[str]] = {name: names.values() for name, (names, _) in chosen.items() if names}
+    if found.s3_names:
+        places[S3] = found.s3_names
+    left = [text for _, texts in chosen.values() for text in texts]
+    if left:
+        app.say(render_skipped(left), style="yellow")
+    if found.gone:
+        app.say(f"{', '.join(found.gone)}: no longer there, and the files of job {record.id} with it", style="yellow")
+    if not places:
+        _raise_errors(found.errors, ())
+        where = f", or below {found.s3_url}" if found.s3_url else ""
+        app.say(f"job {record.id} has no files in its working folder or $CLUSTER_OUTPUT_DIR{where}")
+        return
+    clash = find_clash(places)
+    if clash is not None:
+        first, second, name = clash
+        app.say(f"{first} and {second} both have {name}: the files of each are in a folder of its own")
+    prefixes = {place: "" if clash is None else f"{place}/" for place in places}
+    copies = [
+        Copy(listing=found.listings[name], names={at: prefixes[name] + path for at, path in names.items()})
+        for name, (names, _) in chosen.items()
+        if names
+    ]
+    files, size_bytes, unchanged = _carry_out(app, copies, folder)
+    if found.s3_names and found.s3_url is not None:
+        got = s3.get([found.s3_url], str(folder / prefixes[S3]), region=app.config.provision.region, exclude=is_ours)
+        files += len(got.plan.transfers)
+        size_bytes += sum(transfer.size_bytes for transfer in got.plan.transfers)
+        unchanged += len(got.plan.unchanged)
+    same = f"; {count(unchanged, 'file')} unchanged" if unchanged else ""
+    app.say(f"copied {count(files, 'file')} ({decimal(size_bytes)}) from {', '.join(places)} to {folder}{same}")
+    for copy in copies:
+        if copy.error is not None:
+            found.errors[copy.listing.where] = copy.error
+    _raise_errors(found.errors, [text for copy in copies for text in copy.failed])
+
+
+def _carry_out(app: App, copies: list[Copy], folder: Path) -> tuple[int, int, int]:
+    """Copies from the nodes. Returns the numbers of files, of bytes, and of unchanged files."""
+    total = sum(copy.listing.files[number].size_bytes for copy in copies for number in copy.names)
+    if copies:
+        with counting_bar(app, "copying", total, "bytes") as moved:
+            copy_all(copies, folder, on_all=on_all, moved=moved)
+    return (
+        sum(copy.files for copy in copies),
+        sum(copy.size_bytes for copy in copies),
+        sum(copy.unchanged for copy in copies),
+    )
+
+
+def _raise_errors(errors: Mapping[str, ClusterError], failed: Sequence[str]) -> None:
+    """Raises ClusterError if not all files could be copied."""
+    texts = [error.message if name in error.message else f"{name}: {error.message}" for name, error in errors.items()]
+    if texts or failed:
+        raise ClusterError(render_skipped([*texts, *failed]), hint="run the command again: it copies what is missing")

@@ -1,0 +1,225 @@
+"""The copy of a job's files from its nodes, and nodes that send something else."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import on_all
+from foundation.errors import ClusterError
+from train.follow.results import Copy, Listing, NodeFile, choose_files, copy_all, find_clash
+from train.node.programs import program_words
+
+
+class Channel:
+    """A channel to the program on this machine, or to recorded bytes."""
+
+    def __init__(self, command: str, home: Path | None = None, said: bytes = b"") -> None:
+        self.status_event = threading.Event()
+        self.said, self.process = said, None
+        if home is not None:
+            self.process = subprocess.Popen(
+                command, shell=True, env={"HOME": str(home)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        else:
+            self.status_event.set()
+
+    def settimeout(self, _: float) -> None:
+        pass
+
+    def recv(self, count: int) -> bytes:
+        if self.process is None:
+            data, self.said = self.said[:count], self.said[count:]
+            return data
+        assert self.process.stdout is not None
+        return os.read(self.process.stdout.fileno(), count)
+
+    def sendall(self, data: bytes) -> None:
+        if self.process is not None:
+            assert self.process.stdin is not None
+            self.process.stdin.write(data)
+            self.process.stdin.flush()
+
+    def recv_exit_status(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+
+
+class Connection:
+    def __init__(self, home: Path | None = None, said: bytes = b"") -> None:
+        self.home, self.said = home, said
+
+    def open_channel(self, command: str) -> Channel:
+        return Channel(command, self.home, self.said)
+
+
+def listing(home: Path | None = None, said: bytes = b"", words: Sequence[str] = ("j",)) -> Listing:
+    command = " ".join(program_words("results", *words, python=sys.executable))
+    return Listing(cast("NodeConnection", Connection(home, said)), command, where="node-1")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home folder of a node with the output of a job; this machine's state is elsewhere."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    output = tmp_path / "home" / ".cluster" / "jobs" / "j" / "output"
+    for name, size in (("m", 1_000_000), ("deep/x\x1b[2J\n", 3), ("empty", 0)):
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        (output / name).write_bytes(os.urandom(size))
+    (output / "link").symlink_to("m")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "target"
+
+
+def copy(found: Listing, target: Path) -> Copy:
+    names, left = choose_files(found.files, where=found.where)
+    made = Copy(listing=found, names=names, left=left)
+    try:
+        copy_all([made], target, on_all=on_all, moved=lambda _: None)
+    finally:
+        found.close()
+    return made
+
+
+def test_files_arrive_once(home: Path, target: Path) -> None:
+    done = copy(listing(home), target)
+    assert done.left == ["node-1: output/link: a link"]
+    assert (done.files, done.size_bytes, done.unchanged, done.failed, done.error) == (3, 1_000_003, 0, [], None)
+    output = home / ".cluster" / "jobs" / "j" / "output"
+    for name in ("m", "deep/x\x1b[2J\n", "empty"):
+        assert (target / "output" / name).read_bytes() == (output / name).read_bytes()
+    (output / "m").write_bytes(b"shorter")
+    (target / "output" / "empty").unlink()
+    again = copy(listing(home), target)
+    assert (again.files, again.unchanged) == (2, 1)
+    assert (target / "output" / "m").read_bytes() == b"shorter"
+
+
+def test_a_file_that_cannot_be_read_or_written_is_named_and_the_others_arrive(home: Path, target: Path) -> None:
+    found = listing(home)
+    (home / ".cluster" / "jobs" / "j" / "output" / "empty").unlink()
+    (target / "output" / "m").mkdir(parents=True)
+    done = copy(found, target)
+    assert done.files == 1
+    assert sorted(done.failed) == [
+        f"{target}/output/m: there is a folder of this name",
+        f"node-1: output/empty: No such file or directory ({home}/.cluster/jobs/j/output/empty)",
+    ]
+
+
+def test_no_link_below_the_target_is_followed(home: Path, target: Path, tmp_path: Path) -> None:
+    target.mkdir()
+    (target / "output").symlink_to(tmp_path)
+    with pytest.raises(ClusterError, match="is a symbolic link"):
+        copy(listing(home), target)
+    assert not (tmp_path / "m").exists()
+
+
+def test_results_on_a_volume_without_the_jobs_log(tmp_path: Path, target: Path) -> None:
+    folder = tmp_path / "shared"
+    for name in ("record.json", "events", "ranks/worker-0.log", "model", "deep/events"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    found = listing(tmp_path, words=("j", str(folder)))
+    assert sorted(file.name for file in found.files) == ["deep/events", "model"]
+    found.close()
+
+
+def lines(*files: Mapping[str, Any]) -> bytes:
+    return b"".join(json.dumps(file).encode() + b"\n" for file in (*files, {"end": True}))
+
+
+def file(name: str, size_bytes: int = 1) -> dict[str, Any]:
+    return {"name": name, "size_bytes": size_bytes, "mtime_ns": 1}
+
+
+def frame(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+ONE = frame(b"x") + frame(b"")
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/x", "a/../../x", "", ".", "..", "a//b", "a/./b", "x\0", "a/", "\ud800"], ids=ascii
+)
+def test_no_name_leads_out_of_the_target(name: str, target: Path, tmp_path: Path, home: Path) -> None:
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    done = copy(listing(said=lines(file(name), file("good")) + ONE), target)
+    assert len(done.left) == 1
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} - before == {target / "good"}
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (lines(file("a")) + frame(b"xx"), "more bytes than the file has"),
+        (lines(file("a", 1 << 40)) + struct.pack(">i", 1 << 30), "more bytes than the file has"),
+        (lines(file("a")) + struct.pack(">ii", -1, -7), "a block of -7 bytes"),
+        (lines(file("a")) + frame(b"x")[:3], "it broke"),
+        (lines(file("a")) + struct.pack(">ii", -1, 4) + b"no\x1b!", "no\x1b!"),
+    ],
+)
+def test_invalid_content(said: bytes, error: str, target: Path, home: Path) -> None:
+    done = copy(listing(said=said), target)
+    assert error in (done.error.message if done.error is not None else done.failed[0])
+    assert [path for path in target.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (b"{", "the connection to node-1 was lost"),
+        (b"{}" * 40_000, "a line without an end"),
+        (b"xx\n" * 40_000, "no list of files"),
+        (lines({"name": 3}), "invalid answer"),
+        (lines({"name": "a", "size_bytes": -1}), "invalid answer"),
+        (lines({"name": "a" * 5000}), "invalid answer"),
+    ],
+)
+def test_invalid_lists(said: bytes, error: str) -> None:
+    with pytest.raises(ClusterError, match=error):
+        listing(said=said)
+
+
+def test_what_a_login_shell_prints_is_skipped_and_a_node_without_our_programs_has_no_files() -> None:
+    assert [one.name for one in listing(said=b"welcome\n" + lines(file("a"))).files] == ["a"]
+    assert listing(said=b"welcome\n").files == ()
+
+
+def test_names_that_exclude_each_other() -> None:
+    files = [NodeFile(name=name) for name in ("a", "a/b", "c/d", "c/d", "e/f/g", "e")]
+    chosen, left = choose_files(files, where="n")
+    assert chosen == {0: "a", 2: "c/d", 5: "e"}
+    assert sorted(left) == ["n: a/b: below a file", "n: c/d: listed twice", "n: e/f/g: below a file"]
+
+
+@pytest.mark.parametrize(
+    ("places", "clash"),
+    [
+        ({}, None),
+        ({"node-0": ["a", "b/c"], "node-1": ["b/d", "e"]}, None),
+        ({"node-0": ["a"], "node-1": ["b", "a"]}, ("node-0", "node-1", "a")),
+        ({"node-0": ["a/b"], "node-1": ["a"]}, ("node-1", "node-0", "a")),
+    ],
+)
+def test_files_of_several_nodes_are_merged_unless_their_names_clash(
+    places: Mapping[str, Sequence[str]], clash: tuple[str, str, str] | None
+) -> None:
+    assert find_clash(places) == clash

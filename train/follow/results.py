@@ -1,0 +1,323 @@
+"""Copies the files that a job has created from its nodes to a folder on this machine.
+
+train/node/results.py lists and sends them. A node decides about the files' content, not about where it is written.
+"""
+
+import os
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from bootstrap.ssh.connection import NodeConnection, wait_for_exit
+from foundation.decode import decode
+from foundation.errors import ClusterError, ConnectError
+from train.job.protocol import shorten
+from train.s3.partial_file import LocalFolder, PartialFiles, refuse_links
+from train.s3.run_journal import Run, noted, remove_unfinished
+from train.s3.url import explain_path
+
+MOST_FILES = 1_000_000
+MAX_LINE_BYTES = 1 << 16
+MAX_BLOCK_BYTES = 1 << 20
+SHELL_BYTES = 1 << 16  # what a login shell may print before the first line
+SILENCE_S = 60.0
+END_TIMEOUT_S = 10.0
+_LENGTH = struct.Struct(">i")
+FileName = Annotated[str, Meta(max_length=4096)]
+Size = Annotated[int, Meta(ge=0, lt=1 << 62)]
+
+
+class NodeFile(Struct, frozen=True, kw_only=True):
+    """A file on a node. name: its path below the folder of the job's results. what: why it cannot be copied."""
+
+    name: FileName
+    size_bytes: Size = 0
+    mtime_ns: Annotated[int, Meta(gt=-(1 << 62), lt=1 << 62)] = 0
+    what: str | None = None
+
+
+class _Line(NodeFile, frozen=True, kw_only=True):
+    name: FileName = ""
+    end: bool = False
+
+
+class Listing:
+    """A job's files on one node: lists them now, and sends them later. Raises ConnectError, ClusterError.
+
+    where: the node's name. command: the command line of train/node/results.py.
+    """
+
+    def __init__(self, connection: NodeConnection, command: str, *, where: str) -> None:
+        self.where = where
+        self._channel = connection.open_channel(command)
+        self._channel.settimeout(SILENCE_S)
+        self._rest = bytearray()
+        self.files = self._read_list()
+
+    def close(self) -> None:
+        """Closes the connection to the program on the node, which ends it."""
+        self._channel.close()
+
+    def fetch(self, wanted: Sequence[int], write: Callable[[int, bytes | None], None]) -> dict[int, str]:
+        """Receives files, by their numbers in `files`; returns those that the node cannot read, and why.
+
+        write(number, data): receives each piece of a file, and None at its end.
+        """
+        with suppress(OSError):  # reading shows why
+            self._channel.sendall(f"{list(wanted)}\n".encode())
+        refused = {}
+        for number in wanted:
+            left = self.files[number].size_bytes
+            while length := self._read_length():
+                if length < 0:
+                    refused[number] = shorten(self._read(self._read_length()).decode("utf-8", "replace"))
+                    break
+                left -= length
+                if left < 0 or length > MAX_BLOCK_BYTES:
+                    raise self._invalid("more bytes than the file has")
+                write(number, self._read(length))
+            else:
+                write(number, None)
+        return refused
+
+    def _read_list(self) -> tuple[NodeFile, ...]:
+        files: list[NodeFile] = []
+        begun, skipped = False, 0
+        while True:
+            line = self._read_line()
+            if line is None:
+                return self._end_without_list(begun=begun)
+            begun = begun or line.startswith(b"{")
+            if not begun:
+                skipped += len(line)
+                if skipped > SHELL_BYTES:
+                    raise self._invalid("no list of files")
+                continue
+            try:
+                said = decode(line, _Line)
+            except ValueError as error:
+                raise self._invalid(str(error)) from None
+            if said.end:
+                return tuple(files)
+            files.append(NodeFile(name=said.name, size_bytes=said.size_bytes, mtime_ns=said.mtime_ns, what=said.what))
+            if len(files) > MOST_FILES:
+                raise ClusterError(f"{self.where}: the job has created more than {MOST_FILES} files", hint=_BY_HAND)
+
+    def _end_without_list(self, *, begun: bool) -> tuple[NodeFile, ...]:
+        """Returns no files for a node without our programs. Raises for any other end."""
+        code = wait_for_exit(self._channel, timeout_s=END_TIMEOUT_S)
+        if code == 0 and not begun and not self._rest.startswith(b"{"):
+            return ()
+        if code > 0:
+            raise ClusterError(f"{self.where}: the program that lists the files failed", hint="cluster up")
+        raise self._lost("it broke")
+
+    def _read_line(self) -> bytes | None:
+        while (end := self._rest.find(b"\n")) < 0:
+            if len(self._rest) > MAX_LINE_BYTES:
+                raise self._invalid("a line without an end")
+            if not self._receive():
+                return None
+        line = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        return line
+
+    def _read_length(self) -> int:
+        return int(_LENGTH.unpack(self._read(_LENGTH.size))[0])
+
+    def _read(self, count: int) -> bytes:
+        if not 0 <= count <= MAX_BLOCK_BYTES:
+            raise self._invalid(f"a block of {count} bytes")
+        while len(self._rest) < count:
+            if not self._receive():
+                raise self._lost("it broke, or the program on the node was killed")
+        data = bytes(self._rest[:count])
+        del self._rest[:count]
+        return data
+
+    def _receive(self) -> bool:
+        try:
+            data: bytes = self._channel.recv(1 << 17)
+        except TimeoutError:
+            raise self._lost(f"no answer for {SILENCE_S:.0f} s") from None
+        except (OSError, EOFError) as error:
+            raise self._lost(str(error)) from error
+        self._rest += data
+        return bool(data)
+
+    def _lost(self, why: str) -> ConnectError:
+        return ConnectError(f"the connection to {self.where} was lost: {why}", hint="cluster status")
+
+    def _invalid(self, what: str) -> ClusterError:
+        return ClusterError(f"{self.where} sent an invalid answer: {what}", hint="cluster verify checks the nodes")
+
+
+_BY_HAND = "copy the folder that you need: cluster cp NODE:PATH ."
+
+
+# -- where the files go ------------------------------------------------------------------------------------------------
+
+
+def find_clash(places: Mapping[str, Collection[str]]) -> tuple[str, str, str] | None:
+    """Two places that have the same name, or a file where the other has a folder: (place, place, name). Pure.
+
+    places: the names of the files by place.
+    """
+    owners: dict[str, str] = {}
+    for place, names in places.items():
+        for name in names:
+            other = owners.setdefault(name, place)
+            if other != place:
+                return other, place, name
+    for place, names in places.items():
+        for name in names:
+            for folder in _folders_above(name):
+                if folder in owners:
+                    return owners[folder], place, folder
+    return None
+
+
+def _folders_above(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def choose_files(files: Sequence[NodeFile], *, where: str) -> tuple[dict[int, str], list[str]]:
+    """The files that can be copied, number -> name, and messages about the others. Pure."""
+    chosen: dict[int, str] = {}
+    left = []
+    names: set[str] = set()
+    for number, file in enumerate(files):
+        what = file.what or (None if _is_possible(file.name) else "no name for a file in this folder")
+        if what is None and file.name in names:
+            what = "listed twice"
+        if what is None:
+            chosen[number] = file.name
+            names.add(file.name)
+        else:
+            left.append(f"{where}: {_show(file.name)}: {shorten(what)}")
+    below = {number for number, name in chosen.items() if not names.isdisjoint(_folders_above(name))}
+    left += [f"{where}: {_show(chosen[number])}: below a file" for number in sorted(below)]
+    return {number: name for number, name in chosen.items() if number not in below}, left
+
+
+def _is_possible(name: str) -> bool:
+    is_text = not any("\ud800" <= character <= "\udfff" for character in name)
+    return is_text and not explain_path(name)
+
+
+def _show(name: str) -> str:
+    return name if name.isprintable() else ascii(name)
+
+
+# -- the copy ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class Copy:
+    """One node's part of a copy. names: the files to copy, number -> path below the folder."""
+
+    listing: Listing
+    names: Mapping[int, str]
+    left: Sequence[str] = ()
+    files: int = 0
+    size_bytes: int = 0
+    failed: list[str] = field(default_factory=list)
+    unchanged: int = 0
+    error: ClusterError | None = None
+
+
+def copy_all(
+    copies: Sequence[Copy],
+    folder: Path,
+    *,
+    on_all: Callable[[Sequence[Copy], Callable[[Copy], object]], None],
+    moved: Callable[[int], None],
+) -> None:
+    """Copies the files that this machine does not have with the same size and time. Never writes outside of `folder`.
+
+    on_all: does the work for all nodes in parallel. moved: receives the number of bytes that have arrived. The result
+    is in each Copy, an error of its node included. Raises ClusterError if the folder cannot be written to.
+    """
+    planned = [folder / name for copy in copies for name in copy.names.values()]
+    refuse_links(folder, planned)
+    try:
+        local = LocalFolder(folder)
+        remove_unfinished(planned)
+        run = Run(folders=tuple(sorted({str(local.find_real_folder(path.parent)) for path in planned})))
+        with noted(run):
+            partials = PartialFiles(local, run.token)
+            on_all(copies, lambda copy: _copy(copy, folder, partials, moved))
+        local.close()
+    except OSError as error:
+        raise ClusterError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+
+def _copy(copy: Copy, folder: Path, partials: PartialFiles, moved: Callable[[int], None]) -> None:
+    files = copy.listing.files
+    wanted = [number for number, name in copy.names.items() if not _is_here(folder / name, files[number])]
+    copy.unchanged = len(copy.names) - len(wanted)
+    writing = _Writing(copy, folder, partials, moved)
+    try:
+        refused = copy.listing.fetch(wanted, writing.write)
+        copy.failed += [f"{copy.listing.where}: {_show(copy.names[number])}: {why}" for number, why in refused.items()]
+    except ClusterError as error:
+        copy.error = error
+    finally:
+        writing.close()
+
+
+def _is_here(path: Path, file: NodeFile) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return (status.st_size, status.st_mtime_ns) == (file.size_bytes, file.mtime_ns)
+
+
+class _Writing:
+    """Writes the pieces of one file after another. A file that cannot be written is reported; the others follow."""
+
+    def __init__(self, copy: Copy, folder: Path, partials: PartialFiles, moved: Callable[[int], None]) -> None:
+        self._copy, self._folder, self._partials, self._moved = copy, folder, partials, moved
+        self._number: int | None = None
+        self._file: Any = None
+        self._offset = 0
+
+    def write(self, number: int, data: bytes | None) -> None:
+        try:
+            self._write(number, data)
+        except (OSError, ClusterError) as error:
+            why = error.message if isinstance(error, ClusterError) else error.strerror or str(error)
+            self._copy.failed.append(f"{_show(str(self._folder / self._copy.names[number]))}: {why}")
+            self.close()
+
+    def _write(self, number: int, data: bytes | None) -> None:
+        if number != self._number:
+            self.close()
+            self._number, self._offset = number, 0
+            self._file = self._partials.open(self._folder / self._copy.names[number])
+        if self._file is None:  # it has failed
+            return
+        if data is not None:
+            self._file.write(data, self._offset)
+            self._offset += len(data)
+            self._moved(len(data))
+            return
+        mtime_ns = self._copy.listing.files[number].mtime_ns
+        os.utime(self._file.descriptor, ns=(mtime_ns, mtime_ns))
+        self._file.publish()
+        self._file = None
+        self._copy.files += 1
+        self._copy.size_bytes += self._offset
+
+    def close(self) -> None:
+        """Removes the file that is incomplete."""
+        if self._file is not None:
+            self._file.remove()
+            self._file = None
