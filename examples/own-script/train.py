@@ -1,7 +1,6 @@
 """Learns in which quadrant a point is. Each worker generates its own points; the servers add up the gradients."""
 
 import argparse
-import os
 
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -38,5 +37,6 @@ for epoch in range(args.epochs):
         accuracy.update(quadrants, output)
     print(f"epoch {epoch}: worker {store.rank} of {store.num_workers}, accuracy {accuracy.get()[1]:.2f}", flush=True)
 
-# All workers have the same weights. Each one saves them in the home folder of its node.
-network.save_parameters(os.path.expanduser("~/quadrants.params"))
+# All workers have the same weights: one saves them, in the folder that the job runs in.
+if store.rank == 0:
+    network.save_parameters("quadrants.params")

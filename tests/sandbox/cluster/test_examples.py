@@ -73,7 +73,7 @@ def test_own_script(shared: Project) -> None:
     assert "epoch 1: worker 0 of 2" in with_arguments
     assert "epoch 2:" not in with_arguments
     # Two layers, of 64 and of 4, in float32.
-    assert (shared.directory / "quadrants.params").stat().st_size > 4 * (2 * 64 + 64 + 64 * 4 + 4)
+    assert (shared.directory / "weights" / "quadrants.params").stat().st_size > 4 * (2 * 64 + 64 + 64 * 4 + 4)
 
 
 @pytest.mark.slow

@@ -21,11 +21,14 @@ def test_the_tutorial_works_as_printed(project: Project) -> None:
     assert script is not None
     (project.directory / "own.py").write_text(textwrap.dedent(script[0]))
     (project.directory / "cluster.toml").unlink()
-    commands = re.findall(r"^    cluster (.+)$", typed, re.MULTILINE)
+    commands = re.findall(r"^    cluster (.+)$", typed, re.MULTILINE)  # those printed by others are indented further
     said = {words.split()[0]: project.run(*shlex.split(words)) for words in commands}
-    assert list(said) == ["init", "up", "train", "cp", "down", "sandbox"]
+    assert list(said) == ["init", "up", "train", "results", "down", "sandbox"]
     epochs = re.findall(r"^\[worker (\d) node-\d\] epoch 2: worker \1 of 2, loss", said["train"].stdout, re.MULTILINE)
     assert sorted(epochs) == ["0", "1"], said["train"].stdout
-    assert (project.directory / "model.params").stat().st_size > 20 * 10 * 4
+    assert re.search(
+        r"^1 new file on node-\d; to copy them:\n    cluster results \S+$", said["train"].stderr, re.MULTILINE
+    )
+    assert (project.directory / "model" / "model.params").stat().st_size > 20 * 10 * 4
     assert re.search(r"left +nothing", said["down"].stdout)
     assert not find_leftovers(place_of(project.directory))
