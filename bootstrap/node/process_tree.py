@@ -81,6 +81,11 @@ def find(job: str, variable: str = JOB_VARIABLE) -> List[Process]:
     return _describe(set(pids) | _below(pids)) if pids else []
 
 
+def first_of(processes: Iterable[Process]) -> Process:
+    """The process that was started first. Raises ValueError if there is none."""
+    return min(processes, key=lambda one: (one[1], one[0]))
+
+
 def find_descendants() -> List[Process]:
     """The processes that descend from this one, in the form of `find`."""
     return _describe(_below([os.getpid()]))

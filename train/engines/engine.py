@@ -110,7 +110,7 @@ class Engine(ABC):
     shares_gpus = True
     """Whether each process sees only its share of its node's GPUs; otherwise all of them."""
     variables: tuple[str, ...] = ()
-    """The prefixes of the variables by which the launcher identifies a process."""
+    """The names, or their prefixes, of the variables by which the launcher identifies a process."""
     ports: Optional[range] = None
     """The ports of which each job reserves one; None if it needs none."""
     idle_cpu_share = 0.002

@@ -81,18 +81,16 @@ class TorchrunEngine(TorchEngine):
     name = "torchrun"
     program = "torchrun"
     frameworks: frozenset[Framework] = frozenset({"pytorch"})
-    # The variables that torchrun sets for a process (torch/distributed/elastic/agent/server/local_elastic_agent.py).
+    # The variables that torchrun sets for a process, of PyTorch 1.13 to 2.13 (torch/distributed/elastic/, in
+    # agent/server/local_elastic_agent.py and multiprocessing/api.py). Whole names: only these leave the container of
+    # a launcher.
     variables = (
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_",
-        "ROLE_",
-        "MASTER_",
-        "TORCHELASTIC_",
-        "TORCH_NCCL_",
-        "NCCL_ASYNC_",
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT"),
+        *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID"),
+        *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
+        *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"),
     )
     gather_s = 5.0  # a torchrun that ends is reported once all of its processes have ended
     ends_its_processes = True

@@ -2,9 +2,9 @@
 
     rank_proxy.py VARIABLES
 
-Sends its stdout, its stderr, and its variables whose names begin with one of VARIABLES, a comma-separated list, to the
-socket at $CLUSTER_RANKS, where train/node/role/ranks.py on the node starts the rank. Ends with the rank's exit code. If
-this process is ended, so is the rank.
+Sends its stdout, its stderr, and its VARIABLES, a comma-separated list of names, to the socket at $CLUSTER_RANKS, where
+train/node/role/ranks.py on the node starts the rank. Ends with the rank's exit code. If this process is ended, so is
+the rank.
 
 Python 3.6 and later, standard library only: it runs in the image's Python.
 """
@@ -17,8 +17,7 @@ import sys
 
 
 def main():
-    beginnings = tuple(sys.argv[1].split(","))
-    variables = {name: value for name, value in os.environ.items() if name.startswith(beginnings)}
+    variables = {name: os.environ[name] for name in sys.argv[1].split(",") if name in os.environ}
     descriptors = array.array("i", [1, 2])
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(os.environ["CLUSTER_RANKS"])

@@ -151,7 +151,7 @@ class Contained:
         if self._order.role == "launcher":
             path = self._start_ranks(env)
             env = {**env, RANKS_VARIABLE: path}
-            mounts.append((os.path.dirname(path), os.path.dirname(path), False))
+            mounts.append((os.path.dirname(path), os.path.dirname(path), True))
         given = {
             "name": self.name,
             "job": self._order.job,
@@ -168,12 +168,12 @@ class Contained:
 
     def _start_ranks(self, env: Mapping[str, str]) -> str:
         """Starts the program that starts the ranks. Returns the path of its socket. Raises OSError."""
-        path = job_folder.path(self._order.job, "ranks", str(os.getpid()))
+        path = job_folder.path(self._order.job, f"launcher-{os.getpid()}", "socket")  # the folder is mounted
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         variables = ENGINES[self._order.launcher].variables
         own = {name: env[name] for name in (*KEPT, *OF_ROLES) if name in env}
         own["PATH"] = engine.SEARCH_PATH
-        words = ranks_words(variables, path, python=sys.executable)
+        words = ranks_words(variables, self.name, path, python=sys.executable)
         self._ranks = process_tree.start(words, own, "/")
         assert self._ranks.stdout is not None
         if self._ranks.stdout.readline() != b"ready\n":
@@ -193,7 +193,7 @@ class Contained:
         inside = self.find_inside()
         if not inside:
             return None
-        self._program = min(inside, key=lambda one: (one[1], one[0]))
+        self._program = process_tree.first_of(inside)
         self._keeper = process_tree.find_parent(self._program[0])
         return self._program[0]
 

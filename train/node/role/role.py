@@ -1,9 +1,10 @@
 """Runs one process of a job (scheduler, server, worker or set-up) on a node.
 
     role             under ssh_proxy.py's ssh: reads the order from stdin, writes reports to stdout
-    role launched VARIABLES   under launch.py, mpirun or torchrun: order and reports over a socket; exits with 0 once it
-                     has reported. VARIABLES: the prefixes of the variables that identify it, separated by commas
-    role ranks VARIABLES PATH   starts such roles for torchrun in a container (ranks.py)
+    role launched VARIABLES [VALUES]   under launch.py, mpirun or torchrun: order and reports over a socket; exits with
+                     0 once it has reported. VARIABLES: the prefixes of the variables that identify it, separated by
+                     commas. VALUES: these variables as JSON, in place of those in its environment
+    role ranks VARIABLES CONTAINER PATH   starts such roles for torchrun in a container (ranks.py)
     role join PATH   connects its stdin and stdout to a `role launched` that waits on this host
     role end JOB     ends the job's processes and containers on this host; prints a JSON list of those that do not
                      end; with --boot, after a line that identifies this boot of the host
@@ -22,6 +23,7 @@ import select
 import socket
 import sys
 from collections.abc import Mapping
+from typing import Optional
 
 from msgspec.structs import replace
 
@@ -58,11 +60,12 @@ def run() -> int:
     return Runner(decode(line, RoleOrder), above, 0, 1, rest).run()
 
 
-def run_launched(variables: str) -> int:
+def run_launched(variables: str, values: Optional[str] = None) -> int:
     """Runs the supervisor's order, received over a socket."""
     above = fork()
     beginnings = tuple(variables.split(","))
-    launched = {key: value for key, value in os.environ.items() if key.startswith(beginnings)}
+    found = os.environ if values is None else decode(values.encode(), dict[str, str])
+    launched = {key: value for key, value in found.items() if key.startswith(beginnings)}
     first = Message(
         role=launched.get("DMLC_ROLE", "worker"), host=os.environ["CLUSTER_HOST"], launched=select_identity(launched)
     )
