@@ -20,7 +20,8 @@ from provision.aws.iam_policy import (
     render_document,
 )
 from provision.config import ProvisionConfig, all_types
-from provision.model import TAG_NAME, profile_name, resource_name
+from provision.model import TAG_INDEX, TAG_LEASE, TAG_NAME, TAG_OWNER, profile_name, resource_name, tags
+from provision.preflight.machines import OWNERS
 
 Condition = Mapping[str, Mapping[str, Any]]
 
@@ -83,22 +84,31 @@ def render_role_policy(
 def _launch_statements(
     config: ProvisionConfig, *, name: str, region: str, here: Condition, ours: Condition
 ) -> list[Statement]:
-    """Allows launching only nodes of this cluster, of its types, in its group, with its key and its role.
+    """Allows launching only nodes of this cluster: its image, types, markets and tags, its group, key and role.
 
-    EC2 refuses a subnet outside the group's VPC. An instance profile is limited by the role that it passes.
+    EC2 refuses a subnet outside the group's VPC. An instance profile is limited by the role that it passes. No
+    condition key shows whether a launch sets termination protection: `down` lifts it (TerminateInstances).
     """
     partition = partition_of(region)
 
     def ec2(*resources: str) -> list[str]:
         return [f"arn:{partition}:ec2:{region}:*:{one}" for one in resources]
 
-    tagged: Condition = {"StringEquals": {f"aws:RequestTag/{TAG_NAME}": name}}
-    typed: Condition = {"StringEquals": {**tagged["StringEquals"], "ec2:InstanceType": list(all_types(config))}}
-    at_launch: Condition = {"StringEquals": {**tagged["StringEquals"], "ec2:CreateAction": "RunInstances"}}
+    fixed = tags(name=name, owner="", role="node")
+    keys = {"aws:TagKeys": [*fixed, TAG_INDEX, TAG_LEASE]}
+    values = {f"aws:RequestTag/{key}": value for key, value in fixed.items() if key != TAG_OWNER}
+
+    def tagged(more: Mapping[str, Any]) -> Condition:
+        return {"StringEquals": {**values, **more}, "ForAllValues:StringEquals": keys}
+
+    markets = {*config.market, *(("on-demand", "capacity-block") if config.reservation != "none" else ())}
+    typed = tagged({"ec2:InstanceType": list(all_types(config)), "ec2:InstanceMarketType": sorted(markets)})
+    at_launch = tagged({"ec2:CreateAction": "RunInstances"})
     to_ec2: Condition = {
         "StringEquals": {"iam:PassedToService": sorted({"ec2.amazonaws.com", ec2_principal(region)})}  # either in China
     }
     image = f"arn:{partition}:ec2:{region}::image/{'*' if config.ami == 'auto' else config.ami}"
+    owned: Condition | None = {"StringEquals": {"ec2:Owner": list(OWNERS[partition])}} if config.ami == "auto" else None
     subnet = f"subnet/{'*' if config.subnet_id == 'auto' else config.subnet_id}"
     # A spot request that RunInstances makes has no condition keys.
     requests = ("spot-instances-request/*",) if "spot" in config.market else ()
@@ -112,9 +122,10 @@ def _launch_statements(
         allow("FindHostKeys", ["ec2:GetConsoleOutput"], ec2("instance/*"), ours),
         allow("FindPrices", ["pricing:GetProducts"], ["*"]),
         allow("LaunchNodes", ["ec2:RunInstances"], ec2("instance/*"), typed),
-        allow("LaunchDisks", ["ec2:RunInstances"], ec2(*made), tagged),
+        allow("LaunchDisks", ["ec2:RunInstances"], ec2(*made), tagged({})),
+        allow("LaunchImage", ["ec2:RunInstances"], [image], owned),
         allow("LaunchInGroup", ["ec2:RunInstances"], ec2("security-group/*"), ours),
-        allow("LaunchWith", ["ec2:RunInstances"], [image, *ec2(subnet, *named, *requests)]),
+        allow("LaunchWith", ["ec2:RunInstances"], ec2(subnet, *named, *requests)),
         allow("TagWhatIsLaunched", ["ec2:CreateTags"], ec2("instance/*", *made, *requests[:1]), at_launch),
         allow("GiveRole", ["iam:PassRole"], [role], to_ec2),
     ]

@@ -205,6 +205,13 @@ _UBUNTU = _ImageSource(
     owner="099720109477",
     name="ubuntu/images/hvm-ssd/ubuntu-jammy-22.04-{canonical_arch}-server-*",
 )
+OWNERS = {
+    "aws": ("amazon", _DEEP_LEARNING.owner, _UBUNTU.owner),
+    "aws-cn": ("amazon", "837727238323"),
+    "aws-us-gov": ("amazon", "513442679011"),
+}
+"""The owners of the images of `ami = "auto"`, by partition: Amazon, and Canonical's account there
+(https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/)."""
 _CANONICAL_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
 
 

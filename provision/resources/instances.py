@@ -30,6 +30,7 @@ RUNNING_TIMEOUT_S = 600.0
 TERMINATED_TIMEOUT_S = 900.0
 """Large GPU instances take minutes to shut down."""
 _UNKNOWN = "InvalidInstanceID.NotFound"
+_PROTECTED = "OperationNotPermitted"
 _NO_ROOM = "InsufficientInstanceCapacity"
 """Part of the StateReason of an instance that EC2 accepted and for which it then had no capacity
 (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html)."""
@@ -148,19 +149,31 @@ class TerminateInstances(Step):
         """Terminates the instances in one call. Returns False if none exists.
 
         EC2 rejects the whole call for one unknown id, of an instance that no longer exists or is too new. In that case,
-        terminates only the instances that EC2 lists.
+        terminates only the instances that EC2 lists. It also rejects it for termination protection, which any program
+        on a node that may launch nodes can set: no policy can refuse that.
         """
-        terminate = context.clients.ec2.terminate_instances
+        ec2 = context.clients.ec2
+
+        def terminate(ids: Sequence[str]) -> None:
+            try:
+                ec2.terminate_instances(InstanceIds=ids)
+            except ClientError as error:
+                if error_code(error) != _PROTECTED:
+                    raise
+                context.report(Event(kind="warn", what="turning off termination protection"))
+                for instance_id in ids:
+                    ec2.modify_instance_attribute(InstanceId=instance_id, DisableApiTermination={"Value": False})
+                ec2.terminate_instances(InstanceIds=ids)
 
         def terminate_listed() -> bool:
             instances = describe_now(context)
             live = {instance.instance_id for instance in (*instances.live, *instances.untrusted)}
             if asked := [instance_id for instance_id in self.ids if instance_id in live]:
-                terminate(InstanceIds=asked)
+                terminate(asked)
             return bool(asked)
 
         try:
-            terminate(InstanceIds=self.ids)
+            terminate(self.ids)
         except ClientError as error:
             if error_code(error) != _UNKNOWN:
                 raise

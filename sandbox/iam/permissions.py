@@ -305,7 +305,9 @@ class Ec2Asks:
     def _describe_launch(self) -> Iterator[Ask]:
         """Yields the permissions for RunInstances: on each resource that it creates or uses."""
         instance_type = str(self._tree.get("InstanceType", DEFAULT_INSTANCE_TYPE))
-        yield self._ask_to_make("instance", "*", {"ec2:instancetype": (instance_type,)})
+        market = str(self._tree.get("InstanceMarketOptions", {}).get("MarketType", "on-demand"))
+        placed = {"ec2:instancetype": (instance_type,), "ec2:instancemarkettype": (market,)}
+        yield self._ask_to_make("instance", "*", placed)
         yield self._ask_to_make("volume", "*")
         yield self._ask_to_make("network-interface", "*")
         if "spot-instances-request" in self._given:
@@ -346,7 +348,10 @@ class Ec2Asks:
     def _ask_of(self, kind: str, name: Any, *, requested: Mapping[str, str] | None = None) -> Ask:
         """Returns the permission on an existing resource. EC2 itself refuses an unknown resource."""
         name, tags = self._look_up(kind, str(name))
-        return self._ask(self._arn(kind, name), tag_context(requested=requested or {}, present=tags))
+        context = tag_context(requested=requested or {}, present=tags)
+        if kind == "image" and (image := self._backend.amis.get(name)):
+            context["ec2:owner"] = (str(image.owner_alias or image.owner_id),)
+        return self._ask(self._arn(kind, name), context)
 
     def _ask_to_make(self, kind: str, name: str, more: Mapping[str, tuple[str, ...]] | None = None) -> Ask:
         given = tag_context(requested=self._given.get(kind, {}), present={})

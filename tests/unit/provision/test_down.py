@@ -294,6 +294,15 @@ def test_cancels_the_other_spot_requests_if_ec2_does_not_know_one(world: World) 
     assert world.down(ending).leftovers == ()
 
 
+def test_ends_instances_with_termination_protection(world: World) -> None:
+    """A program on a node can launch nodes with it, and users set it by hand."""
+    world.up(make_config(nodes=2))
+    protected = world.describe().nodes[1].instance_id
+    world.clients.ec2.modify_instance_attribute(InstanceId=protected, DisableApiTermination={"Value": True})
+
+    assert world.down().leftovers == ()
+
+
 def test_deletes_a_disk_that_outlives_its_instance_in_the_same_run(world: World) -> None:
     [node] = world.up(make_config(nodes=1)).nodes
     instance = world.sandbox.backend.get_instance(node.instance_id)

@@ -29,6 +29,7 @@ from iam_steps import (
 )
 from provision.aws.role_policy import render_role_policy
 from provision.config import ProvisionConfig
+from provision.resources.resource import tag_specification
 from sandbox_steps import RunningSandbox, Ssh, launch
 
 pytestmark = pytest.mark.sandbox
@@ -272,9 +273,9 @@ def test_an_unsupported_trust_policy_trusts_nobody(phantom: RunningSandbox) -> N
 # --- the role of a cluster's nodes
 
 
-def tagged(name: str) -> list[dict[str, Any]]:
+def tagged(name: str) -> list[Any]:
     kinds = ("instance", "volume", "network-interface")
-    return [{"ResourceType": kind, "Tags": [{"Key": "cluster:name", "Value": name}]} for kind in kinds]
+    return [tag_specification(kind, name=name, owner="me", role="node") for kind in kinds]
 
 
 def make_group(name: str) -> str:
@@ -307,6 +308,10 @@ def test_the_role_of_nodes_ends_and_launches_only_nodes_of_its_cluster(phantom: 
         assert "security-group" in refused(lambda: run(ec2, **{**asked, "SecurityGroupIds": [theirs]}))
         assert "security-group" in refused(lambda: run(ec2, TagSpecifications=tagged("one"), **own))
         assert "ec2:RunInstances" in refused(lambda: run(ec2, **{**asked, "InstanceType": "p4d.24xlarge"}))
+        spot = {"InstanceMarketOptions": {"MarketType": "spot"}}
+        assert "ec2:RunInstances" in refused(lambda: run(ec2, **{**asked, **spot}))
+        private = client("ec2").register_image(Name="private", RootDeviceName="/dev/sda1")["ImageId"]
+        assert f"image/{private}" in refused(lambda: run(ec2, **{**asked, "ImageId": private}))
         refused(ec2.create_tags, Resources=[neighbour], Tags=[{"Key": "cluster:name", "Value": "one"}])
         refused(ec2.terminate_instances, InstanceIds=[neighbour])
         refused(ec2.stop_instances, InstanceIds=[node, neighbour], Force=True)

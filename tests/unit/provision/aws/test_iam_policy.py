@@ -24,7 +24,7 @@ from provision.aws.operator_policy import MAX_POLICY_LENGTH, render_operator_pol
 from provision.aws.role_policy import MAX_POLICY_LENGTH as MAX_ROLE_POLICY_LENGTH
 from provision.aws.role_policy import render_role_policy
 from provision.config import ProvisionConfig
-from provision.model import federated_name
+from provision.model import federated_name, tags
 from provision.volumes.config import VolumeConfig
 from sandbox.iam.policies import Ask, decide, parse_policy
 from train.s3.client import ACTIONS
@@ -56,9 +56,12 @@ def operator(
     return render_operator_policy(ProvisionConfig(**config), name=name, data_url=data, results_url=results)
 
 
-def may(document: str, action: str, resource: str = "*", **context: str) -> bool:
+def may(document: str, action: str, resource: str = "*", **context: str | tuple[str, ...]) -> bool:
     """Whether IAM allows the action. context: condition keys, with __ for : and ___ for /."""
-    given = {key.replace("___", "/").replace("__", ":").lower(): (value,) for key, value in context.items()}
+    given = {
+        key.replace("___", "/").replace("__", ":").lower(): (value,) if isinstance(value, str) else value
+        for key, value in context.items()
+    }
     ask = Ask(action=action, resource=resource, context={"aws:requestedregion": (REGION,), **given})
     return decide([parse_policy(document)], ask) == "allowed"
 
@@ -231,6 +234,15 @@ def test_arns_have_the_regions_partition(region: str, partition: str) -> None:
 
 OURS = {"aws__ResourceTag___cluster__name": "demo"}
 MADE = {"aws__RequestTag___cluster__name": "demo"}
+
+
+def tagged(**more: str) -> dict[str, str | tuple[str, ...]]:
+    """The condition keys of a call that sets a node's tags. more: further tags, or other values of these."""
+    given = {**tags(name="demo", owner="anyone", role="node"), **{key.replace("__", ":"): v for key, v in more.items()}}
+    requested = {f"aws__RequestTag___{key.replace(':', '__')}": value for key, value in given.items()}
+    return {**requested, "aws__TagKeys": tuple(given)}
+
+
 NEIGHBOURS = {"aws__ResourceTag___cluster__name": "other"}
 
 
@@ -274,9 +286,11 @@ def test_an_operator_changes_only_what_has_the_clusters_tag(
     assert may(operator(), action, ec2(resource), **context) is allowed
 
 
-TYPED = {**MADE, "ec2__InstanceType": "c5.xlarge"}
-AT_LAUNCH = {**MADE, "ec2__CreateAction": "RunInstances"}
-OTHERS = {"aws__RequestTag___cluster__name": "other"}
+NODE = tagged(cluster__index="0-3", cluster__lease="{}")
+PLACED = {"ec2__InstanceType": "c5.xlarge", "ec2__InstanceMarketType": "on-demand"}
+TYPED = {**NODE, **PLACED}
+AT_LAUNCH = {**NODE, "ec2__CreateAction": "RunInstances"}
+OTHERS = tagged(cluster__name="other")
 ROLE = f"arn:aws:iam::{ACCOUNT}:role"
 TO_EC2 = {"iam__PassedToService": "ec2.amazonaws.com"}
 
@@ -295,10 +309,17 @@ TO_EC2 = {"iam__PassedToService": "ec2.amazonaws.com"}
         ("ec2:RunInstances", "instance/*", TYPED, "replacing"),
         ("ec2:RunInstances", "instance/*", {**TYPED, "ec2__InstanceType": "p5.48xlarge"}, "never"),
         ("ec2:RunInstances", "instance/*", {**TYPED, **OTHERS}, "never"),
-        ("ec2:RunInstances", "instance/*", {"ec2__InstanceType": "c5.xlarge"}, "never"),
-        ("ec2:RunInstances", "volume/*", MADE, "replacing"),
+        ("ec2:RunInstances", "instance/*", {**TYPED, **tagged(cluster__role="head")}, "never"),
+        ("ec2:RunInstances", "instance/*", {**TYPED, **tagged(Name="production")}, "never"),
+        ("ec2:RunInstances", "instance/*", {**TYPED, **tagged(team="finance")}, "never"),
+        ("ec2:RunInstances", "instance/*", {**MADE, **PLACED}, "never"),
+        ("ec2:RunInstances", "instance/*", {**TYPED, "ec2__InstanceMarketType": "spot"}, "never"),
+        ("ec2:RunInstances", "instance/*", {**TYPED, "ec2__InstanceMarketType": "capacity-block"}, "never"),
+        ("ec2:RunInstances", "instance/*", PLACED, "never"),
+        ("ec2:RunInstances", "volume/*", NODE, "replacing"),
+        ("ec2:RunInstances", "volume/*", tagged(cluster__keep="true"), "never"),
         ("ec2:RunInstances", "volume/*", {}, "never"),
-        ("ec2:RunInstances", "network-interface/*", MADE, "replacing"),
+        ("ec2:RunInstances", "network-interface/*", NODE, "replacing"),
         ("ec2:RunInstances", "network-interface/*", OTHERS, "never"),
         ("ec2:RunInstances", "security-group/sg-1", OURS, "replacing"),
         ("ec2:RunInstances", "security-group/sg-1", NEIGHBOURS, "never"),
@@ -314,6 +335,7 @@ TO_EC2 = {"iam__PassedToService": "ec2.amazonaws.com"}
         ("ec2:CreateTags", "instance/i-1", MADE, "never"),
         ("ec2:CreateTags", "instance/i-1", OURS, "never"),
         ("ec2:CreateTags", "instance/*", {**AT_LAUNCH, **OTHERS}, "never"),
+        ("ec2:CreateTags", "instance/*", {**AT_LAUNCH, **tagged(team="finance")}, "never"),
         ("ec2:CreateTags", "security-group/sg-1", AT_LAUNCH, "never"),
         ("ec2:DeleteTags", "instance/i-1", OURS, "never"),
         ("ec2:AuthorizeSecurityGroupIngress", "security-group/sg-1", OURS, "never"),
@@ -335,7 +357,7 @@ TO_EC2 = {"iam__PassedToService": "ec2.amazonaws.com"}
     ],
 )
 def test_a_role_ends_and_replaces_only_nodes_of_its_cluster(
-    action: str, resource: str, context: dict[str, str], allowed: str
+    action: str, resource: str, context: dict[str, Any], allowed: str
 ) -> None:
     arn = resource if resource.startswith(("arn:", "*")) else ec2(resource)
     assert may(role(), action, arn, **context) is (allowed != "never")
@@ -343,23 +365,43 @@ def test_a_role_ends_and_replaces_only_nodes_of_its_cluster(
 
 
 def test_a_role_launches_only_the_configured_image_subnet_and_market() -> None:
+    """open_: `ami = "auto"` and both markets. narrow: one image, one subnet, spot."""
     image = f"arn:aws:ec2:{REGION}::image"
-    open_ = role(instance_types=["m5.large"])
-    narrow = role(ami="ami-1", subnet_id="subnet-1", market=["spot"], reservation="cr-1")
-    for resource, by_open, by_narrow in (
-        (f"{image}/ami-1", True, True),
-        (f"{image}/ami-2", True, False),
-        (ec2("subnet/subnet-1"), True, True),
-        (ec2("subnet/subnet-2"), True, False),
-        (ec2("spot-instances-request/*"), False, True),
-        (ec2("capacity-reservation/cr-1"), False, True),
-        (ec2("capacity-reservation/cr-2"), False, False),
-    ):
-        assert may(open_, "ec2:RunInstances", resource) is by_open, resource
-        assert may(narrow, "ec2:RunInstances", resource) is by_narrow, resource
-    assert may(open_, "ec2:RunInstances", ec2("instance/*"), **{**MADE, "ec2__InstanceType": "m5.large"})
+    canonical, amazon, someone = ({"ec2__Owner": owner} for owner in ("099720109477", "amazon", "210987654321"))
+    open_ = role(instance_types=["c5.xlarge"], market=["spot", "on-demand"])
+    narrow = role(ami="ami-1", subnet_id="subnet-1", market=["spot"])
+    reserved = role(market=["spot"], reservation="cr-1")
+    on_demand, spot, block = (
+        {**TYPED, "ec2__InstanceMarketType": market} for market in ("on-demand", "spot", "capacity-block")
+    )
+    cases: tuple[tuple[str, dict[str, Any], bool, bool], ...] = (
+        (f"{image}/ami-1", canonical, True, True),
+        (f"{image}/ami-1", someone, False, True),
+        (f"{image}/ami-2", canonical, True, False),
+        (f"{image}/ami-2", amazon, True, False),
+        (f"{image}/ami-2", someone, False, False),
+        (f"{image}/ami-2", {"ec2__Owner": "aws-marketplace"}, False, False),
+        (f"{image}/ami-2", {}, False, False),
+        (ec2("instance/*"), on_demand, True, False),
+        (ec2("instance/*"), spot, True, True),
+        (ec2("instance/*"), block, False, False),
+        (ec2("subnet/subnet-1"), {}, True, True),
+        (ec2("subnet/subnet-2"), {}, True, False),
+        (ec2("spot-instances-request/*"), {}, True, True),
+        (ec2("capacity-reservation/cr-1"), {}, False, False),
+    )
+    for resource, context, by_open, by_narrow in cases:
+        assert may(open_, "ec2:RunInstances", resource, **context) is by_open, (resource, context)
+        assert may(narrow, "ec2:RunInstances", resource, **context) is by_narrow, (resource, context)
     assert may(narrow, "ec2:CreateTags", ec2("spot-instances-request/*"), **AT_LAUNCH)
-    assert not may(narrow, "ec2:CreateTags", ec2("capacity-reservation/cr-1"), **AT_LAUNCH)
+    for resource, context, allowed in (
+        (ec2("capacity-reservation/cr-1"), {}, True),
+        (ec2("capacity-reservation/cr-2"), {}, False),
+        (ec2("instance/*"), on_demand, True),  # an On-Demand Capacity Reservation
+        (ec2("instance/*"), block, True),
+    ):
+        assert may(reserved, "ec2:RunInstances", resource, **context) is allowed, (resource, context)
+    assert not may(reserved, "ec2:CreateTags", ec2("capacity-reservation/cr-1"), **AT_LAUNCH)
 
 
 def test_the_longest_role_fits() -> None:
