@@ -13,7 +13,7 @@ from foundation.durations import parse_duration
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from provision.aws.clients import make_clients
-from provision.lease.plan import Change, change_lease
+from provision.lease.plan import Change, change_lease, find_near_end
 from provision.membership import no_nodes
 from provision.pause import describe_rates
 
@@ -62,10 +62,18 @@ class Amount(click.ParamType[float | str]):
 @click.option("--idle", type=Duration(), metavar="DURATION", help='End after so long without use: 1h; or "none".')
 @click.option("--budget", type=Amount(), metavar="USD", help='End when the cluster has cost so much; or "none".')
 @click.option("--none", "none", is_flag=True, help="Remove all limits: nothing ends the cluster but `cluster down`.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before a change that ends the cluster within 5 minutes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the lease as JSON.")
 @pass_app
 def lease(
-    app: App, *, more: int | None, idle: int | str | None, budget: float | str | None, none: bool, as_json: bool
+    app: App,
+    *,
+    more: int | None,
+    idle: int | str | None,
+    budget: float | str | None,
+    none: bool,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Show or change when the cluster ends by itself.
 
@@ -88,7 +96,14 @@ def lease(
         keeps_budget = budget if budget is not None else (current.budget_usd if current else None)
         rates = describe_rates(clients, state) if keeps_budget not in {None, "none"} and not none else None
         then = app.config.lease.then
-        current = change_lease(current, change, now=now, rates=rates, then=then)
+        changed = change_lease(current, change, now=now, rates=rates, then=then)
+        near = find_near_end(current, changed, now=now)
+        verb = "stops" if changed.then == "stop" else "terminates"
+        question = f"This {verb} the nodes of cluster {state.name} {near}. Change the lease?"
+        if near is not None and not app.confirm(question, yes=yes):
+            app.say("cancelled: nothing was changed")
+            return
+        current = changed
         set_tags(app, clients, state, current)
     nodes = Ec2Nodes(state, app.config.provision)
     told: tuple[NodeLease, ...] = ask_nodes(app, nodes, lease=None if change.is_empty else current)

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from foundation.durations import render_duration
 from foundation.errors import ConfigError, UsageError
 from provision.lease.config import LeaseConfig
-from provision.lease.node.terms import Lease, render_moment, spent_at
+from provision.lease.node.terms import End, Lease, find_ends, render_moment, spent_at
 from provision.preflight.prices import HOURS_A_MONTH, USD_PER_ADDRESS_HOUR
+
+SOON_S = 300.0
+"""`cluster lease` asks before a change that ends the cluster earlier than this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +122,30 @@ def change_lease(current: Lease | None, change: Change, *, now: float, rates: Ra
         stopped_usd_per_hour=rates.stopped_usd_per_hour,
         spent_usd=spent,
     )
+
+
+def find_near_end(current: Lease | None, changed: Lease, *, now: float) -> str | None:
+    """Returns when and why a change ends the cluster, if that is within SOON_S: "in 1s: idle = 1s". Otherwise None.
+
+    Returns None if the cluster ends as early without the change. A change counts as use, so the idle time begins `now`.
+    """
+    ends = _find_ends(changed, now=now)
+    if not ends or ends[0].left_s >= SOON_S:
+        return None
+    before = _find_ends(current, now=now) if current is not None else []
+    if before and before[0].left_s <= ends[0].left_s:
+        return None
+    why = {
+        "lifetime": "its lifetime",
+        "idle": f"idle = {render_duration(changed.idle_s or 0)}",
+        "budget": f"the budget of ${changed.budget_usd or 0:g}",
+    }[ends[0].why]
+    return f"in {render_left(ends[0].left_s)}: {why}"
+
+
+def _find_ends(lease: Lease, *, now: float) -> list[End]:
+    """Returns the ends of a lease, the earliest first, for a cluster that is idle from `now` on."""
+    return find_ends(lease, None if lease.until is None else lease.until - now, 0.0, spent_at(lease, now))
 
 
 def update_rates(lease: Lease, rates: Rates, *, now: float) -> Lease:

@@ -61,7 +61,7 @@ def test_each_kind_of_use(project: Project) -> None:
     assert found == 1
     project.write(text)
     project.run("up")
-    project.run("lease", "--idle", f"{IDLE_S}s")
+    project.run("lease", "--idle", f"{IDLE_S}s", "--yes")
     (project.directory / "kernel.py").write_text(KERNEL)
     project.run("cp", "kernel.py", "node-0:.")
     head, worker = hosts_of(project)["node-0"], hosts_of(project)["node-1"]
@@ -157,7 +157,7 @@ def test_the_budget_ends_a_cluster(project: Project) -> None:
     usd_per_s = lease.usd_per_hour / 3600
     assert node["spent_usd"] > 5 * usd_per_s
     budget = round(node["spent_usd"] + 40 * usd_per_s, 6)
-    shown = project.run("lease", "--budget", str(budget)).stdout
+    shown = project.run("lease", "--budget", str(budget), "--yes").stdout
     assert f"at ${budget:g}" in shown
     began = time.time()
     until(lambda: not hosts_of(project), "the end of the cluster", timeout_s=120)

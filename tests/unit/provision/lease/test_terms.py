@@ -15,7 +15,16 @@ from provision.lease.node.terms import (
     render_lease,
     spent_at,
 )
-from provision.lease.plan import Change, Rates, add_rates, change_lease, describe_lease, make_lease, update_rates
+from provision.lease.plan import (
+    Change,
+    Rates,
+    add_rates,
+    change_lease,
+    describe_lease,
+    find_near_end,
+    make_lease,
+    update_rates,
+)
 
 NOW = 1_800_000_000.0
 KNOWN = Rates(usd_per_hour=2.0, stopped_usd_per_hour=0.1)
@@ -154,6 +163,45 @@ def test_a_change(change: Change, until: float | None, idle_s: float | None, bud
     new = change_lease(old, change, now=NOW + 1800, rates=KNOWN, then="down")
     assert (new.until, new.idle_s, new.budget_usd, new.then) == (until, idle_s, budget, "stop")
     assert (new.set_at, new.spent_usd) == (NOW + 1800, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "asked"),
+    [
+        (Change(idle_s=1), "in 1s: idle = 1s"),
+        (Change(idle_s=299), "in 4m: idle = 299s"),
+        (Change(idle_s=300), None),
+        (Change(idle_s="none"), None),
+        (Change(budget_usd=8.125), "in 3m: the budget of $8.125"),
+        (Change(budget_usd=9.0), None),
+        (Change(extend_s=60), None),  # an hour is left
+        (Change(extend_s=60, idle_s=5), "in 5s: idle = 5s"),
+        (Change(none=True), None),
+    ],
+)
+def test_a_change_that_ends_the_cluster_soon(change: Change, asked: str | None) -> None:
+    old = FULL._replace(usd_per_hour=2.0, spent_usd=8.0, set_at=NOW)
+    new = change_lease(old, change, now=NOW, rates=KNOWN, then="down")
+    assert find_near_end(old, new, now=NOW) == asked
+
+
+@pytest.mark.parametrize(
+    ("old", "change", "asked"),
+    [
+        (None, Change(extend_s=60), "in 1m: its lifetime"),
+        (None, Change(extend_s=3600), None),
+        (Lease(set_at=NOW, until=NOW + 60), Change(extend_s=60), None),  # later than before
+        (Lease(set_at=NOW, until=NOW + 60), Change(idle_s=120), None),  # it ends anyway
+        (Lease(set_at=NOW, until=NOW + 200), Change(idle_s=120), "in 2m: idle = 2m"),
+        (Lease(set_at=NOW, until=NOW - 5), Change(extend_s=60), None),
+        (Lease(set_at=NOW, idle_s=10.0), Change(extend_s=7200), None),
+    ],
+)
+def test_an_end_that_a_change_does_not_bring_is_not_asked_about(
+    old: Lease | None, change: Change, asked: str | None
+) -> None:
+    new = change_lease(old, change, now=NOW, rates=None, then="down")
+    assert find_near_end(old, new, now=NOW) == asked
 
 
 def test_a_change_is_later_than_the_last_whatever_the_clock_shows() -> None:
