@@ -44,6 +44,8 @@ def main() -> None:
     except OSError as error:  # already reported; without this, Python would try again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or (0 if isinstance(error, BrokenPipeError) else 1)  # `cluster ... | head` has what it wants
+    if code == INTERRUPTED:
+        os._exit(code)  # a thread that still copies would abort the end of the interpreter
     gc.freeze()  # spares a last search for garbage among imported modules: 0.04 s
     sys.exit(code)
 
@@ -63,13 +65,14 @@ def run() -> int:
     try:
         code = cli.main(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:
+        for number in (signal.SIGINT, signal.SIGTERM):  # the message must not be interrupted
+            signal.signal(number, signal.SIG_IGN)
         # click turns every EOFError into Abort, including that of a lost connection.
         if isinstance(error.__cause__, EOFError):
             _fail("the connection was lost", "run the same command again")
             code = 1
         else:
-            interrupt = error.__cause__ if isinstance(error, click.exceptions.Abort) else error
-            _fail("interrupted", str(interrupt) if isinstance(interrupt, Interrupted) else None)
+            _fail("interrupted", _find_hint(error))
             code = INTERRUPTED
     except click.ClickException as error:
         said = io.StringIO()
@@ -87,6 +90,13 @@ def run() -> int:
         _fail(f"{where}{error.strerror or error}", _repair(error))
         code = 1
     return code if isinstance(code, int) else 0
+
+
+def _find_hint(error: BaseException | None) -> str | None:
+    """Returns the hint of an interrupt. A second one may have interrupted the first one's cleanup."""
+    while error is not None and not isinstance(error, Interrupted):
+        error = error.__cause__ or error.__context__
+    return None if error is None else str(error)
 
 
 def _bytecode_folders() -> set[Path]:

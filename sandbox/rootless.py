@@ -8,6 +8,7 @@ import fcntl
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,10 +17,11 @@ from pathlib import Path
 from foundation.errors import SandboxError
 from foundation.progress import Event, Report
 from foundation.user_folders import state_folder
+from sandbox.enter import SIGNALS
 from sandbox.hosts.hosts import PYTHON, add_sbin
 from sandbox.place import USERS_MARK, find_processes, place_of, read_arguments
 
-HOLDER = Path(__file__).with_name("holder.py")
+HOLDER, ENTER = Path(__file__).with_name("holder.py"), Path(__file__).with_name("enter.py")
 TUN = Path("/dev/net/tun")
 # The least number of subordinate ids that a user needs, and the number that useradd gives to every user.
 LEAST_IDS = 65536
@@ -34,12 +36,12 @@ SYSCTLS = (
 )
 
 
-def enter(project_dir: Path, *, start: bool, report: Report) -> None:
+def enter(project_dir: Path, *, start: bool, report: Report, for_all: bool = False) -> None:
     """Runs this command again in the user's namespaces. Returns if that is not needed, or if there are none.
 
     Root does not need them, nor does the user who started the folder's sandbox under sudo. start: create missing
-    namespaces, or run the command under sudo if the machine does not allow that. Raises SandboxError, with the command
-    that helps, if sudo cannot be used either.
+    namespaces, or run the command under sudo if the machine does not allow that. for_all: the command is for all
+    folders' sandboxes. Raises SandboxError, with the command that helps, if sudo cannot be used either.
     """
     if not _is_ordinary_user() or place_of(project_dir).state_dir.exists():
         return
@@ -47,7 +49,8 @@ def enter(project_dir: Path, *, start: bool, report: Report) -> None:
     state_root = state_folder() / "sandbox"
     holder = _find_holder()
     if holder is None:
-        if not start and not (state_root / place_of(project_dir).id).exists():  # no sandbox has crashed
+        left = state_root if for_all else state_root / place_of(project_dir).id
+        if not start and not left.exists():  # no sandbox has crashed
             return
         try:
             check_user()
@@ -57,10 +60,10 @@ def enter(project_dir: Path, *, start: bool, report: Report) -> None:
         holder = _start_holder(state_root)
     # In a shell that sudo opened, the SUDO_ variables would name another user.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")}
-    words = ("nsenter", f"--target={holder}", *NAMESPACES, "--preserve-credentials", "--",
-             "env", f"--chdir={Path.cwd()}", *sys.orig_argv)  # fmt: skip
+    words = (PYTHON, "-I", "-S", "-B", str(ENTER), str(holder), str(Path.cwd()), *sys.orig_argv)
     sys.stdout.flush()
-    os.execvpe("nsenter", words, environment)  # noqa: S606 - no shell is wanted
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    os.execve(PYTHON, words, environment)  # noqa: S606 - no shell is wanted
 
 
 def become_root(project_dir: Path, *, report: Report) -> None:

@@ -96,6 +96,9 @@ def logs(
         record = sources.find_job(job)
         live = follow and not plain and not record.has_ended
         wanted = LogWanted(roles=roles, ranks=ranks, tail=tail)
+        if follow and not record.has_ended:
+            again = f"cluster logs -f {record.id} follows the job, which is still running"
+            stack.enter_context(if_interrupted(f"{again}; cluster stop {record.id} stops it"))
         try:
             with _open_sink(app, record, selection, live=live, as_json=as_json) as sink:
                 if live and tail is not None and record.state != "damaged":

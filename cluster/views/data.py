@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.filesize import decimal
 
 from cluster.app import App
+from cluster.views.messages import interrupts_delayed
 from provision.model import count
 from train.s3 import transfer
 from train.s3.operations import Done
@@ -94,11 +95,8 @@ def transfer_progress(app: App) -> Iterator[TransferProgress]:
     if app.console is None:
         yield TransferProgress(None, app.say)
         return
-    bars = _make_bars(app.console, "bytes")
-    try:
+    with _bars(app.console, "bytes") as bars:
         yield TransferProgress(bars, app.say)
-    finally:
-        bars.stop()
 
 
 @contextmanager
@@ -107,12 +105,15 @@ def counting_bar(app: App, what: str, total: int, unit: Unit) -> Iterator[Callab
     if app.console is None:
         yield lambda _more: None
         return
-    with _make_bars(app.console, unit) as bars:
+    with _bars(app.console, unit) as bars:
+        bars.start()
         task = bars.add_task(what, total=total)
         yield lambda more: bars.update(task, advance=more)
 
 
-def _make_bars(console: "Console", unit: Unit) -> "Progress":
+@contextmanager
+def _bars(console: "Console", unit: Unit) -> "Iterator[Progress]":
+    """Yields bars that are not shown yet, and removes them from the terminal at the end."""
     from rich import progress  # noqa: PLC0415 - only for a terminal; see messages.py
 
     columns: list[progress.ProgressColumn] = [progress.TextColumn("{task.description}"), progress.BarColumn()]
@@ -121,7 +122,12 @@ def _make_bars(console: "Console", unit: Unit) -> "Progress":
     else:
         columns.append(progress.MofNCompleteColumn())
     columns.append(progress.TimeRemainingColumn(compact=True))
-    return progress.Progress(*columns, console=console, transient=True)
+    bars = progress.Progress(*columns, console=console, transient=True)
+    try:
+        yield bars
+    finally:
+        with interrupts_delayed():
+            bars.stop()
 
 
 def describe_transfers(done: Done, began: float) -> str:

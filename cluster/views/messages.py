@@ -4,8 +4,11 @@ rich is imported only for a terminal: without it, `cluster data put` of 100 smal
 """
 
 import os
+import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cluster.views.layout import wrap
@@ -41,6 +44,27 @@ def say(console: "Console | None", text: str, *, style: str = "", wrapped: bool 
         console.print(shown, style=style or None, markup=False, emoji=False)
 
 
+@contextmanager
+def interrupts_delayed() -> Iterator[None]:
+    """Delays Ctrl-C and SIGTERM to the end of the block.
+
+    Cut short by a second Ctrl-C, the end of a display of rich leaves the cursor hidden and stderr replaced.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone is interrupted
+        yield
+        return
+    received: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])
+
+
 class StepDisplay:
     """Shows events as they arrive. Thread-safe."""
 
@@ -71,13 +95,17 @@ class StepDisplay:
                 self._spinner.update(Text(escape_line(self._running[-1]), no_wrap=True, overflow="ellipsis"))
                 self._spinner.start()
             else:
-                self._spinner.stop()
+                self._stop()
 
     def close(self) -> None:
         """Removes the spinner."""
         with self._lock:
             self._running = ()
-            if self._spinner is not None:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._spinner is not None:
+            with interrupts_delayed():
                 self._spinner.stop()
 
 

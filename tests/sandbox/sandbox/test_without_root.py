@@ -1,106 +1,22 @@
 """The sandbox of an ordinary user, as that user, without sudo."""
 
 import os
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from project import REPOSITORY
-from sandbox.place import find_processes
+from ordinary_user import NAME, NEEDS_NAMESPACES, SUBORDINATE_IDS, UID, User, ordinary_user
 from waits import until
 
-UID = 4321  # of no user of this machine
-pytestmark = [
-    pytest.mark.sandbox,
-    pytest.mark.slow,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(
-        any(shutil.which(name) is None for name in ("newuidmap", "slirp4netns")),
-        reason="sudo apt-get install uidmap slirp4netns",
-    ),
-]
-NAME = "ordinary"
-UV = Path(sys.executable).with_name("uv")
-# The usual setup of a desktop or server, in a mount namespace of the test's own.
-SETUP = f"""
-mount -t tmpfs tmpfs /mnt
-for device in tun:200 fuse:229; do
-    mknod /mnt/${{device%:*}} c 10 ${{device#*:}}
-    chmod 666 /mnt/${{device%:*}}
-done
-mount --bind /mnt/tun /dev/net/tun
-[ ! -e /dev/fuse ] || mount --bind /mnt/fuse /dev/fuse
-grep -v ':{UID}:' /etc/passwd >/mnt/passwd
-echo "{NAME}:x:{UID}:{UID}::$HOME:/bin/bash" >>/mnt/passwd
-echo "{NAME}:500000:65536" >/mnt/subids
-mount --bind /mnt/passwd /etc/passwd
-for file in subuid subgid; do
-    touch /etc/$file
-    mount --bind /mnt/subids /etc/$file
-done
-{{extra}}
-exec setpriv --reuid={UID} --regid={UID} --clear-groups -- "$@"
-"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class User:
-    """An ordinary user with a copy of the project, and its command in an environment of the system's own Python."""
-
-    home: Path
-
-    @property
-    def source(self) -> Path:
-        return self.home / "project"
-
-    def run(self, *words: str, extra: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Runs a command in the project. extra: commands to run first, as root."""
-        setup = SETUP.replace("{extra}", extra)
-        environment = {"HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-        done = subprocess.run(
-            ("unshare", "--mount", "--", "/bin/sh", "-euc", setup, "sh", *words),
-            cwd=self.source, env=environment, capture_output=True, text=True, check=False, timeout=900,
-        )  # fmt: skip
-        assert not check or done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        return done
-
-    def cluster(self, *words: str, extra: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-        return self.run(".venv/bin/cluster", *words, extra=extra, check=check)
-
-    def processes(self) -> list[int]:
-        """The processes that hold the user's namespaces, as long as one of their sandboxes runs."""
-        return [*find_processes(f"cluster-sandbox-user:{UID}")]
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(1200), NEEDS_NAMESPACES]
 
 
 @pytest.fixture(scope="module")
 def user() -> Iterator[User]:
-    home = Path(tempfile.mkdtemp(prefix="cluster-user-", dir="/tmp"))  # whose parent folders are open to all
-    user = User(home=home)
-    listed = subprocess.run(("git", "ls-files", "-z"), cwd=REPOSITORY, capture_output=True, check=True).stdout
-    for name in listed.split(b"\0")[:-1]:
-        target = user.source / os.fsdecode(name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(REPOSITORY / os.fsdecode(name), target)
-    python = user.source / ".venv/bin/python"
-    subprocess.run((UV, "venv", "--quiet", "--python", "/usr/bin/python3", user.source / ".venv"), check=True)
-    install = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile")
-    subprocess.run((*install, "--require-hashes", "-r", user.source / "requirements/run.txt"), check=True)
-    subprocess.run((*install, "--no-deps", "--no-build-isolation", "--editable", user.source), check=True)
-    for path in (home, *home.rglob("*")):
-        os.chown(path, UID, UID, follow_symlinks=False)
-    try:
+    with ordinary_user() as user:
         yield user
-    finally:
-        user.cluster("sandbox", "reset", check=False)
-        until(lambda: not user.processes(), "the user's namespaces stay")
-        shutil.rmtree(home)
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +82,7 @@ def _owned_processes() -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and (entry.stat().st_uid in range(500000, 565536)):
+            if entry.name.isdigit() and entry.stat().st_uid in SUBORDINATE_IDS:
                 found.append(int(entry.name))
         except FileNotFoundError:
             continue

@@ -19,6 +19,13 @@ def closes() -> None:
     click.get_current_context().find_root().call_on_close(lambda: fail(EOFError()))
 
 
+def is_interrupted_again() -> None:
+    try:
+        fail(Interrupted("cluster up"))
+    finally:
+        fail(KeyboardInterrupt())
+
+
 def fail(error: BaseException) -> None:
     raise error
 
@@ -30,6 +37,7 @@ def fail(error: BaseException) -> None:
         (ask, 130, "interrupted"),
         (lambda: fail(KeyboardInterrupt()), 130, "interrupted"),
         (lambda: fail(Interrupted("cluster up")), 130, "interrupted\n  try: cluster up"),
+        (is_interrupted_again, 130, "interrupted\n  try: cluster up"),
         (lambda: fail(EOFError()), 1, "the connection was lost\n  try: run the same command again"),
         (closes, 1, "the connection was lost\n  try: run the same command again"),
         (lambda: fail(ConfigError("so it is", hint="otherwise")), 2, "so it is\n  try: otherwise"),
