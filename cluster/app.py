@@ -155,10 +155,7 @@ class App:
         info = control.find_running(self.project_dir)
         if info is None:
             if not start:
-                raise NotFoundError(
-                    "the sandbox of this folder is not running, so there is no cluster",
-                    hint="cluster up (it starts the sandbox), or cluster sandbox start",
-                )
+                raise control.explain_missing(self.project_dir)
             rootless.become_root(self.project_dir, report=self.report)
             info = control.start(
                 self.project_dir, region=region, report=self.report, config=self.config.sandbox, others=others

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from foundation.errors import SandboxError
+from foundation.errors import NotFoundError, SandboxError
 from foundation.progress import Event, Report
 from foundation.sudo import as_root
 from sandbox import packages
@@ -35,6 +36,7 @@ from sandbox.place import (
     Settings,
     find_daemon,
     find_leftovers,
+    find_places,
     place_of,
     read_json,
     remove_all,
@@ -83,6 +85,21 @@ class SandboxStatus:
     private_cidr: str | None = None
     public_cidr: str | None = None
     hosts: tuple[HostStatus, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxOnMachine:
+    """One of this machine's sandboxes. Fields that are not known are None.
+
+    state: "folder gone" if the folder was moved or deleted, whether the daemon runs or not. nodes: instances that run.
+    """
+
+    id: str
+    state: Literal["running", "crashed", "folder gone"]
+    folder: str | None = None
+    pid: int | None = None
+    endpoint_url: str | None = None
+    nodes: int = 0
 
 
 @as_root()
@@ -148,14 +165,17 @@ def start(
 @as_root()
 def stop(project_dir: Path, *, report: Report) -> bool:
     """Stops the sandbox and its instances. Returns False if there was none. Raises SandboxError, as `reset` does."""
-    check_machine()
     place = place_of(project_dir)
+    if not _has_any(place, report):
+        return False
+    check_machine()
     with locked():
         status = find_daemon(place)
         if status is not None:
             os.kill(status.pid, signal.SIGTERM)
             wait_until(lambda: find_daemon(place) is None, STOP_TIMEOUT_S)
-        return _remove_reported(place, report)
+        _remove(place, report)
+    return True
 
 
 @as_root()
@@ -164,18 +184,66 @@ def reset(project_dir: Path, *, report: Report) -> bool:
 
     Raises SandboxError that lists what could not be removed.
     """
+    place = place_of(project_dir)
+    if not _has_any(place, report):
+        return False
     check_machine()
     with locked():
-        return _remove_reported(place_of(project_dir), report)
+        _remove(place, report)
+    return True
 
 
-def _remove_reported(place: Place, report: Report) -> bool:
-    if not find_leftovers(place):
-        report(Event(kind="same", what="this folder has no sandbox"))
-        return False
+def _has_any(place: Place, report: Report) -> bool:
+    """Returns whether anything belongs to the sandbox, and reports if not. Elsewhere than on Linux, nothing does."""
+    if sys.platform == "linux" and find_leftovers(place):
+        return True
+    report(Event(kind="same", what="this folder has no sandbox"))
+    return False
+
+
+def _remove(place: Place, report: Report) -> None:
     remove_all(place)
     report(Event(kind="done", what="removed the sandbox and everything in it"))
-    return True
+
+
+@as_root()
+def list_all() -> list[SandboxOnMachine]:
+    """Returns all sandboxes of this machine that this user can see."""
+    return [_describe_on_machine(place) for place in find_places()] if sys.platform == "linux" else []
+
+
+def _describe_on_machine(place: Place) -> SandboxOnMachine:
+    status = find_daemon(place)
+    try:
+        settings = read_json(place.settings_file, Settings)
+    except (OSError, ValueError):
+        return SandboxOnMachine(id=place.id, state="crashed", pid=status.pid if status else None)
+    state: Literal["running", "crashed", "folder gone"] = "running" if status else "crashed"
+    if not Path(settings.project_dir).is_dir():
+        state = "folder gone"
+    if status is None:
+        return SandboxOnMachine(id=place.id, state=state, folder=settings.project_dir)
+    return SandboxOnMachine(
+        id=place.id, state=state, folder=settings.project_dir, pid=status.pid,
+        endpoint_url=_endpoint_url(settings, status), nodes=sum(host.state == "running" for host in status.hosts),
+    )  # fmt: skip
+
+
+@as_root()
+def prune(ids: Sequence[str], *, report: Report) -> None:
+    """Removes those of these sandboxes that have crashed or whose folder is gone. Raises SandboxError."""
+    check_machine()
+    with locked():
+        for place in find_places():
+            if place.id in ids and (found := _describe_on_machine(place)).state != "running":
+                remove_all(place)
+                report(Event(kind="done", what=f"removed the sandbox {place.id} of {found.folder or 'unknown folder'}"))
+
+
+def count_objects(project_dir: Path) -> int:
+    """Returns the number of objects in the running sandbox's S3. Raises SandboxError."""
+    result: int = _ask(project_dir, do="objects")
+    return result
 
 
 def find_running(project_dir: Path) -> SandboxInfo | None:
@@ -291,6 +359,33 @@ def _find_place(project_dir: Path) -> Place:
 
 def _belongs_to_another(project_dir: Path) -> SandboxError:
     return SandboxError(f"The sandbox of {project_dir} was started by another user.", hint=sudo_command())
+
+
+def explain_missing(project_dir: Path) -> NotFoundError:
+    """Returns the error for a folder whose sandbox does not run."""
+    hint = "cluster up (it starts the sandbox), or cluster sandbox start"
+    what = "the sandbox of this folder is not running, so there is no cluster"
+    if describe(project_dir).state == "crashed":
+        what = "the sandbox of this folder has crashed, and its clusters ended with it"
+    moved = _find_moved(project_dir)
+    if moved is not None:
+        what = f"the sandbox of this folder was started when the folder was {moved}, and runs only for that path"
+        hint = "move the folder back, or remove the sandbox and everything in it: cluster sandbox prune"
+    return NotFoundError(what, hint=hint)
+
+
+@as_root()
+def _find_moved(project_dir: Path) -> str | None:
+    """Returns the former path of a folder that was moved, if its sandbox still runs there."""
+    inode = project_dir.stat().st_ino if project_dir.is_dir() else None
+    for place in find_places() if sys.platform == "linux" else ():
+        try:
+            settings = read_json(place.settings_file, Settings)
+        except (OSError, ValueError):  # not complete, damaged, or another user's
+            continue
+        if settings.inode == inode and not Path(settings.project_dir).exists() and find_daemon(place):
+            return settings.project_dir
+    return None
 
 
 def find_required(project_dir: Path) -> SandboxInfo:

@@ -21,7 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+from moto.s3.models import s3_backends
 
 from sandbox.api.ec2 import Ec2Settings
 from sandbox.api.faults import ApiFaults
@@ -182,6 +184,8 @@ class ControlApi:
                 return self._cause(str(asked["text"]))
             case "faults":
                 return [asdict(fault) for fault in self._book.list()]
+            case "objects":
+                return sum(len(bucket.keys) for bucket in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.values())
             case "disarm":
                 return [asdict(fault) for fault in self._book.disarm(str(asked["which"]))]
             case unknown:

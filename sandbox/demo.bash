@@ -30,6 +30,6 @@ end() {
     run $cluster status
     say "6. Everything gone, with a receipt"
     run $cluster down --yes
-    run $cluster sandbox stop
+    run $cluster sandbox stop --yes
     say "The demo is done, in $((SECONDS - started)) s; nothing is left running; the trained model is in $1"
 }

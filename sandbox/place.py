@@ -102,6 +102,16 @@ def place_of(project_dir: Path) -> Place:
     return Place(id=sandbox_id, state_dir=STATE_ROOT / sandbox_id)
 
 
+def find_places() -> list[Place]:
+    """Returns the places of all sandboxes that this user can see, running or not, in the order of their ids."""
+    marks = (word.split(":") for path in Path("/proc").glob("[0-9]*") for word in read_arguments(int(path.name)))
+    ids = {words[1] for words in marks if words[0] == "cluster-sandbox" and len(words) > 1}
+    ids |= {path.name.removeprefix("csb-") for path in Path("/sys/class/net").glob("csb-*")}
+    if os.access(STATE_ROOT, os.R_OK | os.X_OK, effective_ids=True):
+        ids |= {path.name for path in STATE_ROOT.iterdir()}
+    return [Place(id=name, state_dir=STATE_ROOT / name) for name in sorted(ids) if re.fullmatch("[0-9a-f]{8}", name)]
+
+
 def find_processes(mark: str) -> Iterator[int]:
     """Yields the pids of the sandbox's processes: those with an argument `mark`, or `mark` followed by a colon."""
     for entry in Path("/proc").iterdir():
@@ -131,7 +141,7 @@ MAX_OTHERS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """A sandbox's settings. others: more regions that can have instances.
+    """A sandbox's settings. inode: that of the folder. others: more regions that can have instances.
 
     policy: the text of the IAM policy that [sandbox] of cluster.toml names, or "".
     """
@@ -143,6 +153,7 @@ class Settings:
     config: SandboxConfig = field(default_factory=SandboxConfig)
     policy: str = ""
     others: tuple[str, ...] = ()
+    inode: int | None = None
 
     @property
     def ranges(self) -> Ranges:

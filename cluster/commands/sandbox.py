@@ -5,8 +5,9 @@ import os
 import shlex
 import shutil
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,9 +17,12 @@ from cluster.commands import OrderedGroup
 from cluster.completion import Words
 from cluster.jobs import ask_for_job, confirm_ending
 from cluster.session import describe
+from cluster.views.layout import render_table
 from foundation.errors import NotFoundError, UsageError
+from foundation.user_folders import state_folder
+from provision.model import count
 from sandbox import control, rootless
-from sandbox.control import SandboxStatus
+from sandbox.control import SandboxOnMachine, SandboxStatus
 from sandbox.faults import KINDS, FaultError, parse_fault
 
 
@@ -52,17 +56,16 @@ def start(app: App) -> None:
 
 
 @sandbox.command("stop")
-@click.option("-y", "--yes", is_flag=True, help="Stop the sandbox without asking, even if a job runs in it.")
+@click.option("-y", "--yes", is_flag=True, help="Stop the sandbox without asking, whatever is in it.")
 @pass_app
 def stop(app: App, *, yes: bool) -> None:
     """Stop the sandbox and delete its instances and objects."""
     rootless.become_root(app.project_dir, report=app.report)
-    if not yes and not _confirm_ending_jobs(app):
+    if not yes and not (_confirm_ending_jobs(app) and _confirm_deleting(app)):
         app.say("cancelled: nothing was changed")
         return
-    if not control.stop(app.project_dir, report=app.report):
-        app.say("no sandbox is running in this folder")
-    _forget_clusters(app)
+    control.stop(app.project_dir, report=app.report)
+    _forget_clusters(sandbox_files_dir(app.project_dir))
 
 
 @sandbox.command("reset")
@@ -70,9 +73,43 @@ def stop(app: App, *, yes: bool) -> None:
 def reset(app: App) -> None:
     """Remove the sandbox, whatever state it is in."""
     rootless.become_root(app.project_dir, report=app.report)
-    if not control.reset(app.project_dir, report=app.report):
-        app.say("this folder has no sandbox on this machine")
-    _forget_clusters(app)
+    control.reset(app.project_dir, report=app.report)
+    _forget_clusters(sandbox_files_dir(app.project_dir))
+
+
+@sandbox.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@pass_app
+def list_(app: App, *, as_json: bool) -> None:
+    """List your sandboxes on this machine, of all folders.
+
+    It includes those that have crashed, and those whose folder was moved or deleted.
+    """
+    rootless.enter(app.project_dir, start=False, report=app.report, for_all=True)
+    found = control.list_all()
+    app.show(render_list(found), [asdict(one) for one in found], as_json=as_json, wrapped=False)
+
+
+@sandbox.command("prune")
+@click.option("-y", "--yes", is_flag=True, help="Remove them without asking.")
+@pass_app
+def prune(app: App, *, yes: bool) -> None:
+    """Remove sandboxes that have crashed or whose folder is gone.
+
+    This removes their processes, networks, mounts and files, with all objects in them.
+    """
+    rootless.enter(app.project_dir, start=False, report=app.report, for_all=True)
+    found = [one for one in control.list_all() if one.state != "running"]
+    if not found:
+        app.say("nothing to remove: every sandbox runs, and its folder exists")
+        return
+    app.say(render_list(found))
+    if not app.confirm("Remove them, with everything in them?", yes=yes):
+        app.say("cancelled: nothing was changed")
+        return
+    control.prune([one.id for one in found], report=app.report)
+    for one in found:
+        _forget_clusters(state_folder() / f"sandbox-{one.id}")
 
 
 @sandbox.command("status")
@@ -224,12 +261,32 @@ def _confirm_ending_jobs(app: App) -> bool:
     return all(confirm_ending(cluster, "End the sandbox with it?", find_job) for cluster, find_job in waiting)
 
 
-def _forget_clusters(app: App) -> None:
-    """Deletes the files of clusters that ended with their sandbox."""
-    folder = sandbox_files_dir(app.project_dir)
+def _confirm_deleting(app: App) -> bool:
+    """Asks if the sandbox has nodes or objects, which end with it. Returns whether to proceed. Raises UsageError."""
+    if control.find_running(app.project_dir) is None:
+        return True
+    nodes = sum(host.state != "terminated" for host in control.describe(app.project_dir).hosts)
+    objects = control.count_objects(app.project_dir)
+    content = " and ".join(count(number, what) for number, what in ((nodes, "node"), (objects, "object")) if number)
+    return not content or app.confirm(f"The sandbox has {content}. Delete them with it?", yes=False)
+
+
+def _forget_clusters(folder: Path) -> None:
+    """Deletes the files of clusters that ended with their sandbox. folder: see sandbox_files_dir."""
     for each in (folder, *folder.parent.glob(f"{folder.name}@*")):  # the latter are for other regions
         if each.exists():
             shutil.rmtree(each)
+
+
+def render_list(found: Sequence[SandboxOnMachine]) -> str:
+    """Renders sandboxes as a table. Pure."""
+    if not found:
+        return "no sandboxes"
+    rows = [
+        (one.state, str(one.nodes), str(one.pid or "-"), one.endpoint_url or "-", one.folder or f"unknown, id {one.id}")
+        for one in found
+    ]
+    return render_table([("STATE", "NODES", "PID", "ADDRESS", "FOLDER"), *rows])
 
 
 def render_status(status: SandboxStatus) -> str:

@@ -37,7 +37,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     project.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # the folder is sent to the nodes
     try:
         yield project
-        receipt, _ = (project.run(*shlex.split(command)[1:]).stdout for command in ENDS)
+        receipt, _ = (project.run(*shlex.split(command)[1:], "--yes").stdout for command in ENDS)
         assert re.search(r"left +nothing", receipt)
         assert not find_leftovers(place_of(project.directory))
     finally:

@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from foundation.progress import silent
 from project import CLUSTER, REPOSITORY, Project
 from sandbox import control
-from sandbox.place import read_arguments
+from sandbox.place import find_leftovers as leftovers_of
+from sandbox.place import place_of, read_arguments, remove_leftovers
 from sandbox_steps import find_leftovers
 from waits import until
 
@@ -46,6 +50,23 @@ def test_start_status_and_reset(project: Project) -> None:
     project.run("sandbox", "reset")
     assert not find_leftovers(project.directory)
     assert "this folder has no sandbox" in project.run("sandbox", "reset").stderr
+
+
+def test_a_sandbox_whose_folder_was_moved_is_listed_and_pruned(tmp_path: Path) -> None:
+    project = Project(tmp_path / "before")
+    project.directory.mkdir()
+    project.write((REPOSITORY / "cluster.toml").read_text())
+    project.run("sandbox", "start")
+    try:
+        place = place_of(project.directory)
+        moved = Project(project.directory.rename(tmp_path / "after"))
+        (found,) = (one for one in json.loads(moved.run("sandbox", "list", "--json").stdout) if one["id"] == place.id)
+        assert (found["state"], found["folder"]) == ("folder gone", str(project.directory))
+        assert f"was started when the folder was {project.directory}" in moved.run("status").stderr
+        control.prune([place.id], report=silent)  # the command would also remove what other tests have crashed
+        assert not leftovers_of(place)
+    finally:
+        remove_leftovers(place_of(project.directory))
 
 
 def test_env_leads_tools_to_the_sandbox_and_the_log_shows_their_calls(running: Project) -> None:
@@ -92,10 +113,22 @@ def test_changes_of_the_file_take_effect_later(running: Project) -> None:
             assert 'set region = "us-east-1", or remove the sandbox and its content: cluster sandbox reset' in said
 
 
+def test_stop_asks_before_it_deletes_objects(running: Project) -> None:
+    python = (
+        "import boto3; s3 = boto3.client('s3'); s3.create_bucket(Bucket='kept'); s3.put_object(Bucket='kept', Key='k')"
+    )
+    running.run("sandbox", "shell", "--", sys.executable, "-c", python)
+    refused = running.run("sandbox", "stop", code=2).stderr
+    assert "The sandbox has 1 object. Delete them with it? Without a terminal this needs --yes." in refused
+    assert running.run("sandbox", "status").stdout.startswith("running")
+
+
 def test_the_next_start_cleans_up_after_a_crash(running: Project) -> None:
     pid = json.loads(running.run("sandbox", "status", "--json").stdout)["pid"]
     os.kill(pid, 9)
     until(lambda: not read_arguments(pid), "the daemon does not end")
     assert "crashed" in running.run("sandbox", "status").stdout
+    assert re.search(rf"^crashed .* {running.directory}$", running.run("sandbox", "list").stdout, re.MULTILINE)
+    assert "has crashed, and its clusters ended with it" in running.run("exec", "true", code=1).stderr
     assert "had crashed" in running.run("sandbox", "start").stderr
     assert json.loads(running.run("sandbox", "status", "--json").stdout)["pid"] != pid

@@ -49,7 +49,8 @@ def test_nothing_is_left_after_everything_was_killed(user: User) -> None:
     until(lambda: not _owned_processes(), "a process of a host outlived the kill")
     assert "crashed" in user.cluster("sandbox", "status").stdout
     until(lambda: not user.processes(), "the namespaces stay for what has crashed")
-    user.cluster("sandbox", "reset")
+    assert str(user.source) in user.cluster("sandbox", "list").stdout
+    user.cluster("sandbox", "prune", "--yes")
     until(lambda: not user.processes(), "the user's namespaces stay")
     assert not (user.home / ".local/state/cluster/sandbox").exists()
 
