@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, update_wrapper
 from pathlib import Path
@@ -14,13 +14,13 @@ import click
 from click.core import ParameterSource
 
 from cluster.config import ClusterConfig, load_config
-from cluster.last_known import find_above
+from cluster.last_known import NAME_LEFT, find_above, find_left
 from cluster.views.layout import wrap
 from cluster.views.messages import StepDisplay, make_console, say
 from cluster.views.terminal import escape, find_columns, write
-from foundation.errors import ClusterError, Interrupted, NotFoundError, SandboxError, UsageError
+from foundation.errors import ClusterError, ConfigError, Interrupted, NotFoundError, SandboxError, UsageError
 from foundation.progress import Event
-from foundation.user_folders import state_folder
+from foundation.user_folders import make_home, state_folder
 from provision.config import all_regions
 
 if TYPE_CHECKING:
@@ -78,6 +78,14 @@ class App:
         """Shows an error that does not end the command, with its hint."""
         hint = f" ({error.hint})" if error.hint else ""
         self.report(Event(kind="warn", what=f"{error.message}{hint}"))
+
+    def warn_of_left_clusters(self) -> None:
+        """Warns of clusters of this folder that cluster.toml does not name any more. A wrong file is not reported."""
+        with suppress(ConfigError):
+            # Not self.config, which keeps its value: a command's options may override it later.
+            config = load_config(self.config_path, self.overrides) if self.config_path.exists() else None
+            for text in find_left(self.project_dir, config):
+                self.report(Event(kind="warn", what=text))
 
     def restore(self, overrides: Mapping[str, object]) -> None:
         """Restores an earlier value of `overrides`."""
@@ -302,10 +310,15 @@ def pass_app(command: Callable[Concatenate[App, P], T]) -> Callable[P, T]:
             path: Path = root.params["config_path"]
             is_default = root.get_parameter_source("config_path") is ParameterSource.DEFAULT
             found = find_above(path) if is_default and root.invoked_subcommand != "init" else None
+            home = make_home()
             root.obj = App(config_path=found or path)
             root.call_on_close(root.obj.close)
+            if home is not None:
+                root.obj.say(f"HOME={home} did not exist: it is created, without the files of your clusters")
             if found is not None:
                 root.obj.say(f"using {found}")
+            if root.invoked_subcommand in NAME_LEFT:
+                root.obj.warn_of_left_clusters()
         return command(root.obj, *args, **kwargs)
 
     return update_wrapper(call, command)

@@ -1,20 +1,30 @@
-"""Finds cluster.toml, and the names of nodes and jobs that recent commands saw. Fast to import, for completion."""
+"""Finds cluster.toml, and what recent commands saw: names of nodes and jobs, clusters that a folder has launched.
+
+Fast to import, for completion.
+"""
 
 import json
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from foundation.errors import ClusterError
 from foundation.files import read_bounded, write_whole
-from foundation.user_folders import cache_folder
+from foundation.user_folders import cache_folder, state_folder
+from provision.folders import find_launched
+
+if TYPE_CHECKING:
+    from cluster.config import ClusterConfig
 
 Kind = Literal["nodes", "jobs"]
 KINDS: tuple[Kind, ...] = ("nodes", "jobs")
 MOST_NAMES = 50
+NAME_LEFT = ("status", "list", "up", "down", "train")
+"""The commands that name the clusters of find_left."""
 
 
 def find_above(path: Path) -> Path | None:
@@ -63,3 +73,48 @@ def _read(path: Path) -> dict[Kind, list[str]]:
     listed = known if isinstance(known, dict) else {}
     names = {kind: listed.get(kind) for kind in KINDS}
     return {kind: [str(name) for name in found] if isinstance(found, list) else [] for kind, found in names.items()}
+
+
+def find_left(folder: Path, config: "ClusterConfig | None") -> Iterator[str]:
+    """Yields a warning for each cluster launched from `folder` that ran when last seen, except that of `config`.
+
+    Reads only files of this machine. config: None if cluster.toml does not exist.
+    """
+    for root in find_launched(state_folder(), folder):
+        if config is None or not _is_of(config, root):
+            yield from _describe_left(root)
+
+
+def _is_of(config: "ClusterConfig", root: Path) -> bool:
+    """Whether a cluster's files belong to the cluster in cluster.toml. root: their folder. Pure."""
+    if root.name != config.name:
+        return False
+    from provision.config import all_regions  # noqa: PLC0415 - as in _describe_left
+
+    if config.cloud == "aws":
+        return root.parent.parent.name == "aws" and root.parent.name in all_regions(config.provision)
+    return config.cloud == "sandbox" and root.parent.name.startswith("sandbox-")
+
+
+def _describe_left(root: Path) -> Iterator[str]:
+    from cluster.views.status import render_usd  # noqa: PLC0415 - rarely needed, and slow to import
+    from provision.cost import storage  # noqa: PLC0415
+    from provision.model import count  # noqa: PLC0415
+    from provision.status import add_up  # noqa: PLC0415
+
+    try:
+        ledger = storage.read(root)
+    except ClusterError as error:
+        yield f"cluster {root.name}, launched from this folder, is not deleted; {error.message}"
+        return
+    if running := [node for node in ledger.nodes if node.runs]:
+        at = datetime.fromtimestamp(max(ledger.seen.values(), default=running[0].launched_at), UTC)
+        costs = count(len(running), "node costs", "nodes cost")
+        usd = render_usd(add_up([node.usd_per_hour for node in running]))
+        simulated = " (simulated)" if root.parent.name.startswith("sandbox-") else ""
+        place = "" if simulated else f" in {root.parent.name}"
+        yield (
+            f"cluster {root.name}{place}, launched from this folder, is not deleted: "
+            f"{costs} {usd} per hour{simulated}, as of {at:%Y-%m-%d %H:%M} UTC"
+            f' (to delete it: set name = "{root.name}" in cluster.toml, then cluster down)'
+        )

@@ -28,6 +28,7 @@ from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.file_lock import locked
 from foundation.files import UNFINISHED, write_whole
+from provision import folders
 from provision.membership import KnownInstances
 
 T = TypeVar("T")
@@ -90,6 +91,7 @@ class ClusterFiles:
         self.orders = root / "orders"
         # The jobs whose files have been copied to this machine.
         self.copied_jobs = root / "copied_jobs"
+        self.folder = root / folders.NOTE
         # Exists while the head has [notify]'s settings; empty.
         self.watched = root / "watched"
         # The set-up of the user's own hosts. Not in _all: it stays until the set-up is undone.
@@ -268,6 +270,7 @@ class ClusterFiles:
             self.continued_jobs,
             self.orders,
             self.copied_jobs,
+            self.folder,
             self.watched,
         )
 
@@ -335,6 +338,10 @@ class ClusterFiles:
                 stream.write(f"\n{job} {digest}\n")  # the line before may be incomplete
         except OSError as error:
             _cannot(error, "write", self.orders)
+
+    def note_folder(self, folder: Path) -> None:
+        """Records the folder from which the cluster is launched. Raises ClusterError."""
+        self._write(self.folder, os.fsencode(folder))
 
     def note_watched(self, *, is_watched: bool) -> None:
         """Records whether the head has [notify]'s settings. Raises ClusterError."""

@@ -16,7 +16,7 @@ from provision.pause import STOPPED_BY_CALL, running_s
 from provision.preflight.prices import Prices
 
 AllocationState = Literal[
-    "none", "ended", "resizing", "starting", "stopping", "stopped", "degraded", "not-set-up", "ready"
+    "none", "ended", "not-adopted", "resizing", "starting", "stopping", "stopped", "degraded", "not-set-up", "ready"
 ]
 
 _LAUNCH_S = 60.0
@@ -80,6 +80,7 @@ def find_allocation(
     stopping   nodes are stopping by call
     starting   nodes that ran before are pending
     resizing   other nodes are pending, nodes are ending by call, or a command is changing the cluster
+    not-adopted  no nodes, but instances with the cluster's tag run, which this machine did not launch
     ended      the lease has terminated the nodes
     none       no nodes, and none failed
     stopped    all nodes are stopped by call
@@ -93,9 +94,9 @@ def find_allocation(
         return moving
     if at_work is not None:
         return Allocation(state="resizing", why=f"a command is changing the cluster (process {at_work})")
-    if not state.nodes and (lease_end is not None or not failed):
-        why = f"{lease_end}; cluster down removes what is left, free of charge"
-        return Allocation(state="none") if lease_end is None else Allocation(state="ended", why=why)
+    absent = None if state.nodes else _find_absence(state, failed, lease_end)
+    if absent is not None:
+        return absent
     stopped = [node for node in state.nodes if node.state != "running"]
     if state.nodes and len(stopped) == len(state.nodes) and not failed & {node.instance_id for node in stopped}:
         ended = "" if lease_end is None else f"{lease_end}; "
@@ -129,10 +130,10 @@ def find_lease_end(state: ClusterState, *, now: float) -> str | None:
     EC2 does not report why an instance shut itself down. It was the lease if all instances did so, or if a call ended
     the ones that could not (provision/lease/node/peers.py). A user who shuts down a single node leaves the others
     running. EC2 no longer lists terminated instances after an hour. After that, the lease is on the group, unless a
-    command has ended the nodes.
+    command has ended the nodes. The nodes may also run without being known to this machine.
     """
     lease = state.lease
-    if lease is None or not lease.limits or any(node.state in {"pending", "running"} for node in state.nodes):
+    if lease is None or not lease.limits or _find_running((*state.nodes, *state.untrusted)):
         return None
     reasons = [*(node.state_reason for node in state.nodes), *state.ended.values()]
     off = [reason is not None and reason.startswith(SWITCHED_OFF) for reason in reasons]
@@ -151,11 +152,16 @@ def find_lease_end(state: ClusterState, *, now: float) -> str | None:
     return None
 
 
+def _find_running(instances: Sequence[Instance]) -> list[Instance]:
+    """Returns the instances that run, or start."""
+    return [each for each in instances if each.state in {"pending", "running"}]
+
+
 def compute_cost(node: Instance, *, prices: Prices, now: datetime) -> NodeCost:
     """Returns a node's cost so far and per hour, without its disks."""
     price = prices.get((node.market, node.instance_type, node.zone))
     ran_s = running_s(node, now=now)
-    runs = node.state in {"pending", "running"}
+    runs = bool(_find_running([node]))
     return NodeCost(
         age_s=max((now - node.launched_at).total_seconds(), 0.0),
         running_s=ran_s,
@@ -212,6 +218,16 @@ def _find_movement(state: ClusterState, failed: set[str]) -> Allocation | None:
     if ending := set(state.ending) - failed:
         return Allocation(state="resizing", why=count_ending(ending))
     return None
+
+
+def _find_absence(state: ClusterState, failed: set[str], lease_end: str | None) -> Allocation | None:
+    """Returns the state of a cluster without nodes; None if some failed. failed: see _find_movement."""
+    if _find_running(state.untrusted):
+        why = "cluster adopt makes those that you know nodes of this machine, cluster down ends all"
+        return Allocation(state="not-adopted", why=why)
+    if lease_end is not None:
+        return Allocation(state="ended", why=f"{lease_end}; cluster down removes what is left, free of charge")
+    return None if failed else Allocation(state="none")
 
 
 def _has_run_before(node: Node) -> bool:

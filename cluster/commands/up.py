@@ -309,6 +309,8 @@ def bring_up(
         end_jobs_on(
             app, clients, [node for step in plan.steps if isinstance(step, TerminateInstances) for node in step.nodes]
         )
+        if any(isinstance(step, LaunchNodes) for step in plan.steps) and app.on_head is None:
+            app.files.note_folder(app.project_dir)
         with noting_costs(app, clients):
             state = carry_out(
                 plan,

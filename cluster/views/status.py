@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from provision.describe import ClusterSummary
 from provision.lease.node.terms import Lease, find_newest, spent_at
 from provision.lease.plan import describe_lease, render_left
 from provision.membership import describe_untrusted
-from provision.model import ClusterState, Instance, Node, UntrustedInstance
+from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
 from provision.status import (
@@ -32,6 +32,7 @@ from train.follow.records import JobRecord
 from train.job.protocol import Unhealthy, shorten
 
 MOMENTS = frozenset({"submitted_at", "started_at", "held_at", "ended_at", "since"})  # the times in a job's record
+STATE_WORDS = {"not-adopted": "running, but not set up from this machine"}  # other states are shown as they are
 INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public_ip launched_at"
 
 
@@ -83,10 +84,16 @@ class Status:
 
     @property
     def allocation(self) -> Allocation:
-        """The state of the whole cluster."""
-        return find_allocation(
+        """The state of the whole cluster, with the cost of instances that this machine does not know as nodes."""
+        found = find_allocation(
             self.state, asked=self.asked, at_work=self.at_work, set_up=self.set_up, lease_end=self.lease_end
         )
+        if found.state != "not-adopted":
+            return found
+        others = self.state.untrusted
+        usd = add_up([compute_cost(each, prices=self.prices, now=self.now).usd_per_hour for each in others])
+        what = count(len(others), "instance costs", "instances cost")
+        return replace(found, why=f"{what} {render_usd(usd)} per hour; {found.why}")
 
     @property
     def lease_end(self) -> str | None:
@@ -119,7 +126,8 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
     if status.lost_head is not None:
         lines.append(f"error  {status.lost_head}")
     allocation = status.allocation
-    lines.append(f"state  {allocation.state.replace('-', ' ')}" + (f": {allocation.why}" if allocation.why else ""))
+    word = STATE_WORDS.get(allocation.state, allocation.state.replace("-", " "))
+    lines.append(f"state  {word}" + (f": {allocation.why}" if allocation.why else ""))
     if status.state.nodes:
         lines.append(f"lease  {render_lease(status.state, status.state.lease, now=status.now.timestamp())}")
     lines += render_job_lines(status.job, now=status.now)

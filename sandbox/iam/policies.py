@@ -24,7 +24,8 @@ IF_EXISTS = "IfExists"
 MANY_VALUED = "aws:tagkeys"
 KEYS = {
     MANY_VALUED, "aws:requestedregion", "aws:securetransport", "ec2:createaction", "ec2:instancemarkettype",
-    "ec2:instancetype", "ec2:owner", "ec2:region", "iam:awsservicename", "iam:passedtoservice", "kms:viaservice", "s3:prefix",
+    "ec2:instancetype", "ec2:owner", "ec2:region", "iam:awsservicename", "iam:passedtoservice", "kms:viaservice",
+    "s3:prefix",
 }  # fmt: skip
 TAG_KEYS = ("aws:resourcetag/", "ec2:resourcetag/", "aws:requesttag/")
 

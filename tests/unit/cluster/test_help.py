@@ -31,5 +31,5 @@ def test_the_sandbox_commands_are_listed_in_the_order_of_use() -> None:
     sandbox = cli.resolve_command(click.Context(cli), ["sandbox"])[1]
     assert isinstance(sandbox, click.Group)
     assert " ".join(sandbox.list_commands(click.Context(sandbox))) == (
-        "start stop reset status shell env install fault faults disarm log"
+        "start stop reset list prune status shell env install fault faults disarm log"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from foundation.errors import ClusterError
-from foundation.user_folders import cache_folder, correct_home, home_folder, state_folder
+from foundation.user_folders import cache_folder, correct_home, home_folder, make_home, state_folder
 from project import Project
 from s3_server import S3Server, shared_server
 
@@ -94,3 +94,10 @@ def test_a_command_does_not_write_into_the_current_folder(shared_server: S3Serve
     assert {path.name for path in tmp_path.iterdir()} == {"home", "large", "cluster.toml"}
     assert (home / ".local" / "state" / "cluster").is_dir()
     shared_server.reset()
+
+
+def test_a_home_folder_that_does_not_exist_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "a" / "home"))
+    assert make_home() == tmp_path / "a" / "home"
+    assert (tmp_path / "a" / "home").stat().st_mode & 0o777 == 0o700
+    assert make_home() is None

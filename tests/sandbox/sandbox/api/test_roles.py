@@ -274,7 +274,7 @@ def test_an_unsupported_trust_policy_trusts_nobody(phantom: RunningSandbox) -> N
 
 
 def tagged(name: str) -> list[Any]:
-    kinds = ("instance", "volume", "network-interface")
+    kinds: tuple[Any, ...] = ("instance", "volume", "network-interface")
     return [tag_specification(kind, name=name, owner="me", role="node") for kind in kinds]
 
 

@@ -25,7 +25,8 @@ from cluster.views.status import (
 from foundation.durations import render_age
 from provision.describe import ClusterSummary, describe_clusters
 from provision.files import ClusterFiles
-from provision.model import ClusterState, Node, SecurityGroup
+from provision.lease.node.terms import Lease, render_lease
+from provision.model import ClusterState, Instance, Node, SecurityGroup, UntrustedInstance
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
 from provision.status import add_up, compute_cost, find_allocation, find_errors
@@ -49,6 +50,14 @@ def stopped(index: int, reason: str | None = BY_CALL, **values: Any) -> Node:
     return make_node(index, **{"state": "stopped", "state_reason": reason, "public_ip": None, **values})
 
 
+def untrusted(index: int, state: str = "running") -> UntrustedInstance:
+    """A node that another machine, or this one with another HOME, has launched."""
+    node = make_node(index, state=state)
+    given = {name: getattr(node, name) for name in Instance.__dataclass_fields__}
+    return UntrustedInstance(**given, owner=None, image_id="ami-1", key_name=None, group_ids=(), is_known=False)
+
+
+ELSEWHERE = "cluster adopt makes those that you know nodes of this machine, cluster down ends all"
 STARTED_AGAIN = {"started_at": LAUNCHED_AT + timedelta(hours=9), "ran": "0,1893456000,1893459600"}
 
 
@@ -60,6 +69,10 @@ STARTED_AGAIN = {"started_at": LAUNCHED_AT + timedelta(hours=9), "ran": "0,18934
         (make_state(ended={"i-9": BY_CALL}), None, "none", None),
         (make_state(security_groups=(), ended={"i-9": SPOT}), None, "none", None),  # after `down`
         (make_state(ended={"i-9": SPOT}), None, "degraded", "0 of the 2 nodes that cluster.toml asks for"),
+        (make_state(untrusted=(untrusted(0), untrusted(1))), None, "not-adopted", ELSEWHERE),
+        (make_state(untrusted=(untrusted(0), untrusted(1)), ended={"i-9": SPOT}), None, "not-adopted", ELSEWHERE),
+        (make_state(untrusted=(untrusted(0, "stopped"),)), None, "none", None),
+        (make_state(make_node(0), make_node(1), untrusted=(untrusted(2),)), None, "ready", None),
         (make_state(make_node(0), make_node(1)), None, "ready", None),
         (make_state(make_node(0), make_node(1), make_node(2)), None, "ready", None),
         (make_state(make_node(0), make_node(1), ended={"i-9": SPOT}), None, "ready", None),  # replaced since
@@ -367,6 +380,19 @@ def test_status_shows_the_heads_volume_and_its_cost() -> None:
 def test_a_stopped_cluster_has_no_lease_that_counts() -> None:
     lines = render_status(make_status(make_state(stopped(0), stopped(1)))).splitlines()
     assert "lease  none while the nodes are stopped: cluster start begins that of cluster.toml" in lines
+
+
+def test_running_nodes_of_another_machine_are_not_an_ended_cluster() -> None:
+    """The lease of the group alone does not tell: the nodes may still run."""
+    group = replace(OURS, lease=render_lease(Lease(set_at=1.8e9, idle_s=3600.0)))
+    status = make_status(make_state(untrusted=(untrusted(0), untrusted(1)), security_groups=(group,)))
+    shown = render_status(status)
+    assert (
+        "state  running, but not set up from this machine: 2 instances cost $0.34 per hour; cluster adopt makes those "
+        "that you know nodes of this machine, cluster down ends all" in shown
+    )
+    document = status_document(status)
+    assert (document["state"], document["lease_ended"]) == ("not-adopted", None)
 
 
 def test_the_head_that_has_ended_is_in_the_json() -> None:

@@ -1,0 +1,71 @@
+"""Clusters that were launched from a folder, whose cluster.toml names another one now, or is gone."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cluster.config import parse_config
+from cluster.last_known import find_left
+from project import Project
+from provision.cost import storage
+from provision.cost.ledger import Ledger, LedgerNode, Period
+from provision.files import ClusterFiles
+
+RUNNING = (Period(start=1.8e9, end=None),)
+ENDED = (Period(start=1.8e9, end=1.8e9 + 60),)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A folder from which cluster `old` was launched in AWS."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    make_cluster(tmp_path, "old", tmp_path)
+    return Project(tmp_path)
+
+
+def make_cluster(tmp_path: Path, name: str, folder: Path, periods: tuple[Period, ...] = RUNNING) -> ClusterFiles:
+    files = ClusterFiles(tmp_path / "state" / "cluster" / "aws" / "us-east-1" / name)
+    files.note_folder(folder)
+    nodes = tuple(
+        LedgerNode(
+            instance_id=f"i-{at}", name=f"node-{at}", region="us-east-1", instance_type="c5.xlarge", market="on-demand",
+            zone="us-east-1a", launched_at=1.8e9, periods=periods, usd_per_hour=0.17,
+        )
+        for at in range(2)
+    )  # fmt: skip
+    storage.add(files.root, Ledger(nodes=nodes, seen={"us-east-1": 1.8e9}))
+    return files
+
+
+@pytest.mark.parametrize(
+    ("now", "is_named"),
+    [
+        ('name = "old"\ncloud = "aws"\n', False),
+        ('name = "new"\ncloud = "aws"\n', True),
+        ('name = "old"\ncloud = "aws"\nprovision = {region = "us-west-2"}\n', True),
+        ('name = "old"\ncloud = "sandbox"\n', True),
+        ("", True),  # cluster.toml was deleted
+    ],
+)
+def test_a_cluster_that_cluster_toml_does_not_name(project: Project, now: str, *, is_named: bool) -> None:
+    config = parse_config(tomllib.loads(now), source="cluster.toml") if now else None
+    said = (
+        "cluster old in us-east-1, launched from this folder, is not deleted: 2 nodes cost $0.34 per hour, as of "
+        '2027-01-15 08:00 UTC (to delete it: set name = "old" in cluster.toml, then cluster down)'
+    )
+    assert list(find_left(project.directory, config)) == ([said] if is_named else [])
+
+
+def test_other_folders_clusters_and_ended_ones_are_not_named(project: Project, tmp_path: Path) -> None:
+    make_cluster(tmp_path, "elsewhere", tmp_path / "other")
+    make_cluster(tmp_path, "stopped", project.directory, ENDED)
+    make_cluster(tmp_path, "deleted", project.directory).forget()
+    assert [text.split()[1] for text in find_left(project.directory, None)] == ["old"]
+
+
+@pytest.mark.parametrize("command", ["status", "list", "up", "down", "train"])
+def test_commands_name_it_without_cluster_toml(project: Project, command: str) -> None:
+    said = project.run(command, code=2).stderr
+    assert "cluster old in us-east-1, launched from this folder, is not deleted" in said
+    assert "there is no such file" in said
