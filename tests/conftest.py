@@ -1,6 +1,7 @@
 import functools
 import os
 import platform
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,12 @@ botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
 
 # A sandbox's daemon is forked from a process that has imported moto, which takes a second.
 start.start_daemon = start_daemon
+
+# In the background and under nohup these are ignored, and would be by every command that a test starts.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    signal.signal(number, handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)  # as nohup wants it, but commands do not inherit this
 
 # No deadlines: on a busy machine, any process can be without a processor for a second.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

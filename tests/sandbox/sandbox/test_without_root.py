@@ -68,7 +68,7 @@ def test_the_users_own_tools(user: User) -> None:
     ("extra", "hint"),
     [
         ("umount /dev/net/tun; chmod 600 /mnt/tun; mount --bind /mnt/tun /dev/net/tun", "sudo chmod 666 /dev/net/tun"),
-        ("echo >/mnt/subids", f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {NAME}"),
+        ("echo >/etc/subuid", f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {NAME}"),
         ("for i in newuidmap; do mount --bind /dev/null /usr/bin/$i; done", "sudo apt-get install uidmap slirp4netns"),
     ],
 )

@@ -34,13 +34,14 @@ for device in tun:200 fuse:229; do
 done
 mount --bind /mnt/tun /dev/net/tun
 [ ! -e /dev/fuse ] || mount --bind /mnt/fuse /dev/fuse
+# Not the files alone: a useradd elsewhere replaces them, which would unmount them here.
+mkdir /mnt/etc /mnt/work
+mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/etc,workdir=/mnt/work /etc
 grep -v ':{UID}:' /etc/passwd >/mnt/passwd
 echo "{NAME}:x:{UID}:{UID}::$HOME:/bin/bash" >>/mnt/passwd
-echo "{NAME}:{SUBORDINATE_IDS.start}:65536" >/mnt/subids
-mount --bind /mnt/passwd /etc/passwd
+cat /mnt/passwd >/etc/passwd
 for file in subuid subgid; do
-    touch /etc/$file
-    mount --bind /mnt/subids /etc/$file
+    echo "{NAME}:{SUBORDINATE_IDS.start}:65536" >/etc/$file
 done
 {{extra}}
 exec setpriv --reuid={UID} --regid={UID} --clear-groups -- "$@"
