@@ -20,6 +20,7 @@ from cluster.views.messages import StepDisplay, make_console, say
 from cluster.views.terminal import escape, find_columns, write
 from foundation.errors import ClusterError, ConfigError, Interrupted, NotFoundError, SandboxError, UsageError
 from foundation.progress import Event
+from foundation.sudo import AGAIN
 from foundation.user_folders import make_home, state_folder
 from provision.config import all_regions
 
@@ -315,10 +316,11 @@ def pass_app(command: Callable[Concatenate[App, P], T]) -> Callable[P, T]:
             root.call_on_close(root.obj.close)
             if home is not None:
                 root.obj.say(f"HOME={home} did not exist: it is created, without the files of your clusters")
-            if found is not None:
-                root.obj.say(f"using {found}")
-            if root.invoked_subcommand in NAME_LEFT:
-                root.obj.warn_of_left_clusters()
+            if os.environ.pop(AGAIN, None) is None:
+                if found is not None:
+                    root.obj.say(f"using {found}")
+                if root.invoked_subcommand in NAME_LEFT:
+                    root.obj.warn_of_left_clusters()
         return command(root.obj, *args, **kwargs)
 
     return update_wrapper(call, command)

@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+AGAIN = "CLUSTER_RUNS_AGAIN"
+"""The variable of a command that runs itself again in other namespaces: it does not repeat its first messages."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from foundation.errors import SandboxError
 from foundation.progress import Event, Report
+from foundation.sudo import AGAIN
 from foundation.user_folders import state_folder
 from sandbox.enter import SIGNALS
 from sandbox.hosts.hosts import PYTHON, add_sbin
@@ -60,6 +61,7 @@ def enter(project_dir: Path, *, start: bool, report: Report, for_all: bool = Fal
         holder = _start_holder(state_root)
     # In a shell that sudo opened, the SUDO_ variables would name another user.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")}
+    environment[AGAIN] = "1"
     words = (PYTHON, "-I", "-S", "-B", str(ENTER), str(holder), str(Path.cwd()), *sys.orig_argv)
     sys.stdout.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

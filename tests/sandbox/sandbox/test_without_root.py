@@ -58,6 +58,8 @@ def test_nothing_is_left_after_everything_was_killed(user: User) -> None:
 def test_the_users_own_tools(user: User) -> None:
     assert "is not running" in user.cluster("sandbox", "shell", "--", "true", check=False).stderr
     user.cluster("sandbox", "start")
+    below = user.run("sh", "-c", "cd docs && ../.venv/bin/cluster status")
+    assert below.stderr.count("using ") == 1  # the command runs itself again in the namespaces
     program = "import boto3; print(boto3.client('ec2').describe_vpcs()['Vpcs'][0]['IsDefault'])"
     assert user.cluster("sandbox", "shell", "--", ".venv/bin/python", "-c", program).stdout == "True\n"
     assert user.cluster("sandbox", "shell", "--", "false", check=False).returncode == 1
