@@ -184,7 +184,7 @@ class _Attendance:
         self._interrupts = interrupts
         self._heads = ExitStack()  # those that this command has launched in place of lost ones
         self._replace_at: float | None = None  # by time.monotonic()
-        self._told = ""
+        self._warned_of = ""
         self._shown_until = self._now = 0.0  # times of events
         self._use(head)
 
@@ -250,8 +250,8 @@ class _Attendance:
             except HeadReplacesError:
                 self._replace_at = None  # the job's log says when the head cannot
             except ClusterError as error:
-                if self._told != error.message:
-                    self._told = error.message
+                if self._warned_of != error.message:
+                    self._warned_of = error.message
                     self._app.warn_of(error)
         self._head.drop()  # the set-up of the nodes used connections of its own
 
