@@ -179,6 +179,9 @@ def test_kills(
     for job in json.loads(cluster.run("jobs", "--json").stdout):
         if job["state"] not in ENDED:  # an earlier row has failed
             cluster.run("stop", job["id"], code=None)
+    shown = json.loads(cluster.run("status", "--json").stdout)
+    if left := [instance["instance_id"] for instance in shown["untrusted"]]:  # see below
+        ec2.terminate_instances(InstanceIds=left)
     row = Row(cluster, ec2, f"{moment}-{which}-{how}", which, how)
 
     getattr(row, f"kill_in_{moment}" if moment != "twice" else "kill_twice")()
