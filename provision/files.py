@@ -322,20 +322,15 @@ class ClusterFiles:
 
         A damaged line counts as missing: the user is asked before its job is continued.
         """
-        try:
-            lines = self.orders.read_text(errors="replace").splitlines()
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            _cannot(error, "read", self.orders)
-        return {words[0]: words[1] for line in lines if len(words := line.split()) == 2}
+        lines = [line.split("=") for line in self._read_words(self.orders)]
+        return {words[0]: words[1] for words in lines if len(words) == 2}
 
     def note_order(self, job: str, digest: str) -> None:
         """Adds the digest of a job's order. Commands may do so at the same time. Raises ClusterError."""
         self._make_root()
         try:
             with self.orders.open("a") as stream:
-                stream.write(f"\n{job} {digest}\n")  # the line before may be incomplete
+                stream.write(f"\n{job}={digest}\n")  # the line before may be incomplete
         except OSError as error:
             _cannot(error, "write", self.orders)
 

@@ -210,8 +210,8 @@ OWNERS = {
     "aws-cn": ("amazon", "837727238323"),
     "aws-us-gov": ("amazon", "513442679011"),
 }
-"""The owners of the images of `ami = "auto"`, by partition: Amazon, and Canonical's account there
-(https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/)."""
+"""The owners of the images of `ami = "auto"`, by partition: Amazon, and Canonical's account there. Not confirmed: the
+accounts in China and GovCloud; with a wrong one, the head cannot replace nodes that run Ubuntu's images there."""
 _CANONICAL_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
 
 
