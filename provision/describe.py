@@ -183,6 +183,7 @@ def _claimed(reservation_id: str, instance: InstanceTypeDef) -> _Found:
         key_name=instance.get("KeyName"),
         group_ids=frozenset(group["GroupId"] for group in instance.get("SecurityGroups", [])),
         client_token=instance.get("ClientToken") or None,
+        launched_at=first_launched(instance).timestamp(),
     )
     return _Found(instance=instance, claim=claim)
 

@@ -29,7 +29,7 @@ from foundation.errors import ClusterError
 from foundation.file_lock import locked
 from foundation.files import UNFINISHED, write_whole
 from provision import folders
-from provision.membership import KnownInstances
+from provision.membership import KnownInstances, derive_launch_key
 
 T = TypeVar("T")
 JOURNAL = "journal.json"
@@ -134,14 +134,27 @@ class ClusterFiles:
         """
         journal = self._read_journal()
         launched = {instance_id for launch in journal.launches for instance_id in launch.instance_ids}
-        public_key = None
+        public_key = launch_key = None
         with suppress(ClusterError):
             public_key = self.find_public_key()
+            launch_key = self.find_launch_key()
         return KnownInstances(
             instance_ids=journal.instance_ids | launched | self._pinned(),
             tokens=frozenset(launch.token for launch in journal.launches),
             public_key=public_key,
+            launch_key=launch_key,
         )
+
+    def find_launch_key(self) -> bytes | None:
+        """Returns the key that signs the head's launches; None without a private key."""
+        try:
+            return derive_launch_key(self.private_key.read_bytes())
+        except OSError:
+            return None
+
+    def new_token(self, *, now: float) -> str:  # noqa: ARG002 -- the head's tokens contain the time
+        """Returns the ClientToken for a new launch. now: as Unix time."""
+        return str(uuid.uuid4())
 
     def note_instances(self, instance_ids: Iterable[str]) -> None:
         """Records instances as this cluster's nodes, on disk before it returns. Raises ClusterError."""
@@ -176,7 +189,7 @@ class ClusterFiles:
         for launch in journal.launches:
             if launch.digest == digest and now - launch.started_at < TOKEN_LIFETIME_S:
                 return launch
-        new = Launch(digest=digest, token=str(uuid.uuid4()), indices=indices, started_at=now, lease=lease)
+        new = Launch(digest=digest, token=self.new_token(now=now), indices=indices, started_at=now, lease=lease)
         stale = [launch for launch in journal.launches if launch.digest == digest]
         left = _drop(journal, stale)
         self._write_journal(replace(left, launches=(*left.launches, new)))
@@ -427,14 +440,6 @@ class ClusterFiles:
             write_whole(path, content, to_disk=True)
         except OSError as error:
             _cannot(error, "write", path)
-
-
-def parse_journal(text: str) -> Journal:
-    """Parses the journal of another machine. Pure. Raises ClusterError for a damaged one."""
-    try:
-        return decode(text.encode(), Journal)
-    except ValueError as error:
-        raise ClusterError(f"the journal is damaged: {error}") from error
 
 
 def _drop(journal: Journal, dropped: Collection[Launch]) -> Journal:

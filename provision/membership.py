@@ -9,14 +9,23 @@ the code, the job's credentials and the `--env` values, so an instance must meet
     any           no                        any                   untrusted; `cluster adopt` refuses it
     any           any                       no                    untrusted; `cluster adopt` refuses it
 
-Known here: this machine launched it, adopted it, or has pinned its host key.
+Known here: this machine launched it, adopted it, or has pinned its host key; or the head launched it, which the
+signature in its ClientToken proves. The key of these signatures is derived from the cluster's private key. The head
+gets it, so a launch is proven even if the head ends before it can report it.
 """
 
+import hashlib
+import hmac
+import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from foundation.errors import NotFoundError
 from provision.model import ClusterState, KeyPair, SecurityGroup, UntrustedInstance, resource_name
+
+SIGNED_FOR_S = 900.0
+"""A signed token proves an instance that was launched at most so long after its signature. EC2 lists an ended instance
+for about an hour, so it still lists the head's own launch when somebody else uses the same token again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,23 +33,26 @@ class KnownInstances:
     """The instances of a cluster that this machine knows.
 
     instance_ids: it launched or adopted them, or pinned their host keys. tokens: ClientTokens of launches that the
-    journal has not confirmed. public_key: the public half of its private key; None without a readable key.
+    journal has not confirmed. public_key: the public half of its private key; None without a readable key. launch_key:
+    signs the tokens of the head's launches; None without a readable key.
     """
 
     instance_ids: frozenset[str] = frozenset()
     tokens: frozenset[str] = frozenset()
     public_key: str | None = None
+    launch_key: bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """The properties that EC2 reports for an instance with the cluster's tag."""
+    """The properties that EC2 reports for an instance with the cluster's tag. launched_at: first, as Unix time."""
 
     instance_id: str
     reservation_id: str
     key_name: str | None
     group_ids: frozenset[str]
     client_token: str | None
+    launched_at: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +82,7 @@ def find_membership(
 
 
 def find_known(claims: Collection[Claim], known: KnownInstances) -> frozenset[str]:
-    """Returns the ids of the instances that this machine launched, adopted or pinned.
+    """Returns the ids of the instances that this machine launched, adopted or pinned, or that the head launched.
 
     A token counts only while one RunInstances call launched all instances that carry it. EC2 accepts the same token
     once in each zone (https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html), and anyone who may
@@ -83,8 +95,30 @@ def find_known(claims: Collection[Claim], known: KnownInstances) -> frozenset[st
         claim.instance_id
         for claim in claims
         if claim.instance_id in known.instance_ids
-        or (claim.client_token in known.tokens and len(reservations[claim.client_token]) == 1)
+        or (
+            (claim.client_token in known.tokens or is_signed(claim, known.launch_key))
+            and len(reservations[claim.client_token]) == 1
+        )
     )
+
+
+def derive_launch_key(private_key: bytes) -> bytes:
+    """Returns the key that signs the head's ClientTokens, from the cluster's private key. Pure."""
+    return hmac.digest(private_key, b"cluster: launches of the head", hashlib.sha256)
+
+
+def sign_token(launch_key: bytes, *, now: float) -> str:
+    """Returns a new ClientToken with the time and a signature, 58 characters; EC2 takes 64. now: as Unix time."""
+    signed = f"{int(now):x}.{secrets.token_hex(8)}"
+    return f"{signed}.{_sign(signed, launch_key)}"
+
+
+def is_signed(claim: Claim, launch_key: bytes | None) -> bool:
+    """Returns whether an instance was launched with a token of sign_token, at the time in the token. Pure."""
+    signed, _, signature = (claim.client_token or "").rpartition(".")
+    if not launch_key or not hmac.compare_digest(signature.encode(), _sign(signed, launch_key).encode()):
+        return False
+    return abs(claim.launched_at - int(signed.partition(".")[0], 16)) <= SIGNED_FOR_S
 
 
 def find_problems(claim: Claim, membership: Membership) -> tuple[str, ...]:
@@ -138,3 +172,7 @@ def _find_key_problem(key_pair: KeyPair | None, public_key: str | None) -> str |
     if public_key is not None and key_pair.public_key not in {None, public_key}:
         return f"the key pair {key_pair.key_name!r} in EC2 is not the one on this machine"
     return None
+
+
+def _sign(signed: str, launch_key: bytes) -> str:
+    return hmac.digest(launch_key, signed.encode(), hashlib.sha256)[:16].hex()

@@ -11,7 +11,7 @@ from cluster import existing_hosts
 from cluster.app import App, pass_app, wide_option
 from cluster.costs import note_costs
 from cluster.jobs import ask_for_job
-from cluster.nodes.ec2 import Ec2Nodes, learn_of_launches
+from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.lost_head import LostHead, look_for_lost_head
 from cluster.views.cost import cost_document, render_costs
 from cluster.views.status import HeadJob, Status, list_document, render_clusters, render_status, status_document
@@ -55,8 +55,7 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
     lost: LostHead | None = None
     if is_there:
         clients = make_clients(config.provision.region)
-        found = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
-        state = learn_of_launches(app, clients, found)
+        state = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
         find_job = ask_for_job(app, Ec2Nodes(state, config.provision))
         noted = run_in_thread(lambda: note_costs(app, clients, exists=state.exists))
         prices = dict(describe_node_prices(clients, (*state.nodes, *state.untrusted)))

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import click
@@ -33,7 +32,7 @@ from provision.model import MAX_NODES, Node
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
 from provision.pause import StartInstances, prepare_start
-from provision.plan import Plan, Wishes
+from provision.plan import Plan
 from provision.preflight.prices import find_volume_price
 from provision.regions import leave_region, try_regions
 from provision.render import render_plan
@@ -113,7 +112,11 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
             job = None if continues else ask_for_job(app, described)()
             if not continue_waiting(app, job.record if job is not None else None, waits=True):
                 replace_unhealthy(app, described, job, yes=yes)
-        prepare = partial(plan_nodes, app, clients, find_wishes(app))
+        wishes = find_wishes(app)
+
+        def prepare(avoid: frozenset[str]) -> Plan:
+            return prepare_up(clients, wishes=wishes, files=app.files, avoid=avoid)
+
         plan = prepare(frozenset())
         elsewhere = regions[regions.index(region) + 1 :]
         if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
@@ -125,13 +128,6 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
         return leave_region(make_clients(region), name=app.config.name, files=app.files_in(region), report=app.report)
 
     try_regions(regions, attempt=attempt, leave=leave, report=app.report)
-
-
-def plan_nodes(app: App, clients: Clients, wishes: Wishes, avoid: frozenset[str]) -> Plan:
-    """Plans what `up` will do, with the nodes that the head launches meanwhile. Raises the errors of prepare_up."""
-    if app.files.exist:
-        describe_state(app, clients)  # adds them to this machine's files
-    return prepare_up(clients, wishes=wishes, files=app.files, avoid=avoid)
 
 
 def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool) -> None:
@@ -200,8 +196,6 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
     asked = override_nodes(app, nodes)
     app.enter_cloud()
     clients = make_clients(app.config.provision.region)
-    if app.files.exist:
-        describe_state(app, clients)  # adds nodes that the head has launched to this machine's files
     wishes = find_wishes(app)
     done = bring_up(
         app,

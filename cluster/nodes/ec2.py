@@ -2,8 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,10 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from cluster.app import App
 from cluster.nodes.source import ConnectToOther, Nodes, NodeSource
-from cluster.recovery.head_client import FOLDER, STATE
 from foundation.errors import ClusterError
 from provision.aws.clients import Clients, make_clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_nodes, find_end
-from provision.files import JOURNAL, Journal, parse_journal
 from provision.membership import describe_untrusted, no_nodes
 from provision.model import ClusterState, Node
 from provision.resources.console import find_host_fingerprints, find_last_console_lines
@@ -199,57 +196,9 @@ class Ec2Source(NodeSource):
 
 
 def describe_state(app: App, clients: Clients | None = None) -> ClusterState:
-    """Returns the cluster's instances, key pair and security groups as EC2 shows them. Raises AwsError.
-
-    An instance that the head launched in place of a lost node counts as a node.
-    """
+    """Returns the cluster's instances, key pair and security groups as EC2 shows them. Raises AwsError."""
     clients = clients or make_clients(app.config.provision.region)
-    known = app.files.known_instances()
-    return learn_of_launches(app, clients, describe_nodes(clients.ec2, name=app.config.name, known=known))
-
-
-def learn_of_launches(app: App, clients: Clients, state: ClusterState) -> ClusterState:
-    """Returns the cluster, including as nodes the instances that its head launched. Raises AwsError.
-
-    Makes no call when no instance can be one of these.
-    """
-    if app.on_head is not None or not any(not each.is_known and not each.problems for each in state.untrusted):
-        return state
-    journal = ask_for_launches(app, state)
-    if journal is None:
-        return state
-    known = app.files.known_instances()
-    tokens = known.tokens | {launch.token for launch in journal.launches}
-    launched = {instance_id for launch in journal.launches for instance_id in launch.instance_ids}
-    told = replace(known, instance_ids=known.instance_ids | journal.instance_ids | launched, tokens=tokens)
-    found = describe_nodes(clients.ec2, name=app.config.name, known=told)
-    with suppress(ClusterError), app.files.locked():  # if another command holds the lock, a later one notes them
-        app.files.note_instances(node.instance_id for node in found.nodes)
-    return found
-
-
-def ask_for_launches(app: App, state: ClusterState) -> Journal | None:
-    """Returns the journal of the head's own command; None if it has none, or if the head cannot be asked.
-
-    Asks only a head that is a node of this cluster, with a pinned host key.
-    """
-    head = state.head
-    pins = HostKeyPins(app.files.known_hosts)
-    if head is None or head.state != "running" or pins.find(head.instance_id) is None:
-        return None
-    try:
-        connection = wait_for_connection(
-            find_host(head, app.config.provision),
-            private_key=app.files.private_key,
-            pins=pins,
-            console=open_console(app.config.provision.region),
-            timeout_s=ANSWER_TIMEOUT_S,
-        )
-        with closing(connection):
-            said = connection.run(f"cat {FOLDER}/{STATE}/{JOURNAL}", check=False, timeout_s=ANSWER_TIMEOUT_S)
-            return parse_journal(said.stdout) if said.exit_code == 0 else None
-    except ClusterError:  # then `cluster status` shows the instance as untrusted
-        return None
+    return describe_nodes(clients.ec2, name=app.config.name, known=app.files.known_instances())
 
 
 def find_host(node: Node, config: ProvisionConfig) -> Host:

@@ -54,7 +54,8 @@ class HeadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings from the user's machine for a command on the head: the file ~/.cluster/replace/settings.json.
 
     table, overrides: cluster.toml and the command line, without secrets. line, ssh_address, packages, project: see
-    OnHead. public_key: the public half of the user's key for the nodes. pins: the nodes' host keys, in the format of
+    OnHead. public_key: the public half of the user's key for the nodes. launch_key: signs the tokens of the head's
+    launches (provision/membership.py). pins: the nodes' host keys, in the format of
     known_hosts. instances: the ids of the instances that the user's machine knows. records: those of the cache of
     wheels, by key. endpoint_url: AWS_ENDPOINT_URL, or None. private_ca: whether its certificate is signed by a private
     CA.
@@ -68,6 +69,7 @@ class HeadSettings(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[Wanted, ...]
     project: LockedProject
     public_key: str
+    launch_key: bytes
     pins: str
     instances: tuple[str, ...]
     records: dict[str, str]
@@ -165,6 +167,7 @@ def make_settings(
         packages=packages,
         project=project,
         public_key=known.public_key or "",
+        launch_key=known.launch_key or b"",
         pins=pins,
         instances=tuple(sorted(known.instance_ids)),
         records=records,

@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from foundation.errors import ClusterError, NotFoundError
 from foundation.files import write_whole
 from foundation.user_folders import cache_folder, home_folder
 from provision.files import ClusterFiles
-from provision.membership import KnownInstances
+from provision.membership import KnownInstances, sign_token
 from train.job.payload import shipped_scripts
 from train.job.protocol import parse_record
 
@@ -47,13 +48,17 @@ class HeadFiles(ClusterFiles):
         return self._settings.public_key or None
 
     def known_instances(self) -> KnownInstances:
-        """Returns the instances that this command launched or the user's machine knew. Raises ClusterError."""
+        """Returns the instances that a head launched or the user's machine knew. Raises ClusterError."""
         known = super().known_instances()
-        return KnownInstances(
-            instance_ids=known.instance_ids | frozenset(self._settings.instances),
-            tokens=known.tokens,
-            public_key=known.public_key,
-        )
+        return replace(known, instance_ids=known.instance_ids | frozenset(self._settings.instances))
+
+    def find_launch_key(self) -> bytes:
+        """Returns the key that the user's machine has derived from the cluster's private key."""
+        return self._settings.launch_key
+
+    def new_token(self, *, now: float) -> str:
+        """Returns a signed token, which proves the launch to the user's machine and to the next head."""
+        return sign_token(self._settings.launch_key, now=now)
 
 
 class HeadApp(App):

@@ -15,7 +15,7 @@ import pytest
 from foundation.errors import ClusterError
 from foundation.files import UNFINISHED
 from provision.files import TOKEN_LIFETIME_S, ClusterFiles, make_private_key, public_key_of
-from provision.membership import KnownInstances
+from provision.membership import KnownInstances, derive_launch_key
 from provision.resources.key_pair import normal_public_key
 
 
@@ -117,9 +117,11 @@ def test_knows_pinned_host_keys_and_the_private_key(files: ClusterFiles) -> None
     assert files.known_instances() == KnownInstances()
     public_key = files.make_key()
     files.known_hosts.write_text("i-1 ssh-ed25519 AAAA\n\ni-2 ssh-ed25519 BBBB\n")
-    assert files.known_instances() == KnownInstances(instance_ids=frozenset({"i-1", "i-2"}), public_key=public_key)
+    known = files.known_instances()
+    assert (known.instance_ids, known.public_key) == ({"i-1", "i-2"}, public_key)
+    assert known.launch_key == derive_launch_key(files.private_key.read_bytes())
     files.private_key.write_text("damaged")
-    assert files.known_instances().public_key is None
+    assert files.known_instances() == KnownInstances(instance_ids=known.instance_ids)
 
 
 def test_does_not_reuse_an_old_token(files: ClusterFiles) -> None:

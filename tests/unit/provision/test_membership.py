@@ -10,11 +10,14 @@ from cluster.views.status import render_clusters
 from cluster.views.terminal import escape
 from foundation.errors import ClusterError, NotFoundError
 from provision.describe import ClusterSummary
-from provision.membership import Claim, KnownInstances, find_known, find_membership, find_problems, no_nodes
+from provision.membership import Claim, KnownInstances, find_known, find_membership, find_problems, no_nodes, sign_token
 from provision.model import ClusterState, KeyPair, UntrustedInstance
 from provision_world import LAUNCHED_AT, NAME, PUBLIC_KEY, World, make_config, make_group, make_key, make_node
 
 OURS = make_key()
+SIGNED_AT = 1_800_000_000.0
+LAUNCH_KEY = b"derived"
+SIGNED = sign_token(LAUNCH_KEY, now=SIGNED_AT)
 
 
 def make_claim(**values: Any) -> Claim:
@@ -24,6 +27,7 @@ def make_claim(**values: Any) -> Claim:
         "key_name": "cluster-demo",
         "group_ids": frozenset({"sg-1"}),
         "client_token": "a-token",
+        "launched_at": SIGNED_AT,
     }
     return Claim(**{**defaults, **values})
 
@@ -111,6 +115,41 @@ def test_which_instances_this_machine_knows(
     sets: dict[str, Any] = {key: frozenset(value) for key, value in known.items()}
     asked = KnownInstances(**sets)
     assert sorted(find_known([make_claim(**claim) for claim in claims], asked)) == expected
+
+
+@pytest.mark.parametrize(
+    ("claims", "key", "is_known"),
+    [
+        ([{}], LAUNCH_KEY, True),
+        ([{"launched_at": SIGNED_AT + 600}], LAUNCH_KEY, True),  # the call was repeated
+        ([{"launched_at": SIGNED_AT + 3600}], LAUNCH_KEY, False),  # somebody has used it again since the node ended
+        ([{"launched_at": SIGNED_AT - 3600}], LAUNCH_KEY, False),
+        ([{}, {"instance_id": "i-2", "reservation_id": "r-2"}], LAUNCH_KEY, False),
+        ([{}], b"another cluster's", False),
+        ([{}], None, False),
+        ([{"client_token": sign_token(b"", now=SIGNED_AT)}], b"", False),
+        *[
+            ([{"client_token": token}], LAUNCH_KEY, False)
+            for token in (
+                SIGNED[:-1],
+                SIGNED + "0",
+                "f" + SIGNED,
+                SIGNED.upper(),
+                SIGNED[-33:],
+                "",
+                "..",
+                "a-token",
+                "ä",
+            )
+        ],
+    ],
+)
+def test_a_signed_token_proves_a_launch_by_the_head(
+    claims: list[dict[str, Any]], key: bytes | None, *, is_known: bool
+) -> None:
+    made = [make_claim(**{"client_token": SIGNED, **claim}) for claim in claims]
+    assert bool(find_known(made, KnownInstances(launch_key=key))) == is_known
+    assert len(SIGNED) <= 64  # EC2 takes no longer ones
 
 
 def test_the_error_without_nodes_names_those_to_adopt() -> None:

@@ -59,6 +59,7 @@ def make_settings(**changes: Any) -> HeadSettings:
         "packages": (Wanted(requirement="six>=1", place="requirements.txt, line 1"),),
         "project": LockedProject(),
         "public_key": "ssh-ed25519 USER",
+        "launch_key": b"derived",
         "pins": "i-1 ssh-ed25519 ONE\n",
         "instances": ("i-1", "i-2"),
         "records": {"bundles/0123": "[]"},
