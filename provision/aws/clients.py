@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -206,6 +207,8 @@ def make_clients(region: str) -> Clients:
         clients = Clients(boto3.session.Session(region_name=region), region=region)
         try:
             clients.ec2  # noqa: B018 - reports errors in the environment early
+        except JSONDecodeError:  # a ValueError, too
+            raise
         except ValueError as error:  # botocore's error for an endpoint that is not a URL
             raise AwsError(str(error), hint="check AWS_ENDPOINT_URL and AWS_ENDPOINT_URL_EC2") from error
         return clients
@@ -253,7 +256,7 @@ def aws_errors(doing: str) -> Iterator[None]:
         raise translate_refusal(error, doing) from error
     except ParamValidationError:
         raise
-    except BotoCoreError as error:
+    except (BotoCoreError, EOFError, JSONDecodeError) as error:
         raise translate_failure(error, doing) from error
     except ResponseParserError as error:  # not a BotoCoreError; caused by the login page of a proxy or a hotel
         raise AwsError(f"the response is not from AWS (while {doing})", hint=NOT_AWS) from error
@@ -290,31 +293,46 @@ def suggest_region(endpoint_url: str) -> str | None:
     return f'set [provision] region = "{near[0]}": botocore knows no {region}; if that is right, {NOT_REACHED}'
 
 
-def translate_failure(error: BotoCoreError, doing: str) -> AwsError:
+_EXPORT = 'eval "$(aws configure export-credentials --format env)"'
+_NO_ANSWER = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, HTTPClientError)
+_FAILURES: tuple[tuple[tuple[type[Exception], ...], type[AwsError], str | None, str], ...] = (
+    ((NoCredentialsError,), CredentialsError, "no AWS credentials were found", NO_CREDENTIALS),
+    ((PartialCredentialsError,), CredentialsError, None, "set what is missing, or remove the rest"),
+    ((LoginError,), CredentialsError, None, "sign in again: aws login"),
+    ((SSOError, TokenRetrievalError), CredentialsError, None, "sign in again: aws sso login"),
+    ((CredentialRetrievalError, MetadataRetrievalError), CredentialsError, None, CHECK_CREDENTIALS),
+    ((RefreshWithMFAUnsupportedError,), CredentialsError, None, f"log in at a terminal: {_EXPORT}"),
+    ((ProfileNotFound,), CredentialsError, None, "set AWS_PROFILE to one of: aws configure list-profiles"),
+    # botocore passes on the errors of a credential_process, and of a prompt for an MFA code without a terminal.
+    (
+        (JSONDecodeError,),
+        CredentialsError,
+        "the profile's credential_process does not print JSON",
+        "run it yourself: the command is in ~/.aws/config",
+    ),
+    (
+        (EOFError,),
+        CredentialsError,
+        "the profile asks for an MFA code, which needs a terminal",
+        f"log in at a terminal: {_EXPORT}",
+    ),
+    (
+        (ConfigNotFound, ConfigParseError, InvalidConfigError),
+        AwsError,
+        None,
+        "correct the file, or write a new one: aws configure (AWS_CONFIG_FILE selects another file)",
+    ),
+    ((SSLError,), AwsError, None, "if a proxy or the sandbox uses its own certificate, set AWS_CA_BUNDLE to it"),
+    (_NO_ANSWER, AwsError, None, NOT_REACHED),
+)
+"""For errors without an answer of AWS: the kind of error to show, its words (None: botocore's), and the hint. The first
+row that fits is used."""
+
+
+def translate_failure(error: BotoCoreError | EOFError | JSONDecodeError, doing: str) -> AwsError:
     """Returns the error for a call that did not reach AWS, or was not sent, for example without credentials."""
-    kind = AwsError
-    hint: str | None = None
-    match error:
-        case NoCredentialsError():
-            kind, hint = CredentialsError, NO_CREDENTIALS
-        case PartialCredentialsError():
-            kind, hint = CredentialsError, "set what is missing, or remove the rest (in the environment: unset it)"
-        case LoginError():
-            kind, hint = CredentialsError, "sign in again: aws login"
-        case SSOError() | TokenRetrievalError():
-            kind, hint = CredentialsError, "sign in again: aws sso login"
-        case CredentialRetrievalError() | MetadataRetrievalError() | RefreshWithMFAUnsupportedError():
-            kind, hint = CredentialsError, CHECK_CREDENTIALS
-        case ProfileNotFound():
-            kind, hint = CredentialsError, "set AWS_PROFILE to one of: aws configure list-profiles"
-        case ConfigNotFound() | ConfigParseError() | InvalidConfigError():
-            hint = (
-                "correct the file, or write a new one: aws configure; AWS_CONFIG_FILE and AWS_SHARED_CREDENTIALS_FILE "
-                "select other files"
-            )
-        case SSLError():
-            hint = "if a proxy or the sandbox uses its own certificate, set AWS_CA_BUNDLE to it"
-        case EndpointConnectionError() | ConnectTimeoutError() | ProxyConnectionError() | HTTPClientError():
-            hint = suggest_region(str(error.kwargs.get("endpoint_url"))) or NOT_REACHED
-    words = str(error).rstrip(". ")
-    return kind(f"{words} (while {doing})", hint=hint)
+    rows = ((kind, words, hint) for types, kind, words, hint in _FAILURES if isinstance(error, types))
+    kind, words, hint = next(rows, (AwsError, None, None))
+    if isinstance(error, _NO_ANSWER) and not isinstance(error, SSLError):
+        hint = suggest_region(str(error.kwargs.get("endpoint_url"))) or hint
+    return kind(f"{words or str(error).rstrip('. ')} (while {doing})", hint=hint)

@@ -13,9 +13,9 @@ from datetime import datetime
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+from botocore.exceptions import BotoCoreError, ClientError
 
-from foundation.errors import AwsError, ClusterError, NotFoundError
+from foundation.errors import AwsError, ClusterError, CredentialsError, NotFoundError
 from provision.aws.error_hints import CREDENTIAL_CODES, find_hint
 from train.s3.url import S3Url
 
@@ -144,7 +144,10 @@ def explain(error: Exception, method: str, *, bucket: str | None, key: str | Non
 
         return translate_refusal(cause, "getting credentials")
     refusal = cause.response["Error"]
-    return _explain_refusal(refusal.get("Code", "?"), refusal.get("Message", ""), method, bucket, key)
+    code, words = refusal.get("Code", "?"), refusal.get("Message", "")
+    if code in CREDENTIAL_CODES:
+        return CredentialsError(f"{words or code} ({code}, {method})", hint=find_hint(code, words, operation=method))
+    return _explain_refusal(code, words, method, bucket, key)
 
 
 def _explain_failure(error: Exception) -> AwsError:
@@ -152,20 +155,9 @@ def _explain_failure(error: Exception) -> AwsError:
     from provision.aws.clients import translate_failure  # noqa: PLC0415 - boto3: as above
 
     match error:
-        case NoCredentialsError():
-            return AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
-        case BotoCoreError():
+        case BotoCoreError() | JSONDecodeError() | EOFError():
             known = translate_failure(error, "asking S3")
-            words = str(error).rstrip(". ")
-            return type(known)(f"S3 cannot be used: {words}", hint=known.hint or _WHO_AM_I)
-        case JSONDecodeError():
-            words = "the profile's credential_process does not print JSON"
-            return AwsError(f"S3 cannot be used: {words}", hint="run it yourself: the command is in ~/.aws/config")
-        case EOFError():
-            return AwsError(
-                "the profile asks for an MFA code, which needs a terminal",
-                hint='log in at a terminal: eval "$(aws configure export-credentials --format env)"',
-            )
+            return type(known)(known.message, hint=known.hint or _WHO_AM_I)
     return AwsError(f"S3 cannot be used: {type(error).__name__}: {error}", hint=_WHO_AM_I)
 
 
@@ -190,8 +182,6 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
         "BucketNotEmpty": "it still has old versions, or objects were added meanwhile",
         "PreconditionFailed": "it was changed while it was read: run the command again",
     }.get(code)
-    if code in CREDENTIAL_CODES:
-        advice = find_hint(code, words, operation=method)
     kind = {"BadDigest": DamagedBodyError, "BucketAlreadyOwnedByYou": OwnBucketError}.get(code, AwsError)
     return kind(f"{where}: {words or code} ({code}, {method})", hint=advice or _WHO_AM_I)
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import obstore
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from obstore.exceptions import BaseError
 
-from foundation.errors import AwsError, ConfigError, NotFoundError
+from foundation.errors import ConfigError, NotFoundError
 from train.node.s3_store import keep_keys, open_store
 from train.s3.client import S3Object, explain
 from train.s3.url import S3Url
@@ -101,7 +101,7 @@ def _ask_botocore(region: str) -> S3Endpoint:
         credentials: Any = session.get_credentials()
         bundle = session.get_config_variable("ca_bundle")
         if credentials is None:
-            raise AwsError("no AWS credentials were found", hint="aws configure, or set AWS_PROFILE")
+            raise NoCredentialsError
         credentials.get_frozen_credentials()  # here, once: this may ask for an MFA code, or fail
 
     def fresh() -> "S3Credential":

@@ -17,7 +17,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError
 
-from foundation.errors import AwsError, ClusterError, NotFoundError, list_lines
+from foundation.errors import AwsError, ClusterError, CredentialsError, NotFoundError, list_lines
 from foundation.thread_pool import Check, map_in_threads
 from train.s3.client import DamagedBodyError, explain
 from train.s3.connection import Connection, UnsureError
@@ -91,7 +91,7 @@ def apply(
     files: PartialFiles | None = None,
     refused: Sequence[str] = (),
 ) -> Sequence[Download]:
-    """Carries out all transfers, even after one has failed.
+    """Carries out all transfers, even after one has failed; CredentialsError, which others would also get, ends all.
 
     files: creates the temporary files of downloads. Returns the downloads for which S3 keeps no checksum to compare
     with: only their lengths were verified. When all are done, raises ClusterError that names each file that failed, and
@@ -128,6 +128,8 @@ class _Job:
                 self._put(transfer, tier, check)
             else:
                 self._get(transfer, tier, check)
+        except CredentialsError:
+            raise
         except (ClusterError, OSError) as error:
             shown = error
             if isinstance(error, NotFoundError) and isinstance(transfer, Download):

@@ -121,7 +121,7 @@ def test_omits_the_encoded_message() -> None:
         (PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"), "set what is missing"),
         (UnauthorizedSSOTokenError(), "aws sso login"),
         (LoginRefreshRequired(), "aws login"),
-        (RefreshWithMFAUnsupportedError(), "check your credentials"),
+        (RefreshWithMFAUnsupportedError(), "at a terminal"),
         (ConfigParseError(path="/x/config", error=OSError("x")), "AWS_CONFIG_FILE"),
         (ProxyConnectionError(proxy_url="http://proxy"), "network"),
         (EndpointConnectionError(endpoint_url="https://ec2"), "network"),
@@ -185,7 +185,7 @@ def test_without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     error = failing_read(make_clients("us-east-1").ec2)
-    assert "Unable to locate credentials" in error.message
+    assert "no AWS credentials were found" in error.message
     assert "sandbox" in str(error.hint)
 
 

@@ -22,6 +22,9 @@ from foundation.errors import AwsError
 from foundation.progress import silent
 from http_server import Asked, Refusal, judging_proxy, serve_http
 from project import Project
+from provision.aws.clients import make_clients
+from provision.describe import describe_nodes
+from provision.membership import KnownInstances
 from s3_server import REGION, S3Server, serve_s3_alone
 from train.s3 import operations as s3
 from train.s3 import transfer
@@ -48,6 +51,8 @@ source_profile = base
 role_arn = {ROLE_ARN}
 source_profile = base
 mfa_serial = arn:aws:iam::123456789012:mfa/me
+[profile login]
+login_session = arn:aws:iam::123456789012:user/me
 [profile sso]
 sso_session = company
 sso_account_id = 123456789012
@@ -119,6 +124,11 @@ def server(shared_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for session in ("company", START_URL):
         name = hashlib.sha1(session.encode(), usedforsecurity=False).hexdigest()
         (cache / f"{name}.json").write_text(json.dumps(ended))
+    login = {"accessKeyId": "ASIALOGIN", "secretAccessKey": "s", "sessionToken": "t", "accountId": "123456789012"}
+    token = {"accessToken": {**login, "expiresAt": at(3600)}, "refreshToken": "r", "dpopKey": "k", "clientId": "c"}
+    monkeypatch.setenv("AWS_LOGIN_CACHE_DIRECTORY", str(tmp_path))
+    name = hashlib.sha256(b"arn:aws:iam::123456789012:user/me").hexdigest()
+    (tmp_path / f"{name}.json").write_text(json.dumps(token))
     (tmp_path / "token").write_text("the token of a pod")
     shared_server.put(BUCKET, {})
     yield shared_server
@@ -152,13 +162,14 @@ def use(tmp_path: Path, sizes: list[int]) -> None:
         ({"AWS_PROFILE": "base"}, "AKIABASE"),
         ({"AWS_PROFILE": "process"}, "AKIAPROGRAM"),
         ({"AWS_PROFILE": "role"}, "ASIA"),
+        ({"AWS_PROFILE": "login"}, "ASIALOGIN"),
         pytest.param(
             {"AWS_ROLE_ARN": ROLE_ARN, "AWS_WEB_IDENTITY_TOKEN_FILE": "{tmp}/token"}, "ASIA", marks=pytest.mark.slow
         ),
         pytest.param({"AWS_CONTAINER_CREDENTIALS_FULL_URI": "{metadata}/task"}, "ASIATASK", marks=pytest.mark.slow),
         ({"AWS_EC2_METADATA_DISABLED": "false", "AWS_EC2_METADATA_SERVICE_ENDPOINT": "{metadata}"}, "ASIAINSTANCE"),
     ],
-    ids=["file", "process", "role", "web-identity", "container", "instance"],
+    ids=["file", "process", "role", "login", "web-identity", "container", "instance"],
 )
 def test_credentials_of_every_source(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], key_id: str
@@ -212,7 +223,7 @@ def test_endpoint_with_keys_in_the_environment(
         ({"AWS_PROFILE": "failing"}, "retrieving credentials from custom-process", "aws sts get-caller-identity"),
         ({"AWS_PROFILE": "no-program"}, "/nowhere/keys", None),
         ({"AWS_PROFILE": "no-json"}, "credential_process does not print JSON", "run it yourself"),
-        ({"AWS_PROFILE": "code"}, "asks for an MFA code", "at a terminal"),
+        ({"AWS_PROFILE": "code"}, "MFA (code|token)", "at a terminal"),
         ({"AWS_ROLE_ARN": ROLE_ARN, "AWS_WEB_IDENTITY_TOKEN_FILE": "/nowhere"}, "/nowhere", None),
     ],
     ids=lambda value: next(iter(value.values()), "nothing") if isinstance(value, dict) else "",
@@ -240,6 +251,7 @@ def test_missing_credentials_are_explained(
         lambda: s3.put([str(tmp_path / "x")], url, region=REGION, report=silent),
         lambda: s3.get([url], str(tmp_path / "y"), region=REGION),
         lambda: s3.ls(url, region=REGION),
+        lambda: describe_nodes(make_clients(REGION).ec2, name="demo", known=KnownInstances()),
     ):
         with pytest.raises((AwsError, OSError), match=said) as caught:
             run()
@@ -306,3 +318,25 @@ def test_keys_that_expire_meanwhile_are_renewed(
     assert len({asked.key_id for asked in proxy.asked}) > 4
     # Requests under way may have old signatures. A client with old keys would be refused forever.
     assert len(proxy.refused()) < 2 * requests
+
+
+def test_an_upload_that_outlives_its_credentials_resumes(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys in the environment cannot be renewed: one error, and the next run sends what is missing."""
+    write_files(tmp_path / "local", {f"{number}.rec": os.urandom(1000) for number in range(60)})
+    count = itertools.count()
+
+    def judge(_: Asked) -> Refusal | None:
+        return Refusal(status=400, code="ExpiredToken", message="It has expired.") if next(count) > 40 else None
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ASIA")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    with judging_proxy(server.url, judge), pytest.raises(AwsError) as caught:
+        s3.put([f"{tmp_path / 'local'}/"], f"s3://{BUCKET}/d/", region=REGION, report=silent)
+    assert caught.value.message == "It has expired. (ExpiredToken, put_object)"
+    assert "continues where it stopped" in (caught.value.hint or "")
+    sent = server.read(BUCKET)
+    assert 0 < len(sent) < 60
+    done = s3.put([f"{tmp_path / 'local'}/"], f"s3://{BUCKET}/d/", region=REGION, report=silent)
+    assert len(done.plan.transfers) == 60 - len(sent)
