@@ -7,8 +7,9 @@ import email
 import email.message
 import gzip
 import ipaddress
+import uuid
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -170,6 +171,15 @@ status)
 esac
 """
 
+# The machine's own would find a container, in which cloud-init does not read /sys/class/dmi/id.
+DETECT_VIRT = """\
+#!/bin/sh
+found=amazon
+for word; do case $word in --container | -c) found=none ;; --quiet | -q) exec >/dev/null ;; esac; done
+echo "$found"
+[ "$found" != none ]
+"""
+
 FOLDERS = {  # by a part's content type
     "text/x-shellscript": f"{INSTANCE}/scripts",
     "text/x-shellscript-per-instance": f"{INSTANCE}/scripts",
@@ -213,9 +223,9 @@ class HostSpec:
     `folder`: the host's folder on the machine (`Folder` in hosts.py). `disk_bytes`: the size of the root volume.
     `packages`: the folder with packages to install. `layers`, `links`: the operating system. The host's ids 0 to
     `uids` - 1 are the machine's ids from `first_uid`, or the daemon's ids if that is None. `cgroup`: the host's control
-    group, or "". `outer_cgroup`: the daemon's control group. `fuse`: whether the machine supports FUSE. `network`: the
-    input of `ip -batch` inside the host. `after_boot`: a command to run at each boot once sshd answers. `sshd`: whether
-    to start sshd.
+    group, or "". `dmi`: the files of /sys/class/dmi/id. `outer_cgroup`: the daemon's control group. `fuse`: whether the
+    machine supports FUSE. `network`: the input of `ip -batch` inside the host. `after_boot`: a command to run at each
+    boot once sshd answers. `sshd`: whether to start sshd.
     """
 
     instance_id: str
@@ -228,12 +238,29 @@ class HostSpec:
     first_uid: int | None
     uids: int
     cgroup: str
+    dmi: Mapping[str, str]
     outer_cgroup: str
     fuse: bool
     network: str
     files: tuple[HostFile, ...]
     after_boot: tuple[str, ...] = ()
     sshd: bool = True
+
+
+def render_dmi(instance_id: str, instance_type: str) -> dict[str, str]:
+    """Returns what an instance finds in /sys/class/dmi/id. Pure.
+
+    Programs find out by it that they run on EC2, and that IMDS is version 2:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/identify_ec2_instances.html
+    """
+    number = "ec2" + str(uuid.uuid5(uuid.NAMESPACE_URL, instance_id))[3:]
+    return {
+        **dict.fromkeys(("sys_vendor", "board_vendor", "bios_vendor", "chassis_vendor"), "Amazon EC2"),
+        "product_name": instance_type,
+        **dict.fromkeys(("product_uuid", "product_serial"), number),
+        "board_asset_tag": instance_id,
+        "chassis_asset_tag": "Amazon EC2",
+    }
 
 
 def render_accounts(passwd: str, group: str) -> tuple[HostFile, ...]:
@@ -345,9 +372,10 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def render_commands() -> tuple[HostFile, ...]:
-    """Returns the shutdown commands, which replace the machine's, and a command that mounts disks of EBS volumes."""
+    """Returns commands that replace the machine's: shutdown and its kin, the mount of EBS volumes, detect-virt."""
     files = dict.fromkeys(("shutdown", "poweroff", "halt", "reboot"), COMMAND) | {"mount.ext4": MOUNT_EXT4}
-    return tuple(HostFile(path=f"/usr/sbin/{name}", content=content, mode=0o755) for name, content in files.items())
+    commands = {f"sbin/{name}": content for name, content in files.items()} | {"bin/systemd-detect-virt": DETECT_VIRT}
+    return tuple(HostFile(path=f"/usr/{name}", content=content, mode=0o755) for name, content in commands.items())
 
 
 class Part(NamedTuple):

@@ -26,6 +26,7 @@ from sandbox.hosts.files import (
     HostSpec,
     render_accounts,
     render_commands,
+    render_dmi,
     render_first_boot,
     render_home,
     render_identity,
@@ -303,6 +304,7 @@ class Fleet(PhantomFleet):
             first_uid=first_uid,
             uids=UIDS,
             cgroup=str(folder.cgroup or ""),
+            dmi=render_dmi(instance.id, instance.instance_type),
             outer_cgroup=self._outer_cgroup,
             fuse=self._is_machines_root and Path("/dev/fuse").exists(),
             network=render_network(

@@ -18,7 +18,7 @@ from typing import Any
 
 # linux/mount.h, linux/sched.h, linux/prctl.h
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND = 1, 2, 4, 8, 4096
-MS_REC, MS_PRIVATE, MS_SHARED = 1 << 14, 1 << 18, 1 << 20
+MS_MOVE, MS_REC, MS_PRIVATE, MS_SHARED = 1 << 13, 1 << 14, 1 << 18, 1 << 20
 MNT_DETACH = 2
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -44,6 +44,7 @@ SYS_HIDDEN = ("block", "class/block", "dev/block")
 # The kernel allows a new mount of proc or sysfs, which containers and `ip netns exec` need, only if a mount exists that
 # hides nothing. LXC uses such a folder, too.
 UNHIDDEN = "dev/.sandbox"
+DMI_OF_ROOT = ("product_uuid", "product_serial")
 PACKAGES = "run/host/packages"
 TRIAL_UID = 1 << 29
 TRIAL_RULES = "table inet one { chain two { type filter hook forward priority 0; ct state established accept; }; }"
@@ -281,7 +282,7 @@ def build_root(spec: dict[str, Any]) -> bool:
             (root / name).mkdir()
             (root / name).chmod(mode)
     mount_os(spec, first_boot=first_boot)
-    mount_kernel_filesystems(root, has_cgroup=bool(spec["cgroup"]))
+    mount_kernel_filesystems(root, spec)
     if first_boot:
         write_files(root, spec["files"])
     else:
@@ -307,7 +308,7 @@ def mount_os(spec: dict[str, Any], *, first_boot: bool) -> None:
               f"lowerdir={lowers},upperdir={upper},workdir={work},userxattr")  # fmt: skip
 
 
-def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
+def mount_kernel_filesystems(root: Path, spec: dict[str, Any]) -> None:
     """Mounts /proc, /sys, /dev and /run of the host's own namespaces."""
     mount("tmpfs", root / "run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755")
     (root / PACKAGES).mkdir(parents=True)
@@ -319,12 +320,13 @@ def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
         for kind, name in (("proc", "proc"), ("sysfs", "sys")):
             (top / name).mkdir(exist_ok=True)
             mount(kind, top / name, kind, MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    identify(root, spec["dmi"])
     for name in SYS_HIDDEN:
         if (root / "sys" / name).exists():
             mount("tmpfs", root / "sys" / name, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, "mode=0555")
     cgroups = root / "sys/fs/cgroup"
     mount("cgroup2", cgroups, "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-    if has_cgroup:
+    if spec["cgroup"]:
         # A cgroup with processes cannot have subgroups with limits (cgroups(7), "No internal processes").
         (cgroups / "init").mkdir(exist_ok=True)
         (cgroups / "init/cgroup.procs").write_text("0")
@@ -344,6 +346,28 @@ def mount_kernel_filesystems(root: Path, *, has_cgroup: bool) -> None:
     if "mqueue" in Path("/proc/filesystems").read_text().split():
         (dev / "mqueue").mkdir()  # podman run --ipc host needs it
         mount("mqueue", dev / "mqueue", "mqueue", MS_NOSUID | MS_NODEV | MS_NOEXEC, "")
+
+
+def identify(root: Path, dmi: dict[str, str]) -> None:
+    """Gives the host an instance's DMI data. dmi: file of /sys/class/dmi/id -> its content, for root alone."""
+    target = root / "sys/devices/virtual/dmi/id"
+    if not target.exists():  # a machine without DMI: sysfs takes no folders, but all classes can be mounted elsewhere
+        target = root / "sys/class"
+    made = root / "run/dmi"
+    made.mkdir()
+    mount("tmpfs", made, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0755")
+    folder = made
+    if target.name == "class":
+        for kind in target.iterdir():
+            (made / kind.name).mkdir()
+            mount(str(kind), made / kind.name, "", MS_BIND)
+        folder = made / "dmi/id"
+        folder.mkdir(parents=True)
+    for name, content in dmi.items():
+        (folder / name).write_text(f"{content}\n")
+        (folder / name).chmod(0o400 if name in DMI_OF_ROOT else 0o444)
+    mount(str(made), target, "", MS_MOVE)
+    made.rmdir()
 
 
 def write_files(root: Path, files: list[dict[str, Any]]) -> None:

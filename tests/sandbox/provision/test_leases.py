@@ -18,7 +18,7 @@ from ec2_client import run as launch_instances
 from forked import Act, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
 from iam_steps import role_keys
-from project import REPOSITORY, Project, configure
+from project import REPOSITORY, Project, cluster_in, configure
 from provision.aws.role_policy import render_role_policy
 from provision.config import ProvisionConfig
 from provision.lease.config import LeaseConfig
@@ -309,3 +309,29 @@ def test_an_idle_cluster_ends_and_says_so(project: Project) -> None:
     assert receipt["gone"]
     assert receipt["lease"] == "its lease ended it (idle = 15s)"
     assert receipt["cost_usd"] == 0
+
+
+CLOUD_INIT = """
+pgrep -fc lease.py
+sudo cloud-init clean
+sudo timeout 100 cloud-init init
+cloud-id
+pgrep -fc lease.py
+sudo grep -c "^#cloud-boothook" /var/lib/cloud/instance/user-data.txt.i
+"""
+
+
+@pytest.mark.slow
+def test_debians_cloud_init_runs_the_user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It finds IMDSv2 by the host's DMI data. The gzipped boothook starts no second lease, and the first one holds."""
+    text = 'name = "leased"\ncloud = "sandbox"\n[provision]\nnodes = 1\n[bootstrap]\nframework = "none"\n[lease]\n'
+    with cluster_in(tmp_path, f'{text}lifetime = "150s"\n') as project:
+        info = control.find_required(tmp_path)
+        enter(RunningSandbox(project_dir=tmp_path, info=info, environment=control.environment(info)), monkeypatch)
+        project.run("sandbox", "install", "cloud-init")
+        found = project.run("ssh", "node-0", CLOUD_INIT).stdout.splitlines()
+        assert "aws" in found, found
+        assert found[0] == found[found.index("aws") + 1]  # no second lease
+        [(instance, (_, _, deadline))] = find_instances().items()
+        until(lambda: instance in find_ends(project.directory), "the node lives", timeout_s=240)
+        assert 0 <= find_ends(project.directory)[instance] - deadline < LATE_S

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,6 +52,19 @@ def test_processes_are_the_hosts_own(pair: list[InstanceTypeDef], ssh: Ssh) -> N
     assert "only-on-the-first" in ssh.read(first, "ps -eo args")
     assert "only-on-the-first" not in ssh.read(second, "ps -eo args")
     assert "sandbox.daemon" not in ssh.read(first, "ps -eo args")
+
+
+def test_programs_find_out_that_they_run_on_ec2(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+    [first, _] = pair
+    told = ssh.read(
+        first["PrivateIpAddress"],
+        "cd /sys/class/dmi/id && cat sys_vendor board_asset_tag product_name && sudo cat product_uuid product_serial;"
+        "cat product_uuid 2>/dev/null || echo refused; cat /sys/class/net/eth0/operstate; ls /sys/class/block",
+    ).split("\n")
+    assert told[:3] == ["Amazon EC2", first["InstanceId"], first["InstanceType"]]
+    assert told[3] == told[4]
+    assert uuid.UUID(told[3]).hex.startswith("ec2")
+    assert told[5:] == ["refused", "up"]
 
 
 def test_orphans_are_reaped(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
