@@ -1,0 +1,61 @@
+"""Commands for other hosts: shell text for sh, rendered as one line that every login shell runs.
+
+sshd gives a command to the user's login shell, which may be tcsh, fish or another shell with its own rules for quotes
+and newlines. Do not send it shell text: build a RemoteCommand, and send what `line` returns.
+"""
+
+import shlex
+from base64 import b64encode
+
+HIDDEN = "***"
+
+
+class Secret:
+    """A word that is replaced where the command is printed."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+
+class Quoted:
+    """Words that reach the program unchanged, whatever they contain."""
+
+    def __init__(self, *words: "str | Secret") -> None:
+        self.text: str = shlex.join(word.word if isinstance(word, Secret) else word for word in words)
+        self.shown: str = " ".join(HIDDEN if isinstance(word, Secret) else shlex.quote(word) for word in words)
+
+
+class RemoteCommand:
+    """Shell text, from pieces that are joined without blanks. str() returns it without its secrets, to be printed.
+
+    text: what sh runs, with its secrets.
+    """
+
+    def __init__(self, *pieces: "str | Quoted | RemoteCommand") -> None:
+        self.text: str = "".join(piece if isinstance(piece, str) else piece.text for piece in pieces)
+        self.shown: str = "".join(piece if isinstance(piece, str) else piece.shown for piece in pieces)
+
+    def __str__(self) -> str:
+        return self.shown
+
+    def here(self) -> list[str]:
+        """The words that run the text on this host. Pure."""
+        return ["/bin/sh", "-c", self.text]
+
+    def line(self) -> str:
+        """The line for a login shell: it runs the text in sh, in the same process, with the same stdin. Pure.
+
+        It consists of words and one pair of single quotes, which mean the same in bash, dash, zsh, fish and tcsh.
+        """
+        text = b64encode(self.text.encode("utf-8", "surrogateescape")).decode("ascii")
+        return f"exec sh -c 'eval \"$(echo {text} | base64 -d || echo exit 127)\"'"
+
+
+def run_program(*words: str) -> RemoteCommand:
+    """The command that becomes a program, with exactly these words. Pure."""
+    return RemoteCommand("exec ", Quoted(*words))
+
+
+def run_as_root(*words: str) -> RemoteCommand:
+    """The command that becomes a program as root, with sudo if the user is not root. Pure."""
+    return RemoteCommand('as_root=; [ "$(id -u)" = 0 ] || as_root="sudo -n"; exec $as_root ', Quoted(*words))

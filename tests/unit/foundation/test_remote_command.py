@@ -1,0 +1,65 @@
+"""Commands for other hosts, in each login shell that is installed."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from foundation.remote_command import Quoted, RemoteCommand, Secret, run_program
+
+SHELLS = ("bash", "dash", "zsh", "fish", "tcsh")
+ODD = ("a b", "", "'", '"', "\\", "$HOME", "`id`", "!x", "*", "~", "-x", "=1", "%41", "ä", "line\nline\n", "\udcff")
+
+
+def run(shell: str, command: RemoteCommand, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run((shell, "-c", command.line()), input=stdin, capture_output=True, check=False)
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> str:
+    path = shutil.which(str(request.param))
+    if path is None:
+        pytest.skip(f"{request.param} is not installed; `make system-packages` installs it as root")
+    return path
+
+
+def test_words_arrive_unchanged(shell: str) -> None:
+    done = run(shell, RemoteCommand("printf '%s\\0' ", Quoted(*ODD)))
+    assert done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1] == list(ODD)
+
+
+def test_scripts_get_stdin_and_give_their_code(shell: str) -> None:
+    script = RemoteCommand(
+        'set -u\nif true; then\n  read -r line; echo "$line $# it\'s"\nfi\necho left >&2\nexit 7 # end\n\n'
+    )
+    done = run(shell, script, b"a\\ b\n")
+    assert (done.stdout, done.stderr, done.returncode) == (b"a\\ b 0 it's\n", b"left\n", 7)
+
+
+def test_programs_take_the_place_of_the_shell(shell: str) -> None:
+    line = run_program("sh", "-c", "echo $PPID; kill -9 $$").line()
+    with subprocess.Popen((shell, "-c", line), stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        said = child.stdout.read()
+    assert child.returncode == -9  # as the process that sshd waits for
+    assert said
+
+
+def test_long_commands_are_run(shell: str) -> None:
+    assert run(shell, RemoteCommand("printf %s ", Quoted("x" * 90_000))).stdout == b"x" * 90_000
+
+
+def test_a_failure_is_never_a_success(shell: str) -> None:
+    for text in ("if", "echo 'open", "no-such-program", "false"):
+        assert run(shell, RemoteCommand(text)).returncode != 0, text
+
+
+def test_a_line_has_no_newline() -> None:
+    assert "\n" not in RemoteCommand("a\nb", Quoted("\n" * 1000)).line()
+
+
+def test_secrets_are_hidden_where_a_command_is_printed() -> None:
+    inner = RemoteCommand("curl -u ", Quoted("me", Secret("p w")))
+    command = RemoteCommand(inner, " >", Quoted("a b"))
+    assert str(command) == f"{command}" == "curl -u me *** >'a b'"
+    assert command.text == "curl -u me 'p w' >'a b'"
