@@ -30,6 +30,7 @@ from bootstrap.transfer.sources import Sources
 from bootstrap.transfer.tree import Tree, TreeArchives
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
+from foundation.remote_command import RemoteCommand
 from provision.preflight.machines import Hardware
 
 SCRIPT = "the set-up script"
@@ -286,7 +287,9 @@ class _Bootstrap:
 
 def find_cluster_key(head: ReadyNode) -> str:
     """The public key with which the head logs in to the other nodes. Raises NodeCommandError, ConnectError."""
-    return head.facts.cluster_key or head.connection.run("cat .cluster/ssh/id_ed25519.pub").stdout.strip()
+    return (
+        head.facts.cluster_key or head.connection.run(RemoteCommand("cat .cluster/ssh/id_ed25519.pub")).stdout.strip()
+    )
 
 
 def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Report) -> None:
@@ -303,7 +306,7 @@ def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Rep
             known_hosts_sha256=node.facts.known_hosts_sha256,
             known_hosts=text if is_head else None,
         )
-        if script:
+        if script is not None:
             node.connection.run(script, timeout_s=60, what="the script that authorizes the head")
             report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
 

@@ -34,6 +34,7 @@ from cluster.views.hosts import (
 )
 from cluster.volumes import unmount_all
 from foundation.errors import ClusterError
+from foundation.remote_command import RemoteCommand
 from provision.model import count
 from provision.resources.resource import Resource, Unseen
 from train.job.payload import find_script
@@ -86,7 +87,7 @@ def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
         host = nodes.host(name)
         try:
             with closing(source.connect(nodes, nodes.find_host(name), wait_s=STATE_TIMEOUT_S)) as connection:
-                said = connection.run(_STATE, check=False, timeout_s=STATE_TIMEOUT_S).stdout
+                said = connection.run(RemoteCommand(_STATE), check=False, timeout_s=STATE_TIMEOUT_S).stdout
         except ClusterError as error:
             why = error.message.partition("\n")[0]
             found[name] = HostState(host=host, state="unreachable", processes=processes, why=why)

@@ -18,6 +18,7 @@ from cluster.session import describe, open_connections, source_of
 from cluster.views.results import render_new_files
 from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
+from foundation.remote_command import RemoteCommand
 from foundation.thread_pool import run_in_thread
 from provision.model import count
 from train.follow.head import (
@@ -105,7 +106,7 @@ def end_from_here(app: App, job: str) -> Left:
         return end_everywhere({name: _runner(connections, nodes, name, command) for name in running} | others)
 
 
-def _runner(connections: Connections, nodes: Nodes, name: str, command: str) -> Callable[[], str]:
+def _runner(connections: Connections, nodes: Nodes, name: str, command: RemoteCommand) -> Callable[[], str]:
     def run() -> str:
         connection = connections.get(nodes.find_host(name))
         return connection.run(command, timeout_s=SILENCE_S, what="role.py end").stdout

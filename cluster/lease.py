@@ -1,6 +1,5 @@
 """The lease on running nodes: queries their lease programs and sends them changes, over ssh."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +8,13 @@ from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.node_program import AS_ROOT
 from cluster.app import App
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Nodes
 from cluster.session import open_connections
 from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.progress import Event
+from foundation.remote_command import run_as_root
 from foundation.thread_pool import map_in_threads
 from provision.apply import apply
 from provision.aws.clients import Clients
@@ -147,7 +146,7 @@ def answer_document(one: NodeLease) -> dict[str, Any]:
 def _ask(name: str, connection: NodeConnection, lease: Lease | None) -> NodeLease:
     """Queries a node, and sends it the lease, if one is given. Raises ClusterError or a subclass."""
     words = ["show"] if lease is None else ["set", render_lease(lease)]
-    command = shlex.join(["sh", "-c", AS_ROOT, "sh", "sh", "-c", _RUN, "sh", PROGRAM, *words])
+    command = run_as_root("sh", "-c", _RUN, "sh", PROGRAM, *words)
     said = connection.run(command, timeout_s=ANSWER_S, what="the lease program")
     try:
         return NodeLease(name=name, answer=decode(said.stdout.encode(), NodeAnswer))

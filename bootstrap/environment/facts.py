@@ -10,6 +10,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import read_program
 from foundation.decode import shorten_reason
 from foundation.errors import ClusterError
+from foundation.remote_command import RemoteCommand
 from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Version
 
 TIMEOUT_S = 360  # facts.sh waits up to 300 s for a set-up that a killed command has left running
@@ -111,8 +112,7 @@ def gather_facts(connection: NodeConnection, *, python: str) -> NodeFacts:
 
     Raises NodeCommandError, ConnectError, ClusterError.
     """
-    command = shlex.join(["sh", "-c", render_facts_script(python)])
-    output = connection.run(command, timeout_s=TIMEOUT_S, what="facts.sh")
+    output = connection.run(RemoteCommand(render_facts_script(python)), timeout_s=TIMEOUT_S, what="facts.sh")
     return parse_facts(output.stdout, node=connection.host.name)
 
 

@@ -30,6 +30,7 @@ from bootstrap.ssh.node_program import parse_message, read_program
 from bootstrap.transfer.distribute import Distribution, SetUp
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
+from foundation.remote_command import RemoteCommand, run_program
 from provision.oracle.tables import show
 
 SETUPTOOLS = "setuptools>=70.1,<81"
@@ -170,9 +171,9 @@ def render_start(*, node_python: str, setup: str | None) -> list[str]:
     return lines
 
 
-def render_find_built(key: str, *, node_python: str) -> str:
+def render_find_built(key: str, *, node_python: str) -> RemoteCommand:
     """The command that describes the finished wheel as JSON; it prints nothing if there is none. Pure."""
-    return shlex.join([node_python, "-c", read_program("build_wheel.py"), "tell", key])
+    return run_program(node_python, "-c", read_program("build_wheel.py"), "tell", key)
 
 
 def _compile(build: SourceBuild) -> list[str]:
@@ -386,11 +387,7 @@ def _ask(connection: NodeConnection, facts: NodeFacts, key: str) -> dict[str, st
     """
     command = render_find_built(key, node_python=facts.python)
     what = "the program that finds a built wheel"
-    said = connection.run(command, timeout_s=KEEP_S, what=what).stdout.strip()
-    if not said:
-        return None
-    # A user's .bashrc may print something before the answer.
-    answer = parse_message(said.splitlines()[-1].encode())
+    answer = parse_message(connection.run(command, timeout_s=KEEP_S, what=what).last_line.encode())
     if answer is None:
         return None
     if not is_valid_answer(answer):

@@ -12,6 +12,7 @@ from bootstrap.ssh.connection import NodeConnection, drain, wait_for_exit
 from bootstrap.ssh.connections import on_all
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
+from foundation.remote_command import RemoteCommand, run_as_root
 
 PARTITION = "cluster"
 """The only partition; it contains all nodes."""
@@ -110,7 +111,9 @@ def set_up_slurm(connections: Sequence[NodeConnection], *, cluster: str, report:
             name = connection.host.name
             report(Event(kind="start", what="installing Slurm", where=name))
             connection.run(
-                render_install(found, node=name), timeout_s=INSTALL_TIMEOUT_S, what="the installation of Slurm"
+                RemoteCommand(render_install(found, node=name)),
+                timeout_s=INSTALL_TIMEOUT_S,
+                what="the installation of Slurm",
             )
             look(connection)
 
@@ -254,7 +257,9 @@ def plan_configuration(facts: SlurmFacts, *, conf: str, key: bytes, is_head: boo
 
 def _gather_facts(connection: NodeConnection) -> SlurmFacts:
     script = FACTS.replace("@PACKAGES@", shlex.join(PACKAGES))
-    said = connection.run(script, timeout_s=FACTS_TIMEOUT_S, what="the script that looks for Slurm").stdout
+    said = connection.run(
+        RemoteCommand(script), timeout_s=FACTS_TIMEOUT_S, what="the script that looks for Slurm"
+    ).stdout
     try:
         return parse_facts(said)
     except ValueError as error:
@@ -268,7 +273,9 @@ def _take_key(head: NodeConnection, facts: SlurmFacts) -> bytes:
         "chown munge:munge /etc/munge/munge.key.new; mv /etc/munge/munge.key.new /etc/munge/munge.key; "
     )  # fmt: skip
     script = f"set -eu; {make}base64 -w0 /etc/munge/munge.key"
-    said = head.run(_as_root(script), timeout_s=FACTS_TIMEOUT_S, what="the script that reads the munge key").stdout
+    said = head.run(
+        run_as_root("sh", "-c", script), timeout_s=FACTS_TIMEOUT_S, what="the script that reads the munge key"
+    ).stdout
     return decode_key(said, node=head.host.name)
 
 
@@ -285,13 +292,9 @@ def decode_key(text: str, *, node: str) -> bytes:
     return key
 
 
-def _as_root(script: str) -> str:
-    return f'root=; [ "$(id -u)" = 0 ] || root="sudo -n"; $root sh -c {shlex.quote(script)}'
-
-
 def _run_with_input(connection: NodeConnection, script: str, data: bytes) -> None:
     """Runs a script as root, with `data` as its stdin. Raises ClusterError."""
-    channel = connection.open_channel(_as_root(script))
+    channel = connection.open_channel(run_as_root("sh", "-c", script))
     channel.sendall(data)
     channel.shutdown_write()
     name = connection.host.name

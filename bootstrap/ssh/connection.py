@@ -7,7 +7,7 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from bootstrap.ssh.keys import (
     parse_host_key,
 )
 from foundation.errors import ClusterError, ConnectError
+from foundation.remote_command import RemoteCommand
 
 MAX_OUTPUT_BYTES = 16 << 20
 FIRST_CONTACT_TIMEOUT_S = 300.0
@@ -100,14 +101,14 @@ class NodeConnection:
 
     def run(
         self,
-        command: str,
+        command: RemoteCommand,
         *,
         check: bool = True,
         timeout_s: float | None = None,
         what: str | None = None,
         stdin: bytes = b"",
     ) -> Output:
-        """Runs a shell command, without a terminal. stdin: its input, which it must read before it prints much.
+        """Runs a command, without a terminal. stdin: its input, which it must read before it prints much.
 
         what: a short description that errors show instead of the command, for long scripts.
         timeout_s: how long it may take, in seconds. Raises NodeCommandError if it fails and `check` is set, and
@@ -130,15 +131,26 @@ class NodeConnection:
         if output.exit_code == NO_EXIT_CODE:
             self._check_alive()
         if check and output.exit_code != 0:
-            raise command_error(self.host, what or command, output)
+            raise command_error(self.host, what or str(command), output)
         return output
 
-    def open_channel(self, command: str) -> paramiko.Channel:
+    def ask(self, command: RemoteCommand, words: Collection[str], *, timeout_s: float, what: str) -> str:
+        """Runs a command that says how it ended by a word on its last line, one of `words`, and returns the word.
+
+        A login shell's own configuration may print lines before it, and may end with 0 without running the command.
+        Raises NodeCommandError for another last line and for an exit code, and ConnectError as `run` does.
+        """
+        output = self.run(command, timeout_s=timeout_s, what=what)
+        if output.last_line not in words:
+            raise command_error(self.host, what, output)
+        return output.last_line
+
+    def open_channel(self, command: RemoteCommand) -> paramiko.Channel:
         """Starts a command and returns its channel. Raises ConnectError."""
         with self._explained():
             self._check_alive()
             channel = self._connection.transport.open_session()
-            channel.exec_command(command)
+            channel.exec_command(command.line())
             return channel
 
     def _check_alive(self) -> None:
@@ -320,4 +332,4 @@ def _give_up(
 
 def _try_user(host: Host, user: str, private_key: Path, contact: FirstContact) -> Output:
     with closing(connect(replace(host, user=user), private_key=private_key, contact=contact)) as connection:
-        return connection.run("true", check=False, timeout_s=CONNECT_TIMEOUT_S)
+        return connection.run(RemoteCommand("true"), check=False, timeout_s=CONNECT_TIMEOUT_S)

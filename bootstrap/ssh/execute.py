@@ -4,7 +4,6 @@ node/exec_command.py runs the command on a node, and describes the protocol.
 """
 
 import json
-import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import LOADER, read_modules
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError
+from foundation.remote_command import Quoted, RemoteCommand
 
 BEGIN = b"\0cluster exec\0"
 SHELL_BYTES = 1 << 16  # the limit for the login shell's output
@@ -285,11 +285,12 @@ class _Frames:
         return said.decode("utf-8", "replace").strip()
 
 
-def render_launcher() -> str:
-    """The shell command that finds a Python on a node and has it read the program from stdin. Pure."""
-    load = shlex.join([LOADER])
-    script = (
-        f'for python in {_PYTHONS}; do command -v "$python" >/dev/null && exec "$python" -I -c {load}; done; '
-        f"echo {shlex.join([_NO_PYTHON])} >&2; exit 127"
+def render_launcher() -> RemoteCommand:
+    """The command that finds a Python on a node and has it read the program from stdin. Pure."""
+    return RemoteCommand(
+        f'for python in {_PYTHONS}; do command -v "$python" >/dev/null && exec "$python" -I -c ',
+        Quoted(LOADER),
+        "; done; echo ",
+        Quoted(_NO_PYTHON),
+        " >&2; exit 127",
     )
-    return "exec " + shlex.join(["sh", "-c", script])

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from foundation.remote_command import run_program
+
 KEEPALIVE_S = 15
 _SPEC = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_.-]*)@)?([A-Za-z0-9][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
 
@@ -56,6 +58,11 @@ class Output:
     stdout: str
     stderr: str
     exit_code: int
+
+    @property
+    def last_line(self) -> str:
+        """The last line of stdout, without blanks around it. A user's .bashrc may have printed others before it."""
+        return self.stdout.strip().rpartition("\n")[2]
 
 
 ACTIVATE = """\
@@ -116,7 +123,7 @@ def render_ssh_command(
     is_terminal: whether the command gets a terminal on the node.
     """
     run = {0: 'exec "${SHELL:-bash}" -i', 1: 'eval "$1"'}.get(len(words), 'exec "$@"')
-    line = shlex.join(["bash", "-lc", ACTIVATE + run, "bash", *words])
+    line = run_program("bash", "-lc", ACTIVATE + run, "bash", *words).line()
     terminal = ("-t",) if is_terminal else ("-T",)
     own = parse_spec(host.spec)
     if own is not None:

@@ -27,6 +27,7 @@ from paramiko.client import MissingHostKeyPolicy, SSHClient
 
 from foundation.errors import ClusterError
 from foundation.files import write_whole
+from foundation.remote_command import RemoteCommand
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 5.0
@@ -214,8 +215,8 @@ def known_hosts_text(keys: Mapping[str, tuple[str, str]]) -> str:
 
 def authorize_script(
     *, authorized: Sequence[str], line: str, known_hosts_sha256: str | None = None, known_hosts: str | None = None
-) -> str:
-    """The shell script that updates a node's authorized_keys, and the head's known hosts; "" if they are current. Pure.
+) -> RemoteCommand | None:
+    """The script that updates a node's authorized_keys, and the head's known hosts; None if they are current. Pure.
 
     authorized: the cluster's own lines in authorized_keys. known_hosts_sha256: the SHA-256 of the head's current known
     hosts. known_hosts: the text of the new ones; None on nodes other than the head.
@@ -232,4 +233,4 @@ def authorize_script(
             f'printf %s {shlex.quote(known_hosts)} >"$HOME/.cluster/ssh/known_hosts.new"',
             'mv "$HOME/.cluster/ssh/known_hosts.new" "$HOME/.cluster/ssh/known_hosts"',
         ]
-    return "\n".join(["set -eu", "umask 077", *lines, ""]) if lines else ""
+    return RemoteCommand("\n".join(["set -eu", "umask 077", *lines])) if lines else None

@@ -1,7 +1,6 @@
 """Runs a program from node/ over ssh: sends it over the command's stdin, and exchanges lines of JSON with it."""
 
 import json
-import shlex
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +15,13 @@ from bootstrap.ssh.explain import command_error
 from bootstrap.ssh.host import Output
 from foundation.decode import convert, decode
 from foundation.errors import ConnectError
+from foundation.remote_command import run_as_root, run_program
 
 SILENCE_S = 20.0
 """These programs send a message every second or two: after this long a silence, the program or its host is dead."""
 MAX_LINE_BYTES = 1 << 20
 MAX_STDERR_BYTES = 1 << 20
 HINT = "cluster status; when the node runs, run the command again"
-AS_ROOT = '[ "$(id -u)" = 0 ] || exec sudo -n "$@"; exec "$@"'
 T = TypeVar("T")
 # Loads the modules that arrive on its stdin, and runs the last one as the program. They share this buffered stdin.
 LOADER = """
@@ -60,9 +59,8 @@ class NodeProgram:
     ) -> None:
         self.connection = connection
         self._name = f"{modules[-1].rpartition('/')[2]}.py"
-        words = [python, "-c", LOADER]
-        command = shlex.join(["sh", "-c", AS_ROOT, "sh", *words] if as_root else words)
-        self._channel = connection.open_channel(command)
+        words = (python, "-c", LOADER)
+        self._channel = connection.open_channel(run_as_root(*words) if as_root else run_program(*words))
         self._channel.settimeout(SILENCE_S)
         self._lines: deque[bytes] = deque()
         self._rest = bytearray()

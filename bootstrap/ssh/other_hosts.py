@@ -25,10 +25,12 @@ from foundation.errors import ClusterError, ConfigError
 from foundation.file_lock import locked
 from foundation.files import write_whole
 from foundation.progress import Event, Report
+from foundation.remote_command import Quoted, RemoteCommand
 
 KEPT_JOBS = 20
 KNOWN_OTHERS = "known_hosts_of_others"
-KEPT = "kept"
+CHANGED, UNCHANGED = "changed", "unchanged"
+REMOVED, KEPT = "removed", "kept"
 SCRIPT_TIMEOUT_S = 90.0
 _LOCK = 'exec 9<"$HOME/.cluster" && flock --timeout 60 9'
 
@@ -227,15 +229,14 @@ def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -
     mark, remembered = memory.read()
     addresses = dict.fromkeys((head.host.private_ip, head.host.address))
     if head.host.spec:  # it may connect to other hosts from any of its addresses
-        said = head.connection.run("hostname -I", check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
+        said = head.connection.run(RemoteCommand("hostname -I"), check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
         addresses = dict.fromkeys((head.host.private_ip, *parse_addresses(said)))
     line = authorized_line(find_cluster_key(head), head_ip=",".join(addresses), mark=mark)
 
     def let_in(node: ReadyNode) -> None:
-        said = node.connection.run(
-            render_let_in(line, mark=mark), timeout_s=SCRIPT_TIMEOUT_S, what="the script that authorizes the head"
-        )
-        if said.stdout.strip():
+        script, what = render_let_in(line, mark=mark), "the script that authorizes the head"
+        said = node.connection.ask(script, {CHANGED, UNCHANGED}, timeout_s=SCRIPT_TIMEOUT_S, what=what)
+        if said == CHANGED:
             report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
 
     on_all(others, let_in)
@@ -244,7 +245,8 @@ def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -
     ]  # override old hosts at the same address
     keys = {known_name(entry.address, entry.port): entry.key for entry in (*remembered, *now) if entry.key is not None}
     place = f'"$HOME/.cluster/ssh/{KNOWN_OTHERS}"'
-    script = f"umask 077; printf %s {shlex.quote(known_hosts_text(keys))} >{place}.new && mv {place}.new {place}"
+    text = Quoted(known_hosts_text(keys))
+    script = RemoteCommand("umask 077; printf %s ", text, f" >{place}.new && mv {place}.new {place}")
     head.connection.run(script, timeout_s=SCRIPT_TIMEOUT_S, what="the script that pins host keys")
 
 
@@ -258,25 +260,25 @@ def remember(host: Host, *, key: tuple[str, str] | None = None, jobs: tuple[str,
     return Remembered(spec=host.spec, address=host.private_ip, port=host.port, key=key, jobs=jobs)
 
 
-def render_let_in(line: str, *, mark: str) -> str:
-    """The script that adds the cluster's line to authorized_keys; it prints "changed" if it has changed the file. Pure.
+def render_let_in(line: str, *, mark: str) -> RemoteCommand:
+    """The script that adds the cluster's line to authorized_keys; it prints "changed" or "unchanged". Pure.
 
     The other lines stay. If the file is a link, the script changes its target.
     """
-    return "\n".join(
-        [
-            "set -eu",
-            "umask 077",
-            _LOCK,
-            'mkdir -p "$HOME/.ssh"',
-            'keys=$(readlink -f "$HOME/.ssh/authorized_keys")',
-            '[ -e "$keys" ] || : >"$keys"',
-            f'[ "$(grep -e {shlex.quote(f" {mark}$")} "$keys" || :)" != {shlex.quote(line)} ] || exit 0',
-            f'{{ {_without(mark)}; echo {shlex.quote(line)}; }} >"$keys.{mark}"',
-            f'mv "$keys.{mark}" "$keys"',
-            "echo changed",
-            "",
-        ]
+    return _script(
+        "set -eu",
+        "umask 077",
+        _LOCK,
+        'mkdir -p "$HOME/.ssh"',
+        'keys=$(readlink -f "$HOME/.ssh/authorized_keys")',
+        '[ -e "$keys" ] || : >"$keys"',
+        f'if [ "$(grep -e {shlex.quote(f" {mark}$")} "$keys" || :)" = {shlex.quote(line)} ]; then',
+        f"    echo {UNCHANGED}",
+        "    exit 0",
+        "fi",
+        f'{{ {_without(mark)}; echo {shlex.quote(line)}; }} >"$keys.{mark}"',
+        f'mv "$keys.{mark}" "$keys"',
+        f"echo {CHANGED}",
     )
 
 
@@ -285,33 +287,35 @@ def _without(mark: str) -> str:
     return f'{{ grep -v -e {shlex.quote(f" {mark}$")} "$keys" || :; }}'
 
 
-def render_release(mark: str) -> str:
-    """The script that removes a cluster's line and files from a host. Pure.
+def render_release(mark: str) -> RemoteCommand:
+    """The script that removes a cluster's line and files from a host; it prints "removed" or "kept". Pure.
 
-    Clusters share the files. The script prints "kept", and keeps the files, if another cluster still has a line in
-    authorized_keys.
+    Clusters share the files. The script keeps them if another cluster still has a line in authorized_keys.
     """
-    return "\n".join(
-        [
-            "set -eu",
-            "umask 077",
-            f'[ ! -d "$HOME/.cluster" ] || {{ {_LOCK}; }}',
-            'keys=$(readlink -f "$HOME/.ssh/authorized_keys")',
-            f'if grep -q -e {shlex.quote(f" {mark}$")} "$keys" 2>/dev/null; then',
-            f'    {_without(mark)} >"$keys.{mark}"',
-            f'    mv "$keys.{mark}" "$keys"',
-            "fi",
-            f'if grep -q -E -e {shlex.quote(f" {MARK}(-[a-z0-9-]+)?$")} "$keys" 2>/dev/null; then',
-            f"    echo {KEPT}",
-            "    exit 0",
-            "fi",
-            '[ -d "$HOME/.cluster" ] || exit 0',
-            'chmod -R u+w "$HOME/.cluster" 2>/dev/null || :',
-            # Files of set-up commands may belong to root.
-            'rm -rf "$HOME/.cluster" 2>/dev/null || sudo -n rm -rf "$HOME/.cluster"',
-            "",
-        ]
+    return _script(
+        "set -eu",
+        "umask 077",
+        f'[ ! -d "$HOME/.cluster" ] || {{ {_LOCK}; }}',
+        'keys=$(readlink -f "$HOME/.ssh/authorized_keys")',
+        f'if grep -q -e {shlex.quote(f" {mark}$")} "$keys" 2>/dev/null; then',
+        f'    {_without(mark)} >"$keys.{mark}"',
+        f'    mv "$keys.{mark}" "$keys"',
+        "fi",
+        f'if grep -q -E -e {shlex.quote(f" {MARK}(-[a-z0-9-]+)?$")} "$keys" 2>/dev/null; then',
+        f"    echo {KEPT}",
+        "    exit 0",
+        "fi",
+        'if [ -d "$HOME/.cluster" ]; then',
+        '    chmod -R u+w "$HOME/.cluster" 2>/dev/null || :',
+        # Files of set-up commands may belong to root.
+        '    rm -rf "$HOME/.cluster" 2>/dev/null || sudo -n rm -rf "$HOME/.cluster"',
+        "fi",
+        f"echo {REMOVED}",
     )
+
+
+def _script(*lines: str) -> RemoteCommand:
+    return RemoteCommand("\n".join(lines))
 
 
 def by_hand(spec: Spec, mark: str) -> str:

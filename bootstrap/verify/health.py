@@ -1,7 +1,6 @@
 """Finds unhealthy nodes: node/health.py observes all nodes at the same time, and this machine judges the reports."""
 
 import json
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from bootstrap.ssh.node_program import HINT, NodeProgram
 from bootstrap.verify.checks import Check, Offset, estimate_offset, find_wrong
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event, Report
+from foundation.remote_command import Quoted, RemoteCommand
 from provision.model import count
 from provision.preflight.machines import Hardware
 
@@ -98,8 +98,9 @@ def keep_on_head(
     kept = {name: {"id": ids[name], "reasons": list(reasons)} for name, reasons in unhealthy.items()}
     if (findings.reports[head.host.name]["kept"] or {}) == kept:
         return
-    path = shlex.quote(health.KEPT)
-    script = f"umask 077; printf %s {shlex.quote(json.dumps(kept))} >{path}.new && mv {path}.new {path}"
+    path = health.KEPT
+    written = Quoted(json.dumps(kept))
+    script = RemoteCommand("umask 077; printf %s ", written, f" >{path}.new && mv {path}.new {path}")
     try:
         head.run(script, timeout_s=60, what="the script that keeps what is unhealthy")
     except ClusterError as error:

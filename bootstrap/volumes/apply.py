@@ -15,6 +15,7 @@ from bootstrap.volumes.commands import S3Access
 from bootstrap.volumes.plan import NodePlan, VolumeFacts, note_of, path_of, plan_volumes
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
+from foundation.remote_command import RemoteCommand
 from provision.volumes.source import MountSource
 
 MODULES = ("messages", "volumes/volume_probe", "volumes/mount_volumes")
@@ -27,9 +28,9 @@ MOUNT_S = 90.0  # more than mount_volumes.py takes
 DEVICE_S = 30.0  # from the attachment of a disk until its device appears
 UNMOUNT_S = 60.0
 # Tests whether this program's volumes are mounted, without root.
-IS_MOUNTED = (
-    f'[ "$(cat {volume_probe.NOTES} 2>/dev/null || echo {{}})" != "{{}}" ] '
-    f"|| grep -q ' {volume_probe.DISKS}/' /proc/self/mounts"
+FIND_MOUNTED = RemoteCommand(
+    f'if [ "$(cat {volume_probe.NOTES} 2>/dev/null || echo {{}})" != "{{}}" ] '
+    f"|| grep -q ' {volume_probe.DISKS}/' /proc/self/mounts; then echo mounted; else echo none; fi"
 )
 
 
@@ -97,7 +98,8 @@ def find_mounted(connections: Sequence[NodeConnection]) -> list[NodeConnection]:
     found = set()
 
     def look(connection: NodeConnection) -> None:
-        if connection.run(IS_MOUNTED, check=False, timeout_s=LOOK_S, what="looking for volumes").exit_code == 0:
+        said = connection.ask(FIND_MOUNTED, {"mounted", "none"}, timeout_s=LOOK_S, what="looking for volumes")
+        if said == "mounted":
             found.add(connection.host.name)
 
     on_all(list(connections), look)

@@ -1,7 +1,6 @@
 """Nodes that are existing hosts (cloud = "hosts"), which the user reaches with ssh. Does not use AWS."""
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from cluster.app import App
 from cluster.nodes.other_hosts import UserSsh, ask_for_address, find_address, memory_of
 from cluster.nodes.source import ConnectToOther, Nodes, NodeSource
 from foundation.errors import ClusterError, ConfigError
+from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import bounded_pool
 from provision.volumes.source import MountSource, plan_mounts
 
@@ -232,8 +232,9 @@ def _ask_for_own_address(head: NodeConnection, others: Sequence[str]) -> str:
 
     Raises ClusterError when it has none.
     """
-    towards = shlex.join(["ip", "-4", "-o", "route", "get", others[0] if others else "192.0.2.1"])
-    said = head.run(f"{towards} 2>/dev/null || hostname -I", check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
+    towards = Quoted(others[0] if others else "192.0.2.1")
+    command = RemoteCommand("ip -4 -o route get ", towards, " 2>/dev/null || hostname -I")
+    said = head.run(command, check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
     address = parse_own_address(said)
     if address is None and others:
         raise ClusterError(

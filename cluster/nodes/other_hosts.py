@@ -1,6 +1,5 @@
 """The user's own hosts in a job: resolved before it starts, stopped with it, and cleaned up by `cluster down`."""
 
-import shlex
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -13,6 +12,7 @@ from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.other_hosts import (
     KEPT,
+    REMOVED,
     SCRIPT_TIMEOUT_S,
     Memory,
     Remembered,
@@ -28,6 +28,7 @@ from bootstrap.ssh.user_ssh import Route, connect, find_route
 from cluster.app import App
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
+from foundation.remote_command import run_program
 from provision.resources.resource import Resource, Unseen
 from train.engines import find_engine
 from train.follow.head import SILENCE_S, found_program_command
@@ -134,7 +135,7 @@ def find_address(name: str) -> str | None:
 
 def ask_for_address(head: NodeConnection, name: str) -> str | None:
     """Returns the IPv4 address to which a name resolves on the head; None if it does not resolve."""
-    said = head.run(shlex.join(["getent", "ahostsv4", name]), check=False, timeout_s=SCRIPT_TIMEOUT_S)
+    said = head.run(run_program("getent", "ahostsv4", name), check=False, timeout_s=SCRIPT_TIMEOUT_S)
     return said.stdout.split()[0] if said.stdout.split() else None
 
 
@@ -198,16 +199,16 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
                 for job in entry.jobs:  # the head is gone: end what may still run before its files are deleted
                     words = found_program_command("role", ["end", job], digest=code_digest())
                     connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
-                script = render_release(mark)
-                said = connection.run(script, timeout_s=SCRIPT_TIMEOUT_S, what="the script that cleans up")
+                script, what = render_release(mark), "the script that cleans up"
+                said = connection.ask(script, {REMOVED, KEPT}, timeout_s=SCRIPT_TIMEOUT_S, what=what)
         except ClusterError as error:
             cause = error.message.partition("\n")[0]
             type_this = by_hand(_spec_of(entry.spec), mark)
             left.append(Unseen(kind=f"{KIND} {entry.spec}", why=f"{cause}; run cluster down again, or: {type_this}"))
             return
         done.append(Resource(kind=KIND, resource_id=entry.spec))
-        kept = said.stdout.strip() == KEPT
-        what = "removed its key; kept ~/.cluster, which another cluster uses" if kept else "removed all files"
+        kept = "removed its key; kept ~/.cluster, which another cluster uses"
+        what = kept if said == KEPT else "removed all files"
         app.report(Event(kind="done", what=what, where=host.name))
 
     on_all(known, release_one)

@@ -6,7 +6,6 @@ head has the permissions of its instance role, and logs in to nodes with its own
 
 import hashlib
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
@@ -28,6 +27,7 @@ from cluster.config import ClusterConfig, read_table
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
+from foundation.remote_command import RemoteCommand
 from provision.model import SshAddress
 
 FOLDER = ".cluster/replace"
@@ -194,9 +194,9 @@ def _write(head: ReadyNode, data: bytes) -> None:
     digest = hashlib.sha256(data).hexdigest()
     path = f"{FOLDER}/settings.json"
     same = f'[ "$(sha256sum <{path} 2>/dev/null)" = "{digest}  -" ]'
-    if head.connection.run(same, check=False, timeout_s=SETTINGS_TIMEOUT_S).exit_code == 0:
+    if head.connection.run(RemoteCommand(same), check=False, timeout_s=SETTINGS_TIMEOUT_S).exit_code == 0:
         return
     script = f"umask 077 && mkdir -p {FOLDER} && cat >{path}.new && mv {path}.new {path}"
     head.connection.run(
-        shlex.join(["sh", "-c", script]), stdin=data, timeout_s=SETTINGS_TIMEOUT_S, what="the settings for lost nodes"
+        RemoteCommand(script), stdin=data, timeout_s=SETTINGS_TIMEOUT_S, what="the settings for lost nodes"
     )

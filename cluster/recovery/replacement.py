@@ -5,7 +5,6 @@ them the job's own files, and notifies the head. The other nodes are not touched
 or on the head itself (on_head.py). Each step can be interrupted: the next command finds what exists and continues.
 """
 
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -25,6 +24,7 @@ from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, open_connecti
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
+from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import run_in_thread
 from provision.apply import apply
 from provision.aws.clients import make_clients
@@ -255,6 +255,6 @@ def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence
 
 def find_missing(node: ReadyNode, paths: Sequence[str]) -> frozenset[str]:
     """Returns those of the paths below ~/.cluster that a node lacks. Raises NodeCommandError, ConnectError."""
-    listed = shlex.join(paths)
-    script = f'cd "$HOME/.cluster" && for path in {listed}; do [ -e "$path/.complete" ] || echo "$path"; done'
+    look = '; do [ -e "$path/.complete" ] || echo "$path"; done'
+    script = RemoteCommand('cd "$HOME/.cluster" && for path in ', Quoted(*paths), look)
     return frozenset(node.connection.run(script, timeout_s=60, what="the search for files").stdout.split())

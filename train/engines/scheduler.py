@@ -8,7 +8,6 @@ output.
 from __future__ import annotations
 
 import re
-import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Literal, Optional
@@ -16,6 +15,7 @@ from typing import Literal, Optional
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from foundation.remote_command import RemoteCommand
 from train.job.protocol import AllocationRequest
 
 HEARTBEAT = "heartbeat"
@@ -233,11 +233,12 @@ def render_holder(job: str) -> list[str]:
     ]
 
 
-def render_heartbeat(job: str) -> str:
-    """The shell command, for the first node, that writes every line of its input to the heartbeat file."""
+def render_heartbeat(job: str) -> RemoteCommand:
+    """The command, for the first node, that writes every line of its input to the heartbeat file."""
     folder = f'"$HOME/.cluster/jobs/{job}"'
-    loop = f'mkdir -p {folder} && cd {folder} && while read -r beat; do echo "$beat" >{HEARTBEAT} || exit 1; done'
-    return shlex.join(["sh", "-c", loop])
+    return RemoteCommand(
+        f'mkdir -p {folder} && cd {folder} && while read -r beat; do echo "$beat" >{HEARTBEAT} || exit 1; done'
+    )
 
 
 def begin_with_letter(name: str) -> str:

@@ -2,7 +2,6 @@
 
 import collections
 import math
-import shlex
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import wait
@@ -11,6 +10,7 @@ from typing import Any
 
 from bootstrap.ssh.connection import NodeConnection, wait_for_exit
 from foundation.errors import ClusterError, ConnectError
+from foundation.remote_command import Quoted, RemoteCommand, run_program
 from foundation.thread_pool import run_in_thread
 from train.job.protocol import MAX_LINE_BYTES, find_first_key, parse_failure, shorten
 from train.node.programs import PYTHON_OPTIONS, program_words
@@ -48,17 +48,17 @@ class HeadGoneError(ClusterError):
     """The head no longer runs, and neither do its jobs. Connecting again will not help."""
 
 
-def program_command(name: str, words: Sequence[str], *, python: str, code_dir: str) -> str:
+def program_command(name: str, words: Sequence[str], *, python: str, code_dir: str) -> RemoteCommand:
     """The command line of a node program whose path is known. Pure."""
-    return "exec " + shlex.join(program_words(name, *words, python=python, code_dir=code_dir))
+    return run_program(*program_words(name, *words, python=python, code_dir=code_dir))
 
 
-def found_program_command(name: str, words: Sequence[str], *, digest: str) -> str:
+def found_program_command(name: str, words: Sequence[str], *, digest: str) -> RemoteCommand:
     """The command line that finds a node program and runs it; it prints nothing if there is none. Pure.
 
     digest: of this version's code tree.
     """
-    return shlex.join(["sh", "-c", _FIND_PROGRAM, "sh", digest, name, *words])
+    return RemoteCommand("set -- ", Quoted(digest, name, *words), _FIND_PROGRAM)
 
 
 class AnswerError(ClusterError):
@@ -217,7 +217,7 @@ class Head:
         *,
         name: str,
         connect: Callable[[], NodeConnection],
-        command: Callable[[Sequence[str]], str],
+        command: Callable[[Sequence[str]], RemoteCommand],
         connection: NodeConnection | None = None,
     ) -> None:
         self.name = name

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from bootstrap.ssh.connection import NodeConnection, wait_for_exit
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError
+from foundation.remote_command import RemoteCommand
 from train.job.protocol import shorten
 from train.s3.partial_file import LocalFolder, PartialFiles, refuse_links
 from train.s3.run_journal import Run, noted, remove_unfinished
@@ -52,7 +53,7 @@ class Listing:
     where: the node's name. command: the command line of train/node/results.py.
     """
 
-    def __init__(self, connection: NodeConnection, command: str, *, where: str) -> None:
+    def __init__(self, connection: NodeConnection, command: RemoteCommand, *, where: str) -> None:
         self.where = where
         self._channel = connection.open_channel(command)
         self._channel.settimeout(SILENCE_S)

@@ -1,7 +1,6 @@
 """Surveys [data] url if it is a folder on a volume of the nodes, as survey.py does for S3."""
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -12,6 +11,7 @@ from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import on_all
 from foundation.decode import decode
 from foundation.errors import ClusterError
+from foundation.remote_command import run_program
 from train.job.survey import MAGIC, Data, Refusal, count
 
 MOST_FILES = 10_000
@@ -68,9 +68,9 @@ def find_folder_data(nodes: Sequence[ReadyNode], folder: str) -> Data:
 
     def look(node: ReadyNode) -> None:
         words = [node.facts.python, "-c", SCRIPT, folder, str(MOST_FILES), str(len(MAGIC))]
-        said = node.connection.run(shlex.join(words), timeout_s=TIMEOUT_S, what=f"looking at {folder}").stdout
+        said = node.connection.run(run_program(*words), timeout_s=TIMEOUT_S, what=f"looking at {folder}").last_line
         try:
-            looks[node.host.name] = decode(said.strip().rpartition("\n")[2].encode(), Look)
+            looks[node.host.name] = decode(said.encode(), Look)
         except (ValueError, json.JSONDecodeError) as error:
             raise ClusterError(f"{node.host.name}: an invalid answer about {folder}: {error}") from None
 

@@ -19,6 +19,7 @@ CODE = (
     "foundation/decode.py",
     "foundation/durations.py",
     "foundation/file_lock.py",
+    "foundation/remote_command.py",
     "foundation/thread_pool.py",
     "bootstrap/__init__.py",
     "bootstrap/node/_cluster_compat.py",

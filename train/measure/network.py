@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import shlex
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import on_all
 from foundation.decode import decode
 from foundation.errors import ClusterError
+from foundation.remote_command import run_program
 from train.follow.head import SILENCE_S, Talk, never
 from train.job.protocol import Name, find_first_key, shorten
 from train.node.programs import program_words
@@ -120,7 +120,7 @@ def _listen(nodes: Sequence[ReadyNode], common: Mapping[str, Any], stack: ExitSt
 
 def _start(node: ReadyNode, order: Mapping[str, Any]) -> Talk:
     words = program_words(PROGRAM, python=node.python, code_dir=node.code_dir)
-    talk = Talk(node.connection.open_channel("exec " + shlex.join(words)), where=node.host.name)
+    talk = Talk(node.connection.open_channel(run_program(*words)), where=node.host.name)
     talk.send(json.dumps(order).encode() + b"\n")
     return talk
 

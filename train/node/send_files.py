@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from foundation.remote_command import RemoteCommand
 from train.job.protocol import JobHost
 from train.node.role.work_folder import COMPLETE
 from train.node.supervisor.ssh_proxy import ssh_command
@@ -45,12 +46,12 @@ def find_mark(home: str, path: str) -> list[str]:
 
 def send(home: str, address: str, words: Sequence[str]) -> None:
     """Packs files on this host and unpacks them on the other. Exits with an error message if that fails."""
-    remote = "mkdir -p .cluster && tar -C .cluster -xf -"
+    remote = RemoteCommand("mkdir -p .cluster && tar -C .cluster -xf -")
     tar = subprocess.Popen(["tar", "-C", home, "-cf", "-", *words], stdout=subprocess.PIPE)
     assert tar.stdout is not None
     with tar.stdout:
         done = subprocess.run(
-            [*ssh_command(JobHost(name=address, ip=address)), remote],
+            ssh_command(JobHost(name=address, ip=address), remote),
             stdin=tar.stdout,
             stderr=subprocess.PIPE,
             check=False,

@@ -17,6 +17,7 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import HostKeyPins
 from cluster.nodes.ec2 import open_console
 from foundation.errors import ClusterError, ConnectError
+from foundation.remote_command import RemoteCommand
 from lab import reread_configuration
 from sandbox import control
 from sandbox_steps import REGION, RunningSandbox, Ssh, describe, enter, launch, open_ssh
@@ -51,7 +52,7 @@ class Node:
         return caught.value
 
     def do(self, command: str) -> str:
-        return self.held[0].run(command, timeout_s=20).stdout
+        return self.held[0].run(RemoteCommand(command), timeout_s=20).stdout
 
     @contextmanager
     def sshd_configured(self, edit: str, *ports: int) -> Iterator[None]:
@@ -106,7 +107,7 @@ def fault(sandbox: RunningSandbox) -> Callable[[str], object]:
 
 def until_reached(node: Node) -> None:
     with closing(node.reach(timeout_s=20)) as connection:
-        assert connection.run("id -un").stdout == "ubuntu\n"
+        assert connection.run(RemoteCommand("id -un")).stdout == "ubuntu\n"
 
 
 def test_files_are_copied_and_connections_closed_cleanly(node: Node, tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_an_image_whose_root_names_another_user(node: Node) -> None:
     try:
         error = node.refused()
         with closing(node.reach(user="root", timeout_s=20)) as connection, pytest.raises(ClusterError) as caught:
-            connection.run("id")
+            connection.run(RemoteCommand("id"))
     finally:
         node.do(f"mv {AWAY} {KEYS}; sudo rm -r /root/.ssh")
     assert error.hint == 'set [provision] user = "svc-7" in cluster.toml', error

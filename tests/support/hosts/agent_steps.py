@@ -22,6 +22,7 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import LOADER
 from bootstrap.transfer.distribute import MODULES, Distribution, SetUp
 from foundation.progress import silent
+from foundation.remote_command import RemoteCommand
 from local_nodes import LocalChannel
 from waits import until
 
@@ -263,8 +264,8 @@ class LocalNode(NodeConnection):
         self.profile = ":"
         self._gate = gate
 
-    def open_channel(self, command: str) -> Any:
-        text = f"{self.limit}; {self.profile}; exec {command}"
+    def open_channel(self, command: RemoteCommand) -> Any:
+        text = f"{self.limit}; {self.profile}; {command.text}"
         env = {"HOME": str(self.home), "PATH": os.environ["PATH"]}
         self.channels.append(GatedChannel(text, env, self._gate))
         return self.channels[-1]

@@ -19,6 +19,7 @@ from bootstrap.apply import ReadyNode
 from bootstrap.ssh.host import Host
 from bootstrap.verify.checks import Check
 from foundation.errors import ConnectError
+from foundation.remote_command import RemoteCommand
 from job_world import node
 from node_facts import FACTS
 from project import REPOSITORY
@@ -98,13 +99,13 @@ class LocalConnection:
         self.host = host
         self.channels: list[LocalChannel] = []
 
-    def open_channel(self, command: str) -> LocalChannel:
-        self.channels.append(LocalChannel(f"exec {command.removeprefix('exec ')}"))
+    def open_channel(self, command: RemoteCommand) -> LocalChannel:
+        self.channels.append(LocalChannel(command.text))
         return self.channels[-1]
 
 
 class LostConnection:
-    def open_channel(self, _command: str) -> LocalChannel:
+    def open_channel(self, _command: RemoteCommand) -> LocalChannel:
         raise ConnectError("node-2 (198.18.0.9): the connection is lost", hint="cluster status")
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from msgspec import convert, to_builtins
 
 from foundation.errors import ConnectError
+from foundation.remote_command import RemoteCommand
 from job_host import place_processes
 from train.follow.head import Head
 from train.job.protocol import JobHost, Order
@@ -105,7 +106,10 @@ class FakeHead:
     connected: int = 0
 
     def make(self) -> Head:
-        return Head(name="node-0", connect=cast("Any", self._connect), command="\0".join)
+        def command(words: Sequence[str]) -> RemoteCommand:
+            return RemoteCommand("\0".join(words))
+
+        return Head(name="node-0", connect=cast("Any", self._connect), command=command)
 
     def _connect(self) -> "FakeHead":
         if self.refuse:
@@ -113,8 +117,8 @@ class FakeHead:
         self.connected += 1
         return self
 
-    def open_channel(self, command: str) -> Channel:
-        self.asked.append(command.split("\0"))
+    def open_channel(self, command: RemoteCommand) -> Channel:
+        self.asked.append(command.text.split("\0"))
         made = self.answer(self.asked[-1])
         self.channels.append(made)
         return made

@@ -442,7 +442,7 @@ class Heartbeat:
             self._close()
         if self._ssh is None:
             self._ssh = subprocess.Popen(
-                [*ssh_proxy.ssh_command(self._host), render_heartbeat(self._job)],
+                ssh_proxy.ssh_command(self._host, render_heartbeat(self._job)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

@@ -1,6 +1,5 @@
 """Finds unhealthy nodes after a failed job: runs health.py on all of its hosts at the same time."""
 
-import shlex
 import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -8,6 +7,7 @@ from typing import Any, Optional
 
 from bootstrap.node import health
 from foundation.decode import decode
+from foundation.remote_command import run_program
 from train.job.protocol import JobHost
 from train.node.programs import CODE_DIR, program_words
 from train.node.supervisor import ssh_proxy
@@ -69,10 +69,9 @@ class _Look:
             python=python if place is None else place.python,
             code_dir=CODE_DIR if place is None else place.code_dir,
         )
-        prefix = ["/bin/sh", "-c"] if is_here else ssh_proxy.ssh_command(host, connect_timeout_s=CONNECT_S)
         self._began_at = self._ended_at = time.time()
         self._child = subprocess.Popen(
-            [*prefix, f"exec {shlex.join(words)}"],
+            words if is_here else ssh_proxy.ssh_command(host, run_program(*words), connect_timeout_s=CONNECT_S),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,10 +1,10 @@
 """Ends the processes that a job left on its hosts, and completes the record and log after a killed supervisor."""
 
 import os
-import shlex
 import subprocess
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Optional
 
 from msgspec.structs import replace
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from bootstrap.node import process_tree
 from foundation.decode import decode
 from foundation.file_lock import FileLock, is_held
+from foundation.remote_command import RemoteCommand, run_program
 from train.engines.schedulers import SCHEDULERS
 from train.job.cost import cost_of, find_cost
 from train.job.protocol import Attempt, EndReason, JobHost, JobResult, Left, LeftOnHost, Record
@@ -159,8 +160,9 @@ def end_on(
     searches = []
     for host in unclean:
         timeout_s = SILENT_CONNECT_S if host.name in silent else CONNECT_S
-        prefix = ["/bin/sh", "-c"] if host == head else ssh_proxy.ssh_command(host, connect_timeout_s=timeout_s)
-        searches.append((host.name, Search(job, prefix, host, python=python)))
+        over_ssh = partial(ssh_proxy.ssh_command, host, connect_timeout_s=timeout_s)
+        reach = RemoteCommand.here if host == head else over_ssh
+        searches.append((host.name, Search(job, reach, host, python=python)))
     left: Left = {}
     _, here = process_tree.end(job)
     if here:
@@ -181,7 +183,10 @@ class Searches:
     def __init__(self, job: str, hosts: Sequence[JobHost], *, python: str, connect_timeout_s: int) -> None:
         self._searches = {
             host.name: Search(
-                job, ssh_proxy.ssh_command(host, connect_timeout_s=connect_timeout_s), host, python=python
+                job,
+                partial(ssh_proxy.ssh_command, host, connect_timeout_s=connect_timeout_s),
+                host,
+                python=python,
             )
             for host in hosts
         }
@@ -200,21 +205,21 @@ class Searches:
 class Search:
     """Runs role.py on a host, which ends the job's processes there; on a node, as root if possible.
 
-    Only root can read the environment of root's processes. It writes no files. prefix: the command that connects to the
-    host. python: that of the nodes; other hosts have their own.
+    Only root can read the environment of root's processes. It writes no files. reach: returns the words that run a
+    command on the host. python: that of the nodes; other hosts have their own.
     """
 
-    def __init__(self, job: str, prefix: Sequence[str], host: JobHost, *, python: str) -> None:
+    def __init__(self, job: str, reach: Callable[[RemoteCommand], list[str]], host: JobHost, *, python: str) -> None:
         place = host.place
         code_dir = CODE_DIR if place is None else place.code_dir
         first, *more = program_words(
             "role", "end", job, "--boot", python=python if place is None else place.python, code_dir=code_dir
         )
-        words = shlex.join([first, "-B", *more])
-        program = f"exec {words}"
+        program = run_program(first, "-B", *more)
         if place is None:  # on a user's own host, sudo would report each attempt to its administrators
-            program = f"if sudo -n true 2>/dev/null; then exec sudo -n {words}; else {program}; fi"
-        self._words = [*prefix, program]
+            as_root = run_program("sudo", "-n", first, "-B", *more)
+            program = RemoteCommand("if sudo -n true 2>/dev/null; then ", as_root, "; else ", program, "; fi")
+        self._words = reach(program)
         self.boot = ""  # the host's boot, as reported by it
         self._began_at = time.monotonic()
         self._child = self._begin()

@@ -13,7 +13,6 @@ import getopt
 import os
 import re
 import select
-import shlex
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from typing import Optional
 
 from bootstrap.node import process_tree
 from foundation.decode import decode
+from foundation.remote_command import Quoted, RemoteCommand, run_program
 from train.job.protocol import JobHost
 from train.node import wire
 from train.node.programs import CODE_DIR, program_words
@@ -91,9 +91,8 @@ def reach(
     # With the job in its environment, role.py is found and ended even if it is stopped and no longer has a child.
     job = f"{process_tree.JOB_VARIABLE}={os.environ[process_tree.JOB_VARIABLE]}"
     program = program_words("role", *words, python=python, code_dir=code_dir)
-    remote = shlex.join(["exec", "env", job, *program])
     ssh = subprocess.Popen(
-        [*ssh_command(host, port), remote],
+        ssh_command(host, run_program("env", job, *program), port),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -210,15 +209,16 @@ def mpi_command(arguments: Sequence[str]) -> list[str]:
         rest.pop(0)
     host = find_host(rest.pop(0))
     env = {process_tree.JOB_VARIABLE: os.environ[process_tree.JOB_VARIABLE], "CLUSTER_HOST": host.name}
-    exports = "".join(f"export {key}={shlex.quote(env[key])}; " for key in sorted(env))
-    exports += f"PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH; "  # a wheel may have installed orted there
+    exports = [RemoteCommand("export ", Quoted(f"{key}={env[key]}"), "; ") for key in sorted(env)]
+    # A wheel may have installed orted there.
+    path = RemoteCommand("PATH=", Quoted(os.path.dirname(sys.executable)), ":$PATH; ")
     # orted checks that its own ssh agent exists, although it does not use it.
-    agent = os.environ["CLUSTER_MPI_SSH"]
-    return [*ssh_command(host), exports + " ".join(rest).replace(agent, "/usr/bin/ssh")]
+    orted = " ".join(rest).replace(os.environ["CLUSTER_MPI_SSH"], "/usr/bin/ssh")
+    return ssh_command(host, RemoteCommand(*exports, path, orted))
 
 
-def ssh_command(host: JobHost, port: str = "22", connect_timeout_s: int = 5) -> list[str]:
-    """Returns the real ssh's command from the head to a host. A host that is not a node has its own user and port."""
+def ssh_command(host: JobHost, remote: RemoteCommand, port: str = "22", connect_timeout_s: int = 5) -> list[str]:
+    """Returns the real ssh's words that run `remote` on a host. A host that is not a node has its own user and port."""
     target = host.ip
     if host.place is not None:
         target, port = f"{host.place.user}@{host.ip}", str(host.place.port)
@@ -239,4 +239,4 @@ def ssh_command(host: JobHost, port: str = "22", connect_timeout_s: int = 5) -> 
     command = [os.environ.get("CLUSTER_SSH", "/usr/bin/ssh"), "-F", "/dev/null", "-T", "-p", port]
     for key, value in options.items():
         command += ["-o", f"{key}={value}"]
-    return [*command, target]
+    return [*command, target, remote.line()]

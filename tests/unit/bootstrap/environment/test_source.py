@@ -177,7 +177,7 @@ class Head:
         hold.unlink()
 
     def find_built(self, build: SourceBuild) -> dict[str, str]:
-        done = run_shell(render_find_built(build.key, node_python=sys.executable), self.home, path=os.defpath)
+        done = run_shell(render_find_built(build.key, node_python=sys.executable).text, self.home, path=os.defpath)
         assert done.returncode == 0, done.stderr
         answer: dict[str, str] = json.loads(done.stdout or "{}")
         return answer

@@ -13,6 +13,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
 from first_contact_node import HOST, Node, node
 from foundation.errors import ClusterError, ConnectError
+from foundation.remote_command import RemoteCommand
 from waits import until
 
 __all__ = ["node"]
@@ -64,7 +65,7 @@ def test_a_moved_node_gets_a_new_connection(node: Node, facts: list[NodeConnecti
         assert connections.get(HOST) is not facts[0]
         assert connections.take_facts(HOST) is None
         with pytest.raises(ConnectError):
-            facts[0].run("true")  # this connection is closed
+            facts[0].run(RemoteCommand("true"))  # this connection is closed
     assert node.happened == ["auth", "auth"]
 
 
@@ -74,7 +75,7 @@ def test_an_unused_early_connection_is_closed(node: Node, facts: list[NodeConnec
         connections.begin([LAST], python="auto")
         until(lambda: facts)
     with pytest.raises(ConnectError):
-        facts[0].run("true")
+        facts[0].run(RemoteCommand("true"))
 
 
 def test_no_early_connection_without_a_pinned_key(node: Node) -> None:

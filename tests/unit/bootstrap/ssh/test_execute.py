@@ -85,7 +85,7 @@ def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[l
     """Runs the node's program here, with the shell command that nodes use. Returns its frames and exit code."""
     program = read_modules(PROGRAM)
     with subprocess.Popen(
-        ["sh", "-c", before.decode() + render_launcher()],
+        ["sh", "-c", before.decode() + render_launcher().text],
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

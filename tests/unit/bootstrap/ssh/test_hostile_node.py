@@ -18,6 +18,7 @@ from bootstrap.transfer.distribute import failure
 from bootstrap.verify.nodes import _Begun, _Clock, _Tried
 from cluster.commands.shell import Collector
 from foundation.errors import ClusterError, ConnectError
+from foundation.remote_command import RemoteCommand
 from job_channels import Channel
 from node_facts import HOST
 
@@ -39,7 +40,7 @@ class Connection:
     channel: EndlessChannel
     host: Host = HOST
 
-    def open_channel(self, _command: str) -> EndlessChannel:
+    def open_channel(self, _command: RemoteCommand) -> EndlessChannel:
         return self.channel
 
 

@@ -24,6 +24,7 @@ from bootstrap.ssh.other_hosts import (
     render_release,
 )
 from foundation.errors import ClusterError, ConfigError
+from foundation.remote_command import RemoteCommand
 from job_world import CODE_DIR, NO_ACCESS, PROJECT_DIR, cpus, node, plan, with_files
 from node_facts import LAB as OWN_HOST
 from train.engines import ENGINES
@@ -174,10 +175,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(script: str, home: Path) -> str:
-    """Runs a script in a shell with this home folder; returns its output."""
+def run(script: RemoteCommand, home: Path) -> str:
+    """Runs a script with this home folder; returns its output."""
     env = {"HOME": str(home), "PATH": os.environ["PATH"]}
-    done = subprocess.run(["/bin/sh", "-c", script], env=env, check=True, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(script.here(), env=env, check=True, capture_output=True, text=True, timeout=20)
     assert done.stderr == ""
     return done.stdout
 
@@ -205,11 +206,11 @@ def test_the_head_is_authorized_once_and_other_lines_stay(home: Path, before: st
     keys = home / ".ssh" / "authorized_keys"
     assert keys.read_text() == f"{after}{LINE}\n"
     assert keys.stat().st_mode & 0o077 == 0
-    assert run(render_let_in(LINE, mark=MARK), home) == ""
-    assert run(render_release(MARK), home) == ""
+    assert run(render_let_in(LINE, mark=MARK), home) == "unchanged\n"
+    assert run(render_release(MARK), home) == "removed\n"
     assert keys.read_text() == after
     assert not (home / ".cluster").exists()
-    assert run(render_release(MARK), home) == ""
+    assert run(render_release(MARK), home) == "removed\n"
 
 
 def test_a_linked_authorized_keys_stays_a_link(home: Path) -> None:
@@ -237,7 +238,7 @@ def test_the_command_by_hand_does_the_same(home: Path) -> None:
     typed = by_hand(Spec(host="lab", user="alice", port=2222), MARK)
     assert typed.startswith("ssh -p 2222 alice@lab '")
     (home / ".cluster" / "env").chmod(0o700)
-    run(f'ssh() {{ shift 3; eval "$1"; }}; {typed}', home)
+    run(RemoteCommand(f'ssh() {{ shift 3; eval "$1"; }}; {typed}'), home)
     assert keys.read_text() == f"{MINE}\n"
     assert not (home / ".cluster").exists()
 

@@ -67,7 +67,7 @@ def has_text(file: Path, text: str) -> bool:
 
 def test_a_line_of_the_supervisor_renews_the_heartbeat(tmp_path: Path) -> None:
     beat = tmp_path / ".cluster" / "jobs" / JOB / "heartbeat"
-    command = ["/bin/sh", "-c", render_heartbeat(JOB)]
+    command = render_heartbeat(JOB).here()
     program = subprocess.Popen(command, env={**os.environ, "HOME": str(tmp_path)}, stdin=subprocess.PIPE)
     assert program.stdin is not None
     try:

@@ -50,10 +50,9 @@ def test_silence_counts_as_a_broken_connection(clock: None) -> None:
 
 def test_command_lines_quote_their_words() -> None:
     command = program_command("jobs", ["stop", "a'b; $(id)"], python="/p", code_dir="/c")
-    assert command == """exec /p -Es /c/train/node jobs stop 'a'"'"'b; $(id)'"""
+    assert command.text == """exec /p -Es /c/train/node jobs stop 'a'"'"'b; $(id)'"""
     found = found_program_command("jobs", ["list"], digest="d1")
-    assert found.startswith("sh -c '")
-    assert found.endswith("' sh d1 jobs list")
+    assert found.text.startswith("set -- d1 jobs list\n")
 
 
 def test_foreign_texts_become_one_line_of_limited_length() -> None:

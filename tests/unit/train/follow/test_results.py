@@ -15,6 +15,7 @@ import pytest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from foundation.errors import ClusterError
+from foundation.remote_command import RemoteCommand
 from train.follow.results import Copy, Listing, NodeFile, choose_files, copy_all, find_clash
 from train.node.programs import program_words
 
@@ -61,12 +62,12 @@ class Connection:
     def __init__(self, home: Path | None = None, said: bytes = b"") -> None:
         self.home, self.said = home, said
 
-    def open_channel(self, command: str) -> Channel:
-        return Channel(command, self.home, self.said)
+    def open_channel(self, command: RemoteCommand) -> Channel:
+        return Channel(command.text, self.home, self.said)
 
 
 def listing(home: Path | None = None, said: bytes = b"", words: Sequence[str] = ("j",)) -> Listing:
-    command = " ".join(program_words("results", *words, python=sys.executable))
+    command = RemoteCommand(" ".join(program_words("results", *words, python=sys.executable)))
     return Listing(cast("NodeConnection", Connection(home, said)), command, where="node-1")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from foundation.remote_command import RemoteCommand
 from train.job.protocol import JobHost, Order, Place
 from train.node import job_folder
 from train.node.supervisor import launching, recovery, ssh_proxy
@@ -118,13 +119,13 @@ def test_staging_uses_the_users_keys_but_no_profile() -> None:
 
 
 def test_ssh_uses_the_hosts_user_and_port() -> None:
-    words = ssh_proxy.ssh_command(LAB)
-    assert words[-1] == "alice@10.9.0.1"
+    words = ssh_proxy.ssh_command(LAB, RemoteCommand("id"))
+    assert words[-2] == "alice@10.9.0.1"
     assert words[words.index("-p") + 1] == "2222"
     known = next(word for word in words if word.startswith("UserKnownHostsFile="))
     assert known.endswith("/.cluster/ssh/known_hosts_of_others")
-    node = ssh_proxy.ssh_command(ORDER.hosts[0], "24")
-    assert node[-1] == "10.0.0.4"
+    node = ssh_proxy.ssh_command(ORDER.hosts[0], RemoteCommand("id"), "24")
+    assert node[-2] == "10.0.0.4"
     assert node[node.index("-p") + 1] == "24"
 
 
@@ -137,7 +138,7 @@ def test_the_environment_of_launch_py_has_all_hosts(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_search_uses_the_hosts_own_python() -> None:
-    found = recovery.Search("j", ["echo"], LAB, python="/e/bin/python")
+    found = recovery.Search("j", lambda command: ["echo", command.text], LAB, python="/e/bin/python")
     assert found.read(time.monotonic() + 10) == [(0, "could not be searched: no answer")]
     (words,) = found._words[1:]
     assert words == "exec /home/alice/e/bin/python -B -Es /home/alice/t/train/node role end j --boot"  # without sudo

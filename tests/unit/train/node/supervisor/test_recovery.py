@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
+from foundation.remote_command import RemoteCommand
 from job_host import job_id
 from train.job.protocol import JobHost
 from train.node.supervisor import recovery
 
 
 def search(prefix: list[str]) -> Any:
-    return recovery.Search(job_id(1), prefix, JobHost(name="node-0", ip="127.0.0.1"), python=sys.executable)
+    def reach(command: RemoteCommand) -> list[str]:
+        return [*prefix, command.text]
+
+    return recovery.Search(job_id(1), reach, JobHost(name="node-0", ip="127.0.0.1"), python=sys.executable)
 
 
 @pytest.mark.parametrize(
