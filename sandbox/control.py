@@ -11,11 +11,12 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from foundation.errors import NotFoundError, SandboxError
 from foundation.progress import Event, Report
@@ -49,6 +50,8 @@ STOP_TIMEOUT_S = 30.0
 UNSET = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ROLE_ARN",
          "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")  # fmt: skip
 UNSET_PREFIX = "AWS_ENDPOINT_URL_"
+# Never reached through a proxy. The instance metadata service is at the last address.
+LOCAL = ("localhost", "127.0.0.1", "169.254.169.254")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -426,8 +429,15 @@ def describe(project_dir: Path) -> SandboxStatus:
     )  # fmt: skip
 
 
-def environment(info: SandboxInfo) -> dict[str, str]:
-    """Returns the environment variables that direct any AWS client to the sandbox."""
+def environment(info: SandboxInfo, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the environment variables that direct any AWS client to the sandbox.
+
+    environ: the caller's. Its proxies stay, for everything but this machine and the sandbox.
+    """
+    # urllib reads the lower-case name and compares whole addresses; curl and reqwest also know ranges.
+    excluded = [word.strip() for name in ("no_proxy", "NO_PROXY") for word in environ.get(name, "").split(",")]
+    excluded += [*LOCAL, str(urlsplit(info.endpoint_url).hostname), info.private_cidr, info.public_cidr]
+    no_proxy = ",".join(dict.fromkeys(filter(None, excluded)))
     return {
         "AWS_ENDPOINT_URL": info.endpoint_url,
         "AWS_CA_BUNDLE": str(info.ca_bundle),
@@ -440,6 +450,8 @@ def environment(info: SandboxInfo) -> dict[str, str]:
         "AWS_CONFIG_FILE": str(info.aws_dir / "config"),
         "AWS_SHARED_CREDENTIALS_FILE": str(info.aws_dir / "credentials"),
         "CLUSTER_CHECKIP_URL": info.checkip_url,
+        "NO_PROXY": no_proxy,
+        "no_proxy": no_proxy,
     }
 
 

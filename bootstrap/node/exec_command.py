@@ -22,6 +22,7 @@ import sys
 import time
 
 import process_tree
+import setup_env
 
 BEGIN = b"\0cluster exec\0"  # the login shell's output comes before it
 ALIVE_EVERY_S = 5.0
@@ -56,7 +57,7 @@ def main():
 
 def environment(base):
     """The command's variables: those of `base`, with the newest environment of this node and its CUDA libraries."""
-    made = dict(base)
+    made = setup_env.reach_near(base)
     ready = glob.glob(os.path.expanduser("~/.cluster/env/*/.complete"))
     if ready:
         folder = os.path.dirname(max(ready, key=os.path.getmtime))

@@ -1,11 +1,48 @@
-"""Merges the variables that the user's set-up commands exported into a job's environment. run_setup.py stores them.
+"""The variables of the users' programs on a node: those of a login, and those that set-up commands exported.
 
+`exec`, `ssh` and jobs have the same variables of a login. run_setup.py stores the exports.
 Python 3.6 and later, standard library only.
 """
 
 import json
 import os
+import re
 from typing import Any, Dict, List, Mapping, Sequence
+
+_NAMES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR")
+_PROXY = re.compile("[A-Za-z]+_(proxy|PROXY)")
+_OTHERS = re.compile("LC_[A-Z]+|SSL_CERT_(FILE|DIR)")
+_ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=", re.MULTILINE)
+# The instance metadata service is at the second address.
+_NEAR = ("localhost", "127.0.0.1", "169.254.169.254")
+
+
+def of_login(environ: Mapping[str, str], file: str = "/etc/environment") -> Dict[str, str]:
+    """Those of a login's variables that a job keeps. file: what it sets, for every login, is kept too (pam_env(8))."""
+    try:
+        with open(file, encoding="utf-8", errors="replace") as stream:
+            of_all_logins = set(_ASSIGNMENT.findall(stream.read()))
+    except OSError:
+        of_all_logins = set()
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _NAMES or name in of_all_logins or _OTHERS.fullmatch(name) or _PROXY.fullmatch(name)
+    }
+
+
+def find_proxies(environ: Mapping[str, str]) -> Dict[str, str]:
+    """The variables that name a proxy, and the hosts that are reached without one. Pure."""
+    return {name: value for name, value in environ.items() if _PROXY.fullmatch(name)}
+
+
+def reach_near(environ: Mapping[str, str]) -> Dict[str, str]:
+    """The variables, with this host and its metadata service in NO_PROXY where a proxy is set. Pure."""
+    if not any(name.lower() != "no_proxy" for name in find_proxies(environ)):
+        return dict(environ)
+    words = [word.strip() for name in ("no_proxy", "NO_PROXY") for word in environ.get(name, "").split(",")]
+    value = ",".join(dict.fromkeys(word for word in words + list(_NEAR) if word))
+    return dict(environ, NO_PROXY=value, no_proxy=value)
 
 
 def read(cluster_dir: str, digest: str) -> Dict[str, Any]:

@@ -27,7 +27,7 @@ MAX_FRAME_BYTES = 1 << 20  # the node's program sends 64 KiB at most
 SILENCE_S = 30.0  # the node's program sends signs of life every few seconds
 STOP_TIMEOUT_S = 20.0
 """More than the node's program takes at most: twice its ROOT_TIMEOUT_S and TERM_GRACE_S, 14 s in all."""
-PROGRAM = ("process_tree", "exec_command")
+PROGRAM = ("process_tree", "setup_env", "exec_command")
 _PYTHONS = 'python3 /usr/libexec/platform-python "$HOME"/.cluster/env/*/bin/python'
 _NO_PYTHON = "cluster exec needs Python 3.6 or later on the node, and found none"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import random
 import re
 import threading
@@ -50,6 +51,7 @@ from provision.aws.error_hints import (
     NOT_REACHED,
     RETRY_CODES,
     find_hint,
+    suggest_proxy,
 )
 from provision.model import TAG_NAME
 
@@ -333,6 +335,8 @@ def translate_failure(error: BotoCoreError | EOFError | JSONDecodeError, doing: 
     """Returns the error for a call that did not reach AWS, or was not sent, for example without credentials."""
     rows = ((kind, words, hint) for types, kind, words, hint in _FAILURES if isinstance(error, types))
     kind, words, hint = next(rows, (AwsError, None, None))
-    if isinstance(error, _NO_ANSWER) and not isinstance(error, SSLError):
+    if isinstance(error, ProxyConnectionError):
+        hint = suggest_proxy(os.environ)
+    elif isinstance(error, _NO_ANSWER) and not isinstance(error, SSLError):
         hint = suggest_region(str(error.kwargs.get("endpoint_url"))) or hint
     return kind(f"{words or str(error).rstrip('. ')} (while {doing})", hint=hint)

@@ -7,7 +7,7 @@ Codes of all services: https://docs.aws.amazon.com/IAM/latest/UserGuide/referenc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 RETRY_CODES = frozenset(
     {
@@ -136,6 +136,15 @@ def find_hint(code: str, words: str, *, operation: str) -> str | None:
     if code.isdigit():  # botocore's code for a response without an error code of AWS
         return NOT_AWS
     return _HINTS.get(code)
+
+
+def suggest_proxy(environ: Mapping[str, str]) -> str:
+    """Returns the hint for a proxy that does not let a request through: it names the variables that set the proxy."""
+    names = [name for name in sorted(environ) if name.lower() in {"https_proxy", "http_proxy"} and environ[name]]
+    return (
+        f"correct or unset {' and '.join(names) or 'the proxy'}, or list the host that is reached without it in "
+        "NO_PROXY, then run the command again"
+    )
 
 
 def find_start_hint(reasons: Iterable[str]) -> str | None:

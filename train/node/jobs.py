@@ -39,7 +39,7 @@ import time
 from collections.abc import Sequence
 from typing import IO, Any, Optional
 
-from bootstrap.node import health, process_tree
+from bootstrap.node import health, process_tree, setup_env
 from foundation.decode import decode
 from foundation.file_lock import FileLock
 from train.engines.schedulers import SCHEDULERS
@@ -282,7 +282,7 @@ def try_start(command: Sequence[str], order: Order) -> Optional[str]:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
-                env=environment(order),
+                env={**setup_env.of_login(os.environ), **environment(order)},
                 cwd="/",
                 start_new_session=True,
             )

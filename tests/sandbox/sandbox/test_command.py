@@ -71,6 +71,7 @@ def test_a_sandbox_whose_folder_was_moved_is_listed_and_pruned(tmp_path: Path) -
 
 def test_env_leads_tools_to_the_sandbox_and_the_log_shows_their_calls(running: Project) -> None:
     own = {"AWS_PROFILE": "mine", "AWS_ENDPOINT_URL_S3": "https://elsewhere.invalid", "AWS_SESSION_TOKEN": "mine"}
+    own["HTTPS_PROXY"] = "http://127.0.0.1:9"  # does not reach the sandbox
     python = (
         "import boto3, os; print(os.environ.get('AWS_PROFILE')); "
         "boto3.client('s3').create_bucket(Bucket='logged'); boto3.client('ec2').describe_vpcs()"
@@ -87,6 +88,12 @@ def test_env_leads_tools_to_the_sandbox_and_the_log_shows_their_calls(running: P
         ("ec2", "DescribeVpcs", None, 200),
     ]
     assert "s3 CreateBucket" in running.run("sandbox", "log").stdout
+
+
+def test_commands_reach_the_sandbox_without_a_proxy(running: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    assert "no clusters" in running.run("list").stdout
+    running.run("data", "ls")
 
 
 def test_faults_from_the_file_and_from_the_command_line(running: Project) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.utils import should_bypass_proxies
 
 from cluster.config import parse_config
 from foundation.errors import ConfigError, SandboxError
@@ -48,6 +49,25 @@ def test_environment_leads_every_client_to_the_sandbox() -> None:
     assert environment["AWS_REGION"] == environment["AWS_DEFAULT_REGION"] == "eu-west-1"
     assert environment["AWS_CONFIG_FILE"] == str(INFO.aws_dir / "config")
     assert environment["AWS_SHARED_CREDENTIALS_FILE"] == str(INFO.aws_dir / "credentials")
+
+
+@pytest.mark.parametrize(
+    ("environ", "kept"),
+    [({}, ""), ({"NO_PROXY": "a.example, localhost"}, "a.example,"), ({"no_proxy": "b", "NO_PROXY": "a"}, "b,a,")],
+)
+def test_the_sandbox_is_reached_without_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], kept: str
+) -> None:
+    found = control.environment(INFO, environ)
+    local = ["localhost", "127.0.0.1", "169.254.169.254", "10.1.0.1", "10.1.0.0/16", "198.18.0.0/20"]
+    words = [*filter(None, kept.split(",")), *local]
+    assert found["NO_PROXY"] == found["no_proxy"]
+    assert sorted(found["NO_PROXY"].split(",")) == sorted(words)
+    assert found["NO_PROXY"].startswith(kept)
+    for name, value in {"https_proxy": "http://127.0.0.1:9", **found}.items():
+        monkeypatch.setenv(name, value)
+    assert should_bypass_proxies(INFO.endpoint_url)
+    assert not should_bypass_proxies("https://pypi.org")
 
 
 def test_variables_that_lead_elsewhere_are_unset() -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
-from bootstrap.node import process_tree
+from bootstrap.node import process_tree, setup_env
 from bootstrap.node.containers import engine
 from train.engines import ENGINES
 from train.job.protocol import Container
@@ -37,8 +37,9 @@ KEPT = ("HOME", "USER", "LOGNAME", "TZ")
 
 
 def base() -> dict[str, str]:
-    """Returns the part of this process's environment that a process in a container gets; the image sets the rest."""
-    return {name: os.environ[name] for name in KEPT if name in os.environ}
+    """Returns the part of this login's environment that a process in a container gets; the image sets the rest."""
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    return {**setup_env.find_proxies(os.environ), **kept}
 
 
 def find_cache(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:

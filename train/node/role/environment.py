@@ -27,10 +27,15 @@ _IDENTITY = re.compile(r"\$(?:({0})\b|\{{({0})\}})".format("|".join(IDENTITY)))
 
 
 def make(order: RoleOrder) -> dict[str, str]:
-    """Returns the environment of a job's process: this process's, then exports of set-up commands, then the job's own.
+    """Returns the environment of a job's process: this login's, then exports of set-up commands, then the job's own.
 
     Raises OSError, ValueError.
     """
+    return setup_env.reach_near(_merge(order))
+
+
+def _merge(order: RoleOrder) -> dict[str, str]:
+    base = setup_env.of_login(os.environ)
     own = dict(order.env)
     interface = find_interface(order.address) if order.address else None
     process = NewProcess(order.role, order.launched, own, order.address, interface, order.p3)
@@ -56,21 +61,15 @@ def make(order: RoleOrder) -> dict[str, str]:
             **found,
         }
     if order.setup is None:
-        return {**base(), **own}
+        return {**base, **own}
     changes = setup_env.read(os.path.join(os.path.expanduser("~"), ".cluster"), order.setup)
-    own_path = own.get("PATH", base().get("PATH", ""))
+    own_path = own.get("PATH", base.get("PATH", ""))
     path = setup_env.merge({"PATH": own_path}, changes)["PATH"]
     # The job's own Python comes first, whatever the commands loaded.
     first = own_path.partition(":")[0]
     words = [first, *(word for word in path.split(":") if word != first)]
-    merged: dict[str, str] = setup_env.merge(base(), changes)
+    merged: dict[str, str] = setup_env.merge(base, changes)
     return {**merged, **own, "PATH": ":".join(words)}
-
-
-def base() -> dict[str, str]:
-    """Returns the part of this process's environment that a job's process gets."""
-    keep = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR")
-    return {key: os.environ[key] for key in keep if key in os.environ}
 
 
 def raise_open_files(wanted: Union[int, str]) -> Optional[str]:

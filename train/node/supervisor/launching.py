@@ -10,7 +10,7 @@ from typing import Optional
 
 from msgspec import to_builtins
 
-from bootstrap.node import process_tree
+from bootstrap.node import process_tree, setup_env
 from foundation.decode import decode
 from train.engines import ENGINES
 from train.engines.engine import Head, HeadLaunch
@@ -21,7 +21,6 @@ from train.node.supervisor.event_loop import EventLoop
 from train.node.supervisor.processes import JobProcess
 from train.node.wire import Message
 
-KEPT = ("HOME", "USER", "LOGNAME", "LANG", "CLUSTER_SSH")
 Child = subprocess.Popen[bytes]
 
 
@@ -117,8 +116,10 @@ class Children:
 
 
 def environment(order: Order, tools: str) -> dict[str, str]:
-    """Returns the environment of these programs: only the variables that they need, and no secrets."""
-    env = {key: os.environ[key] for key in KEPT if key in os.environ}
+    """Returns the environment of these programs: this login's, which mpirun's processes inherit, without secrets."""
+    env = setup_env.of_login(os.environ)
+    if "CLUSTER_SSH" in os.environ:
+        env["CLUSTER_SSH"] = os.environ["CLUSTER_SSH"]
     env["PATH"] = ":".join([tools, os.path.dirname(order.python), "/usr/local/bin:/usr/bin:/bin"])
     env["CLUSTER_SOCKET"] = job_folder.path(order.job, "socket")
     env["CLUSTER_HOST"] = order.hosts[0].name

@@ -123,7 +123,7 @@ def test_omits_the_encoded_message() -> None:
         (LoginRefreshRequired(), "aws login"),
         (RefreshWithMFAUnsupportedError(), "at a terminal"),
         (ConfigParseError(path="/x/config", error=OSError("x")), "AWS_CONFIG_FILE"),
-        (ProxyConnectionError(proxy_url="http://proxy"), "network"),
+        (ProxyConnectionError(proxy_url="http://proxy"), "correct or unset HTTPS_PROXY and https_proxy, or list"),
         (EndpointConnectionError(endpoint_url="https://ec2"), "network"),
         (
             EndpointConnectionError(endpoint_url="https://ec2.us-eats-1.amazonaws.com/"),
@@ -135,7 +135,9 @@ def test_omits_the_encoded_message() -> None:
         (SSLError(endpoint_url="https://ec2", error=OSError("x")), "AWS_CA_BUNDLE"),
     ],
 )
-def test_a_call_that_does_not_reach_aws(error: Exception, hint: str) -> None:
+def test_a_call_that_does_not_reach_aws(error: Exception, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy"):
+        monkeypatch.setenv(name, "http://proxy")
     translated = translate(error)
     assert translated.message.endswith("(while trying it)")
     assert hint in (translated.hint or "")

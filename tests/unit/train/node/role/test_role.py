@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from bootstrap.node import process_tree
+from bootstrap.node import process_tree, setup_env
+from bootstrap.ssh.execute import PROGRAM
+from bootstrap.ssh.node_program import LOADER, read_modules
 from train.job.plan import new_job_id
 from train.node import wire
 from train.node.programs import program_words
@@ -162,7 +164,10 @@ def test_a_role_tries_ports_on_request() -> None:
     assert {"blocked": ["unknown.invalid:1"]} in messages
 
 
-def test_a_role_does_not_pass_on_its_own_environment() -> None:
+def test_a_role_does_not_pass_on_its_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in set(os.environ) & set(setup_env.of_login(os.environ)) - {"PATH", "HOME", "USER", "LANG"}:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     code, messages = run_role(order("/bin/sh", "-c", "env"))
     names = {message["line"].partition("=")[0] for message in messages if "line" in message}
     ours = {"CLUSTER_JOB_ID", "CLUSTER_HOST", "CLUSTER_OUTPUT_DIR", "CLUSTER_NOTICE_FILE"}
@@ -188,6 +193,43 @@ def made_environment(**more: Any) -> dict[str, str]:
         convert(order("true", **{"launched": launched, "address": "127.0.0.1", **more}), RoleOrder)
     )
     return made
+
+
+LOGIN = {
+    "https_proxy": "http://p:3128",
+    "NO_PROXY": "corp.example, localhost",
+    "LC_TIME": "de_DE.UTF-8",
+    "SSL_CERT_FILE": "/etc/corp.pem",
+    "LICENSE_SERVER": "27000@corp",
+    "OMPI_MCA_x": "1",
+}
+FILE = '# /etc/environment\nPATH="/usr/bin"\nexport LICENSE_SERVER=27000@corp\nUNUSED=1\n'
+
+
+def test_variables_of_a_login_in_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A job keeps a login's proxies, locale and certificates, and what /etc/environment sets for every login."""
+    file = tmp_path / "environment"
+    file.write_text(FILE)
+    assert LOGIN.keys() - setup_env.of_login(LOGIN, str(file)).keys() == {"OMPI_MCA_x"}
+    for name, value in LOGIN.items():
+        monkeypatch.setenv(name, value)
+    on_host = made_environment()
+    assert on_host["LC_TIME"] == "de_DE.UTF-8"
+    assert on_host["SSL_CERT_FILE"] == "/etc/corp.pem"
+    container = {"engine": ["podman"], "image": "sha256:1", "path": "/bin", "has_environment": False}
+    for made in (on_host, made_environment(container=container), exec_environment()):
+        assert made["https_proxy"] == "http://p:3128"
+        assert made["no_proxy"] == made["NO_PROXY"] == "corp.example,localhost,127.0.0.1,169.254.169.254"
+
+
+def exec_environment() -> dict[str, str]:
+    """The environment of a command of `cluster exec`."""
+    words = [sys.executable, "-c", LOADER]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        program.stdin.write(read_modules(PROGRAM) + b'{"words": ["sh", "-c", "echo; env"]}\n')
+        program.stdin.flush()
+        said = program.stdout.read()
+    return dict(line.split("=", 1) for line in said.decode("utf-8", "replace").splitlines() if "=" in line)
 
 
 def test_the_variables_for_ps_lite_unless_the_user_sets_them() -> None:
