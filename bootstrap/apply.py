@@ -20,6 +20,7 @@ from bootstrap.environment.requirements import Wanted
 from bootstrap.environment.source_build import Builds, Built, choose_packages
 from bootstrap.environment.steps import NodePlan, add_client, plan_node, plan_setup, script_task, setup_digest
 from bootstrap.environment.target import NO_PROJECT, ChosenPython, choose_python, choose_wheels
+from bootstrap.homes import Turns, find_homes
 from bootstrap.scheduler.slurm import set_up_slurm
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
@@ -45,7 +46,8 @@ class ReadyNode:
     environment, such as "mxnet==1.7.0.post2", "source@v1.7.x+cu112" or "torch==2.13.0+cpu"; "" without one.
     torch: its PyTorch, whichever framework [bootstrap] names; None if it has none, or only among the user's own files.
     hardware: the hardware of its instance type, None if unknown. bundle: its environment's files. client: on the head,
-    the words that run this project's own command; () on other nodes, and on a head without that command.
+    the words that run this project's own command; () on other nodes, and on a head without that command. home: the id
+    of the first node with the same home folder.
     """
 
     host: Host
@@ -62,6 +64,7 @@ class ReadyNode:
     hardware: Hardware | None = None
     bundle: Bundle | None = None
     client: tuple[str, ...] = ()
+    home: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,9 +107,11 @@ def bootstrap(
     Fetches a file again, once, if it was damaged on this machine and nodes refused it.
     Raises ClusterError, which names every failed node.
     """
+    homes = _find_homes(hosts, connections, report)
 
     def make_ready(damaged: list[BundleFile]) -> tuple[ReadyNode, ...]:
         ready: dict[str, ReadyNode] = {}
+        turns = Turns(homes)
         sources = Sources(report=report, distribute=config.distribute, fetch=config.fetch)
         with (
             Distribution(report=report, sources=sources, damaged=damaged) as distribution,
@@ -135,11 +140,12 @@ def bootstrap(
             )
 
             def prepare(host: Host) -> None:
-                with builds.awaited(host), package_builds.awaited(host):
+                with turns.taken(host.instance_id), builds.awaited(host), package_builds.awaited(host):
                     ready[host.instance_id] = work.prepare(host)
 
             on_all(hosts, prepare)
-        return tuple(ready[host.instance_id] for host in hosts)
+        home_of = {name: home[0] for home in homes for name in home}
+        return tuple(replace(ready[host.instance_id], home=home_of[host.instance_id]) for host in hosts)
 
     damaged: list[BundleFile] = []
     try:
@@ -157,6 +163,18 @@ def bootstrap(
         changed = set_up_slurm([node.connection for node in instances], cluster=cluster, report=report)
         nodes = tuple(replace(node, changed=node.changed or node.host.instance_id in changed) for node in nodes)
     return nodes
+
+
+def _find_homes(hosts: Sequence[Host], connections: Connections, report: Report) -> tuple[tuple[str, ...], ...]:
+    """Returns the ids of the hosts of each home folder; those of instances are their own. Raises ClusterError."""
+    own = [host for host in hosts if host.spec]
+    on_all(own, connections.get)
+    found = find_homes([connections.get(host) for host in own])
+    homes = tuple(tuple(own[at].instance_id for at in home) for home in found)
+    for first, *others in homes:
+        if others:
+            report(Event(kind="info", what=f"{', '.join(others)}: the home folder is that of {first}"))
+    return (*homes, *((host.instance_id,) for host in hosts if not host.spec))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,6 +25,8 @@ SETUP_SILENCE_S = 1800
 """How long set-up commands may print nothing, in seconds, before they are killed."""
 APT_TIMEOUT_S = 300
 """How long to wait for other package installations on the node, in seconds."""
+SETUP_FOLDER = "setup/$(uname -n)"
+"""Of the results of set-up commands, as the shell writes it: hosts may share the home folder, but not these."""
 APT = 'apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300"'
 # The libraries that MXNet's wheels load from the system (`readelf -d` of libmxnet.so and the libraries next to it),
 # except those that every system has: (Debian's package, Fedora's).
@@ -107,9 +109,10 @@ class RunSetup:
     def render(self, python: str) -> list[str]:
         """This step's lines of the script."""
         return [
-            "mkdir -p setup",
-            f"printf %s {shlex.quote(render_commands(self.commands))} >setup/{self.digest}.json",
-            _run_program(python, "run_setup.py", "setup", self.digest, str(SETUP_SILENCE_S)),
+            f"setup={SETUP_FOLDER}",
+            'mkdir -p "$setup"',
+            f'printf %s {shlex.quote(render_commands(self.commands))} >"$setup/{self.digest}.json"',
+            f'{_run_program(python, "run_setup.py")} "$setup" {self.digest} {SETUP_SILENCE_S}',
         ]
 
 
@@ -196,8 +199,9 @@ class CheckLibraries:
 
     def render(self, python: str) -> list[str]:
         """This step's lines of the script."""
-        setup_env = f"setup/{self.setup}.env" if self.setup else ""
-        return [_run_program(python, "check_libraries.py", f"env/{self.env}", self.key, setup_env, *self.dirs)]
+        setup_env = f'"{SETUP_FOLDER}/{self.setup}.env"' if self.setup else "''"
+        check = _run_program(python, "check_libraries.py", f"env/{self.env}", self.key)
+        return [f"{check} {setup_env} {shlex.join(self.dirs)}"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -132,7 +132,9 @@ setting=__PYTHON__
 cuda_libraries=__LIBRARIES__
 boot=
 [ ! -r /proc/sys/kernel/random/boot_id ] || read -r boot </proc/sys/kernel/random/boot_id
-stamp="stamp=__VERSION__ $boot $setting"
+# Hosts may share this folder.
+read -r host </proc/sys/kernel/hostname
+stamp="stamp=__VERSION__ $boot $host $setting"
 if is_fresh; then
     lines=
     while read -r line; do lines="$lines$line
@@ -182,8 +184,8 @@ tell_complete env 'env/*/.complete'
 tell_complete client 'client/*/.complete'
 tell_complete tree 'tree/*/.complete'
 tell_complete pythons 'python/*/.complete'
-for path in setup/*.done; do
-    [ ! -f "$path" ] || { path=${path#*/}; echo "setup=${path%.done}"; }
+for path in "setup/$host"/*.done; do
+    [ ! -f "$path" ] || { path=${path##*/}; echo "setup=${path%.done}"; }
 done
 for path in env/*/.unresolved; do
     [ -f "$path" ] || continue

@@ -47,7 +47,8 @@ def reach_near(environ: Mapping[str, str]) -> Dict[str, str]:
 
 def read(cluster_dir: str, digest: str) -> Dict[str, Any]:
     """Reads the changes that the commands of a digest made; `cluster_dir` is ~/.cluster. Raises OSError, ValueError."""
-    with open(os.path.join(cluster_dir, "setup", digest + ".env"), encoding="utf-8") as stream:
+    path = os.path.join(cluster_dir, "setup", os.uname().nodename, digest + ".env")
+    with open(path, encoding="utf-8") as stream:
         changes = json.load(stream)  # type: Dict[str, Any]
         return changes  # noqa: RET504 - typed
 

@@ -193,14 +193,23 @@ def check_addresses(others: Sequence[Host], nodes: Sequence[Host], *, key: str =
 
     key: the setting that lists the hosts.
     """
-    seen = {address: node.name for node in nodes for address in (node.private_ip, node.address)}
+    seen: dict[str, tuple[str, int | None]] = {
+        address: (node.name, None) for node in nodes for address in (node.private_ip, node.address)
+    }
     for host in others:
         if host.private_ip.startswith("127.") or host.private_ip == "0.0.0.0":  # noqa: S104 - nothing is bound here
             raise ConfigError(
                 f'{key}: "{host.spec}" is {host.private_ip}, which no node can reach',
                 hint="set HostName in your ssh_config to an address that the cluster's nodes reach",
             )
-        other = seen.setdefault(host.private_ip, host.spec)
+        other, port = seen.setdefault(host.private_ip, (host.spec, host.port))
+        if port not in {None, host.port}:
+            raise ConfigError(
+                f'{key}: "{host.spec}" and {other} have the same address ({host.private_ip}), and ports {host.port} '
+                f"and {port} only for ssh: the processes of a job find a host by its address alone",
+                hint="set HostName in your ssh_config to an address of its own for each of them, with ProxyJump where "
+                "this machine does not reach it; or use one of them",
+            )
         if other != host.spec:
             raise ConfigError(
                 f'{key}: "{host.spec}" and {other} are the same host ({host.private_ip})',
@@ -239,7 +248,14 @@ def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -
         if said == CHANGED:
             report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
 
-    on_all(others, let_in)
+    def let_in_one_by_one(home: Sequence[ReadyNode]) -> None:
+        for node in home:  # they have the same authorized_keys
+            let_in(node)
+
+    homes: dict[str, list[ReadyNode]] = {}
+    for node in others:
+        homes.setdefault(node.home or node.host.instance_id, []).append(node)
+    on_all(list(homes.values()), let_in_one_by_one)
     now = [
         remember(node.host, key=node.connection.host_key) for node in others
     ]  # override old hosts at the same address

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from bootstrap.apply import ReadyNode
+from bootstrap.homes import find_homes
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host, Spec, parse_spec
@@ -191,26 +192,41 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
     ssh = UserSsh()
     done: list[Resource] = []
     left: list[Unseen] = []
+    reached: list[tuple[Remembered, NodeConnection]] = []
 
-    def release_one(entry: Remembered) -> None:
+    def leave(entry: Remembered, error: ClusterError) -> None:
+        cause = error.message.partition("\n")[0]
+        type_this = by_hand(_spec_of(entry.spec), mark)
+        left.append(Unseen(kind=f"{KIND} {entry.spec}", why=f"{cause}; run cluster down again, or: {type_this}"))
+
+    def end_jobs(entry: Remembered) -> None:
         try:
             host, _ = ssh.host(entry.spec, address=entry.address)
-            with closing(ssh.connect(host)) as connection:
-                for job in entry.jobs:  # the head is gone: end what may still run before its files are deleted
-                    words = found_program_command("role", ["end", job], digest=code_digest())
-                    connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
+            connection = ssh.connect(host)
+            stack.callback(connection.close)
+            for job in entry.jobs:  # the head is gone: end what may still run before its files are deleted
+                words = found_program_command("role", ["end", job], digest=code_digest())
+                connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
+        except ClusterError as error:
+            leave(entry, error)
+            return
+        reached.append((entry, connection))
+
+    def clean(home: Sequence[int]) -> None:
+        for entry, connection in map(reached.__getitem__, home):
+            try:
                 script, what = render_release(mark), "the script that cleans up"
                 said = connection.ask(script, {REMOVED, KEPT}, timeout_s=SCRIPT_TIMEOUT_S, what=what)
-        except ClusterError as error:
-            cause = error.message.partition("\n")[0]
-            type_this = by_hand(_spec_of(entry.spec), mark)
-            left.append(Unseen(kind=f"{KIND} {entry.spec}", why=f"{cause}; run cluster down again, or: {type_this}"))
-            return
-        done.append(Resource(kind=KIND, resource_id=entry.spec))
-        kept = "removed its key; kept ~/.cluster, which another cluster uses"
-        what = kept if said == KEPT else "removed all files"
-        app.report(Event(kind="done", what=what, where=host.name))
+            except ClusterError as error:
+                leave(entry, error)
+                continue
+            done.append(Resource(kind=KIND, resource_id=entry.spec))
+            kept = "removed its key; kept ~/.cluster, which another cluster uses"
+            what = kept if said == KEPT else "removed all files"
+            app.report(Event(kind="done", what=what, where=connection.host.name))
 
-    on_all(known, release_one)
+    with ExitStack() as stack:
+        on_all(known, end_jobs)
+        on_all(find_homes([connection for _, connection in reached]), clean)
     memory.forget([resource.resource_id for resource in done])
     return tuple(done), tuple(left)

@@ -29,7 +29,7 @@ ROLES = ("worker", "server", "scheduler")
 TARGETS = (*PROGRAMS, *ROLES, "ssh", "sshd", "client")
 # The files of a job that stay in its folder. Below work/ and output/, the job's own files may have any name.
 KEPT = re.compile(
-    r"starting|supervisor\.err|record\.json|events|lock|notice|recovery|placing|placed"
+    r"starting|supervisor\.err|record\.json|events|lock|notice|recovery|placing-\d+|placed"
     r"|(work|output)(/.*)?|ranks(/[^/]+\.log)?"
 )
 EXPECTED = {JOBS, f"{JOBS}/lock", f"{JOBS}/submit.lock", "home/ubuntu/.sudo_as_admin_successful"}  # sudo makes the last

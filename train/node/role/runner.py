@@ -137,7 +137,7 @@ class Runner:
 
         def place() -> None:
             try:
-                work_folder.place(order.job, order.cwd, order.tree)
+                work_folder.place(order.job, order.cwd, order.tree, attempt=order.attempt)
             except OSError as error:
                 errors.append(job_folder.describe(error))
 

@@ -17,13 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Optional
 
-from foundation.file_lock import FileLock
 from train.job.protocol import NewFiles
 from train.node import job_folder
 
 WORK, PLACED, OUTPUT = "work", "placed", "output"
 COMPLETE = ".complete"  # the mark of a complete tree
-LOCK_TIMEOUT_S = 3600.0  # the supervisor ends the job earlier if the copy does not proceed
+COPY_TIMEOUT_S = 3600.0  # the supervisor ends the job earlier if the copy does not proceed
 TICK_S = 0.01  # file systems' clocks tick every 1 to 10 ms
 MOST_ENTRIES = 50_000
 MOST_S = 0.5  # of the end of a job
@@ -42,28 +41,50 @@ def is_placed(job: str, cwd: str, tree: Optional[str]) -> bool:
     return os.path.isfile(job_folder.path(job, PLACED)) and os.path.isdir(cwd)
 
 
-def place(job: str, cwd: str, tree: Optional[str]) -> None:
+def place(job: str, cwd: str, tree: Optional[str], *, attempt: int = 1) -> None:
     """Makes a job's working folder, unless it is complete, and copies the tree to it. Raises OSError.
 
-    May be called by several processes at once.
+    May be called by several processes at once, also on hosts that share the home folder: the first one to create the
+    claim of this attempt makes the copy, and then writes to it. A lock would not reach the other hosts.
     """
     os.makedirs(job_folder.path(job), mode=0o700, exist_ok=True)
-    with FileLock(job_folder.path(job, "placing")) as ours:
-        if not ours.take(LOCK_TIMEOUT_S):
-            raise OSError(f"another process of the job still copies them to {cwd}")
-        if is_placed(job, cwd, tree):
-            return
-        try:
+    claim = job_folder.path(job, f"placing-{attempt}")
+    try:
+        os.close(os.open(claim, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        wait_for_copy(claim, cwd)
+        return
+    try:
+        if not is_placed(job, cwd, tree):
             os.makedirs(cwd, mode=0o755, exist_ok=True)
             if tree is not None:
                 copy_tree(tree, cwd)
                 time.sleep(TICK_S)
             with open(job_folder.path(job, PLACED), "wb") as stream:
                 stream.write(os.fsencode(cwd))
-        except OSError:
-            if cwd == job_folder.path(job, WORK):  # give the space of a full disk back
-                shutil.rmtree(cwd, ignore_errors=True)
-            raise
+        outcome = PLACED
+    except OSError as error:
+        outcome = job_folder.describe(error)
+        if cwd == job_folder.path(job, WORK):  # give the space of a full disk back
+            shutil.rmtree(cwd, ignore_errors=True)
+        raise
+    finally:
+        with open(claim, "w") as stream:
+            stream.write(outcome)
+
+
+def wait_for_copy(claim: str, cwd: str) -> None:
+    """Waits until another process has copied the job's files. Raises OSError if it fails, or takes too long."""
+    give_up_at = time.monotonic() + COPY_TIMEOUT_S
+    while time.monotonic() < give_up_at:
+        with open(claim) as stream:  # opened anew: then NFS asks the server
+            outcome = stream.read()
+        if outcome == PLACED:
+            return
+        if outcome:
+            raise OSError(f"another process of the job failed: {outcome}")
+        time.sleep(TICK_S)
+    raise OSError(f"another process of the job still copies them to {cwd}")
 
 
 def copy_tree(tree: str, folder: str) -> None:

@@ -1,5 +1,6 @@
 """The plan for the missing parts of a node, and its script."""
 
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -160,7 +161,7 @@ def test_set_up_commands_run_and_invalidate_cached_facts(tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "$(odd)").exists()
-    assert (tmp_path / ".cluster" / "setup" / f"{setup_digest(commands)}.done").exists()
+    assert (tmp_path / ".cluster" / "setup" / os.uname().nodename / f"{setup_digest(commands)}.done").exists()
     assert not (tmp_path / ".cluster" / "known").exists()
 
 

@@ -125,8 +125,9 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
         "tree/cc/.complete",
         "tree/dd/unfinished",
         "python/ee/.complete",
-        "setup/ff.done",
-        "setup/gg.json",
+        f"setup/{os.uname().nodename}/ff.done",
+        f"setup/{os.uname().nodename}/gg.json",
+        "setup/another-host/hh.done",  # which shares the home folder
     ):
         path = tmp_path / ".cluster" / name
         path.parent.mkdir(parents=True, exist_ok=True)

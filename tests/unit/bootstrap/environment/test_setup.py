@@ -25,7 +25,7 @@ def setup(home: Path, *commands: str, silence_s: float = 60) -> subprocess.Compl
     """Runs commands as a node does, in the given home."""
     digest = setup_digest(commands)
     assert digest is not None
-    folder = home / ".cluster" / "setup"
+    folder = home / ".cluster" / "setup" / os.uname().nodename
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{digest}.json").write_text(render_commands(commands))
     program = NODE_PROGRAMS / "run_setup.py"
@@ -66,7 +66,7 @@ def test_commands_share_a_login_shell_and_exports_are_kept(tmp_path: Path) -> No
         "unset": ["FROM_PROFILE"],
     }
     digest = setup_digest(commands)
-    folder = tmp_path / ".cluster" / "setup"
+    folder = tmp_path / ".cluster" / "setup" / os.uname().nodename
     assert sorted(path.name for path in folder.iterdir()) == [f"{digest}.done", f"{digest}.env"]
     assert (folder / f"{digest}.env").stat().st_mode & 0o777 == 0o600
 
@@ -122,8 +122,8 @@ def test_the_first_failing_command_ends_the_set_up(
     assert done.returncode == code or (code == 1 and done.returncode in {1, 2})
     assert said in done.stdout.splitlines()[-1]
     assert not (tmp_path / "reached").exists()
-    assert not list((tmp_path / ".cluster" / "setup").glob("*.done"))
-    assert not list((tmp_path / ".cluster" / "setup").glob(".run-*"))
+    assert not list((tmp_path / ".cluster" / "setup" / os.uname().nodename).glob("*.done"))
+    assert not list((tmp_path / ".cluster" / "setup" / os.uname().nodename).glob(".run-*"))
 
 
 def test_a_failing_profile_is_reported(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_silent_commands_are_killed_and_background_ones_not_awaited(tmp_path: Pa
 def test_an_earlier_list_runs_again(tmp_path: Path) -> None:
     for command in ("true 1", "true 2"):
         assert setup(tmp_path, command).returncode == 0
-    (done,) = (tmp_path / ".cluster" / "setup").glob("*.done")
+    (done,) = (tmp_path / ".cluster" / "setup" / os.uname().nodename).glob("*.done")
     assert done.name == f"{setup_digest(['true 2'])}.done"
 
 

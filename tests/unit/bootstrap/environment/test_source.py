@@ -199,8 +199,9 @@ def test_a_built_wheel_is_complete_and_checked(head: Head, repository: Path) -> 
     build = choose(FACTS, *SMALL, url=f"file://{repository}")
     assert head.find_built(build) == {}
     setup = {"set": {"BUILDER": "it's"}, "prepend": {}, "append": {}, "unset": []}
-    (head.root / "setup").mkdir()
-    (head.root / "setup" / "abc.env").write_text(json.dumps(setup))
+    exports = head.root / "setup" / os.uname().nodename / "abc.env"
+    exports.parent.mkdir(parents=True)
+    exports.write_text(json.dumps(setup))
     done = head.build(build, setup="abc")
     assert done.returncode == 0, done.stderr
     assert "compiling for none, S3 0, by it's" in done.stdout

@@ -94,7 +94,7 @@ def test_other_forms_of_a_line_are_explained(tmp_path: Path, line: str, hint: st
     (tmp_path / "hosts").write_text(f"gpu0\n{line}\n")
     with pytest.raises(UsageError, match="is not \\[user@\\]host") as caught:
         read_host_list(str(tmp_path / "hosts"), {})
-    assert line.split()[0] in caught.value.message
+    assert line.split(maxsplit=1)[0] in caught.value.message
     assert caught.value.hint == hint
     with pytest.raises(ConfigError, match=re.escape(hint)):
         check(HostsConfig, {"names": [line]}, source="cluster.toml")

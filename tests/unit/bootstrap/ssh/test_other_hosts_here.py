@@ -88,6 +88,7 @@ def test_the_nearest_node_name_is_suggested() -> None:
     [
         ([replace(LAB, private_ip="127.0.0.1")], "which no node can reach"),
         ([LAB, replace(LAB, spec="lab")], '"lab" and alice@lab:2222 are the same host'),
+        ([LAB, replace(LAB, spec="b", port=22)], r"same address \(10.9.0.1\), and ports 22 and 2222 only for ssh"),
         ([replace(LAB, private_ip="10.0.0.5")], "and node-1 are the same host"),
         ([LAB, replace(LAB, spec="b", private_ip="10.9.0.2")], None),
     ],

@@ -99,9 +99,10 @@ def test_mxnet_gets_the_variables_that_setup_exports(
 ) -> None:
     fake_mxnet("assert os.environ['LD_LIBRARY_PATH'] == '/opt/cuda'")
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".cluster" / "setup").mkdir(parents=True)
+    exports = tmp_path / ".cluster" / "setup" / os.uname().nodename / "abc.env"
+    exports.parent.mkdir(parents=True)
     changes = {"set": {"LD_LIBRARY_PATH": "/opt/cuda"}, "unset": [], "prepend": {}, "append": {}}
-    (tmp_path / ".cluster" / "setup" / "abc.env").write_text(json.dumps(changes))
+    exports.write_text(json.dumps(changes))
     (found,) = of_kind(verify([replace(nodes[0], setup="abc")], report=silent), "compute")
     assert found.status == "ok"
 

@@ -73,6 +73,24 @@ def test_processes_that_start_at_once_make_one_copy(tree: Path, monkeypatch: pyt
     assert len(copied) == 2
 
 
+def test_an_attempt_waits_for_the_copy_of_another_host(tree: Path) -> None:
+    """Hosts may share the home folder, and locks do not reach over NFS."""
+    claim = Path(job_folder.path("j", "placing-1"))
+    claim.parent.mkdir(parents=True)
+    claim.touch()
+    waiting = threading.Thread(target=place, args=(tree,))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    claim.write_text("placed")
+    waiting.join(5)
+    assert not waiting.is_alive()
+    assert not Path(job_folder.path("j", "work")).exists()
+    claim.write_text("No space left on device")
+    with pytest.raises(OSError, match="another process of the job failed: No space left"):
+        place(tree)
+
+
 def test_a_full_disk_is_named_and_gets_its_space_back(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,0 +1,73 @@
+"""Home folders that several hosts share, as over NFS: they are set up, and cleaned, one host after another.
+
+flock(2) does not lock out the other hosts of a network file system, so this machine does.
+"""
+
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.connections import on_all
+from foundation.remote_command import RemoteCommand
+
+TIMEOUT_S = 60.0
+
+
+def find_homes(connections: Sequence[NodeConnection]) -> tuple[tuple[int, ...], ...]:
+    """Returns the hosts of each home folder, as indexes of `connections`, in order.
+
+    Each host writes a marker file below ~/.cluster, and then looks for those of all. The names are new each time: a
+    network file system may remember that a file did not exist. A host that cannot write has a home of its own.
+    Raises ConnectError.
+    """
+    if len(connections) < 2:
+        return tuple((index,) for index in range(len(connections)))
+    mark = f"home-{secrets.token_hex(8)}"
+    everything = " ".join(map(str, range(len(connections))))
+    look = f'cd "$HOME/.cluster" && for at in {everything}; do [ ! -e {mark}-$at ] || echo $at; done'
+    seen: dict[int, list[int]] = {}
+
+    def run(index: int, script: str) -> str:
+        command, what = RemoteCommand(script), "the check of home folders"
+        return connections[index].run(command, check=False, timeout_s=TIMEOUT_S, what=what).stdout
+
+    def write(index: int) -> None:
+        run(index, f'umask 077; mkdir -p "$HOME/.cluster" && : >"$HOME/.cluster/{mark}-{index}"')
+
+    def read(index: int) -> None:
+        seen[index] = [int(word) for word in run(index, look).split() if word.isdecimal()]
+
+    indexes = range(len(connections))
+    on_all(indexes, write)
+    on_all(indexes, read)
+    homes = group_homes([seen[index] for index in indexes])
+    on_all([home[0] for home in homes], lambda first: run(first, f'rm -f "$HOME/.cluster/{mark}"-*'))
+    return homes
+
+
+def group_homes(seen: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Returns the hosts of each home folder. seen: the markers that each host has found. Pure."""
+    homes: dict[int, list[int]] = {}
+    for index, found in enumerate(seen):
+        homes.setdefault(min((*found, index)), []).append(index)
+    return tuple(map(tuple, homes.values()))
+
+
+class Turns:
+    """Lets the hosts of a home folder take turns, in order. homes: the hosts' names. Thread-safe."""
+
+    def __init__(self, homes: Sequence[Sequence[str]]) -> None:
+        self._before = {name: home[at - 1] for home in homes for at, name in enumerate(home) if at}
+        self._done: Mapping[str, threading.Event] = {name: threading.Event() for home in homes for name in home}
+
+    @contextmanager
+    def taken(self, name: str) -> Iterator[None]:
+        """Waits until the host before this one is done, with success or without, and then holds the turn."""
+        if name in self._before:
+            self._done[self._before[name]].wait()
+        try:
+            yield
+        finally:
+            self._done[name].set()

@@ -1,0 +1,122 @@
+"""cloud = "hosts" where the second host's home folder is the first one's, as over NFS, which this kernel lacks."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import boto3
+import pytest
+
+from foundation.progress import silent
+from project import Project
+from sandbox import control
+from sandbox_steps import Ssh, enter, launch, start_sandbox
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+CONFIG = """
+name = "shared"
+cloud = "hosts"
+
+[hosts]
+names = ["one", "two"]
+
+[bootstrap]
+framework = "none"
+setup = ["export ANSWER=$(uname -n)"]
+"""
+PROGRAM = """
+import os, pathlib
+name = os.environ["CLUSTER_HOST"]
+assert os.environ["ANSWER"] == os.uname().nodename
+pathlib.Path("out-" + name).touch()
+print("here is", name, flush=True)
+"""
+# As NFS: a file that is opened is looked up on the server, and links may be absolute, which newer sshfs must be told.
+MOUNT = """
+printf %s '{key}' >/root/key && chmod 600 /root/key
+links=$(sshfs --help 2>&1 | grep -ow no_contain_symlinks | head -n 1)
+sshfs -o allow_other,default_permissions,dir_cache=no,attr_timeout=0,entry_timeout=0 \
+    -o IdentityFile=/root/key,StrictHostKeyChecking=no${{links:+,$links}} ubuntu@{address}:/home/ubuntu /home/ubuntu
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The user's project, and the first host's home folder, which both hosts have."""
+
+    project: Project
+    home: Path
+    keys: str
+
+    def is_clean(self) -> bool:
+        return not (self.home / ".cluster").exists() and (self.home / ".ssh/authorized_keys").read_text() == self.keys
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("shared")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        sandbox = start_sandbox(directory, packages=("sshfs",))
+        try:
+            enter(sandbox, monkeypatch)
+            yield make_world(directory)
+        finally:
+            control.reset(directory, report=silent)
+
+
+def make_world(directory: Path) -> World:
+    own = directory / "home"
+    (own / ".ssh").mkdir(parents=True)
+    ssh = Ssh(key=own / ".ssh" / "id_ed25519")
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh.key)), check=True)
+    one, two = launch(ssh, 2)
+    ec2 = boto3.client("ec2")
+    [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
+    ec2.authorize_security_group_ingress(
+        GroupId=group["GroupId"], IpProtocol="tcp", FromPort=0, ToPort=65535, CidrIp="10.0.0.0/8"
+    )
+    pids = {host.instance_id: host.pid for host in control.describe(directory).hosts}
+    config, known = "", ""
+    for name, instance in (("one", one), ("two", two)):
+        address = instance["PrivateIpAddress"]
+        until(partial(ssh.answers, address), f"{name} does not answer")
+        config += f"Host {name}\n HostName {address}\n User ubuntu\n"
+        public = Path(f"/proc/{pids[instance['InstanceId']]}/root/etc/ssh/ssh_host_ed25519_key.pub").read_text()
+        known += f"{address} {' '.join(public.split()[:2])}\n"
+    (own / ".ssh" / "config").write_text(config)
+    (own / ".ssh" / "known_hosts").write_text(known)
+    mount = MOUNT.format(key=ssh.key.read_text(), address=one["PrivateIpAddress"])
+    ssh.run(two["PrivateIpAddress"], "sudo sh -eu", stdin=mount)
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    project = Project(directory, env={"HOME": str(own), "XDG_CACHE_HOME": cache})
+    project.write(CONFIG)
+    (directory / "own.py").write_text(PROGRAM)
+    home = Path(f"/proc/{pids[one['InstanceId']]}/root/home/ubuntu")
+    return World(project=project, home=home, keys=(home / ".ssh/authorized_keys").read_text())
+
+
+def test_set_up_job_and_down(world: World) -> None:
+    """One host after the other is set up, the job's files are copied once, and `down` cleans once."""
+    done = world.project.run("train", "own.py")
+    assert sorted(re.findall(r"here is (\w+)", done.stdout)) == ["one", "two"]
+    assert "two: the home folder is that of one" in done.stderr
+    [work] = world.home.glob(".cluster/jobs/*/work")
+    assert sorted(path.name for path in work.glob("out-*")) == ["out-one", "out-two"]
+    assert len(list(world.home.glob(".cluster/env/*"))) == 1
+    assert "cleaned one, two" in world.project.run("down", "--yes").stdout
+    assert world.is_clean()
+
+
+@pytest.mark.slow
+def test_set_ups_from_nothing(world: World) -> None:
+    for _ in range(20):
+        assert "cluster shared is ready: 2 existing hosts" in world.project.run("up").stderr
+        assert "there was nothing to do" in world.project.run("up").stderr
+        world.project.run("down", "--yes")
+        assert world.is_clean()

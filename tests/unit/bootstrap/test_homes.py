@@ -1,0 +1,72 @@
+"""Hosts that share a home folder are found by marker files, and take turns."""
+
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from bootstrap.homes import Turns, find_homes, group_homes
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.host import Output
+
+
+class Shell:
+    """A connection to a host whose home folder is here; its commands are run by this machine's shell."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def run(self, command: str, **_: Any) -> Output:
+        done = subprocess.run(
+            ["sh", "-c", command], env={"HOME": str(self.home)}, capture_output=True, text=True, check=False
+        )
+        return Output(stdout=done.stdout, stderr=done.stderr, exit_code=done.returncode)
+
+
+def find(*homes: Path) -> tuple[tuple[int, ...], ...]:
+    return find_homes([cast("NodeConnection", Shell(home)) for home in homes])
+
+
+def test_hosts_with_one_home_are_found(tmp_path: Path) -> None:
+    shared, own, unwritable = tmp_path / "shared", tmp_path / "own", Path("/proc/none")
+    assert find(shared, own, shared, unwritable) == ((0, 2), (1,), (3,))
+    assert [list(home.glob(".cluster/*")) for home in (shared, own)] == [[], []]
+    assert find(own) == ((0,),)
+
+
+@pytest.mark.parametrize(
+    ("seen", "homes"),
+    [
+        ([], ()),
+        ([[0, 2], [1], [0, 2]], ((0, 2), (1,))),
+        ([[0], [0, 1]], ((0, 1),)),  # the first host has not seen the second's marker yet
+        ([[], []], ((0,), (1,))),
+    ],
+)
+def test_homes_by_what_each_host_sees(seen: list[list[int]], homes: tuple[tuple[int, ...], ...]) -> None:
+    assert group_homes(seen) == homes
+
+
+def test_hosts_of_one_home_take_turns() -> None:
+    turns, order = Turns([("a", "b"), ("c",)]), list[str]()
+
+    def take(name: str) -> None:
+        with turns.taken(name):
+            order.append(name)
+
+    second = threading.Thread(target=take, args=("b",))
+    second.start()
+    take("c")
+
+    def fail() -> None:
+        with turns.taken("a"):
+            second.join(0.05)
+            order.append("a")
+            take("no such host")
+
+    with pytest.raises(KeyError):  # a failure, too, ends the turn
+        fail()
+    second.join(5)
+    assert order == ["c", "a", "no such host", "b"]
