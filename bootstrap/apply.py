@@ -196,8 +196,7 @@ class _Bootstrap:
 
     def prepare(self, host: Host) -> ReadyNode:
         """Makes one node ready. Raises ClusterError."""
-        connection = self.connections.get(host)
-        facts = self.connections.take_facts(host) or gather_facts(connection, python=self.config.python)
+        connection, facts = self.connections.look(host, python=self.config.python, report=self.report)
         first = plan_setup(facts, commands=self.config.setup, framework=self.config.framework)
         if first:
             self._set_up(connection, facts, first, what="[bootstrap] setup", done="[bootstrap] setup has run")

@@ -43,7 +43,7 @@ def leave_out_unhealthy(
     Raises ClusterError for an unhealthy head, for an unhealthy node that [train] hosts names, and for nodes that cannot
     be checked.
     """
-    findings = look_before_set_up(hosts, connections, python=app.config.bootstrap.python)
+    findings = look_before_set_up(hosts, connections, python=app.config.bootstrap.python, report=app.report)
     unhealthy = find_unhealthy(findings, hardware)
     head = hosts[0]
     ids = {host.name: host.instance_id for host in hosts}

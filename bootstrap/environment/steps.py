@@ -23,6 +23,8 @@ STEPS_SILENCE_S = 900
 """How long a script without set-up commands may print nothing, in seconds."""
 SETUP_SILENCE_S = 1800
 """How long set-up commands may print nothing, in seconds, before they are killed."""
+SETUP_NOTICE_S = 60
+"""After how many seconds without output a set-up command is named."""
 APT_TIMEOUT_S = 300
 """How long to wait for other package installations on the node, in seconds."""
 SETUP_FOLDER = "setup/$(uname -n)"
@@ -41,6 +43,7 @@ LIBRARIES: Mapping[Framework, tuple[str, ...]] = {
     "pytorch": ("libstdc++.so.6",),
     "none": (),
 }
+NOEXEC = "its file system is mounted noexec; the home folder must be on another one"
 # Allows for folders and partial blocks, which the sizes in archives do not include.
 OVERHEAD = 1.05
 # Extracts uv's binary from its wheel.
@@ -112,7 +115,7 @@ class RunSetup:
             f"setup={SETUP_FOLDER}",
             'mkdir -p "$setup"',
             f'printf %s {shlex.quote(render_commands(self.commands))} >"$setup/{self.digest}.json"',
-            f'{_run_program(python, "run_setup.py")} "$setup" {self.digest} {SETUP_SILENCE_S}',
+            f'{_run_program(python, "run_setup.py")} "$setup" {self.digest} {SETUP_SILENCE_S} {SETUP_NOTICE_S}',
         ]
 
 
@@ -144,6 +147,7 @@ class MakeEnvironment:
             f"if [ ! -x {tool} ]; then",
             f"    {shlex.join([python, '-c', TAKE_UV, _place(uv), f'{tool}.new'])}",
             f"    chmod 755 {tool}.new && mv {tool}.new {tool}",
+            f'    [ -x {tool} ] || {{ echo "$PWD: programs cannot run there: {NOEXEC}" >&2; exit 1; }}',
             "fi",
             f"rm -rf {env} {folder}/cache",
             # On the same file system as the environment, so that uv can link from it instead of copying.

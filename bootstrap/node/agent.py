@@ -13,7 +13,7 @@ It answers {"listening": port}, and receives the sources of the files: {"peers":
 {"upload": sha256, "offset": o, "size": n} and then n bytes.
 It sends {"arrived": true} when it has all files, {"begun": index of a task}, and at the end {"done": true} or
 {"failed": {"what", "exit_code" or null, "output": last lines}}; "failed" also has "damaged", a sha256, if the uploaded
-file is damaged. In between, it sends {"alive": bytes so far}.
+file is damaged. In between, it sends {"alive": bytes so far}, and {"notice": text} for the user.
 
 It serves other nodes until its stdin ends. Then it exits, but only after the running task, since a package manager must
 not be killed. It creates everything under a temporary name first.
@@ -48,6 +48,7 @@ READ_BYTES = 1 << 16
 REST_OF_OUTPUT_S = 1.0
 # A script's parent holds the lock, so that the next agent waits for the script even if this agent is killed. The script
 # itself does not hold it: its background processes would hold it forever.
+NOTICE = b"\0notice "  # the beginning of a line that a script prints for the user (run_setup.py)
 KEEPER = '"$@" %d>&-; exit $?'
 
 
@@ -206,7 +207,7 @@ class Agent(object):
         with tempfile.NamedTemporaryFile("w", prefix="script-", dir=incoming, encoding="utf-8") as text:
             text.write(task["text"])
             text.flush()
-            code, output = follow(["/bin/sh", text.name], task["silence_s"], lock)
+            code, output = follow(["/bin/sh", text.name], task["silence_s"], lock, self.tell)
         if code != 0:
             raise Failed(task["what"], code, output.lines)
 
@@ -256,8 +257,11 @@ class Agent(object):
         os._exit(1)
 
 
-def follow(command, silence_s, lock):
-    """Runs a command to its end. Returns its exit code and its Output. lock: the descriptor that its parent holds."""
+def follow(command, silence_s, lock, tell):
+    """Runs a command to its end. Returns its exit code and its Output. lock: the descriptor that its parent holds.
+
+    tell: called with the messages for the user's machine.
+    """
     child = subprocess.Popen(
         ["/bin/sh", "-c", KEEPER % lock, "sh"] + command,
         stdin=subprocess.DEVNULL,
@@ -267,7 +271,7 @@ def follow(command, silence_s, lock):
         pass_fds=(lock,),
         start_new_session=True,
     )
-    output = Output(child.stdout)
+    output = Output(child.stdout, tell)
     over = threading.Event()
     reader = start_thread(output.read)
     start_thread(end_when_silent, child, output, silence_s, over)
@@ -287,9 +291,10 @@ def end_when_silent(child, output, silence_s, over):
 
 
 class Output(object):
-    """The last lines of what a process prints, and when it last printed anything."""
+    """The last lines of what a process prints, and when it last printed anything. tell: passes on its notices."""
 
-    def __init__(self, stream):
+    def __init__(self, stream, tell):
+        self._tell = tell
         self.lines = collections.deque(maxlen=LAST_LINES)
         self.heard = time.monotonic()
         self._stream = stream
@@ -304,7 +309,10 @@ class Output(object):
             rest = lines.pop()[-LINE_BYTES_AT_MOST:]
             if not data and rest:
                 lines.append(rest)
-            self.lines.extend(show(line) for line in lines[-LAST_LINES:])
+            for line in lines:
+                if line.startswith(NOTICE):
+                    self._tell({"notice": show(line[len(NOTICE) :])})
+            self.lines.extend(show(line) for line in lines[-LAST_LINES:] if not line.startswith(NOTICE))
             if not data:
                 break
 

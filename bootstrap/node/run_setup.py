@@ -1,9 +1,11 @@
 """Runs the user's set-up commands in one login shell, and stores the variables that they export for jobs.
 
-    python run_setup.py FOLDER DIGEST SILENCE_S
+    python run_setup.py FOLDER DIGEST SILENCE_S NOTICE_S
 
 FOLDER/DIGEST.json is the list of commands. When all have succeeded, the program writes their changes of the environment
-to FOLDER/DIGEST.env (for setup_env.py), creates FOLDER/DIGEST.done, and removes the files of earlier lists.
+to FOLDER/DIGEST.env (for setup_env.py), creates FOLDER/DIGEST.done, and removes the files of earlier lists. A command
+that has printed nothing for NOTICE_S seconds is named in a line for the user, which agent.py passes on; after SILENCE_S
+seconds, it is killed.
 
 Python 3.6 and later, standard library only.
 """
@@ -21,6 +23,7 @@ import time
 
 # Bash's own variables, and those that describe the shell, not the set-up.
 NOT_KEPT = frozenset(["_", "SHLVL", "PWD", "OLDPWD", "BASHOPTS", "SHELLOPTS", "HOME", "USER", "LOGNAME"])
+NOTICE = "\0notice "  # the beginning of a line for the user
 READ_BYTES = 1 << 16
 SHOWN = 200
 
@@ -79,19 +82,25 @@ class Shell(object):
             start_new_session=True,
         )
 
-    def run(self, silence_s):
+    def run(self, silence_s, notice_s, tell_silence):
         """Waits for the shell's end. Returns its exit code; None if it was killed after too long a silence.
 
         Background processes may keep its output open, so only the end of the shell itself counts.
+        tell_silence: called after notice_s seconds without output, once for each such silence.
         """
+        told = None
         listener = threading.Thread(target=self.listen)
         listener.daemon = True
         listener.start()
         while True:
             try:
-                code = self.child.wait(timeout=1)
+                code = self.child.wait(timeout=min(1, notice_s))
                 break
             except subprocess.TimeoutExpired:
+                heard = self.heard
+                if time.monotonic() > heard + notice_s and told != heard:
+                    told = heard
+                    tell_silence()
                 if time.monotonic() > self.heard + silence_s:
                     os.killpg(self.child.pid, signal.SIGKILL)
                     code = None
@@ -126,20 +135,33 @@ def write(path, text):
     os.rename(path + ".new", path)
 
 
-def run_all(commands, work, silence_s):
-    """Runs the commands. Returns (code, message) if they fail, else None."""
-    path = os.path.join(work, "commands")
-    with open(path, "w", encoding="utf-8", errors="surrogateescape") as stream:
-        stream.write(render(commands, work))
-    code = Shell(path).run(silence_s)
-    if code == 0 and os.path.exists(work + "/after"):
-        return None
+def find_command(commands, work):
+    """(its number and that of all, its first line) of the command that has begun last; None before the first."""
     try:
         with open(work + "/at") as stream:
             at = int(stream.read())
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # ValueError: it is being written
+        return None
+    return "setup command %d of %d" % (at, len(commands)), shorten(commands[at - 1])
+
+
+def run_all(commands, work, silence_s, notice_s):
+    """Runs the commands. Returns (code, message) if they fail, else None."""
+
+    def tell_silence():
+        which, text = find_command(commands, work) or ("the login shell", "this user's profile")
+        print("%s%s has printed nothing for %d s: %s" % (NOTICE, which, notice_s, text), flush=True)
+
+    path = os.path.join(work, "commands")
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as stream:
+        stream.write(render(commands, work))
+    code = Shell(path).run(silence_s, notice_s, tell_silence)
+    if code == 0 and os.path.exists(work + "/after"):
+        return None
+    found = find_command(commands, work)
+    if found is None:
         return code or 1, "the login shell ended before the first setup command: check this user's profile"
-    which = "setup command %d of %d" % (at, len(commands))
+    which, text = found
     if code is None:
         ending = "was killed after %d s without output" % silence_s
     elif code == 0:
@@ -148,11 +170,12 @@ def run_all(commands, work, silence_s):
         ending = "was killed by signal %d" % -code
     else:
         ending = "ended with exit code %d" % code
-    return code or 1, "%s %s: %s" % (which, ending, shorten(commands[at - 1]))
+    return code or 1, "%s %s: %s" % (which, ending, text)
 
 
 def main():
-    folder, digest, silence_s = os.path.abspath(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+    folder, digest = os.path.abspath(sys.argv[1]), sys.argv[2]
+    silence_s, notice_s = map(float, sys.argv[3:])
     base = os.path.join(folder, digest)
     os.umask(0o077)
     with open(base + ".json", encoding="utf-8", errors="surrogateescape") as stream:
@@ -163,7 +186,7 @@ def main():
     work = tempfile.mkdtemp(prefix=".run-", dir=folder)
     os.umask(0o022)  # as for commands that the user types
     try:
-        failed = run_all(commands, work, silence_s)
+        failed = run_all(commands, work, silence_s, notice_s)
         os.umask(0o077)
         if failed is None:
             changes = compare(read_env(work + "/before"), read_env(work + "/after"))

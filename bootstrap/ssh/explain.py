@@ -40,6 +40,7 @@ _BOOT_ENDS = re.compile(r"\blogin:|Cloud-init v\. \S+ finished at")
 """getty's prompt, and the last line of cloud-init."""
 _SILENT = ("Error reading SSH protocol banner", "No existing session")
 """paramiko's messages for a port that accepts a connection but does not speak ssh in time."""
+_SUDO_ASKS = re.compile(r"^sudo: .*(?:password is required|terminal is required|no tty present)", re.MULTILINE)
 NO_ANSWER = "no answer while logging in"
 _UNANSWERED = ("Authentication timeout.", "Authentication failed: transport shut down or saw EOF")
 """paramiko's messages for a login that was neither accepted nor refused."""
@@ -205,6 +206,16 @@ def render_last_lines(lines: Sequence[str]) -> str:
     return "".join(f"\n  | {line}" for line in lines[-LAST_LINES:] or ["(it printed nothing)"])
 
 
+def find_sudo_hint(node: str, said: str) -> str | None:
+    """The hint for a program that sudo has asked for a password, which nobody can type there; None if it has not."""
+    if _SUDO_ASKS.search(said) is None:
+        return None
+    return (
+        f"sudo asks for a password on {node}: allow this user to run it without one there (NOPASSWD, sudoers(5)), or "
+        "have an administrator do what is missing"
+    )
+
+
 def command_error(host: Host, command: str, output: Output) -> NodeCommandError:
     """The error for a failed command, with the host, the command, the exit code and the last lines. Pure."""
     shown = command if len(command) <= 200 else command[:197] + "..."
@@ -215,4 +226,5 @@ def command_error(host: Host, command: str, output: Output) -> NodeCommandError:
     if "No space left on device" in output.stderr:
         look = f"ssh {host.spec}" if host.spec else f"cluster exec --node {host.name} --"
         hint = f"{look} df -h; free some space there, then run the command again"
+    hint = find_sudo_hint(host.name, output.stdout + output.stderr) or hint
     return NodeCommandError(f"{host.name}: {ending} {shown}{said}", hint=hint)

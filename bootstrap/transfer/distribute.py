@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from bootstrap.environment.file_cache import BundleFile, discard, is_whole
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.explain import render_last_lines
+from bootstrap.ssh.explain import find_sudo_hint, render_last_lines
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.transfer.sources import Peer, Peers, Sources
 from foundation.decode import convert
@@ -69,7 +69,8 @@ def failure(node: str, said: Mapping[str, Any]) -> ClusterError:
     if code is None:
         return ClusterError(f"{node}: {failed.what}", hint=_find_hint(failed.what))
     ending = f"exit code {code} from:" if code >= 0 else f"killed by signal {-code}:"
-    return NodeCommandError(f"{node}: {ending} {failed.what}{render_last_lines(failed.output)}")
+    hint = find_sudo_hint(node, "\n".join(failed.output))
+    return NodeCommandError(f"{node}: {ending} {failed.what}{render_last_lines(failed.output)}", hint=hint)
 
 
 def _find_hint(what: str) -> str | None:
@@ -110,6 +111,12 @@ class _Task(Struct, frozen=True):
     """An agent has begun a task. begun: its index."""
 
     begun: Annotated[int, Meta(ge=0)]
+
+
+class _Notice(Struct, frozen=True):
+    """An agent's line for the user."""
+
+    notice: str
 
 
 class _Failure(Struct, frozen=True):
@@ -234,6 +241,9 @@ class _Conversation:
                 raise ClusterError(f"{self._host.name}: it started a task that it was not given")
             what = self._wanted.tasks[begun]["what"]
             self._distribution.report(Event(kind="start", what=what, where=self._host.name))
+        elif "notice" in message:
+            what = self._agent.read(message, _Notice).notice
+            self._distribution.report(Event(kind="warn", what=what, where=self._host.name))
         elif "failed" in message:
             said = self._agent.read(message, _Failure).failed
             if said.get("damaged") in self._files:

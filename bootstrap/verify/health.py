@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bootstrap.apply import ReadyNode
-from bootstrap.environment.facts import gather_facts
 from bootstrap.node import health
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
@@ -33,15 +32,14 @@ class Findings:
     offsets: Mapping[str, Offset]
 
 
-def look_before_set_up(hosts: Sequence[Host], connections: Connections, *, python: str) -> Findings:
+def look_before_set_up(hosts: Sequence[Host], connections: Connections, *, python: str, report: Report) -> Findings:
     """Looks at nodes that are about to be set up, and keeps their facts. python: [bootstrap] python.
 
     Raises ClusterError, which names every node that cannot be looked at.
     """
 
     def find_python(host: Host) -> tuple[NodeConnection, str]:
-        connection = connections.get(host)
-        facts = connections.take_facts(host) or gather_facts(connection, python=python)
+        connection, facts = connections.look(host, python=python, report=report)
         connections.keep_facts(host, facts)
         return connection, facts.python
 

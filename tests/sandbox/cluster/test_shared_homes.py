@@ -1,4 +1,8 @@
-"""cloud = "hosts" where the second host's home folder is the first one's, as over NFS, which this kernel lacks."""
+"""cloud = "hosts" where the second host's home folder is the first one's, as over NFS, which this kernel lacks.
+
+The hosts are odd in other ways, too: both have a bridge with the same address, as Docker makes one, and a second
+network, their /tmp is mounted noexec, and they resolve no names, not even their own.
+"""
 
 import os
 import re
@@ -34,8 +38,16 @@ PROGRAM = """
 import os, pathlib
 name = os.environ["CLUSTER_HOST"]
 assert os.environ["ANSWER"] == os.uname().nodename
+assert os.environ["GLOO_SOCKET_IFNAME"] == "eth0"
 pathlib.Path("out-" + name).touch()
 print("here is", name, flush=True)
+"""
+ODD = """
+ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up
+ip link add va type veth peer name vb && ip addr add 10.7.3.1/24 dev va && ip link set va up && ip link set vb up
+mount -t tmpfs -o noexec tmpfs /tmp
+echo 127.0.0.1 localhost >/etc/hosts
+echo nameserver 192.0.2.1 >/etc/resolv.conf
 """
 # As NFS: a file that is opened is looked up on the server, and links may be absolute, which newer sshfs must be told.
 MOUNT = """
@@ -86,6 +98,7 @@ def make_world(directory: Path) -> World:
     for name, instance in (("one", one), ("two", two)):
         address = instance["PrivateIpAddress"]
         until(partial(ssh.answers, address), f"{name} does not answer")
+        ssh.run(address, "sudo sh -eu", stdin=ODD)
         config += f"Host {name}\n HostName {address}\n User ubuntu\n"
         public = Path(f"/proc/{pids[instance['InstanceId']]}/root/etc/ssh/ssh_host_ed25519_key.pub").read_text()
         known += f"{address} {' '.join(public.split()[:2])}\n"

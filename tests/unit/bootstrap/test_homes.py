@@ -10,6 +10,7 @@ import pytest
 from bootstrap.homes import Turns, find_homes, group_homes
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Output
+from foundation.remote_command import RemoteCommand
 
 
 class Shell:
@@ -18,10 +19,8 @@ class Shell:
     def __init__(self, home: Path) -> None:
         self.home = home
 
-    def run(self, command: str, **_: Any) -> Output:
-        done = subprocess.run(
-            ["sh", "-c", command], env={"HOME": str(self.home)}, capture_output=True, text=True, check=False
-        )
+    def run(self, command: RemoteCommand, **_: Any) -> Output:
+        done = subprocess.run(command.here(), env={"HOME": str(self.home)}, capture_output=True, text=True, check=False)
         return Output(stdout=done.stdout, stderr=done.stderr, exit_code=done.returncode)
 
 

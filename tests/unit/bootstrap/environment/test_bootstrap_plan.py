@@ -165,6 +165,17 @@ def test_set_up_commands_run_and_invalidate_cached_facts(tmp_path: Path) -> None
     assert not (tmp_path / ".cluster" / "known").exists()
 
 
+def test_a_home_without_programs_is_named(tmp_path: Path) -> None:
+    """On a file system that is mounted noexec, no file is executable, whatever its mode."""
+    (tmp_path / ".cluster").mkdir()
+    programs = make_programs(tmp_path / "bin", python3=': >"$4"', chmod="exit 0")
+    step = MakeEnvironment(bundle=BUNDLE, python=None)
+    script = render_script([step], python=str(programs / "python3"))
+    done = run_shell(script, tmp_path, path=f"{programs}:/usr/bin:/bin")
+    assert done.returncode == 1
+    assert f"{tmp_path}/.cluster: programs cannot run there: its file system is mounted noexec" in done.stderr
+
+
 MISSING = "MXNet or PyTorch needs {}, which could not be installed"
 
 

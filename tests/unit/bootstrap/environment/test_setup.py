@@ -21,7 +21,7 @@ import run_setup
 import setup_env
 
 
-def setup(home: Path, *commands: str, silence_s: float = 60) -> subprocess.CompletedProcess[str]:
+def setup(home: Path, *commands: str, silence_s: float = 60, notice_s: float = 60) -> subprocess.CompletedProcess[str]:
     """Runs commands as a node does, in the given home."""
     digest = setup_digest(commands)
     assert digest is not None
@@ -30,7 +30,7 @@ def setup(home: Path, *commands: str, silence_s: float = 60) -> subprocess.Compl
     (folder / f"{digest}.json").write_text(render_commands(commands))
     program = NODE_PROGRAMS / "run_setup.py"
     return subprocess.run(
-        [sys.executable, str(program), str(folder), digest, str(silence_s)],
+        [sys.executable, str(program), str(folder), digest, str(silence_s), str(notice_s)],
         env={"HOME": str(home), "PATH": SYSTEM_PATH, "LANG": "C.UTF-8"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -162,6 +162,13 @@ def test_silent_commands_are_killed_and_background_ones_not_awaited(tmp_path: Pa
     assert "setup command 1 of 1 was killed after 0 s without output: sleep 600" in done.stdout
     done = setup(tmp_path, "sleep 600 & echo $! >$HOME/pid")
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert done.returncode == 0
+
+
+def test_a_silent_command_is_named(tmp_path: Path) -> None:
+    done = setup(tmp_path, "true", "sleep 0.7; echo; sleep 0.7\n: more", notice_s=0.3)
+    silent = "\0notice setup command 2 of 2 has printed nothing for 0 s: sleep 0.7; echo; sleep 0.7..."
+    assert [line for line in done.stdout.splitlines() if line] == [silent] * 2
     assert done.returncode == 0
 
 

@@ -25,6 +25,7 @@ from bootstrap.ssh.explain import (
     explain_console,
     explain_refused_key,
     find_accepted_user,
+    find_sudo_hint,
     may_be_booting,
 )
 from bootstrap.ssh.host import Host, Output, find_ssh_options, render_ssh_command
@@ -159,6 +160,8 @@ NAMED = 'Please login as the user "ubuntu" rather than the user "root".'
          'set [provision] user = "ubuntu" in cluster.toml'),
         ("", "x: No space left on device\n", 1, "node-1: exit code 1 from: make\n  | x: No space left on device",
          "cluster exec --node node-1 -- df -h; free some space there, then run the command again"),
+        ("", "sudo: a password is required\n", 1, "node-1: exit code 1 from: make\n  | sudo: a password is required",
+         find_sudo_hint("node-1", "sudo: a password is required")),
     ],
 )  # fmt: skip
 def test_errors_of_commands(stdout: str, stderr: str, code: int, message: str, hint: str | None) -> None:

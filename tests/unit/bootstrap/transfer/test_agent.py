@@ -217,6 +217,13 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
+def test_notices_of_a_script_are_passed_on(home: Path, start_agent: StartAgent) -> None:
+    agent = start_agent(home, tasks=[script("printf '\\0notice %s\\n' 'it is silent'; echo said; false")])
+    agent.hear("listening", "arrived", "begun")
+    assert agent.hear("notice") == "it is silent"
+    assert agent.hear("failed")["output"] == ["said"]
+
+
 def test_scripts_run_in_order_until_one_fails(home: Path, start_agent: StartAgent) -> None:
     texts = ["echo a >>log", "echo b >>log", "echo c >>log; false", "echo d >>log"]
     tasks = [script(text) for text in texts]
@@ -317,6 +324,15 @@ def test_an_agent_sends_signs_of_life(home: Path, start_agent: StartAgent) -> No
         ({"what": "x: No space left on device", "exit_code": None, "output": []}, "node-1: x: No space", "free some"),
         ({"what": "x", "exit_code": None, "output": []}, "node-1: x", "run the command again"),
         ({"what": "s", "exit_code": 2, "output": ["a", "b"]}, "exit code 2 from: s\n  | a\n  | b", None),
+        (
+            {
+                "what": "s",
+                "exit_code": 1,
+                "output": ["E: x", "sudo: a terminal is required to read the password; either"],
+            },
+            "exit code 1 from: s",
+            "sudo asks for a password on node-1: allow this user",
+        ),
         ({"what": "s", "exit_code": -9, "output": []}, "killed by signal 9: s\n  | (it printed nothing)", None),
     ],
 )
