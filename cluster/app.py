@@ -206,7 +206,7 @@ class App:
 
     @cached_property
     def console(self) -> "Console | None":
-        """The only Console of a command, on stderr; None if stderr is not a terminal."""
+        """The only Console of a command, on stderr; None if nothing can be drawn there."""
         return make_console()
 
     @cached_property
@@ -239,8 +239,16 @@ class App:
         write(sys.stdout, text, wrapped=wrapped)
 
     def find_columns(self, *, wide: bool = False) -> int | None:
-        """Returns the width for tables on stdout; None, no limit, with --wide or if stdout is not a terminal."""
-        return None if wide or not sys.stdout.isatty() else find_columns(sys.stdout)
+        """Returns the width for tables on stdout; None, no limit, with --wide or if stdout is not a terminal.
+
+        A program such as `watch`, which reads the table from a pipe and shows it, says its width in COLUMNS.
+        """
+        if wide:
+            return None
+        if sys.stdout.isatty():
+            return find_columns(sys.stdout)
+        shown = os.environ.get("COLUMNS", "")
+        return int(shown) if shown.isdecimal() and int(shown) else None
 
     def print_line(self, text: str, *, wrapped: bool = True) -> None:
         """Prints one line of a result to stdout. On a terminal, newlines in it are escaped. wrapped: see print."""

@@ -37,6 +37,7 @@ def cli(config_path: Path) -> None:
 
 def main() -> None:
     """Runs the command and exits with its code."""
+    open_missing_streams()
     print_bytes_unchanged(sys.stdout)
     code = run()
     try:
@@ -48,6 +49,17 @@ def main() -> None:
         os._exit(code)  # a thread that still copies would abort the end of the interpreter
     gc.freeze()  # spares a last search for garbage among imported modules: 0.04 s
     sys.exit(code)
+
+
+def open_missing_streams() -> None:
+    """Opens /dev/null in place of a stdin, stdout or stderr that the caller has closed, as `cluster ... >&-` does."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.set_inheritable(descriptor, True)  # noqa: FBT003 - for ssh and sudo
+            setattr(sys, name, open(descriptor, "w" if descriptor else "r", closefd=False))  # noqa: SIM115
 
 
 def run() -> int:
@@ -113,6 +125,6 @@ def _repair(error: BaseException | None) -> str | None:
 
 
 def _fail(message: str, hint: str | None) -> None:
-    write(sys.stderr, f"error: {message}", wrapped=True, colour="red")
+    write(sys.stderr, f"error: {message}", wrapped=True, style="red")
     if hint:
         write(sys.stderr, f"  try: {hint}", wrapped=True)

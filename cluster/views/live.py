@@ -7,6 +7,7 @@ once for each line, and leave rows behind in a window that is made narrower.
 
 import os
 import select
+import signal
 import stat
 import sys
 import threading
@@ -15,24 +16,33 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import FrameType
 from typing import TextIO
 
 from cluster.app import App
 from cluster.views.job_rows import Row, Style, render_view
 from cluster.views.layout import wrap
-from cluster.views.terminal import escape, escape_line, escape_output, find_columns
+from cluster.views.terminal import (
+    can_draw,
+    escape,
+    escape_line,
+    escape_output,
+    find_columns,
+    has_colour,
+    paint,
+)
 from train.follow.events import Event, Selection, render_line
 from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, Advisor
 from train.follow.missing_module import advise, find_nearby
 from train.follow.progress import Progress, Report
 
 DRAW_EVERY_S = 0.1
+STOPS_AFTER_S = 1.0  # at Ctrl-Z, also while the terminal accepts nothing
 LOOK_EVERY_S = 1.0  # keeps the clocks in the view running when nothing happens
 MOST_WAITING = 1 << 16  # characters kept while the terminal is busy
 ENOUGH_WAITING = MOST_WAITING // 2  # characters; shown without further delay
 GREATEST_WRITE = 1 << 14  # bytes; keeps single writes to a slow terminal short
 CODES: dict[Style, str] = {"": "", "bold": "1", "dim": "2", "slow": "33"}
-SAY_CODES = {"green": "32", "yellow": "33", "red": "31", "dim": "2"}
 
 
 class JobDisplay:
@@ -66,7 +76,7 @@ class JobDisplay:
         self._closed = False
         self._stdout_terminal = sys.stdout.isatty()
         with_view = not plain and can_have_view(sys.stdout, sys.stderr)
-        self._view = LiveView(sys.stderr.fileno(), self._progress, title=title) if with_view else None
+        self._view = LiveView(sys.stderr, self._progress, title=title) if with_view else None
         self._shared = with_view and self._stdout_terminal and same_terminal(sys.stdout, sys.stderr)
 
     def take(self, event: Event) -> None:
@@ -92,7 +102,7 @@ class JobDisplay:
         if self._view is None or self._closed:
             self._app.say(text, style=style)
         else:
-            self._view.print(f"{wrap(escape(text), find_columns(sys.stderr))}\n", code=SAY_CODES.get(style, ""))
+            self._view.print(f"{wrap(escape(text), find_columns(sys.stderr))}\n", style=style)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -148,11 +158,11 @@ def advise_on_module(app: App, program: Sequence[str], image: str | None, module
 class LiveView:
     """The view at the bottom of a terminal and the lines above it, written by a separate thread."""
 
-    def __init__(self, descriptor: int, progress: Progress, *, title: str) -> None:
-        self._region = Region(descriptor)
+    def __init__(self, terminal: TextIO, progress: Progress, *, title: str) -> None:
+        self._region = Region(terminal.fileno())
         self._progress = progress
         self._title = title
-        self._colour = "NO_COLOR" not in os.environ
+        self._colour = has_colour(terminal)
         self._changed = threading.Condition()
         self._waiting: list[str] = []
         self._waiting_size = 0
@@ -162,8 +172,11 @@ class LiveView:
         self._ending = False
         self._heard_at = time.monotonic()
         self._failure: OSError | None = None
+        self._on_stop = signal.getsignal(signal.SIGTSTP)
         self._thread = threading.Thread(target=self._run, name="live view", daemon=True)
         self._thread.start()
+        if self._handles_stop:
+            signal.signal(signal.SIGTSTP, self._stop)
 
     def take(self, event: Event) -> Report | None:
         """Records an event for the view. Returns the report in its line, if any."""
@@ -175,10 +188,10 @@ class LiveView:
                 self._changed.notify_all()
         return report
 
-    def print(self, text: str, *, code: str = "") -> None:
+    def print(self, text: str, *, style: str = "") -> None:
         """Prints whole lines above the view; waits while the terminal is far behind. Raises OSError if it is closed."""
-        if code and self._colour:
-            text = f"\x1b[{code}m{text.removesuffix(chr(10))}\x1b[0m\n"
+        if style and self._colour:
+            text = f"{paint(text.removesuffix(chr(10)), style)}\n"
         with self._changed:
             self._changed.wait_for(lambda: self._waiting_size < MOST_WAITING or self._failure is not None)
             if self._failure is not None:
@@ -188,12 +201,12 @@ class LiveView:
             self._waiting.append(text)
             self._waiting_size += len(text)
 
-    def pause(self) -> None:
+    def pause(self, timeout_s: float | None = None) -> None:
         """Hides the view, and returns when the terminal is free. Lines are buffered until `resume`."""
         with self._changed:
             self._wanted = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._settled or self._failure is not None)
+            self._changed.wait_for(lambda: not self._settled or self._failure is not None, timeout_s)
 
     def resume(self) -> None:
         """Shows the view again."""
@@ -204,11 +217,29 @@ class LiveView:
 
     def close(self) -> None:
         """Prints the buffered lines, removes the view and ends the thread. A closed terminal is not an error."""
+        if self._handles_stop:
+            signal.signal(signal.SIGTSTP, self._on_stop)
         with self._changed:
             self._ending = True
             self._wanted = False
             self._changed.notify_all()
         self._thread.join()
+
+    @property
+    def _handles_stop(self) -> bool:
+        """Whether Ctrl-Z is to be handled: only the main thread may, and a shell without job control ignores it."""
+        return threading.current_thread() is threading.main_thread() and self._on_stop is signal.SIG_DFL
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """Stops at Ctrl-Z, without a view on the terminal: after `fg`, it follows what the shell has printed."""
+        del frame
+        wanted = self._wanted
+        self.pause(STOPS_AFTER_S)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)  # returns after `fg` or `bg`
+        signal.signal(number, self._stop)
+        if wanted:
+            self.resume()
 
     def _run(self) -> None:
         try:
@@ -232,7 +263,7 @@ class LiveView:
                 self._waiting_size = 0
                 self._changed.notify_all()
             self._dirty = False
-            rows = self._rows() if wanted else ()
+            rows = self._rows() if wanted and self._region.is_ours else ()
         self._region.draw([(self._paint(row), len(row.text)) for row in rows], above)
         with self._changed:
             self._settled = wanted
@@ -273,6 +304,14 @@ class Region:
         columns, lines = os.get_terminal_size(self._descriptor)
         return columns or 80, lines or 24
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process is in the foreground: after `bg`, the terminal is the shell's."""
+        try:
+            return os.tcgetpgrp(self._descriptor) == os.getpgrp()
+        except OSError:  # no shell controls jobs on this terminal
+            return True
+
     def draw(self, rows: Sequence[tuple[str, int]], above: str = "") -> None:
         """Prints whole lines, and draws the rows below them. rows: the text of each as written, and its visible length.
 
@@ -309,7 +348,7 @@ def can_have_view(stdout: TextIO, stderr: TextIO) -> bool:
 
     It cannot if stdout is a pipe, whose reader (`| tee log`, `| grep Epoch`) usually prints on the same terminal.
     """
-    if not stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if not can_draw(stderr):
         return False
     return stdout.isatty() or not stat.S_ISFIFO(os.fstat(stdout.fileno()).st_mode)
 

@@ -3,14 +3,14 @@
 Names, errors and output come from nodes, from S3 and from this machine's files. A terminal obeys control characters in
 them: it sets its title or the clipboard, moves the cursor, or shows a line backwards. Everything that `cluster` prints
 on a terminal goes through this module. Output to a pipe or a file, and all JSON, is unchanged.
+
+What a terminal can do is also decided here, and nowhere else: `can_draw`, `has_colour` and `find_columns`.
 """
 
 import codecs
 import os
 import re
 from typing import IO, TextIO
-
-import click
 
 from cluster.views.layout import DEFAULT_COLUMNS, wrap
 
@@ -22,6 +22,30 @@ _CONTROL_OF_LINE = re.compile(f"[\n{_CONTROLS}]")
 _COLOUR_OR_CONTROL = re.compile(rf"\x1b\[[0-9;:]{{0,40}}m|[\n{_CONTROLS}]")
 _RESET = "\x1b[0m"
 _LINE_BREAK = {"\n": "\\n", "\r": "\\r"}
+_STYLES = {"red": "31", "green": "32", "yellow": "33", "dim": "2"}
+
+
+def can_draw(stream: IO[str]) -> bool:
+    """Whether a stream is a terminal that can move its cursor, as spinners, bars and the live view need it."""
+    return stream.isatty() and os.environ.get("TERM", "") not in {"", "dumb", "unknown"}
+
+
+def has_colour(stream: IO[str]) -> bool:
+    """Whether to write colours to a stream: to a terminal that can draw, unless the user's environment decides.
+
+    NO_COLOR and CLICOLOR=0 turn colours off. FORCE_COLOR turns them on, also in a pipe or a file; FORCE_COLOR=0 off.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    forced = os.environ.get("FORCE_COLOR")
+    if forced:
+        return forced != "0"
+    return os.environ.get("CLICOLOR") != "0" and can_draw(stream)
+
+
+def paint(text: str, style: str) -> str:
+    """Returns text in a style: red, green, yellow or dim; "" leaves it as it is. Pure."""
+    return f"\x1b[{_STYLES[style]}m{text}{_RESET}" if style else text
 
 
 def escape(text: str) -> str:
@@ -55,17 +79,17 @@ def _show(match: re.Match[str]) -> str:
     return _LINE_BREAK.get(found) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
-def write(
-    stream: IO[str], text: str, *, one_line: bool = False, wrapped: bool = False, colour: str | None = None
-) -> None:
-    """Writes text and a newline: escaped and in the given colour of click's on a terminal, elsewhere unchanged.
+def write(stream: IO[str], text: str, *, one_line: bool = False, wrapped: bool = False, style: str = "") -> None:
+    """Writes text and a newline: escaped on a terminal, elsewhere unchanged.
 
-    one_line: newlines in the text are also escaped. wrapped: lines are wrapped to the terminal's width.
+    one_line: newlines in the text are also escaped. wrapped: lines are wrapped to the terminal's width. style: see
+    paint; ignored where colours are off.
     """
     if stream.isatty():
         text = escape_line(text) if one_line else escape(text)
         text = wrap(text, find_columns(stream)) if wrapped else text
-        text = click.style(text, fg=colour) if colour else text
+    if has_colour(stream):
+        text = paint(text, style)
     stream.write(f"{text}\n")
     stream.flush()
 

@@ -1,13 +1,16 @@
 """How `cluster` reports an error, and its exit code."""
 
 import os
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 import pytest
 
 from cluster import main
 from foundation.errors import ConfigError, Interrupted
+from project import CLUSTER
 
 
 def ask() -> None:
@@ -56,3 +59,17 @@ def test_an_error_is_one_line_and_an_exit_code(
         monkeypatch.setattr("sys.stdin", nothing)
         assert main.run() == code
     assert capsys.readouterr().err.strip() == (f"error: {said}" if said else "")
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("completion bash >&-", 0, ""),
+        ("-c no.toml down <&-", 2, "error: no.toml: there is no such file"),
+        ("-c no.toml status >&- 2>&- <&-", 2, ""),
+    ],
+)
+def test_a_closed_stream_is_like_dev_null(tmp_path: Path, line: str, code: int, said: str) -> None:
+    command = f"exec {CLUSTER} {line}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.partition("\n")[0]) == (code, said)

@@ -137,7 +137,10 @@ def test_plain_is_plain_on_a_terminal_as_well(terminal: Terminal) -> None:
     assert "\x1b[J" not in terminal.raw
 
 
-@pytest.mark.parametrize(("variable", "value", "forbidden"), [("TERM", "dumb", "\x1b[J"), ("NO_COLOR", "1", "\x1b[1m")])
+@pytest.mark.parametrize(
+    ("variable", "value", "forbidden"),
+    [("TERM", "dumb", "\x1b[J"), ("TERM", "", "\x1b[J"), ("NO_COLOR", "1", "\x1b[1m"), ("FORCE_COLOR", "0", "\x1b[1m")],
+)
 def test_a_terminal_is_asked_for_no_more_than_it_can(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, forbidden: str
 ) -> None:
@@ -321,3 +324,57 @@ def test_ctrl_c_works_while_the_terminal_is_stopped(tmp_path: Path) -> None:
         child.wait()
         os.close(theirs)
         os.close(ours)
+
+
+VIEW = """
+import sys, time
+from pathlib import Path
+from cluster.app import App
+from cluster.views.live import JobDisplay
+from job_events import line, state
+shown = JobDisplay(App(config_path=Path("cluster.toml")), title="job mnist")
+shown.take(state("running"))
+deadline = time.monotonic() + 60
+while not Path("end").exists() and time.monotonic() < deadline:
+    time.sleep(0.05)
+shown.take(line("the end"))
+shown.close()
+"""
+SHELL = """
+set -m
+"$PYTHON" -c "$VIEW"
+echo typed while it was stopped
+bg >/dev/null
+sleep 0.5
+echo typed while it ran in the background
+: >reported
+while [ ! -e go ]; do sleep 0.05; done
+fg >/dev/null
+"""
+
+
+def test_after_ctrl_z_the_view_leaves_alone_what_the_shell_shows(terminal: Terminal, tmp_path: Path) -> None:
+    support = [str(REPOSITORY), *(path for path in sys.path if "tests/support" in path)]
+    child = subprocess.Popen(
+        ["setsid", "--ctty", "bash", "-c", SHELL],
+        stdin=terminal.theirs,
+        stdout=terminal.theirs,
+        stderr=terminal.theirs,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHON": sys.executable, "VIEW": VIEW, "PYTHONPATH": os.pathsep.join(support)},
+    )
+    try:
+        terminal.wait_for(lambda: "job mnist: running" in terminal.screen.text, 30)
+        terminal.type("\x1a")
+        terminal.wait_for((tmp_path / "reported").exists, 30)
+        shown = [row for row in terminal.settle().splitlines() if row.startswith(("typed", "job mnist"))]
+        assert shown == ["typed while it was stopped", "typed while it ran in the background"]
+        (tmp_path / "go").touch()
+        terminal.wait_for(lambda: "job mnist: running" in terminal.screen.text, 30)
+        (tmp_path / "end").touch()
+        assert child.wait(30) == 0
+        rows = [row for row in terminal.settle().splitlines() if row.startswith(("typed", "job mnist", "[worker"))]
+        assert rows == [*shown, "[worker 0 node-0] the end"]
+    finally:
+        child.kill()
+        child.wait()

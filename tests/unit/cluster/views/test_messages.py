@@ -1,7 +1,5 @@
 """How steps are shown while they run, and afterwards."""
 
-import io
-
 import pytest
 from rich.console import Console
 
@@ -48,10 +46,3 @@ def show(events: list[Event], console: Console | None) -> None:
 def test_without_a_terminal_finished_steps_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     show([begin("launch"), done("launch"), Event(kind="warn", what="[bold]not markup[/]", where="node-0")], None)
     assert capsys.readouterr().err == "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
-
-
-def test_the_cursor_is_restored() -> None:
-    stream = io.StringIO()
-    show([begin("launch")], Console(file=stream, force_terminal=True, width=100))
-    text = stream.getvalue()
-    assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0
