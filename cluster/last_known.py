@@ -8,10 +8,10 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from foundation.durations import render_time
 from foundation.errors import ClusterError
 from foundation.files import read_bounded, write_whole
 from foundation.user_folders import cache_folder, state_folder
@@ -108,13 +108,13 @@ def _describe_left(root: Path) -> Iterator[str]:
         yield f"cluster {root.name}, launched from this folder, is not deleted; {error.message}"
         return
     if running := [node for node in ledger.nodes if node.runs]:
-        at = datetime.fromtimestamp(max(ledger.seen.values(), default=running[0].launched_at), UTC)
+        at = max(ledger.seen.values(), default=running[0].launched_at)
         costs = count(len(running), "node costs", "nodes cost")
         usd = render_usd(add_up([node.usd_per_hour for node in running]))
         simulated = " (simulated)" if root.parent.name.startswith("sandbox-") else ""
         place = "" if simulated else f" in {root.parent.name}"
         yield (
             f"cluster {root.name}{place}, launched from this folder, is not deleted: "
-            f"{costs} {usd} per hour{simulated}, as of {at:%Y-%m-%d %H:%M} UTC"
+            f"{costs} {usd} per hour{simulated}, as of {render_time(at)}"
             f' (to delete it: set name = "{root.name}" in cluster.toml, then cluster down)'
         )

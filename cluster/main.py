@@ -38,7 +38,8 @@ def cli(config_path: Path) -> None:
 def main() -> None:
     """Runs the command and exits with its code."""
     open_missing_streams()
-    print_bytes_unchanged(sys.stdout)
+    for stream in (sys.stdout, sys.stderr):
+        print_bytes_unchanged(stream)
     code = run()
     try:
         sys.stdout.flush()

@@ -1,8 +1,9 @@
-"""Parses and renders durations. The nodes also import this module: Python 3.9."""
+"""Parses and renders durations, and renders times. The nodes also import this module: Python 3.9."""
 
 from __future__ import annotations
 
 import re
+import time
 
 MAX_DURATION_S = 30 * 86400
 _DURATION = r"([1-9][0-9]*)(s|m|h|d)"
@@ -69,3 +70,8 @@ def render_age(seconds: float) -> str:
     if minutes:
         return f"{minutes}m{s:02}s"
     return f"{s}s"
+
+
+def render_time(at: float) -> str:
+    """A time in this machine's time zone, which it names: "2026-11-27 13:41 EST". at: seconds since the epoch."""
+    return time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(at))

@@ -9,6 +9,7 @@ from cluster.app import App, pass_app
 from cluster.nodes.ec2 import describe_state
 from cluster.views.layout import render_table
 from cluster.views.status import render_owner, untrusted_document
+from foundation.durations import render_time
 from foundation.errors import ClusterError, NotFoundError
 from provision.allow import prepare_allow
 from provision.apply import apply
@@ -83,7 +84,7 @@ def render_candidates(instances: Sequence[UntrustedInstance]) -> str:
     lines = []
     for instance in instances:
         rows = [
-            ("launched", f"{instance.launched_at:%Y-%m-%d %H:%M:%S} UTC"),
+            ("launched", render_time(instance.launched_at.timestamp())),
             ("owner tag", render_owner(instance.owner)),
             ("key pair", ascii(instance.key_name) if instance.key_name else "none"),
             ("groups", ", ".join(instance.group_ids) or "none"),

@@ -247,7 +247,7 @@ def render_call(call: Mapping[str, Any]) -> str:
     notes += [f"token {call['client_token']}"] if call["client_token"] else []
     notes += ["dry run"] if call["dry_run"] else []
     notes += [f"fault: {call['fault']}"] if call["fault"] else []
-    begun = f"{call['time'][:23]}  {call['status'] or '---'}  {call['duration_ms']:8.1f} ms"
+    begun = f"{call['time'].partition('+')[0][:23]}Z  {call['status'] or '---'}  {call['duration_ms']:8.1f} ms"
     return f"{begun}  {what:<36} {'  '.join(notes)}".rstrip()
 
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from cluster.views.layout import render_table
 from cluster.views.status import iso_time, render_usd
-from foundation.durations import render_age
+from foundation.durations import render_age, render_time
 from provision.cost.bill import ClusterBill, NodeBill
 from provision.model import Market
 from provision.status import add_up
@@ -79,8 +78,7 @@ def _render_earlier(bills: Sequence[ClusterBill], *, columns: int | None) -> str
     heading = ("FROM", "TO", "INSTANCES", "NODE HOURS", "ON DEMAND", "SPOT", "TOTAL")
     rows = [
         (
-            _moment(bill.started_at),
-            _moment(bill.ended_at),
+            *("-" if at is None else render_time(at) for at in (bill.started_at, bill.ended_at)),
             str(len(bill.nodes)),
             f"{sum(node.ran_s for node in bill.nodes) / 3600:.2f}",
             *(render_usd(bill.of_market(market)) for market in MARKETS),
@@ -90,11 +88,6 @@ def _render_earlier(bills: Sequence[ClusterBill], *, columns: int | None) -> str
     ]
     lines = [render_table([heading, *rows], columns=columns, drop=("NODE HOURS", "SPOT", "ON DEMAND"))]
     return "\n".join([*lines, *(line for bill in bills for line in _render_unseen(bill))])
-
-
-def _moment(at: float | None) -> str:
-    """Renders a time in this machine's time zone."""
-    return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M}"
 
 
 def cost_document(name: str, bills: Sequence[ClusterBill], *, now: float, price_note: str = "") -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """A cluster's jobs, as text and as JSON. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from cluster.views.layout import render_table
 from cluster.views.results import find_results
 from cluster.views.status import MOMENTS, iso_time, render_took, render_usd
-from foundation.durations import render_age
+from foundation.durations import render_age, render_time
 from provision.model import count
 from train.follow.records import JobRecord
 from train.job import cost
@@ -28,7 +28,7 @@ def render_jobs(
     table = render_table(
         [heading, *(_job_row(record, now) for record in records)],
         columns=columns,
-        drop=("SERVERS", "WORKERS", "TOOK", "COST", "NAME", "STARTED"),
+        drop=("SERVERS", "WORKERS", "TOOK", "COST", "STARTED", "NAME"),
     )
     first, *rows = table.split("\n")
     lines = [first]
@@ -97,7 +97,7 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
         f"{'? ' if lost else ''}{record.state}{in_s3}",
         str(record.workers),
         str(record.servers),
-        _moment(record.started_at),
+        "-" if record.started_at is None else render_time(record.started_at),
         "?" if lost else render_took(record, now=now),
         "-" if (usd := find_cost(record, now)) is None else render_usd(usd),
         "-" if record.exit_code is None else str(record.exit_code),
@@ -138,8 +138,3 @@ def _render_reason(attempt: Attempt) -> str:
     if attempt.reason == "unhealthy":
         return f"it failed, and {names} {'are' if len(attempt.lost) > 1 else 'is'} unhealthy"
     return (attempt.error or f"exit code {attempt.exit_code}").partition("\n")[0]
-
-
-def _moment(at: float | None) -> str:
-    """Renders a time in this machine's time zone."""
-    return "-" if at is None else f"{datetime.fromtimestamp(at, UTC).astimezone():%Y-%m-%d %H:%M:%S}"

@@ -1,7 +1,7 @@
 """Fits text to the width of a terminal: wraps lines between words, and leaves out columns of tables. Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 DEFAULT_COLUMNS = 80  # without a terminal
 GAP = "  "
@@ -9,8 +9,18 @@ _NARROWEST = 20  # columns that text behind a label needs; with fewer, it is ind
 _LABEL = re.compile(r" *\S+(?: \S+)*  +(?=\S)|(?:ok|==|!!) (?=\S)")
 
 
+# Programs in messages, and how many plain words after each belong to the command: "aws ec2 reboot-instances".
+_PROGRAMS = {"cluster": 1, "aws": 2, "uv": 2, "sudo": 2, "ssh": 0, "apt": 1, "dnf": 1, "pip": 1, "eval": 0, "cd": 0}
+_GROUPS = frozenset({"data", "sandbox", "drill", "bench"})  # commands of `cluster` that another word follows
+_PROSE = re.compile(r"[A-Za-z][a-z]*(?:'[a-z]+)?[,;:.)`]*|\(.*")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_OPEN = re.compile(r"(?:^|[\s=(])['\"]")  # not an apostrophe
+
+
 def wrap(text: str, columns: int) -> str:
     """Wraps lines that are longer than `columns`. Words are never broken, even if they are longer than `columns`.
+
+    Neither are commands, which people copy: a newline in a command would run its first half.
 
     Further lines are aligned with the text after the last label or column of the first line, such as in
     "price  $1 an hour".
@@ -26,13 +36,39 @@ def _wrap_line(line: str, columns: int) -> str:
     lead = len(line) - len(line.lstrip(" ")) + 2
     indent = _find_indent(line, lead, columns)
     lines, current = [], ""
-    for gap, word in re.findall(r"( *)(\S+)", line):
+    for gap, word in _join_commands(re.findall(r"( *)(\S+)", line)):
         if current.strip() and len(current) + len(gap) + len(word) > columns:
             lines.append(current)
             current = " " * (indent if indent + len(word) <= columns else min(lead, indent)) + word
         else:
             current += gap + word
     return "\n".join([*lines, current])
+
+
+def _join_commands(words: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yields words with the gap before each; the words of a command in a message are joined to one.
+
+    Where a command ends in a sentence is a guess: before the first plain word that cannot belong to it.
+    """
+    at = 0
+    while at < len(words):
+        gap, joined = words[at]
+        at += 1
+        program = joined.lstrip("(`\"'")
+        plain = _PROGRAMS.get(program, -1)  # how many plain words may follow
+        takes_next = False  # an open quote, the value of an option, or anything behind --
+        while plain >= 0 and at < len(words):
+            before, word = words[at]
+            if not takes_next and (len(before) > 1 or (_PROSE.fullmatch(word) and not plain)):
+                break
+            joined += before + word
+            at += 1
+            plain = max(0, plain - 1) + (program == "cluster" and word in _GROUPS)
+            is_open = _OPEN.search(_QUOTED.sub("", joined)) is not None
+            takes_next = is_open or word.startswith("-") or " -- " in joined
+            if word[-1] in ",;:)`" and not is_open:
+                break
+        yield gap, joined
 
 
 def _find_indent(line: str, lead: int, columns: int) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
+from foundation.durations import render_time
 from foundation.errors import ConfigError
 from provision.aws.clients import error_code
 from provision.config import ProvisionConfig, all_types, setting_error
@@ -83,7 +84,7 @@ def find_obstacle(config: ProvisionConfig, reservation: Reservation, *, least: i
         hint = f'set instance_type = "{reservation.instance_type}"'
         raise _wrong_type(config, problem, hint=hint)
     if reservation.state != "active":
-        starts = f", and starts at {reservation.starts_at:%Y-%m-%d %H:%M} UTC" if reservation.starts_at else ""
+        starts = f", and starts at {render_time(reservation.starts_at.timestamp())}" if reservation.starts_at else ""
         return f"it is {reservation.state}{starts if reservation.state in {'scheduled', 'pending'} else ''}"
     if reservation.platform != _PLATFORM:
         return f"it is for {reservation.platform}"
@@ -102,7 +103,7 @@ def render_end(reservation: Reservation) -> str | None:
     """Returns a warning about the end of a reservation; None if it does not end. Pure."""
     if reservation.ends_at is None:
         return None
-    when = f"{reservation.ends_at:%Y-%m-%d %H:%M} UTC"
+    when = render_time(reservation.ends_at.timestamp())
     if reservation.is_block:
         # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html
         return f"Capacity Block {reservation.reservation_id} ends at {when}: AWS terminates its instances 30 min before"

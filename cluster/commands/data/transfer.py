@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.filesize import decimal
 
 from cluster.app import App, if_interrupted, pass_app
 from cluster.completion import FILE_OR_URL
@@ -18,6 +19,7 @@ from cluster.views.data import (
     describe_unverified,
     transfer_progress,
 )
+from foundation.durations import render_time
 from foundation.errors import NotFoundError, UsageError
 from foundation.progress import Event
 from provision.model import count
@@ -152,16 +154,22 @@ def get(
 def ls(app: App, *, url: str | None, recursive: bool, as_json: bool) -> None:
     """List buckets, or the contents of a folder.
 
-    Each line shows the size in bytes, the time of the last change (UTC) and the URL. For a 'glob*' it lists the objects
-    and folders that match; see `cluster data --help`.
+    Each line shows the size, the time of the last change and the URL. For a 'glob*' it lists the objects and folders
+    that match; see `cluster data --help`.
     """
     app.enter_cloud()
     entries = s3.ls(url, region=app.config.provision.region, recursive=recursive)
     if as_json:
         app.print_json([_as_document(entry) for entry in entries])
         return
+    if entries:
+        app.print_line(_render_row("SIZE", "MODIFIED", "URL"))
     for entry in entries:
-        app.print_line(_as_line(entry))
+        if isinstance(entry, S3Object):
+            row = decimal(entry.size_bytes), render_time(entry.modified.timestamp()), str(entry.url)
+        else:
+            row = "-", "-", str(entry)
+        app.print_line(_render_row(*row))
 
 
 @click.command("du")
@@ -171,7 +179,7 @@ def ls(app: App, *, url: str | None, recursive: bool, as_json: bool) -> None:
 def du(app: App, *, url: str, as_json: bool) -> None:
     """Count objects and bytes by folder.
 
-    Each line shows the bytes, the number of objects and the URL of one subfolder. The last line is the total.
+    Each line shows the size, the number of objects and the URL of one subfolder. The last line is the total.
     """
     app.enter_cloud()
     usages = s3.du(url, region=app.config.provision.region)
@@ -179,8 +187,9 @@ def du(app: App, *, url: str, as_json: bool) -> None:
         rows = [{"url": str(row.url), "objects": row.objects, "size_bytes": row.size_bytes} for row in usages]
         app.print_json({"folders": rows[:-1], "total": rows[-1]})
         return
+    app.print_line(f"{'SIZE':>9}  {'OBJECTS':>9}  URL")
     for row in usages:
-        app.print_line(f"{row.size_bytes:>15}  {row.objects:>9}  {row.url}")
+        app.print_line(f"{decimal(row.size_bytes):>9}  {row.objects:>9}  {row.url}")
 
 
 @click.command("rm")
@@ -262,10 +271,8 @@ def _as_document(entry: Entry) -> dict[str, Any]:
     return {"type": "folder" if entry.key else "bucket", "url": str(entry)}
 
 
-def _as_line(entry: Entry) -> str:
-    if isinstance(entry, S3Object):
-        return f"{entry.size_bytes:>15}  {entry.modified:%Y-%m-%d %H:%M:%S}  {entry.url}"
-    return f"{'':>15}  {'':19}  {entry}"
+def _render_row(size: str, modified: str, url: str) -> str:
+    return f"{size:>9}  {modified:<20}  {url}"
 
 
 def _again() -> str:

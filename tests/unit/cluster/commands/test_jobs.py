@@ -1,6 +1,8 @@
 """`cluster jobs` and `cluster status`: the job that an argument names, and how jobs are shown."""
 
 import threading
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -143,8 +145,17 @@ def test_down_names_the_files_that_were_not_copied(
     assert capsys.readouterr().err == ""
 
 
-def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "UTC")
+@pytest.fixture
+def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_new_york")
+def test_jobs_as_a_table() -> None:
     records = [
         make_record(4, state="queued", started_at=None, ended_at=None, exit_code=None, output_url="s3://b/4/"),
         make_running(3),
@@ -154,8 +165,8 @@ def test_jobs_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = render_jobs(records, now=NOW).splitlines()
     assert lines[0].split() == ["JOB", "NAME", "STATE", "WORKERS", "SERVERS", "STARTED", "TOOK", "COST", "CODE"]
     assert lines[1].split()[2:] == ["queued", "2", "2", "-", "-", "-", "-"]
-    assert lines[2].split()[2:] == ["running", "2", "2", "2026-11-21", "09:55:00", "5m00s", "-", "-"]
-    assert lines[3].split()[2:] == ["failed", "2", "2", "2026-11-21", "09:55:00", "3m20s", "$12.35", "7"]
+    assert lines[2].split()[2:] == ["running", "2", "2", "2026-11-21", "04:55", "EST", "5m00s", "-", "-"]
+    assert lines[3].split()[2:] == ["failed", "2", "2", "2026-11-21", "04:55", "EST", "3m20s", "$12.35", "7"]
     assert lines[4] == "    worker 1 on node-1 " + "x" * 60
     assert "? running (s3)" in lines[5]
     assert lines[6] == f"files of {records[0].id}: cluster results {records[0].id}"

@@ -1,5 +1,7 @@
 """Text that fits a terminal: lines wrapped between words, tables without their less important columns."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +23,30 @@ from cluster.views.layout import render_table, wrap
 )
 def test_lines_are_wrapped_between_words(text: str, wrapped: str) -> None:
     assert wrap(text, 20) == wrapped
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[cluster logs -f 20261127-184133-7ceaa1] follows it, [cluster stop 20261127-184133-7ceaa1] stops it",
+        "run [cluster up] again; no node was launched, and [cluster up's] end isn't known",
+        "[cluster exec --node n-0 -- sh -c 'df -h; du -xh ~ | sort -h | tail';] or a larger disk",
+        "end what is not yours: [aws ec2 terminate-instances --instance-ids i-123]",
+        "cut it again [(cluster data split s3://b/x/ DST --shards 4)] or read it as it is",
+        "[cluster data put SOURCE... s3://BUCKET/FOLDER/,] or [cluster data get] for the other direction",
+        "[cluster train --gpus auto,] or none; in the project's folder: [uv add 'mxnet==1.9.1'] and then",
+        "to get its files, run: [cluster cp 'node-0:/home/ubuntu/.cluster/tree/9c15c8ea*/FILE' .]",
+        "[cluster ssh node-0,] [sudo apt-get install -y python3]",
+        'log in at a terminal: [eval "$(aws configure export-credentials --format env)"] and again',
+        "the command [(`cluster exec -- df -h`):] send less; the cluster's nodes",
+    ],
+)
+def test_no_command_is_broken(text: str) -> None:
+    """The parts in brackets stay on one line; elsewhere, lines end between any two words."""
+    commands = re.findall(r"\[(.+?)\]", text)
+    plain = re.sub(r"[\[\]]", "", text)
+    wrapped = wrap(plain, 4).split("\n")
+    assert [line.strip() for line in wrapped if " " in line.strip()] == [each for each in commands if " " in each]
 
 
 def test_further_lines_are_aligned_with_what_follows_a_label() -> None:

@@ -27,7 +27,8 @@ def test_a_dataset_goes_to_s3_and_back(project: Project) -> None:
     said = project.run("data", "put", "--create-bucket", "digits/", "s3://bucket/digits/").stderr
     assert re.search(r"put 9 files, 2\.\d MB in \d+\.\d s \(.*\) to s3://bucket/digits/", said)
     assert "\x1b" not in said
-    listed = project.run("data", "ls", "s3://bucket/digits").stdout.splitlines()
+    heading, *listed = project.run("data", "ls", "s3://bucket/digits").stdout.splitlines()
+    assert heading.split() == ["SIZE", "MODIFIED", "URL"]
     assert [line.split()[-1].removeprefix("s3://bucket/digits/") for line in listed] == [
         "t10k-images-idx3-ubyte",
         "t10k-labels-idx1-ubyte",
@@ -36,7 +37,7 @@ def test_a_dataset_goes_to_s3_and_back(project: Project) -> None:
         "train/",
         "val/",
     ]
-    assert re.fullmatch(r" +305  \d{4}-\d\d-\d\d \d\d:\d\d:\d\d  s3://.*", listed[1])
+    assert re.fullmatch(r"305 bytes  \d{4}-\d\d-\d\d \d\d:\d\d [A-Z]+ +s3://.*", listed[1])
     assert "got 9 files" in project.run("data", "get", "s3://bucket/digits", "back").stderr
     compared = subprocess.run(["diff", "-r", "digits", "back"], cwd=project.directory, check=False)
     assert compared.returncode == 0
@@ -153,7 +154,7 @@ def test_verify_and_du(project: Project, server: S3Server) -> None:
     assert "its manifest are the same" in project.run("data", "verify", "s3://bucket/in/").stderr
     usage = json.loads(project.run("data", "du", "--json", "s3://bucket/in/").stdout)
     assert usage["total"] == {"url": "s3://bucket/in/", "objects": 2, "size_bytes": 3}
-    assert project.run("data", "du", "s3://bucket/in/").stdout.splitlines()[-1].split() == ["3", "2", "s3://bucket/in/"]
+    assert project.run("data", "du", "s3://bucket/in/").stdout.split()[-4:] == ["3", "bytes", "2", "s3://bucket/in/"]
 
 
 def test_secrets_are_neither_shown_nor_stored(project: Project, server: S3Server) -> None:
