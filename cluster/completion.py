@@ -162,6 +162,7 @@ def _describe_parameter(parameter: click.Parameter) -> dict[str, Any]:
             **shape,
             "help": parameter.help,
             "flag": parameter.is_flag,
+            "count": parameter.count,
             "multiple": parameter.multiple,
             "off": parameter.secondary_opts,
         }
@@ -188,13 +189,14 @@ def make_shape(name: str, shape: Mapping[str, Any]) -> click.Command:
 
 
 def _make_parameter(shape: Mapping[str, Any]) -> click.Parameter:
-    type_ = None if shape.get("flag") else _make_type(shape["type"])
+    type_ = None if shape.get("flag") or shape.get("count") else _make_type(shape["type"])
     if "nargs" in shape:
         return click.Argument(shape["names"][:1], nargs=shape["nargs"], type=type_, required=False)
     words = shape["names"]
     if shape["off"]:  # --shuffle/--no-shuffle
         words = [*words[:-1], "/".join([words[-1], *shape["off"]])]
-    return click.Option(words, type=type_, is_flag=shape["flag"], multiple=shape["multiple"], help=shape["help"])
+    of_kind = {"count": True} if shape["count"] else {"is_flag": shape["flag"], "multiple": shape["multiple"]}
+    return click.Option(words, type=type_, help=shape["help"], **of_kind)
 
 
 def _make_type(shape: Mapping[str, Any]) -> click.ParamType[Any] | None:

@@ -106,6 +106,7 @@ def read_table(path: Path, *, hint: str = "cluster init") -> dict[str, Any]:
 AGAIN = "correct {path}, then run the command again"
 _PLACE = re.compile(r" \(at line (\d+), column \d+\)")
 _SECRET = re.compile(r".*?\bwebhook\b[\s\"']*=?\s*", re.IGNORECASE)
+_WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
 _BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)?")
 
 
@@ -120,6 +121,8 @@ def _explain_toml(path: Path, text: str, said: str) -> ConfigError:
         line = f"{of_secret[0]}..."
     where, what = f"{path}, line {number}: {line.strip()[:80]}", said.replace(place[0], "")
     bare = _BARE_WORD.fullmatch(line)
+    if bare is not None and what == "Invalid value" and (value := _WORDS.get(bare[2].lower())):
+        return ConfigError(f"{where}: the words are true and false", hint=f"{bare[1]} = {value}")
     if bare is not None and what == "Invalid value":
         return ConfigError(f"{where}: text needs quotes", hint=f'{bare[1]} = "{bare[2]}"')
     if what == "Cannot overwrite a value":

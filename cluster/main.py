@@ -1,7 +1,6 @@
 """The command `cluster`: finds the command's module, and prints every error in one place."""
 
 import gc
-import io
 import os
 import signal
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from cluster.commands import COMMANDS, LazyGroup
+from cluster.commands import COMMANDS, RootGroup
 from cluster.views.terminal import print_bytes_unchanged, write
 from foundation.errors import ClusterError, Interrupted
 from foundation.sudo import become_caller, find_repair, give_back
@@ -18,7 +17,7 @@ from foundation.user_folders import cache_folder, correct_home, state_folder
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=RootGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "-c",
     "--config",
@@ -88,9 +87,9 @@ def run() -> int:
             _fail("interrupted", _find_hint(error))
             code = INTERRUPTED
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(file=said)
-        write(sys.stderr, said.getvalue().rstrip("\n"), wrapped=True)  # it may contain a file name
+        said = error.format_message().removesuffix(".")
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        _fail(said[:1].lower() + said[1:], f"{context.command_path} --help" if context else None)
         code = error.exit_code
     except ClusterError as error:
         _fail(error.message, _repair(error.__cause__) or error.hint)

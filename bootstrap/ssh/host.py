@@ -114,22 +114,29 @@ def find_ssh_options(host: Host, *, private_key: Path, known_hosts: Path) -> dic
 
 
 def render_ssh_command(
-    host: Host, words: Sequence[str] = (), *, options: Mapping[str, str], is_terminal: bool
+    host: Host,
+    words: Sequence[str] = (),
+    *,
+    options: Mapping[str, str],
+    is_terminal: bool,
+    passed_on: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The words of an ssh command that runs `words`, or a shell, on a node with its environment active. Pure.
 
     A single word is a line for the shell, as with ssh. Several words reach the program unchanged, blanks included.
     options: from find_ssh_options. A host of the user's own is reached with the user's ssh configuration instead.
-    is_terminal: whether the command gets a terminal on the node.
+    is_terminal: whether the command gets a terminal on the node. passed_on: the user's own options of ssh. They come
+    last: ssh takes the first value of an option, so that they cannot replace those that make the connection secure.
     """
     run = {0: 'exec "${SHELL:-bash}" -i', 1: 'eval "$1"'}.get(len(words), 'exec "$@"')
     line = run_program("bash", "-lc", ACTIVATE + run, "bash", *words).line()
-    terminal = ("-t",) if is_terminal else ("-T",)
+    chosen = not {"-t", "-T"}.isdisjoint(passed_on)
+    terminal = () if chosen else ("-t",) if is_terminal else ("-T",)
     own = parse_spec(host.spec)
     if own is not None:
         program, *rest, target = own.words
-        return (program, *terminal, *rest, "--", target, line)
-    return ("ssh", "-F", "none", *_render(options), *terminal, "-l", host.user, "--", host.address, line)
+        return (program, *terminal, *rest, *passed_on, "--", target, line)
+    return ("ssh", "-F", "none", *_render(options), *terminal, "-l", host.user, *passed_on, "--", host.address, line)
 
 
 def render_scp_command(

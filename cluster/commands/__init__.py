@@ -8,47 +8,93 @@ import click
 from click.core import ParameterSource
 
 from cluster.completion import load_command, load_shape
+from foundation.errors import UsageError
 
-# Name -> "module:attribute" and one line of help: `cluster --help` shows this without importing boto3 and Fabric.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("cluster.commands.init:init", "Write an annotated cluster.toml."),
-    "up": ("cluster.commands.up:up", "Launch the cluster's nodes and prepare them for training."),
-    "status": ("cluster.commands.status:status", "Show the cluster's nodes, their cost and the running job."),
-    "cost": (
-        "cluster.commands.status:cost",
-        "Show the costs of the cluster and of earlier ones of its name.",
-    ),
-    "list": ("cluster.commands.status:list_", "List all clusters in the region, or in all of [provision] regions."),
-    "resize": ("cluster.commands.up:resize", "Change the number of nodes."),
-    "stop": ("cluster.commands.stop:stop", "Stop a job, or stop the nodes."),
-    "start": ("cluster.commands.up:start", "Start stopped nodes and prepare them for training."),
-    "lease": ("cluster.commands.lease:lease", "Show or change when the cluster ends by itself."),
-    "adopt": ("cluster.commands.adopt:adopt", "Accept instances that this machine did not launch as nodes."),
-    "allow": ("cluster.commands.adopt:allow", "Allow ssh from this machine's current address."),
-    "verify": (
-        "cluster.commands.verify:verify",
-        "Check the nodes' health, the framework, S3 access, ports, clocks, disks and volumes on all nodes.",
-    ),
-    "train": ("cluster.commands.train:train", "Run a training job on the cluster."),
-    "jobs": ("cluster.commands.logs:jobs", "List the cluster's jobs, newest first."),
-    "logs": ("cluster.commands.logs:logs", "Show the output of a job."),
-    "results": ("cluster.commands.logs:results", "Copy the files that a job has created."),
-    "drill": ("cluster.commands.drill:drill", "Rehearse the loss of a node with a running job."),
-    "bench": ("cluster.commands.bench:bench", "Measure the network, the kv-store and scaling."),
-    "exec": ("cluster.commands.shell:exec_", "Run a command on all nodes in parallel."),
-    "ssh": ("cluster.commands.ssh:ssh", "Open a shell or run a command on a node."),
-    "cp": ("cluster.commands.ssh:cp", "Copy files to or from a node."),
-    "ssh-config": ("cluster.commands.ssh:ssh_config", "Print an ssh configuration for the nodes."),
-    "down": ("cluster.commands.down:down", "Delete everything that `up` created."),
-    "data": ("cluster.commands.data:data", "Transfer, check and create datasets."),
-    "oracle": ("cluster.commands.oracle:oracle", "Show which MXNet or PyTorch wheel runs on which GPU."),
-    "iam-policy": ("cluster.commands.init:iam_policy", "Print the minimal IAM policy that you need."),
-    "completion": (
-        "cluster.commands.completion:completion",
-        "Print a shell completion script.",
-    ),
-    "sandbox": ("cluster.commands.sandbox:sandbox", "Manage the local stand-in for EC2 and S3."),
+# For each heading of `cluster --help`, in the order of use: name -> "module:attribute" and one line of help.
+# `cluster --help` shows this without importing boto3 and Fabric.
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Set up": {
+        "init": ("cluster.commands.init:init", "Write an annotated cluster.toml."),
+        "iam-policy": ("cluster.commands.init:iam_policy", "Print the minimal IAM policy that you need."),
+        "oracle": ("cluster.commands.oracle:oracle", "Show which MXNet or PyTorch wheel runs on which GPU."),
+        "completion": ("cluster.commands.completion:completion", "Print a shell completion script."),
+    },
+    "Nodes": {
+        "up": ("cluster.commands.up:up", "Launch the cluster's nodes and prepare them for training."),
+        "status": ("cluster.commands.status:status", "Show the cluster's nodes, their cost and the running job."),
+        "cost": ("cluster.commands.status:cost", "Show the costs of the cluster and of earlier ones of its name."),
+        "list": (
+            "cluster.commands.status:list_",
+            "List all clusters in the region, or in all of [provision] regions.",
+        ),
+        "verify": (
+            "cluster.commands.verify:verify",
+            "Check the nodes' health, the framework, S3 access, ports, clocks, disks and volumes on all nodes.",
+        ),
+        "resize": ("cluster.commands.up:resize", "Change the number of nodes."),
+        "stop": ("cluster.commands.stop:stop", "Stop a job, or stop the nodes."),
+        "start": ("cluster.commands.up:start", "Start stopped nodes and prepare them for training."),
+        "lease": ("cluster.commands.lease:lease", "Show or change when the cluster ends by itself."),
+        "adopt": ("cluster.commands.adopt:adopt", "Accept instances that this machine did not launch as nodes."),
+        "allow": ("cluster.commands.adopt:allow", "Allow ssh from this machine's current address."),
+        "down": ("cluster.commands.down:down", "Delete everything that `up` created."),
+    },
+    "Jobs": {
+        "train": ("cluster.commands.train:train", "Run a training job on the cluster."),
+        "jobs": ("cluster.commands.logs:jobs", "List the cluster's jobs, newest first."),
+        "logs": ("cluster.commands.logs:logs", "Show the output of a job."),
+        "results": ("cluster.commands.logs:results", "Copy the files that a job has created."),
+        "drill": ("cluster.commands.drill:drill", "Rehearse the loss of a node with a running job."),
+        "bench": ("cluster.commands.bench:bench", "Measure the network, the kv-store and scaling."),
+    },
+    "Shell and files": {
+        "exec": ("cluster.commands.shell:exec_", "Run a command on all nodes in parallel."),
+        "ssh": ("cluster.commands.ssh:ssh", "Open a shell or run a command on a node."),
+        "cp": ("cluster.commands.ssh:cp", "Copy files to or from a node."),
+        "ssh-config": ("cluster.commands.ssh:ssh_config", "Print an ssh configuration for the nodes."),
+        "data": ("cluster.commands.data:data", "Transfer, check and create datasets."),
+    },
+    "On this machine": {
+        "sandbox": ("cluster.commands.sandbox:sandbox", "Manage the local stand-in for EC2 and S3."),
+    },
 }
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+_JOB_OR_CLUSTER = "cluster stop stops a job, cluster down deletes the cluster"
+_LOGS = "cluster logs -f"
+HABITS = {
+    "attach": _LOGS,
+    "autostop": "cluster lease --idle 30m",
+    "cancel": "cluster stop",
+    "connect": "cluster ssh",
+    "copy-file": "cluster cp",
+    "create": "cluster up",
+    "delete": _JOB_OR_CLUSTER,
+    "describe": "cluster status",
+    "destroy": _JOB_OR_CLUSTER,
+    "get": "cluster status shows the nodes, cluster jobs the jobs",
+    "help": "cluster --help, or cluster COMMAND --help",
+    "kill": _JOB_OR_CLUSTER,
+    "launch": "cluster up launches the nodes, cluster train runs a job",
+    "login": "cluster ssh",
+    "ls": "cluster list",
+    "port-forward": "cluster ssh -NL 6006:localhost:6006",
+    "ps": "cluster jobs shows the jobs, cluster status the nodes",
+    "queue": "cluster jobs",
+    "rm": _JOB_OR_CLUSTER,
+    "rsync": "cluster cp",
+    "run": "cluster train runs a job, cluster exec -- COMMAND a command on all nodes",
+    "run-command": "cluster exec -- COMMAND",
+    "scale": "cluster resize",
+    "scp": "cluster cp",
+    "shell": "cluster ssh",
+    "submit": "cluster train --detach",
+    "tail": _LOGS,
+    "terminate": _JOB_OR_CLUSTER,
+    "top": "cluster status",
+    "version": "cluster --version",
+}
+"""Commands of docker, kubectl, SkyPilot and Flintrock, and the hint for each."""
 
 
 class OrderedGroup(click.Group):
@@ -81,6 +127,25 @@ class LazyGroup(OrderedGroup):
             if not isinstance(command, click.Group):
                 _take_config(command)
         return name, command, rest
+
+
+class RootGroup(LazyGroup):
+    """The command `cluster` itself, whose help has a heading for each kind of command."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Imports the command that is called. Raises UsageError for a command of another program."""
+        if args[0] in HABITS and not ctx.resilient_parsing:
+            raise UsageError(f"there is no command {args[0]}", hint=HABITS[args[0]])
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Writes the list of commands."""
+        width = max(map(len, COMMANDS))
+        for heading, section in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), text) for name, (_, text) in section.items()])
 
 
 def _take_config(command: click.Command) -> None:

@@ -69,10 +69,15 @@ def stop(app: App, *, yes: bool) -> None:
 
 
 @sandbox.command("reset")
+@click.option("-y", "--yes", is_flag=True, help="Remove the sandbox without asking, whatever is in it.")
 @pass_app
-def reset(app: App) -> None:
+def reset(app: App, *, yes: bool) -> None:
     """Remove the sandbox, whatever state it is in."""
     rootless.become_root(app.project_dir, report=app.report)
+    is_running = control.find_running(app.project_dir) is not None
+    if is_running and not app.confirm("Remove the sandbox, with all nodes and objects in it?", yes=yes):
+        app.say("cancelled: nothing was changed")
+        return
     control.reset(app.project_dir, report=app.report)
     _forget_clusters(sandbox_files_dir(app.project_dir))
 

@@ -3,7 +3,9 @@
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
 
 import click
 
@@ -17,17 +19,63 @@ from foundation.errors import ClusterError, UsageError
 _ON_NODE = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*):(.*)", re.DOTALL)
 
 
-@click.command("ssh", context_settings={"allow_interspersed_args": False})
+# OpenSSH's own options that are passed on. The others would contradict the cluster's key, user, port and host keys.
+_WITH_VALUE = {
+    "L": ("[ADDRESS:]PORT:HOST:PORT", "Forward a port of this machine to one that the node reaches."),
+    "R": ("[ADDRESS:]PORT:HOST:PORT", "Forward a port of the node to one that this machine reaches."),
+    "D": ("[ADDRESS:]PORT", "Forward a port of this machine as a SOCKS proxy."),
+    "o": ("OPTION=VALUE", "Set another option of ssh."),
+}
+_FLAGS = {
+    "N": "Run no command, only forward ports.",
+    "f": "Go to the background before the command runs.",
+    "n": "Do not read stdin, as in a loop that reads it.",
+    "t": "Give the command a terminal on the node.",
+    "T": "Give it none.",
+}
+_HIDDEN_FLAGS = "46Cgqv"
+Decorated = Callable[..., None]
+
+
+def _take_ssh_options(command: Decorated) -> Decorated:
+    """Adds OpenSSH's own options, and passes those that are given to the command as `passed_on`."""
+
+    @wraps(command)
+    def call(*args: Any, **kwargs: Any) -> None:
+        passed_on: list[str] = []
+        for letter in (*_WITH_VALUE, *_FLAGS, *_HIDDEN_FLAGS):
+            given = kwargs.pop(f"ssh_{ord(letter)}")
+            values = [f"-{letter}"] * given if isinstance(given, int) else [f"-{letter}{value}" for value in given]
+            passed_on += values
+        command(*args, **kwargs, passed_on=passed_on)
+
+    for letter in reversed(_HIDDEN_FLAGS):
+        call = click.option(f"-{letter}", f"ssh_{ord(letter)}", count=True, hidden=True)(call)
+    for letter, help_ in reversed(_FLAGS.items()):
+        call = click.option(f"-{letter}", f"ssh_{ord(letter)}", count=True, help=help_)(call)
+    for letter, (metavar, help_) in reversed(_WITH_VALUE.items()):
+        call = click.option(f"-{letter}", f"ssh_{ord(letter)}", multiple=True, metavar=metavar, help=help_)(call)
+    return call
+
+
+_SSH_EXAMPLES = """\b
+    cluster ssh                               a shell on the head
+    cluster ssh node-1 'cd out; ls | wc -l'   a line for the shell there
+    cluster ssh -NL 6006:localhost:6006       TensorBoard at localhost:6006"""
+
+
+@click.command("ssh", context_settings={"allow_interspersed_args": False}, epilog=_SSH_EXAMPLES)
+@_take_ssh_options
 @click.option("--container", "in_image", is_flag=True, help="Open it in a new container of [container] image.")
 @click.argument("node", required=False, type=NODE)
 @click.argument("words", metavar="[COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @pass_app
-def ssh(app: App, *, in_image: bool, node: str | None, words: tuple[str, ...]) -> None:
+def ssh(app: App, *, in_image: bool, node: str | None, words: tuple[str, ...], passed_on: Sequence[str]) -> None:
     """Open a shell or run a command on a node.
 
-    NODE defaults to the head. The node's Python environment is active, as in `cluster exec`. This runs OpenSSH's ssh
-    with the cluster's key and the node's pinned host key; it reads nothing in ~/.ssh. Existing hosts are reached with
-    your own ssh configuration.
+    NODE defaults to the head. Options stand before NODE; -4, -6, -C, -g, -q and -v also work as in ssh. The node's
+    Python environment is active, as in `cluster exec`. This runs OpenSSH's ssh with the cluster's key and the node's
+    pinned host key; it reads nothing in ~/.ssh. Existing hosts are reached with your own ssh configuration.
     """
     words = words[1:] if words[:1] == ("--",) else words
     is_terminal = not words or (sys.stdin.isatty() and sys.stdout.isatty())
@@ -39,7 +87,8 @@ def ssh(app: App, *, in_image: bool, node: str | None, words: tuple[str, ...]) -
             host, words = lines[name]
     else:
         [host] = _find_hosts(app, [node] if node else None)
-    _run(app, render_ssh_command(host, words, options=_options(app, host), is_terminal=is_terminal))
+    options = _options(app, host)
+    _run(app, render_ssh_command(host, words, options=options, is_terminal=is_terminal, passed_on=passed_on))
 
 
 _CP_EXAMPLES = """\b
@@ -51,6 +100,7 @@ _SSH_CONFIG_EXAMPLES = """\b
 
 
 @click.command("cp", epilog=_CP_EXAMPLES)
+@click.option("-r", "-R", "-p", is_flag=True, expose_value=False, hidden=True)  # scp's: folders and times are kept
 @click.argument("sources", metavar="SOURCE...", type=NODE_OR_FILE, nargs=-1, required=True)
 @click.argument("target", metavar="TARGET", type=NODE_OR_FILE)
 @pass_app

@@ -35,14 +35,15 @@ class Words:
 def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_dir: Path) -> Words:
     """Distinguishes a script with its arguments, arguments for [train] script, and a command.
 
-    is_command: whether `--` precedes the words. here: the current folder. Raises UsageError if the script does not
-    exist.
+    is_command: whether `--` precedes the words. A `--` after the script is left out. here: the current folder. Raises
+    UsageError if the script does not exist.
     """
     if not words:
         return Words()
     if is_command:
         return Words(args=tuple(words)) if words[0].startswith("-") else Words(command=as_command(words))
-    name, args = words[0], tuple(words[1:])
+    # `own.py -- --epochs 3`, as other programs want it; a script gets a second "--".
+    name, args = words[0], tuple(words[2:] if len(words) > 1 and words[1] == "--" else words[1:])
     path = here / name
     if path.is_file():
         return Words(script=os.path.relpath(path.absolute(), project_dir), args=args)

@@ -33,7 +33,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     try:
         yield project
     finally:
-        project.run("sandbox", "reset")
+        project.run("sandbox", "reset", "--yes")
 
 
 def test_set_up_commands_run_once_and_again_when_they_change(node: Project) -> None:

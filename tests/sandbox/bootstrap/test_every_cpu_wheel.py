@@ -37,7 +37,7 @@ def cluster_of(directory: Path, wheel: str) -> Iterator[Project]:
         project.run("up", timeout_s=900)
         yield project
     finally:
-        project.run("sandbox", "reset")
+        project.run("sandbox", "reset", "--yes")
 
 
 @pytest.mark.parametrize("wheel", CPU_WHEELS)

@@ -46,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     try:
         yield made
     finally:
-        made.run("sandbox", "reset")
+        made.run("sandbox", "reset", "--yes")
 
 
 @pytest.fixture(scope="module")

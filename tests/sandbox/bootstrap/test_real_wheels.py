@@ -21,7 +21,7 @@ def old_gpus(tmp_path: Path) -> Iterator[Project]:
     try:
         yield project
     finally:
-        project.run("sandbox", "reset")
+        project.run("sandbox", "reset", "--yes")
 
 
 def test_verify_names_the_library_that_mxnet_cu90_lacks(old_gpus: Project) -> None:

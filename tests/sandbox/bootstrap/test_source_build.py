@@ -64,7 +64,7 @@ def nodes(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     try:
         yield project
     finally:
-        project.run("sandbox", "reset")
+        project.run("sandbox", "reset", "--yes")
 
 
 def configure(project: Project, repository: Path, *, ref: str) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -89,11 +90,32 @@ def test_ssh_runs_a_command_in_the_environment(two_nodes: Project) -> None:
     assert piped.stdout == b"in\0out"
 
 
+def test_options_of_ssh_stand_before_the_node(two_nodes: Project) -> None:
+    lines = "node-0\nnode-1\n"
+    loop = f"while read node; do {CLUSTER} ssh -n -vo LogLevel=ERROR $node hostname; done"
+    done = subprocess.run(["sh", "-c", loop], cwd=two_nodes.directory, env=two_nodes.environment(),
+                          input=lines, capture_output=True, text=True, check=True)  # fmt: skip
+    assert len(done.stdout.splitlines()) == 2
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with two_nodes.running("ssh", "-NL", f"{port}:localhost:22", "node-1") as process:
+        until(lambda: read_banner(port).startswith(b"SSH-2.0"), "the forwarded port answers")
+        process.terminate()
+
+
+def read_banner(port: int) -> bytes:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            return connection.recv(100)
+    except OSError:
+        return b""
+
+
 def test_files_are_copied_to_a_node_and_back(two_nodes: Project, tmp_path: Path) -> None:
     (tmp_path / "to" / "below").mkdir(parents=True)
     (tmp_path / "to" / "a b:c").write_text("text")
     (tmp_path / "to" / "below" / "x").write_bytes(bytes(range(256)))
-    two_nodes.run("cp", str(tmp_path / "to"), "node-1:copied")
+    two_nodes.run("cp", "-r", str(tmp_path / "to"), "node-1:copied")
     assert two_nodes.run("exec", "--node", "node-1", "--", "cat", "copied/a b:c").stdout == "[node-1] text\n"
     two_nodes.run("cp", "node-1:copied/a b:c", "node-1:copied/below", str(tmp_path))
     assert (tmp_path / "a b:c").read_text() == "text"

@@ -127,7 +127,7 @@ def account() -> Iterator[User]:
 def user(account: User) -> Iterator[User]:
     account.place_code()
     yield account
-    words = account.command("sandbox", "reset")
+    words = account.command("sandbox", "reset", "--yes")
     subprocess.run(words, cwd=account.project, env=account.environment(), capture_output=True, check=True)
 
 

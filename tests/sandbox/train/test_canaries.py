@@ -98,5 +98,5 @@ def test_no_canary_is_found_on_a_node(tmp_path: Path) -> None:
         assert not [env for env in seen if any(canary.encode() in env for canary in canaries)]
         assert not [canary for canary in everywhere if canary in said]
     finally:
-        project.run("sandbox", "reset")
+        project.run("sandbox", "reset", "--yes")
     assert not find_leftovers(place_of(tmp_path))

@@ -73,7 +73,7 @@ def torch_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         project.run("up", timeout_s=600)
         yield project
     finally:
-        project.run("sandbox", "reset")
+        project.run("sandbox", "reset", "--yes")
 
 
 @pytest.fixture

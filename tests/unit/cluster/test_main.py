@@ -44,6 +44,7 @@ def fail(error: BaseException) -> None:
         (lambda: fail(EOFError()), 1, "the connection was lost\n  try: run the same command again"),
         (closes, 1, "the connection was lost\n  try: run the same command again"),
         (lambda: fail(ConfigError("so it is", hint="otherwise")), 2, "so it is\n  try: otherwise"),
+        (lambda: fail(click.UsageError("Missing N.")), 2, "missing N\n  try: cluster status --help"),
         (lambda: fail(PermissionError(13, "Permission denied", "there")), 1, "there: Permission denied"),
     ],
 )

@@ -108,7 +108,7 @@ def check_shape(name: str, command: click.Command, shape: click.Command) -> None
             assert found is not None
             check_shape(f"{name} {each}", found, shape.commands[each])
         return
-    given = [parameter for parameter in command.params if parameter.name != "config_path"]
+    given = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
     for ours, kept in zip(given, shape.params, strict=True):
         assert (ours.opts, ours.nargs, ours.multiple) == (kept.opts, kept.nargs, kept.multiple), name
         assert type(ours) is type(kept), name

@@ -48,6 +48,7 @@ def test_an_unknown_option_may_be_the_scripts() -> None:
     [
         ((), False, Words()),
         (("own.py", "--epochs", "1"), False, Words(script="sub/own.py", args=("--epochs", "1"))),
+        (("own.py", "--", "--epochs", "--", "1"), False, Words(script="sub/own.py", args=("--epochs", "--", "1"))),
         (("../top.py",), False, Words(script="top.py")),
         (("my own.py", "x"), False, Words(script="sub/my own.py", args=("x",))),
         (("train_mnist.py",), False, Words(script="train_mnist.py")),
