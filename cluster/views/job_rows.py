@@ -11,6 +11,7 @@ from train.follow.progress import Progress, RankProgress, render_rate, render_va
 Style = Literal["", "bold", "dim", "slow"]
 GAP = "  "
 LONGEST_NAME = 20
+SHORTEST_TITLE = 12  # of a job whose name would hide its state
 SMALLEST_WINDOW = 8  # lines; a smaller window shows only the row for all ranks
 SILENT_S = 5.0  # a rank that printed something more recently is not shown as silent
 
@@ -53,10 +54,10 @@ def render_view(progress: Progress, *, title: str, now: float, columns: int, lin
 
 
 def _render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tuple[Row, ...]:
-    """Renders a header and a row per rank; only the slowest ranks if not all fit."""
+    """Renders a header and a row per rank; the silent and the slow ranks first if not all fit."""
     ranks = progress.ranks
     slow = progress.stragglers
-    shown = choose_ranks(ranks, room, now=now)
+    shown = choose_ranks(ranks, room, slow, now=now)
     table = fit_columns(_columns(shown, slow, now=now), most)
     header = GAP.join(column.pad(column.title) for column in table)
     rows = [Row(text=header[:most], style="dim")]
@@ -65,18 +66,23 @@ def _render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tu
         style: Style = "slow" if rank.process.number in slow else "dim" if rank.has_ended else ""
         rows.append(Row(text=text[:most], style=style))
     if len(shown) < len(ranks):
-        rows.append(Row(text=f"and {len(ranks) - len(shown)} more, which are faster or have ended"[:most], style="dim"))
+        rows.append(Row(text=f"and {len(ranks) - len(shown)} more"[:most], style="dim"))
     return tuple(rows)
 
 
-def choose_ranks(ranks: Sequence[RankProgress], room: int, *, now: float) -> tuple[RankProgress, ...]:
-    """Returns all ranks if they fit, otherwise the running ranks that are silent or slowest, in the same order."""
+def choose_ranks(
+    ranks: Sequence[RankProgress], room: int, slow: frozenset[int], *, now: float
+) -> tuple[RankProgress, ...]:
+    """Returns all ranks if they fit, otherwise the running ones that are silent or slow first, in the same order.
+
+    Not the slowest ones: others would be shown at each drawing while all have about the same speed.
+    """
     if len(ranks) <= room:
         return tuple(ranks)
 
-    def key(position: int) -> tuple[bool, bool, float]:
+    def key(position: int) -> tuple[bool, bool, bool]:
         rank = ranks[position]
-        return rank.has_ended, now - rank.heard_at <= SILENT_S, rank.speed if rank.speed is not None else -1.0
+        return rank.has_ended, now - rank.heard_at <= SILENT_S, rank.process.number not in slow
 
     return tuple(ranks[position] for position in sorted(sorted(range(len(ranks)), key=key)[:room]))
 
@@ -138,18 +144,20 @@ def fit_columns(columns: Sequence[_Column], most: int) -> tuple[_Column, ...]:
 
 def _render_all(progress: Progress, *, title: str, now: float, most: int) -> str:
     """Renders the state of the job, then as many other facts as fit, the most important first."""
-    first, *others = _describe_all(progress, title=title, now=now)
-    text = first[:most]
-    for words in others:
+    began = progress.began_at
+    state = progress.state if began is None else f"{progress.state} {render_rounded(now - began)}"
+    room = most - len(state) - 2
+    if len(title) > room >= SHORTEST_TITLE:
+        title = f"{title[: room - 3]}..."
+    text = f"{title}: {state}"[:most]
+    for words in _describe_all(progress, now=now):
         if len(text) + len(words) + 2 <= most:
             text += f", {words}"
     return text
 
 
-def _describe_all(progress: Progress, *, title: str, now: float) -> list[str]:
-    began = progress.began_at
-    state = progress.state if began is None else f"{progress.state} {render_rounded(now - began)}"
-    words = [f"{title}: {state}"]
+def _describe_all(progress: Progress, *, now: float) -> list[str]:
+    words = []
     if progress.stalled_since is not None:
         words.append(f"no progress for {render_rounded(now - progress.stalled_since)}")
     workers = count(len(progress.ranks), "worker")
@@ -157,9 +165,9 @@ def _describe_all(progress: Progress, *, title: str, now: float) -> list[str]:
         return [*words, workers] if progress.ranks else words
     reporting = len(progress.reporting)
     of = f"{reporting} of " if reporting < len(progress.ranks) else ""
-    words.append(f"{render_rate(progress.speed)} samples/s over {of}{workers}")
+    words += [f"{render_rate(progress.speed)} samples/s", f"{of}{workers}"]
     if progress.stragglers:
-        words.append(f"{len(progress.stragglers)} of them slow")
+        words.append(f"{len(progress.stragglers)} slow")
     if progress.epoch is not None:
         words.append(f"epoch {progress.epoch}")
     words += [f"{name} {render_value(value)}" for name, value in progress.metrics.items()]

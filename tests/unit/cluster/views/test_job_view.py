@@ -24,15 +24,33 @@ def test_the_view_fits_every_window(ranks: int, columns: int, lines: int, *, war
     assert rows[-1].text.startswith("job mnist"[: columns - 1])
 
 
-def test_with_little_room_the_silent_and_the_slowest_are_shown() -> None:
+def test_with_little_room_the_silent_and_the_slow_are_shown() -> None:
     progress = Progress()
     progress.take(state("running"))
     for rank in range(64):
-        progress.take(speed(rank, 20, 1000.0 - rank, at=102.0 if rank == 5 else 110.0))
+        rate = 500.0 if rank == 60 else 1000.0 - rank
+        progress.take(speed(rank, 20, rate, at=102.0 if rank == 5 else 110.0))
     rows = render_view(progress, title="job mnist", now=111.0, columns=100, lines=14)
-    assert [row.text.split()[0] for row in rows[1:-2]] == ["5", "61", "62", "63"]
-    assert "9 s" in rows[1].text
-    assert rows[-2].text == "and 60 more, which are faster or have ended"
+    assert [row.text.split()[0] for row in rows[1:-2]] == ["0", "1", "5", "60"]
+    assert "9 s" in rows[3].text
+    assert rows[-2].text == "and 60 more"
+
+
+@pytest.mark.parametrize(
+    ("title", "columns", "row"),
+    [
+        ("job mnist", 80, "job mnist: running 11 s, 5.00 k samples/s, 3 workers, 1 slow, epoch 0"),
+        ("job " + "long" * 8, 61, "job " + "long" * 8 + ": running 11 s, 1 slow"),
+        ("job " + "long" * 8, 41, "job longlonglonglonglon...: running 11 s"),
+        ("job mnist", 41, "job mnist: running 11 s, 3 workers"),
+    ],
+)
+def test_the_row_for_all_ranks_begins_with_what_matters(title: str, columns: int, row: str) -> None:
+    progress = Progress()
+    progress.take(state("running"))
+    for rank, rate in enumerate((2000.0, 2000.0, 1000.0)):
+        progress.take(speed(rank, 20, rate))
+    assert render_view(progress, title=title, now=111.0, columns=columns, lines=4)[-1].text == row
 
 
 def test_ended_ranks_show_their_exit_codes() -> None:

@@ -117,7 +117,7 @@ def test_on_a_terminal_speeds_are_only_in_the_view_and_lines_above_it(terminal: 
             ["2", "node-2", "0", "20", "1.00", "k", "slow", "0.25", "0.125"],
         ]
         assert rows[3].startswith("job mnist: running ")
-        assert "5.00 k samples/s over 3 workers, 1 of them slow, epoch 0, accuracy 0.25" in rows[3]
+        assert "5.00 k samples/s, 3 workers, 1 slow, epoch 0, accuracy 0.25" in rows[3]
         shown.take(result())
     lines = terminal.settle().splitlines()
     assert lines[:5] == [first, error, hint, rest, message]
@@ -185,7 +185,7 @@ def test_the_view_covers_ranks_that_are_not_selected(terminal: Terminal) -> None
         for rank in (0, 1):
             shown.take(line(f"of {rank}", rank))
             shown.take(speed(rank, 20, 2000.0))
-        terminal.wait_for(lambda: "over 2 workers" in terminal.screen.text)
+        terminal.wait_for(lambda: ", 2 workers" in terminal.screen.text)
     assert terminal.settle().splitlines()[0] == "[worker 1 node-1] of 1"
 
 
@@ -257,7 +257,7 @@ def test_rows_are_erased_after_the_window_was_made_narrower(terminal: Terminal) 
         shown.take(state("running"))
         for rank in range(2):
             shown.take(speed(rank, 20, 2000.0))
-        terminal.wait_for(lambda: "over 2 workers" in terminal.screen.text)
+        terminal.wait_for(lambda: ", 2 workers" in terminal.screen.text)
         rows = terminal.settle().splitlines()
         terminal.resize(40, 30)
         shown.take(line("text"))
