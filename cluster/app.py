@@ -280,7 +280,7 @@ class App:
         if yes:
             return True
         if not self.is_interactive():
-            raise UsageError(f"{question} Without a terminal this needs --yes.")
+            raise UsageError(f"without a terminal, this needs --yes: {question}")
         keys, width = "[y: yes; n or Enter: no]", find_columns(sys.stderr)
         asked = wrap(escape(question), width)
         gap = " " if len(asked.rpartition("\n")[2]) + len(keys) + 2 <= width else "\n  "

@@ -91,12 +91,15 @@ def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 def read_table(path: Path, *, hint: str = "cluster init") -> dict[str, Any]:
     """Returns the content of a TOML file, unchecked. hint: for a file that does not exist. Raises ConfigError."""
     try:
-        text = read_bounded(path, most_bytes=MOST_BYTES).decode("utf-8-sig")  # editors on Windows write this mark
+        content = read_bounded(path, most_bytes=MOST_BYTES)
+        text = content.decode("utf-8-sig")  # editors on Windows write this mark
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file", hint=hint) from None
-    except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{path}: cannot be read: {said}", hint=AGAIN.format(path=path)) from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}", hint=AGAIN.format(path=path)) from error
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}, line {line}: not UTF-8 text", hint=f"save {path} as UTF-8") from None
     try:
         return parse_toml(text)
     except ValueError as error:  # also Python's own error for a number with thousands of digits

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from textwrap import wrap
 from typing import Any
 
 from botocore.exceptions import BotoCoreError
@@ -46,7 +45,6 @@ LOCAL_FILES = "local files"
 """The kind that the receipt lists for ForgetFiles."""
 
 _SHOWN = 8
-_WIDTH = 80
 _INDENT = 11
 
 
@@ -427,5 +425,4 @@ def _counted(title: str, resources: tuple[Resource, ...]) -> list[str]:
 
 
 def _entry(title: str, words: str) -> list[str]:
-    first, *further = wrap(words, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False)
-    return [f"  {title:<{_INDENT - 3}} {first}", *(f"{'':{_INDENT}}{line}" for line in further)]
+    return [f"  {title:<{_INDENT - 3}} {words}"]

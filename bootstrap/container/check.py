@@ -28,8 +28,10 @@ def check_containers(
     try:
         image = prepare(nodes, config, find_login=find_login, uses_environment=uses_environment, report=report)
     except ClusterError as error:
-        said, _, more = error.message.partition("\n")
-        cause = " ".join(more.split()) or None
+        said, *more = [" ".join(line.split()) for line in error.message.splitlines() if line.strip()]
+        if said.endswith(":") and more:
+            said += f" {more[0]}"
+        cause = " ".join(more) or None
         return (
             Check(
                 node=EVERYWHERE,

@@ -312,12 +312,16 @@ def add_client(
     return NodePlan(files=files, steps=steps, trees=(*plan.trees, *lacking))
 
 
+def _render_kib(kib: int) -> str:
+    return f"{kib >> 10} MiB" if kib >= 1 << 10 else f"{kib} KiB"
+
+
 def _check_disk(facts: NodeFacts, needed_bytes: float, *, what: str, node: str) -> None:
     needed_kib = int(needed_bytes) >> 10
     if facts.disk_free_kib < needed_kib:
         raise ClusterError(
-            f"{node}: {facts.disk_free_kib >> 10} MiB are free in {facts.home}, "
-            f"but {what} need{'s' if what.startswith('its') else ''} {needed_kib >> 10} MiB",
+            f"{node}: {_render_kib(facts.disk_free_kib)} are free in {facts.home}, "
+            f"but {what} need{'s' if what.startswith('its') else ''} {_render_kib(needed_kib)}",
             hint="free some space there, or set a larger [provision] volume_size_gib and create the cluster again",
         )
 

@@ -303,8 +303,8 @@ class _Walk:
         try:
             path.encode()
         except UnicodeEncodeError:
-            shown = os.fsencode(self.root / path)
-            raise ClusterError(f"{shown!r}: this name is not UTF-8", hint=f"rename it, or {EXCLUDE_HINT}") from None
+            shown = os.fsencode(self.root / path).decode(errors="backslashreplace")
+            raise ClusterError(f"{shown}: this name is not UTF-8", hint=f"rename it, or {EXCLUDE_HINT}") from None
         if path == RESERVED:
             raise ClusterError(
                 f"{self.root / path}: this name is reserved on the nodes", hint=f"rename it, or {EXCLUDE_HINT}"

@@ -17,6 +17,7 @@ from cluster.recovery.replacement import replace_lost
 from cluster.session import describe
 from cluster.views.live import JobDisplay
 from cluster.views.results import find_results, render_new_files
+from cluster.views.terminal import escape_line
 from foundation.errors import ClusterError, JobError
 from train.follow.events import Event
 from train.follow.head import Head, HeadGoneError, Talk
@@ -302,6 +303,7 @@ def ask() -> Choice:
         for choice in choices:
             if choice.startswith(answer):
                 return choice
+        sys.stderr.write(f"{escape_line(answer)}: not one of s, l, c\n")
 
 
 def _still_running(job: str) -> str:

@@ -114,14 +114,21 @@ def counting_bar(app: App, what: str, total: int, unit: Unit) -> Iterator[Callab
 @contextmanager
 def _bars(console: "Console", unit: Unit) -> "Iterator[Progress]":
     """Yields bars that are not shown yet, and removes them from the terminal at the end."""
-    from rich import progress  # noqa: PLC0415 - only for a terminal; see messages.py
+    from rich import progress, text  # noqa: PLC0415 - only for a terminal; see messages.py
+
+    class Moved(progress.ProgressColumn):
+        """Each amount in its own unit: rich's column shows 20 MB of 1.6 GB as 0.0/1.6 GB."""
+
+        def render(self, task: progress.Task) -> text.Text:
+            """Renders the column."""
+            return text.Text(f"{decimal(int(task.completed))} of {decimal(int(task.total or 0))}")
 
     columns: list[progress.ProgressColumn] = [progress.TextColumn("{task.description}"), progress.BarColumn()]
     if unit == "bytes":
-        columns += [progress.DownloadColumn(), progress.TransferSpeedColumn()]
+        columns += [Moved(), progress.TransferSpeedColumn()]
     else:
         columns.append(progress.MofNCompleteColumn())
-    columns.append(progress.TimeRemainingColumn(compact=True))
+    columns += [progress.TimeRemainingColumn(compact=True), progress.TextColumn("left")]
     bars = progress.Progress(*columns, console=console, transient=True)
     try:
         yield bars

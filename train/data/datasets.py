@@ -260,7 +260,7 @@ def write_demo(folder: Path) -> Written:
         folder.mkdir(parents=True, exist_ok=True)
         return _write_digits(folder, folder, _DIGIT_SHARDS)
     except OSError as error:
-        raise ClusterError(f"cannot write the demo data: {error.filename}: {error.strerror}") from error
+        raise ClusterError(f"cannot write to {error.filename or folder}: {error.strerror}") from error
 
 
 def _write_digits(_: Path, folder: Path, shards: int) -> Written:

@@ -276,7 +276,7 @@ def test_down_stops_the_job_and_leaves_nothing(world: World) -> None:
     job = project.run("train", "--detach", "own.py", "600").stdout.strip()
     refused = project.run("down", code=2).stderr
     assert f"this would interrupt job {job}" in refused
-    assert "Without a terminal this needs --yes" in refused
+    assert "without a terminal, this needs --yes" in refused
     keys = {host: world.authorized_keys(host) for host in HOMES}
     done = project.run("down", "--yes")
     assert "cluster plain: cleaned alice@lab, gpu1, gpu2" in done.stdout

@@ -192,7 +192,7 @@ def test_a_second_job_is_refused_or_waits_for_its_turn(nodes: Nodes) -> None:
     for words in (("down",), ("resize", "1"), ("stop", "--nodes"), ("sandbox", "stop")):  # each would end the job
         asked = nodes.run(*words, code=2)
         assert f"this would interrupt job {first} (first)" in asked.stderr
-        assert "Without a terminal this needs --yes" in asked.stderr
+        assert "without a terminal, this needs --yes" in asked.stderr
         assert not asked.stdout
     second = nodes.detach(*ONE_WORKER, "--queue", "--name", "mine", *python("print('second')"))
     third = nodes.detach(*ONE_WORKER, "--queue", "--name", "mine", *python("print('third')"))

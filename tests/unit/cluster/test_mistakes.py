@@ -160,6 +160,18 @@ def test_a_mistake_is_named(toml: str | None, words: tuple[str, ...], message: s
     assert (done.exception.hint or "").startswith(hint or "correct "), done.exception.hint
 
 
+@pytest.mark.parametrize(
+    ("content", "line"), [(TOML.encode() + "# größer\n".encode("latin-1"), 2), (TOML.encode("utf-16"), 1)]
+)
+@pytest.mark.usefixtures("empty_folder")
+def test_a_file_that_is_not_utf_8_names_the_line(content: bytes, line: int) -> None:
+    Path("cluster.toml").write_bytes(content)
+    done = CliRunner().invoke(cli, ("iam-policy",))
+    assert isinstance(done.exception, ConfigError)
+    assert done.exception.message == f"cluster.toml, line {line}: not UTF-8 text"
+    assert done.exception.hint == "save cluster.toml as UTF-8"
+
+
 @pytest.mark.parametrize("text", ["\ufeff" + TOML, TOML.replace("\n", "\r\n") + "[train]\r\nargs = []\r\n"])
 @pytest.mark.usefixtures("empty_folder")
 def test_a_file_from_windows_is_read(text: str) -> None:

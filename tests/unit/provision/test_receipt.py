@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.views.layout import wrap
 from provision.down import Bill, Receipt, deleted_by, make_bill, plan_down, receipt_document, render_receipt
 from provision.model import Upload
 from provision.preflight.prices import PricedPlace
@@ -86,11 +87,11 @@ def test_the_receipt_of_a_deleted_cluster() -> None:
         "  deleted  1 x key pair: cluster-demo\n"
         "  deleted  1 x local files: private key, known hosts\n"
         "  left     nothing; looked for instances, volumes\n"
-        "  kept     1 x upload to s3://b/, active in the last 15 minutes: a data put may\n"
-        "           be running; a later `cluster down` aborts them\n"
+        "  kept     1 x upload to s3://b/, active in the last 15 minutes: a data put may "
+        "be running; a later `cluster down` aborts them\n"
         "  unseen   role and instance profile: AWS says: no (AccessDenied)\n"
-        "  ran      2.50 node hours, about $1.25, at the current spot price (without\n"
-        "           disks and traffic)\n"
+        "  ran      2.50 node hours, about $1.25, at the current spot price (without "
+        "disks and traffic)\n"
     )
 
 
@@ -158,7 +159,10 @@ KEPT = KeptVolume(
 def test_a_kept_volume_is_shown_with_its_cost_and_how_to_delete_it() -> None:
     receipt = Receipt(cluster=NAME, looked_for=("instances",), kept=(KEPT,), volume_usd_per_gib_month=0.08)
     text = render_receipt(receipt, price_note="simulated")
-    assert all(len(line) <= 80 or "delete-volume" in line for line in text.splitlines())
+    for columns in (40, 80):
+        shown = wrap(text, columns).splitlines()
+        assert all(len(line) <= columns or "delete-volume" in line for line in shown)
+        assert {line[:11].strip() for line in shown[1:]} <= {"deleted", "left", "kept", ""}, "one indent"
     assert " ".join(text.split()) == (
         "cluster demo: nothing to delete kept shared volume vol-0123456789abcdef0, 100 GiB in us-east-1b: $8.00 per "
         "month (simulated) until you delete it; the next `cluster up` uses it again. To delete it and what is on it: "

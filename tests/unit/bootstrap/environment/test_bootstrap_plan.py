@@ -118,6 +118,8 @@ def test_a_disk_without_enough_space_is_refused() -> None:
     with pytest.raises(ClusterError, match="need 4 MiB"):
         plan(replace(FACTS, disk_free_kib=3000, files=HASHES), bundle=big(packed=1, unpacked=4))
     assert plan(replace(MADE, disk_free_kib=3)).trees
+    with pytest.raises(ClusterError, match=r"2 KiB are free in /home/ubuntu, but .* need 4 MiB"):
+        plan(replace(FACTS, disk_free_kib=2, files=HASHES), bundle=big(packed=1, unpacked=4))
 
 
 def big(*, packed: int, unpacked: int) -> Bundle:

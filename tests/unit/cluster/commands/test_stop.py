@@ -186,7 +186,7 @@ def test_the_user_is_asked_before_nodes_end(
     (tmp_path / "cluster.toml").write_text(f'name = "demo"\ncloud = "{cloud}"\n')
     app = App(config_path=tmp_path / "cluster.toml")
     if asks:
-        with pytest.raises(UsageError, match="Without a terminal this needs --yes"):
+        with pytest.raises(UsageError, match="without a terminal, this needs --yes"):
             confirm_ending(app, "Delete all of this?", lambda: job)
     else:
         assert confirm_ending(app, "Delete all of this?", lambda: job)

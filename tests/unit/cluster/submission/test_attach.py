@@ -39,6 +39,12 @@ def test_the_question_is_asked_until_it_is_answered(
     assert "[s: stop; l: leave it running; c or Enter: continue to watch]" in capsys.readouterr().err
 
 
+def test_a_key_that_means_nothing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("q\nl\n"))
+    assert ask() == "leave"
+    assert "\nq: not one of s, l, c\n" in "\n" + capsys.readouterr().err.replace("] ", "]\n")
+
+
 def test_the_first_signal_is_remembered_and_the_second_is_raised_at_once() -> None:
     with Interrupts() as interrupts:
         interrupts.look()

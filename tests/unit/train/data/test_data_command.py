@@ -76,7 +76,7 @@ def test_ls_as_json(project: Project, server: S3Server) -> None:
         (["ls", "s3://nope-bucket"], 1, ("bucket nope-bucket does not exist", "cluster data ls")),
         (["ls", "bucket"], 2, ("bucket: not an S3 URL", "s3://BUCKET/FOLDER/")),
         (["rm", "s3://bucket"], 2, ("is a whole bucket, nothing was deleted", "--recursive")),
-        (["rm", "-r", "s3://bucket"], 2, ("Without a terminal this needs --yes", None)),
+        (["rm", "-r", "s3://bucket"], 2, ("without a terminal, this needs --yes", None)),
         (["rm", "s3://bucket/nope"], 1, ("no such object or folder", "cluster data ls")),
     ],
 )
@@ -109,7 +109,7 @@ def test_dry_run(project: Project, server: S3Server) -> None:
     done = project.run(*words, "--dry-run")
     assert done.stdout == "copy    in/new -> s3://bucket/new\ndelete  s3://bucket/old\n"
     assert "1 to copy, 1 unchanged, 1 to delete (dry run)" in done.stderr
-    assert "Without a terminal this needs --yes" in project.run(*words, code=2).stderr
+    assert "without a terminal, this needs --yes" in project.run(*words, code=2).stderr
     assert server.read("bucket") == {"old": b"", "same": b"s"}
     said = project.run(*words, "--yes").stderr
     assert "put 1 file" in said
