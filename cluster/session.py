@@ -10,7 +10,7 @@ from msgspec import structs
 from rich.filesize import decimal
 
 from bootstrap.apply import ReadyNode, Trees, bootstrap
-from bootstrap.environment.framework import is_of_framework
+from bootstrap.environment.framework import explain_ignored
 from bootstrap.environment.project import LockedProject, check_against_lock, read_project
 from bootstrap.environment.requirements import Wanted, read_packages
 from bootstrap.ssh.connections import Connections
@@ -177,10 +177,9 @@ def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
     project = read_project(config.project, folder=app.project_dir)
     check_against_lock(found, project.packages)
     for wanted in found:
-        if is_of_framework(wanted.requirement, config.framework):
-            key, name = ("mxnet", "MXNet") if config.framework == "mxnet" else ("torch", "PyTorch")
-            what = f"{wanted.place}: {wanted.requirement} is ignored: [bootstrap] {key} chooses the nodes' {name}"
-            app.report(Event(kind="warn", what=what))
+        ignored = explain_ignored(wanted, config)
+        if ignored is not None:
+            app.report(Event(kind="warn", what=ignored))
     return found, project
 
 

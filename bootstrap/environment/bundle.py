@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -12,6 +13,7 @@ import threading
 import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache as cached
 from functools import partial
@@ -42,11 +44,15 @@ from bootstrap.environment.target import SOURCE_PREFIX, WheelTarget
 from bootstrap.ssh.explain import render_last_lines
 from foundation.errors import ClusterError
 from foundation.files import write_whole
-from foundation.progress import Report
+from foundation.progress import Event, Report
 from foundation.thread_pool import run_in_thread
 from provision.oracle.tables import Version, show
 
 COMPAT_FILE = "_cluster_compat.py"
+TORCH_RELEASE = re.compile(r"torch==[0-9.]+")
+"""A version of PyTorch without the label of a build."""
+LARGE_GB = 1.0
+"""Wheels of this size are announced before they are fetched."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,27 +181,78 @@ def _find_and_build(
 def _find_wheels(
     target: WheelTarget, built: Sequence[BundleFile], *, cache: Path, report: Report, fetch: Fetch
 ) -> tuple[BundleFile, ...]:
-    requirements = _find_requirements(target)
+    """The wheels for a target: from the cache, or those that the package index has now."""
     key = _find_key(target)
-    resolved = f"resolved/{key}"
     kept = find_kept(cache, f"bundles/{key}", report=report)
-    found = kept if kept is not None and fetch != "head" else find_kept(cache, resolved, report=report)
-    if found is None and fetch != "here":
-        pins = find_pins(kept or ())
+    found = kept if kept is not None and fetch != "head" else find_kept(cache, f"resolved/{key}", report=report)
+    if found is not None:
+        if fetch == "here":
+            _bring_all(found, report=report)
+        return found
+    choose = partial(_choose_wheels, target, built=built, kept=kept or (), cache=cache, report=report, fetch=fetch)
+    requirements = _find_requirements(target)
+    for_cpu = find_cpu_build(target, requirements)
+    if for_cpu is None:
+        return choose(requirements)
+    try:
+        return choose(for_cpu)
+    except NoWheelError as error:
+        if error.requirement not in for_cpu:
+            raise
+    if fetch != "here":
+        found = choose(requirements)
+    else:
+        with suppress(NoUrlError):  # which would name the sizes
+            found = resolve_wheels(target, requirements, pins=(), built=built, cache=cache, report=report)
+    size_gb = sum(file.size_bytes for file in found or ()) / 1e9
+    size = f"{size_gb:.1f} GB of wheels" if found is not None else "several GB of wheels"
+    what = (
+        f"{size}, with CUDA: the nodes have no GPU, but the package index that pip uses here has no "
+        f"{next(one for one in for_cpu if one not in requirements)}"
+    )
+    if found is None or size_gb > LARGE_GB:
+        report(Event(kind="info", what=what))
+    return choose(requirements) if fetch == "here" or found is None else found
+
+
+def find_cpu_build(target: WheelTarget, requirements: Sequence[str]) -> tuple[str, ...] | None:
+    """The requirements with the CPU build of PyTorch, on nodes without a GPU; None if they do not change. Pure."""
+    if not target.without_gpus:
+        return None
+    found = tuple(f"{one}+cpu" if TORCH_RELEASE.fullmatch(one) else one for one in requirements)
+    return found if found != tuple(requirements) else None
+
+
+def _choose_wheels(
+    target: WheelTarget,
+    requirements: Sequence[str],
+    *,
+    built: Sequence[BundleFile],
+    kept: Sequence[BundleFile],
+    cache: Path,
+    report: Report,
+    fetch: Fetch,
+) -> tuple[BundleFile, ...]:
+    """Has pip choose the wheels, and notes them. kept: an earlier choice, whose versions stay."""
+    key = _find_key(target)
+    if fetch != "here":
         try:
-            found = resolve_wheels(target, requirements, pins=pins, built=built, cache=cache, report=report)
-            remember(cache, resolved, found)
+            found = resolve_wheels(target, requirements, pins=find_pins(kept), built=built, cache=cache, report=report)
         except NoUrlError:
             if fetch == "head":
                 raise
-    if found is None:
-        what = f"fetching wheels for the nodes: {(target.requirements or requirements)[0]} and its dependencies"
-        download = partial(download_wheels, target, requirements, built=built)
-        return fetch_once(cache, f"bundles/{key}", download, what=what, report=report)
-    if fetch == "here":
-        for file in found:
-            bring_here(file, report=report)
-    return found
+        else:
+            remember(cache, f"resolved/{key}", found)
+            return found
+    what = f"fetching wheels for the nodes: {(target.requirements or requirements)[0]} and its dependencies"
+    download = partial(download_wheels, target, requirements, built=built)
+    return fetch_once(cache, f"bundles/{key}", download, what=what, report=report)
+
+
+def _bring_all(files: Sequence[BundleFile], *, report: Report) -> None:
+    """Fetches the files that are not on this machine."""
+    for file in files:
+        bring_here(file, report=report)
 
 
 def _find_requirements(target: WheelTarget) -> tuple[str, ...]:
@@ -207,6 +264,8 @@ def _find_key(target: WheelTarget) -> str:
     key_parts: list[object] = [target.python_version, target.machine, target.glibc, _find_requirements(target)]
     if target.limits or target.hashes:
         key_parts += [target.limits, target.hashes]
+    if find_cpu_build(target, _find_requirements(target)) is not None:
+        key_parts += ["cpu"]
     return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:16]
 
 

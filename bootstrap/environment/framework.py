@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from bootstrap.config import BootstrapConfig, Framework
 from bootstrap.environment.facts import FoundFramework, NodeFacts, find_gpus
 from bootstrap.environment.project import LockedProject
-from bootstrap.environment.requirements import Wanted, canonical_name, choose_requirement, is_mxnet
+from bootstrap.environment.requirements import (
+    Wanted,
+    canonical_name,
+    choose_requirement,
+    find_exact,
+    is_mxnet,
+    parse_requirement,
+)
 from foundation.errors import ClusterError, ConfigError
 from provision.oracle.tables import CPU_WHEEL, Gpu, Version
 from provision.oracle.torch import OLDEST_PYTHON, explain_driver, explain_unfit, find_pythons, pick_torch, suggest_torch
@@ -167,3 +174,28 @@ def is_of_framework(requirement: str, framework: Framework) -> bool:
     if framework == "none":
         return False
     return is_mxnet(requirement) if framework == "mxnet" else is_torch(requirement)
+
+
+def explain_ignored(wanted: Wanted, config: BootstrapConfig) -> str | None:
+    """The message for a requirement for the framework that [bootstrap] does not meet, with the line that sets it. Pure.
+
+    None for other packages, and if the version that [bootstrap] chooses is one that the requirement allows.
+    """
+    if not is_of_framework(wanted.requirement, config.framework):
+        return None
+    key, chosen = ("mxnet", config.mxnet) if config.framework == "mxnet" else ("torch", config.torch)
+    exact = find_exact(wanted.requirement)
+    installed = chosen
+    if chosen == "auto":
+        installed = CPU_WHEEL.requirement if key == "mxnet" else pick_torch(None) or ""
+    if "==" not in installed or _allows(wanted.requirement, installed):
+        return None
+    remedy = f'to install it: {key} = "{exact}"' if exact is not None else f"set {key} to a version that it allows"
+    said = f'{wanted.place}: {wanted.requirement} is ignored: [bootstrap] {key} = "{chosen}" chooses the version'
+    return f"{said}; {remedy}"
+
+
+def _allows(requirement: str, exact: str) -> bool:
+    found = parse_requirement(requirement)
+    same_name = canonical_name(requirement) == canonical_name(exact)
+    return same_name and found.specifier.contains(exact.partition("==")[2], prereleases=True)

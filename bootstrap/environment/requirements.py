@@ -235,6 +235,15 @@ def canonical_name(requirement: str) -> str:
     return canonicalize_name(parse_requirement(requirement).name)
 
 
+def find_exact(requirement: str) -> str | None:
+    """A requirement of one version, as [bootstrap] torch and mxnet take it: "torch==2.13.0"; None otherwise. Pure."""
+    found = parse_requirement(requirement)
+    versions = [one.version for one in found.specifier if one.operator == "=="]
+    if found.marker is not None or len(found.specifier) != 1 or not versions or "*" in versions[0]:
+        return None
+    return f"{canonical_name(requirement)}=={versions[0]}"
+
+
 def choose_requirement(requirement: str, *, python_version: tuple[int, int], machine: str) -> str | None:
     """A requirement without its condition; None if the condition does not hold on such a node. Pure."""
     found = parse_requirement(requirement)

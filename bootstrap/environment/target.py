@@ -127,6 +127,7 @@ class WheelTarget:
     managed_python: a packed Python is fetched as well. python_path: the configured path, or empty. limits: requirements
     that only limit versions. hashes: by normalized name, the SHA-256s that a package's file may have.
     base: the framework of a Python of the node that the environment uses instead of a wheel.
+    without_gpus: the node has no GPU from NVIDIA, so a CPU build is enough.
     """
 
     python_version: tuple[int, int]
@@ -139,6 +140,7 @@ class WheelTarget:
     hashes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     framework: Framework = "mxnet"
     base: FoundFramework | None = None
+    without_gpus: bool = False
 
     @property
     def mxnet(self) -> str | None:
@@ -176,6 +178,7 @@ def choose_wheels(
         hashes=tuple(sorted(hashes.items())),
         framework=choice.framework,
         base=choice.base,
+        without_gpus=not facts.gpus and "NVIDIA" not in facts.displays,
     )
 
 

@@ -4,16 +4,21 @@ import json
 import re
 import secrets
 import tomllib
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 
 import click
 
 from cluster.app import App, pass_app
 from cluster.config import parse_config
+from cluster.project import OwnProject, find_project
 from foundation.errors import ClusterError, ConfigError, UsageError
+from foundation.progress import Event
 from foundation.user_folders import find_user
 from provision.aws.operator_policy import render_operator_policy
+from provision.oracle.tables import find_machine
 
 LONGEST_WORD = 15
 """The most characters of a folder's or a user's name in a cluster's name, which has at most 32."""
@@ -37,14 +42,16 @@ SCRIPTS = {"torch-own": "train.py"}
     "--template",
     type=click.Choice(TEMPLATES),
     help="Start from an example: mnist, cifar10 and imagenet train with MXNet, torch-mnist with PyTorch; torch-own is "
-    "for your own PyTorch script, and writes a small train.py.",
+    "for your own PyTorch script, and writes a small train.py if there is none.",
 )
 @click.option("--instance-type", metavar="TYPE", help="Instance type of the nodes, such as g5.xlarge.")
 @pass_app
 def init(app: App, *, name: str | None, cloud: str | None, template: str | None, instance_type: str | None) -> None:
     """Write an annotated cluster.toml.
 
-    Without --template, it has all keys, and trains train_mnist.py on two nodes. Existing files are left unchanged.
+    Without --template, it has all keys, and fits the project in the folder: its script, PyTorch or MXNet, and its
+    packages (requirements.txt, pyproject.toml, uv.lock). In an empty folder, it trains train_mnist.py. Existing files
+    are left unchanged.
     """
     text = _read(f"templates/{template}.toml" if template else "default.toml")
     name = name or choose_name(app.project_dir.name, find_user())
@@ -52,26 +59,32 @@ def init(app: App, *, name: str | None, cloud: str | None, template: str | None,
         parse_config({"name": name}, source="--name")
     except ConfigError as error:
         raise UsageError(error.message, hint=f"cluster init --name {choose_name(name, '')}") from error
+    script_path = app.config_path.parent / SCRIPTS[template] if template in SCRIPTS else None
+    is_kept = script_path is not None and script_path.exists()
+    project = find_project(app.config_path.resolve().parent) if template is None or is_kept else None
+    has_gpus = (machine := find_machine(instance_type or "")) is not None and machine.gpu is not None
     text = render_settings(
         text,
         name=name,
         cloud=cloud,
         instance_type=instance_type,
         suffix=secrets.token_hex(3),
+        lines=choose_lines(project, has_gpus=has_gpus) if project is not None else {},
+        has_data=template is not None,
     )
     written = parse_config(tomllib.loads(text), source="the command line")  # checks the values before they are written
-    script = SCRIPTS.get(template or "")
-    script_path = app.config_path.parent / script if script else None
-    if script_path is not None and script_path.exists():
-        raise _exists(script_path, hint=f"rename it, or leave out --template {template} and name it in [train] script")
     _write_new(app.config_path, text, hint="cluster -c OTHER.toml init")
     has_instances = written.cloud != "hosts"
     nodes = f"{written.provision.instance_type}, cloud {written.cloud}" if has_instances else "existing hosts"
     app.say(f"wrote {app.config_path}: cluster {written.name}, {nodes}")
-    if script_path is not None:
-        _write_new(script_path, _read(f"templates/{script}"), hint=f"rename it, and write {script} yourself")
+    if project is not None:
+        app.say(f"your project: {render_project(project)}")
+        if project.mistake is not None:
+            app.report(Event(kind="warn", what=project.mistake))
+    if script_path is not None and not is_kept:
+        _write_new(script_path, _read(f"templates/{script_path.name}"), hint=f"write {script_path.name} yourself")
         app.say(f"wrote {script_path}: the script that this cluster trains")
-    commands = "cluster up" if template is None else "the commands in its first lines"
+    commands = "cluster up" if template is None or is_kept else "the commands in its first lines"
     first = "read it" if has_instances else "list your hosts in [hosts] names"
     app.say(f"next: {first}, then run {commands}")
 
@@ -103,22 +116,87 @@ def choose_name(folder: str, user: str) -> str:
     return name or "cluster"
 
 
-def render_settings(text: str, *, name: str, cloud: str | None, instance_type: str | None, suffix: str) -> str:
+Lines = Mapping[tuple[str, str], str | None]
+"""Values in TOML by table and key; None makes the line a comment."""
+
+
+def choose_lines(project: OwnProject, *, has_gpus: bool) -> dict[tuple[str, str], str | None]:
+    """The lines of cluster.toml that fit a project. has_gpus: the nodes have GPUs. Pure."""
+    lines: dict[tuple[str, str], str | None] = {}
+    if project.script is not None:
+        lines = {("train", "script"): json.dumps(project.script), ("train", "args"): "[]"}
+        framework = project.framework or "none"
+        if framework != "mxnet":
+            lines |= {("bootstrap", "framework"): json.dumps(framework), ("train", "kv_store"): None}
+        if framework == "pytorch":
+            lines |= {("train", "launcher"): '"torchrun"'}
+    # MXNet's CPU wheel would leave the GPUs idle.
+    if project.version is not None and not (has_gpus and project.version.startswith("mxnet==")):
+        lines["bootstrap", project.version.partition("==")[0].partition("-")[0]] = json.dumps(project.version)
+    if project.packages:
+        lines["bootstrap", "packages"] = json.dumps(list(project.packages))
+    if project.locked:
+        lines["bootstrap", "project"] = '"."'
+    return lines
+
+
+def render_project(project: OwnProject) -> str:
+    """What was found in the folder, in a few words. Pure."""
+    found = [project.script] if project.script is not None else []
+    names = {"mxnet": "MXNet", "pytorch": "PyTorch", None: "neither PyTorch nor MXNet"}
+    found.append(f"{names.get(project.framework)}{f' ({project.why})' if project.why else ''}")
+    found += [project.version] if project.version is not None else []
+    found += [entry.removeprefix("-r ") for entry in project.packages]
+    return ", ".join([*found, *(["uv.lock"] if project.locked else [])])
+
+
+def render_settings(
+    text: str,
+    *,
+    name: str,
+    cloud: str | None,
+    instance_type: str | None,
+    suffix: str,
+    lines: Lines = MappingProxyType({}),
+    has_data: bool = True,
+) -> str:
     """Returns default.toml, or a template, with these settings. Pure.
 
-    suffix: makes the bucket's name unique, because all AWS accounts share one namespace for buckets.
+    suffix: makes the bucket's name unique, because all AWS accounts share one namespace for buckets. lines: see Lines.
+    has_data: the file's script reads [data] url; otherwise, the key is a comment.
     """
-    text = text.replace("s3://cluster-demo/", f"s3://cluster-{name}-{suffix}/")
-    given = {"name": name, "cloud": cloud, "instance_type": instance_type}
-    lines = text.splitlines(keepends=True)
-    for key, value in given.items():
-        for number, line in enumerate(lines):
-            if value is not None and line.startswith(f"{key} = "):
-                old = line.partition(" = ")[2].partition('"')[2].partition('"')[0]
-                lines[number] = line.replace(f'"{old}"', json.dumps(value), 1)
-    if cloud == "hosts":  # data in S3 would need AWS credentials, and a lease cannot end existing hosts
-        lines = [f"# {line}" if line.startswith(('url = "s3://', "idle = ")) else line for line in lines]
-    return "".join(lines)
+    given = {("", "name"): name, ("", "cloud"): cloud, ("provision", "instance_type"): instance_type}
+    chosen: dict[tuple[str, str], str | None] = {
+        place: json.dumps(value) for place, value in given.items() if value is not None
+    }
+    # Data in S3 would need AWS credentials, and a lease cannot end existing hosts.
+    if cloud == "hosts" or not has_data:
+        chosen["data", "url"] = None
+    if cloud == "hosts":
+        chosen |= {("data", "results"): None, ("lease", "idle"): None}
+    chosen |= lines
+    table, written = "", []
+    for line in text.replace("s3://cluster-demo/", f"s3://cluster-{name}-{suffix}/").splitlines():
+        if (heading := _TABLE.match(line)) is not None:
+            table = heading[1]
+        found = _LINE.fullmatch(line)
+        place = (table, found["key"]) if found is not None else None
+        written.append(line if place not in chosen or found is None else _render_line(found, chosen.pop(place)))
+    return "".join(f"{line}\n" for line in written)
+
+
+_TABLE = re.compile(r"\[([a-z]+)\]")
+_LINE = re.compile(r"(?:# )?(?P<key>[a-z_]+) = (?P<value>.*?)(?P<gap> +)?(?P<comment># .*)?")
+
+
+def _render_line(found: re.Match[str], value: str | None) -> str:
+    """A line with another value, and its comment where it was; for None, the line as a comment."""
+    if value is None:
+        return f"# {found[0].removeprefix('# ')}"
+    line = f"{found['key']} = {value}"
+    if found["comment"] is None or found["key"] == "script":  # the comment tells what the template's script is
+        return line
+    return f"{line:<{found.start('comment')}}{'' if len(line) < found.start('comment') else '  '}{found['comment']}"
 
 
 @click.command("iam-policy")

@@ -21,11 +21,11 @@ def read_program(script: str, *, command: Sequence[str], project_dir: Path) -> s
     path = project_dir / (find_program(command) or script)
     if path.suffix != ".py" or not path.is_file():
         return ""
-    return "\n".join(_read(path, folder=path.parent))
+    return "\n".join(read_modules(path, folder=path.parent))
 
 
-def _read(path: Path, *, folder: Path) -> Iterator[str]:
-    """The text of a program and of each of its modules."""
+def read_modules(path: Path, *, folder: Path) -> Iterator[str]:
+    """The text of a program, and then that of each of its modules. folder: the program's, for absolute imports."""
     seen: set[Path] = set()
     left = [path]
     while left:

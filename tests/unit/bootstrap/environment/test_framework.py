@@ -10,7 +10,7 @@ from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import FoundFramework, FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.framework import ANY_PYTHONS, Torch, choose_framework
+from bootstrap.environment.framework import ANY_PYTHONS, Torch, choose_framework, explain_ignored
 from bootstrap.environment.project import LockedProject
 from bootstrap.environment.requirements import Wanted
 from bootstrap.environment.steps import MakeEnvironment, plan_node
@@ -227,3 +227,26 @@ def test_warnings_about_gpus() -> None:
     assert "PyTorch will not see them" in said
     assert find_warnings(replace(FACTS, displays=("NVIDIA",)), replace(target, framework="none")) == ()
     assert ANY_PYTHONS[0] == (3, 9)
+
+
+@pytest.mark.parametrize(
+    ("requirement", "config", "remedy"),
+    [
+        ("torch", PYTORCH, None),
+        ("torch>=2", PYTORCH, None),
+        ("torch==2.1.0", BootstrapConfig(framework="pytorch", torch="torch==2.1.0+cu118"), None),
+        ("torch==2.1.0", PYTORCH, 'to install it: torch = "torch==2.1.0"'),
+        ("torch<2", PYTORCH, "set torch to a version that it allows"),
+        ("torch==2.1.*", PYTORCH, "set torch to a version that it allows"),
+        ("mxnet", BootstrapConfig(), None),
+        ("mxnet==1.9.1", BootstrapConfig(), 'to install it: mxnet = "mxnet==1.9.1"'),
+        ("mxnet-cu112==1.9.1", BootstrapConfig(), 'to install it: mxnet = "mxnet-cu112==1.9.1"'),
+        ("mxnet==1.9.1", BootstrapConfig(mxnet="source@v1.x"), None),
+        ("torch==2.1.0", BootstrapConfig(), None),  # an ordinary package there
+    ],
+)
+def test_a_version_in_the_requirements(requirement: str, config: BootstrapConfig, remedy: str | None) -> None:
+    """Where [bootstrap] chooses a version that the requirements do not allow, the message has the line that sets it."""
+    said = explain_ignored(Wanted(requirement=requirement, place="requirements.txt, line 1"), config)
+    assert (said or "").endswith(remedy or "")
+    assert (said is None) == (remedy is None)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -237,3 +238,39 @@ def test_find_pins() -> None:
     assert find_pins([BundleFile(path=Path(name), sha256="", size_bytes=0) for name in names]) == (
         "a_b==1.0.post2", "c==2.0+cu1"
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("without_gpus", "wheels", "chosen", "announced", "fetch"),
+    [
+        (True, ["2.0", "2.0+cpu", "2.0+cu9"], "2.0+cpu", False, "auto"),
+        (True, ["2.0"], "2.0", True, "auto"),
+        pytest.param(True, ["2.0"], "2.0", True, "here", marks=pytest.mark.slow),
+        pytest.param(False, ["2.0", "2.0+cpu", "2.0+cu9"], "2.0+cu9", False, "auto", marks=pytest.mark.slow),
+    ],
+)
+def test_nodes_without_gpus_get_the_cpu_build_of_pytorch(
+    tmp_path: Path,
+    index: Index,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    without_gpus: bool,
+    wheels: list[str],
+    chosen: str,
+    announced: bool,
+    fetch: Literal["auto", "here"],
+) -> None:
+    """Where the index has none, the size of the build for GPUs is said before it is fetched."""
+    monkeypatch.setattr("bootstrap.environment.bundle.LARGE_GB", 0.0)
+    for label in wheels:
+        make_wheel(index.folder, f"torch-{label}-py3-none-any.whl", {"torch.py": b"x = 1\n"})
+    target = replace(TARGET, framework="pytorch", requirements=("torch==2.0",), without_gpus=without_gpus)
+    events: list[Event] = []
+    bundle = fetch_bundle(target, cache=tmp_path / "cache", report=events.append, fetch=fetch)
+    assert bundle.torch is not None
+    assert bundle.torch.version == chosen
+    said = [event.what for event in events if "GB of wheels, with CUDA" in event.what]
+    assert len(said) == announced
+    again = fetch_bundle(target, cache=tmp_path / "cache", report=events.append, fetch=fetch)
+    assert again.digest == bundle.digest
+    assert len([event for event in events if "GB of wheels" in event.what]) == announced

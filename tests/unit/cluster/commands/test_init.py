@@ -1,5 +1,6 @@
 """`cluster init`, and the folders in which commands look for cluster.toml."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from cluster.main import cli
 from foundation.errors import ClusterError, UsageError
 from project import REPOSITORY
 from train.job.payload import shipped_scripts
+
+FILES = ("cluster.toml", "other.toml", "third.toml")
 
 
 def run(*words: str) -> str:
@@ -42,12 +45,12 @@ def test_the_file_has_the_given_options(tmp_path: Path, monkeypatch: pytest.Monk
     run("init", "--name", "mine", "--cloud", "aws", "--instance-type", "g5.xlarge")
     run("-c", "other.toml", "init")
     run("init", "-c", "third.toml", "--name", "mine")
-    mine, other, third = (load_config(Path(name)) for name in ("cluster.toml", "other.toml", "third.toml"))
+    mine, other, third = (load_config(Path(name)) for name in FILES)
     assert (mine.name, mine.cloud, mine.provision.instance_type) == ("mine", "aws", "g5.xlarge")
     assert (other.cloud, other.provision.instance_type) == ("sandbox", "c5.xlarge")
-    assert mine.data.url is not None
-    assert mine.data.url.startswith("s3://cluster-mine-")
-    assert len({mine.data.url, other.data.url, third.data.url}) == 3
+    assert {config.data.url for config in (mine, other, third)} == {None}  # a job without data checks no bucket
+    urls = [re.search('^# url = "(s3://cluster-.+/digits/)"', Path(name).read_text(), re.MULTILINE) for name in FILES]
+    assert len({url[1] for url in urls if url is not None}) == 3
 
 
 def test_a_name_that_is_not_allowed_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,11 +117,84 @@ def test_options_take_precedence_over_a_template(tmp_path: Path, monkeypatch: py
     assert (config.cloud, config.provision.instance_type, config.provision.nodes) == ("sandbox", "p4d.24xlarge", 4)
 
 
-@pytest.mark.parametrize("name", ["cluster.toml", "train.py"])
-def test_a_template_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_template_overwrites_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(SCRIPTS, "mnist", "train.py")
-    Path(name).write_text("mine")
-    with pytest.raises(ClusterError, match=f"{name} exists already; it is left as it is"):
-        run("init", "--template", "mnist")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+    Path("cluster.toml").write_text("mine")
+    with pytest.raises(ClusterError, match=r"cluster\.toml exists already; it is left as it is"):
+        run("init", "--template", "torch-own")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("cluster.toml", "mine")]
+
+
+def test_a_template_beside_an_own_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes cluster.toml alone, without the arguments of the template's script."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import torch\n")
+    Path("requirements.txt").write_text("tqdm\n")
+    run("init", "--template", "torch-own")
+    config = load_config(Path("cluster.toml"))
+    assert Path("train.py").read_text() == "import torch\n"
+    assert (config.train.script, config.train.args) == ("train.py", ())
+    assert config.bootstrap.packages == ("-r requirements.txt",)
+
+
+TORCH = {"train.py": "import os\nfrom torch import nn\n"}
+LOCKED = {"pyproject.toml": "[project]\nname='a'\n", "uv.lock": '[[package]]\nname = "torch"\n'}
+PINNED = {"train.py": "import mxnet", "requirements.txt": "mxnet==1.9.1\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "bootstrap", "train"),
+    [
+        (TORCH, (), {"framework": "pytorch"}, {"launcher": "torchrun"}),
+        ({"train.py": "def f():\n  import mxnet as mx"}, (), {"framework": "mxnet"}, {"kv_store": "dist_sync"}),
+        (
+            {"my.py": "import torch", "setup.py": ""},
+            (),
+            {"framework": "pytorch"},
+            {"script": "my.py"},
+        ),
+        ({"a.py": "import torch", "b.py": "if __name__ == '__main__': import mxnet"}, (), {}, {"script": "b.py"}),
+        ({"train.py": "import net", "net.py": "import torchvision"}, (), {"framework": "pytorch"}, {}),
+        ({"train.py": "print 'old'", "requirements.txt": "lightning"}, (), {"framework": "pytorch"}, {}),
+        ({"train.py": "import jax"}, (), {"framework": "none"}, {"launcher": "auto"}),
+        (TORCH | {"requirements.txt": "torch==2.1.0\nx"}, (), {"torch": "torch==2.1.0"}, {}),
+        (TORCH | {"requirements.txt": "torch>=2\n"}, (), {"torch": "auto", "packages": ("-r requirements.txt",)}, {}),
+        (TORCH | {"pyproject.toml": "[project]\ndependencies=['x']"}, (), {"packages": ("-r pyproject.toml",)}, {}),
+        (TORCH | {"pyproject.toml": "[tool.ruff]\n"}, (), {"packages": ()}, {}),
+        (LOCKED | {"train.py": ""}, (), {"framework": "pytorch", "project": ".", "packages": ()}, {}),
+        (PINNED, (), {"mxnet": "mxnet==1.9.1"}, {}),
+        (PINNED, ("--instance-type", "g5.xlarge"), {"mxnet": "auto"}, {}),  # the CPU wheel leaves its GPU idle
+    ],
+)
+def test_the_file_fits_the_project(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    files: dict[str, str],
+    options: tuple[str, ...],
+    bootstrap: dict[str, object],
+    train: dict[str, object],
+) -> None:
+    """The script is parsed, and never run."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in files.items():
+        Path(name).write_text(f"{text}\nraise SystemExit('it ran')\n" if name.endswith("n.py") else text)
+    run("init", *options)
+    config = load_config(Path("cluster.toml"))
+    assert {key: getattr(config.bootstrap, key) for key in bootstrap} == bootstrap
+    assert {key: getattr(config.train, key) for key in train} == train
+    assert config.train.args == ()
+
+
+def test_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("init")
+    config = load_config(Path("cluster.toml"))
+    assert (config.train.script, config.bootstrap.framework) == ("train_mnist.py", "mxnet")
+
+
+def test_requirements_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import torch")
+    Path("requirements.txt").write_text("-e .\n")
+    assert "requirements.txt, line 1: the option -e is not supported" in run("init")

@@ -1,0 +1,141 @@
+"""Recognizes the user's project in a folder, for `cluster init`: its script, framework and packages.
+
+The script is parsed, never run.
+"""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootstrap.config import Framework
+from bootstrap.environment.framework import is_of_framework
+from bootstrap.environment.project import LOCK, LOCK_MOST_BYTES, PYPROJECT
+from bootstrap.environment.requirements import canonical_name, find_exact, parse_project, read_packages
+from foundation.errors import ConfigError
+from foundation.files import read_bounded
+from train.job.program import read_modules
+
+REQUIREMENTS = "requirements.txt"
+SCRIPT = "train.py"
+_NOT_SCRIPTS = re.compile(r"(setup|conftest|noxfile|__\w+__|test_.*|.*_test)\.py")
+_FRAMEWORKS: dict[str, Framework] = {
+    **dict.fromkeys(("torch", "torchvision", "lightning", "pytorch-lightning", "accelerate"), "pytorch"),
+    **dict.fromkeys(("mxnet", "gluoncv", "gluonnlp", "gluonts"), "mxnet"),
+}
+_LOCKED_NAME = re.compile(r'^name = "([A-Za-z0-9._-]+)"$', re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnProject:
+    """The user's project. script: relative to its folder; None if it is not clear which one it is.
+
+    framework: None if nothing names one; why: what names it, such as "train.py imports torch". version: the exact
+    version of the framework that the packages name, such as "torch==2.13.0". packages, locked: the values for
+    [bootstrap] packages, and whether [bootstrap] project fits. mistake: what is wrong with the packages.
+    """
+
+    script: str | None
+    framework: Framework | None = None
+    why: str = ""
+    version: str | None = None
+    packages: tuple[str, ...] = ()
+    locked: bool = False
+    mistake: str | None = None
+
+
+def find_project(folder: Path) -> OwnProject | None:
+    """The project in a folder; None if there is none."""
+    script = _find_script(folder)
+    locked = (folder / LOCK).is_file() and (folder / PYPROJECT).is_file()
+    packages, requirements, mistake = ((), (), None) if locked else _find_packages(folder)
+    if script is None and not packages and not locked:
+        return None
+    framework, why = _find_framework(folder, script, requirements, locked=locked)
+    return OwnProject(
+        script=script,
+        framework=framework,
+        why=why,
+        version=_find_version(requirements, framework),
+        packages=packages,
+        locked=locked,
+        mistake=mistake,
+    )
+
+
+def _find_script(folder: Path) -> str | None:
+    """train.py, or the one script there, or the one that has a main part."""
+    if (folder / SCRIPT).is_file():
+        return SCRIPT
+    scripts = [path for path in sorted(folder.glob("*.py")) if path.is_file() and not _NOT_SCRIPTS.fullmatch(path.name)]
+    if len(scripts) > 1:
+        scripts = [path for path in scripts if "__main__" in _read(path)]
+    return scripts[0].name if len(scripts) == 1 else None
+
+
+def _find_packages(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
+    """The entry of [bootstrap] packages, the requirements that it means, and what is wrong with it."""
+    if (folder / REQUIREMENTS).is_file():
+        entry = f"-r {REQUIREMENTS}"
+    elif _names_dependencies(_read(folder / PYPROJECT)):
+        entry = f"-r {PYPROJECT}"
+    else:
+        return (), (), None
+    try:
+        return (entry,), tuple(wanted.requirement for wanted in read_packages([entry], folder=folder)), None
+    except ConfigError as error:
+        return (entry,), (), error.message
+
+
+def _names_dependencies(pyproject: str) -> bool:
+    try:
+        return bool(parse_project(pyproject).get("dependencies"))
+    except ValueError:
+        return False
+
+
+def _find_framework(
+    folder: Path, script: str | None, requirements: Iterable[str], *, locked: bool
+) -> tuple[Framework | None, str]:
+    """The framework, and what names it. The script's own imports count first."""
+    for text in read_modules(folder / script, folder=folder) if script is not None else ():
+        for name in find_imports(text):
+            if (framework := _FRAMEWORKS.get(name.replace("_", "-"))) is not None:
+                return framework, f"{script} imports {name}"
+    named = [canonical_name(requirement) for requirement in requirements]
+    if locked:
+        named = _LOCKED_NAME.findall(_read(folder / LOCK))
+    source = LOCK if locked else REQUIREMENTS if (folder / REQUIREMENTS).is_file() else PYPROJECT
+    for name in named:
+        framework = "mxnet" if is_of_framework(name, "mxnet") else _FRAMEWORKS.get(name)
+        if framework is not None:
+            return framework, f"{source} names {name}"
+    return None, ""
+
+
+def find_imports(text: str) -> Iterator[str]:
+    """The top-level names that a program imports, wherever it does; none if it is not valid Python. Pure."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.partition(".")[0]
+
+
+def _find_version(requirements: Iterable[str], framework: Framework | None) -> str | None:
+    """The framework's requirement, if it is exact. Pure."""
+    named = (one for one in requirements if framework is not None and is_of_framework(one, framework))
+    return next(filter(None, map(find_exact, named)), None)
+
+
+def _read(path: Path) -> str:
+    """A file's text; "" if it cannot be read."""
+    try:
+        return read_bounded(path, most_bytes=LOCK_MOST_BYTES).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
