@@ -15,6 +15,7 @@ from bootstrap.environment.project import LockedProject, check_against_lock, rea
 from bootstrap.environment.requirements import Wanted, read_packages
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
+from bootstrap.transfer.sync import Found, Size, measure_ignored
 from cluster.app import App
 from cluster.last_known import remember_names
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
@@ -36,6 +37,7 @@ from train.job.payload import collect_trees
 
 ASK_ABOVE_BYTES = 100_000_000
 BOOT_TIMEOUT_S = 300.0
+MOST_IGNORED = 2
 
 
 ChooseHosts = Callable[[Sequence[Host], Connections], Sequence[Host]]
@@ -183,11 +185,16 @@ def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
     return found, project
 
 
-def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:
-    """Reports which of the user's files are sent; asks for confirmation if they are large. Raises UsageError."""
-    what = f"{count(files, 'file')} ({decimal(size_bytes)}) of {folder}"
+def _approve(app: App, folder: Path, found: Found) -> None:
+    """Reports which of the user's files are sent, and which .gitignore leaves out.
+
+    Asks for confirmation if they are large. Raises UsageError.
+    """
+    size_bytes = sum(status.st_size for _, status in found.files.values())
+    what = f"{count(len(found.files), 'file')} ({decimal(size_bytes)}) of {folder}"
     if size_bytes <= ASK_ABOVE_BYTES:
-        app.report(Event(kind="info", what=f"files for the job: {what}"))
+        ignored = render_ignored(measure_ignored(found, project_dir=app.project_dir))
+        app.report(Event(kind="info", what=f"files for the job: {what}{ignored}"))
         return
     hint = (
         "exclude what the job does not need with .gitignore or [bootstrap] exclude; to send everything without a "
@@ -197,6 +204,18 @@ def _approve(app: App, folder: Path, files: int, size_bytes: int) -> None:
         raise UsageError(f"{what} would be sent to every node; this needs a confirmation at a terminal", hint=hint)
     if not app.confirm(f"Send {what} to every node?", yes=False):
         raise UsageError("nothing was sent", hint=hint)
+
+
+def render_ignored(sizes: Sequence[Size]) -> str:
+    """What .gitignore files leave out, in a few words; "" for nothing. sizes: the largest first. Pure."""
+    if not sizes:
+        return ""
+    named = [
+        f"{size.path} ({'' if size.complete else 'over '}{count(size.files, 'file')}, {decimal(size.size_bytes)})"
+        for size in sizes[:MOST_IGNORED]
+    ]
+    more = [f"{len(sizes) - MOST_IGNORED} more"] if len(sizes) > MOST_IGNORED else []
+    return f"; left out by .gitignore: {' and '.join([', '.join(named), *more])}"
 
 
 def unmount_before(app: App, clients: Clients | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, make_tree
 from foundation.errors import ClusterError, ConfigError
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # The first three are useless on a node; the others contain private keys and passwords.
 ALWAYS_LEFT_OUT = (".git", "__pycache__", "*.pyc", ".ssh", ".aws", ".cluster")
+# Private keys and passwords, unless they are named: an entry of `sync`, or a pattern of `exclude` such as "!.env".
+SECRETS = (".env", ".env.*", "*.pem", "id_*")
+NOT_SECRETS = ("*.pub", ".env.example", ".env.sample", ".env.template", "id_*.*")
 # The group in pathspec's regular expressions for the slash after a matched folder; the path below the folder follows.
 BELOW = "ps_d"
 # place_tree.py marks a complete tree with a file of this name.
@@ -27,6 +30,9 @@ RESERVED = ".complete"
 SHOWN = 5
 WORTH_TELLING_BYTES = 200_000_000
 GIT_IGNORE = ".gitignore"
+MOST_COUNTED = 10_000
+Reason = Literal["never", "exclude", "gitignore", "secret"]
+"""Why a file is left out: always, by [bootstrap] exclude, by a .gitignore file, or because it may have a secret."""
 EXCLUDE_HINT = "leave it out with [bootstrap] exclude"
 
 
@@ -35,12 +41,15 @@ class Found:
     """The files to send, by their path below the project's folder.
 
     files: the path on this machine (for a link, its target) and the status of each. folders: the empty folders.
-    left_out: a line for each optional file that cannot be sent, with the reason.
+    left_out: a line for each optional file that cannot be sent, with the reason. ignored: the paths that .gitignore
+    files leave out; those of folders end with a slash. secrets: the files that may have a secret.
     """
 
     files: dict[str, tuple[Path, os.stat_result]] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
 
 
 def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]) -> Found:
@@ -78,6 +87,10 @@ def find_beside(script: Path, *, project_dir: Path, exclude: Sequence[str]) -> F
 def read_found(found: Found, *, project_dir: Path, report: Report) -> Tree:
     """Hashes the files, and makes the tree. Reports the files that are left out. Raises ClusterError."""
     _tell_left_out(sorted(set(found.left_out)), report)
+    secrets = sorted(set(found.secrets) - found.files.keys())
+    if secrets:
+        what = f"not sent, since they may have secrets: {render_some(secrets)}"
+        report(Event(kind="warn", what=f'{what} (to send one: [bootstrap] exclude = ["!{secrets[0]}"])'))
     size_bytes = sum(status.st_size for _, status in found.files.values())
     if size_bytes > WORTH_TELLING_BYTES:
         report(Event(kind="info", what=f"reading {size_bytes / 1e6:.0f} MB of files in {project_dir}"))
@@ -109,6 +122,50 @@ def _tell_left_out(left_out: Sequence[str], report: Report) -> None:
         report(Event(kind="warn", what=f"not sent: {line}"))
     if len(left_out) > SHOWN:
         report(Event(kind="warn", what=f"not sent: {len(left_out) - SHOWN} more like these"))
+
+
+def render_some(names: Sequence[str]) -> str:
+    """The first names, and the number of others. Pure."""
+    more = len(names) - SHOWN
+    return f"{', '.join(names[:SHOWN])}{f' and {more} more' if more > 0 else ''}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """The files at a path, or below it. complete: False if there are more than were counted."""
+
+    path: str
+    files: int
+    size_bytes: int
+    complete: bool
+
+
+def measure_ignored(found: Found, *, project_dir: Path) -> tuple[Size, ...]:
+    """The sizes of what .gitignore files leave out, the largest first. Skips hidden files and caches."""
+    shown = (path for path in found.ignored if not path.rstrip("/").rpartition("/")[2].startswith("."))
+    sizes = (_measure(path, project_dir / path) for path in shown)
+    return tuple(sorted((size for size in sizes if size.files), key=lambda size: -size.size_bytes))
+
+
+def _measure(path: str, place: Path) -> Size:
+    files = size_bytes = 0
+    below = (Path(folder, name) for folder, _, names in os.walk(place) for name in names)
+    for file in below if place.is_dir() else [place]:
+        try:
+            size_bytes += file.lstat().st_size
+        except OSError:  # deleted meanwhile
+            continue
+        files += 1
+        if files == MOST_COUNTED:
+            return Size(path=path, files=files, size_bytes=size_bytes, complete=False)
+    return Size(path=path, files=files, size_bytes=size_bytes, complete=True)
+
+
+def find_left_out(path: str, *, project_dir: Path, exclude: Sequence[str]) -> tuple[str, Reason] | None:
+    """The path, or the folder above it, that `sync = "auto"` leaves out, and why; None if it is sent. Both exist."""
+    root = project_dir.resolve()
+    walk = _Walk(root=root, patterns=Patterns(exclude), ignores=GitIgnores(root))
+    return walk.find_left_out(root / path)
 
 
 class Patterns:
@@ -151,6 +208,10 @@ class GitIgnores:
             except (OSError, ValueError):
                 self._found[folder] = Patterns(())
         return self._found[folder]
+
+
+def _matches_any(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _read(lines: Sequence[str]) -> "tuple[RegexPattern, ...]":
@@ -197,9 +258,9 @@ class _Walk:
                 hint="correct [bootstrap] sync in cluster.toml, then run the command again",
             )
         left_out = self.find_left_out(path)
-        if left_out is not None:
+        if left_out is not None and left_out != (entry, "secret"):
             raise ConfigError(
-                f'bootstrap.sync = "{entry}": nothing would be sent, since {left_out} is excluded',
+                f'bootstrap.sync = "{entry}": nothing would be sent, since {left_out[0]} is excluded',
                 hint=f"change [bootstrap] exclude; always excluded are {', '.join(ALWAYS_LEFT_OUT)}",
             )
         if home_folder().resolve().is_relative_to(path.resolve()):
@@ -208,27 +269,32 @@ class _Walk:
                 hint="put cluster.toml and the files to send into a folder of their own",
             )
 
-    def find_left_out(self, place: Path) -> str | None:
-        """This path, or the folder above it, that is left out; None if neither is."""
+    def find_left_out(self, place: Path) -> tuple[str, Reason] | None:
+        """This path, or the folder above it, that is left out, and why; None if neither is."""
         parts = place.relative_to(self.root).parts
         for count in range(1, len(parts) + 1):
             above = "/".join(parts[:count])
-            if self.leave_out(above, is_folder=(self.root / above).is_dir()):
-                return above
+            reason = self.find_reason(above, is_folder=(self.root / above).is_dir())
+            if reason is not None:
+                return above, reason
         return None
 
-    def leave_out(self, path: str, *, is_folder: bool) -> bool:
-        """Whether this path itself, not a parent, is left out."""
+    def find_reason(self, path: str, *, is_folder: bool) -> Reason | None:
+        """Why this path itself, not a parent, is left out; None if it is not."""
         name = path.rpartition("/")[2]
-        if any(fnmatchcase(name, pattern) for pattern in ALWAYS_LEFT_OUT):
-            return True
+        if _matches_any(name, ALWAYS_LEFT_OUT):
+            return "never"
         decision = self.patterns.decide(path, is_folder=is_folder)
-        if decision is not None or self.ignores is None:
-            return bool(decision)
-        place = self.root / path
-        if name == "cluster.toml" or (is_folder and (place / "pyvenv.cfg").exists()):
-            return True
-        return bool(self.ignores.decide(place, is_folder=is_folder))
+        if decision is not None:
+            return "exclude" if decision else None
+        if self.ignores is not None:
+            place = self.root / path
+            if name == "cluster.toml" or (is_folder and (place / "pyvenv.cfg").exists()):
+                return "never"
+            if self.ignores.decide(place, is_folder=is_folder):
+                return "gitignore"
+        is_secret = not is_folder and _matches_any(name, SECRETS) and not _matches_any(name, NOT_SECRETS)
+        return "secret" if is_secret else None
 
     def visit(self, path: str, place: Path, above: tuple[tuple[int, int], ...]) -> None:
         """Adds a path and everything below it. Raises ClusterError.
@@ -263,9 +329,14 @@ class _Walk:
         empty = True
         for name, is_folder in names:
             child = name if path == "." else f"{path}/{name}"
-            if not self.leave_out(child, is_folder=is_folder):
+            reason = self.find_reason(child, is_folder=is_folder)
+            if reason is None:
                 empty = False
                 self.visit_child(child, place / name, above)
+            elif reason == "gitignore":
+                self.found.ignored.append(f"{child}/" if is_folder else child)
+            elif reason == "secret":
+                self.found.secrets.append(child)
         if empty and path != ".":
             self.found.folders.add(path)
 

@@ -34,6 +34,7 @@ from cluster.views.terminal import (
 from train.follow.events import Event, Selection, render_line
 from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, Advisor
 from train.follow.missing_module import advise, find_nearby
+from train.follow.missing_path import explain_missing
 from train.follow.progress import Progress, Report
 
 DRAW_EVERY_S = 0.1
@@ -72,7 +73,11 @@ class JobDisplay:
         self._head = head
         self._progress = Progress()
         endings = ENDINGS if image is None else ENDINGS_IN_CONTAINERS
-        self._advisor = Advisor(partial(advise_on_module, app, program, image), endings=endings)
+        self._advisor = Advisor(
+            partial(advise_on_module, app, program, image),
+            advise_on_path=partial(advise_on_path, app),
+            endings=endings,
+        )
         self._closed = False
         self._stdout_terminal = sys.stdout.isatty()
         with_view = not plain and can_have_view(sys.stdout, sys.stderr)
@@ -153,6 +158,12 @@ def advise_on_module(app: App, program: Sequence[str], image: str | None, module
     if image is not None and config.bootstrap.framework == "none":
         return f"{module} is not in the image {image}: install it there, in its Dockerfile"
     return advise(module, find_nearby(words, project_dir=app.project_dir, packages=config.bootstrap.packages))
+
+
+def advise_on_path(app: App, path: str) -> str | None:
+    """Returns the hint for a file that is missing on the nodes; None if it is not missing because of this machine."""
+    bootstrap = app.config.bootstrap
+    return explain_missing(path, project_dir=app.project_dir, sync=bootstrap.sync, exclude=bootstrap.exclude)
 
 
 class LiveView:

@@ -353,10 +353,17 @@ class Advisor:
     """Reads a job's events and gives each piece of advice once."""
 
     def __init__(
-        self, advise_on_module: Callable[[str], str] | None = None, *, endings: Mapping[int, str] = ENDINGS
+        self,
+        advise_on_module: Callable[[str], str] | None = None,
+        *,
+        advise_on_path: Callable[[str], str | None] | None = None,
+        endings: Mapping[int, str] = ENDINGS,
     ) -> None:
-        """advise_on_module: returns the advice for a missing module; None: NO_MODULE's. endings: as ENDINGS."""
-        self._advise_on_module = advise_on_module
+        """advise_on_module: returns the advice for a missing module; None: NO_MODULE's. endings: as ENDINGS.
+
+        advise_on_path: returns the advice for a missing file, or None for the table's.
+        """
+        self._advise_on_module, self._advise_on_path = advise_on_module, advise_on_path
         self._left = list(MISTAKES)
         self._last_line = ""
         self._ending = False
@@ -389,6 +396,8 @@ class Advisor:
                     self._left = [other for other in self._left if other.advice != mistake.advice]
                     if mistake is NO_MODULE and self._advise_on_module is not None:
                         return self._advise_on_module(groups["module"])
+                    if mistake.advice is NOT_ON_NODES and self._advise_on_path is not None:
+                        return self._advise_on_path(groups["path"]) or advice
                     return advice
         return None
 

@@ -43,8 +43,8 @@ CODE = (
 )
 """The parts of this project that the nodes get: files, and all Python files in folders."""
 
-Approve = Callable[[Path, int, int], None]
-"""Called with a folder, and the number of files and bytes to send from it; raises to refuse."""
+Approve = Callable[[Path, Found], None]
+"""Called with a folder, and what was found in it; raises to refuse."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +99,7 @@ def collect_trees(
     project_dir: Path,
     report: Report,
     command: Sequence[str] = (),
-    approve: Approve = lambda _folder, _files, _size_bytes: None,
+    approve: Approve = lambda _folder, _found: None,
     private: Path | None = None,
 ) -> Payload:
     """Reads all files that the nodes get besides the library. project_dir: the folder of cluster.toml.
@@ -143,7 +143,7 @@ def _find_beside(
     if program is None or not program.resolve().is_relative_to(project_dir.resolve()):
         return Found()
     found = find_beside(program, project_dir=project_dir, exclude=exclude)
-    approve(program.parent, len(found.files), sum(status.st_size for _, status in found.files.values()))
+    approve(program.parent, found)
     return found
 
 

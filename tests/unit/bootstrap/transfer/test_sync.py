@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bootstrap.transfer.sync import Found, find_beside, find_files, read_found
+from bootstrap.transfer.sync import Found, Size, find_beside, find_files, measure_ignored, read_found
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ClusterError, ConfigError
 from foundation.progress import Event, silent
@@ -286,3 +286,44 @@ def test_auto_does_not_send_a_home_folder(tmp_path: Path, monkeypatch: pytest.Mo
     assert set(found.files) == {"own.py"}
     assert "home folder" in found.left_out[0]
     assert sent(tmp_path, "code/own.py") == {"code/own.py", "code/mymod.py"}
+
+
+SECRET = [".env", "my/.env.local", "my/id_rsa", "my/tls.pem"]
+HARMLESS = [".env.example", "my/id_rsa.pub", "my/id_to_label.json", "my/train.py"]
+
+
+@pytest.mark.parametrize("is_auto", [True, False])
+def test_files_that_may_have_a_secret_are_not_sent(tmp_path: Path, *, is_auto: bool) -> None:
+    """Neither by sync = "auto" nor by a folder that `sync` names; a notice names them."""
+    project = fill(tmp_path, "train.py", *SECRET, *HARMLESS)
+    (project / "my" / "link").symlink_to("id_rsa")
+    found = find_beside(project / "train.py", project_dir=project, exclude=()) if is_auto else find(project, (".",))
+    assert sorted(found.files) == sorted(["train.py", *HARMLESS])
+    events: list[Event] = []
+    read_found(found, project_dir=project, report=events.append)
+    assert [event.what for event in events if "secret" in event.what] == [
+        f'not sent, since they may have secrets: {", ".join(SECRET)} (to send one: [bootstrap] exclude = ["!.env"])'
+    ]
+
+
+def test_files_that_may_have_a_secret_are_sent_when_named(tmp_path: Path) -> None:
+    project = fill(tmp_path, "train.py", *SECRET)
+    named = find(project, (".", ".env", "my/id_rsa"), ("!*.pem",))
+    assert sorted(named.files) == [".env", "my/id_rsa", "my/tls.pem", "train.py"]
+    beside = find_beside(project / "train.py", project_dir=project, exclude=("!.env",))
+    assert sorted(beside.files) == [".env", "train.py"]
+
+
+def test_the_size_of_what_git_ignores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = fill(tmp_path, "train.py", "data/a/1.jpg", "data/2.jpg", "notes.log", ".cache/x", "empty/")
+    (project / ".gitignore").write_text("data/\n*.log\n.cache/\nempty/\n.env\n")
+    (project / ".env").write_text("its own notice is not needed")
+    found = find_beside(project / "train.py", project_dir=project, exclude=())
+    assert found.secrets == []
+    sizes = measure_ignored(found, project_dir=project)
+    assert sizes == (
+        Size(path="data/", files=2, size_bytes=len("data/a/1.jpg" + "data/2.jpg"), complete=True),
+        Size(path="notes.log", files=1, size_bytes=len("notes.log"), complete=True),
+    )
+    monkeypatch.setattr("bootstrap.transfer.sync.MOST_COUNTED", 2)
+    assert not measure_ignored(found, project_dir=project)[0].complete
