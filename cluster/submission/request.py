@@ -13,6 +13,7 @@ from bootstrap.ssh.host_list import read_host_list
 from cluster.config import load_job_file
 from foundation.errors import UsageError
 from train.job.payload import find_likely, shipped_scripts
+from train.job.program import refuse_windows_lines
 from train.job.protocol import ENV_NAME_PATTERN, SHELL
 from train.job.selection import parse_nodes
 
@@ -57,21 +58,12 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
     raise UsageError(f"{name}: there is no such script in {here}", hint=_suggest(words, here))
 
 
-def refuse_windows_lines(command: Sequence[str], *, project_dir: Path) -> None:
-    """Raises UsageError for a program of the user's whose `#!` line ends with CR LF, as on Windows.
-
-    Linux treats the carriage return as part of the interpreter's name, and reports that this file does not exist.
-    """
+def check_first_line(command: Sequence[str], *, project_dir: Path) -> None:
+    """Raises UsageError if the command is a program of the user's with a `#!` line that Linux cannot use."""
     path = project_dir / command[0] if command else None
-    if path is None or not path.is_file():
-        return
-    with path.open("rb") as file:
-        first = file.readline(200)
-    if first.startswith(b"#!") and first.endswith(b"\r\n"):
-        raise UsageError(
-            f"{command[0]}, line 1: the line ends as on Windows (CR LF), and Linux cannot run the program",
-            hint=f"sed -i 's/\\r$//' {shlex.quote(command[0])}",
-        )
+    if path is not None and path.is_file():
+        with path.open("rb") as file:
+            refuse_windows_lines(file.readline(200), name=command[0])
 
 
 def _suggest(words: Sequence[str], here: Path) -> str:

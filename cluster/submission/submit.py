@@ -27,7 +27,7 @@ from cluster.notify import find_notify
 from cluster.recovery.continuation import complete_nodes
 from cluster.session import describe, ready_nodes, source_of, warn
 from cluster.submission.attach import attend, show_check, start
-from cluster.submission.request import read, read_words, refuse_windows_lines
+from cluster.submission.request import TrainRequest, check_first_line, read, read_words
 from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
@@ -44,7 +44,7 @@ from train.job.defaults import render_settings
 from train.job.folder_survey import find_folder_data
 from train.job.payload import find_shadowed
 from train.job.plan import Job, find_used, new_job_id, plan_job
-from train.job.program import read_program
+from train.job.program import find_command, read_program
 from train.job.reading import find_scope, render_access
 from train.job.selection import TooFewNodesError
 from train.job.survey import Survey, Surveyor
@@ -68,22 +68,14 @@ def submit(
     words, options: those of the command line. Raises JobError with the exit code of the first process that failed,
     UsageError, ClusterError or a subclass.
     """
-    asked = read_words(words, is_command=is_command, here=Path.cwd(), project_dir=app.project_dir)
-    request = read(options, asked.command)
-    refuse_windows_lines(request.command, project_dir=app.project_dir)
-    if request.command and (asked.script or asked.args):
-        raise UsageError(f"{options['job']} has a command; remove the script and arguments from the command line")
-    app.overrides |= request.overrides
-    if asked.script is not None:
-        app.overrides |= {"train.script": asked.script, "train.args": list(asked.args)}
-    elif asked.args:
-        app.overrides["train.args"] = [*load_config(app.config_path, app.overrides).train.args, *asked.args]
+    request = _read_request(app, words, options, is_command=is_command)
+    command = request.command
     app.enter_cloud()
     config = app.config
     provision, framework = config.provision, config.bootstrap.framework
     engine = find_engine(config.train.launcher, framework)
     check_framework(engine.name, framework, has_image=bool(config.container.image))
-    scope = find_scope(config.train, config.data, command=request.command)
+    scope = find_scope(config.train, config.data, command=command)
     policy = None if scope.is_empty else render_job_policy(scope, region=provision.region)
     clients = make_clients(provision.region) if app.has_instances or policy is not None else None
     if clients is not None:
@@ -123,7 +115,7 @@ def submit(
             app,
             choice.find_nodes,
             hostfile=config.train.hosts,
-            command=request.command,
+            command=command,
             choose=choice.choose_healthy,
         ) as (ready, script),
         closing(head_of(app, ready)) as head,
@@ -143,12 +135,12 @@ def submit(
             script=script,
             data=config.data,
             access=found,
-            command=request.command,
+            command=command,
             credentials=render_access(found, scope),
             queue=config.queue,
             framework=framework,
             mxnet=config.bootstrap.mxnet,
-            program=read_program(config.train.script, command=request.command, project_dir=app.project_dir),
+            program=read_program(config.train.script, command=command, project_dir=app.project_dir),
             survey=_survey(surveyor, nodes, config.data),
             hidden=request.hidden,
             container=config.container,
@@ -169,6 +161,27 @@ def submit(
                 return attend(app, head, order, plain=plain, talk=talk)
             start(app, head, order, talk=talk)
     return 0
+
+
+def _read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, is_command: bool) -> TrainRequest:
+    """Returns the request, with the command that runs in place of a script, and applies its values to `app`.
+
+    Raises UsageError, also for a script that cannot run: before anything is sent.
+    """
+    asked = read_words(words, is_command=is_command, here=Path.cwd(), project_dir=app.project_dir)
+    request = read(options, asked.command)
+    check_first_line(request.command, project_dir=app.project_dir)
+    if request.command and (asked.script or asked.args):
+        raise UsageError(f"{options['job']} has a command; remove the script and arguments from the command line")
+    app.overrides |= request.overrides
+    if asked.script is not None:
+        app.overrides |= {"train.script": asked.script, "train.args": list(asked.args)}
+    elif asked.args:
+        app.overrides["train.args"] = [*load_config(app.config_path, app.overrides).train.args, *asked.args]
+    if request.command:
+        return request
+    train = app.config.train
+    return replace(request, command=find_command(train.script, train.args, project_dir=app.project_dir))
 
 
 class _NodeChoice:

@@ -25,6 +25,9 @@ KV_STORE_OPTION = "--kv-store"
 """The option for kv_store of this project's own scripts."""
 _SCRIPT_OPTION = "--gpus"
 _PYTHON = re.compile(r"python[0-9.]*")
+_CODE = re.compile(r"-([A-Za-z]*c)?")
+"""An option after which a program's text follows, as in `python -c`, `bash -lc` and `python -`."""
+_SHELL = re.compile(r"(ba|da|k|z)?sh")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,11 +226,12 @@ def job_name(name: str, command: Sequence[str]) -> str:
 
 
 def find_program(command: Sequence[str]) -> str | None:
-    """The program of a command: the script or module of `python train.py`, otherwise the first word. Pure."""
+    """The program of a command: the script or module of `python train.py` or `sh run.sh`, or the first word. Pure."""
     words = [word for word in command if word]
     if tuple(words[:-1]) == SHELL:
         words = _words_of_line(words[-1])
-    if words and _PYTHON.fullmatch(words[0].rpartition("/")[2]):
+    name = words[0].rpartition("/")[2] if words else ""
+    if _PYTHON.fullmatch(name) or _SHELL.fullmatch(name):
         return _program(words[1:]) or words[0]
     return words[0] if words else None
 
@@ -249,6 +253,6 @@ def _program(words: Sequence[str]) -> str | None:
             return next(iter(words[index + 1 :]), None)
         if not word.startswith("-"):
             return word
-        if word in ("-c", "-"):
+        if _CODE.fullmatch(word):
             return None
     return None

@@ -1,9 +1,13 @@
-"""Reads the user's own program: the modules that it imports, and its option for kv_store."""
+"""Reads the user's own program: what runs it, the modules that it imports, and its option for kv_store."""
 
 import re
+import shlex
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from foundation.errors import UsageError
 from foundation.files import read_bounded
 from train.job.defaults import KV_STORE_OPTION, find_program
 
@@ -11,6 +15,80 @@ _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+([^\n#]+)|import[ \t]+([\w., \t]+))", re.MULTILINE
 )
 _TAKES_KV_STORE = re.compile(r"""["'](--kv[-_]?store)["'=]""")
+
+_PYTHON = re.compile(r"python[0-9.]*")
+_SHELLS = {".sh": "sh", ".bash": "bash"}
+
+
+def find_command(script: str, args: Sequence[str], *, project_dir: Path) -> tuple[str, ...]:
+    """The command that runs the user's own script, if it is a program for a shell or another interpreter.
+
+    () for a Python script, and for one that does not exist or ships with this project.
+    Raises UsageError for a notebook, and for a Python script that cannot be compiled.
+    """
+    path = project_dir / script
+    if not path.is_file():
+        return ()
+    if path.suffix == ".ipynb":
+        raise UsageError(
+            f"{script}: a notebook is not a script",
+            hint=f"jupyter nbconvert --to script {shlex.quote(script)}, then cluster train {path.stem}.py",
+        )
+    interpreter = _find_interpreter(path, script)
+    if not interpreter:
+        check_syntax(path.read_bytes(), name=script)
+        return ()
+    if script.startswith("../"):
+        raise UsageError(f"{script}: it is outside the folder of cluster.toml", hint="put it into that folder")
+    return (*interpreter, script, *args)
+
+
+def _find_interpreter(path: Path, script: str) -> tuple[str, ...]:
+    """The words that run a file, by its `#!` line or its extension; () for Python. Raises UsageError."""
+    with path.open("rb") as file:
+        first = file.readline(200)
+    if not first.startswith(b"#!"):
+        shell = _SHELLS.get(path.suffix)
+        return (shell,) if shell is not None else ()
+    words = first[2:].decode(errors="replace").split()
+    if words and words[0].endswith("/env"):
+        words = [word for word in words[1:] if word != "-S"]
+    if not words or _PYTHON.fullmatch(words[0].rpartition("/")[2]):
+        return ()
+    refuse_windows_lines(first, name=script)
+    return tuple(words)
+
+
+def refuse_windows_lines(first: bytes, *, name: str) -> None:
+    """Raises UsageError for a program whose `#!` line, the first one, ends with CR LF, as on Windows.
+
+    Linux treats the carriage return as part of the interpreter's name, and reports that this file does not exist.
+    """
+    if first.startswith(b"#!") and first.endswith(b"\r\n"):
+        raise UsageError(
+            f"{name}, line 1: the line ends as on Windows (CR LF), and Linux cannot run the program",
+            hint=f"sed -i 's/\\r$//' {shlex.quote(name)}",
+        )
+
+
+def check_syntax(source: bytes, *, name: str) -> None:
+    """Compiles a Python script, and runs nothing. Raises UsageError with the line if it is not valid."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, name, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:  # ValueError: a NUL byte
+        here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        where, line = name, ""
+        if isinstance(error, SyntaxError) and error.lineno is not None:
+            where = f"{name}, line {error.lineno}"
+            line = f"\n    {error.text.strip()}" if error.text else ""
+        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise UsageError(
+            f"{where}: {said}{line}",
+            hint=f"correct it; if the nodes' Python is newer than {here}, which read it here: "
+            f"cluster train -- python {shlex.quote(name)}",
+        ) from None
 
 
 def read_program(script: str, *, command: Sequence[str], project_dir: Path) -> str:

@@ -208,3 +208,13 @@ def test_a_mistake_of_the_command_line_is_named(words: tuple[str, ...], said: st
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 2
     assert said in " ".join(done.output.split()), done.output
+
+
+@pytest.mark.usefixtures("empty_folder")
+def test_a_script_is_compiled_before_anything_is_sent() -> None:
+    """Before the sandbox, or AWS, is even asked for the nodes."""
+    Path("cluster.toml").write_text(TOML)
+    Path("own.py").write_text("print 'x'\n")
+    done = CliRunner().invoke(cli, ("train", "own.py"))
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.message.startswith("own.py, line 1: Missing parentheses")

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from train.job.program import choose_kv_store_option, read_program
+from foundation.errors import UsageError
+from train.job.defaults import job_name
+from train.job.program import check_syntax, choose_kv_store_option, find_command, read_program
 
 OWN = "print('own')"
 
@@ -64,3 +66,49 @@ def test_a_programs_text_includes_its_own_modules(tmp_path: Path) -> None:
 )
 def test_the_option_of_the_kv_store(option: str, program: str, chosen: str) -> None:
     assert choose_kv_store_option(option, program) == chosen
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "command"),
+    [
+        ("own.py", "print(1)", ()),
+        ("own.py", "#!/usr/bin/env python3\nprint(1)", ()),
+        ("own", "#!/usr/bin/python3.11 -u\nprint(1)", ()),
+        ("run.sh", "echo", ("sh", "run.sh", "--lr", "1")),
+        ("run.bash", "echo", ("bash", "run.bash", "--lr", "1")),
+        ("run.sh", "#!/bin/bash -e\necho", ("/bin/bash", "-e", "run.sh", "--lr", "1")),
+        ("run", "#!/usr/bin/env -S bash -e\necho", ("bash", "-e", "run", "--lr", "1")),
+        ("missing.sh", None, ()),
+    ],
+)
+def test_what_runs_a_script(tmp_path: Path, name: str, *, text: str | None, command: tuple[str, ...]) -> None:
+    """A shell script is run by its shell, and not by Python."""
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    assert find_command(name, ["--lr", "1"], project_dir=tmp_path) == command
+    if command:
+        assert job_name("auto", command) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("nb.ipynb", "{}", "nb.ipynb: a notebook is not a script"),
+        ("run.sh", "#!/bin/bash\r\necho\r\n", "run.sh, line 1: the line ends as on Windows"),
+        ("own.py", "a = 1\nprint 'x'\n", "own.py, line 2: Missing parentheses in call to 'print'"),
+        ("own.py", "def f():\n\treturn 1\n        return 2", "own.py, line 3: inconsistent use of tabs"),
+        ("own.py", "a = 1\0", "null bytes"),
+        ("own.py", "return 1", "own.py, line 1: 'return' outside function"),
+    ],
+)
+def test_scripts_that_cannot_run(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError) as raised:
+        find_command(name, [], project_dir=tmp_path)
+    assert said in raised.value.message
+    assert raised.value.hint
+
+
+def test_warnings_about_a_script_are_not_shown(recwarn: pytest.WarningsRecorder) -> None:
+    check_syntax(b"a = '\\d'\nassert (a, 1)\n", name="own.py")
+    assert not recwarn.list
