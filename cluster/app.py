@@ -63,6 +63,7 @@ class App:
     def __init__(self, *, config_path: Path) -> None:
         self.config_path = config_path
         self.overrides: dict[str, Any] = {}
+        self.is_brief = False  # finished steps of single nodes are not shown
         self._sandbox_region: str | None = None
 
     @cached_property
@@ -220,7 +221,7 @@ class App:
 
     def report(self, event: Event) -> None:
         """Shows an event on stderr: a finished step as a line, a running one as a spinner (on a terminal only)."""
-        self._steps.show(event)
+        self._steps.show(event, is_hidden=self.is_brief and event.kind in {"done", "same"} and event.where is not None)
 
     def say(self, text: str, *, style: str = "") -> None:
         """Prints a message to stderr. It is never interpreted as markup."""

@@ -113,6 +113,7 @@ class _Launcher(click.Choice[str]):
 @click.option("-d", "--detach", is_flag=True, help="Print the job's id and return while it runs.")
 @click.option("--dry-run", is_flag=True, help="Check the job, show the scheduler's script, and start nothing.")
 @click.option("--plain", is_flag=True, help="Print every line; show no live view.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the set-up of each node, and all settings of the job.")
 @click.argument("words", metavar="[SCRIPT [ARGS...] | -- COMMAND...]", nargs=-1, type=SCRIPT)
 @pass_app
 def train(
@@ -122,6 +123,7 @@ def train(
     detach: bool,
     dry_run: bool,
     plain: bool,
+    verbose: bool,
     words: tuple[str, ...],
     is_command: bool,
     **options: Any,
@@ -136,4 +138,5 @@ def train(
     """
     from cluster.submission.submit import submit  # noqa: PLC0415 - boto3 and Fabric: --help saves half a second
 
+    app.is_brief = not (verbose or dry_run)
     return submit(app, words, options, is_command=is_command, detach=detach, dry_run=dry_run, plain=plain)

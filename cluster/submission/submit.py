@@ -267,4 +267,5 @@ def _tell(app: App, job: Job) -> None:
     shadowed = find_shadowed(app.config.train.script, project_dir=app.project_dir) if job.order.script_source else None
     for warning in (*([shadowed] if shadowed else []), *job.warnings):
         app.report(Event(kind="warn", what=warning))
-    app.say("\n".join(render_settings(job)))
+    lines = render_settings(job)
+    app.say("\n".join(lines[:1] if app.is_brief else lines))

@@ -85,11 +85,11 @@ class StepDisplay:
 
             self._spinner = Status("", console=console)
 
-    def show(self, event: Event) -> None:
-        """Shows an event."""
+    def show(self, event: Event, *, is_hidden: bool = False) -> None:
+        """Shows an event. is_hidden: only by the spinner."""
         with self._lock:
             self._running = still_running(self._running, event)
-            if event.kind in MARKS:
+            if event.kind in MARKS and not is_hidden:
                 mark, style = MARKS[event.kind]
                 say(self._console, f"{mark} {render_event(event)}", style=style)
             if self._spinner is None:

@@ -52,7 +52,8 @@ class ProposedJob:
     script that the job runs, None for the user's own. command: the command that it runs instead of a script, or ().
     data: the content of [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the
     nodes' credentials, not this machine's. staged: it reads files that the nodes fetch from S3. has_results: [data]
-    results is set. volumes: the folders where [[volumes]] are mounted.
+    results is set. volumes: the folders where [[volumes]] are mounted. names_data: False if the user's own program is
+    known not to read [data] url.
     """
 
     config: TrainConfig
@@ -69,6 +70,7 @@ class ProposedJob:
     staged: bool
     has_results: bool = False
     volumes: tuple[str, ...] = ()
+    names_data: bool = True
 
     @property
     def workers(self) -> int:
@@ -116,7 +118,7 @@ def check(job: ProposedJob) -> tuple[str, ...]:
     """The warnings about a job. Raises ConfigError, with all errors, if the job cannot work."""
     data_problems: list[Problem] = []
     costs: list[str] = []
-    if job.data is not None and job.data_url is not None and not job.reads_something_else:
+    if job.data is not None and job.data_url is not None and job.names_data and not job.reads_something_else:
         data_problems += find_problems(
             job.data,
             job.data_url,

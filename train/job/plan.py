@@ -27,7 +27,7 @@ from train.job.defaults import (
     script_options,
 )
 from train.job.placement import Placement, describe_hosts, find_hosts, find_slots, other_warnings, place, rebase
-from train.job.program import choose_kv_store_option
+from train.job.program import choose_kv_store_option, names_data
 from train.job.protocol import AllocationRequest, DataCheck, Notify, Order, copy_settings
 from train.job.reading import Reading, plan_reading, reading_environment, reading_warnings
 from train.job.survey import Survey
@@ -111,6 +111,7 @@ def plan_job(
     library = library_of(head)
     reading = plan_reading(data, access, library=library, framework=framework, program=program)
     staged = reading.mode == "stage"
+    words_of_job = (*(command or config.args), *config.env.values(), *config.env_worker.values())
     proposed = ProposedJob(
         config=config,
         placement=placement,
@@ -126,6 +127,7 @@ def plan_job(
         staged=staged,
         has_results=data.results is not None,
         volumes=tuple(volumes),
+        names_data=is_shipped or data.url is None or names_data(data.url, program=program, words=words_of_job),
     )
     warnings = (
         *([access.warning] if access.warning is not None else []),
@@ -150,7 +152,7 @@ def plan_job(
         python = node.python if image is None or framework != "none" else PYTHON
         return tuple(command) or (python, there, *config.args, *options)
 
-    reads_url = data.url is not None and not (command or staged or proposed.reads_something_else)
+    reads_url = proposed.names_data and not (command or staged or proposed.reads_something_else)
     name = job_name(config.name, command or (_base(script),))
     request = None
     if scheduler is not None:

@@ -16,6 +16,7 @@ _IMPORT = re.compile(
 )
 _TAKES_KV_STORE = re.compile(r"""["'](--kv[-_]?store)["'=]""")
 
+DATA_URL = "CLUSTER_DATA_URL"
 _PYTHON = re.compile(r"python[0-9.]*")
 _SHELLS = {".sh": "sh", ".bash": "bash"}
 
@@ -140,6 +141,14 @@ def _find_imports(text: str, *, at: Path, folder: Path) -> Iterator[tuple[Path, 
         for name in imported:
             if name.isidentifier():
                 yield base, f"{plain}.{name}" if plain else name
+
+
+def names_data(url: str, *, program: str, words: Sequence[str]) -> bool:
+    """Whether the user's own program names [data] url, by itself or as $CLUSTER_DATA_URL. Pure.
+
+    program: its text. An unknown program, "", may name it anywhere. words: its arguments and variables, or its command.
+    """
+    return not program or any(name in text for text in (program, *words) for name in (DATA_URL, url.rstrip("/")))
 
 
 def choose_kv_store_option(option: str, program: str) -> str:

@@ -24,6 +24,8 @@ def test_the_tutorial_works_as_printed(project: Project) -> None:
     commands = re.findall(r"^    cluster (.+)$", typed, re.MULTILINE)  # those printed by others are indented further
     said = {words.split()[0]: project.run(*shlex.split(words)) for words in commands}
     assert list(said) == ["init", "up", "train", "results", "down", "sandbox"]
+    files, job, end, *_ = said["train"].stderr.splitlines()  # two lines before the job's output, and no warning
+    assert (files.split(":")[0].strip(), job[:4], end[-6:]) == ("files for the job", "job ", ": done")
     epochs = re.findall(r"^\[worker (\d) node-\d\] epoch 2: worker \1 of 2, loss", said["train"].stdout, re.MULTILINE)
     assert sorted(epochs) == ["0", "1"], said["train"].stdout
     assert re.search(

@@ -55,7 +55,9 @@ env_worker = { MY_C = "worker" }
 """
     )
     try:
-        done = two_nodes.run("train", "--job", "job.toml", "--env", "MY_A=line", "--env-worker", "OMP_NUM_THREADS=5")
+        done = two_nodes.run(
+            "train", "-v", "--job", "job.toml", "--env", "MY_A=line", "--env-worker", "OMP_NUM_THREADS=5"
+        )
     finally:
         two_nodes.run("exec", "--", "rm", "-rf", "the job", "/tmp/prepared", code=None)
     assert "3 workers, 1 server on 2 nodes, kv_store dist_sync: tuned" in done.stderr

@@ -70,7 +70,7 @@ def image(number: int) -> ImageRecord:
 
 def ids_of(nodes: Project) -> tuple[list[dict[str, Any]], str]:
     """Runs the job; returns the values that its workers print, and all of its output."""
-    done = nodes.run("train", "--plain", "-s", "1")
+    done = nodes.run("train", "-v", "--plain", "-s", "1")
     return [json.loads(line) for line in re.findall(r"\] IDS (\{.*\})", done.stdout)], done.stdout + done.stderr
 
 
@@ -140,7 +140,7 @@ def test_a_program_that_needs_staging_gets_it(nodes: Project) -> None:
         "print('READ', *(mx.recordio.unpack(dataset[at])[0].id for at in range(len(dataset))))\n"
     )
     with nodes.configured(**SETTINGS | {"script": "indexed.py", "args": [INDEXED_URL]}):
-        done = nodes.run("train", "-n", "1", "--kv-store", "local")
+        done = nodes.run("train", "-v", "-n", "1", "--kv-store", "local")
     assert "] READ 0 1 2 3 4" in done.stdout
     assert "read from files staged on the nodes (RecordFileDataset cannot read s3://)" in done.stderr
 
@@ -180,7 +180,7 @@ def test_staging_needs_no_keys_but_the_nodes_own(project: Project) -> None:
         "print('READ')\n"
     )
     project.run("up")
-    done = project.run("train", "--kv-store", "local", "-n", "1", "--", "python", "keyless.py")
+    done = project.run("train", "-v", "--kv-store", "local", "-n", "1", "--", "python", "keyless.py")
     assert "] READ" in done.stdout
     assert "read from files staged on the nodes" in done.stderr
     assert "credentials: those of the nodes' instance profile" in done.stderr

@@ -308,14 +308,14 @@ def test_a_script_gets_the_kv_store_as_it_takes_it(nodes: Project) -> None:
 @pytest.mark.slow
 def test_it_is_said_whose_script_runs(nodes: Project) -> None:
     """A user's file takes precedence over one of the same name that ships with the project."""
-    shipped = train_with(nodes, ["--num-epochs", "1"])
+    shipped = train_with(nodes, ["--num-epochs", "1"], "-v")
     assert "script: train_mnist.py (ships with cluster)" in shipped
     assert "not the script of that name" not in shipped
     own = nodes.directory / "train_mnist.py"
     own.write_text("print('MINE')\n")
     said = f'train.script = "train_mnist.py" is your own {own}, not the script of that name'
     try:
-        output = train_with(nodes, [])
+        output = train_with(nodes, [], "-v")
         assert len(re.findall(r"\[worker [^]]*\] MINE", output)) == 2
         assert "script: train_mnist.py (yours)" in output
         assert said in output

@@ -1,8 +1,11 @@
 """How steps are shown while they run, and afterwards."""
 
+from pathlib import Path
+
 import pytest
 from rich.console import Console
 
+from cluster.app import App
 from cluster.views.messages import StepDisplay, still_running
 from foundation.progress import Event
 
@@ -46,3 +49,13 @@ def show(events: list[Event], console: Console | None) -> None:
 def test_without_a_terminal_finished_steps_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     show([begin("launch"), done("launch"), Event(kind="warn", what="[bold]not markup[/]", where="node-0")], None)
     assert capsys.readouterr().err == "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
+
+
+def test_a_brief_command_shows_no_steps_of_single_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    app = App(config_path=Path("cluster.toml"))
+    app.is_brief = True
+    warning = Event(kind="warn", what="slow", where="node-0")
+    steps = (begin("set up", "node-0"), done("ready", "node-0"), Event(kind="same", what="no change", where="node-1"))
+    for event in (*steps, done("launch 1 node"), warning):
+        app.report(event)
+    assert capsys.readouterr().err == "ok launch 1 node (1.2 s)\n!! node-0: slow\n"

@@ -196,19 +196,23 @@ def test_the_order_as_json() -> None:
 
 
 URL = "s3://bucket/data/"
+NOT_NEEDED = {"url": URL, "needed": False}
 
 
 @pytest.mark.parametrize(
     ("config", "data", "more", "wanted"),
     [
         ({}, {"url": URL}, {}, {"url": URL, "needed": True}),
-        ({}, {"url": URL}, {"script": OWN_SCRIPT}, {"url": URL, "needed": False}),
+        ({}, {"url": URL}, {"script": OWN_SCRIPT}, NOT_NEEDED),
+        ({}, {"url": URL}, {"script": OWN_SCRIPT, "program": "import mxnet"}, None),
+        ({}, {"url": URL}, {"script": OWN_SCRIPT, "program": "os.environ['CLUSTER_DATA_URL']"}, NOT_NEEDED),
+        ({"args": ("--data", f"{URL}train/")}, {"url": URL}, {"script": OWN_SCRIPT, "program": "x"}, NOT_NEEDED),
         ({"args": ("--data-train", "s3://other/x/")}, {"url": URL}, {}, None),
         ({}, {"url": URL}, {"command": ("python", "x.py")}, None),
         ({}, {"url": URL, "mode": "stage"}, {}, None),
         ({}, {}, {}, None),
     ],
-    ids=["shipped", "own", "other data", "command", "staged", "none"],
+    ids=["shipped", "own", "without data", "by variable", "by argument", "other data", "command", "staged", "none"],
 )
 def test_what_nodes_try_to_read(
     config: dict[str, Any], data: dict[str, Any], more: dict[str, Any], wanted: dict[str, Any] | None
