@@ -36,6 +36,7 @@ from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, Advisor
 from train.follow.missing_module import advise, find_nearby
 from train.follow.missing_path import explain_missing
 from train.follow.progress import Progress, Report
+from train.follow.tracebacks import Tracebacks
 
 DRAW_EVERY_S = 0.1
 STOPS_AFTER_S = 1.0  # at Ctrl-Z, also while the terminal accepts nothing
@@ -49,7 +50,8 @@ CODES: dict[Style, str] = {"": "", "bold": "1", "dim": "2", "slow": "33"}
 class JobDisplay:
     """Shows a job's events: its lines on stdout; the view, advice and a summary on stderr.
 
-    If stderr is a terminal, there is a view of all ranks, unless `plain`. If stdout is the same terminal, lines that
+    If stderr is a terminal, there is a view of all ranks, unless `plain`. Equal tracebacks of several processes are
+    shown once, unless `plain`. If stdout is the same terminal, lines that
     only report progress appear only in the view. selection: which lines are shown; the view covers all ranks.
     title: the job's name in the view. head: the supervisor's node. program: the job's script and command, for hints
     about missing modules. image: the image that the job runs in, if any. Pass it all events of the job, from the first
@@ -78,6 +80,7 @@ class JobDisplay:
             advise_on_path=partial(advise_on_path, app),
             endings=endings,
         )
+        self._tracebacks = None if plain else Tracebacks()
         self._closed = False
         self._stdout_terminal = sys.stdout.isatty()
         with_view = not plain and can_have_view(sys.stdout, sys.stderr)
@@ -93,14 +96,28 @@ class JobDisplay:
         shown = self._selection.takes(event)
         # If lines and view share a terminal, lines whose content the view shows are not printed.
         only_in_view = self._shared and ((report is not None and report.is_passing) or event.kind == "warnings")
-        if shown and not only_in_view:
-            line = render_line(event, head=self._head)
-            if line is not None:
-                self._print(line)
+        if not only_in_view:
+            self._show(self._tracebacks.take(event) if shown and self._tracebacks is not None else [event] * shown)
+        if event.kind == "result":
+            self._say_repeated()
         advice = self._advisor.take(event)
         if advice is not None and (shown or self._selection.since is None):
             whose = f" [{event.process.tag}]" if event.process is not None else ""
             self.say(f"hint{whose}: {advice}", style="yellow")
+
+    def _show(self, events: Sequence[Event]) -> None:
+        for event in events:
+            line = render_line(event, head=self._head)
+            if line is not None:
+                self._print(line)
+
+    def _say_repeated(self) -> None:
+        """Says which tracebacks are those of several processes, once."""
+        tracebacks, self._tracebacks = self._tracebacks, None
+        if tracebacks is not None:
+            self._show(tracebacks.flush())
+            for text in tracebacks.render():
+                self.say(text)
 
     def say(self, text: str, *, style: str = "") -> None:
         """Prints a message of `cluster` itself to stderr, above the view."""
@@ -125,6 +142,7 @@ class JobDisplay:
         """Removes the view, and prints a summary of the workers' reports and the warnings. Can be called twice."""
         if self._closed:
             return
+        self._say_repeated()
         self._closed = True
         if self._view is not None:
             self._view.close()

@@ -378,3 +378,15 @@ def test_after_ctrl_z_the_view_leaves_alone_what_the_shell_shows(terminal: Termi
     finally:
         child.kill()
         child.wait()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_equal_tracebacks_are_shown_once(capsys: pytest.CaptureFixture[str], *, plain: bool) -> None:
+    with display(plain=plain) as shown:
+        for rank in range(5):
+            for text in ("Traceback (most recent call last):", '  File "own.py", line 1', "ValueError: x"):
+                shown.take(line(text, rank))
+        shown.take(result())
+    captured = capsys.readouterr()
+    assert captured.out.count("ValueError: x") == (5 if plain else 1)
+    assert ("the same traceback on 5 processes" in captured.err) is not plain
