@@ -22,6 +22,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from bootstrap.config import Fetch
+from bootstrap.environment.fetches import Fetches
 from bootstrap.environment.file_cache import (
     BundleFile,
     describe_file,
@@ -36,7 +37,6 @@ from bootstrap.environment.package_index import (
     NoSourceError,
     NoUrlError,
     NoWheelError,
-    bring_here,
     download_wheels,
     resolve_wheels,
 )
@@ -250,9 +250,11 @@ def _choose_wheels(
 
 
 def _bring_all(files: Sequence[BundleFile], *, report: Report) -> None:
-    """Fetches the files that are not on this machine."""
+    """Fetches the files that are not on this machine. Raises ClusterError."""
+    fetches = Fetches(report)
+    fetches.begin(files)
     for file in files:
-        bring_here(file, report=report)
+        fetches.wait(file)
 
 
 def _find_requirements(target: WheelTarget) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import tempfile
 import time
 import urllib.request
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -208,29 +208,30 @@ def resolve_wheels(
     return files
 
 
-def bring_here(file: BundleFile, *, report: Report) -> None:
+def is_here(file: BundleFile) -> bool:
+    """Whether a file is at its path on this machine, as far as its size shows."""
+    return file.path.is_file() and file.path.stat().st_size == file.size_bytes
+
+
+def bring_here(file: BundleFile, *, grew: Callable[[int], None] = lambda _: None) -> None:
     """Fetches a file from its URLs to its path on this machine. It appears at the path only when whole and checked.
 
-    Raises ClusterError.
+    grew: called with the number of bytes that have arrived. Raises ClusterError.
     """
-    if file.path.is_file() and file.path.stat().st_size == file.size_bytes:
+    if is_here(file):
         return
     discard_folder(file.path)
-    what = f"fetching {file.name}, {file.size_bytes / 1e6:.0f} MB"
-    started = time.monotonic()
-    report(Event(kind="start", what=what))
     why = ["it is no longer on this machine, and has no URL"]
     for number, url in enumerate(url for url in file.urls for _ in range(TRIES)):
         if number:
             time.sleep(FIRST_PAUSE_S * 2 ** ((number - 1) % TRIES))
         try:
             with written_whole(file.path) as temporary:
-                _download(url, temporary)
+                _download(url, temporary, grew)
                 _check(file, temporary)
         except _BROKEN as error:
             why = [f"{url}: {error}"]
             continue
-        report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
         return
     raise ClusterError(
         f"{file.name} could not be fetched: {'; '.join(why)}",
@@ -295,6 +296,8 @@ def find_unpacked_bytes(tail: bytes) -> int | None:
         return None
 
 
-def _download(url: str, path: Path) -> None:
+def _download(url: str, path: Path, grew: Callable[[int], None]) -> None:
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, path.open("wb") as file:  # noqa: S310 - the same
-        shutil.copyfileobj(answer, file, READ_BYTES)
+        while data := answer.read(READ_BYTES):
+            file.write(data)
+            grew(len(data))

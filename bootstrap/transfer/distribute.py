@@ -153,6 +153,7 @@ class Distribution:
 
         Raises ConnectError if the node is lost, and ClusterError (NodeCommandError) for failures on the node.
         """
+        self.sources.expect(wanted.files)
         agent = Agent(connection, python=wanted.python, order=self._order(connection, wanted))
         with self._lock:
             self._agents.append(agent)

@@ -5,6 +5,7 @@ knows the earlier nodes in case that node dies. The first takes files from this 
 once.
 """
 
+import re
 import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from bootstrap.config import Distribute, Fetch
+from bootstrap.environment.fetches import Fetches
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.package_index import bring_here
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
 CANDIDATES_AT_MOST = 32
+_URL = re.compile(r"https?://\S+: ")
 PROBE_S = 2.0
 """How long a node tries to reach the package index before this machine fetches the wheels instead."""
 CHAIN_HINT = 'set [bootstrap] distribute = "chain": then this machine sends them where necessary'
@@ -87,6 +89,13 @@ class Sources:
         self._fetch = fetch
         self._lock = threading.Lock()
         self._unreachable = False
+        self._expected: dict[str, BundleFile] = {}
+        self._fetches = Fetches(report)
+
+    def expect(self, files: Sequence[BundleFile]) -> None:
+        """Notes the files that a node needs: if nodes do not reach the package index, they are fetched all at once."""
+        with self._lock:
+            self._expected |= {file.sha256: file for file in files if file.urls}
 
     def find_index_files(self, files: Sequence[BundleFile]) -> set[str]:
         """The SHA-256s of the files that every node takes from the package index."""
@@ -119,12 +128,15 @@ class Sources:
         with self._lock:
             known, self._unreachable = self._unreachable, True
         if not known:
-            what = f"this machine sends the wheels, since the node cannot fetch them from the package index: {said}"
+            reason = "; ".join(dict.fromkeys(_URL.sub("", one) for one in why))
+            what = f"this machine sends the wheels, since the node does not reach the package index ({reason})"
             self._report(Event(kind="info", what=what, where=node))
 
     def find_path(self, file: BundleFile) -> Path:
         """The path of a file on this machine. Fetches the file if necessary. Raises ClusterError."""
-        with self._lock:
-            if file.urls:
-                bring_here(file, report=self._report)
-            return file.path
+        if file.urls:
+            with self._lock:
+                expected = [*self._expected.values()] if self._unreachable else []
+            self._fetches.begin([file, *expected])
+            self._fetches.wait(file)
+        return file.path

@@ -11,6 +11,7 @@ import pytest
 
 from bootstrap.environment import package_index
 from bootstrap.environment.bundle import fetch_bundle, find_pins
+from bootstrap.environment.fetches import WHAT, Fetches
 from bootstrap.environment.file_cache import BundleFile, describe_file, find_kept, remember
 from bootstrap.environment.package_index import (
     UNPACKED_TIMES,
@@ -23,6 +24,7 @@ from bootstrap.environment.package_index import (
     find_unpacked_bytes,
     parse_report,
 )
+from cluster.views.messages import still_running
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
 from index_server import Index, make_source, make_wheel, serve_index
@@ -189,18 +191,35 @@ def test_a_server_without_ranges(tmp_path: Path, index: Index, thing: BundleFile
 def test_a_file_is_downloaded_once(index: Index, thing: BundleFile, trouble: str) -> None:
     if trouble != "none":
         setattr(index, trouble, 2)
-    events: list[Event] = []
     for _ in range(2):
-        bring_here(thing, report=events.append)
+        bring_here(thing)
         assert describe_file(thing.path).sha256 == thing.sha256
     assert len(index.asked) == (1 if trouble == "none" else 3)
-    assert [event.kind for event in events] == ["start", "done"]
+
+
+def test_files_are_fetched_as_one_step(index: Index, thing: BundleFile) -> None:
+    """However many they are; each is fetched once, and an error is that of its own file."""
+    del index
+    events: list[Event] = []
+    fetches = Fetches(events.append)
+    lost = replace(thing, path=thing.path.with_name("lost"), sha256="0" * 64)
+    fetches.begin([thing, lost, thing])
+    fetches.wait(thing)
+    with pytest.raises(ClusterError, match="lost could not be fetched"):
+        fetches.wait(lost)
+    fetches.wait(thing)
+    assert [event.kind for event in events if event.kind != "progress"] == ["start", "done"]
+    assert f"{WHAT}: 2 files, 0 MB" in [event.what for event in events]
+    running: tuple[str, ...] = ()
+    for event in events:
+        running = still_running(running, event)
+    assert running == ()
 
 
 def test_a_damaged_download_is_discarded(tmp_path: Path, index: Index, thing: BundleFile) -> None:
     index.flip = True
     with pytest.raises(ClusterError, match=r"thing-1.0\+cu1.* could not be fetched: .* has the SHA-256") as raised:
-        bring_here(thing, report=silent)
+        bring_here(thing)
     assert raised.value.hint is not None
     assert [path for path in (tmp_path / "cache" / "wheels").rglob("*") if path.is_file()] == []
 

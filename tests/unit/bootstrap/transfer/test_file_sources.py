@@ -116,7 +116,7 @@ def test_nodes_without_internet_get_wheels_from_this_machine(
         assert nodes.join() == {}
         assert_all_have(nodes.all, wheel, other)
         assert SIZE < nodes.uploaded_bytes() < SIZE + SLACK
-    assert [event.kind for event in events] == ["info", "start", "done", "start", "done"]
+    assert [event.kind for event in events if event.kind != "progress"] == ["info", "start", "done"]  # one step for all
     assert "no answer in 0.2 s" in events[0].what or "timed out" in events[0].what
     assert len(index.asked_for("other-1.0-py3-none-any.whl")) == 1  # there was no useless second attempt
 

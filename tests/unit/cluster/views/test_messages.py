@@ -1,6 +1,7 @@
 """How steps are shown while they run, and afterwards."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from rich.console import Console
@@ -18,6 +19,10 @@ def done(what: str, where: str | None = None) -> Event:
     return Event(kind="done", what=what, where=where, duration_s=1.25)
 
 
+def grown(what: str, kind: Literal["progress", "done"] = "progress") -> Event:
+    return Event(kind=kind, what=what, step="a")
+
+
 @pytest.mark.parametrize(
     ("events", "left"),
     [
@@ -29,6 +34,8 @@ def done(what: str, where: str | None = None) -> Event:
         ([begin("a"), Event(kind="info", what="a")], ("a",)),
         ([done("a")], ()),
         ([begin("x", "node-1"), done("y", "node-0")], ("node-1: x",)),
+        ([begin("a"), begin("b"), grown("a: 1 of 2")], ("a: 1 of 2", "b")),
+        ([begin("a"), begin("b"), grown("a: 1 of 2"), grown("a: 2 of 2", "done")], ("b",)),
         ([begin("a"), begin("a"), done("a")], ("a",)),
     ],
 )
