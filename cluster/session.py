@@ -1,5 +1,7 @@
 """Turns cluster.toml into nodes that are ready to train: the steps that `up`, `verify` and `train` share."""
 
+import platform
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -10,6 +12,7 @@ from msgspec import structs
 from rich.filesize import decimal
 
 from bootstrap.apply import ReadyNode, Trees, bootstrap
+from bootstrap.environment.ahead import LIKELY_GLIBC, LIKELY_PYTHONS, check_packages
 from bootstrap.environment.framework import explain_ignored
 from bootstrap.environment.project import LockedProject, check_against_lock, read_project
 from bootstrap.environment.requirements import Wanted, read_packages
@@ -32,6 +35,7 @@ from foundation.thread_pool import run_in_thread
 from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients
 from provision.model import count
+from provision.oracle.tables import find_machine
 from provision.plan import Wishes
 from train.job.payload import collect_trees
 
@@ -183,6 +187,32 @@ def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
         if ignored is not None:
             app.report(Event(kind="warn", what=ignored))
     return found, project
+
+
+def check_ahead(app: App) -> None:
+    """Resolves the nodes' packages before anything costs money. Raises ClusterError.
+
+    The sandbox's hosts have the Python and the C library of this machine. A head that launches nodes has their
+    environment already.
+    """
+    config = app.config
+    if app.on_head is not None:
+        return
+    library, version = platform.libc_ver()
+    is_like_this = config.cloud == "sandbox" and library == "glibc"
+    major, minor = map(int, version.split(".")[:2]) if is_like_this else LIKELY_GLIBC
+    machine = find_machine(config.provision.instance_type)
+    check_packages(
+        config.bootstrap,
+        packages=read_packages(config.bootstrap.packages, folder=app.project_dir),
+        project=read_project(config.bootstrap.project, folder=app.project_dir),
+        machine="aarch64" if machine is not None and machine.architecture == "arm64" else "x86_64",
+        gpu=machine.gpu if machine is not None and not is_like_this else None,
+        pythons=[sys.version_info[:2]] if is_like_this else LIKELY_PYTHONS,
+        glibc=(major, minor),
+        cache=cache_folder(),
+        report=app.report,
+    )
 
 
 def _approve(app: App, folder: Path, found: Found) -> None:

@@ -168,7 +168,7 @@ def _find_and_build(
     built: dict[str, BundleFile] = {}
     while True:
         try:
-            return _find_wheels(target, tuple(built.values()), cache=cache, report=report, fetch=fetch)
+            return find_wheels(target, tuple(built.values()), cache=cache, report=report, fetch=fetch)
         except NoWheelError as error:
             if build is None or error.requirement in built:
                 raise
@@ -178,10 +178,13 @@ def _find_and_build(
                 raise error from None
 
 
-def _find_wheels(
+def find_wheels(
     target: WheelTarget, built: Sequence[BundleFile], *, cache: Path, report: Report, fetch: Fetch
 ) -> tuple[BundleFile, ...]:
-    """The wheels for a target: from the cache, or those that the package index has now."""
+    """The wheels for a target: from the cache, or those that the package index has now.
+
+    built: wheels that no index has. fetch: see fetch_bundle. Raises NoWheelError, ClusterError with the output of pip.
+    """
     key = _find_key(target)
     kept = find_kept(cache, f"bundles/{key}", report=report)
     found = kept if kept is not None and fetch != "head" else find_kept(cache, f"resolved/{key}", report=report)
@@ -197,7 +200,7 @@ def _find_wheels(
     try:
         return choose(for_cpu)
     except NoWheelError as error:
-        if error.requirement not in for_cpu:
+        if error.requirement not in set(for_cpu) - set(requirements):
             raise
     if fetch != "here":
         found = choose(requirements)

@@ -21,7 +21,7 @@ from cluster.lease import tell_ready_nodes
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
 from cluster.recovery.replacement import continue_waiting, replace_unhealthy
-from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, ready_nodes
+from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_wishes, ready_nodes
 from cluster.views.status import render_nodes, render_volume
 from foundation.errors import ClusterError, UsageError
 from foundation.progress import Event
@@ -285,6 +285,7 @@ def bring_up(
     plan = plan if plan is not None else prepare(frozenset())
     if any(isinstance(step, LaunchNodes) for step in plan.steps):
         check_cache(cache_folder())  # before anything costs money
+        check_ahead(app)
     shadowed = find_shadowed(config.train.script, project_dir=app.project_dir)
     if shadowed is not None:
         app.report(Event(kind="warn", what=shadowed))

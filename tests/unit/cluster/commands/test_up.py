@@ -6,10 +6,29 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from cluster.app import App
+from cluster.commands.up import bring_up
+from cluster.config import load_config
 from cluster.recovery.on_head import HeadFiles
+from foundation.errors import ClusterError
 from foundation.progress import silent
+from project import REPOSITORY
 from provision.up import prepare_replacement, prepare_up, up
 from provision_world import World, make_config
+
+
+def test_packages_are_resolved_before_the_launch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: App) -> None:
+        raise ClusterError("no such package")
+
+    monkeypatch.setattr("cluster.commands.up.check_ahead", refuse)
+    app: Any = SimpleNamespace(config=load_config(REPOSITORY / "cluster.toml"))
+    plan = prepare_up(world.clients, wishes=world.wishes(make_config(nodes=2)), files=world.files)
+    with pytest.raises(ClusterError, match="no such package"):
+        bring_up(app, world.clients, lambda _: plan, yes=True)
+    assert world.clients.ec2.describe_instances()["Reservations"] == []
 
 
 def test_up_does_not_launch_what_a_lost_head_has_launched(world: World, tmp_path: Path) -> None:

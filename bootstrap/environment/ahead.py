@@ -1,0 +1,101 @@
+"""Resolves the packages of [bootstrap] before any node is launched: a mistake in them then costs nothing.
+
+What the nodes will be like is not known yet, so this only refuses what no likely node could install. Wheels that are
+found are remembered, and nodes that are as expected need no other search.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bootstrap.config import BootstrapConfig
+from bootstrap.environment.bundle import find_wheels
+from bootstrap.environment.facts import FoundPython, NodeFacts
+from bootstrap.environment.framework import choose_framework
+from bootstrap.environment.package_index import NoSourceError, NoWheelError, download_source
+from bootstrap.environment.project import LockedProject
+from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.target import WheelTarget, choose_python, choose_wheels
+from foundation.errors import ClusterError
+from foundation.progress import Report
+from provision.oracle.tables import Gpu, Version, show
+
+NODE = "the nodes"
+LIKELY_PYTHONS: tuple[Version, ...] = ((3, 10), (3, 12), (3, 11))
+"""Those of Ubuntu 22.04 and 24.04, and the one that is installed where an image's does not fit."""
+LIKELY_GLIBC: Version = (2, 35)
+
+
+def check_packages(
+    config: BootstrapConfig,
+    *,
+    packages: Sequence[Wanted],
+    project: LockedProject,
+    machine: str,
+    gpu: Gpu | None,
+    pythons: Sequence[Version],
+    glibc: Version,
+    cache: Path,
+    report: Report,
+) -> None:
+    """Raises ClusterError if the packages cannot be installed on nodes with any of these Pythons, the likeliest first.
+
+    machine: the nodes' architecture. gpu: their GPU. Does nothing for an environment that has only what "auto" chooses.
+    """
+    named = config.torch if config.framework == "pytorch" else config.mxnet
+    is_own = bool(packages or project.packages) or (config.framework != "none" and "==" in named)
+    if not is_own or config.python.startswith("/") or config.mxnet == "installed":
+        return
+    first: ClusterError | None = None
+    for version in pythons:
+        facts = expect_facts(machine=machine, gpu=gpu, python=version, glibc=glibc)
+        choice = choose_framework(facts, config=config, project=project, node=NODE)
+        python = choose_python(facts, setting=config.python, node=NODE, choice=choice, project=project)
+        target = choose_wheels(
+            facts, python=python, mxnet=config.mxnet, packages=packages, node=NODE, choice=choice, project=project
+        )
+        try:
+            _resolve(target, config=config, cache=cache, report=report)
+        except ClusterError as error:
+            first = first or error
+        else:
+            return
+    if first is not None:
+        raise first
+
+
+def _resolve(target: WheelTarget, *, config: BootstrapConfig, cache: Path, report: Report) -> None:
+    fetch = "head" if config.distribute == "pypi" else config.fetch
+    try:
+        find_wheels(target, (), cache=cache, report=report, fetch=fetch)
+    except NoWheelError as error:
+        with tempfile.TemporaryDirectory(prefix="cluster-source-") as folder:
+            try:
+                download_source(target, error.requirement, Path(folder))  # a node will build it
+            except NoSourceError:
+                raise error from None
+
+
+def expect_facts(*, machine: str, gpu: Gpu | None, python: Version, glibc: Version) -> NodeFacts:
+    """What counts for the choice of packages, of a node that does not exist yet. Pure."""
+    has_cuda = gpu is not None and gpu.capability is not None
+    return NodeFacts(
+        machine=machine,
+        system="",
+        glibc=glibc,
+        cores=1,
+        python="/usr/bin/python3",
+        python_version=python,
+        disk_free_kib=0,
+        home="/home",
+        missing_libraries=(),
+        gpus=((show(gpu.capability), gpu.name),) if gpu is not None and gpu.capability is not None else (),
+        files=frozenset(),
+        envs=frozenset(),
+        trees=frozenset(),
+        cluster_key=None,
+        known_hosts_sha256=None,
+        authorized=(),
+        pythons=(FoundPython(path="/usr/bin/python3", version=python),),
+        displays=("NVIDIA",) if has_cuda else (),
+    )

@@ -1,0 +1,87 @@
+"""Packages are resolved before nodes are launched."""
+
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from bootstrap.config import BootstrapConfig
+from bootstrap.environment.ahead import check_packages
+from bootstrap.environment.bundle import fetch_bundle
+from bootstrap.environment.framework import FrameworkChoice
+from bootstrap.environment.project import LockedProject
+from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.target import choose_python, choose_wheels
+from foundation.errors import ClusterError
+from foundation.progress import silent
+from index_server import Index, make_source, make_wheel, serve_index
+from node_facts import FACTS
+from provision.oracle.tables import Version
+
+NONE = BootstrapConfig(framework="none")
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """A package index with `thing`, also for Python 3.12 alone as `newer`, and `sourced` without a wheel."""
+    folder = tmp_path / "wheels"
+    for name in (f"uv-{version('uv')}", "obstore-0.8", "msgspec-0.18", "thing-1.0"):
+        make_wheel(folder, f"{name}-py3-none-any.whl", {"x.py": b""})
+    make_wheel(folder, "newer-1.0-cp312-none-any.whl", {"y.py": b""})
+    make_source(folder, "sourced-1.0.tar.gz", {})
+    with serve_index(folder) as served:
+        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        monkeypatch.setenv("PIP_INDEX_URL", f"{served.url}/simple/")
+        for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
+            monkeypatch.delenv(name, raising=False)
+        yield served
+
+
+def check(tmp_path: Path, *requirements: str, pythons: tuple[Version, ...] = ((3, 11),)) -> None:
+    check_packages(
+        NONE,
+        packages=[Wanted(requirement=one, place="requirements.txt") for one in requirements],
+        project=LockedProject(),
+        machine="x86_64",
+        gpu=None,
+        pythons=pythons,
+        glibc=(2, 36),
+        cache=tmp_path / "cache",
+        report=silent,
+    )
+
+
+def test_a_package_that_does_not_exist(tmp_path: Path, index: Index) -> None:
+    del index
+    with pytest.raises(ClusterError, match=r"No matching distribution found for thing==9"):
+        check(tmp_path, "thing==9")
+
+
+@pytest.mark.slow
+def test_only_what_no_likely_node_can_install_is_refused(tmp_path: Path, index: Index) -> None:
+    """A package may have wheels for the Python of another image, or be built on a node."""
+    del index
+    check(tmp_path, "newer", pythons=((3, 11), (3, 12)))
+    check(tmp_path, "sourced")
+
+
+def test_what_is_found_is_not_searched_again(tmp_path: Path, index: Index) -> None:
+    check(tmp_path, "thing")
+    asked = len(index.asked)
+    choice = FrameworkChoice(framework="none", pythons=((3, 9), (3, 14)))
+    target = choose_wheels(
+        FACTS,
+        python=choose_python(FACTS, setting="auto", node="n", choice=choice),
+        mxnet="auto",
+        packages=[Wanted(requirement="thing", place="requirements.txt")],
+        node="n",
+        choice=choice,
+    )
+    fetch_bundle(target, cache=tmp_path / "cache", report=silent, fetch="auto")
+    assert len(index.asked) == asked
+
+
+def test_an_environment_of_defaults_is_not_checked(tmp_path: Path, index: Index) -> None:
+    check(tmp_path)
+    assert index.asked == []
