@@ -34,7 +34,8 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
         str,
         Shape(NAME_PATTERN.pattern),
         Meta(
-            description="names all that is created; lower-case letters, digits and hyphens, a letter first, 32 at most",
+            description="lower-case letters, digits and hyphens, a letter first, 32 at most; part of the names of all "
+            "that is created",
         ),
     ]
     cloud: Annotated[

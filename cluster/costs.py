@@ -106,7 +106,7 @@ def note_costs(app: App, clients: Clients, *, exists: bool | None = None) -> Led
             exists = state.exists
         return update_ledger(app, clients, exists=exists)
     except ClusterError as error:
-        warn(app, f"the costs were not noted: {error.message}")
+        warn(app, f"the costs were not recorded: {error.message}")
         return None
 
 

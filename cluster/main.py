@@ -1,7 +1,9 @@
 """The command `cluster`: finds the command's module, and prints every error in one place."""
 
+import errno
 import gc
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import click
 
 from cluster.commands import COMMANDS, RootGroup
+from cluster.completion import VARIABLE
 from cluster.views.terminal import print_bytes_unchanged, write
 from foundation.errors import ClusterError, Interrupted
 from foundation.sudo import become_caller, find_repair, give_back
@@ -84,7 +87,8 @@ def run() -> int:
             _fail("the connection was lost", "run the same command again")
             code = 1
         else:
-            _fail("interrupted", _find_hint(error))
+            if VARIABLE not in os.environ:  # the shell, which completes a line, would show it in the line
+                _fail("interrupted", _find_hint(error))
             code = INTERRUPTED
     except click.ClickException as error:
         said = error.format_message().removesuffix(".")
@@ -99,7 +103,7 @@ def run() -> int:
         code = 1
     except OSError as error:  # on this machine, such as a full disk or a read-only folder
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}", _repair(error))
+        _fail(f"{where}{error.strerror or error}", _repair(error) or _explain_space(error))
         code = 1
     return code if isinstance(code, int) else 0
 
@@ -122,6 +126,16 @@ def _repair(error: BaseException | None) -> str | None:
     if isinstance(error, PermissionError) and isinstance(error.filename, str):
         return find_repair(Path(error.filename), (cache_folder(), state_folder()))
     return None
+
+
+def _explain_space(error: OSError) -> str | None:
+    """Returns the hint for a full disk, which the error often does not name; None for other errors."""
+    if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        return None
+    import tempfile  # noqa: PLC0415 - most commands start without it
+
+    used = shlex.join(map(str, (cache_folder(), state_folder(), tempfile.gettempdir(), ".")))
+    return f"free some space; to see where it is missing: df -h {used}"
 
 
 def _fail(message: str, hint: str | None) -> None:

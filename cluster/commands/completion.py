@@ -20,4 +20,12 @@ def completion(app: App, *, shell: str) -> None:
     if found is None:
         raise ClusterError(f"{shell}: completion is not supported")
     root = click.get_current_context().find_root().command
-    app.print(found(root, {}, "cluster", VARIABLE).source(), wrapped=False)
+    app.print(ADDED.get(shell, "") + _adapt(found(root, {}, "cluster", VARIABLE).source()), wrapped=False)
+
+
+ADDED = {"bash": "# s3://bucket and node-0:path are one word each.\nCOMP_WORDBREAKS=${COMP_WORDBREAKS//:/}\n"}
+
+
+def _adapt(source: str) -> str:
+    """Lets fish show a description up to its end, and not to its first comma."""
+    return source.replace('string split ","', 'string split -m 1 ","')

@@ -115,7 +115,7 @@ def stop_without_head(app: App, words: str | None, error: ClusterError) -> None:
     left = end_without_head(app, words, error, say=app.say).left
     if left:
         raise ClusterError(f"processes of job {words} may still run: {render_left(left)}") from error
-    app.print(f"job {words}: no process of it is left on the running nodes")
+    app.print(f"job {words}: no process of the job is left on the running nodes")
 
 
 def render_stopped_job(record: JobRecord, stopped: Stopped) -> str:
@@ -125,10 +125,10 @@ def render_stopped_job(record: JobRecord, stopped: Stopped) -> str:
         said = f"job {record.id} ({record.name}) had already ended: {stopped.result.state}"
         known = {node: named for node, found in record.left.items() if (named := [one for one in found if one[0]])}
         ended = f"\nended now: {render_left(known)}" if known else ""
-        return f"{said}{ended}\nno process of it is left on {hosts}" if record.left else said
+        return f"{said}{ended}\nno process of the job is left on {hosts}" if record.left else said
     roles = [role for role in record.roles if role.ended_at is None]
     ended = ", ".join(_render_role(role) for role in roles) or "it had not started"
-    return f"job {record.id} ({record.name}) is stopped: {ended}\nno process of it is left on {hosts}"
+    return f"job {record.id} ({record.name}) is stopped: {ended}\nno process of the job is left on {hosts}"
 
 
 def _render_role(role: RecordRole) -> str:

@@ -317,5 +317,5 @@ def _next_commands(job: str) -> str:
 def _head_gone(app: App, job: str, error: ClusterError) -> JobError:
     """Ends the job's processes on all other nodes, and returns the error for a lost head."""
     left = end_from_here(app, job)
-    said = f"\n  may still run: {render_left(left)}" if left else "; no process of it is left on the other nodes"
+    said = f"\n  may still run: {render_left(left)}" if left else "; no process of the job is left on the other nodes"
     return JobError(f"job {job} ended with its head: {error.message}{said}", exit_code=1, hint="cluster status")

@@ -163,7 +163,7 @@ def update_rates(lease: Lease, rates: Rates, *, now: float) -> Lease:
 def describe_lease(lease: Lease | None, *, now: float) -> str:
     """Describes when the cluster ends, without a subject: "ends in 11h59m (2026-11-26T03:00:00Z), ..."."""
     if lease is None or not lease.limits:
-        return "none: nothing ends the nodes but cluster down"
+        return "none: only cluster down ends the nodes"
     parts = []
     if lease.until is not None:
         left_s = lease.until - now
@@ -187,7 +187,7 @@ def describe_config(config: LeaseConfig) -> str:
     if config.budget is not None:
         parts.append(f"at ${config.budget:g}")
     if not parts:
-        return "none: nothing ends the nodes but cluster down"
+        return "none: only cluster down ends the nodes"
     return f"{'stops' if config.then == 'stop' else 'ends'} by itself {', or '.join(parts)}"
 
 

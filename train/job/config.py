@@ -71,7 +71,9 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
     name: Annotated[
         str,
         Shape(NAME_PATTERN),
-        Meta(description='the name of jobs; "auto": that of the script or command; letters, digits, ".", "_" and "-"'),
+        Meta(
+            description='letters, digits, ".", "_" and "-"; the name of jobs, or "auto": that of the script or command'
+        ),
     ] = "auto"
     kv_store: Annotated[
         KvStore,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -221,7 +222,10 @@ def job_name(name: str, command: Sequence[str]) -> str:
     if name != "auto":
         return name
     program = find_program(command) or "job"
-    base = re.sub(r"[^A-Za-z0-9._-]+", "-", program.rpartition("/")[2].removesuffix(".py")).lstrip("._-")
+    # Letters without their accents: "größe" becomes "grosse".
+    plain = unicodedata.normalize("NFKD", program.rpartition("/")[2].removesuffix(".py").replace("ß", "ss"))
+    ascii_only = "".join(letter for letter in plain if not unicodedata.combining(letter))
+    base = re.sub(r"[^A-Za-z0-9._-]+", "-", ascii_only).strip("._-")
     return base[:64] or "job"
 
 

@@ -98,7 +98,9 @@ def test_a_node_whose_power_is_cut(nodes: Project, record_property: Tell) -> Non
 def test_a_head_whose_power_is_cut(nodes: Project, record_property: Tell) -> None:
     with running(nodes, "--job", "silence.toml") as job:
         job.fault("kill", f"instance={job.hosts['node-0'].instance_id}")
-        words = r"ended with its head: node-0 \(\S+\) is stopp(ing|ed); no process of it is left on the other nodes"
+        words = (
+            r"ended with its head: node-0 \(\S+\) is stopp(ing|ed); no process of the job is left on the other nodes"
+        )
         try:
             check(
                 "the head without power", job, (1, words), record_property, silence_s=30.0

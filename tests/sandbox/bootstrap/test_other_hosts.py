@@ -63,7 +63,7 @@ def test_a_job_on_another_host_ends_with_a_killed_worker(world: World) -> None:
 def test_stop_ends_the_job_on_another_host(world: World) -> None:
     with world.training() as process:
         said = world.project.run("stop").stdout
-        assert re.search(r"no process of it is left on node-0, lab", said)
+        assert re.search(r"no process of the job is left on node-0, lab", said)
         assert process.wait(timeout=20) == 130
     world.is_quiet()
 
@@ -106,7 +106,7 @@ def test_the_head_dies(world: World) -> None:
     said = world.project.messages.read_text()
     assert process.returncode == 1
     assert "ended with its head" in said
-    assert "no process of it is left on the other nodes" in said
+    assert "no process of the job is left on the other nodes" in said
     world.is_quiet()
     world.project.run("start")
 

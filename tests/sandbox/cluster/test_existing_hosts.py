@@ -250,7 +250,7 @@ def test_jobs_on_the_hosts(world: World) -> None:
         while (line := process.stdout.readline()) and "sum 3" not in line:
             pass
         assert line, project.messages.read_text()
-        assert "no process of it is left on gpu1, gpu2, lab" in project.run("stop").stdout
+        assert "no process of the job is left on gpu1, gpu2, lab" in project.run("stop").stdout
         assert process.wait(timeout=30) == 130
     until(lambda: not world.processes(), f"left: {world.processes()}")
 

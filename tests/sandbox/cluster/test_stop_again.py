@@ -45,7 +45,7 @@ def test_processes_on_a_disconnected_node_are_ended_when_it_is_back(nodes: Proje
         assert first == "no job runs"
         assert second.startswith(f"job {job.id} ")
         assert second.endswith(" had already ended: failed")
-        assert third == "no process of it is left on node-0, node-1"
+        assert third == "no process of the job is left on node-0, node-1"
         job.is_gone()
     assert (kept(nodes)["id"], kept(nodes)["left"]) == (job.id, {})
     assert nodes.run("stop").stdout == "no job runs\n"

@@ -175,7 +175,7 @@ def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(
     assert (status["id"], status["state"], status["queued"]) == (job, "running", 0)
     stopped = nodes.run("stop").stdout
     assert f"job {job} (python) is stopped: worker 0 on node-0" in stopped
-    assert "no process of it is left on node-0" in stopped
+    assert "no process of the job is left on node-0" in stopped
     gone(job)
     assert nodes.run("stop").stdout == "no job runs\n"
     assert "had already ended: stopped" in nodes.run("stop", job).stdout

@@ -73,7 +73,7 @@ def test_a_ledger_that_cannot_be_written_stops_nothing(world: World, tmp_path: P
     with noting_costs(app, world.clients, before=True):
         pass
     assert len(app.warnings) == 2
-    assert all(f"the costs were not noted: {path} is damaged" in warning for warning in app.warnings)
+    assert all(f"the costs were not recorded: {path} is damaged" in warning for warning in app.warnings)
     assert path.read_text() == "rubbish"  # its content may still be useful
 
 

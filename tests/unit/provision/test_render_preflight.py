@@ -77,7 +77,7 @@ def test_the_whole() -> None:
         "             0 in use, limit unknown (Service Quotas says",
         "             AccessDeniedException)",
         "permissions  11 checked, all there",
-        "lease        none: nothing ends the nodes but cluster down",
+        "lease        none: only cluster down ends the nodes",
         "ssh from     203.0.113.7/32",
         "disks        4 disks of 100 GiB, gp3, encrypted",
         "price        $1.60 per hour (4 x $0.40) on spot; disks $32.00 per month",

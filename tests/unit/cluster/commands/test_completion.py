@@ -128,4 +128,8 @@ def test_the_scripts(tmp_path: Path, shell: str) -> None:
     done = subprocess.run([CLUSTER, "completion", shell], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert f"_CLUSTER_COMPLETE={shell}_complete" in done.stdout
     if shell == "bash":
-        subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=True)
+        asked = f"{done.stdout}\necho [$COMP_WORDBREAKS]"
+        breaks = subprocess.run(["bash", "-eu"], input=asked, capture_output=True, text=True, check=True).stdout
+        assert ":" not in breaks.rpartition("[")[2], "an s3:// URL is one word"
+    if shell == "fish":
+        assert 'string split ","' not in done.stdout, "a description ends at its first comma"

@@ -34,7 +34,7 @@ def test_the_stopped_processes_are_listed() -> None:
     result = JobResult(state="stopped", exit_code=130, error=None, left={})
     assert render_stopped_job(one, Stopped(result=result)) == (
         "job 20261121-000000-abc (train_mnist) is stopped: scheduler on node-0, worker 0 on node-1\n"
-        "no process of it is left on node-0, node-1"
+        "no process of the job is left on node-0, node-1"
     )
     assert render_stopped_job(one, Stopped(result=result, already=True)).endswith("had already ended: stopped")
 
@@ -111,7 +111,7 @@ def test_processes_that_an_ended_job_left_are_ended(
     assert shown.out == (
         f"{none}job 20261122-000000-abc (train_mnist) had already ended: failed\n"
         "ended now: node-0: process 7 (python x.py)\n"
-        "no process of it is left on node-0, node-1\n"
+        "no process of the job is left on node-0, node-1\n"
     )
     assert (
         "processes of job 20261122-000000-abc (train_mnist) may still run: node-0: process 7 (python x.py); node-1 "
@@ -208,7 +208,7 @@ def test_without_its_head_a_job_is_ended_on_all_nodes(
     monkeypatch.setattr(jobs, "end_from_here", lambda *_: left)
     stop_without_head(app, "20261121-200000-abcdef", ClusterError("node-0 is stopped"))
     shown = capsys.readouterr()
-    assert shown.out == "job 20261121-200000-abcdef: no process of it is left on the running nodes\n"
+    assert shown.out == "job 20261121-200000-abcdef: no process of the job is left on the running nodes\n"
     assert "from this machine" in shown.err
     left["node-1"] = [[7, "python"]]
     with pytest.raises(ClusterError, match=r"node-1: process 7 \(python\)"):

@@ -171,7 +171,7 @@ def test_status_as_text() -> None:
         "error  node-1 (i-1) stopped: Stopped due to scheduled retirement (Server.ScheduledStop)",
         "error  i-9 ended: spot interruption, Spot instance termination (Server.SpotInstanceTermination)",
         "state  degraded: node 1 is stopped",
-        "lease  none: nothing ends the nodes but cluster down",
+        "lease  none: only cluster down ends the nodes",
         "price  $0.17 per hour now, $3.40 so far (20.00 node hours; no disks)",
     ]
 
