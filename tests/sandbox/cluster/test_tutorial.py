@@ -13,7 +13,8 @@ pytestmark = pytest.mark.sandbox
 
 
 @pytest.mark.slow
-def test_the_tutorial_works_as_printed(project: Project) -> None:
+def test_the_tutorial_works_as_printed(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+    project.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # the folder is sent to the nodes
     whole = (REPOSITORY / "docs" / "tutorial.md").read_text()
     typed, on_aws, _ = whole.partition("## On AWS")
     assert on_aws
