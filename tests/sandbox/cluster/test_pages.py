@@ -1,0 +1,208 @@
+"""The pages' commands, typed as they are printed. The tutorial and the examples have tests of their own."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from foundation.progress import silent
+from project import CLUSTER, REPOSITORY, Project, configure
+from sandbox import control
+from sandbox.place import find_leftovers, place_of
+from waits import until
+
+pytestmark = pytest.mark.sandbox
+
+DOCS = REPOSITORY / "docs"
+SHELL = re.compile(r"(cluster|aws|eval|mkdir|ssh|uv|make|export|salloc|python) \S|# 1\. ")
+PAGE_TIMEOUT_S = 600
+ELSEWHERE = {  # pages that are typed by other tests, or that only show forms of commands
+    "tutorial.md": "test_tutorial.py",
+    "commands.md": "the reference: test_docs.py compares it with --help",
+    "architecture.md": "for contributors",
+    "how-to/containers.md": "needs an image with MXNet: test_containers.py",
+    "how-to/existing-hosts.md": "needs hosts of the names: test_existing_hosts.py, test_in_a_slurm_allocation.py",
+}
+ENDS = "ends what the next blocks use: test_command.py"
+NOT_TYPED = {  # lines
+    "make install": "test_installation.py",
+    'export PATH="$PWD/.venv/bin:$PATH"': "test_installation.py",
+    "uv tool install .": "test_installation.py",
+    "make demo        # two nodes, a real dataset, distributed training, clean-up": "CI",
+    "make demo-torch  # the same with PyTorch": "CI",
+    "make test        # the tests": "CI",
+    "cluster data fetch mnist s3://bucket/mnist/ --create-bucket": "downloads from the Internet",
+    "cluster data fetch cifar10 s3://bucket/cifar10/": "downloads from the Internet",
+    "cluster init --cloud aws --instance-type g5.xlarge": "AWS",
+    "cluster list": "AWS",
+    "cluster sandbox shell                       # a shell there: aws, ssh to the hosts, your own tools": "a shell",
+    "cluster sandbox prune               # removes those that have crashed or whose folder is gone": "others', too",
+    "cluster sandbox stop                # ends it and deletes all instances and objects; asks if there are any": ENDS,
+    "cluster sandbox reset               # the same, whatever state it is in": ENDS,
+    "ssh -i key ubuntu@<public or private address>": "with places to fill in",
+    "cluster cp node-0:/shared/results/JOB .   # and results from it": "with a place to fill in",
+    "python launch.py -n 4 -s 4 -H hosts --launcher ssh python train.py --kv-store dist_sync     # by hand": "not ours",
+}
+IMAGENET = "# 1. one folder for each of the 1000 classes"  # a block that needs the dataset
+PLAIN = 'name = "pages"\ncloud = "sandbox"\n[bootstrap]\nframework = "none"\n[train]\nlauncher = "env"\n'
+MXNET_SCRIPT = """
+import argparse
+import mxnet as mx
+parser = argparse.ArgumentParser()
+parser.add_argument("--kv-store", default="local")
+parser.add_argument("--epochs", "--lr", default="1")
+args = parser.parse_args()
+store = mx.kv.create(args.kv_store)
+print("trained by", store.rank, "of", store.num_workers)
+"""
+
+
+def find_blocks(page: Path) -> list[str]:
+    """The indented blocks of a page that a reader can type, without NOT_TYPED."""
+    found = re.findall(r"(?:^    .*\n(?:^\n(?=    ))?)+", f"{page.read_text()}\n", re.MULTILINE)
+    blocks = [textwrap.dedent(block).strip("\n") for block in found]
+    kept = (
+        "\n".join(line for line in block.splitlines() if line not in NOT_TYPED)
+        for block in blocks
+        if SHELL.match(block) and not block.startswith(IMAGENET)
+    )
+    return [block for block in kept if block]
+
+
+def write(project: Project, **files: str) -> None:
+    for name, text in files.items():
+        (project.directory / name.replace("__", ".")).write_text(text)
+
+
+# --- what a reader of each page has already
+
+
+def have_the_shipped_file(project: Project) -> None:
+    project.write((REPOSITORY / "cluster.toml").read_text())
+    project.run("sandbox", "start")
+    project.run("data", "demo", "digits")
+    project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+
+
+def have_data(project: Project) -> None:
+    project.write(PLAIN)
+    project.run("sandbox", "start")
+    project.run("data", "demo", "mnist")
+    for kind in ("cats", "dogs"):
+        folder = project.directory / "photos" / kind
+        folder.mkdir(parents=True)
+        for number in range(8):
+            Image.effect_noise((300, 280), 90 + number).convert("RGB").save(folder / f"{number}.jpg")
+    joined = b"".join(path.read_bytes() for path in sorted((project.directory / "mnist").rglob("train/*.rec")))
+    (project.directory / "all.rec").write_bytes(joined)
+    project.run("data", "put", "--create-bucket", "all.rec", "s3://bucket/old/")
+
+
+def have_mxnet_nodes(project: Project) -> None:
+    have_the_shipped_file(project)
+    write(project, train__py=MXNET_SCRIPT, their_script__py=MXNET_SCRIPT, hosts="node-0\nnode-1\n")
+    (project.directory / "theirs").mkdir()
+    (project.directory / "theirs" / "train.py").write_text(MXNET_SCRIPT)
+    project.run("up")
+
+
+def have_a_lease(project: Project) -> None:
+    project.write(f'{PLAIN}[lease]\nlifetime = "2h"\n')
+    project.run("up")
+
+
+def have_a_project(project: Project) -> None:
+    write(project, train__py=MXNET_SCRIPT, requirements__txt="pandas\n")
+    project.run("data", "demo", "records")
+
+
+def have_a_torch_script(project: Project) -> None:
+    project.run("init", "--template", "torch-own")
+    (project.directory / "cluster.toml").unlink()
+
+
+def have_a_script(project: Project) -> None:
+    write(project, train__py="print('trained')\n")
+    project.write(f'{PLAIN}script = "train.py"\n')
+    project.run("up")
+
+
+def have_a_running_job(project: Project) -> None:
+    text = (REPOSITORY / "cluster.toml").read_text()
+    values = {"script": "train_mnist.py", "results": "s3://my-bucket/results/"}
+    project.write(configure(text, **values, args=["--model-prefix", "auto", "--checkpoint-batches", "500"]))
+    project.run("up")
+    project.run("data", "demo", "digits")
+    project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+    project.run("data", "put", "--create-bucket", "cluster.toml", "s3://my-bucket/")
+    job = project.run("train", "--detach", "--", "--num-epochs", "200").stdout.strip()
+    until(lambda: json.loads(project.run("jobs", "--json").stdout)[0]["state"] == "running", f"{job} does not run")
+
+
+def have_a_volume(project: Project) -> None:
+    volume = '[[volumes]]\nmount = "/shared"\nsource = "head"\nsize_gib = 1\n'
+    project.write(f'{PLAIN}{volume}[sandbox]\npackages = ["sshfs", "s3fs", "fuse2fs"]\n')
+    (project.directory / "mnist").mkdir()
+    write(project, **{"mnist/a__rec": "x"})
+    project.run("up")
+
+
+PAGES: dict[str, Callable[[Project], None]] = {
+    "../README.md": have_the_shipped_file,
+    "data.md": have_data,
+    "install.md": have_the_shipped_file,
+    "sandbox.md": have_the_shipped_file,
+    "scripts.md": have_mxnet_nodes,
+    "how-to/from-launch-py.md": have_mxnet_nodes,
+    "how-to/leases.md": have_a_lease,
+    "how-to/own-project.md": have_a_project,
+    "how-to/pytorch.md": have_a_torch_script,
+    "how-to/several-people.md": have_a_script,
+    "how-to/survive-interruptions.md": have_a_running_job,
+    "how-to/volumes.md": have_a_volume,
+}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A folder for all pages, in turn."""
+    project = Project(tmp_path_factory.mktemp("pages"))
+    project.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # the folder is sent to the nodes
+    yield project
+    control.reset(project.directory, report=silent)
+    assert not find_leftovers(place_of(project.directory))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_a_pages_commands_work_as_printed(shared: Project, page: str) -> None:
+    control.reset(shared.directory, report=silent)
+    shutil.rmtree(shared.directory)
+    shared.directory.mkdir()
+    PAGES[page](shared)
+    env = shared.environment()
+    env["PATH"] = f"{Path(CLUSTER).parent}{os.pathsep}{env['PATH']}"
+    for block in find_blocks(DOCS / page):
+        block = re.sub(r"^(cluster sandbox stop)\b", r"\1 --yes", block, flags=re.MULTILINE)  # a terminal is asked
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=shared.directory, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=PAGE_TIMEOUT_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
+        assert not re.search(r"^(error|Traceback|warning):?", done.stderr, re.MULTILINE), f"{block}\n{done.stderr}"
+
+
+def test_every_page_is_typed() -> None:
+    pages = [REPOSITORY / "README.md", *DOCS.rglob("*.md")]
+    typed = {(DOCS / page).resolve() for page in (*PAGES, *ELSEWHERE)}
+    assert [page.name for page in pages if find_blocks(page) and page.resolve() not in typed] == []
+    text = "\n".join(page.read_text() for page in pages)
+    assert [line for line in NOT_TYPED if f"    {line}\n" not in text] == []
