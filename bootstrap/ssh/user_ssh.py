@@ -6,6 +6,7 @@ Unknown host keys are refused, on jump hosts, too.
 
 import os
 import pwd
+import re
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
@@ -184,9 +185,10 @@ def _prepare(connection: fabric.Connection) -> None:
     """Has one hop use only the user's known hosts, keys and options."""
     options = connection.ssh_config
     name = known_name(connection.host, connection.port)
-    files = " ".join(options.get(key, "") for key in ("userknownhostsfile", "globalknownhostsfile"))
+    files = "".join(f" {options.get(key, '')}" for key in ("userknownhostsfile", "globalknownhostsfile"))
     connection.client.set_missing_host_key_policy(RefuseUnknown())  # Fabric's own policy adds unknown keys
-    for key in find_known_keys(map(Path, shlex.split(files)), options.get("hostkeyalias", name)):
+    # `ssh -G` does not quote the paths, which are absolute and may contain blanks.
+    for key in find_known_keys(map(Path, re.split(" +(?=/)", files)), options.get("hostkeyalias", name)):
         connection.client.get_host_keys().add(name, key.get_name(), key)
     connection.connect_timeout = CONNECT_TIMEOUT_S
     identities = [path for path in connection.connect_kwargs.get("key_filename", ()) if Path(path).is_file()]

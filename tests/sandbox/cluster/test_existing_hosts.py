@@ -1,11 +1,13 @@
 """cloud = "hosts": three plain hosts with the user's own ssh set-up, one of them without sudo. Nothing calls AWS.
 
-Their users have the login shells tcsh, zsh and fish; on all other tests' hosts it is bash.
+Their users have the login shells tcsh, zsh and fish; on all other tests' hosts it is bash. The project's folder has
+characters that shells, ssh, URLs and lists of paths treat specially.
 """
 
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,9 +19,11 @@ import boto3
 import pytest
 from mypy_boto3_ec2.client import EC2Client
 
+from bootstrap.ssh.host import quote_path
 from command_on_host import PYTHON, may_place_command, own, place_command
 from foundation.progress import silent
 from job_steps import command_line, namespace_of
+from odd_words import VALUE, WORDS
 from project import Project
 from sandbox import control
 from sandbox_steps import Ssh, enter, launch, start_sandbox
@@ -103,7 +107,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    directory = tmp_path_factory.mktemp("plain")
+    directory = tmp_path_factory.mktemp("it's a@b ä:%41")
     with pytest.MonkeyPatch.context() as monkeypatch:
         sandbox = start_sandbox(directory)
         try:
@@ -202,22 +206,20 @@ def test_verify_and_exec(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_ssh_and_cp(world: World) -> None:
+def test_ssh_and_cp(world: World, tmp_path: Path) -> None:
     """As ssh reads the configuration in the home of the user's account, a stand-in names that of the test."""
     project = world.project
+    home = project.directory / "home/.ssh"
+    key, known = quote_path(home / "id_ed25519"), quote_path(home / "known_hosts")
+    options = shlex.join(["-F", f"{home}/config", "-o", f"IdentityFile={key}", "-o", f"UserKnownHostsFile={known}"])
     for program in ("ssh", "scp"):
-        path = project.directory / "bin" / program
-        path.parent.mkdir(exist_ok=True)
-        home = project.directory / "home/.ssh"
-        options = f"-F {home}/config -i {home}/id_ed25519 -o UserKnownHostsFile={home}/known_hosts"
-        path.write_text(f'#!/bin/sh\nexec /usr/bin/{program} {options} "$@"\n')
-        path.chmod(0o755)
-    project.env["PATH"] = f"{project.directory / 'bin'}:{os.environ['PATH']}"
-    words = ("a b", "$HOME", "it's", "!x", "*", "line\nline")
+        (tmp_path / program).write_text(f'#!/bin/sh\nexec /usr/bin/{program} {options} "$@"\n')
+        (tmp_path / program).chmod(0o755)
+    project.env["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
     (project.directory / "sent").write_text("sent\n")
     for name in HOMES:
-        said = project.run("ssh", name, "--", "printf", "%s|", *words).stdout
-        assert said == "".join(f"{word}|" for word in words)
+        said = project.run("ssh", name, "--", "printf", "%s|", *WORDS).stdout
+        assert said == f"{VALUE}|"
         assert project.run("ssh", name, "echo a; x=1; echo b$x >&2; exit 7", code=7).stdout == "a\n"
         project.run("cp", "sent", f"{name}:a b")
         project.run("cp", f"{name}:a b", "received")

@@ -13,6 +13,7 @@ import real_sge
 import real_slurm
 from foundation.progress import silent
 from job_steps import hosts_of
+from odd_words import CHECK, VALUE, WORDS
 from project import Project, configure
 from real_torch import TORCH, real_torch
 from sandbox import control
@@ -21,15 +22,15 @@ from scheduler_nodes import Nodes
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 # A program for every framework: MXNet's workers get their rank from the kv-store, the others from their launcher.
-PROGRAM = """
-import os, sys
+PROGRAM = f"""
+{CHECK}
 if "DMLC_ROLE" in os.environ:
     import mxnet as mx
     kv = mx.kv.create("dist_sync")
     rank, size = kv.rank, kv.num_workers
 else:
     rank, size = int(os.environ["CLUSTER_RANK"]), int(os.environ["CLUSTER_WORLD_SIZE"])
-print(f"rank {rank} of {size}", flush=True)
+print("rank", rank, "of", size, flush=True)
 if rank == 1:
     sys.exit(int(os.environ["CODE"]))
 """
@@ -38,12 +39,12 @@ from mpi4py import MPI
 world = MPI.COMM_WORLD
 print(f"sum {world.allreduce(world.rank)} of {world.size}", flush=True)
 """
-JOB_FILE = """
-command = ["python", "one.py"]
+JOB_FILE = f"""
+command = {json.dumps(["python", "one.py", *WORDS])}
 name = "one"
 workers = 2
 max_duration = "5m"
-env = { CODE = "%d" }
+env = {{ CODE = "@CODE@", ODD = {json.dumps(VALUE)} }}
 """
 FRAMEWORKS: dict[str, dict[str, Any]] = {
     "mxnet": {"framework": "mxnet"},
@@ -54,6 +55,7 @@ FRAMEWORKS: dict[str, dict[str, Any]] = {
 # launcher: the framework on the nodes, and the launcher in the record
 LAUNCHERS = {
     "ssh": ("mxnet", "ssh"),
+    "local": ("mxnet", "local"),
     "slurm": ("mxnet", "ssh"),
     "torchrun": ("pytorch", "torchrun"),
     "sge": ("pytorch", "torchrun"),
@@ -81,11 +83,12 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @dataclass(frozen=True)
 class Ended:
-    """A job that has ended. files: of its workers. said, code: the last line and the exit code of rank 1."""
+    """A job that has ended. files: of its workers. words, said: the last two lines of rank 1. code: its exit code."""
 
     record: dict[str, Any]
     files: list[str]
     said: str
+    words: str
     code: int
 
     def same(self) -> dict[str, Any]:
@@ -96,15 +99,16 @@ class Ended:
 
 def run(project: Project, launcher: str, code: int) -> Ended:
     """Runs the job file, in which rank 1 ends with an exit code."""
-    (project.directory / "one.toml").write_text(JOB_FILE % code)
+    (project.directory / "one.toml").write_text(JOB_FILE.replace("@CODE@", str(code)))
     project.run("train", "--launcher", launcher, "--job", "one.toml", code=code)
     record = json.loads(project.run("jobs", "--json").stdout)[0]
     folder = hosts_of(project)["node-0"].root / "home/ubuntu/.cluster/jobs" / record["id"]
-    last = project.run("logs", record["id"], "--rank", "1").stdout.splitlines()[-1]
+    words, last = project.run("logs", record["id"], "--rank", "1").stdout.splitlines()[-2:]
     return Ended(
         record=record,
         files=sorted(path.name for path in folder.rglob("worker*")),
         said=last.partition("] ")[2] or last,
+        words=words.partition("] ")[2] or words,
         code=next(one["exit_code"] for one in record["roles"] if (one["role"], one["rank"]) == ("worker", 1)),
     )
 
@@ -139,6 +143,7 @@ def test_the_same_job_with_every_launcher(nodes: Nodes, by_ssh: dict[int, Ended]
             assert sorted(job.record) == sorted(by_ssh[code].record)
             assert job.same() == by_ssh[code].same()
             assert (job.record["exit_code"], job.code) == (code, code)
+            assert job.words == "words arrived"
             assert job.said == by_ssh[code].said == "rank 1 of 2"
             both = ["worker-0.log", "worker-1.log"]
             assert by_ssh[code].files == both

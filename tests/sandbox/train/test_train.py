@@ -20,6 +20,7 @@ from job_steps import (
     running,
 )
 from mxnet_cluster.recordio import encode_record
+from odd_words import CHECK, VALUE, WORDS
 from project import REPOSITORY, Project, processes_of
 from waits import until
 
@@ -114,13 +115,12 @@ def test_what_a_process_leaves_behind_is_ended(two_nodes: Project) -> None:
 
 
 def test_words_reach_the_command_as_they_are(two_nodes: Project) -> None:
-    words = ["it's", 'a "quote"', "$(reboot)", "`id`", "a\nb", "", "*", "--kv-store", "ünïcode"]
-    program = (
-        "import os, sys, time\nprint(ascii(sys.argv[1:])) if os.environ['DMLC_ROLE'] == 'worker' else time.sleep(600)"
-    )
-    done = two_nodes.run("train", "--", "python", "-c", program, *words)
-    shown = re.findall(r"^\[worker \? node-\d\] (.*)$", done.stdout, re.MULTILINE)
-    assert shown.count(f"{words!a}") == 2
+    """Those of a script in a folder, the script itself, and the job's variables."""
+    folder = two_nodes.directory / "it's %41"
+    folder.mkdir()
+    (folder / "-x ä.py").write_text(f"{CHECK}\nimport mxnet as mx\nmx.kv.create('dist_sync')\n")
+    done = two_nodes.run("train", "--env", f"ODD={VALUE}", "it's %41/-x ä.py", *WORDS)
+    assert done.stdout.count("words arrived\n") == 2, done.stdout
 
 
 def test_a_command_in_one_word_is_a_line_for_the_shell_as_it_is_for_launch_py(two_nodes: Project) -> None:

@@ -17,6 +17,7 @@ import pytest
 from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
+from bootstrap.ssh.host import quote_path
 from foundation.progress import silent
 from sandbox import control, place
 from sandbox.config import SandboxConfig
@@ -99,7 +100,7 @@ class Ssh:
         options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=5",
                    "IdentitiesOnly=yes", "BatchMode=yes", "KexAlgorithms=curve25519-sha256")  # fmt: skip
         words = [word for option in options for word in ("-o", option)]
-        return ("ssh", "-F", "none", *words, "-i", str(self.key), f"ubuntu@{address}", command)
+        return ("ssh", "-F", "none", *words, "-o", f"IdentityFile={quote_path(self.key)}", f"ubuntu@{address}", command)
 
 
 def launch(ssh: Ssh, count: int, key_name: str = "test", **options: Any) -> list[InstanceTypeDef]:

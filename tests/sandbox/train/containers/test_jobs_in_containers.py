@@ -21,6 +21,7 @@ from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes,
 from job_host import parent_of
 from job_steps import STRANGER, Running, Tell, all_pids, borrowed, check, command_line, namespace_of, records, running
 from oci_images import mxnet_image, plain_image, torch_image
+from odd_words import VALUE, WORDS
 from real_registry import USER
 from secret_watch import has_any, watching
 from train.node.supervisor.processes import JOB_ROLES
@@ -35,7 +36,8 @@ home = os.path.expanduser("~")
 print(json.dumps({
     "uid": os.getuid(), "python": sys.executable, "keys": os.path.exists(home + "/.ssh"), "cwd": os.getcwd(),
     "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize, "seen": os.listdir("/seen"),
-    "env": {name: os.environ.get(name) for name in names}, "system": open("/etc/debian_version").read().strip(),
+    "env": {name: os.environ.get(name) for name in names}, "words": sys.argv[1:],
+    "system": open("/etc/debian_version").read().strip(),
 }))
 with open(os.environ["CLUSTER_OUTPUT_DIR"] + "/written", "w") as stream:
     stream.write(os.environ["CLUSTER_RANK"])
@@ -74,8 +76,8 @@ def plain(shared: ContainerNodes) -> str:
 def test_what_a_process_sees(nodes: ContainerNodes, plain: str) -> None:
     """The node user's id, the image's Python, the job's variables, a mount, its own /dev/shm, and no ssh keys."""
     nodes.project.run("exec", "--", "sh", "-c", "mkdir -p seen && touch seen/$(hostname)")
-    with nodes.configured(plain, mounts=["~/seen:/seen:ro"], shm_size="100m", env={"OF_JOB": "yes"}):
-        done = nodes.project.run("train", "--launcher", "env", "--", "python3", "-c", LOOK)
+    with nodes.configured(plain, mounts=["~/seen:/seen:ro"], shm_size="100m", env={"OF_JOB": VALUE}):
+        done = nodes.project.run("train", "--launcher", "env", "--", "python3", "-c", LOOK, *WORDS)
     seen = {
         node: json.loads(text)
         for node, text in re.findall(r"^\[worker \d (node-\d)\] (\{.*)$", done.stdout, re.MULTILINE)
@@ -86,7 +88,7 @@ def test_what_a_process_sees(nodes: ContainerNodes, plain: str) -> None:
         assert (told["uid"], told["python"], told["keys"]) == (1000, "/usr/bin/python3", False)
         assert (told["shm"], len(told["seen"])) == (100 << 20, 1)
         assert told["env"]["CLUSTER_RANK"] == rank
-        assert told["env"]["OF_JOB"] == "yes"
+        assert (told["env"]["OF_JOB"], told["words"]) == (VALUE, list(WORDS))
         written = nodes.hosts[node].root / told["env"]["CLUSTER_OUTPUT_DIR"].lstrip("/") / "written"
         assert (written.read_text(), written.stat().st_uid) == (rank, nodes.uid_of(node))
     record = json.loads(nodes.project.run("jobs", "--json").stdout)[0]

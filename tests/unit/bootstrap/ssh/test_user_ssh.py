@@ -158,13 +158,13 @@ def test_an_unanswered_login_differs_from_refused_keys(
     for number in range(4):
         path = tmp_path / f"key-{number}"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+    known = tmp_path / "it's known"
     identities = "".join(f" IdentityFile {tmp_path}/key-{number}\n" for number in range(4))
     (ssh_folder / "config").write_text(
-        f"Host *\n IdentityAgent none\n UserKnownHostsFile {tmp_path}/known\n GlobalKnownHostsFile /dev/null\n"
-        f"{identities}"
+        f'Host *\n IdentityAgent none\n UserKnownHostsFile "{known}"\n GlobalKnownHostsFile /dev/null\n{identities}'
     )
     with silent_sshd(login) as port:
-        (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {HOST_KEY.get_name()} {HOST_KEY.get_base64()}\n")
+        known.write_text(f"[127.0.0.1]:{port} {HOST_KEY.get_name()} {HOST_KEY.get_base64()}\n")
         host = replace(LAB, address="127.0.0.1", port=port)
         with pytest.raises(ConnectError) as caught:
             connect(host, spec=Spec(host="127.0.0.1", user="alice", port=port))
