@@ -115,12 +115,12 @@ def test_what_a_process_leaves_behind_is_ended(two_nodes: Project) -> None:
 
 
 def test_words_reach_the_command_as_they_are(two_nodes: Project) -> None:
-    """Those of a script in a folder, the script itself, and the job's variables."""
+    """The arguments, the path of the script, and the job's variables."""
     folder = two_nodes.directory / "it's %41"
     folder.mkdir()
     (folder / "-x ä.py").write_text(f"{CHECK}\nimport mxnet as mx\nmx.kv.create('dist_sync')\n")
-    done = two_nodes.run("train", "--env", f"ODD={VALUE}", "it's %41/-x ä.py", *WORDS)
-    assert done.stdout.count("words arrived\n") == 2, done.stdout
+    done = two_nodes.run("train", "--env", f"ODD={VALUE}", "--", "python", "it's %41/-x ä.py", *WORDS)
+    assert done.stdout.count("] words arrived\n") == 5, done.stdout  # of 2 workers, 2 servers and the scheduler
 
 
 def test_a_command_in_one_word_is_a_line_for_the_shell_as_it_is_for_launch_py(two_nodes: Project) -> None:
