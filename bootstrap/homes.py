@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
+from foundation.errors import ConnectError
 from foundation.remote_command import RemoteCommand
 
 TIMEOUT_S = 60.0
@@ -19,8 +20,8 @@ def find_homes(connections: Sequence[NodeConnection]) -> tuple[tuple[int, ...], 
     """Returns the hosts of each home folder, as indexes of `connections`, in order.
 
     Each host writes a marker file below ~/.cluster, and then looks for those of all. The names are new each time: a
-    network file system may remember that a file did not exist. A host that cannot write has a home of its own.
-    Raises ConnectError.
+    network file system may remember that a file did not exist. A host that cannot write, or is lost, has a home of its
+    own: what follows reports it.
     """
     if len(connections) < 2:
         return tuple((index,) for index in range(len(connections)))
@@ -30,8 +31,10 @@ def find_homes(connections: Sequence[NodeConnection]) -> tuple[tuple[int, ...], 
     seen: dict[int, list[int]] = {}
 
     def run(index: int, script: str) -> str:
-        command, what = RemoteCommand(script), "the check of home folders"
-        return connections[index].run(command, check=False, timeout_s=TIMEOUT_S, what=what).stdout
+        try:
+            return connections[index].run(RemoteCommand(script), check=False, timeout_s=TIMEOUT_S).stdout
+        except ConnectError:
+            return ""
 
     def write(index: int) -> None:
         run(index, f'umask 077; mkdir -p "$HOME/.cluster" && : >"$HOME/.cluster/{mark}-{index}"')

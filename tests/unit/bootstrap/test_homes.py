@@ -10,6 +10,7 @@ import pytest
 from bootstrap.homes import Turns, find_homes, group_homes
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Output
+from foundation.errors import ConnectError
 from foundation.remote_command import RemoteCommand
 
 
@@ -20,6 +21,8 @@ class Shell:
         self.home = home
 
     def run(self, command: RemoteCommand, **_: Any) -> Output:
+        if self.home.name == "lost":
+            raise ConnectError("lost")
         done = subprocess.run(command.here(), env={"HOME": str(self.home)}, capture_output=True, text=True, check=False)
         return Output(stdout=done.stdout, stderr=done.stderr, exit_code=done.returncode)
 
@@ -30,7 +33,7 @@ def find(*homes: Path) -> tuple[tuple[int, ...], ...]:
 
 def test_hosts_with_one_home_are_found(tmp_path: Path) -> None:
     shared, own, unwritable = tmp_path / "shared", tmp_path / "own", Path("/proc/none")
-    assert find(shared, own, shared, unwritable) == ((0, 2), (1,), (3,))
+    assert find(shared, own, shared, unwritable, tmp_path / "lost") == ((0, 2), (1,), (3,), (4,))
     assert [list(home.glob(".cluster/*")) for home in (shared, own)] == [[], []]
     assert find(own) == ((0,),)
 

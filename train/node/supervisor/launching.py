@@ -117,7 +117,7 @@ class Children:
 
 def environment(order: Order, tools: str) -> dict[str, str]:
     """Returns the environment of these programs: this login's, which mpirun's processes inherit, without secrets."""
-    env = setup_env.of_login(os.environ)
+    env = setup_env.reach_near(setup_env.of_login(os.environ))
     if "CLUSTER_SSH" in os.environ:
         env["CLUSTER_SSH"] = os.environ["CLUSTER_SSH"]
     env["PATH"] = ":".join([tools, os.path.dirname(order.python), "/usr/local/bin:/usr/bin:/bin"])

@@ -70,6 +70,16 @@ def test_launch_pys_ssh_command_is_parsed() -> None:
     assert dict(ssh_proxy.EXPORT.findall(program)) == {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091"}
 
 
+def test_the_heads_programs_keep_a_logins_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mpirun's processes on the head inherit them, and the command that replaces nodes calls AWS."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    env = launching.environment(make_order(hosts=HOSTS), "/tools")
+    assert (env["HTTPS_PROXY"], "169.254.169.254" in env["no_proxy"]) == ("http://p:1", True)
+    assert "AWS_SECRET_ACCESS_KEY" not in env
+    assert env["PATH"].startswith("/tools:")
+
+
 def test_mpiruns_ssh_command_becomes_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "CLUSTER_HOSTS": json.dumps([{"name": f"node-{i}", "ip": f"10.0.0.{4 + i}"} for i in range(2)]),
