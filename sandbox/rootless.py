@@ -105,22 +105,19 @@ def _is_ordinary_user() -> bool:
 
 def check_user() -> None:
     """Raises SandboxError if this user cannot create the namespaces. Its hint is the command that allows it."""
-    missing = [name for name in ("newuidmap", "slirp4netns") if shutil.which(name) is None]
-    if missing:
-        raise SandboxError(
-            f"Without root, the sandbox needs {' and '.join(missing)}, which this machine does not have.",
-            hint="sudo apt-get install uidmap slirp4netns",
-        )
     user = pwd.getpwuid(os.getuid()).pw_name
+    missing = [name for name in ("newuidmap", "slirp4netns") if shutil.which(name) is None]
+    needs = {}
+    if missing:
+        what = f"{' and '.join(missing)}, which this machine does not have"
+        needs[what] = "sudo apt-get install uidmap slirp4netns"
     if not all(has_ids(Path(f"/etc/{name}").read_text(), user, os.getuid()) for name in ("subuid", "subgid")):
-        raise SandboxError(
-            f"Without root, the sandbox needs {LEAST_IDS} user ids and group ids that belong to {user} (subuid(5)).",
-            hint=f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}",
-        )
+        what = f"{LEAST_IDS} user ids and group ids that belong to {user} (subuid(5))"
+        needs[what] = f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
     if not os.access(TUN, os.R_OK | os.W_OK):
-        raise SandboxError(
-            f"Without root, the sandbox needs {TUN}, which {user} may not use.", hint=f"sudo chmod 666 {TUN}"
-        )
+        needs[f"{TUN}, which {user} may not use"] = f"sudo chmod 666 {TUN}"
+    if needs:
+        raise SandboxError(f"Without root, the sandbox needs {'; '.join(needs)}.", hint=" && ".join(needs.values()))
     tried = subprocess.run(
         ("unshare", "--user", "--map-root-user", "--net", "true"), capture_output=True, text=True, check=False
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import textwrap
@@ -16,6 +17,7 @@ from cluster.app import App, pass_app, sandbox_files_dir
 from cluster.commands import OrderedGroup
 from cluster.completion import Words
 from cluster.jobs import ask_for_job, confirm_ending
+from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import describe
 from cluster.views.layout import render_table
 from foundation.errors import NotFoundError, UsageError
@@ -187,7 +189,8 @@ def _list_kinds() -> str:
     help="Inject a fault.\n\n"
     "KIND is one of those below; KEY=VALUE narrows it down:\n\n"
     "\b\ncluster sandbox fault capacity zone=us-east-1a type='p4d.*'\n\n"
-    "A fault with instance=, or with a= and b=, takes effect at once. Others wait for the next matching call or boot."
+    "A fault with instance=, or with a= and b=, takes effect at once; these name a node or an instance. Others wait "
+    "for the next matching call or boot."
     "\n\n" + _list_kinds(),
 )
 @click.argument("kind", type=Words(KINDS))
@@ -201,8 +204,27 @@ def fault(app: App, *, kind: str, parameters: tuple[str, ...], count: str | None
         parse_fault(text)
     except FaultError as error:
         raise UsageError(str(error), hint="cluster sandbox fault --help") from None
+    if any(map(_OF_NODE.fullmatch, parameters)):
+        app.enter_cloud()
+        nodes = describe(app)
+        ids = {node.name: node.instance_id for node in nodes.state.nodes} if isinstance(nodes, Ec2Nodes) else {}
+        text = shlex.join([kind, *name_instances(parameters, ids), *([f"count={count}"] if count else [])])
     found = control.cause_fault(app.project_dir, text)
     app.print(found["did"] if "did" in found else found["id"])
+
+
+_OF_NODE = re.compile(r"(instance|a|b)=(node-\d+)")
+
+
+def name_instances(parameters: Sequence[str], ids: Mapping[str, str]) -> tuple[str, ...]:
+    """Replaces nodes' names in a fault's parameters by their instances' ids. Pure. Raises NotFoundError."""
+    named = []
+    for word in parameters:
+        of_node = _OF_NODE.fullmatch(word)
+        if of_node is not None and of_node[2] not in ids:
+            raise NotFoundError(f"there is no {of_node[2]}", hint="cluster status shows the nodes")
+        named.append(word if of_node is None else f"{of_node[1]}={ids[of_node[2]]}")
+    return tuple(named)
 
 
 @sandbox.command("faults")

@@ -82,7 +82,7 @@ def verify(app: App, *, as_json: bool) -> None:
 
 def render_checks(checks: Sequence[Check], *, columns: int | None = None) -> str:
     """Renders one aligned line for each check, or two if it would be wider than `columns`. Pure."""
-    rows = [("node", "check", "of", "result", "")]
+    rows = [("NODE", "CHECK", "OF", "RESULT", "")]
     rows += [(check.node, check.check, check.subject, SHOWN[check.status], check.said) for check in checks]
     return render_table(rows, columns=columns, prose=True)
 

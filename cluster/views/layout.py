@@ -10,8 +10,9 @@ _LABEL = re.compile(r" *\S+(?: \S+)*  +(?=\S)|(?:ok|==|!!) (?=\S)")
 
 
 # Programs in messages, and how many plain words after each belong to the command: "aws ec2 reboot-instances".
-_PROGRAMS = {"cluster": 1, "aws": 2, "uv": 2, "sudo": 2, "ssh": 0, "apt": 1, "dnf": 1, "pip": 1, "eval": 0, "cd": 0}
+_PROGRAMS = {"cluster": 1, "aws": 2, "uv": 2, "sudo": 4, "ssh": 0, "apt": 3, "dnf": 3, "pip": 3, "eval": 0, "cd": 0}
 _GROUPS = frozenset({"data", "sandbox", "drill", "bench"})  # commands of `cluster` that another word follows
+_MORE = frozenset({"&&", "||", "|"})  # another command follows
 _PROSE = re.compile(r"[A-Za-z][a-z]*(?:'[a-z]+)?[,;:.)`]*|\(.*")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _OPEN = re.compile(r"(?:^|[\s=(])['\"]")  # not an apostrophe
@@ -63,7 +64,7 @@ def _join_commands(words: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]
                 break
             joined += before + word
             at += 1
-            plain = max(0, plain - 1) + (program == "cluster" and word in _GROUPS)
+            plain = 4 if word in _MORE else max(0, plain - 1) + (program == "cluster" and word in _GROUPS)
             is_open = _OPEN.search(_QUOTED.sub("", joined)) is not None
             takes_next = is_open or word.startswith("-") or " -- " in joined
             if word[-1] in ",;:)`" and not is_open:

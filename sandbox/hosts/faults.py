@@ -145,7 +145,7 @@ class HostFaults:
         for instance in self._backend.sandbox_instances():
             if instance.id == instance_id and instance.state != "terminated":
                 return instance
-        raise FaultError(f"unknown instance {instance_id}: give an instance's id, which cluster status shows")
+        raise FaultError(f"unknown instance {instance_id}")
 
     def _pair(self, kind: str, parameters: Mapping[str, str]) -> tuple[str, str]:
         one, other = self._instance(parameters["a"]).id, self._instance(parameters["b"]).id

@@ -1,6 +1,7 @@
 """The sandbox without root: its requirements, and the suggested command. test_without_root.py tests it with hosts."""
 
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -49,10 +50,21 @@ def test_the_command_that_allows_namespaces(found: dict[str, str], command: str)
 
 
 def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rootless, "has_ids", lambda *_: True)
+    monkeypatch.setattr(rootless, "TUN", Path(os.devnull))
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "slirp4netns" else f"/usr/bin/{name}")
     with pytest.raises(SandboxError, match="needs slirp4netns, which") as caught:
         check_user()
     assert caught.value.hint == "sudo apt-get install uidmap slirp4netns"
+
+
+def test_all_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(rootless, "has_ids", lambda *_: False)
+    monkeypatch.setattr(rootless, "TUN", tmp_path / "tun")
+    with pytest.raises(SandboxError, match=r"newuidmap and slirp4netns.*; 65536 user ids.*; .*/tun, which") as caught:
+        check_user()
+    assert re.findall(r"sudo (\S+) ", caught.value.hint or "") == ["apt-get", "usermod", "chmod"]
 
 
 def test_a_device_without_permission_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
