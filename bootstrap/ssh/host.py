@@ -128,7 +128,8 @@ def render_ssh_command(
     is_terminal: whether the command gets a terminal on the node. passed_on: the user's own options of ssh. They come
     last: ssh takes the first value of an option, so that they cannot replace those that make the connection secure.
     """
-    run = {0: 'exec "${SHELL:-bash}" -i', 1: 'eval "$1"'}.get(len(words), 'exec "$@"')
+    shell = 'exec "${SHELL:-bash}"' + (" -i" if is_terminal else "")  # without a terminal, it reads its commands
+    run = {0: shell, 1: 'eval "$1"'}.get(len(words), 'exec "$@"')
     line = run_program("bash", "-lc", ACTIVATE + run, "bash", *words).line()
     chosen = not {"-t", "-T"}.isdisjoint(passed_on)
     terminal = () if chosen else ("-t",) if is_terminal else ("-T",)

@@ -78,7 +78,7 @@ def ssh(app: App, *, in_image: bool, node: str | None, words: tuple[str, ...], p
     pinned host key; it reads nothing in ~/.ssh. Existing hosts are reached with your own ssh configuration.
     """
     words = words[1:] if words[:1] == ("--",) else words
-    is_terminal = not words or (sys.stdin.isatty() and sys.stdout.isatty())
+    is_terminal = sys.stdin.isatty() and (not words or sys.stdout.isatty())
     if in_image:
         app.enter_cloud()
         nodes = describe_and_warn(app)

@@ -64,7 +64,8 @@ class Encoded:
     """An encoded picture, as an image file or as a record.
 
     layout: its channels and their size, which all pictures must have in common; empty if it was not decoded. warning:
-    what the decoder says about a picture that it decodes nevertheless, such as "Corrupt JPEG data".
+    what the decoder says about a picture that it decodes nevertheless, such as "Corrupt JPEG data", or "enlarged from
+    32x32".
     """
 
     content: bytes
@@ -169,6 +170,7 @@ def _transform(content: bytes, options: ImageOptions) -> Encoded:
         if problem := explain_loss(options.encoding, channels=channels, bits=bits):
             raise PictureError(problem)
         if options.resize:
+            warning = warning or _describe_enlarging(image, options.resize)
             turned = (image.shape[1] > image.shape[0]) != (width > height)  # rotated by its EXIF orientation
             whole = (height, width) if turned else (width, height)
             if options.center_crop:
@@ -225,6 +227,11 @@ def _read_flag(cv2: Any, color: Color, reduction: int) -> int:
         return int(cv2.IMREAD_UNCHANGED)
     name = "COLOR" if color == "color" else "GRAYSCALE"
     return int(getattr(cv2, f"IMREAD_{name}" if reduction == 1 else f"IMREAD_REDUCED_{name}_{reduction}"))
+
+
+def _describe_enlarging(image: Any, resize: int) -> str:
+    height, width = image.shape[:2]
+    return f"enlarged from {width}x{height}" if min(height, width) < resize else ""
 
 
 def _resize(cv2: Any, image: Any, size: tuple[int, int]) -> Any:

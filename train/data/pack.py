@@ -59,7 +59,7 @@ class PackPlan:
 class Packed:
     """The shards that were written, and the pictures that could not be packed, each with the reason.
 
-    warnings: packed pictures with the decoder's warning.
+    warnings: packed pictures with a warning, from the decoder or about their size.
     """
 
     shards: list[WrittenShard]

@@ -117,7 +117,7 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
         )
     if done.warnings:
         damaged = count(len(done.warnings), "picture")
-        what = f"{damaged} packed in spite of the decoder's warnings:{list_lines(done.warnings)}"
+        what = f"{damaged} packed with a warning:{list_lines(done.warnings)}"
         app.report(Event(kind="warn", what=what))
     for words in done.broken:
         app.say(f"left out: {words}")

@@ -88,6 +88,9 @@ def test_ssh_runs_a_command_in_the_environment(two_nodes: Project) -> None:
     piped = subprocess.run([CLUSTER, "ssh", "node-0", "cat"], cwd=two_nodes.directory, env=two_nodes.environment(),
                            input=b"in\0out", capture_output=True, check=True)  # fmt: skip
     assert piped.stdout == b"in\0out"
+    typed = subprocess.run([CLUSTER, "ssh", "node-0"], cwd=two_nodes.directory, env=two_nodes.environment(),
+                           input=b"echo a; exit 3\n", capture_output=True, check=False)  # fmt: skip
+    assert (typed.returncode, typed.stdout, typed.stderr) == (3, b"a\n", b"")
 
 
 def test_options_of_ssh_stand_before_the_node(two_nodes: Project) -> None:

@@ -190,9 +190,9 @@ def test_a_pages_commands_work_as_printed(shared: Project, page: str) -> None:
     env = shared.environment()
     env["PATH"] = f"{Path(CLUSTER).parent}{os.pathsep}{env['PATH']}"
     for block in find_blocks(DOCS / page):
-        block = re.sub(r"^(cluster sandbox stop)\b", r"\1 --yes", block, flags=re.MULTILINE)  # a terminal is asked
+        typed = re.sub(r"^(cluster sandbox stop)\b", r"\1 --yes", block, flags=re.MULTILINE)  # a terminal is asked
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block],
+            ["bash", "-euo", "pipefail", "-c", typed],
             cwd=shared.directory, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
             timeout=PAGE_TIMEOUT_S, check=False,
         )  # fmt: skip

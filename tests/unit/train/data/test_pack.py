@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import click
@@ -118,7 +119,9 @@ def test_what_is_skipped_or_damaged_is_named(run_here: Run, photos: Path) -> Non
     path.write_bytes(path.read_bytes()[:-2] + b"\x00\x11\x22" + path.read_bytes()[-2:])
     said = run_here("pack", "photos", "out", "--processes", "1", "--shards", "1")
     assert "skipped hidden files and folders: .cache" in said
-    assert "1 picture packed in spite of the decoder's warnings: cat/1.jpg: Corrupt JPEG data:" in said
+    enlarged = run_here("pack", "photos", "large", "--processes", "1", "--shards", "1", "--resize", "256")
+    assert re.search(r"packed with a warning: .*enlarged from \d+x\d+", enlarged)
+    assert "1 picture packed with a warning: cat/1.jpg: Corrupt JPEG data:" in said
 
 
 def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) -> None:
