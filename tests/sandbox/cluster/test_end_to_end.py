@@ -218,7 +218,7 @@ def test_damage_on_a_node_is_repaired(two_nodes: Project) -> None:
         (["train", "--kv-store", "local"], 2, "separate models"),
         (["train", "-n", "0"], 2, "train.workers = 0"),
         (["train", "--env", "1=2"], 2, "NAME=VALUE"),
-        (["nonsense"], 2, "No such command"),
+        (["nonsense"], 2, "no such command"),
         (["-c", "missing.toml", "up"], 2, "no such file"),
         (["status", "--jsn"], 2, "--json"),
     ],

@@ -29,7 +29,7 @@ def test_a_terminal_shows_how_far_the_job_is_and_what_to_do_about_its_end(two_no
         is_at_terminal=True,
     )
     try:
-        terminal.wait_for(lambda: "2.00 k samples/s over 1 worker" in terminal.raw, timeout_s=120)
+        terminal.wait_for(lambda: "2.00 k samples/s, 1 worker" in terminal.raw, timeout_s=120)
         assert process.wait(timeout=120) == 1
         text = terminal.settle()
     finally:
