@@ -50,7 +50,7 @@ def test_a_full_disk_is_an_error_without_a_traceback(tmp_path: Path) -> None:
             check=False,
         )
     assert done.returncode == 1
-    assert done.stderr == "error: No space left on device\n"
+    assert done.stderr.startswith("error: No space left on device\n  try: free some space; ")
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
