@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from train.follow.events import Event
 from train.follow.progress import LONGEST
+from train.follow.tracebacks import without_rank
 
 MXNET_ISSUES = "https://github.com/apache/mxnet/issues"
 SIGNAL_CODES = 128  # the exit code for signal N is 128 + N
@@ -386,7 +387,7 @@ class Advisor:
         if text == self._last_line:
             return None
         self._last_line = text
-        text = text[:LONGEST]
+        text = without_rank(text[:LONGEST])
         for mistake in self._left:
             if mistake.needle in text:
                 groups = find_groups(mistake, text)

@@ -17,7 +17,7 @@ def explain_missing(
 ) -> str | None:
     """The advice for a path that a program did not find, with text for the user to type in backticks.
 
-    None if the path does not exist on this machine either. sync, exclude: those of [bootstrap].
+    None for a path outside of the job's folder, and for one that is sent. sync, exclude: those of [bootstrap].
     """
     path = os.path.normpath(_WORK.sub("", path, count=1))
     folder = str(Path(path).parent)
@@ -28,7 +28,7 @@ def explain_missing(
         return None if found is None else _advise(path, *found, project_dir=project_dir, exclude=exclude)
     if folder != "." and _exists(project_dir / folder) and _find(folder, project_dir, sync, exclude) is not None:
         return f"the folder {folder} is not sent to the nodes: create it in the program, with os.makedirs"
-    return None
+    return f"{path} is not on the nodes, nor in the folder of cluster.toml here, where relative paths start"
 
 
 def _advise(path: str, left_out: str, why: str, *, project_dir: Path, exclude: Sequence[str]) -> str:

@@ -8,7 +8,6 @@ from train.follow.events import Event, Process
 
 BEGIN = "Traceback (most recent call last):"
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
-"""PyTorch's prefix for the lines of a traceback."""
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 MOST_LINES = 500
 MOST_NAMED = 4
@@ -112,4 +111,9 @@ class Tracebacks:
 
 def _normal(text: str) -> str:
     """A line without what differs between processes. Pure."""
-    return _ADDRESS.sub("0x", _RANK.sub("", text.rstrip()))
+    return _ADDRESS.sub("0x", without_rank(text.rstrip()))
+
+
+def without_rank(text: str) -> str:
+    """A line without the prefix that PyTorch gives the lines of a traceback, "[rank0]: ". Pure."""
+    return _RANK.sub("", text)

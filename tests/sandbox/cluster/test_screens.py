@@ -86,7 +86,7 @@ def test_a_screen_fits(with_data: Project, words: str, shown: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "shown"),
     [
-        ("train fails.py --epochs 1", 3, "fails.py"),
+        ("train fails.py --epochs 1", 3, "exit code 3"),
         ("jobs", 0, "failed"),
         ("logs no-such-job", 1, "no-such-job"),
         ("ssh node-7", 1, "node-0, node-1"),

@@ -34,12 +34,13 @@ WORK = "/home/ubuntu/.cluster/jobs/20261127-225525-9be1a7/work"
         (".env", "auto", (), 'it may have a secret: to send it, set `[bootstrap] exclude = ["!.env"]`'),
         ("settings.yaml", ("train.py",), (), "name it or its folder in `[bootstrap] sync`"),
         ("data/train", ("data",), (), None),
-        ("data/new/model.pt", "auto", (), None),
+        ("data/new/model.pt", "auto", (), "data/new/model.pt is not on the nodes, nor in the folder of cluster.toml"),
         ("data/model.pt", "auto", (), "the folder data is not sent to the nodes: create it in the program"),
-        ("nowhere", "auto", (), None),
+        ("nowhere", "auto", (), "nowhere is not on the nodes, nor in the folder of cluster.toml"),
+        ("train.py", "auto", (), None),
         ("/etc/nowhere", "auto", (), None),
         ("../other", "auto", (), None),
-        ("x" * 300, "auto", (), None),
+        ("x" * 300, "auto", (), "x is not on the nodes, nor"),
     ],
 )
 def test_advice_depends_on_this_machine(
@@ -62,4 +63,5 @@ def test_the_advice_of_the_table_is_for_other_files(project: Path) -> None:
     assert first is not None
     assert first.startswith("other is not on the nodes")
     advisor = Advisor(advise_on_path=lambda path: f"ours: {path}")
-    assert advisor.take(Event(kind="line", at=1.0, text="can't open file 'data': [Errno 2]")) == "ours: data"
+    line = "[rank1]: FileNotFoundError: [Errno 2] No such file or directory: 'data'"
+    assert advisor.take(Event(kind="line", at=1.0, text=line)) == "ours: data"
