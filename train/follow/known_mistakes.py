@@ -298,7 +298,7 @@ SCRIPTS = (
     Mistake(
         "LocalFileSystem",
         "MXNet finds no such file on the node: `[bootstrap] sync` sends your own files; s3:// works on every node",
-        pattern=r"LocalFileSystem.*No such file or directory",
+        pattern=r"LocalFileSystem[.:]+\w+:? \"?(?P<path>[^\s\"]{1,200})\"?:? (?:error: )?No such file or directory",
     ),
     Mistake(
         "nan",
@@ -397,7 +397,7 @@ class Advisor:
                     self._left = [other for other in self._left if other.advice != mistake.advice]
                     if mistake is NO_MODULE and self._advise_on_module is not None:
                         return self._advise_on_module(groups["module"])
-                    if mistake.advice is NOT_ON_NODES and self._advise_on_path is not None:
+                    if "path" in groups and self._advise_on_path is not None:
                         return self._advise_on_path(groups["path"]) or advice
                     return advice
         return None

@@ -19,6 +19,8 @@ def explain_missing(
 
     None for a path outside of the job's folder, and for one that is sent. sync, exclude: those of [bootstrap].
     """
+    if "://" in path:
+        return None
     path = os.path.normpath(_WORK.sub("", path, count=1))
     folder = str(Path(path).parent)
     if path.startswith(("/", "..")):

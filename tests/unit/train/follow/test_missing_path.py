@@ -40,6 +40,7 @@ WORK = "/home/ubuntu/.cluster/jobs/20261127-225525-9be1a7/work"
         ("train.py", "auto", (), None),
         ("/etc/nowhere", "auto", (), None),
         ("../other", "auto", (), None),
+        ("s3://bucket/a.idx", "auto", (), None),
         ("x" * 300, "auto", (), "x is not on the nodes, nor"),
     ],
 )
@@ -63,5 +64,8 @@ def test_the_advice_of_the_table_is_for_other_files(project: Path) -> None:
     assert first is not None
     assert first.startswith("other is not on the nodes")
     advisor = Advisor(advise_on_path=lambda path: f"ours: {path}")
+    advisor = Advisor(advise_on_path=lambda path: f"ours: {path}")
+    mxnet = ' LocalFileSystem::Open "data/a.rec": No such file or directory'
+    assert advisor.take(Event(kind="line", at=1.0, text=mxnet)) == "ours: data/a.rec"
     line = "[rank1]: FileNotFoundError: [Errno 2] No such file or directory: 'data'"
     assert advisor.take(Event(kind="line", at=1.0, text=line)) == "ours: data"
