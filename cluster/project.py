@@ -65,13 +65,15 @@ def find_project(folder: Path) -> OwnProject | None:
 
 
 def _find_script(folder: Path) -> str | None:
-    """train.py, or the one script there, or the one that has a main part."""
+    """train.py, or the one script there, or the one that has a main part; or the train.py of a folder."""
     if (folder / SCRIPT).is_file():
         return SCRIPT
     scripts = [path for path in sorted(folder.glob("*.py")) if path.is_file() and not _NOT_SCRIPTS.fullmatch(path.name)]
     if len(scripts) > 1:
         scripts = [path for path in scripts if "__main__" in _read(path)]
-    return scripts[0].name if len(scripts) == 1 else None
+    if not scripts:
+        scripts = [path for path in folder.glob(f"[!.]*/{SCRIPT}") if path.is_file()]
+    return scripts[0].relative_to(folder).as_posix() if len(scripts) == 1 else None
 
 
 def _find_packages(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
@@ -99,7 +101,8 @@ def _find_framework(
     folder: Path, script: str | None, requirements: Iterable[str], *, locked: bool
 ) -> tuple[Framework | None, str]:
     """The framework, and what names it. The script's own imports count first."""
-    for text in read_modules(folder / script, folder=folder) if script is not None else ():
+    path = folder / (script or "")
+    for text in read_modules(path, folder=path.parent) if script is not None else ():
         for name in find_imports(text):
             if (framework := _FRAMEWORKS.get(name.replace("_", "-"))) is not None:
                 return framework, f"{script} imports {name}"

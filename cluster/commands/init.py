@@ -125,11 +125,11 @@ def choose_lines(project: OwnProject, *, has_gpus: bool) -> dict[tuple[str, str]
     lines: dict[tuple[str, str], str | None] = {}
     if project.script is not None:
         lines = {("train", "script"): json.dumps(project.script), ("train", "args"): "[]"}
-        framework = project.framework or "none"
-        if framework != "mxnet":
-            lines |= {("bootstrap", "framework"): json.dumps(framework), ("train", "kv_store"): None}
-        if framework == "pytorch":
-            lines |= {("train", "launcher"): '"torchrun"'}
+    framework = project.framework or ("mxnet" if project.script is None else "none")
+    if framework != "mxnet":
+        lines |= {("bootstrap", "framework"): json.dumps(framework), ("train", "kv_store"): None}
+    if framework == "pytorch":
+        lines["train", "launcher"] = '"torchrun"'
     # MXNet's CPU wheel would leave the GPUs idle.
     if project.version is not None and not (has_gpus and project.version.startswith("mxnet==")):
         lines["bootstrap", project.version.partition("==")[0].partition("-")[0]] = json.dumps(project.version)

@@ -155,6 +155,7 @@ PINNED = {"train.py": "import mxnet", "requirements.txt": "mxnet==1.9.1\n"}
         ),
         ({"a.py": "import torch", "b.py": "if __name__ == '__main__': import mxnet"}, (), {}, {"script": "b.py"}),
         ({"train.py": "import net", "net.py": "import torchvision"}, (), {"framework": "pytorch"}, {}),
+        ({"src/train.py": "import torch"}, (), {"framework": "pytorch"}, {"script": "src/train.py"}),
         ({"train.py": "print 'old'", "requirements.txt": "lightning"}, (), {"framework": "pytorch"}, {}),
         ({"train.py": "import jax"}, (), {"framework": "none"}, {"launcher": "auto"}),
         (TORCH | {"requirements.txt": "torch==2.1.0\nx"}, (), {"torch": "torch==2.1.0"}, {}),
@@ -178,6 +179,7 @@ def test_the_file_fits_the_project(
     """The script is parsed, and never run."""
     monkeypatch.chdir(tmp_path)
     for name, text in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(f"{text}\nraise SystemExit('it ran')\n" if name.endswith("n.py") else text)
     run("init", *options)
     config = load_config(Path("cluster.toml"))
