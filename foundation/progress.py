@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["start", "progress", "done", "same", "info", "warn"]
+Kind = Literal["start", "progress", "done", "same", "failed", "info", "warn"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -12,7 +12,7 @@ class Event:
     """Something happened.
 
     kind: `start` a step began; `progress` how far it is; `done` it changed something; `same` there was nothing to
-    change; `info` and `warn` are messages for the user.
+    change; `failed` it ended without success, which another step or an error explains; `info` and `warn` are messages for the user.
     what: the step or the message, in a few words, without secrets.
     where: the node or resource concerned, if there is one.
     step: what the step's start called it, for `progress` and `done` that call it otherwise.

@@ -200,7 +200,11 @@ def resolve_wheels(
     what = f"finding wheels for the nodes: {target.requirements[0]} and its dependencies"
     started = time.monotonic()
     report(Event(kind="start", what=what))
-    wheels = find_wheels(target, pins or requirements, alone=bool(pins), built=built)
+    try:
+        wheels = find_wheels(target, pins or requirements, alone=bool(pins), built=built)
+    except NoWheelError:
+        report(Event(kind="failed", what=what))
+        raise
     described = map_in_threads(lambda wheel, _: _describe(wheel, cache), wheels, threads=AT_ONCE)
     files = tuple(sorted(described, key=lambda file: file.name))
     check_hashes([(file.name, file.sha256) for file in files], target, built=built)

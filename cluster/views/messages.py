@@ -136,7 +136,7 @@ def still_running(running: tuple[str, ...], event: Event) -> tuple[str, ...]:
         return (*running, step_name(event))
     if event.kind == "progress":
         return tuple(step_name(event) if _is_of(event, name) else name for name in running)
-    if event.kind not in {"done", "same"}:
+    if event.kind not in {"done", "same", "failed"}:
         return running
     place = f"{event.where}: " if event.where else ""
     candidates = [name for name in running if name == step_name(event) or _is_of(event, name)] or [
