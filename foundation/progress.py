@@ -12,7 +12,8 @@ class Event:
     """Something happened.
 
     kind: `start` a step began; `progress` how far it is; `done` it changed something; `same` there was nothing to
-    change; `failed` it ended without success, which another step or an error explains; `info` and `warn` are messages for the user.
+    change; `failed` it ended without success, which an error explains, or another step repeats;
+    `info` and `warn` are messages for the user.
     what: the step or the message, in a few words, without secrets.
     where: the node or resource concerned, if there is one.
     step: what the step's start called it, for `progress` and `done` that call it otherwise.

@@ -114,9 +114,13 @@ def fetch_once(
             return kept
         started = time.monotonic()
         report(Event(kind="start", what=what))
-        with tempfile.TemporaryDirectory(dir=wheels, prefix=".fetching-") as temporary:
-            fetch(Path(temporary))
-            files = tuple(_move(path, cache) for path in sorted(Path(temporary).iterdir()))
+        try:
+            with tempfile.TemporaryDirectory(dir=wheels, prefix=".fetching-") as temporary:
+                fetch(Path(temporary))
+                files = tuple(_move(path, cache) for path in sorted(Path(temporary).iterdir()))
+        except ClusterError:
+            report(Event(kind="failed", what=what))
+            raise
         remember(cache, key, files)
         report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
         return files

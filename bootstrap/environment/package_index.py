@@ -202,7 +202,7 @@ def resolve_wheels(
     report(Event(kind="start", what=what))
     try:
         wheels = find_wheels(target, pins or requirements, alone=bool(pins), built=built)
-    except NoWheelError:
+    except ClusterError:
         report(Event(kind="failed", what=what))
         raise
     described = map_in_threads(lambda wheel, _: _describe(wheel, cache), wheels, threads=AT_ONCE)
