@@ -121,10 +121,16 @@ def have_a_lease(project: Project) -> None:
 def have_a_project(project: Project) -> None:
     write(project, train__py=MXNET_SCRIPT, requirements__txt="pandas\n")
     project.run("data", "demo", "records")
+    (project.directory / "records" / "train").rename(project.directory / "shards")
+    shutil.rmtree(project.directory / "records")
+    (project.directory / "shards").rename(project.directory / "records")
 
 
 def have_a_torch_script(project: Project) -> None:
     project.run("init", "--template", "torch-own")
+    project.run("sandbox", "start")
+    project.run("data", "demo", "../mnist")
+    project.run("data", "put", "--create-bucket", "../mnist/", "s3://my-bucket/mnist/")
     (project.directory / "cluster.toml").unlink()
 
 
@@ -136,7 +142,7 @@ def have_a_script(project: Project) -> None:
 
 def have_a_running_job(project: Project) -> None:
     text = (REPOSITORY / "cluster.toml").read_text()
-    values = {"script": "train_mnist.py", "results": "s3://my-bucket/results/"}
+    values = {"script": "train_mnist.py", "results": "s3://my-bucket/results/", "market": "spot"}
     project.write(configure(text, **values, args=["--model-prefix", "auto", "--checkpoint-batches", "500"]))
     project.run("up")
     project.run("data", "demo", "digits")
@@ -184,13 +190,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 @pytest.mark.parametrize("page", PAGES)
 def test_a_pages_commands_work_as_printed(shared: Project, page: str) -> None:
     control.reset(shared.directory, report=silent)
-    shutil.rmtree(shared.directory)
-    shared.directory.mkdir()
+    for folder in (shared.directory, Path(shared.env["XDG_STATE_HOME"])):
+        shutil.rmtree(folder)
+        folder.mkdir()
     PAGES[page](shared)
     env = shared.environment()
     env["PATH"] = f"{Path(CLUSTER).parent}{os.pathsep}{env['PATH']}"
     for block in find_blocks(DOCS / page):
-        typed = re.sub(r"^(cluster sandbox stop)\b", r"\1 --yes", block, flags=re.MULTILINE)  # a terminal is asked
+        # A terminal would be asked.
+        typed = re.sub(r"^(cluster sandbox (?:stop|reset))\b", r"\1 --yes", block, flags=re.MULTILINE)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", typed],
             cwd=shared.directory, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
