@@ -59,6 +59,7 @@ time.sleep(float((sys.argv[1:] or ["0"])[0]))
 """
 MODULES = """
 python3 -m venv --without-pip /srv/venv
+touch ~ubuntu/.zshrc  # zsh asks a user without one what it should contain
 cat >/etc/profile.d/modules.sh <<'END'
 module() { [ "$1 $2" = "load answers" ] && export ANSWER=42; }
 END
@@ -224,7 +225,18 @@ def test_ssh_and_cp(world: World, tmp_path: Path) -> None:
         project.run("cp", "sent", f"{name}:a b")
         project.run("cp", f"{name}:a b", "received")
         assert (project.directory / "received").read_text() == "sent\n"
+        assert "1002001" in type_into(project, f"ssh {name}", "expr 1001 '*' 1001\nexit 3\n")
     del project.env["PATH"]
+
+
+def type_into(project: Project, words: str, typed: str) -> str:
+    """Types into a terminal in which `cluster WORDS` runs, which has to exit with 3. Returns all that was shown."""
+    done = subprocess.run(
+        ("script", "-qefc", f"{project.command} {words}", "/dev/null"), cwd=project.directory, input=typed, text=True,
+        env={**project.environment(), "TERM": "dumb"}, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stdout
+    return done.stdout
 
 
 @pytest.mark.slow
