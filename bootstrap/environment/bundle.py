@@ -199,8 +199,9 @@ def find_wheels(
         return choose(requirements)
     try:
         return choose(for_cpu)
-    except NoWheelError as error:
-        if error.requirement not in set(for_cpu) - set(requirements):
+    except ClusterError as error:
+        # pip says it in several ways, for instance as a conflict with a constraint. Other errors come again below.
+        if isinstance(error, NoWheelError) and error.requirement in requirements:
             raise
     if fetch != "here":
         found = choose(requirements)
