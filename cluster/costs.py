@@ -61,6 +61,8 @@ def update_ledger(app: App, clients: Clients, *, exists: bool) -> Ledger:
                 Body=storage.encode(ledger),
                 ContentType="application/json",
             )
+        except NotFoundError:
+            return ledger  # the first upload makes the bucket, and a later command copies them
         except ClusterError as error:
             warn(app, f"the costs cannot be copied to {url}: {error.message}")
     return ledger

@@ -14,6 +14,9 @@ from foundation.progress import Event
 from provision.cost import storage
 from provision.cost.ledger import Ledger
 from provision_world import World, make_config, make_node, make_state
+from s3_server import S3Server, server, shared_server
+
+__all__ = ["server", "shared_server"]
 
 CONFIG = 'name = "demo"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n'
 
@@ -62,6 +65,17 @@ def test_results_that_cannot_be_reached_are_a_warning(world: World, tmp_path: Pa
     assert len(storage.read(app.files.root).nodes) == 1
     (warning,) = app.warnings
     assert warning.startswith("the costs in s3://bucket/results/costs/demo.json cannot be read: ")
+
+
+def test_a_bucket_that_is_made_later(
+    world: World, tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first `cluster up` of a template comes before the upload that creates the bucket."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    world.up(make_config(nodes=1))
+    app = SayingApp(tmp_path, CONFIG + '[data]\nresults = "s3://bucket/results"\n')
+    assert note_costs(app, world.clients) is not None
+    assert app.warnings == []
 
 
 def test_a_ledger_that_cannot_be_written_stops_nothing(world: World, tmp_path: Path) -> None:
