@@ -304,9 +304,7 @@ class _Bootstrap:
 
 def find_cluster_key(head: ReadyNode) -> str:
     """The public key with which the head logs in to the other nodes. Raises NodeCommandError, ConnectError."""
-    return (
-        head.facts.cluster_key or head.connection.run(RemoteCommand("cat .cluster/ssh/id_ed25519.pub")).stdout.strip()
-    )
+    return head.facts.cluster_key or head.connection.run(RemoteCommand("cat .cluster/ssh/id_ed25519.pub")).last_line
 
 
 def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Report) -> None:

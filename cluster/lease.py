@@ -149,6 +149,6 @@ def _ask(name: str, connection: NodeConnection, lease: Lease | None) -> NodeLeas
     command = run_as_root("sh", "-c", _RUN, "sh", PROGRAM, *words)
     said = connection.run(command, timeout_s=ANSWER_S, what="the lease program")
     try:
-        return NodeLease(name=name, answer=decode(said.stdout.encode(), NodeAnswer))
+        return NodeLease(name=name, answer=decode(said.last_line.encode(), NodeAnswer))
     except ValueError as error:
         return NodeLease(name=name, error=f"its lease program answers {error}")

@@ -275,7 +275,7 @@ def _take_key(head: NodeConnection, facts: SlurmFacts) -> bytes:
     script = f"set -eu; {make}base64 -w0 /etc/munge/munge.key"
     said = head.run(
         run_as_root("sh", "-c", script), timeout_s=FACTS_TIMEOUT_S, what="the script that reads the munge key"
-    ).stdout
+    ).last_line
     return decode_key(said, node=head.host.name)
 
 

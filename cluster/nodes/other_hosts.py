@@ -22,6 +22,7 @@ from bootstrap.ssh.other_hosts import (
     choose_others,
     let_head_in,
     no_such_host,
+    parse_addresses,
     remember,
     render_release,
 )
@@ -137,7 +138,7 @@ def find_address(name: str) -> str | None:
 def ask_for_address(head: NodeConnection, name: str) -> str | None:
     """Returns the IPv4 address to which a name resolves on the head; None if it does not resolve."""
     said = head.run(run_program("getent", "ahostsv4", name), check=False, timeout_s=SCRIPT_TIMEOUT_S)
-    return said.stdout.split()[0] if said.stdout.split() else None
+    return next(iter(parse_addresses(said.stdout)), None)
 
 
 def memory_of(app: App) -> Memory:

@@ -1,7 +1,7 @@
 """cloud = "hosts": three plain hosts with the user's own ssh set-up, one of them without sudo. Nothing calls AWS.
 
-Their users have the login shells tcsh, zsh and fish; on all other tests' hosts it is bash. The project's folder has
-characters that shells, ssh, URLs and lists of paths treat specially.
+Their users have the login shells tcsh, zsh, which greets, and fish; on all other tests' hosts it is bash. The
+project's folder has characters that shells, ssh, URLs and lists of paths treat specially.
 """
 
 import json
@@ -60,6 +60,7 @@ time.sleep(float((sys.argv[1:] or ["0"])[0]))
 MODULES = """
 python3 -m venv --without-pip /srv/venv
 touch ~ubuntu/.zshrc  # zsh asks a user without one what it should contain
+echo 'case $ZSH_EXECUTION_STRING in *sftp*) ;; *) echo welcome ;; esac' >~ubuntu/.zshenv
 cat >/etc/profile.d/modules.sh <<'END'
 module() { [ "$1 $2" = "load answers" ] && export ANSWER=42; }
 END
@@ -161,7 +162,11 @@ def make_world(directory: Path) -> World:
 def test_hosts_are_set_up_and_launched_by_nobody(world: World) -> None:
     project = world.project
     shown = project.run("up", "--dry-run")
-    assert shown.stdout.split("\n")[1].split()[:4] == ["gpu1", "head", "not", "set"]
+    assert [line.split()[:4] for line in shown.stdout.splitlines()[1:4]] == [
+        ["gpu1", "head", "not", "set"],
+        ["gpu2", "worker", "not", "set"],
+        ["lab", "worker", "not", "set"],
+    ]
     assert not (world.home("gpu1") / ".cluster").exists()
     done = project.run("up")
     assert "cluster plain is ready: 3 existing hosts, and nothing was launched" in done.stderr
@@ -220,8 +225,9 @@ def test_ssh_and_cp(world: World, tmp_path: Path) -> None:
     (project.directory / "sent").write_text("sent\n")
     for name in HOMES:
         said = project.run("ssh", name, "--", "printf", "%s|", *WORDS).stdout
-        assert said == f"{VALUE}|"
-        assert project.run("ssh", name, "echo a; x=1; echo b$x >&2; exit 7", code=7).stdout == "a\n"
+        assert said.removeprefix("welcome\n") == f"{VALUE}|"
+        said = project.run("ssh", name, "echo a; x=1; echo b$x >&2; exit 7", code=7).stdout
+        assert said.removeprefix("welcome\n") == "a\n"
         project.run("cp", "sent", f"{name}:a b")
         project.run("cp", f"{name}:a b", "received")
         assert (project.directory / "received").read_text() == "sent\n"
