@@ -37,7 +37,7 @@ from provision.aws.clients import Clients
 from provision.model import count
 from provision.oracle.tables import find_machine
 from provision.plan import Wishes
-from train.job.payload import collect_trees
+from train.job.payload import Payload, collect_trees
 
 ASK_ABOVE_BYTES = 100_000_000
 BOOT_TIMEOUT_S = 300.0
@@ -95,14 +95,16 @@ def ready_nodes(
     wait_s: float = ANSWER_TIMEOUT_S,
     hostfile: Sequence[str] = (),
     command: Sequence[str] = (),
+    is_job: bool = False,
     choose: ChooseHosts | None = None,
 ) -> Iterator[tuple[tuple[ReadyNode, ...], str]]:
     """Connects to a cluster's nodes and sets them up. Yields the nodes, head first, and the script's path on each.
 
     nodes: the nodes, or a function that describes them; meanwhile, connections to their last known addresses start.
     wait_s: how long nodes may take to answer, in seconds. hostfile: lines that may name hosts of the user's own. These
-    are also set up, and come last. command: runs in a job in place of [train] script. choose: called before the set-up;
-    returns the hosts to set up, including the head. The connections are closed at the end of the block.
+    are also set up, and come last. command: runs in a job in place of [train] script. is_job: reports which files are
+    sent, even if there are none. choose: called before the set-up; returns the hosts to set up, including the head. The
+    connections are closed at the end of the block.
 
     Raises NotFoundError when there is no cluster, ConfigError for a line that does not name a host, ClusterError for
     errors on the nodes.
@@ -117,7 +119,8 @@ def ready_nodes(
             notify = find_notify(app)  # raises before anything is changed
             hosts = source.settle(find_nodes().find_hosts(), connections)
             chosen = choose(hosts, connections) if choose is not None else hosts
-            ready, script = _prepare(app, source, find_nodes, connections, hosts=chosen, others=others, command=command)
+            trees = _collect(app, command, is_job=is_job)
+            ready, script = _prepare(app, source, find_nodes, connections, hosts=chosen, others=others, payload=trees)
             with suppress(ClusterError):  # such as a full disk; it only slows the start of the next command
                 source.keep([node.host for node in ready], left_out=[host for host in hosts if host not in chosen])
         watched = run_in_thread(lambda: watch_events(app, ready[0], notify))  # takes as long as a login
@@ -137,21 +140,11 @@ def _prepare(
     *,
     hosts: Sequence[Host],
     others: OtherHosts,
-    command: Sequence[str],
+    payload: Payload,
 ) -> tuple[tuple[ReadyNode, ...], str]:
     config = app.config
     packages, project = find_packages(app)
     described = find_nodes()
-    payload = collect_trees(
-        config.train.script,
-        sync=config.bootstrap.sync,
-        exclude=config.bootstrap.exclude,
-        project_dir=app.project_dir,
-        report=app.report,
-        command=command,
-        private=app.config_path if config.notify.webhook is not None else None,
-        approve=partial(_approve, app),
-    )
     nodes = bootstrap(
         (*hosts, *others.find(hosts, connections)),
         cluster=config.name,
@@ -169,6 +162,21 @@ def _prepare(
     keep_settings(app, nodes, packages=packages, project=project)
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
     return nodes, f"{folder}/{payload.script}"
+
+
+def _collect(app: App, command: Sequence[str], *, is_job: bool) -> Payload:
+    config = app.config
+    return collect_trees(
+        config.train.script,
+        sync=config.bootstrap.sync,
+        exclude=config.bootstrap.exclude,
+        project_dir=app.project_dir,
+        report=app.report,
+        command=command,
+        subfolder=config.train.subfolder,
+        private=app.config_path if config.notify.webhook is not None else None,
+        approve=partial(_approve, app, is_job=is_job),
+    )
 
 
 def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
@@ -215,14 +223,17 @@ def check_ahead(app: App) -> None:
     )
 
 
-def _approve(app: App, folder: Path, found: Found) -> None:
-    """Reports which of the user's files are sent, and which .gitignore leaves out.
+def _approve(app: App, folders: Sequence[Path], found: Found, *, is_job: bool) -> None:
+    """Reports which of the user's files are sent, and which .gitignore leaves out; for a job, also if there are none.
 
-    Asks for confirmation if they are large. Raises UsageError.
+    Asks for confirmation if they are large, unless they are named. Raises UsageError.
     """
     size_bytes = sum(status.st_size for _, status in found.files.values())
-    what = f"{count(len(found.files), 'file')} ({decimal(size_bytes)}) of {folder}"
-    if size_bytes <= ASK_ABOVE_BYTES:
+    amount = f"{count(len(found.files), 'file')} ({decimal(size_bytes)})" if found.files else "no files"
+    what = f"{amount} of {' and '.join(map(str, folders))}"
+    if not found.files and not is_job:
+        return
+    if size_bytes <= ASK_ABOVE_BYTES or app.config.bootstrap.sync != "auto":
         ignored = render_ignored(measure_ignored(found, project_dir=app.project_dir))
         app.report(Event(kind="info", what=f"files for the job: {what}{ignored}"))
         return

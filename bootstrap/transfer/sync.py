@@ -66,21 +66,21 @@ def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]
     return walk.found
 
 
-def find_beside(script: Path, *, project_dir: Path, exclude: Sequence[str]) -> Found:
-    """Finds the files in the script's folder that can be sent, except those that .gitignore files and `exclude` match.
+def find_below(folders: Sequence[str], *, named: Sequence[str], project_dir: Path, exclude: Sequence[str]) -> Found:
+    """Finds the files in folders that can be sent, except those that .gitignore files and `exclude` match.
 
-    script: a file below project_dir. Also leaves out cluster.toml and virtual environments, and everything but the
-    script if its folder is or contains the user's home folder.
+    folders: paths below project_dir, or ".". Also leaves out cluster.toml and virtual environments, and everything but
+    the `named` files if a folder is or contains the user's home folder.
     """
     root = project_dir.resolve()
-    path = Path(os.path.relpath(script, project_dir))
     walk = _Walk(root=root, patterns=Patterns(exclude), ignores=GitIgnores(root), is_lenient=True)
-    folder = str(path.parent)
-    if home_folder().resolve().is_relative_to((root / folder).resolve()):
-        walk.found.left_out.append("the other files of your home folder: put the script into a folder of its own")
-        walk.visit(str(path), root / path, ())
-    else:
-        walk.visit(folder, root / folder, ())
+    for folder in folders:
+        if home_folder().resolve().is_relative_to((root / folder).resolve()):
+            walk.found.left_out.append("the other files of your home folder: put the program into a folder of its own")
+            for path in named:
+                walk.visit_child(path, root / path, ())
+        else:
+            walk.visit(folder, root / folder, ())
     return walk.found
 
 

@@ -105,6 +105,7 @@ class _Launcher(click.Choice[str]):
     metavar="DIR",
     help="Copy your files to DIR on each node and run there.",
 )
+@click.option("--cwd", metavar="DIR", help="Run in this folder of your files; default: the current one.")
 @click.option("--max-duration", metavar="TIME", help='End the job after this time: "90m", "2h", "1d" or seconds.')
 @click.option("--image", metavar="IMAGE", help='Run the job in this image, over [container] image; "": in none.')
 @click.option("--name", metavar="NAME", help="Name of the job; default: from its script or command.")

@@ -205,6 +205,7 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
     region = app.config.provision.region
     train = continued_config(app.config.train, job)
     app.override("train.script", train.script)
+    app.override("train.cwd", train.cwd)
     command = () if job.script else job.command
     config = app.config
     clients = make_clients(region)
@@ -235,7 +236,7 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
             queue=config.queue,
             framework=config.bootstrap.framework,
             mxnet=config.bootstrap.mxnet,
-            program=read_program(train.script, command=command, project_dir=app.project_dir),
+            program=read_program(train.script, command=command, project_dir=app.project_dir, subfolder=train.subfolder),
             survey=surveyor.result(),
             container=config.container,
             image=image,

@@ -58,9 +58,31 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
     raise UsageError(f"{name}: there is no such script in {here}", hint=_suggest(words, here))
 
 
-def check_first_line(command: Sequence[str], *, project_dir: Path) -> None:
-    """Raises UsageError if the command is a program of the user's with a `#!` line that Linux cannot use."""
-    path = project_dir / command[0] if command else None
+def find_cwd(given: str | None, configured: str, *, here: Path, project_dir: Path) -> str:
+    """The value of [train] cwd for a job. given: --cwd, from the current folder `here`. configured: [train] cwd.
+
+    Raises UsageError for a folder that does not exist, or is not below project_dir.
+    """
+    if given is None and configured != "auto":
+        folder, named = project_dir / configured, f'train.cwd = "{configured}"'
+    else:
+        folder, named = here / (given or "."), f"--cwd {given}"
+    root = project_dir.resolve()
+    if folder.resolve().is_relative_to(root):
+        if folder.is_dir():
+            return folder.resolve().relative_to(root).as_posix()
+        raise UsageError(f"{named}: there is no such folder: {folder}", hint=f"ls {shlex.quote(str(folder.parent))}")
+    if given is None and configured == "auto":
+        return "."
+    raise UsageError(f"{named}: not below the folder of cluster.toml, {project_dir}", hint="cluster train --cwd .")
+
+
+def check_first_line(command: Sequence[str], *, folder: Path) -> None:
+    """Raises UsageError if the command is a program of the user's with a `#!` line that Linux cannot use.
+
+    folder: where it runs.
+    """
+    path = folder / command[0] if command else None
     if path is not None and path.is_file():
         with path.open("rb") as file:
             refuse_windows_lines(file.readline(200), name=command[0])

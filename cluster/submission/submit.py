@@ -27,7 +27,7 @@ from cluster.notify import find_notify
 from cluster.recovery.continuation import complete_nodes
 from cluster.session import describe, ready_nodes, source_of, warn
 from cluster.submission.attach import attend, show_check, start
-from cluster.submission.request import TrainRequest, check_first_line, read, read_words
+from cluster.submission.request import TrainRequest, check_first_line, find_cwd, read, read_words
 from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
@@ -116,6 +116,7 @@ def submit(
             choice.find_nodes,
             hostfile=config.train.hosts,
             command=command,
+            is_job=True,
             choose=choice.choose_healthy,
         ) as (ready, script),
         closing(head_of(app, ready)) as head,
@@ -140,7 +141,9 @@ def submit(
             queue=config.queue,
             framework=framework,
             mxnet=config.bootstrap.mxnet,
-            program=read_program(config.train.script, command=command, project_dir=app.project_dir),
+            program=read_program(
+                config.train.script, command=command, project_dir=app.project_dir, subfolder=config.train.subfolder
+            ),
             survey=_survey(surveyor, nodes, config.data),
             hidden=request.hidden,
             container=config.container,
@@ -168,9 +171,9 @@ def _read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *,
 
     Raises UsageError, also for a script that cannot run: before anything is sent.
     """
-    asked = read_words(words, is_command=is_command, here=Path.cwd(), project_dir=app.project_dir)
+    here = Path.cwd()
+    asked = read_words(words, is_command=is_command, here=here, project_dir=app.project_dir)
     request = read(options, asked.command)
-    check_first_line(request.command, project_dir=app.project_dir)
     if request.command and (asked.script or asked.args):
         raise UsageError(f"{options['job']} has a command; remove the script and arguments from the command line")
     app.overrides |= request.overrides
@@ -178,10 +181,14 @@ def _read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *,
         app.overrides |= {"train.script": asked.script, "train.args": list(asked.args)}
     elif asked.args:
         app.overrides["train.args"] = [*load_config(app.config_path, app.overrides).train.args, *asked.args]
-    if request.command:
-        return request
+    configured = app.config.train.cwd
+    app.override("train.cwd", find_cwd(options["cwd"], configured, here=here, project_dir=app.project_dir))
     train = app.config.train
-    return replace(request, command=find_command(train.script, train.args, project_dir=app.project_dir))
+    if request.command:
+        check_first_line(request.command, folder=app.project_dir / train.subfolder)
+        return request
+    command = find_command(train.script, train.args, project_dir=app.project_dir, subfolder=train.subfolder)
+    return replace(request, command=command)
 
 
 class _NodeChoice:

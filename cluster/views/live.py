@@ -6,6 +6,7 @@ once for each line, and leave rows behind in a window that is made narrower.
 """
 
 import os
+import posixpath
 import select
 import signal
 import stat
@@ -172,7 +173,7 @@ class JobDisplay:
 def advise_on_module(app: App, program: Sequence[str], image: str | None, module: str) -> str:
     """Returns the hint for a module that is missing on the nodes, or in the image that the program runs in."""
     config = app.config
-    words = (*program, config.train.script)
+    words = (*(posixpath.join(config.train.subfolder, word) for word in program), config.train.script)
     if image is not None and config.bootstrap.framework == "none":
         return f"{module} is not in the image {image}: install it there, in its Dockerfile"
     return advise(module, find_nearby(words, project_dir=app.project_dir, packages=config.bootstrap.packages))
@@ -180,7 +181,7 @@ def advise_on_module(app: App, program: Sequence[str], image: str | None, module
 
 def advise_on_path(app: App, path: str) -> str | None:
     """Returns the hint for a file that is missing on the nodes; None if it is not missing because of this machine."""
-    bootstrap = app.config.bootstrap
+    bootstrap, path = app.config.bootstrap, posixpath.join(app.config.train.subfolder, path)
     return explain_missing(path, project_dir=app.project_dir, sync=bootstrap.sync, exclude=bootstrap.exclude)
 
 

@@ -1,5 +1,6 @@
 """[train], [data] and [queue] of cluster.toml: what a job runs, reads, and requests from a batch scheduler."""
 
+import posixpath
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Literal
@@ -55,6 +56,12 @@ def _check_gpus(gpus: tuple[int, ...]) -> tuple[int, ...]:
     if not gpus or len(set(gpus)) < len(gpus):
         raise ValueError("an empty list, or the same GPU twice")
     return gpus
+
+
+def _check_folder(folder: str) -> str:
+    if not folder or "\0" in folder or folder.startswith(("/", "~")) or ".." in folder.split("/"):
+        raise ValueError('must be a folder below that of cluster.toml, such as "mnist"')
+    return folder
 
 
 class TrainConfig(Settings, frozen=True, kw_only=True):
@@ -159,6 +166,14 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
             '"": no copy'
         ),
     ] = ""
+    cwd: Annotated[
+        str,
+        _check_folder,
+        Meta(
+            description='the folder where processes run, below that of cluster.toml: "mnist"; ".": that folder itself; '
+            '"auto": the one in which the command is typed'
+        ),
+    ] = "auto"
     setup: Annotated[
         tuple[Annotated[str, check_command], ...],
         Meta(description="a list of commands that every node runs before each job"),
@@ -213,6 +228,11 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
             yield "hosts and nodes both select the nodes of a job: set one of them"
         if self.workers != "auto" and self.processes != "auto":
             yield "workers is the number of processes in all, processes the number per node: set one of them"
+
+    @property
+    def subfolder(self) -> str:
+        """The folder where processes run, below that of cluster.toml; "" for that folder itself."""
+        return "" if self.cwd == "auto" else posixpath.normpath(self.cwd).removeprefix(".")
 
     @property
     def max_duration_s(self) -> int | None:

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
-from bootstrap.transfer.sync import Found, find_beside, find_files, read_found
+from bootstrap.transfer.sync import Found, find_below, find_files, read_found
 from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
 from foundation.errors import ConfigError
 from foundation.progress import Event, Report
@@ -43,8 +43,8 @@ CODE = (
 )
 """The parts of this project that the nodes get: files, and all Python files in folders."""
 
-Approve = Callable[[Path, Found], None]
-"""Called with a folder, and what was found in it; raises to refuse."""
+Approve = Callable[[tuple[Path, ...], Found], None]
+"""Called with the folders that the files are in, and the files; raises to refuse."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,24 +99,29 @@ def collect_trees(
     project_dir: Path,
     report: Report,
     command: Sequence[str] = (),
-    approve: Approve = lambda _folder, _found: None,
+    subfolder: str = "",
+    approve: Approve = lambda _folders, _found: None,
     private: Path | None = None,
 ) -> Payload:
     """Reads all files that the nodes get besides the library. project_dir: the folder of cluster.toml.
 
     A script from outside that folder gets its base name as its path, and ignores `exclude`. command: the command that
-    runs instead of the script, if any. approve: called for the folder that sync = "auto" finds, before its files are
-    read. private: a file that is not sent, because it contains a secret.
+    runs instead of the script, if any, in `subfolder` of project_dir. approve: called before the files are read.
+    private: a file that is not sent, because it contains a secret.
     Raises ConfigError, ClusterError as bootstrap.transfer.sync does, and what `approve` raises.
     """
     own = find_script(script, project_dir=project_dir)
+    folders: tuple[str, ...] = (".",)
     if sync == "auto":
-        found = _find_beside(own, command, project_dir=project_dir, exclude=exclude, approve=approve)
+        folders, named = choose_folders(own, command, subfolder=subfolder, project_dir=project_dir)
+        found = find_below(folders, named=named, project_dir=project_dir, exclude=exclude)
     else:
         found = find_files(project_dir, sync=sync, exclude=exclude)
     if private is not None:
         _leave_out(found, private.resolve(), report)
     path = f"{SCRIPTS_DIR}/{script}" if own is None else _add_script(found, own, project_dir)
+    beside = (own.parent,) if own is not None and not folders else (project_dir,)
+    approve(tuple(project_dir / folder for folder in folders) or beside, found)
     project = None
     if found.files or found.folders:
         project = read_found(found, project_dir=project_dir, report=report)
@@ -131,26 +136,32 @@ def _leave_out(found: Found, private: Path, report: Report) -> None:
         found.files = kept
 
 
-def _find_beside(
-    script: Path | None, command: Sequence[str], *, project_dir: Path, exclude: Sequence[str], approve: Approve
-) -> Found:
-    """The files beside the user's own program, or beside the first word of a command that is a file of the project."""
-    program = (
-        next((project_dir / word for word in command if is_project_file(project_dir, word)), None)
-        if command
-        else script
-    )
-    if program is None or not program.resolve().is_relative_to(project_dir.resolve()):
-        return Found()
-    found = find_beside(program, project_dir=project_dir, exclude=exclude)
-    approve(program.parent, found)
-    return found
+def choose_folders(
+    script: Path | None, command: Sequence[str], *, subfolder: str, project_dir: Path
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What sync = "auto" sends: folders below project_dir, and the files in them that are named.
+
+    A command may use any file of the project: its modules, its folders, files that a shell opens. A script gets its own
+    folder, and the one that it runs in. A script that ships with this project gets none, nor does one from elsewhere.
+    """
+    root = project_dir.resolve()
+    if command:
+        words = [word for text in command for word in (text, *text.split())]
+        paths = [root / subfolder / word for word in words if is_project_file(root, str(Path(subfolder, word)))]
+        return (".",), tuple(dict.fromkeys(os.path.relpath(path, root) for path in paths))
+    if script is None or not script.resolve().is_relative_to(root):
+        return (), ()
+    path = Path(os.path.relpath(script, project_dir))
+    folders = [path.parent, *([Path(subfolder)] if subfolder and (root / subfolder).is_dir() else [])]
+    outermost = [one for one in folders if not any(one != other and one.is_relative_to(other) for other in folders)]
+    return tuple(dict.fromkeys(map(str, outermost))), (str(path),)
 
 
 def is_project_file(folder: Path, word: str) -> bool:
-    """Whether a word of a command is a file's path: a word can be anything, even a whole program."""
+    """Whether a word of a command is the path of a file below a folder: a word can be anything, even a program."""
     try:
-        return bool(word) and (folder / word).is_file()
+        path = Path(os.path.normpath(folder / word))
+        return bool(word) and path.is_relative_to(folder) and path.is_file()
     except (OSError, ValueError):
         return False
 

@@ -1,5 +1,6 @@
 """Reads the user's own program: what runs it, the modules that it imports, and its option for kv_store."""
 
+import os
 import re
 import shlex
 import sys
@@ -21,10 +22,10 @@ _PYTHON = re.compile(r"python[0-9.]*")
 _SHELLS = {".sh": "sh", ".bash": "bash"}
 
 
-def find_command(script: str, args: Sequence[str], *, project_dir: Path) -> tuple[str, ...]:
+def find_command(script: str, args: Sequence[str], *, project_dir: Path, subfolder: str = "") -> tuple[str, ...]:
     """The command that runs the user's own script, if it is a program for a shell or another interpreter.
 
-    () for a Python script, and for one that does not exist or ships with this project.
+    () for a Python script, and for one that does not exist or ships with this project. subfolder: [train] cwd.
     Raises UsageError for a notebook, and for a Python script that cannot be compiled.
     """
     path = project_dir / script
@@ -41,7 +42,7 @@ def find_command(script: str, args: Sequence[str], *, project_dir: Path) -> tupl
         return ()
     if script.startswith("../"):
         raise UsageError(f"{script}: it is outside the folder of cluster.toml", hint="put it into that folder")
-    return (*interpreter, script, *args)
+    return (*interpreter, os.path.relpath(script, subfolder or "."), *args)
 
 
 def _find_interpreter(path: Path, script: str) -> tuple[str, ...]:
@@ -92,12 +93,13 @@ def check_syntax(source: bytes, *, name: str) -> None:
         ) from None
 
 
-def read_program(script: str, *, command: Sequence[str], project_dir: Path) -> str:
+def read_program(script: str, *, command: Sequence[str], project_dir: Path, subfolder: str = "") -> str:
     """The text of the user's own Python program and of the modules that it imports from its folder; "" if it has none.
 
-    command: the command that runs instead of [train] script, or ().
+    command: the command that runs instead of [train] script, or (); in `subfolder` of project_dir.
     """
-    path = project_dir / (find_program(command) or script)
+    program = find_program(command)
+    path = project_dir / script if program is None else project_dir / subfolder / program
     if path.suffix != ".py" or not path.is_file():
         return ""
     return "\n".join(read_modules(path, folder=path.parent))

@@ -133,12 +133,14 @@ class DataCheck(Struct, frozen=True, kw_only=True):
 class RunSettings(Struct, kw_only=True):
     """Keys of [train] that the processes on every node get unchanged.
 
-    open_files: their open-file limit. p3: MXNet's P3. silence_timeout_s: how long a node may be silent.
+    open_files: their open-file limit. p3: MXNet's P3. silence_timeout_s: how long a node may be silent. subfolder: the
+    folder where they run, below `cwd` of the order; "" for that itself.
     """
 
     open_files: Union[int, Literal["auto"]] = "auto"
     p3: bool = False
     silence_timeout_s: float = 15
+    subfolder: str = ""
 
 
 def copy_settings(given: Any) -> dict[str, Any]:
@@ -173,7 +175,7 @@ class Order(RunSettings, kw_only=True):
     which the head reads itself. hidden: by "env", "env_server" and "env_worker", the variables whose values the record
     masks.
     setup: the digest of [bootstrap] setup, whose exports the processes get. job_setup: [train] setup.
-    cwd: the folder where its processes run. tree: the user's files, which are copied there before; None for none.
+    cwd: the job's working folder. tree: the user's files, which are copied there before; None for none.
     library, code, project: MXNet, and the digests of this project's and the user's files.
     scheduler, request: the batch scheduler that assigns the nodes, and the request to it. Then hosts are all that it
     may choose from, and workers, servers and hostfile name the first ones in place of those that it assigns.
@@ -245,8 +247,8 @@ class Order(RunSettings, kw_only=True):
         return f"{self.results_url.rstrip('/')}/{self.job}/" if self.results_url else None
 
     def find_placed(self, path: str) -> str:
-        """Where a file of the job is on the head before the job starts. path: relative to `cwd`, or absolute. Pure."""
-        whole = posixpath.join(self.cwd, path)
+        """Where a file of the job is on the head before it starts. path: as its processes would open it. Pure."""
+        whole = posixpath.normpath(posixpath.join(self.cwd, self.subfolder, path))
         below = whole.removeprefix(f"{self.cwd}/")
         return whole if self.tree is None or below == whole else posixpath.join(self.tree, below)
 
@@ -400,6 +402,7 @@ class Record(Struct, kw_only=True):
     selection: str = "current"
     python: str = ""
     cwd: str = ""
+    subfolder: str = ""
     command: tuple[str, ...] = ()
     env: dict[str, str] = {}
     output_url: Optional[str] = None

@@ -143,6 +143,7 @@ def continued_config(config: TrainConfig, record: Record) -> TrainConfig:
         config,
         script=record.script or config.script,
         args=(),
+        cwd=record.subfolder or ".",
         name=record.name,
         workers=record.workers,
         servers=record.servers if (record.kv_store or "").startswith("dist") else "auto",

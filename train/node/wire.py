@@ -21,9 +21,9 @@ class RoleOrder(RunSettings, kw_only=True):
     """The order for role.py on a host: the first line of its input.
 
     launcher: the name of the engine. address: the host's address, or None. launched: the variables by which the engine
-    identifies the process. commands: run one after another, in `cwd`. tree: see Order. data_url: a URL to try to read.
-    container: where the commands run; None for the host itself. volumes: folders where volumes are mounted, which must
-    work.
+    identifies the process. commands: run one after another, in `folder`. cwd, tree: see Order. data_url: a URL to try
+    to read. container: where the commands run; None for the host itself. volumes: folders where volumes are mounted,
+    which must work.
     attempt: the number of the job's attempt, from 1. watches_notice: whether role.py asks EC2 if the host will be
     interrupted, and reports the host's boot.
     """
@@ -44,6 +44,11 @@ class RoleOrder(RunSettings, kw_only=True):
     volumes: tuple[str, ...] = ()
     attempt: int = 1
     watches_notice: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The folder where the process runs."""
+        return os.path.join(self.cwd, self.subfolder) if self.subfolder else self.cwd
 
 
 class Notice(Struct, kw_only=True, frozen=True):

@@ -160,7 +160,7 @@ class Contained:
             "shm_size": self._container.shm_size,
             "gpus": self._container.gpus,
             "mounts": mounts,
-            "cwd": self._order.cwd,
+            "cwd": self._order.folder,
             "command": command,
         }
         words, passed = engine.run_words(self._container.engine, given, env, os.getuid(), os.getgid())

@@ -132,12 +132,13 @@ class Runner:
         """Makes the job's working folder, and handles events meanwhile. Returns why that failed, or None."""
         order = self.order
         errors: list[str] = []
-        if work_folder.is_placed(order.job, order.cwd, order.tree):
+        if work_folder.is_placed(order.job, order.cwd, order.tree) and os.path.isdir(order.folder):
             return None
 
         def place() -> None:
             try:
                 work_folder.place(order.job, order.cwd, order.tree, attempt=order.attempt)
+                os.makedirs(order.folder, exist_ok=True)  # without files, [train] cwd is not in the copy
             except OSError as error:
                 errors.append(job_folder.describe(error))
 
@@ -161,7 +162,7 @@ class Runner:
                 self.contained = Contained(self.order, self.order.container, self.at)
                 self.child = self.contained.start(command, self.env)
             else:
-                self.child = process_tree.start(command, self.env, self.order.cwd)
+                self.child = process_tree.start(command, self.env, self.order.folder)
         except (OSError, ValueError) as error:  # ValueError: a NUL in a word or a variable
             self.why = f"cannot start {command[0]!r}: {error}"
             return 127, None

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bootstrap.transfer.sync import Found, Size, find_beside, find_files, measure_ignored, read_found
+from bootstrap.transfer.sync import Found, Size, find_below, find_files, measure_ignored, read_found
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ClusterError, ConfigError
 from foundation.progress import Event, silent
@@ -235,8 +235,12 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+def beside(project: Path, script: str, *exclude: str) -> Found:
+    return find_below([str(Path(script).parent)], named=[script], project_dir=project, exclude=exclude)
+
+
 def sent(project: Path, script: str, *exclude: str) -> set[str]:
-    return set(find_beside(project / script, project_dir=project, exclude=exclude).files)
+    return set(beside(project, script, *exclude).files)
 
 
 def test_auto_sends_the_folder_of_the_script(tmp_path: Path) -> None:
@@ -273,7 +277,7 @@ def test_exclude_overrides_gitignore(tmp_path: Path) -> None:
 def test_auto_skips_unsendable_files(tmp_path: Path) -> None:
     project = write(fill(tmp_path / "project", "own.py"), {".gitignore": "\0[[["})
     (project / "outside").symlink_to("/etc/hosts")
-    found = find_beside(project / "own.py", project_dir=project, exclude=())
+    found = beside(project, "own.py")
     assert set(found.files) == {"own.py", ".gitignore"}
     [said] = found.left_out
     assert "outside" in said
@@ -282,7 +286,7 @@ def test_auto_skips_unsendable_files(tmp_path: Path) -> None:
 def test_auto_does_not_send_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, "own.py", "diary.txt", "code/own.py", "code/mymod.py")
     monkeypatch.setenv("HOME", str(tmp_path))
-    found = find_beside(tmp_path / "own.py", project_dir=tmp_path, exclude=())
+    found = beside(tmp_path, "own.py")
     assert set(found.files) == {"own.py"}
     assert "home folder" in found.left_out[0]
     assert sent(tmp_path, "code/own.py") == {"code/own.py", "code/mymod.py"}
@@ -297,7 +301,7 @@ def test_files_that_may_have_a_secret_are_not_sent(tmp_path: Path, *, is_auto: b
     """Neither by sync = "auto" nor by a folder that `sync` names; a notice names them."""
     project = fill(tmp_path, "train.py", *SECRET, *HARMLESS)
     (project / "my" / "link").symlink_to("id_rsa")
-    found = find_beside(project / "train.py", project_dir=project, exclude=()) if is_auto else find(project, (".",))
+    found = beside(project, "train.py") if is_auto else find(project, (".",))
     assert sorted(found.files) == sorted(["train.py", *HARMLESS])
     events: list[Event] = []
     read_found(found, project_dir=project, report=events.append)
@@ -310,15 +314,15 @@ def test_files_that_may_have_a_secret_are_sent_when_named(tmp_path: Path) -> Non
     project = fill(tmp_path, "train.py", *SECRET)
     named = find(project, (".", ".env", "my/id_rsa"), ("!*.pem",))
     assert sorted(named.files) == [".env", "my/id_rsa", "my/tls.pem", "train.py"]
-    beside = find_beside(project / "train.py", project_dir=project, exclude=("!.env",))
-    assert sorted(beside.files) == [".env", "train.py"]
+    found = beside(project, "train.py", "!.env")
+    assert sorted(found.files) == [".env", "train.py"]
 
 
 def test_the_size_of_what_git_ignores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = fill(tmp_path, "train.py", "data/a/1.jpg", "data/2.jpg", "notes.log", ".cache/x", "empty/")
     (project / ".gitignore").write_text("data/\n*.log\n.cache/\nempty/\n.env\n")
     (project / ".env").write_text("its own notice is not needed")
-    found = find_beside(project / "train.py", project_dir=project, exclude=())
+    found = beside(project, "train.py")
     assert found.secrets == []
     sizes = measure_ignored(found, project_dir=project)
     assert sizes == (

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from cluster.commands.train import train
-from cluster.submission.request import Words, read_words
+from cluster.submission.request import Words, find_cwd, read_words
 from foundation.errors import UsageError
 
 
@@ -87,3 +87,32 @@ def make_files(folder: Path) -> Path:
     for name in ("own.py", "my own.py"):
         (here / name).touch()
     return here
+
+
+@pytest.mark.parametrize(
+    ("given", "configured", "at", "expected"),
+    [
+        (None, "auto", ".", "."),
+        (None, "auto", "sub", "sub"),
+        (None, "auto", "..", "."),  # as from `cluster -c project/cluster.toml train`
+        (None, ".", "sub", "."),
+        (None, "sub", "..", "sub"),
+        ("sub", "auto", ".", "sub"),
+        (".", "other", "sub", "sub"),
+        ("..", "auto", "sub", "."),
+        ("gone", "auto", ".", "--cwd gone: there is no such folder"),
+        ("..", "auto", ".", "--cwd ..: not below the folder of cluster.toml"),
+        (None, "gone", ".", 'train.cwd = "gone": there is no such folder'),
+    ],
+)
+def test_the_folder_where_a_job_runs(
+    tmp_path: Path, given: str | None, configured: str, at: str, expected: str
+) -> None:
+    project = tmp_path / "project"
+    (project / "sub").mkdir(parents=True)
+    if ":" not in expected:
+        assert find_cwd(given, configured, here=project / at, project_dir=project) == expected
+        return
+    with pytest.raises(UsageError) as raised:
+        find_cwd(given, configured, here=project / at, project_dir=project)
+    assert raised.value.message.startswith(expected)

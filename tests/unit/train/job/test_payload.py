@@ -6,7 +6,7 @@ import pytest
 
 from foundation.errors import ConfigError
 from foundation.progress import silent
-from train.job.payload import Payload, collect_trees, find_shadowed, shipped_scripts
+from train.job.payload import Payload, choose_folders, collect_trees, find_shadowed, is_project_file, shipped_scripts
 
 OWN = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
 
@@ -38,6 +38,67 @@ def test_the_users_files_keep_their_paths(
     assert {"train/node/supervisor/supervisor.py", "train/node/role/role.py", "train/scripts/train_mnist.py"} <= {
         f.path for f in payload.code.files
     }
+
+
+COMMANDS = [
+    ("python", "my/train.py"),
+    ("python", "-m", "my.train"),
+    ("bash", "-c", "python my/train.py"),
+    ("sh", "-c", "cd my && exec python train.py"),
+    ("/usr/bin/env", "python", "my/train.py"),
+    ("nvidia-smi",),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_gets_the_projects_folder(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """Not only the folder of its first word that is a file, which may be /usr/bin/env."""
+    project = make_project(tmp_path)
+    payload = collect_trees(
+        "train_mnist.py", sync="auto", exclude=(), project_dir=project, report=silent, command=command
+    )
+    assert [file.path for file in payload.project.files if "link" not in file.path] == ["my/net.py", "my/train.py"]
+
+
+@pytest.mark.parametrize(
+    ("script", "command", "subfolder", "folders", "named"),
+    [
+        (None, ("python", "a/x.py"), "", (".",), ("a/x.py",)),
+        (None, ("python", "x.py", "../b/y.py"), "a", (".",), ("a/x.py", "b/y.py")),
+        (None, ("/usr/bin/env", "python", "ABSOLUTE/a/x.py", "../outside.py"), "", (".",), ("a/x.py",)),
+        (None, ("bash", "-c", "python a/x.py --data s3://b"), "", (".",), ("a/x.py",)),
+        ("a/x.py", (), "", ("a",), ("a/x.py",)),
+        ("a/x.py", (), "b", ("a", "b"), ("a/x.py",)),
+        ("a/x.py", (), "a", ("a",), ("a/x.py",)),
+        ("a/x.py", (), "a/c", ("a",), ("a/x.py",)),
+        ("a/x.py", (), "gone", ("a",), ("a/x.py",)),
+        ("../outside.py", (), "", (), ()),
+        (None, (), "a", (), ()),  # a script that ships
+    ],
+)
+def test_the_folders_that_auto_sends(
+    tmp_path: Path,
+    *,
+    script: str | None,
+    command: tuple[str, ...],
+    subfolder: str,
+    folders: tuple[str, ...],
+    named: tuple[str, ...],
+) -> None:
+    project = tmp_path / "project"
+    for path in ("project/a/x.py", "project/a/c/z.py", "project/b/y.py", "outside.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    words = [word.replace("ABSOLUTE", str(project)) for word in command]
+    own = project / script if script else None
+    assert choose_folders(own, words, subfolder=subfolder, project_dir=project) == (folders, named)
+
+
+def test_words_that_lead_out_of_the_project_are_not_its_files(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    assert is_project_file(project, "my/train.py")
+    for word in ("../outside.py", "/usr/bin/env", "my", "", "a" * 5000, "x\0"):
+        assert not is_project_file(project, word)
 
 
 def make_project(folder: Path) -> Path:

@@ -178,6 +178,17 @@ def test_a_job_runs_where_its_files_are_copied() -> None:
     assert plan(config, with_files(cpus(2))).order.command[1] == SCRIPT
 
 
+def test_a_job_runs_in_a_subfolder() -> None:
+    """All launchers pass RunSettings on; the script's path does not depend on it."""
+    order = plan(TrainConfig(cwd="./my/"), with_files(cpus(2)), script=OWN_SCRIPT).order
+    assert (order.cwd, order.subfolder) == ("/home/ubuntu/.cluster/jobs/j/work", "my")
+    assert order.command[1] == f"{order.cwd}/my/train.py"
+    assert order.find_placed("train.py") == f"{PROJECT_DIR}/my/train.py"
+    assert order.find_placed("../other/x") == f"{PROJECT_DIR}/other/x"
+    assert order.find_placed("/usr/bin/x") == "/usr/bin/x"
+    assert plan(TrainConfig(cwd="."), with_files(cpus(2)), script=OWN_SCRIPT).order.subfolder == ""
+
+
 def test_the_order_as_json() -> None:
     keys: dict[str, Any] = {"open_files": 4096, "env_server": {"A": "1"}, "env_worker": {"A": "2"}}
     config = TrainConfig(max_duration="2h", queue=True, setup=("true",), **keys)

@@ -91,6 +91,12 @@ def test_a_role_reports_start_lines_and_exit(commands: list[str], messages: list
     assert [message for message in rest if "started" not in message] == messages
 
 
+def test_a_role_runs_in_a_subfolder(home: Path) -> None:
+    """[train] cwd: it is created, since the files that are sent may not contain it."""
+    _, (_, *rest) = run_role(order("pwd", cwd=str(home), subfolder="my/deep"))
+    assert [message["line"] for message in rest if "line" in message] == [str(home / "my/deep")]
+
+
 @pytest.mark.parametrize("ends", ["hang up", "end"])
 def test_a_role_ends_all_descendants_of_its_process(ends: str) -> None:
     wanted = order("/bin/sh", "-c", "setsid env -i sleep 600 & (trap '' TERM; sleep 600) & sleep 600")
