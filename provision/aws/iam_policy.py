@@ -24,6 +24,10 @@ READ = ("s3:GetObject",)
 WRITE = ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts", "s3:PutObject")
 """Without deletion. But a job can overwrite objects and abort uploads, unless the bucket keeps versions."""
 
+CHECKPOINT_MARKS = ".metadata*"
+"""The names of the files that torch.distributed.checkpoint writes last and renames, which S3 does by deletion: a job
+may delete these in folders below what it writes."""
+
 _NOT_LITERAL = re.compile(r"[*?$\x00-\x1f\x7f]")
 """Characters that IAM reads as a wildcard or a variable, or rejects in a policy."""
 
@@ -107,9 +111,14 @@ def render_job_policy(scope: S3Scope, *, region: str) -> str:
     for keys in read:
         buckets.setdefault(keys.bucket, []).extend(keys.prefixes)
     base = f"arn:{partition_of(region)}:s3:::"
-    statements = [_allow_shortly(READ, [f"{base}{path}" for keys in read for path in keys.paths])]
+    arns = [f"{base}{path}" for keys in read for path in keys.paths]
+    # One statement for objects and buckets is shorter. s3fs asks for the location to see whether a bucket exists.
+    statements = [_allow_shortly([*READ, "s3:GetBucketLocation"], [*arns, *(f"{base}{bucket}" for bucket in buckets)])]
     if written:
-        statements.append(_allow_shortly(WRITE, [f"{base}{path}" for keys in written for path in keys.paths]))
+        arns = [f"{base}{path}" for keys in written for path in keys.paths]
+        statements.append(_allow_shortly(WRITE, arns))
+        marks = [f"{arn}/{CHECKPOINT_MARKS}" for arn in arns if arn.endswith("*")]
+        statements.append(_allow_shortly(["s3:DeleteObject"], marks))
     for bucket, prefixes in buckets.items():
         condition = None if "*" in prefixes else {"StringLike": {"s3:prefix": list(dict.fromkeys(prefixes))}}
         statements.append(_allow_shortly(["s3:ListBucket"], [f"{base}{bucket}"], condition))

@@ -254,7 +254,7 @@ def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[St
     buckets = sorted({parse_folder(url, key=key).bucket for key, url in urls.items() if url is not None})
     if not buckets:
         return statements
-    of_bucket = ("CreateBucket", "DeleteBucket", "ListBucket", "ListBucketMultipartUploads")
+    of_bucket = ("CreateBucket", "DeleteBucket", "GetBucketLocation", "ListBucket", "ListBucketMultipartUploads")
     of_new_ones = [
         f"{verb}{it}" for verb in ("Get", "Put") for it in ("BucketPublicAccessBlock", "EncryptionConfiguration")
     ]

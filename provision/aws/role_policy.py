@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from provision.aws.iam_policy import (
+    CHECKPOINT_MARKS,
     READ,
     WRITE,
     Folder,
@@ -63,14 +64,21 @@ def render_role_policy(
     """
     partition = partition_of(region)
     statements: list[Statement] = []
+    buckets = []
     if data_url is not None:
         folder = parse_folder(data_url, key="[data] url")
+        buckets.append(f"arn:{partition}:s3:::{folder.bucket}")
         statements.append(allow("ReadData", ["s3:GetObject"], _object_arns(folder, partition)))
         statements.append(_list_statement("ListData", folder, partition))
     if results_url is not None:
         folder = parse_folder(results_url, key="[data] results")
-        statements.append(allow("WriteResults", sorted(READ + WRITE), _object_arns(folder, partition)))
+        buckets.append(f"arn:{partition}:s3:::{folder.bucket}")
+        below = _object_arns(folder, partition)
+        statements.append(allow("WriteResults", sorted(READ + WRITE), below))
+        statements.append(allow("RenameCheckpoints", ["s3:DeleteObject"], [f"{below[-1]}/{CHECKPOINT_MARKS}"]))
         statements.append(_list_statement("ListResults", folder, partition))
+    if buckets:
+        statements.append(allow("FindBuckets", ["s3:GetBucketLocation"], list(dict.fromkeys(buckets))))
     ours: Condition = {"StringEquals": {f"aws:ResourceTag/{TAG_NAME}": name}}
     here: Condition = {"StringEquals": {"aws:RequestedRegion": region}}
     instances = f"arn:{partition}:ec2:{region}:*:instance/*"

@@ -208,6 +208,7 @@ def plan_job(
         containers=plan_containers(container or ContainerConfig(), image, nodes, framework, volumes=volumes),
         volumes=tuple(volumes),
         notify=notify,
+        authorities=access.authorities,
         data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
         **copy_settings(config),
     )

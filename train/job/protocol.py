@@ -188,6 +188,7 @@ class Order(RunSettings, kw_only=True):
     image: the image that its processes run in, by digest. containers: how they run in it, by the host's name; {} for no
     containers. image_launcher: the folder on the head with the image's launch.py; None for the environment's launch.py.
     notify: [notify]; like the secrets, it is in no file.
+    authorities: certificates of the S3 endpoint's private CA, as PEM, for AWS_CA_BUNDLE; None if it has none.
     """
 
     job: JobId
@@ -240,6 +241,7 @@ class Order(RunSettings, kw_only=True):
     containers: dict[str, Container] = {}
     image_launcher: Optional[str] = None
     notify: Optional[Notify] = None
+    authorities: Optional[str] = None
 
     @property
     def output_url(self) -> Optional[str]:

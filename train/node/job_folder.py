@@ -112,6 +112,16 @@ def make_output_dir(job: str) -> str:
     return folder
 
 
+def write_authorities(job: str, authorities: str) -> str:
+    """Writes the certificates for a job's processes on this host. Returns the file's path. Raises OSError."""
+    place = path(job, "authorities.pem")
+    mine = f"{place}.{os.getpid()}"  # the host's other processes of the job write the same
+    with open(mine, "w", encoding="ascii") as stream:
+        stream.write(authorities)
+    os.replace(mine, place)
+    return place
+
+
 def _changed_at(job: str) -> float:
     try:
         return os.path.getmtime(path(job))

@@ -25,7 +25,7 @@ class RoleOrder(RunSettings, kw_only=True):
     to read. container: where the commands run; None for the host itself. volumes: folders where volumes are mounted,
     which must work.
     attempt: the number of the job's attempt, from 1. watches_notice: whether role.py asks EC2 if the host will be
-    interrupted, and reports the host's boot.
+    interrupted, and reports the host's boot. authorities: see Order.
     """
 
     job: str
@@ -44,6 +44,7 @@ class RoleOrder(RunSettings, kw_only=True):
     volumes: tuple[str, ...] = ()
     attempt: int = 1
     watches_notice: bool = False
+    authorities: Optional[str] = None
 
     @property
     def folder(self) -> str:

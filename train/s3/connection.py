@@ -23,9 +23,10 @@ import obstore
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from obstore.exceptions import BaseError
 
-from foundation.errors import ConfigError, NotFoundError
+from foundation.errors import NotFoundError
 from train.node.s3_store import keep_keys, open_store
 from train.s3.client import S3Object, explain
+from train.s3.environment import read_authorities
 from train.s3.url import S3Url
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def find_endpoint(*, region: str) -> S3Endpoint:
     url = env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL")
     if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY") and (url or not _may_set_endpoint(env)):
         keys = keep_keys(env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], env.get("AWS_SESSION_TOKEN") or None)
-        return S3Endpoint(url=url, authorities=_read_authorities(env.get("AWS_CA_BUNDLE")), credentials=keys)
+        return S3Endpoint(url=url, authorities=read_authorities(env.get("AWS_CA_BUNDLE")), credentials=keys)
     return _ask_botocore(region)
 
 
@@ -115,7 +116,7 @@ def _ask_botocore(region: str) -> S3Endpoint:
             "expires_at": min(until, getattr(credentials, "_expiry_time", None) or until),
         }
 
-    return S3Endpoint(url=url, authorities=_read_authorities(bundle), credentials=fresh, session=session)
+    return S3Endpoint(url=url, authorities=read_authorities(bundle), credentials=fresh, session=session)
 
 
 @contextmanager
@@ -125,15 +126,6 @@ def _explained() -> Iterator[None]:
         yield
     except (BotoCoreError, ClientError, EOFError, JSONDecodeError, OSError) as error:
         raise explain(error, "connect", bucket=None, key=None) from error
-
-
-def _read_authorities(path: str | None) -> str | None:
-    if not path:
-        return None
-    try:
-        return Path(path).read_text(encoding="ascii", errors="ignore")
-    except OSError as error:
-        raise ConfigError(f'AWS_CA_BUNDLE = "{path}": cannot be read: {error.strerror}') from error
 
 
 class UnsureError(Exception):

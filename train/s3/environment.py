@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ class S3Access:
 
     of_nodes: there are no secrets, because the job uses the credentials of the nodes' instance profile. left_s: how
     long the secrets are valid, if known. warning: for the user, if the secrets allow more than the job needs.
+    authorities: the certificates of AWS_CA_BUNDLE, if the endpoint needs them: botocore knows only its own.
     """
 
     env: Mapping[str, str]
@@ -31,6 +33,7 @@ class S3Access:
     of_nodes: bool = False
     left_s: float | None = None
     warning: str | None = None
+    authorities: str | None = None
 
 
 def s3_environment(*, region: str, endpoint_url: str | None, private_ca: bool) -> dict[str, str]:
@@ -73,17 +76,16 @@ def find_s3_access(
     With the profile "none", the job gets temporary credentials for its duration, which allow what both the policy and
     the caller's own permissions allow (job_keys.py). Otherwise it uses the nodes' own credentials, and the caller's are
     not read.
-    Raises AwsError, and ConfigError for an endpoint that MXNet cannot read from.
+    Raises AwsError, and ConfigError for an endpoint that MXNet cannot read from or a bad AWS_CA_BUNDLE.
     """
-    env = s3_environment(
-        region=region,
-        endpoint_url=os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
-        private_ca=bool(os.environ.get("AWS_CA_BUNDLE")),
-    )
+    endpoint_url = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    bundle = os.environ.get("AWS_CA_BUNDLE")
+    env = s3_environment(region=region, endpoint_url=endpoint_url, private_ca=bool(bundle))
+    authorities = read_authorities(bundle) if endpoint_url is not None else None
     if instance_profile != "none":
-        return S3Access(env=env, secrets={}, of_nodes=True)
+        return S3Access(env=env, secrets={}, of_nodes=True, authorities=authorities)
     if policy is None:
-        return S3Access(env=env, secrets={})
+        return S3Access(env=env, secrets={}, authorities=authorities)
     import boto3  # noqa: PLC0415 - slow to import, and only needed here
     from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
@@ -101,4 +103,14 @@ def find_s3_access(
     except (ClientError, BotoCoreError) as error:
         raise AwsError(f"no temporary credentials for the job: {error}", hint="aws sts get-caller-identity") from error
     left_s = (keys.ends_at - datetime.now(UTC)).total_seconds() if keys.ends_at is not None else None
-    return S3Access(env=env, secrets=keys.secrets, left_s=left_s, warning=keys.warning)
+    return S3Access(env=env, secrets=keys.secrets, left_s=left_s, warning=keys.warning, authorities=authorities)
+
+
+def read_authorities(path: str | None) -> str | None:
+    """The certificates in the file of AWS_CA_BUNDLE, as PEM; None if it is not set. Raises ConfigError."""
+    if not path:
+        return None
+    try:
+        return Path(path).read_text(encoding="ascii", errors="ignore")
+    except OSError as error:
+        raise ConfigError(f'AWS_CA_BUNDLE = "{path}": cannot be read: {error.strerror}') from error

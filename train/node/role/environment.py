@@ -45,6 +45,8 @@ def _merge(order: RoleOrder) -> dict[str, str]:
     if output_url.startswith("/"):  # on a volume
         os.makedirs(output_url, exist_ok=True)
     own["CLUSTER_OUTPUT_DIR"] = job_folder.make_output_dir(order.job)
+    if order.authorities is not None:  # botocore does not use the host's certificates
+        own.setdefault("AWS_CA_BUNDLE", job_folder.write_authorities(order.job, order.authorities))
     if order.role == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
         own["CLUSTER_MXNET_HOOK"] = os.path.join(CODE_DIR, "train", "node", "staging", "hook.py")
         own["CLUSTER_PYTHON"] = sys.executable  # has the packages that stage.py needs

@@ -247,6 +247,7 @@ class Processes:
             volumes=order.volumes if process.role in ("worker", "setup") else (),
             attempt=attempt,
             watches_notice=self._watches_notice(process),
+            authorities=order.authorities,
             **copy_settings(order),
         )
 

@@ -95,7 +95,12 @@ JOB = render_job_policy(SCOPE, region=REGION)
         ("s3:DeleteObject", "results/models/a.params", False),
         ("s3:PutObject", "results/elsewhere", False),
         ("s3:ListBucketMultipartUploads", "results", False),
-        ("s3:GetBucketLocation", "data", False),
+        ("s3:DeleteObject", "results/models/step-9/.metadata.tmp", True),  # torch.distributed.checkpoint renames it
+        ("s3:DeleteObject", "results/elsewhere/.metadata.tmp", False),
+        ("s3:DeleteObject", "data/digits/step-9/.metadata.tmp", False),
+        ("s3:GetBucketLocation", "data", True),  # s3fs creates a bucket whose location is denied
+        ("s3:GetBucketLocation", "results", True),
+        ("s3:GetBucketLocation", "elsewhere", False),
     ],
 )
 def test_role_and_job_only_read_data_and_write_results(action: str, resource: str, *, allowed: bool) -> None:

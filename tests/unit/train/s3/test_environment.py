@@ -1,5 +1,7 @@
 """A job's access to S3: endpoint and credentials."""
 
+from pathlib import Path
+
 import boto3
 import pytest
 
@@ -63,6 +65,20 @@ def test_temporary_credentials_that_cannot_be_limited_are_passed_on(monkeypatch:
     assert not access.of_nodes
     assert access.warning is not None
     assert access.secrets == {"AWS_ACCESS_KEY_ID": "ASIA1", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}
+
+
+def test_the_certificates_of_a_private_endpoint_go_to_the_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They are for the endpoint: AWS's own certificates need none."""
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    assert find_access(policy=None).authorities is None
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://10.0.0.1:4443")
+    with pytest.raises(ConfigError, match="AWS_CA_BUNDLE"):
+        find_access(policy=None)
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----")
+    for access in (find_access(policy=None), find_access("auto")):
+        assert access.authorities == "-----BEGIN CERTIFICATE-----"
+        assert plan(TrainConfig(), 2, access=access).order.authorities == access.authorities
 
 
 def test_a_job_that_needs_nothing_of_s3_gets_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,6 +201,18 @@ def made_environment(**more: Any) -> dict[str, str]:
     return made
 
 
+@pytest.mark.parametrize("own", [{}, {"AWS_CA_BUNDLE": "/etc/mine.pem"}])
+def test_the_certificates_of_a_private_s3(own: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """botocore reads them from a file; a path of [train] env comes first."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = made_environment(env=own, authorities="-----BEGIN")
+    assert "AWS_CA_BUNDLE" not in made_environment()
+    if own:
+        assert made["AWS_CA_BUNDLE"] == own["AWS_CA_BUNDLE"]
+    else:
+        assert Path(made["AWS_CA_BUNDLE"]).read_text() == "-----BEGIN"
+
+
 LOGIN = {
     "https_proxy": "http://p:3128",
     "NO_PROXY": "corp.example, localhost",
