@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from train.engines.scheduler import (
+    REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
     Answer,
@@ -23,7 +24,9 @@ _HAS_FINISHED = 35
 _WAITING, _RUNNING = "QHWTS", "RBE"
 _SIGNAL = 256  # Exit_status of a job that a signal ended: 256 plus the signal's number
 # https://github.com/openpbs/openpbs/blob/master/src/include/job.h, JOB_EXEC_...
-_EXITS = {-29: "it reached its walltime", -10: "it was cancelled", -11: "its node restarted", -25: "its node failed"}
+_EXITS = {-29: REACHED_WALLTIME, -10: "it was cancelled", -11: "its node restarted", -25: "its node failed"}
+
+_OR_WALLTIME = " (qdel, or the walltime)"
 
 
 class PbsScheduler(Scheduler):
@@ -79,7 +82,9 @@ class PbsScheduler(Scheduler):
         if state in _RUNNING:
             return AllocationState("running", nodes=_parse_hosts(job.get("exec_host", "")))
         reason = _explain_end(job.get("Exit_status", ""), job.get("comment", ""))
-        return AllocationState("ended", reason or "PBS ended the job", is_vague=not reason)
+        return AllocationState(
+            "ended", reason or "PBS ended the job", is_vague=not reason or reason.endswith(_OR_WALLTIME)
+        )
 
 
 def _explain_end(status: str, comment: str) -> str:
@@ -89,7 +94,7 @@ def _explain_end(status: str, comment: str) -> str:
     if code in _EXITS:
         return _EXITS[code]
     if code > _SIGNAL:
-        return f"its batch script was killed by signal {code - _SIGNAL} (qdel, or the walltime)"
+        return f"its batch script was killed by signal {code - _SIGNAL}{_OR_WALLTIME}"
     return f"its batch script ended (exit code {code})"
 
 

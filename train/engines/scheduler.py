@@ -67,6 +67,10 @@ class AllocatedNode(Struct, frozen=True):
     address: str = ""
 
 
+REACHED_WALLTIME = "it reached its walltime"
+"""The beginning of the reason of every job that its scheduler has ended for its walltime."""
+
+
 class AllocationState(Struct, frozen=True):
     """The state of a request.
 

@@ -9,6 +9,7 @@ from typing import Optional
 from msgspec.structs import replace
 
 from train.engines.scheduler import (
+    REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
     Answer,
@@ -27,6 +28,8 @@ _NEEDS_OPTION = 'set [queue] slots_per_node, or name one with options = ["-pe NA
 _LONGEST_REASON = 200
 VAGUE = "Grid Engine ended it (qdel, a limit, or a failed node)"
 """The reason until the accounting file contains the job, up to 15 seconds later."""
+
+_NO_REASON = "There are no messages available"
 
 
 class SgeScheduler(Scheduler):
@@ -148,7 +151,7 @@ class SgeScheduler(Scheduler):
         if error is not None:
             return add_reason(found, error[1].strip())
         said = joined.partition("scheduling info:")[2].split("\n")
-        lines = [line.strip() for line in said if line.strip()]
+        lines = [line.strip() for line in said if line.strip() not in ("", _NO_REASON)]
         return add_reason(found, "; ".join(lines)[:_LONGEST_REASON])
 
 
@@ -156,7 +159,7 @@ def _explain_end(fields: dict[str, str]) -> str:
     failed, _, said = fields.get("failed", "").partition(":")
     code = fields.get("exit_status", "").split(" ")[0]
     if "h_rt" in said:
-        return "it reached its walltime (h_rt)"
+        return f"{REACHED_WALLTIME} (h_rt)"
     if failed.strip() == "100":  # a signal ended the script: qdel, or a limit that its execution host enforces
         return f"its batch script was killed (exit code {code}): qdel, or a limit"
     if failed.strip() not in ("", "0"):

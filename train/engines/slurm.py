@@ -7,6 +7,7 @@ import re
 from msgspec.structs import replace
 
 from train.engines.scheduler import (
+    REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
     Answer,
@@ -23,7 +24,7 @@ _WAITING = frozenset(
 )
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"})
 _ENDS = {
-    "TIMEOUT": "it reached its walltime",
+    "TIMEOUT": REACHED_WALLTIME,
     "DEADLINE": "it reached its deadline",
     "CANCELLED": "it was cancelled",
     "NODE_FAIL": "one of its nodes failed",

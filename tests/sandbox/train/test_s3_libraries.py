@@ -53,7 +53,17 @@ dist.destroy_process_group()
 """
 
 
-VOLUME = '[[volumes]]\nmount = "/shared"\nsource = "head"\nsize_gib = 1\n\n'
+# Before [bootstrap]. The sandbox's hosts mount the volume with these programs.
+VOLUME = """
+[[volumes]]
+mount = "/shared"
+source = "head"
+size_gib = 1
+
+[sandbox]
+packages = ["sshfs", "fuse2fs"]
+
+"""
 
 
 def set_up(
@@ -61,7 +71,7 @@ def set_up(
 ) -> Iterator[Project]:
     project = Project(folder)
     text = configure((REPOSITORY / "cluster.toml").read_text(), url=URL, results=RESULTS, args=[], **values)
-    text = text.replace("nodes = 2\n", f"nodes = {nodes}\n")
+    text = text.replace("\n[sandbox] ", "\n# ").replace("nodes = 2\n", f"nodes = {nodes}\n")
     project.write(text.replace("[bootstrap]\n", f"{more}[bootstrap]\npackages = {json.dumps(packages)}\n"))
     for name, text in programs.items():
         (folder / name).write_text(text)

@@ -244,7 +244,7 @@ def test_a_job_that_exceeds_the_walltime(batch: Batch) -> None:
     ):
         number = re.escape(batch.newest()["job_number"])
         code, said = job.ends(silence_s=180)
-    assert code == 1, said
+    assert code == 124, said
     assert re.search(rf"{batch.title} job {number} ended: it reached its walltime", said), said
     batch.is_free_again()
 

@@ -40,6 +40,7 @@ made = Allocation(
     note=lambda number, reason: tell("note", [number, reason]),
     grant=lambda found: tell("grant", [host.name for host in found]),
     fail=lambda error: tell("fail", error),
+    expire=lambda error: tell("fail", error),
     say=lambda text: tell("say", text),
 )
 made.start()

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from bootstrap.node import process_tree, setup_env
 from train.engines.scheduler import (
+    REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
     Answer,
@@ -287,7 +288,8 @@ class Allocation:
 
     note(number, reason): receives the job number, and why it is pending; "" once it runs. grant(hosts): receives the
     assigned nodes, in the scheduler's order. fail(error): called if the scheduler refuses the request or ends the
-    allocation. say: shows a message to the user. setup: the digest of [bootstrap] setup, or None.
+    allocation; expire(error): if the walltime ends it. say: shows a message to the user. setup: the digest of
+    [bootstrap] setup, or None.
     """
 
     def __init__(
@@ -300,11 +302,12 @@ class Allocation:
         note: Callable[[str, str], None],
         grant: Callable[[tuple[JobHost, ...]], None],
         fail: Callable[[str], None],
+        expire: Callable[[str], None],
         say: Callable[[str], None],
         setup: Optional[str] = None,
     ) -> None:
         self.scheduler, self.request, self._hosts, self._loop = scheduler, request, hosts, loop
-        self._note, self._grant, self._fail, self._say = note, grant, fail, say
+        self._note, self._grant, self._fail, self._expire, self._say = note, grant, fail, expire, say
         self._env = environment(setup)
         self._dialogue: Optional[_Dialogue] = None
         self._heartbeat: Optional[Heartbeat] = None
@@ -363,7 +366,7 @@ class Allocation:
         elif found is not None and found.state == "running":
             self._take(found.nodes)
         elif found is not None:
-            self._end(self._describe_end(found))
+            self._note_end(found)
         if not self.is_over:
             self._loop.after("allocation", POLL_EVERY_S, self._look)
 
@@ -395,14 +398,16 @@ class Allocation:
         self._note(self.number, "")
         self._grant(hosts)
 
-    def _describe_end(self, found: AllocationState) -> str:
+    def _note_end(self, found: AllocationState) -> None:
         reason = found.reason
         if found.state == "pending":
             reason = "it was put back into the queue"
         limit_s, since = self.request.walltime_s, self._granted_at
         if found.is_vague and limit_s and since and time.monotonic() > since + limit_s - 2 * POLL_EVERY_S:
-            reason = f"it reached its walltime ({render_clock(limit_s)})"
-        return f"{self.scheduler.title} job {self.number} ended: {reason}"
+            reason = f"{REACHED_WALLTIME} ({render_clock(limit_s)})"
+        self.is_over = True
+        end = self._expire if reason.startswith(REACHED_WALLTIME) else self._fail
+        end(f"{self.scheduler.title} job {self.number} ended: {reason}")
 
     def _end(self, error: str) -> None:
         self.is_over = True

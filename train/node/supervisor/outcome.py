@@ -130,7 +130,10 @@ class Outcome:
             self._loop.after("overtime", duration_s, self._ran_too_long)
 
     def _ran_too_long(self) -> None:
-        error = f"ran longer than max_duration ({render_exact(self._order.max_duration_s or 0.0)})"
+        self.expire(f"ran longer than max_duration ({render_exact(self._order.max_duration_s or 0.0)})")
+
+    def expire(self, error: str) -> None:
+        """Ends the job because its time is over: max_duration, or the walltime of a batch scheduler."""
         self.decide("failed", OVERTIME, error, "overtime")
 
     def end_stalled(self, error: str) -> None:

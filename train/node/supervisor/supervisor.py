@@ -252,6 +252,7 @@ class Supervisor:
                 note=self.note_pending,
                 grant=self.take_granted,
                 fail=self.attempt.outcome.fail,
+                expire=self.attempt.outcome.expire,
                 say=self.say,
                 setup=order.setup,
             )

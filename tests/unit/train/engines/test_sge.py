@@ -201,6 +201,7 @@ def test_states(answer: Answer, found: AllocationState) -> None:
             ),
         ),
         ("pending", Answer("", "no", 1), "before"),
+        ("pending", Answer("scheduling info:            There are no messages available\n"), "before"),
         (
             "ended",
             Answer(ACCOUNT.format(failed="37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", code="137 (Killed)")),

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from fake_slurm import FakeSlurm, make_slurm
-from train.engines.scheduler import AllocatedNode
+from train.engines.scheduler import AllocatedNode, AllocationState, Scheduler
 from train.engines.schedulers import SCHEDULERS
+from train.engines.sge import VAGUE
 from train.job.protocol import AllocationRequest, JobHost
 from train.node.supervisor import allocation
 from train.node.supervisor.allocation import Allocation, match_hosts
@@ -46,6 +47,7 @@ class World:
             note=lambda number, reason: self.notes.append((number, reason)),
             grant=lambda hosts: self.granted.append(tuple(host.name for host in hosts)),
             fail=self.errors.append,
+            expire=lambda error: self.errors.append(f"124: {error}"),
             say=self.said.append,
         )
 
@@ -106,8 +108,28 @@ def test_the_end_of_the_allocation_ends_the_job_with_its_reason(world: World) ->
     world.until(lambda: world.granted)
     world.slurm.set_job("TIMEOUT")
     world.until(lambda: world.errors)
-    assert world.errors == ["Slurm job 12 ended: it reached its walltime (00:01:00)"]
+    assert world.errors == ["124: Slurm job 12 ended: it reached its walltime (00:01:00)"]
     assert made.cancel() is None
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "reason", "is_vague", "expires"),
+    [
+        (SLURM, "it was cancelled", False, False),
+        (SCHEDULERS["sge"], "it reached its walltime (h_rt)", False, True),
+        (SCHEDULERS["sge"], VAGUE, True, True),  # where the accounting file cannot be read
+        (SCHEDULERS["pbs"], "its batch script was killed by signal 15 (qdel, or the walltime)", True, True),
+        (SCHEDULERS["pbs"], "it was cancelled", False, False),
+    ],
+)
+def test_what_the_walltime_has_ended_has_run_out(
+    world: World, scheduler: Scheduler, reason: str, *, is_vague: bool, expires: bool
+) -> None:
+    """Exit code 124, as for max_duration. For those that do not say why, the time decides."""
+    made = world.make(walltime_s=60)
+    made.scheduler, made._granted_at = scheduler, time.monotonic() - 60
+    made._note_end(AllocationState("ended", reason, is_vague=is_vague))
+    assert [error.startswith("124: ") for error in world.errors] == [expires]
 
 
 @pytest.mark.parametrize(
