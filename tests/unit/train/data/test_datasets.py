@@ -264,7 +264,7 @@ def test_digits_are_reproducible(demo: tuple[Path, Written], tmp_path: Path) -> 
 
 def test_an_impossible_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ClusterError, match=r"cannot write the demo data: .*/file"):
+    with pytest.raises(ClusterError, match=r"cannot write to .*/file"):
         datasets.write_demo(tmp_path / "file" / "below")
 
 
