@@ -27,6 +27,8 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)  # as nohup wants it, but commands do not inherit this
 
+os.environ.pop("COLUMNS", None)  # xdist sets it, and commands obey it
+
 # No deadlines: on a busy machine, any process can be without a processor for a second.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
