@@ -7,14 +7,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bootstrap.ssh.host_list import read_host_list
 from cluster.config import load_job_file
+from cluster.submission.launchers import runs_others
 from foundation.errors import UsageError
+from train.job.config import GcType
+from train.job.defaults import find_option
 from train.job.payload import find_likely, shipped_scripts
 from train.job.program import refuse_windows_lines
-from train.job.protocol import ENV_NAME_PATTERN, SHELL
+from train.job.protocol import ENV_NAME_PATTERN, SHELL, KvStore
 from train.job.selection import parse_nodes
 
 _GPUS = re.compile(r"[0-9]+(,[0-9]+)*")
@@ -36,13 +39,14 @@ class Words:
 def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_dir: Path) -> Words:
     """Distinguishes a script with its arguments, arguments for [train] script, and a command.
 
-    is_command: whether `--` precedes the words. A `--` after the script is left out. here: the current folder. Raises
-    UsageError if the script does not exist.
+    is_command: whether `--` precedes the words; before `python`, a shell or a launcher, it may be left out, as with
+    launch.py. A `--` after the script is left out. here: the current folder. Raises UsageError if the script does not
+    exist.
     """
     if not words:
         return Words()
-    if is_command:
-        return Words(args=tuple(words)) if words[0].startswith("-") else Words(command=as_command(words))
+    if is_command or (runs_others(words[0]) and not (here / words[0]).is_file()):
+        return _read_command(words, here)
     # `own.py -- --epochs 3`, as other programs want it; a script gets a second "--".
     name, args = words[0], tuple(words[2:] if len(words) > 1 and words[1] == "--" else words[1:])
     path = here / name
@@ -56,6 +60,27 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
         likely = shlex.join([f"{name.rstrip('/')}/{find_likely(path)}", *args])
         raise UsageError(f"{name}: this is a folder, and not a script", hint=f"cluster train {likely}")
     raise UsageError(f"{name}: there is no such script in {here}", hint=_suggest(words, here))
+
+
+def _read_command(words: Sequence[str], here: Path) -> Words:
+    """A command, options, or `python SCRIPT ARGS...` with a script that ships with this project, as guides have it."""
+    if words[0].startswith("-"):
+        return Words(args=tuple(words))
+    is_python = len(words) > 1 and re.fullmatch("python[0-9.]*", words[0]) is not None
+    if is_python and words[1] in shipped_scripts() and not (here / words[1]).is_file():
+        return Words(script=words[1], args=tuple(words[2:]))
+    return Words(command=as_command(words))
+
+
+def read_store(args: Sequence[str]) -> dict[str, Any]:
+    """The [train] keys that a shipped script's arguments set, as in launch.py's command lines. Pure."""
+    values = {"kv_store": get_args(KvStore), "gc_type": get_args(GcType)}
+    found = {key: find_option(args, f"--{key.replace('_', '-')}") for key in values}
+    made: dict[str, Any] = {f"train.{key}": value for key, value in found.items() if value in values[key]}
+    threshold = find_option(args, "--gc-threshold")
+    if threshold is not None and re.fullmatch(r"[0-9]*\.?[0-9]+", threshold) is not None:
+        made["train.gc_threshold"] = float(threshold)
+    return made
 
 
 def find_cwd(given: str | None, configured: str, *, here: Path, project_dir: Path) -> str:
@@ -106,12 +131,14 @@ class TrainRequest:
     overrides: values by dotted key, for App.overrides: those of the job file, overridden by those of the command line.
     command: the words after --, as returned by `as_command`, or otherwise the job file's command; (): [train] script
     runs. hidden: by key (env, env_server, env_worker), the variables whose values come from this machine's environment.
-    Whatever their names, the values may be secrets, and are never shown.
+    Whatever their names, the values may be secrets, and are never shown. replaced: a launcher's words that the job's
+    own launcher replaces, or "".
     """
 
     overrides: Mapping[str, Any]
     command: tuple[str, ...]
     hidden: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    replaced: str = ""
 
 
 def read(options: Mapping[str, Any], command: Sequence[str]) -> TrainRequest:

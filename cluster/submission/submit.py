@@ -27,7 +27,8 @@ from cluster.notify import find_notify
 from cluster.recovery.continuation import complete_nodes
 from cluster.session import describe, ready_nodes, source_of, warn
 from cluster.submission.attach import attend, show_check, start
-from cluster.submission.request import TrainRequest, check_first_line, find_cwd, read, read_words
+from cluster.submission.launchers import replace_launcher
+from cluster.submission.request import TrainRequest, check_first_line, find_cwd, read, read_store, read_words
 from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
@@ -42,7 +43,7 @@ from train.job.checks import check_framework
 from train.job.config import DataConfig
 from train.job.defaults import render_settings
 from train.job.folder_survey import find_folder_data
-from train.job.payload import find_shadowed
+from train.job.payload import find_script, find_shadowed
 from train.job.plan import Job, find_used, new_job_id, plan_job
 from train.job.program import find_command, read_program
 from train.job.reading import find_scope, render_access
@@ -152,7 +153,7 @@ def submit(
             prices=prices(),
             notify=find_notify(app),
         )
-        _tell(app, job)
+        _tell(app, job, replaced=request.replaced)
         if dry_run:
             show_check(app, head, job.order)
             return 0
@@ -179,8 +180,11 @@ def _read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *,
     app.overrides |= request.overrides
     if asked.script is not None:
         app.overrides |= {"train.script": asked.script, "train.args": list(asked.args)}
+        if find_script(asked.script, project_dir=app.project_dir) is None:
+            app.overrides |= {key: value for key, value in read_store(asked.args).items() if key not in app.overrides}
     elif asked.args:
         app.overrides["train.args"] = [*load_config(app.config_path, app.overrides).train.args, *asked.args]
+    request = _replace_launcher(app, request)
     configured = app.config.train.cwd
     app.override("train.cwd", find_cwd(options["cwd"], configured, here=here, project_dir=app.project_dir))
     train = app.config.train
@@ -189,6 +193,22 @@ def _read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *,
         return request
     command = find_command(train.script, train.args, project_dir=app.project_dir, subfolder=train.subfolder)
     return replace(request, command=command)
+
+
+def _replace_launcher(app: App, request: TrainRequest) -> TrainRequest:
+    """Applies the words of a launcher such as torchrun in the command to `app`; options and job files override them."""
+    config = app.config
+    found = replace_launcher(
+        request.command, launcher=find_engine(config.train.launcher, config.bootstrap.framework).name
+    )
+    if found is None:
+        return request
+    for key, value in found.settings.items():
+        if key == "env":
+            app.override("train.env", {**value, **request.overrides.get("train.env", {})})
+        elif f"train.{key}" not in request.overrides:
+            app.override(f"train.{key}", value)
+    return replace(request, command=found.command, replaced=found.words)
 
 
 class _NodeChoice:
@@ -269,10 +289,11 @@ def _survey(surveyor: Surveyor, nodes: Sequence[ReadyNode], data: DataConfig) ->
     return replace(found, data=find_folder_data(nodes, data.url))
 
 
-def _tell(app: App, job: Job) -> None:
-    """Prints the settings that were chosen for the user, and the warnings."""
+def _tell(app: App, job: Job, *, replaced: str) -> None:
+    """Prints the settings that were chosen for the user, and the warnings. replaced: see TrainRequest."""
     shadowed = find_shadowed(app.config.train.script, project_dir=app.project_dir) if job.order.script_source else None
     for warning in (*([shadowed] if shadowed else []), *job.warnings):
         app.report(Event(kind="warn", what=warning))
     lines = render_settings(job)
+    lines[0] += f" (in place of {replaced})" if replaced else ""
     app.say("\n".join(lines[:1] if app.is_brief else lines))

@@ -62,7 +62,6 @@ class ProposedJob:
     library: str
     shipped: str | None
     command: tuple[str, ...]
-    has_files: bool
     data_url: str | None
     data: Data | None
     region: str | None
@@ -259,14 +258,6 @@ def _do_not_share(job: ProposedJob) -> bool:
     return bool(job.fewest_gpus) and not share_gpus(job.fewest_gpus, job.placement.most_workers)
 
 
-def _files(job: ProposedJob) -> Iterator[Problem]:
-    if job.config.sync_dst_dir and not job.has_files:
-        yield Problem(
-            f'train.sync_dst_dir = "{job.config.sync_dst_dir}": you have no files to copy there',
-            'name them with [bootstrap] sync = ["my_project/"]',
-        )
-
-
 def _reserved(job: ProposedJob) -> Iterator[Problem]:
     for key in ("env", "env_server", "env_worker"):
         for name in sorted(RESERVED & set(getattr(job.config, key))):
@@ -383,7 +374,6 @@ _ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (
     _p3,
     _hosts,
     _gpus,
-    _files,
     _reserved,
 )
 _WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (

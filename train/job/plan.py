@@ -119,7 +119,6 @@ def plan_job(
         library=library,
         shipped=_base(script) if is_shipped else None,
         command=tuple(command),
-        has_files=head.project_dir is not None,
         data_url=data.url,
         data=survey.data,
         region=survey.region,

@@ -98,8 +98,10 @@ def read_program(script: str, *, command: Sequence[str], project_dir: Path, subf
 
     command: the command that runs instead of [train] script, or (); in `subfolder` of project_dir.
     """
-    program = find_program(command)
-    path = project_dir / script if program is None else project_dir / subfolder / program
+    program, here = find_program(command), project_dir / subfolder
+    path = project_dir / script if program is None else here / program
+    if program is not None and "-m" in command and (here / f"{program.replace('.', '/')}.py").is_file():
+        return "\n".join(read_modules(here / f"{program.replace('.', '/')}.py", folder=here))
     if path.suffix != ".py" or not path.is_file():
         return ""
     return "\n".join(read_modules(path, folder=path.parent))

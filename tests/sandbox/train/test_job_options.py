@@ -1,6 +1,7 @@
 """The options of `cluster train` and of a job file reach the processes of a job, on the nodes that they name."""
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -94,11 +95,14 @@ def test_all_processes_run_on_the_head_with_the_local_launcher_and_p3_reaches_th
 
 
 def test_a_job_with_a_store_of_its_own_runs_on_the_node_that_is_named(two_nodes: Project) -> None:
+    """launch.py's form, without --. The command opens a file of its folder, which its words do not name as one."""
     (two_nodes.directory / "hosts").write_text("# the other one\nnode-1\n")
-    words = ("--kv-store", "local", "-H", "hosts", "--", "sh", "-c", "echo $CLUSTER_HOST; ulimit -n")
+    (two_nodes.directory / "sub").mkdir(exist_ok=True)
+    (two_nodes.directory / "sub" / "text").write_text("TEXT\n")
+    words = ("--kv-store", "local", "-H", "hosts", "--cwd", "sub", "sh", "-c", "echo $CLUSTER_HOST; cat <text")
     done = two_nodes.run("train", *words)
-    assert "[worker 0 node-1] node-1" in done.stdout
-    assert len(done.stdout.splitlines()) == 2
+    assert done.stdout == "[worker 0 node-1] node-1\n[worker 0 node-1] TEXT\n"
+    assert re.search(rf"files for the job: \d+ files? \(.*\) of {re.escape(str(two_nodes.directory))}\n", done.stderr)
 
 
 def test_a_command_that_fails_before_the_start_ends_the_job_with_its_code(two_nodes: Project) -> None:

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from cluster.commands.train import train
-from cluster.submission.request import Words, find_cwd, read_words
+from cluster.submission.request import Words, find_cwd, read_store, read_words
 from foundation.errors import UsageError
 
 
@@ -54,6 +54,11 @@ def test_an_unknown_option_may_be_the_scripts() -> None:
         (("train_mnist.py",), False, Words(script="train_mnist.py")),
         (("python own.py",), False, Words(command=("bash", "-c", "python own.py"))),
         (("python", "own.py"), True, Words(command=("python", "own.py"))),
+        (("python", "own.py", "--gpus", "0,1"), False, Words(command=("python", "own.py", "--gpus", "0,1"))),
+        (("python3", "train_mnist.py", "--x"), False, Words(script="train_mnist.py", args=("--x",))),
+        (("python", "train_mnist.py"), True, Words(script="train_mnist.py")),
+        (("torchrun", "own.py"), False, Words(command=("torchrun", "own.py"))),
+        (("sh", "-c", "ls"), False, Words(command=("sh", "-c", "ls"))),
         (("own.py",), True, Words(command=("own.py",))),
         (("--num-epochs", "1"), True, Words(args=("--num-epochs", "1"))),
     ],
@@ -66,7 +71,7 @@ def test_what_the_words_name(tmp_path: Path, words: tuple[str, ...], *, is_comma
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("python", "own.py"), "a command follows --: cluster train -- python own.py"),
+        (("pyhton", "own.py"), "a command follows --: cluster train -- pyhton own.py"),
         (("onw.py",), "cluster train own.py"),
         (("train_minst.py",), "cluster train train_mnist.py"),
         (("nothing/like/it.py",), "one of: my own.py, own.py, train_"),
@@ -116,3 +121,16 @@ def test_the_folder_where_a_job_runs(
     with pytest.raises(UsageError) as raised:
         find_cwd(given, configured, here=project / at, project_dir=project)
     assert raised.value.message.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "settings"),
+    [
+        ("--network lenet --kv-store dist_async", {"train.kv_store": "dist_async"}),
+        ("--gc-type 2bit --gc-threshold 0.1", {"train.gc_type": "2bit", "train.gc_threshold": 0.1}),
+        ("--kv-store mine --gc-type 3bit --gc-threshold x", {}),  # the script names the error
+    ],
+)
+def test_a_shipped_scripts_arguments_set_the_store(line: str, settings: dict[str, object]) -> None:
+    """launch.py's command lines have --kv-store after the script."""
+    assert read_store(line.split()) == settings

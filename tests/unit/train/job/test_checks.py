@@ -116,7 +116,7 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({}, gpus(1, 0), {}, "node-1 has no GPU, but other nodes have"),
         ({"hosts": ("node-1", "node-2")}, gpus(0, 1, 1), {}, None),
         # Files and variables.
-        ({"sync_dst_dir": "~/job"}, cpus(2), {}, "you have no files to copy"),
+        ({"sync_dst_dir": "~/job"}, cpus(2), {}, None),
         ({"sync_dst_dir": "~/job"}, with_files(cpus(2)), OWN, None),
         ({"env": {"DMLC_ROLE": "worker"}}, cpus(2), {}, "train.env: DMLC_ROLE is reserved"),
         ({"env_server": {"DMLC_PS_ROOT_PORT": "1"}}, cpus(2), {}, "train.env_server: DMLC_PS_ROOT_PORT"),

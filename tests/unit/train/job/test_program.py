@@ -17,14 +17,20 @@ OWN = "print('own')"
         ("own.py", (), OWN),
         ("train_mnist.py", (), ""),  # this script ships with the project
         ("train_mnist.py", ("python3", "-u", "own.py", "--lr", "1"), OWN),
-        ("own.py", ("python", "-m", "own"), ""),
+        ("own.py", ("python", "-m", "own"), OWN),
+        ("own.py", ("python", "-m", "pkg.own"), OWN),
+        ("own.py", ("python", "-m", "pytest"), ""),
         ("own.py", ("bash", "own.py.txt"), ""),
     ],
 )
 def test_the_text_of_a_program(tmp_path: Path, script: str, command: tuple[str, ...], text: str) -> None:
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "own.py.txt").write_text("other")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "own.py").write_text(OWN)
     assert read_program(script, command=command, project_dir=tmp_path) == text
+    if command:  # relative to the folder that it runs in
+        assert read_program(script, command=command, project_dir=tmp_path.parent, subfolder=tmp_path.name) == text
 
 
 def test_a_programs_text_includes_its_own_modules(tmp_path: Path) -> None:

@@ -91,10 +91,11 @@ def test_a_role_reports_start_lines_and_exit(commands: list[str], messages: list
     assert [message for message in rest if "started" not in message] == messages
 
 
-def test_a_role_runs_in_a_subfolder(home: Path) -> None:
-    """[train] cwd: it is created, since the files that are sent may not contain it."""
-    _, (_, *rest) = run_role(order("pwd", cwd=str(home), subfolder="my/deep"))
-    assert [message["line"] for message in rest if "line" in message] == [str(home / "my/deep")]
+@pytest.mark.parametrize("subfolder", ["", "my/deep"])
+def test_a_role_creates_the_folder_where_it_runs(home: Path, subfolder: str) -> None:
+    """[train] sync_dst_dir and cwd, without files of the user's that contain them."""
+    _, (_, *rest) = run_role(order("pwd", cwd=str(home / "job"), subfolder=subfolder))
+    assert [message["line"] for message in rest if "line" in message] == [str(home / "job" / subfolder)]
 
 
 @pytest.mark.parametrize("ends", ["hang up", "end"])
