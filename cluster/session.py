@@ -228,9 +228,7 @@ def _approve(app: App, folders: Sequence[Path], found: Found, *, is_job: bool) -
 
     Asks for confirmation if they are large, unless they are named. Raises UsageError.
     """
-    size_bytes = sum(status.st_size for _, status in found.files.values())
-    amount = f"{count(len(found.files), 'file')} ({decimal(size_bytes)})" if found.files else "no files"
-    what = f"{amount} of {' and '.join(map(str, folders))}"
+    size_bytes, what = sum(status.st_size for _, status in found.files.values()), render_files(folders, found)
     if not found.files and not is_job:
         return
     if size_bytes <= ASK_ABOVE_BYTES or app.config.bootstrap.sync != "auto":
@@ -245,6 +243,13 @@ def _approve(app: App, folders: Sequence[Path], found: Found, *, is_job: bool) -
         raise UsageError(f"{what} would be sent to every node; this needs a confirmation at a terminal", hint=hint)
     if not app.confirm(f"Send {what} to every node?", yes=False):
         raise UsageError("nothing was sent", hint=hint)
+
+
+def render_files(folders: Sequence[Path], found: Found) -> str:
+    """The number of files, their size, and the folders that they are in. Pure."""
+    size_bytes = sum(status.st_size for _, status in found.files.values())
+    amount = f"{count(len(found.files), 'file')} ({decimal(size_bytes)})" if found.files else "no files"
+    return f"{amount} of {' and '.join(map(str, folders))}"
 
 
 def render_ignored(sizes: Sequence[Size]) -> str:

@@ -8,8 +8,9 @@ continues only records with a noted digest. For all others, the user decides, wi
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import Literal
 
 from msgspec import structs, to_builtins
 
@@ -26,7 +27,7 @@ ENDED = "ended"
 FIELDS = (
     *("id", "name", "workers", "servers", "selection", "python", "command", "env", "output_url", "launcher"),
     *("scheduler", "setup", "kv_store", "library", "image", "code", "project", "script", "script_source", "owner"),
-    *("max_duration_s", "nodes_credentials", "on_node_loss"),
+    *("subfolder", "max_duration_s", "nodes_credentials", "on_node_loss"),
 )
 """The fields of a record that stay as ordered, as long as the job exists."""
 _NODE = re.compile(r"node-([0-9]{1,4})")
@@ -66,11 +67,23 @@ def find_objection(record: Record, *, nodes: int, orders: Mapping[str, str], scr
         found = _NODE.fullmatch(host.name)
         if host.place is not None or found is None or int(found[1]) >= nodes:
             return f"it needs {host.name}, and [provision] nodes = {nodes}"
-    if record.script is not None and record.script not in scripts:
-        path = PurePosixPath(record.script)
-        if path.is_absolute() or ".." in path.parts:
-            return f"its script {record.script} is outside of the folder of cluster.toml"
+    script = record.script if record.script not in scripts else None
+    for what, path in (
+        (f"its script {script} is", script or ""),
+        (f"its folder {record.subfolder} is", record.subfolder),
+    ):
+        if path.startswith("/") or ".." in PurePosixPath(path).parts:
+            return f"{what} outside of the folder of cluster.toml"
     return None
+
+
+def name_files(record: Record, sync: Sequence[str] | Literal["auto"]) -> str:
+    """Names the files that continuing a job would send. sync: [bootstrap] sync. Pure."""
+    if sync != "auto":
+        return f"[bootstrap] sync, {record.script}" if record.script else "[bootstrap] sync"
+    if record.script is None:
+        return "the files in the folder of cluster.toml"
+    return f"the files beside {record.script}" + (f" and in {record.subfolder}" if record.subfolder else "")
 
 
 def render_offer(record: Record, *, files: str, urls: tuple[str, ...], launched: tuple[str, ...], kind: str) -> str:
@@ -134,7 +147,7 @@ def check_consent(app: App, job: Record, names: Iterable[str]) -> None:
     app.say(
         render_offer(
             job,
-            files=f"[bootstrap] sync, {job.script}" if job.script else "[bootstrap] sync",
+            files=name_files(job, config.bootstrap.sync),
             urls=tuple(url for url in urls if url is not None),
             launched=tuple(names),
             kind=config.provision.instance_type,

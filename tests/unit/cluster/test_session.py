@@ -6,6 +6,8 @@ import subprocess
 import threading
 from pathlib import Path
 
+from bootstrap.transfer.sync import Found, find_below
+from cluster.session import render_files
 from foundation.files import one_at_a_time
 from foundation.progress import Event
 from project import CLUSTER
@@ -64,3 +66,10 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
     )
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert "cluster.toml/x/cluster.toml: cannot be read: " in done.stderr
+
+
+def test_the_files_of_a_job_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("12345")
+    found = find_below(["."], named=(), project_dir=tmp_path, exclude=())
+    assert render_files([tmp_path], found) == f"1 file (5 bytes) of {tmp_path}"
+    assert render_files([Path("/p/a"), Path("/p/b")], Found()) == "no files of /p/a and /p/b"

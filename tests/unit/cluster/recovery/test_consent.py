@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs, to_builtins
 
 from cluster.app import App
-from cluster.recovery.consent import check_consent, note_end, note_order
+from cluster.recovery.consent import check_consent, name_files, note_end, note_order
 from cluster.recovery.replacement import continue_waiting
 from foundation.errors import ClusterError
 from train.follow.records import read_record
@@ -61,6 +61,8 @@ def as_written(record: Record) -> Record:
         ({"command": ("python", "train.py", "--data", "s3://payroll/")}, NOT_OURS),
         ({"script": "../.ssh/id_ed25519"}, NOT_OURS),
         ({"env": {"LD_PRELOAD": "/tmp/evil.so"}}, NOT_OURS),
+        ({"subfolder": "private"}, NOT_OURS),
+        ({"id": OTHER, "subfolder": "../x"}, "its folder ../x is outside of the folder of cluster.toml"),
         ({"nodes": hosts(64)}, NOT_OURS),
         ({"launcher": "nonesuch"}, NOT_OURS),
         ({"id": OTHER}, UNASKED),
@@ -107,6 +109,20 @@ def test_a_job_of_another_machine_is_shown(
     shown = capsys.readouterr().err
     for part in ("python train.py", "train.py", "s3://mine/data/", "node-0"):
         assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "sync", "named"),
+    [
+        ({}, "auto", "the files beside train.py"),
+        ({"subfolder": "a"}, "auto", "the files beside train.py and in a"),
+        ({"script": None}, "auto", "the files in the folder of cluster.toml"),
+        ({"script": None}, ("x",), "[bootstrap] sync"),
+        ({}, ("x",), "[bootstrap] sync, train.py"),
+    ],
+)
+def test_the_files_that_would_be_sent(changes: dict[str, Any], sync: Any, named: str) -> None:
+    assert name_files(structs.replace(new_record(ORDER, 1.0), **changes), sync) == named
 
 
 def test_a_head_that_says_that_a_job_waits(app: App, capsys: pytest.CaptureFixture[str]) -> None:

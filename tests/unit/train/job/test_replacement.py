@@ -191,6 +191,7 @@ def test_cluster_toml_is_read_with_what_the_record_says() -> None:
     )
     local = continued_config(TrainConfig(), make_record(kv_store="local", servers=0, nodes=HOSTS[:1]))
     assert (local.servers, local.hosts) == ("auto", ("node-0",))
+    assert (config.subfolder, continued_config(TrainConfig(cwd="b"), make_record(subfolder="a")).subfolder) == ("", "a")
 
 
 def test_the_order_is_that_of_the_record_on_the_new_hosts() -> None:
