@@ -53,7 +53,7 @@ class ProposedJob:
     data: the content of [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the
     nodes' credentials, not this machine's. staged: it reads files that the nodes fetch from S3. has_results: [data]
     results is set. volumes: the folders where [[volumes]] are mounted. names_data: False if the user's own program is
-    known not to read [data] url.
+    known not to read [data] url. trains_alone: see program.py.
     """
 
     config: TrainConfig
@@ -70,6 +70,7 @@ class ProposedJob:
     has_results: bool = False
     volumes: tuple[str, ...] = ()
     names_data: bool = True
+    trains_alone: bool = False
 
     @property
     def workers(self) -> int:
@@ -325,6 +326,17 @@ def _device_store(job: ProposedJob) -> Iterator[str]:
         )
 
 
+def _separate_models(job: ProposedJob) -> Iterator[str]:
+    words = (*job.command, *job.config.args)
+    if ENGINES[job.config.launcher].ports is None or job.workers == 1 or any("$CLUSTER_" in word for word in words):
+        return
+    if job.trains_alone:
+        yield (
+            f"{job.workers} processes would train {job.workers} separate models: the program joins no process group "
+            "(torch.distributed.init_process_group and DistributedDataParallel; or cluster train -n 1)"
+        )
+
+
 def _gpu_warnings(job: ProposedJob) -> Iterator[str]:
     gpus, most = job.config.gpus, job.placement.most_workers
     if gpus == "none":
@@ -382,6 +394,7 @@ _WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (
     _idle_threshold,
     _store_of_command,
     _device_store,
+    _separate_models,
     _gpu_warnings,
     _not_passed_on,
     _checkpoints_on_a_node,

@@ -27,7 +27,7 @@ from train.job.defaults import (
     script_options,
 )
 from train.job.placement import Placement, describe_hosts, find_hosts, find_slots, other_warnings, place, rebase
-from train.job.program import choose_kv_store_option, names_data
+from train.job.program import choose_kv_store_option, names_data, trains_alone
 from train.job.protocol import AllocationRequest, DataCheck, Notify, Order, copy_settings
 from train.job.reading import Reading, plan_reading, reading_environment, reading_warnings
 from train.job.survey import Survey
@@ -126,6 +126,7 @@ def plan_job(
         staged=staged,
         has_results=data.results is not None,
         volumes=tuple(volumes),
+        trains_alone=framework == "pytorch" and trains_alone(program),
         names_data=is_shipped or data.url is None or names_data(data.url, program=program, words=words_of_job),
     )
     warnings = (

@@ -17,6 +17,12 @@ _IMPORT = re.compile(
 )
 _TAKES_KV_STORE = re.compile(r"""["'](--kv[-_]?store)["'=]""")
 
+_TRAINS = re.compile(r"\.backward\(")
+_JOINS = re.compile(
+    r"init_process_group|distributed|RANK|WORLD_SIZE|accelerat|lightning|deepspeed|horovod|mpi4py|colossalai|fairscale"
+    r"|megatron|fastai|ignite|composer|fabric|\bray\b|hivemind|bagua|byteps|monarch|\brpc\b"
+)
+
 DATA_URL = "CLUSTER_DATA_URL"
 _PYTHON = re.compile(r"python[0-9.]*")
 _SHELLS = {".sh": "sh", ".bash": "bash"}
@@ -153,6 +159,14 @@ def names_data(url: str, *, program: str, words: Sequence[str]) -> bool:
     program: its text. An unknown program, "", may name it anywhere. words: its arguments and variables, or its command.
     """
     return not program or any(name in text for text in (program, *words) for name in (DATA_URL, url.rstrip("/")))
+
+
+def trains_alone(program: str) -> bool:
+    """Whether a PyTorch program's text trains, and has no word of a process group, of its rank or of a library for it.
+
+    Then several processes of it train separate models. False for an unknown program, "". Pure.
+    """
+    return _TRAINS.search(program) is not None and "torch" in program and _JOINS.search(program) is None
 
 
 def choose_kv_store_option(option: str, program: str) -> str:

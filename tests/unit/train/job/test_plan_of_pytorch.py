@@ -100,3 +100,21 @@ def test_without_a_scheduler_the_order_has_only_its_own_nodes() -> None:
     job = plan_torch(TrainConfig(hosts=("node-1",)), cpus(4))
     assert job.order.request is None
     assert workers_of(job) == {"node-0": 0, "node-1": 1}
+
+
+@pytest.mark.parametrize(
+    ("more", "warned"),
+    [
+        ({}, True),
+        ({"config": TrainConfig(workers=1)}, False),
+        ({"config": TrainConfig(args=("--seed", "$CLUSTER_RANK"))}, False),
+        ({"config": TrainConfig(launcher="env")}, True),
+        ({"program": ""}, False),
+        ({"framework": "mxnet"}, False),
+    ],
+)
+def test_ranks_that_join_no_process_group(more: dict[str, Any], *, warned: bool) -> None:
+    """Each rank would train a model of its own, and the job end with 0."""
+    given = {"config": TrainConfig(), "framework": "pytorch", "program": "import torch\nloss.backward()\n", **more}
+    warnings = plan(given.pop("config"), 2, **given).warnings
+    assert any("2 processes would train 2 separate models" in said for said in warnings) == warned

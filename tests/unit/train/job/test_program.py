@@ -6,7 +6,7 @@ import pytest
 
 from foundation.errors import UsageError
 from train.job.defaults import job_name
-from train.job.program import check_syntax, choose_kv_store_option, find_command, read_program
+from train.job.program import check_syntax, choose_kv_store_option, find_command, read_program, trains_alone
 
 OWN = "print('own')"
 
@@ -118,3 +118,23 @@ def test_scripts_that_cannot_run(tmp_path: Path, name: str, text: str, said: str
 def test_warnings_about_a_script_are_not_shown(recwarn: pytest.WarningsRecorder) -> None:
     check_syntax(b"a = '\\d'\nassert (a, 1)\n", name="own.py")
     assert not recwarn.list
+
+
+LOOP = "import torch\nfor x, y in loader:\n    loss(net(x), y).backward()\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "alone"),
+    [
+        (LOOP, True),
+        ("", False),
+        ("import torch\nprint(torch.ones(1))", False),
+        ("import mxnet as mx\nloss.backward()", False),
+        (f"{LOOP}torch.distributed.init_process_group()", False),
+        (f"import torch.distributed as dist\n{LOOP}", False),
+        (f"from accelerate import Accelerator\n{LOOP}", False),
+        (f"seed = os.environ['CLUSTER_RANK']\n{LOOP}", False),  # a search with a model for each rank
+    ],
+)
+def test_a_program_that_joins_no_process_group(program: str, *, alone: bool) -> None:
+    assert trains_alone(program) == alone
