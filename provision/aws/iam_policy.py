@@ -28,6 +28,10 @@ CHECKPOINT_MARKS = ".metadata*"
 """The names of the files that torch.distributed.checkpoint writes last and renames, which S3 does by deletion: a job
 may delete these in folders below what it writes."""
 
+LIKE_OR_NONE = "StringLikeIfExists"
+"""For buckets that a job writes to. To a caller who may not list without a prefix, S3 answers 403 where an object does
+not exist: s3fs and boto3 then fail at the question whether there is a checkpoint."""
+
 _NOT_LITERAL = re.compile(r"[*?$\x00-\x1f\x7f]")
 """Characters that IAM reads as a wildcard or a variable, or rejects in a policy."""
 
@@ -120,7 +124,8 @@ def render_job_policy(scope: S3Scope, *, region: str) -> str:
         marks = [f"{arn}/{CHECKPOINT_MARKS}" for arn in arns if arn.endswith("*")]
         statements.append(_allow_shortly(["s3:DeleteObject"], marks))
     for bucket, prefixes in buckets.items():
-        condition = None if "*" in prefixes else {"StringLike": {"s3:prefix": list(dict.fromkeys(prefixes))}}
+        operator = LIKE_OR_NONE if bucket in {keys.bucket for keys in written} else "StringLike"
+        condition = None if "*" in prefixes else {operator: {"s3:prefix": list(dict.fromkeys(prefixes))}}
         statements.append(_allow_shortly(["s3:ListBucket"], [f"{base}{bucket}"], condition))
     through_s3 = {"StringLike": {"kms:ViaService": "s3.*"}}
     statements.append(_allow_shortly(["kms:Decrypt", "kms:GenerateDataKey"], ["*"], through_s3))

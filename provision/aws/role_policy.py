@@ -10,6 +10,7 @@ from typing import Any
 
 from provision.aws.iam_policy import (
     CHECKPOINT_MARKS,
+    LIKE_OR_NONE,
     READ,
     WRITE,
     Folder,
@@ -57,7 +58,8 @@ def render_role_policy(
     """Returns the policy of the role of the nodes of the cluster `name`, as JSON.
 
     replaces_nodes: the role may launch replacements for lost nodes. data_url, to read below it, and results_url, to
-    write and read below it, are "s3://BUCKET/FOLDER/". The role may list only these folders. One prefix has no slash at
+    write and read below it, are "s3://BUCKET/FOLDER/". The role may list only these folders, or a whole bucket that it
+    writes to. One prefix has no slash at
     its end, because MXNet's reader looks for a folder that way (dmlc-core, src/io/s3_filesys.cc, TryGetPathInfo): so
     the role can also list keys that begin with the folder's name. Raises ConfigError when IAM would not take a
     character literally.
@@ -69,14 +71,14 @@ def render_role_policy(
         folder = parse_folder(data_url, key="[data] url")
         buckets.append(f"arn:{partition}:s3:::{folder.bucket}")
         statements.append(allow("ReadData", ["s3:GetObject"], _object_arns(folder, partition)))
-        statements.append(_list_statement("ListData", folder, partition))
+        statements.append(_list_statement("ListData", folder, partition, "StringLike"))
     if results_url is not None:
         folder = parse_folder(results_url, key="[data] results")
         buckets.append(f"arn:{partition}:s3:::{folder.bucket}")
         below = _object_arns(folder, partition)
         statements.append(allow("WriteResults", sorted(READ + WRITE), below))
         statements.append(allow("RenameCheckpoints", ["s3:DeleteObject"], [f"{below[-1]}/{CHECKPOINT_MARKS}"]))
-        statements.append(_list_statement("ListResults", folder, partition))
+        statements.append(_list_statement("ListResults", folder, partition, LIKE_OR_NONE))
     if buckets:
         statements.append(allow("FindBuckets", ["s3:GetBucketLocation"], list(dict.fromkeys(buckets))))
     ours: Condition = {"StringEquals": {f"aws:ResourceTag/{TAG_NAME}": name}}
@@ -145,6 +147,6 @@ def _object_arns(folder: Folder, partition: str) -> list[str]:
     return [base, below] if folder.exact else [below]
 
 
-def _list_statement(sid: str, folder: Folder, partition: str) -> Statement:
-    prefixes = {"StringLike": {"s3:prefix": [folder.key, f"{folder.key}/*"]}} if folder.key else None
+def _list_statement(sid: str, folder: Folder, partition: str, operator: str) -> Statement:
+    prefixes = {operator: {"s3:prefix": [folder.key, f"{folder.key}/*"]}} if folder.key else None
     return allow(sid, ["s3:ListBucket"], [f"arn:{partition}:s3:::{folder.bucket}"], prefixes)

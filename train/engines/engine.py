@@ -25,6 +25,7 @@ Started = Counter[tuple[str, str]]
 """The number of processes by (role, host)."""
 RANK, WORLD_SIZE = "CLUSTER_RANK", "CLUSTER_WORLD_SIZE"
 LOCAL_RANK, INIT_METHOD = "CLUSTER_LOCAL_RANK", "CLUSTER_INIT_METHOD"
+ADDRESSES = "CLUSTER_ADDRESSES"
 IDENTITY = (RANK, WORLD_SIZE, LOCAL_RANK, INIT_METHOD)
 """Variables that identify a process of a job; [train] args may use them."""
 
@@ -82,7 +83,7 @@ class NewProcess(Struct, frozen=True):
 
 
 class Rendezvous(Struct, frozen=True):
-    """The address where a process meets the others; it must be able to connect to it. what: its name in messages."""
+    """The address that a process must be able to connect to, to meet the others. what: its name in messages."""
 
     what: str
     host: str
@@ -150,6 +151,11 @@ class Engine(ABC):
         """The rank of a new process, or None if its variables do not contain it."""
         rank = launched.get(RANK, "")
         return int(rank) if rank.isdecimal() else None
+
+    def list_addresses(self, order: Order) -> tuple[str, ...]:
+        """The address of each worker's host, by rank where the launcher decides on the ranks."""
+        hosts = hosts_by_rank(order) or tuple(host for host in order.hosts if host.workers)
+        return tuple(host.ip for host in hosts for _ in range(host.workers))
 
     def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
         """The rendezvous that a process must reach before it starts, or None."""

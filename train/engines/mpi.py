@@ -17,6 +17,7 @@ from train.engines.engine import (
     Launch,
     NewProcess,
     Started,
+    hosts_by_rank,
     take_turns,
 )
 from train.engines.launch_py import LaunchPy
@@ -57,6 +58,12 @@ class MpiEngine(LaunchPy):
         """Places processes as Open MPI does with the mapping policy below."""
         once = list(dict.fromkeys(hosts))
         return take_turns(once, servers, role="server") + take_turns(once, workers, role="worker")
+
+    def list_addresses(self, order: Order) -> tuple[str, ...]:
+        """Consecutive ranks are on different hosts, by the mapping policy below."""
+        hosts = hosts_by_rank(order)
+        turns = range(max((host.workers for host in hosts), default=0))
+        return tuple(host.ip for turn in turns for host in hosts if host.workers > turn)
 
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
         """The launch of launch.py for MXNet's kv-store, else of mpirun itself."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Optional
 
 from msgspec.structs import replace
 
 from train.engines.engine import (
+    ADDRESSES,
     INIT_METHOD,
     LOCAL_RANK,
     RANK,
@@ -26,8 +28,9 @@ from train.engines.engine import (
 from train.job.protocol import JobHost, Order, Place
 from train.node.programs import program_words
 
-PORTS = range(29500, 30000)
-"""torchrun's default port is 29500; Linux uses none of these for outgoing connections."""
+PORTS, PROBE_PORT = range(29500, 29999), 29999
+"""torchrun's default port is 29500; Linux uses none of these for outgoing connections. Nodes try to reach each other on
+a port that no job gets: on that of the job, a program would take the trial for a connection of its own."""
 
 
 class TorchEngine(Engine):
@@ -48,10 +51,10 @@ class TorchEngine(Engine):
         return int(rank) if rank.isdecimal() else None
 
     def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
-        """The address where rank 0 listens: without it, the others would wait for minutes."""
+        """The host where rank 0 listens: without it, the others would wait for minutes."""
         if "MASTER_ADDR" not in launched or launched.get("RANK") == "0":
             return None
-        return Rendezvous("the rendezvous", launched["MASTER_ADDR"], int(launched["MASTER_PORT"]))
+        return Rendezvous("the node of rank 0:", launched["MASTER_ADDR"], PROBE_PORT)
 
     def environment(self, process: NewProcess) -> dict[str, str]:
         """The variables for torch.distributed, and the interface in the syntax of Gloo and of NCCL."""
@@ -143,8 +146,31 @@ class EnvEngine(TorchEngine):
             HostLaunch(
                 "worker",
                 host.ip,
-                {"RANK": str(first + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(host.workers), **world},
+                {"RANK": str(first + local), "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(host.workers)}
+                | {"GROUP_RANK": str(number), **world},
             )
-            for _, host, first in nodes
+            for number, host, first in nodes
             for local in range(host.workers)
         )
+
+    def environment(self, process: NewProcess) -> dict[str, str]:
+        """Also the variables by which Lightning, JAX and TensorFlow find their place, unless the user sets them."""
+        made = super().environment(process)
+        if "RANK" not in made:
+            return made
+        rank, port = int(made["RANK"]), int(made["MASTER_PORT"])
+        addresses = process.own.get(ADDRESSES, made["MASTER_ADDR"]).split(",")
+        more = {
+            "NODE_RANK": made["GROUP_RANK"],
+            "JAX_COORDINATOR_ADDRESS": f"{made['MASTER_ADDR']}:{port}",
+            "JAX_NUM_PROCESSES": made["WORLD_SIZE"],
+            "JAX_PROCESS_ID": made["RANK"],
+            "TF_CONFIG": render_tf_config(addresses, rank=rank, port=port),
+        }
+        return {**{name: value for name, value in more.items() if name not in process.own}, **made}
+
+
+def render_tf_config(addresses: Sequence[str], *, rank: int, port: int) -> str:
+    """TensorFlow's description of a cluster of workers: a port of its own for each of those on one host. Pure."""
+    workers = [f"{address}:{port + addresses[:index].count(address)}" for index, address in enumerate(addresses)]
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})

@@ -11,7 +11,7 @@ from bootstrap.config import check_command
 from foundation.durations import parse_duration, render_exact
 from foundation.settings import HIDDEN, Settings, Shape, finite
 from train.engines import check_launcher
-from train.job.protocol import ENV_NAME_PATTERN, KvStore, OnNodeLoss
+from train.job.protocol import ENV_NAME_PATTERN, EndsWith, KvStore, OnNodeLoss
 from train.job.selection import check_nodes
 from train.s3.url import check_place, is_s3
 
@@ -203,6 +203,13 @@ class TrainConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = "auto"
     queue: Annotated[bool, Meta(description="true: wait until the running job ends")] = False
+    ends_with: Annotated[
+        EndsWith,
+        Meta(
+            description='when a job is done: "all": once all workers are; "rank 0": once rank 0 is, which ends the '
+            "others: for Ray, Dask and parameter servers"
+        ),
+    ] = "all"
     on_node_loss: Annotated[
         OnNodeLoss,
         Meta(

@@ -178,6 +178,7 @@ def plan_job(
         start_timeout_s=config.start_timeout_s,
         stall_timeout=config.stall_timeout_s,
         max_duration_s=config.max_duration_s,
+        ends_with=config.ends_with,
         on_node_loss=config.on_node_loss,
         restarts=config.restarts,
         restarts_on_error=config.restarts_on_error if scheduler is None else 0,

@@ -34,6 +34,7 @@ JobState = Literal["queued", "pending", "starting", "running", "waiting", "endin
 """waiting: the job waits for nodes that replace lost ones."""
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
 OnNodeLoss = Literal["requeue", "fail"]
+EndsWith = Literal["all", "rank 0"]
 EndReason = Literal["done", "stopped", "error", "overtime", "notice", "lost", "unhealthy"]
 """Why an attempt ended.
 
@@ -181,8 +182,9 @@ class Order(RunSettings, kw_only=True):
     may choose from, and workers, servers and hostfile name the first ones in place of those that it assigns.
     volumes: the folders where [[volumes]] are mounted.
     before: the ids of the jobs that the job waits for; jobs.py sets it.
-    on_node_loss, restarts, restarts_on_error, checkpoint_grace_s: as in [train]. replace_command: a command on the head
-    that replaces lost nodes: the job's id and the nodes' names are added, and it calls `jobs.py replace`; () for none.
+    ends_with, on_node_loss, restarts, restarts_on_error, checkpoint_grace_s: as in [train]. replace_command: a command
+    on the head that replaces lost nodes: the job's id and the nodes' names are added, and it calls `jobs.py replace`;
+    () for none.
     attempts, submitted_at: for a job whose head was lost, and which continues on another one: its attempts so far, and
     when the first head accepted it. first_process: the number of the first process that starts, after those in its log.
     image: the image that its processes run in, by digest. containers: how they run in it, by the host's name; {} for no
@@ -229,6 +231,7 @@ class Order(RunSettings, kw_only=True):
     data_check: Optional[DataCheck] = None
     volumes: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
+    ends_with: EndsWith = "all"
     on_node_loss: OnNodeLoss = "fail"
     restarts: int = 3
     restarts_on_error: int = 0

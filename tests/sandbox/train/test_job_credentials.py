@@ -64,7 +64,7 @@ def refused_by_s3(s3: Client, node: str, keys: Mapping[str, Any]) -> None:
     refused(s3.delete_objects, Bucket="scoped", Delete={"Objects": [{"Key": "data/a"}]})
     refused(s3.put_object, Bucket="scoped", Key="data/a", Body=b"")
     refused(s3.get_object, Bucket="scoped", Key="beside")
-    refused(s3.list_objects_v2, Bucket="scoped")
+    refused(s3.list_objects_v2, Bucket="scoped", Prefix="beside")
     refused(s3.delete_bucket, Bucket="scoped")
     refused(s3.get_object, Bucket="elsewhere", Key="secret")
     refused(s3.put_object, Bucket="elsewhere", Key="secret", Body=b"")

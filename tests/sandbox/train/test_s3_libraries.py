@@ -22,6 +22,7 @@ bucket, _, prefix = data[len("s3://"):].partition("/")
 body = boto3.client("s3").get_object(Bucket=bucket, Key=prefix + "a.txt")["Body"].read()
 fs = fsspec.filesystem("s3")
 print("read", body, fs.cat(data + "a.txt"), [one.rpartition("/")[2] for one in fs.ls(data)])
+print("exists", fs.exists(output + "model/weights"))
 fs.makedirs(output + "model", exist_ok=True)
 with fs.open(output + "model/weights", "wb") as stream:
     stream.write(b"weights")
@@ -29,8 +30,9 @@ print("wrote", fs.cat(output + "model/weights"))
 """
 WEBDATASET = """
 import os, webdataset
+ALL = {"shardshuffle": False, "nodesplitter": lambda shards: shards}  # both nodes read the one shard
 url = f"pipe:python read.py {os.environ['CLUSTER_DATA_URL']}shard-0.tar"
-print("samples", [sample["txt"] for sample in webdataset.WebDataset(url, shardshuffle=False)])
+print("samples", [sample["txt"] for sample in webdataset.WebDataset(url, **ALL)])
 """
 READ = """
 import shutil, sys, fsspec
@@ -97,6 +99,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 def test_boto3_and_s3fs(node: Project) -> None:
     printed = node.run("train", "--plain", "libraries.py").stdout
     assert "read b'hello' b'hello' ['a.txt']" in printed
+    assert "exists False" in printed
     assert "wrote b'weights'" in printed
 
 

@@ -125,7 +125,7 @@ def test_the_first_failing_ranks_traceback_comes_last(nodes: Project) -> None:
 def test_a_port_that_nodes_cannot_reach_is_named(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     with only_these_ports_between_members(ec2_of(nodes, monkeypatch), (22, 22)):
         failed = nodes.run("train", *JOINS, code=1)
-    words = r"torchrun on node-1.*the rendezvous port 29\d\d\d on \S+ cannot be reached from here"
+    words = r"torchrun on node-1.*the node of rank 0: port 29999 on \S+ cannot be reached from here"
     assert re.search(words, " ".join(failed.stderr.split())), failed.stderr
 
 

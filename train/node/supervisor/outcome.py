@@ -231,7 +231,10 @@ class Outcome:
                 self._loop.cancel("early")
             else:  # at the end of a successful job it can be a moment ahead of the others
                 self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(process.short_name))
-        if is_done and all(one.exit_code is not None for one in self._processes.of_job()):
+        is_last = self._order.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
+        if (is_last and process.exit_code == 0) or (
+            is_done and all(one.exit_code is not None for one in self._processes.of_job())
+        ):
             self.decide("done", 0, None, "done")
         elif is_done:
             delay_s = 0.0 if self._is_unused() else REAP_GRACE_S

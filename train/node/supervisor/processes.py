@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from bootstrap.node import process_tree
 from train.engines import ENGINES
+from train.engines.engine import ADDRESSES
 from train.job.protocol import Container, JobHost, NewFiles, Order, Place, RecordRole, copy_settings
 from train.node import job_folder
 from train.node.programs import CODE_DIR, PYTHON_OPTIONS, launched_words, proxy_words
@@ -216,6 +217,7 @@ class Processes:
         if process.role not in ("scheduler", "launcher"):
             env = with_secrets(env, order.secrets)
         env.setdefault("CLUSTER_JOB_NAME", order.name)
+        env.setdefault(ADDRESSES, ",".join(self.engine.list_addresses(order)))
         if order.output_url:
             env.setdefault("CLUSTER_OUTPUT_URL", order.output_url)
         if process.role == "worker" and self.order_on_host(process) < len(order.gpus_per_worker):

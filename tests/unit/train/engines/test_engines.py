@@ -1,5 +1,6 @@
 """The processes that each engine starts, and their hosts, compared with launch.py, Open MPI and torchrun."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -113,11 +114,44 @@ def test_a_torchrun_on_each_node_meets_at_the_first() -> None:
 def test_without_a_launcher_each_process_knows_its_rank() -> None:
     launches = ENGINES["env"].plan_launches(order_of_three("env"), HEAD)
     world = {"WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.5", "MASTER_PORT": "29500"}
+    first = {"LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0", **world}
+    second = {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1", **world}
     assert launches == (
-        HostLaunch("worker", "10.0.0.5", {"RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", **world}),
-        HostLaunch("worker", "10.0.0.6", {"RANK": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", **world}),
-        HostLaunch("worker", "10.0.0.6", {"RANK": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **world}),
+        HostLaunch("worker", "10.0.0.5", {"RANK": "0", "LOCAL_RANK": "0", **first}),
+        HostLaunch("worker", "10.0.0.6", {"RANK": "1", "LOCAL_RANK": "0", **second}),
+        HostLaunch("worker", "10.0.0.6", {"RANK": "2", "LOCAL_RANK": "1", **second}),
     )
+
+
+@pytest.mark.parametrize(
+    ("launcher", "found"),
+    [
+        ("env", "10.0.0.5,10.0.0.6,10.0.0.6"),
+        ("torchrun", "10.0.0.5,10.0.0.6,10.0.0.6"),
+        ("mpi", "10.0.0.5,10.0.0.6,10.0.0.5"),  # consecutive ranks are on different hosts
+        ("ssh", "10.0.0.5,10.0.0.6,10.0.0.6"),
+    ],
+)
+def test_the_addresses_of_all_workers(launcher: str, found: str) -> None:
+    assert ",".join(ENGINES[launcher].list_addresses(order_of_three(launcher))) == found
+
+
+def test_the_address_of_a_job_on_the_head() -> None:
+    """It has no hostfile."""
+    assert ENGINES["local"].list_addresses(make_order(hosts=HOSTS[:1], hostfile=())) == ("10.0.0.4",)
+
+
+def test_libraries_find_their_place_without_a_launcher() -> None:
+    """Lightning, JAX and TensorFlow; a variable that the user sets stays. torchrun's processes get only torchrun's."""
+    launched = {**TORCHRUN, "GROUP_RANK": "1"}
+    own = {"CLUSTER_ADDRESSES": "10.0.0.4,10.0.0.4,10.0.0.5,10.0.0.5"}
+    made = environment("env", launched, **own)
+    workers = ["10.0.0.4:29500", "10.0.0.4:29501", "10.0.0.5:29500", "10.0.0.5:29501"]
+    assert json.loads(made["TF_CONFIG"]) == {"cluster": {"worker": workers}, "task": {"type": "worker", "index": 3}}
+    jax = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    assert [made[name] for name in (*jax, "NODE_RANK")] == ["10.0.0.4:29500", "4", "3", "1"]
+    assert "TF_CONFIG" not in environment("env", launched, TF_CONFIG="{}", **own)
+    assert "TF_CONFIG" not in environment("torchrun", launched, **own)
 
 
 @pytest.mark.parametrize(
@@ -139,9 +173,9 @@ def test_ranks_that_variables_tell(launcher: str, launched: dict[str, str], rank
 @pytest.mark.parametrize(
     ("launcher", "role", "launched", "place"),
     [
-        ("env", "worker", TORCHRUN, Rendezvous("the rendezvous", "10.0.0.4", 29500)),
+        ("env", "worker", TORCHRUN, Rendezvous("the node of rank 0:", "10.0.0.4", 29999)),  # not the program's port
         ("env", "worker", TORCHRUN | {"RANK": "0"}, None),
-        ("torchrun", "launcher", TORCHRUN | {"GROUP_RANK": "1"}, Rendezvous("the rendezvous", "10.0.0.4", 29500)),
+        ("torchrun", "launcher", TORCHRUN | {"GROUP_RANK": "1"}, Rendezvous("the node of rank 0:", "10.0.0.4", 29999)),
         ("torchrun", "launcher", TORCHRUN | {"GROUP_RANK": "0"}, None),
         ("torchrun", "worker", TORCHRUN, None),
         (
@@ -182,7 +216,7 @@ def test_pytorch_gets_the_interface_in_the_syntax_of_each_library() -> None:
     assert (made["GLOO_SOCKET_IFNAME"], made["NCCL_SOCKET_IFNAME"]) == ("ens5", "=ens5")
     ours = ("CLUSTER_RANK", "CLUSTER_WORLD_SIZE", "CLUSTER_LOCAL_RANK", "CLUSTER_INIT_METHOD")
     assert [made[name] for name in ours] == ["3", "4", "1", "tcp://10.0.0.4:29500"]
-    assert "GLOO_SOCKET_IFNAME" not in environment("env", TORCHRUN, GLOO_SOCKET_IFNAME="mine")
+    assert "GLOO_SOCKET_IFNAME" not in environment("torchrun", TORCHRUN, GLOO_SOCKET_IFNAME="mine")
     assert set(environment("torchrun", TORCHRUN, role="launcher")) == {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
 
 
