@@ -46,7 +46,11 @@ def read_words(words: Sequence[str], *, is_command: bool, here: Path, project_di
     if not words:
         return Words()
     if is_command or (runs_others(words[0]) and not (here / words[0]).is_file()):
-        return _read_command(words, here)
+        found = _read_command(words, here)
+        absent = words[1] if found.command and len(words) > 1 and words[1].endswith(".py") else ""
+        if is_command or not absent or (here / absent).is_file():
+            return found
+        raise UsageError(f"{absent}: there is no such script in {here}", hint=_suggest(words[1:], here))
     # `own.py -- --epochs 3`, as other programs want it; a script gets a second "--".
     name, args = words[0], tuple(words[2:] if len(words) > 1 and words[1] == "--" else words[1:])
     path = here / name

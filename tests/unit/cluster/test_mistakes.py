@@ -61,8 +61,8 @@ TOML = 'name = "demo"\n'
         (
             TOML,
             ("train", "python", "own.py"),
-            "python: there is no such script",
-            "a command follows --: cluster train -- ",
+            "own.py: there is no such script in ",
+            "one of: train_cifar10.py",
         ),
         (TOML, ("train", "--env", "A:1"), '--env "A:...": must be NAME=VALUE', "--env A=..."),
         (
