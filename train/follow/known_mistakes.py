@@ -45,6 +45,13 @@ NO_RECORDS = (
     "such as an .idx: MXNet reads every file in a folder"
 )
 GPU_MEMORY = "the GPU's memory is full: use a smaller `--batch-size`, `--dtype float16`, or more GPUs"
+NO_GPU = (
+    "PyTorch finds no GPU here: use a GPU instance type, or have the script ask torch.cuda.is_available() before it "
+    "uses CUDA"
+)
+GLOO = 'NCCL needs GPUs: on nodes without them, use dist.init_process_group("gloo"), or the script\'s option for it'
+SHM = "the data loader needs a larger /dev/shm: set `[container] shm_size`, or use fewer loader processes"
+NO_PIP = "the nodes' environment has no pip: name packages in `[bootstrap] packages`, then `cluster up`"
 MEMORY = "the node's memory is full: use a smaller `--batch-size`, fewer workers per node, or a larger instance_type"
 NOT_ON_NODES = (
     "{path} is not on the nodes: name it or its folder in `[bootstrap] sync`; paths start at the folder of cluster.toml"
@@ -56,13 +63,13 @@ DOWNLOAD = (
 SHM_FULL = (
     'killed by SIGBUS: /dev/shm is full: set a larger `[container] shm_size`, or with "auto" enlarge that of the nodes'
 )
-CRASHED = "it crashed: `--env DMLC_LOG_STACK_TRACE_DEPTH=20 --env MXNET_ENGINE_TYPE=NaiveEngine` shows where"
+CRASHED = "it crashed in compiled code: `--env PYTHONFAULTHANDLER=1` shows the line of Python that called it"
 
 NO_MODULE = Mistake(
     "No module named",
     "{module} is not on the nodes: its package belongs in `[bootstrap] packages`, your own files in `[bootstrap] sync`",
-    pattern=r"^(?:\w+: )*(?:ModuleNotFoundError|ImportError): No module named '?(?!mxnet\b|cv2'|distutils')"
-    r"(?P<module>[\w.]+)",
+    pattern=r"^(?:\w+: )*(?:ModuleNotFoundError|ImportError): No module named '?"
+    r"(?!mxnet\b|cv2'|distutils'|pkg_resources')(?P<module>[\w.]+)",
 )
 """missing_module.py makes this advice more precise, by the files next to the program on this machine."""
 
@@ -142,7 +149,14 @@ LIBRARIES = (
         "No module named 'distutils'",
         'Python 3.12 has no distutils: set `[bootstrap] packages = ["setuptools<81"]` or `[bootstrap] python = "3.11"`',
     ),
+    Mistake(
+        "No module named 'pkg_resources'",
+        'setuptools has no pkg_resources any more: `[bootstrap] packages = ["setuptools<81"]`, then `cluster up`',
+    ),
     NO_MODULE,
+    Mistake("No module named pip", NO_PIP),
+    Mistake("pip: command not found", NO_PIP),
+    Mistake("pip: not found", NO_PIP),
     Mistake(
         "has no attribute 'isAlive'",
         "Python 3.9 removed Thread.isAlive: call is_alive instead",
@@ -152,6 +166,29 @@ LIBRARIES = (
         "a binary was built for a newer system than the node's: use another version of its package, or a newer ami",
         pattern=r"version `(?:GLIBC|GLIBCXX|CXXABI|GOMP)_[\d.]+' not found",
     ),
+)
+
+PYTORCH = (
+    Mistake("Torch not compiled with CUDA enabled", NO_GPU),
+    Mistake("Found no NVIDIA driver on your system", NO_GPU),
+    Mistake("Distributed package doesn't have NCCL built in", GLOO),
+    Mistake("ProcessGroupNCCL is only supported with GPUs", GLOO),
+    Mistake(
+        "Expected to have finished reduction in the prior iteration",
+        "some parameters got no gradient: pass find_unused_parameters=True to DistributedDataParallel, or use all of "
+        "them in forward",
+    ),
+    Mistake(
+        "Default process group has not been initialized",
+        "the script uses torch.distributed before dist.init_process_group(): call that first; a job's processes have "
+        "the variables for it",
+    ),
+    Mistake(
+        "operator torchvision::nms does not exist",
+        "torchvision was built for another torch: take both from the same index, in versions that belong together",
+    ),
+    Mistake("CUDA out of memory", "the GPU's memory is full: use a smaller batch, torch.autocast, or more GPUs"),
+    Mistake("shared memory(shm)", SHM, pattern=r"unable to \w+ shared memory\(shm\)"),
 )
 
 # S3's error codes.
@@ -252,6 +289,7 @@ RESOURCES = (
         "nothing listens there: the other process has ended or has not started; see the first error above",
         pattern=r"^(?:\w+: )*ConnectionRefusedError: ",
     ),
+    Mistake("on device: '/dev/shm/", SHM),
     Mistake(
         "No space left on device",
         "a disk is full (`cluster exec -- df -h`): send less with `[bootstrap] sync`, write results to s3://, or set a "
@@ -266,6 +304,12 @@ RESOURCES = (
     Mistake(
         "OMP: Warning #",
         "OpenMP is loaded twice in this process, which may be slow: leave OMP_* and KMP_* to `cluster train`",
+    ),
+    Mistake(
+        "CERTIFICATE_VERIFY_FAILED",
+        "the node does not know who signed the server's certificate: install the authority in `[bootstrap] setup`, and "
+        "name its file with `--env SSL_CERT_FILE=FILE --env REQUESTS_CA_BUNDLE=FILE`",
+        pattern=r"SSL: CERTIFICATE_VERIFY_FAILED\]",
     ),
     Mistake(
         "Segmentation fault: 11",
@@ -313,9 +357,14 @@ SCRIPTS = (
         "takes `--kv-store`",
         pattern=r'Environment::Get\(\)->find\("DMLC_\w+"\)',
     ),
+    Mistake("out of shared memory", SHM),
     Mistake(
-        "out of shared memory",
-        "the data loader needs a larger /dev/shm: set `[container] shm_size`, or use fewer loader processes",
+        "EOFError: EOF when reading a line",
+        "a job has no keyboard to read from: give the program what it asks for as arguments or variables (`--env`)",
+    ),
+    Mistake(
+        "images must be bigger than the batch size",
+        "a worker's part of the validation set is smaller than a batch: use a smaller `--batch-size`, or more images",
     ),
     Mistake(
         "--kv-store",
@@ -325,13 +374,13 @@ SCRIPTS = (
     ),
 )
 
-MISTAKES: tuple[Mistake, ...] = (*LIBRARIES, *S3, *RESOURCES, *DOWNLOADS, *SCRIPTS)
+MISTAKES: tuple[Mistake, ...] = (*LIBRARIES, *PYTORCH, *S3, *RESOURCES, *DOWNLOADS, *SCRIPTS)
 """All known mistakes; the first match counts."""
 
 ENDINGS: dict[int, str] = {
     137: "killed by SIGKILL: unless somebody did it, the node ran out of memory (`cluster exec -- sudo dmesg`): use "
     "a smaller `--batch-size`, fewer workers per node, or a larger instance_type",
-    132: "illegal instruction: this build of MXNet, or of a package, is for a newer CPU than the node's",
+    132: "illegal instruction: a package was built for a newer CPU than the node's: take another build of it",
     139: CRASHED,
     135: CRASHED,
     127: "the node does not find the command: python is on its PATH; for other programs give the path, or install them "

@@ -48,7 +48,8 @@ def find_nearby(words: Sequence[str], *, project_dir: Path, packages: Sequence[s
 
 
 def _is_package(path: Path) -> bool:
-    return path.is_dir() and any(path.glob("*.py"))
+    """Whether a folder has Python files, if only in its own folders; not the runs that wandb keeps in wandb/."""
+    return path.is_dir() and any(any(path.glob(form)) for form in ("*.py", "*/*.py"))
 
 
 def advise(module: str, nearby: Nearby) -> str:

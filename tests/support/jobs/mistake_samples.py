@@ -254,6 +254,92 @@ SAMPLES = [
         "mshadow/stream_gpu-inl.h:184: Check failed: e == cudaSuccess: CUDA: out of memory",
         "CUDA: memory 16 GB",
     ),
+    # setuptools 82
+    (
+        "No module named 'pkg_resources'",
+        "ModuleNotFoundError: No module named 'pkg_resources'",
+        "ModuleNotFoundError: No module named 'pkg_resources_mine'",
+    ),
+    # [train] setup; bash, dash and Python 3.11
+    ("pip: command not found", "bash: line 1: pip: command not found", "zip: command not found"),
+    ("pip: not found", "sh: 1: pip: not found", "zip: not found"),
+    (
+        "No module named pip",
+        "/home/ubuntu/.cluster/env/0a1b/bin/python: No module named pip",
+        "python: No module named zip",
+    ),
+    # PyTorch 2.13
+    ("Torch not compiled with CUDA enabled", "AssertionError: Torch not compiled with CUDA enabled", "Torch compiled"),
+    (
+        "Found no NVIDIA driver on your system",
+        (
+            "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU and "
+            "installed a driver from http://www.nvidia.com/Download/index.aspx"
+        ),
+        "Found NVIDIA driver",
+    ),
+    (
+        "Distributed package doesn't have NCCL built in",
+        "[rank0]: RuntimeError: Distributed package doesn't have NCCL built in",
+        "NCCL version 2.27",
+    ),
+    (
+        "ProcessGroupNCCL is only supported with GPUs",
+        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+        "ProcessGroupNCCL created",
+    ),
+    (
+        "Expected to have finished reduction in the prior iteration",
+        (
+            "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This "
+            "error indicates that your module has parameters that were not used in producing loss."
+        ),
+        "finished reduction",
+    ),
+    (
+        "Default process group has not been initialized",
+        ("ValueError: Default process group has not been initialized, please make sure to call init_process_group."),
+        "process group has been initialized",
+    ),
+    (
+        "operator torchvision::nms does not exist",
+        "RuntimeError: operator torchvision::nms does not exist",
+        "torchvision::nms",
+    ),
+    (
+        "CUDA out of memory",
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of "
+            "14.58 GiB of which 11.56 MiB is free."
+        ),
+        "CUDA memory",
+    ),
+    # in a container with shm_size = "64m"
+    (
+        "shared memory(shm)",
+        ("RuntimeError: unable to allocate shared memory(shm) for file </torch_7_42_0>: No space left on device (28)"),
+        "uses shared memory(shm)",
+    ),
+    ("on device: '/dev/shm/", "OSError: [Errno 28] No space left on device: '/dev/shm/a'", "cache: /dev/shm"),
+    # Python 3.11
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        (
+            "urllib.error.URLError: <urlopen error [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable "
+            "to get local issuer certificate (_ssl.c:1006)>"
+        ),
+        "CERTIFICATE_VERIFY_FAILED is off",
+    ),
+    ("EOFError: EOF when reading a line", "EOFError: EOF when reading a line", "EOFError"),
+    # 1.7
+    (
+        "images must be bigger than the batch size",
+        (
+            "mxnet/src/io/iter_image_recordio_2.cc:318: Check failed: !overflow number of input images must be bigger "
+            "than the batch size"
+        ),
+        "a batch size of 128",
+    ),
     # PyTorch's torch/utils/data/_utils/signal_handling.py
     (
         "out of shared memory",

@@ -110,7 +110,7 @@ def ended(exit_code: int, signal: int | None = None) -> Event:
     [
         (137, 9, "ran out of memory"),
         (132, 4, "illegal instruction"),
-        (139, 11, "NaiveEngine"),
+        (139, 11, "PYTHONFAULTHANDLER"),
         (127, None, "does not find"),
         (126, None, "not executable"),
     ],
@@ -127,7 +127,7 @@ def test_the_first_failure_gets_advice(exit_code: int, signal: int | None, words
         (135, 7, "set a larger `[container] shm_size`"),
         (127, None, "the image does not have the command"),
         (126, None, "not executable in the image"),
-        (139, 11, "NaiveEngine"),
+        (139, 11, "PYTHONFAULTHANDLER"),
     ],
 )
 def test_the_first_failure_in_a_container_gets_its_advice(exit_code: int, signal: int | None, words: str) -> None:

@@ -29,13 +29,22 @@ def test_files_next_to_the_program_and_next_to_cluster_toml_are_found(tmp_path: 
     project = tmp_path / "project"
     (project / "code" / "package").mkdir(parents=True)
     (project / "code" / "empty").mkdir()
-    for name in ("code/own.py", "code/mymod.py", "code/package/__init__.py", "other.py"):
+    (project / "code" / "nested" / "inner").mkdir(parents=True)
+    (project / "code" / "wandb" / "run-1" / "files").mkdir(parents=True)
+    for name in (
+        "code/own.py",
+        "code/mymod.py",
+        "code/package/__init__.py",
+        "other.py",
+        "code/nested/inner/a.py",
+        "code/wandb/run-1/files/b.py",
+    ):
         (project / name).write_text("")
 
     def find(*words: str, packages: tuple[str, ...] = ()) -> Nearby:
         return find_nearby(words, project_dir=project, packages=packages)
 
-    modules = frozenset({"own", "mymod", "package"})
+    modules = frozenset({"own", "mymod", "package", "nested"})
     assert find("code/own.py") == Nearby(modules=modules)
     assert find("", "sh", "-c", "x" * 5000, "\0") == Nearby(modules=frozenset({"other", "code"}))
     (project / "pyproject.toml").write_text("")
