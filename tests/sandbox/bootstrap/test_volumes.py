@@ -265,10 +265,10 @@ def test_data_and_results_on_a_volume(volumes: Volumes) -> None:
     data = '[data]\nurl = "/shared/data"\nresults = "/shared/results"\n'
     project.write(TOML + data)
     try:
-        said = volumes.train()
+        said = volumes.train("--", "sh", "-c", "echo $CLUSTER_DATA_URL trains")
         assert 'data.url = "/shared/data": there is no such folder' in said
         volumes.run("node-1", "mkdir -p /shared/data && echo content >/shared/data/file")
-        said = volumes.train("--name", "on-volume", "--", "python3", "-c", COPIES)
+        said = volumes.train("-v", "--name", "on-volume", "--", "python3", "-c", COPIES)
         assert "no such folder" not in said
         [job] = re.findall(r"^job ([0-9a-f-]+): 2 processes", said, re.MULTILINE)
         assert f"results: /shared/results/{job}/" in said

@@ -108,7 +108,7 @@ def user() -> Iterator[User]:
         (work / "large").mkdir(parents=True)
         os.truncate(os.open(work / "large" / "object", os.O_CREAT | os.O_WRONLY), 600_000_000)
         text = (REPOSITORY / "cluster.toml").read_text().replace("\nnodes = 2", "\nnodes = 1")
-        text = configure(text, framework="none", launcher="env")
+        text = configure(text, framework="none", launcher="env", sync=[])
         (work / "cluster.toml").write_text(text)
         (work / "other.toml").write_text(text.replace('name = "demo"', 'name = "other"'))
         for path in (work, *work.rglob("*")):
@@ -121,7 +121,7 @@ def opened(user: User) -> Iterator[Shell]:
     shell = Shell(user)
     shell.run("cluster up")
     yield shell
-    shell.run("cluster sandbox reset")
+    shell.run("cluster sandbox reset --yes")
     shell.close()
 
 

@@ -46,7 +46,7 @@ def cluster(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pro
 
 def keys_of_a_worker(project: Project, *words: str) -> tuple[dict[str, Any], str]:
     """The credentials in the environment of a job's worker, and the messages before it began."""
-    with project.following("train", "-n", "1", "--kv-store", "local", *words, *WAITS) as process:
+    with project.following("train", "-v", "-n", "1", "--kv-store", "local", *words, *WAITS) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert "begun" in line, line + project.messages.read_text()

@@ -84,7 +84,7 @@ def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterat
             project.run("up", timeout_s=600)
             yield ContainerNodes(project, given)
     finally:
-        project.run("sandbox", "reset")
+        project.run("sandbox", "reset", "--yes")
 
 
 def in_container(job: Running, role: str | None = None, host: str = "node-1") -> int:
