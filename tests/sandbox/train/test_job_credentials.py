@@ -85,7 +85,7 @@ def refused_by_s3(s3: Client, node: str, keys: Mapping[str, Any]) -> None:
 def test_a_jobs_credentials_read_its_data_and_write_its_results_and_do_nothing_else(cluster: Project) -> None:
     """The caller has no other policy than the one that `cluster iam-policy` prints."""
     with limited_operator(cluster.run("iam-policy").stdout):
-        keys, said = keys_of_a_worker(cluster)
+        keys, said = keys_of_a_worker(cluster, "-v")
         s3 = client_of("s3", keys)
         assert s3.get_object(Bucket="scoped", Key="data/a")["Body"].read() == b"x"
         assert s3.list_objects_v2(Bucket="scoped", Prefix="data/")["KeyCount"] == 1

@@ -55,7 +55,8 @@ def test_processes_get_the_hosts_paths_and_the_jobs_credentials() -> None:
     assert (there.host, there.address) == ("lab", "10.9.0.1")
     assert (there.cwd, there.tree) == ("/home/alice/run", "/home/alice/t")
     assert there.commands == (("/home/alice/e/bin/python", "a.py"),)
-    wanted = {"PATH": "/home/alice/e/bin:/usr/bin", "AWS_SECRET_ACCESS_KEY": "x", "CLUSTER_JOB_NAME": "mine"}
+    ours = {"CLUSTER_JOB_NAME": "mine", "CLUSTER_ADDRESSES": ""}  # no host has workers here
+    wanted = {"PATH": "/home/alice/e/bin:/usr/bin", "AWS_SECRET_ACCESS_KEY": "x", **ours}
     assert there.env == wanted  # without CLUSTER_DATA_CREDENTIALS: the host has no instance profile
     assert (here.commands, here.cwd) == ((ORDER.command,), "/run")
     assert here.env == {**wanted, "PATH": "/e/bin:/usr/bin", "CLUSTER_DATA_CREDENTIALS": "instance"}

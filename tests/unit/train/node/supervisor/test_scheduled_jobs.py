@@ -92,7 +92,7 @@ def test_an_allocation_that_ends_ends_the_job(job_host: LocalHead, slurm: FakeSl
     job_host.wait_for('"line": "here"', count=2)
     slurm.set_job("TIMEOUT", "TimeLimit")
     result = job_host.result()
-    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 1, {})
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 124, {})
     assert result["error"].startswith("Slurm job 12 ended: ")
 
 
