@@ -63,6 +63,7 @@ class App:
     def __init__(self, *, config_path: Path) -> None:
         self.config_path = config_path
         self.overrides: dict[str, Any] = {}
+        self.job_file: Path | None = None  # of cluster train --job
         self.is_brief = False  # finished steps of single nodes are not shown
         self._sandbox_region: str | None = None
 

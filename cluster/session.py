@@ -174,6 +174,7 @@ def _collect(app: App, command: Sequence[str], *, is_job: bool) -> Payload:
         report=app.report,
         command=command,
         subfolder=config.train.subfolder,
+        settings=(app.config_path, *([app.job_file] if app.job_file is not None else [])),
         private=app.config_path if config.notify.webhook is not None else None,
         approve=partial(_approve, app, is_job=is_job),
     )

@@ -175,6 +175,7 @@ def _read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *,
     here = Path.cwd()
     asked = read_words(words, is_command=is_command, here=here, project_dir=app.project_dir)
     request = read(options, asked.command)
+    app.job_file = options["job"]
     if request.command and (asked.script or asked.args):
         raise UsageError(f"{options['job']} has a command; remove the script and arguments from the command line")
     app.overrides |= request.overrides

@@ -1,7 +1,7 @@
 """The files that a job needs on every node: node-side code, this project's scripts, the user's own files."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -101,12 +101,14 @@ def collect_trees(
     command: Sequence[str] = (),
     subfolder: str = "",
     approve: Approve = lambda _folders, _found: None,
+    settings: Collection[Path] = (),
     private: Path | None = None,
 ) -> Payload:
     """Reads all files that the nodes get besides the library. project_dir: the folder of cluster.toml.
 
     A script from outside that folder gets its base name as its path, and ignores `exclude`. command: the command that
     runs instead of the script, if any, in `subfolder` of project_dir. approve: called before the files are read.
+    settings: files with the settings of this command, which may contain secrets: sync = "auto" leaves them out.
     private: a file that is not sent, because it contains a secret.
     Raises ConfigError, ClusterError as bootstrap.transfer.sync does, and what `approve` raises.
     """
@@ -119,6 +121,9 @@ def collect_trees(
         found = find_files(project_dir, sync=sync, exclude=exclude)
     if private is not None:
         _leave_out(found, private.resolve(), report)
+    if sync == "auto":
+        left_out = {path.resolve() for path in settings}
+        found.files = {path: file for path, file in found.files.items() if file[0].resolve() not in left_out}
     path = f"{SCRIPTS_DIR}/{script}" if own is None else _add_script(found, own, project_dir)
     beside = (own.parent,) if own is not None and not folders else (project_dir,)
     approve(tuple(project_dir / folder for folder in folders) or beside, found)

@@ -146,3 +146,21 @@ def test_the_users_script_hides_a_shipped_one(tmp_path: Path) -> None:
     said = find_shadowed("train_mnist.py", project_dir=tmp_path)
     assert said is not None
     assert str(tmp_path / "train_mnist.py") in said
+
+
+def test_files_with_settings_are_not_sent(tmp_path: Path) -> None:
+    """A job file may have secrets in [train] env."""
+    (tmp_path / "train.py").touch()
+    (tmp_path / "secret.toml").write_text('env = { TOKEN = "x" }')
+    for command in ((), ("true",)):
+        payload = collect_trees(
+            "train.py",
+            sync="auto",
+            exclude=(),
+            project_dir=tmp_path,
+            report=silent,
+            command=command,
+            settings=[tmp_path / "secret.toml"],
+        )
+        assert payload.project is not None
+        assert [file.path for file in payload.project.files] == ["train.py"]

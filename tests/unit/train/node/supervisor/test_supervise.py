@@ -305,7 +305,9 @@ def test_files_that_cannot_be_copied_end_the_job(job_host: LocalHead, tmp_path: 
     work = job_host.folder() / "work"
     result, _ = job_host.run(job_host.order(cwd=str(work), tree=str(tmp_path / "none")))
     assert result["exit_code"] == 1
-    assert f"cannot copy the job's files: No such file or directory ({tmp_path / 'none'})" in result["error"]
+    # The process that copies them names the reason; another one, which may be the first to end, repeats it.
+    assert "cannot copy the job's files: " in result["error"]
+    assert f"No such file or directory ({tmp_path / 'none'})" in result["error"]
 
 
 def test_a_set_up_command_that_fails_ends_the_job_before_it_starts(job_host: LocalHead) -> None:
