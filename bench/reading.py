@@ -135,7 +135,9 @@ def measure_ways(data: DataSet, ways: tuple[str, ...], *, link_mbit: float = 0.0
     finally:
         if node is not None:
             node.sink.process.kill()
-        subprocess.run([CLUSTER, "sandbox", "reset"], cwd=folder, env=environment, check=True, capture_output=True)
+        subprocess.run(
+            [CLUSTER, "sandbox", "reset", "--yes"], cwd=folder, env=environment, check=True, capture_output=True
+        )
         shutil.rmtree(folder)
 
 

@@ -16,6 +16,7 @@ from bootstrap.ssh.keys import HostKeyPins
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes, open_console
 from cluster.session import ready_nodes
+from foundation.remote_command import RemoteCommand
 from provision.aws.clients import make_clients
 from provision.describe import describe_cluster
 from provision.model import ClusterState
@@ -49,7 +50,8 @@ def by_fabric(app: App, state: ClusterState) -> bool:
     with Connections(
         instances=InstanceAccess(private_key=app.files.private_key, pins=pins, console=console), wait_s=60
     ) as connections:
-        on_all(Ec2Nodes(state, app.config.provision).find_hosts(), lambda host: connections.get(host).run("true"))
+        hosts = Ec2Nodes(state, app.config.provision).find_hosts()
+        on_all(hosts, lambda host: connections.get(host).run(RemoteCommand("true")))
     return False
 
 

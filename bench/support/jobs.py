@@ -195,7 +195,7 @@ def clusters(count: int, bootstrap: str = "") -> Iterator[list[Cluster]]:
         yield made
     finally:
         for cluster in made:
-            cluster.run("sandbox", "reset")
+            cluster.run("sandbox", "reset", "--yes")
             shutil.rmtree(cluster.folder)
 
 
