@@ -27,7 +27,11 @@ from bench.support.rounds import ROUNDS
 
 BY_CLUSTER = "cluster train"
 # Prints the environment of a process in a job. A process that is started by hand gets the same environment.
-_PROGRAM = "import json, os, sys; print('SEEN', json.dumps([dict(os.environ), sys.executable, os.getcwd()]))"
+_PROGRAM = """\
+import glob, json, os, sys
+[scripts] = glob.glob(os.path.expanduser("~/.cluster/tree/*/train/scripts"))
+print("SEEN", json.dumps([dict(os.environ), sys.executable, scripts.removesuffix("/train/scripts")]))
+"""
 _EXPORTED = ("S3_", "AWS_", "CLUSTER_DATA_URL", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
 _SPEED = re.compile(r"Batch \[\S+\]\s+Speed: ([\d.]+) samples/sec")
 
@@ -111,7 +115,7 @@ class Cluster:
         return nodes
 
     def see_process(self, *options: str) -> tuple[dict[str, str], str, str]:
-        """Returns the data variables, the Python and the folder of a process that `cluster train OPTIONS...` starts."""
+        """Returns the data variables and the Python of a process of a job, and the folder of this project's code."""
         output = self.run("train", *options, "--", "python", "-c", _PROGRAM)
         line = next(line for line in output.splitlines() if "] SEEN" in line)
         env, python, folder = json.loads(line.partition("SEEN ")[2])
