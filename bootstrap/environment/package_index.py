@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from bootstrap.environment.file_cache import BundleFile, describe_file, discard_folder, find_place
-from bootstrap.environment.requirements import canonical_name
+from bootstrap.environment.requirements import NEEDS_BUILD, canonical_name
 from bootstrap.environment.target import WheelTarget, platform_tags
 from bootstrap.ssh.explain import render_last_lines
 from foundation.errors import ClusterError
@@ -29,6 +29,9 @@ from foundation.thread_pool import map_in_threads
 
 RETRIES = 7
 """With pip's doubling pauses, an unreachable index takes about half a minute; pip's default of five takes 8 s."""
+PIP = "bootstrap.environment.pip_without_builds"
+ALWAYS_WHEELS = ("msgspec", "numpy", "obstore", "uv")
+"""Packages that every environment has. Where the newest has no wheel for a node's old glibc, an older one serves."""
 TAIL_BYTES = 512 << 10
 """How much of a wheel's end is read to find its unpacked size, since the end has the zip directory."""
 UNPACKED_TIMES = 4
@@ -54,11 +57,11 @@ class FoundWheel:
 def download_wheels(
     target: WheelTarget, requirements: Sequence[str], directory: Path, *, built: Sequence[BundleFile] = ()
 ) -> None:
-    """Fetches the wheels of some requirements, with their dependencies.
+    """Fetches the wheels that pip would choose by hand for some requirements, with their dependencies.
 
     built: wheels on this machine that no index has. Raises NoWheelError, and ClusterError with the output of pip.
     """
-    words = ["download", "--dest", str(directory), "--only-binary", ":all:", *_platform(target), *_links(built)]
+    words = ["download", "--dest", str(directory), *_platform(target), *_links(built)]
     _run_pip(words, target, requirements)
     found = [describe_file(path) for path in directory.iterdir()] if target.hashes else []
     check_hashes([(file.name, file.sha256) for file in found], target, built=built)
@@ -70,10 +73,10 @@ def download_source(target: WheelTarget, requirement: str, directory: Path) -> N
     Raises NoSourceError, and ClusterError with the output of pip.
     """
     name = canonical_name(requirement)
-    words = ["--dest", str(directory), "--no-deps", "--no-binary", name]
+    words = ["source", "--dest", str(directory), "--no-deps", "--no-binary", name]
     what = f"the source of {name}, which has no wheel"
     try:
-        _run_pip(words, target, [requirement], what=what, module="bootstrap.environment.download_source")
+        _run_pip(words, target, [requirement], what=what)
     except NoWheelError as error:
         raise NoSourceError(error.message, hint=error.hint) from error
     (file,) = (describe_file(path) for path in directory.iterdir())
@@ -90,7 +93,7 @@ def find_wheels(
     alone: without their dependencies. Raises NoWheelError, and ClusterError with the output of pip.
     """
     words = ["install", "--dry-run", "--ignore-installed", "--report", "-", "--target", "unused"]
-    words += ["--only-binary", ":all:", *_platform(target), *_links(built), *(["--no-deps"] if alone else [])]
+    words += [*_platform(target), *_links(built), *(["--no-deps"] if alone else [])]
     return parse_report(json.loads(_run_pip(words, target, requirements)))
 
 
@@ -119,7 +122,8 @@ def _links(built: Sequence[BundleFile]) -> list[str]:
 
 
 def _platform(target: WheelTarget) -> list[str]:
-    return [word for tag in platform_tags(target) for word in ("--platform", tag)]
+    tags = [word for tag in platform_tags(target) for word in ("--platform", tag)]
+    return ["--only-binary", ",".join(ALWAYS_WHEELS), *tags]
 
 
 def parse_report(report: dict[str, Any]) -> tuple[FoundWheel, ...]:
@@ -137,10 +141,9 @@ def _run_pip(
     requirements: Sequence[str],
     *,
     what: str = "the nodes' wheels",
-    module: str = "pip",
 ) -> str:
     python = ".".join(map(str, target.python_version))
-    command = [sys.executable, "-P", "-m", module, *words, "--quiet", "--disable-pip-version-check", "--no-input"]
+    command = [sys.executable, "-P", "-m", PIP, *words, "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--retries", str(RETRIES), "--implementation", "cp", "--python-version", python]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as limits:
         if target.limits:
@@ -168,6 +171,9 @@ class NoWheelError(ClusterError):
 
 def find_missing(said: str) -> str | None:
     """The requirement for which pip found no wheel, from its output; None for other errors. Pure."""
+    needed = re.search(f"{NEEDS_BUILD}(\\S+)", said)
+    if needed is not None:
+        return needed[1]
     found = re.search(r"No matching distribution found for ([^\n]+?)(?: \(from [^\n]*)?$", said, re.MULTILINE)
     if found is None:  # pip 25 and later, if no older version of the dependent package helps
         found = re.search(r"have no matching distributions available for your environment:\n\s+(\S+)", said)

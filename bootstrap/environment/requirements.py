@@ -40,6 +40,8 @@ URL_ADVICE = (
     "set up pip on this machine: pip config set global.extra-index-url URL"
 )
 MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
+NEEDS_BUILD = "has no wheel and needs a build: "
+"""What pip_without_builds.py prints before the NAME==VERSION of a source that pip would build."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

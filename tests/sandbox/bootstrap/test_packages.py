@@ -35,6 +35,19 @@ def prepare_metadata_for_build_wheel(folder, *_):
         stream.write(METADATA)
     return "sourced-1.5.dist-info"
 """
+COMPILED = b"""
+import os, zipfile
+import mxnet
+def build_wheel(folder, *_):
+    name = "compiled-1.0-py3-none-any.whl"
+    info = "compiled-1.0.dist-info/"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
+        wheel.writestr("compiled.py", "against = %r\\n" % mxnet.__version__)
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: compiled\\nVersion: 1.0\\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "RECORD", "")
+    return name
+"""
 PYPROJECT = b"[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
 
 
@@ -43,6 +56,10 @@ def index(two_nodes: Project, tmp_path: Path) -> Iterator[Index]:
     """An index with the wheels of the user's usual cache and our own."""
     folder = link_cached_wheels(tmp_path / "wheels")
     make_source(folder, "sourced-1.5.tar.gz", {"backend.py": BACKEND, "pyproject.toml": PYPROJECT})
+    content = {"backend.py": COMPILED, "pyproject.toml": PYPROJECT, "CMakeLists.txt": b'python -c "import mxnet"'}
+    make_source(folder, "compiled-1.0.tar.gz", content)
+    for name in ("cmake-3.31.0", "ninja-1.11", "packaging-25.0", "psutil-7.0"):
+        make_wheel(folder, f"{name}-py3-none-any.whl", {})
     for version in ("1.0", "2.0", "2.1", "3.0"):
         make_wheel(folder, f"part-{version}-py3-none-any.whl", {"part.py": f"version = '{version}'\n".encode()})
         make_wheel(folder, f"ranged-{version}-py3-none-any.whl", {"ranged.py": f"version = '{version}'\n".encode()})
@@ -69,7 +86,7 @@ def test_every_node_gets_the_same_packages(two_nodes: Project, index: Index) -> 
     folder.mkdir()
     (folder / "limits.txt").write_text("part!=2.1\n")
     (folder / "requirements.txt").write_text(
-        "# ours\n-c limits.txt\nsourced  # no wheel\nnever; python_version < '3'\nmxnet<1.6\n"
+        "# ours\n-c limits.txt\nsourced  # no wheel\ncompiled\nnever; python_version < '3'\nmxnet<1.6\n"
         f"part \\\n  --hash=sha256:{part}\n"
     )
     packages = ["-r needs/requirements.txt", "ranged>=2,<3"]
@@ -83,9 +100,11 @@ def test_every_node_gets_the_same_packages(two_nodes: Project, index: Index) -> 
     two_nodes.run("exec", "--", "rm", "-f", "fail", "built")
 
     said = two_nodes.run("up").stderr
-    assert "requirements.txt, line 5: mxnet<1.6 is ignored" in said
+    assert "requirements.txt, line 6: mxnet<1.6 is ignored" in said
     assert "node-0: building a wheel from sourced-1.5.tar.gz" in said
     assert ask(two_nodes, "import ranged, part; print(ranged.version, part.version)") == ["2.1 2.0"] * 2
+    against = ask(two_nodes, "import compiled, mxnet; print(compiled.against == mxnet.__version__)")
+    assert against == ["True"] * 2, "the build of a package that imports MXNet sees the environment's"
     [built_on] = set(ask(two_nodes, "import sourced; print(sourced.where)"))
     assert built_on == two_nodes.run("exec", "--node", "node-0", "--", "hostname").stdout.partition("] ")[2].strip()
     counted = two_nodes.run("exec", "--", "sh", "-c", "cat built 2>/dev/null | wc -l").stdout

@@ -24,6 +24,7 @@ from bootstrap.environment.package_index import (
     find_unpacked_bytes,
     parse_report,
 )
+from bootstrap.environment.target import WheelTarget
 from cluster.views.messages import still_running
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
@@ -169,6 +170,63 @@ def test_a_source_is_fetched_and_not_run(
     assert [path.name for path in taken.iterdir()] == ["sourced-2.0.tar.gz"]
     assert (taken / "sourced-2.0.tar.gz").read_bytes() == made.with_name("sourced-2.0.tar.gz").read_bytes()
     assert not ran.exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "needs_build"),
+    [
+        pytest.param({"old-1.0": "wheel", "old-2.0": "source"}, "old==2.0", id="newest-release"),
+        pytest.param({"old-1.0": "wheel", "old-2.0.dev1": "source"}, None, id="pre-release"),
+        pytest.param({"old-1.0.dev1": "wheel", "old-1.0": "source"}, "old==1.0", id="wheel-of-pre-release"),
+        pytest.param(
+            {"old-1.0": "wheel", "old-2.0": "wheel needs sub==4.9.*", "sub-4.9.3": "source"},
+            "sub==4.9.3",
+            id="dependency",
+        ),
+        pytest.param({"old-1.0": "source"}, "old==1.0", id="no-wheel"),
+        pytest.param({"old-1.0": "wheel", "numpy-1.0": "wheel", "numpy-2.0": "source"}, None, id="ours"),
+    ],
+)
+@pytest.mark.parametrize("fetch", ["here", "auto"])
+def test_the_newest_release_is_chosen(
+    tmp_path: Path,
+    index: Index,
+    files: dict[str, str],
+    needs_build: str | None,
+    fetch: Literal["auto", "here"],
+) -> None:
+    """As pip by hand; a source is built elsewhere, and none of it runs here."""
+    ran = tmp_path / "ran"
+    for name, kind in files.items():
+        if kind == "source":
+            make_source(index.folder, f"{name}.tar.gz", {"setup.py": EVIL.replace(b"%r", repr(str(ran)).encode())})
+        else:
+            needs = kind.removeprefix("wheel").removeprefix(" needs ")
+            make_wheel(index.folder, f"{name}-py3-none-any.whl", {"x.py": b""}, requires=needs)
+    asked: list[str] = []
+
+    def build(_find: object, _target: WheelTarget, requirement: str) -> BundleFile:
+        asked.append(requirement)
+        return describe_file(make_wheel(tmp_path / "built", f"{requirement.replace('==', '-')}-py3-none-any.whl", {}))
+
+    target = replace(TARGET, requirements=("old", *(["numpy"] if "numpy-1.0" in files else [])))
+    bundle = fetch_bundle(target, cache=tmp_path / "cache", report=silent, fetch=fetch, build=build)
+    assert asked == ([needs_build] if needs_build else [])
+    newest = max(name for name in files if name.startswith("old") and (name == "old-1.0" or "dev" not in name))
+    assert f"{newest}-py3-none-any.whl" in [wheel.name for wheel in bundle.wheels]
+    assert not ran.exists()
+
+
+def test_a_source_beside_the_cpu_build_of_pytorch(tmp_path: Path, index: Index) -> None:
+    """A package that needs a build is no reason to fetch the build for GPUs."""
+    make_wheel(index.folder, "torch-2.0-py3-none-any.whl", {})
+    make_wheel(index.folder, "torch-2.0+cpu-py3-none-any.whl", {})
+    make_source(index.folder, "old-1.0.tar.gz", {})
+    wheel = describe_file(make_wheel(tmp_path / "built", "old-1.0-py3-none-any.whl", {}))
+    target = replace(TARGET, framework="pytorch", requirements=("torch==2.0", "old"), without_gpus=True)
+    bundle = fetch_bundle(target, cache=tmp_path / "cache", report=silent, build=lambda *_: wheel)
+    assert bundle.torch is not None
+    assert bundle.torch.version == "2.0+cpu"
 
 
 def test_a_source_that_cannot_be_fetched(tmp_path: Path, index: Index) -> None:

