@@ -20,7 +20,7 @@ from provision.aws.clients import Clients
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
 from provision.lease.plan import describe_lease
-from provision.model import ClusterState, Instance, Upload
+from provision.model import ClusterState, Instance
 from provision.pause import running_s
 from provision.plan import Context, Plan, Step
 from provision.preflight.prices import Prices, describe_node_prices, find_volume_price
@@ -29,7 +29,6 @@ from provision.resources.launch_recovery import wait_for_interrupted_launches, w
 from provision.resources.resource import KeptVolume, Look, Resource, Scope, Unseen
 from provision.resources.shared_volume import SHARED_VOLUME
 from provision.resources.table import KINDS
-from provision.resources.unfinished_uploads import IDLE_S
 from provision.status import add_up, find_lease_end
 
 LEFTOVERS_TIMEOUT_S = 60.0
@@ -70,14 +69,12 @@ class ForgetFiles(Step):
 class Ending:
     """The plan of `down` and its context; false when nothing of the cluster exists.
 
-    urls: folders in S3 that the cluster uses. keep_volume: cluster.toml asks to keep the head's volume. local_files:
-    this machine has files of the cluster. ended: ids of instances that were already terminated or shutting down, as far
-    as EC2 still lists them. lease: how the lease ended the cluster, or when it would have ended it; None without a
-    lease.
+    keep_volume: cluster.toml asks to keep the head's volume. local_files: this machine has files of the cluster.
+    ended: ids of instances that were already terminated or shutting down, as far as EC2 still lists them. lease: how
+    the lease ended the cluster, or when it would have ended it; None without a lease.
     """
 
     plan: Plan
-    urls: tuple[str, ...] = ()
     keep_volume: bool = False
     local_files: bool = False
     ended: tuple[str, ...] = ()
@@ -93,23 +90,20 @@ def prepare_down(
     name: str,
     files: ClusterFiles,
     report: Report,
-    urls: Sequence[str] = (),
     keep_volume: bool = False,
 ) -> Ending:
     """Plans what `down` will do. Only reads.
 
-    urls: folders in S3 (s3://bucket/folder/) to search for interrupted uploads. keep_volume: cluster.toml asks to keep
-    the head's volume.
-    After an interrupted `up` it may wait: see wait_for_interrupted_launches. A refused read in IAM or S3 is not an
+    keep_volume: cluster.toml asks to keep the head's volume.
+    After an interrupted `up` it may wait: see wait_for_interrupted_launches. A refused read in IAM is not an
     error: the receipt lists it. Raises AwsError, ClusterError.
     """
-    scope = Scope(clients=clients, name=name, urls=tuple(urls), keep_volume=keep_volume)
+    scope = Scope(clients=clients, name=name, keep_volume=keep_volume)
     wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
     wait_for_what_was_made(files=files, is_listed=lambda kind: _is_listed(kind, scope), report=report)
     state = _describe(scope, files)
     return Ending(
         plan=plan_down(state, local_files=files.exist),
-        urls=scope.urls,
         keep_volume=keep_volume,
         local_files=files.exist,
         ended=tuple(state.ended),
@@ -151,7 +145,7 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
     nodes = terminated_by(ending.plan)
     prices = run_in_thread(lambda: describe_node_prices(clients, nodes))  # the deletion does not wait for a price list
     apply(ending.plan, clients=clients, files=files, report=report)
-    scope = Scope(clients=clients, name=name, urls=ending.urls, keep_volume=ending.keep_volume)
+    scope = Scope(clients=clients, name=name, keep_volume=ending.keep_volume)
     looks = _look_for_rest(scope, timeout_s=LEFTOVERS_TIMEOUT_S if ending else 0.0)
     while any(look.left for look in looks) and len(plans) < MAX_PASSES:
         done: set[Step] = {step for plan in plans for step in plan.steps}
@@ -169,7 +163,6 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
         leftovers=tuple(resource for look in looks for resource in look.left),
         looked_for=tuple(each for look in looks for each in look.looked_for),
         unseen=tuple(unseen for look in looks for unseen in look.unseen),
-        in_progress=tuple(upload for look in looks for upload in look.in_progress),
         bill=make_bill(plans, prices=_wait_for_prices(prices), now=began, ended=ending.ended),
         kept=kept,
         volume_usd_per_gib_month=find_volume_price(clients) if kept else None,
@@ -239,8 +232,8 @@ class Receipt:
     """The resources that `down` deleted, and those that it found afterwards.
 
     leftovers: resources that still carry the cluster's tag. looked_for: kinds, in the plural. unseen: resources that
-    could not be read. in_progress: uploads that may still be running and were left alone. kept: volumes that are not
-    deleted. lease: how the lease ended the cluster, or when it would have ended it.
+    could not be read. kept: volumes that are not deleted. lease: how the lease ended the cluster, or when it would
+    have ended it.
     """
 
     cluster: str
@@ -248,7 +241,6 @@ class Receipt:
     leftovers: tuple[Resource, ...] = ()
     looked_for: tuple[str, ...] = ()
     unseen: tuple[Unseen, ...] = ()
-    in_progress: tuple[Upload, ...] = ()
     bill: Bill = Bill()
     kept: tuple[KeptVolume, ...] = ()
     volume_usd_per_gib_month: float | None = None
@@ -269,7 +261,6 @@ def add_receipts(one: Receipt, other: Receipt) -> Receipt:
         leftovers=(*one.leftovers, *other.leftovers),
         looked_for=tuple(dict.fromkeys((*one.looked_for, *other.looked_for))),
         unseen=(*one.unseen, *other.unseen),
-        in_progress=(*one.in_progress, *other.in_progress),
         bill=Bill(
             node_hours=sum(bill.node_hours for bill in bills),
             usd=add_up([bill.usd for bill in bills]),
@@ -329,10 +320,6 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
         ],
         "looked_for": list(receipt.looked_for),
         "unseen": [asdict(unseen) for unseen in receipt.unseen],
-        "uploads_in_progress": [
-            {"url": upload.url, "upload_id": upload.upload_id, "idle_s": round(upload.idle_s)}
-            for upload in receipt.in_progress
-        ],
         "kept": [
             {
                 "kind": SHARED_VOLUME.kind,
@@ -361,13 +348,6 @@ def render_receipt(receipt: Receipt, *, price_note: str = "") -> str:
         lines = [f"cluster {receipt.cluster}{end}"]
         lines.extend(_counted("deleted", receipt.deleted))
         lines.extend(_render_leftovers(receipt))
-    if receipt.in_progress:
-        folders = ", ".join(sorted({f"s3://{upload.bucket}/" for upload in receipt.in_progress}))
-        lines += _entry(
-            "kept",
-            f"{len(receipt.in_progress)} x upload to {folders}, active in the last {IDLE_S / 60:.0f} minutes: a data "
-            "put may be running; a later `cluster down` aborts them",
-        )
     for volume in receipt.kept:
         lines += _render_kept(volume, receipt.find_cost(volume), price_note)
     for unseen in receipt.unseen:

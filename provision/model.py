@@ -149,25 +149,6 @@ class SecurityGroup:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Upload:
-    """An incomplete multipart upload to S3: its parts cost the same as objects.
-
-    idle_s: seconds since its newest part arrived. by_node: a node of the cluster started it.
-    """
-
-    bucket: str
-    key: str
-    upload_id: str
-    idle_s: float
-    by_node: bool = False
-
-    @property
-    def url(self) -> str:
-        """The URL of the object that the upload would create."""
-        return f"s3://{self.bucket}/{self.key}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterState:
     """One cluster, as EC2 reports it.
 

@@ -101,14 +101,12 @@ class _Part:
 def _prepare_home(app: App, clients: Clients) -> _Part:
     """Plans the deletion of the cluster in its own region. Raises AwsError, ClusterError."""
     config = app.config
-    urls = [url for url in (config.data.s3_url, config.data.s3_results) if url is not None]
     head_volume = find_head_volume(config.volumes)
     ending = prepare_down(
         clients,
         name=config.name,
         files=app.files,
         report=app.report,
-        urls=urls,
         keep_volume=head_volume is not None and head_volume.keep,
     )
     return _Part(clients=clients, files=app.files, ending=ending)

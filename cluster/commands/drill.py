@@ -14,9 +14,7 @@ from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.replacement import replace_lost
 from foundation.errors import ClusterError, JobError, NotFoundError, UsageError
 from provision.aws.clients import Clients, aws_errors, make_clients
-from provision.interruption import ROLE_HINT, send_notice
 from provision.model import Node
-from provision.preflight.caller import describe_caller
 from train.follow.head import Head
 from train.follow.records import JobRecord, find_running
 from train.follow.run import CLIENT_PATIENCE_S, HeadReplacesError
@@ -37,16 +35,13 @@ def drill() -> None:
 @drill.command("spot")
 @click.argument("node", type=NODE, required=False)
 @click.option("--no-notice", is_flag=True, help="End the node at once, without the notice of two minutes.")
-@click.option(
-    "--role", metavar="ARN", help="On AWS, for the notice: the IAM role that AWS Fault Injection Service assumes."
-)
 @click.option("-y", "--yes", is_flag=True, help="Interrupt the node without asking.")
 @pass_app
-def spot(app: App, *, node: str | None, no_notice: bool, role: str | None, yes: bool) -> None:
+def spot(app: App, *, node: str | None, no_notice: bool, yes: bool) -> None:
     """Interrupt a node of the running job, and show how the job continues.
 
     NODE is a node's name; default: the last node of the job. The node is lost for good, and another one is launched in
-    its place. On AWS, AWS Fault Injection Service sends the notice, to spot instances only.
+    its place. Only the sandbox can send the notice of two minutes: on AWS, use --no-notice.
     """
     app.check_has_instances("drill spot", instead="shut a host down yourself")
     app.enter_cloud()
@@ -55,7 +50,7 @@ def spot(app: App, *, node: str | None, no_notice: bool, role: str | None, yes: 
     with open_head(app, nodes) as head:
         job = find_drilled(ask_head(app, head))
         chosen = nodes.state.node(choose_node(job, node))
-        check_node(app, chosen, no_notice=no_notice, role=role)
+        check_node(app, chosen, no_notice=no_notice)
         if app.config.cloud == "aws" and not app.confirm(
             f"Interrupt {chosen.name} ({chosen.instance_id}), and launch another instance in its place?", yes=yes
         ):
@@ -65,7 +60,7 @@ def spot(app: App, *, node: str | None, no_notice: bool, role: str | None, yes: 
         with if_interrupted(
             f"the node is lost; cluster status replaces it, and cluster logs -f {job.id} shows the job"
         ):
-            interrupt(app, clients, chosen, no_notice=no_notice, role=role)
+            interrupt(app, clients, chosen, no_notice=no_notice)
             times.note(f"{'ended' if no_notice else 'notice to'} {chosen.name} ({chosen.instance_id})")
             again = watch(app, head, job, times)
     app.print(render_drill(again, times, number=len(job.attempts)))
@@ -103,37 +98,31 @@ def choose_node(job: Record, node: str | None) -> str:
     return chosen
 
 
-def check_node(app: App, node: Node, *, no_notice: bool, role: str | None) -> None:
+def check_node(app: App, node: Node, *, no_notice: bool) -> None:
     """Raises UsageError if the node cannot be interrupted with these options."""
     if no_notice:
         return
+    if app.config.cloud == "aws":
+        raise UsageError(
+            "only AWS itself gives a spot instance its notice of two minutes",
+            hint="to end the node at once: cluster drill spot --no-notice; the sandbox also rehearses the notice",
+        )
     if node.market != "spot":
         raise UsageError(
             f"{node.name} is on demand, and only spot instances get a notice",
             hint='cluster drill spot --no-notice; or set [provision] market = "spot"',
         )
-    if app.config.cloud == "aws" and role is None:
-        raise UsageError(
-            "AWS Fault Injection Service needs a role: cluster drill spot --role ARN",
-            hint=f"{ROLE_HINT}; or without a notice: cluster drill spot --no-notice",
-        )
 
 
-def interrupt(app: App, clients: Clients, node: Node, *, no_notice: bool, role: str | None) -> None:
-    """Interrupts a node: in the sandbox by a fault, on AWS by Fault Injection Service. no_notice: terminate it at once.
-
-    Raises ClusterError or a subclass.
-    """
+def interrupt(app: App, clients: Clients, node: Node, *, no_notice: bool) -> None:
+    """Interrupts a node: terminates it at once, or has the sandbox send the notice. Raises ClusterError."""
     if no_notice:
         with aws_errors(f"ending {node.name}"):
             clients.ec2.terminate_instances(InstanceIds=[node.instance_id])
-    elif app.config.cloud == "sandbox":
-        from sandbox import control  # noqa: PLC0415 - as in App.enter_cloud
+        return
+    from sandbox import control  # noqa: PLC0415 - as in App.enter_cloud
 
-        control.cause_fault(app.project_dir, f"spot-notice instance={node.instance_id}")
-    else:
-        caller = describe_caller(clients, app.config.provision)
-        send_notice(clients, node.instance_id, account_id=caller.account_id, role_arn=role or "", name=app.config.name)
+    control.cause_fault(app.project_dir, f"spot-notice instance={node.instance_id}")
 
 
 @dataclass

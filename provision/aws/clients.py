@@ -161,11 +161,6 @@ class Clients:
                 region = self.region  # other partitions do not have these regions
             return self.session.client("pricing", region_name=region, config=_BRIEF)
 
-    def make_fis(self) -> Any:
-        """Fault Injection Service."""
-        with self._making:
-            return self.session.client("fis", config=_PATIENT)
-
     def make_ecr(self, region: str) -> Any:
         """ECR in the region of an image, which may be another one."""
         with self._making:

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
-from provision.model import TAG_NAME, ClusterState, Upload, tags
+from provision.model import TAG_NAME, ClusterState, tags
 from provision.plan import Step, Wanted, Wishes
 
 if TYPE_CHECKING:
@@ -52,27 +52,21 @@ class Unseen:
 class Look:
     """The remaining resources of one kind.
 
-    looked_for: kinds, in the plural. in_progress: uploads that may still be running. kept: volumes that the user wants
-    to keep.
+    looked_for: kinds, in the plural. kept: volumes that the user wants to keep.
     """
 
     looked_for: tuple[str, ...]
     left: tuple[Resource, ...] = ()
     unseen: tuple[Unseen, ...] = ()
-    in_progress: tuple[Upload, ...] = ()
     kept: tuple[KeptVolume, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """Where to look for a cluster's resources.
-
-    urls: folders in S3 (s3://bucket/folder/) that it uses. keep_volume: cluster.toml asks to keep the head's volume.
-    """
+    """Where to look for a cluster's resources. keep_volume: cluster.toml asks to keep the head's volume."""
 
     clients: Clients
     name: str
-    urls: tuple[str, ...] = ()
     keep_volume: bool = False
 
 

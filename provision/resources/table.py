@@ -13,13 +13,11 @@ from provision.resources.placement_group import PLACEMENT_GROUP
 from provision.resources.resource import ResourceKind
 from provision.resources.security_group import SECURITY_GROUP
 from provision.resources.shared_volume import SHARED_VOLUME
-from provision.resources.unfinished_uploads import UPLOADS
 
 HEAD_KINDS: tuple[ResourceKind[Any], ...] = (INSTANCES,)
 """The kinds that the head itself creates, to replace lost nodes."""
 
 KINDS: tuple[ResourceKind[Any], ...] = (
-    UPLOADS,
     VOLUMES,
     SHARED_VOLUME,
     ADDRESSES,

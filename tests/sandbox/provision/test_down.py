@@ -13,7 +13,7 @@ from cluster.app import sandbox_files_dir
 from ec2_client import client
 from foundation.progress import silent
 from foundation.settings import check
-from iam_steps import TRUST, allow, client_of, document
+from iam_steps import allow, document
 from project import Project
 from provision.aws.clients import make_clients
 from provision.config import ProvisionConfig
@@ -88,7 +88,7 @@ def test_down_from_a_machine_without_the_clusters_files(account: Project, tmp_pa
 
     assert receipt["gone"]
     assert kinds(receipt["deleted"]) == {"instance", "security group", "placement group", "key pair"}
-    assert receipt["left"] == receipt["unseen"] == receipt["uploads_in_progress"] == []
+    assert receipt["left"] == receipt["unseen"] == []
     assert receipt["node_hours"] > 0
     assert receipt["cost_usd"] is not None
     assert not live()
@@ -130,28 +130,6 @@ def test_deletes_orphaned_spot_requests_disks_and_interfaces(account: Project) -
 
 
 @pytest.mark.slow
-def test_aborts_uploads_of_the_nodes_and_keeps_running_ones(account: Project) -> None:
-    s3 = client("s3", s3={"addressing_style": "path"})
-    s3.create_bucket(Bucket="records")
-    launch(account, nodes=1, instance_profile="auto")
-    mine = s3.create_multipart_upload(Bucket="records", Key="digits/a")["UploadId"]
-    s3.upload_part(Bucket="records", Key="digits/a", UploadId=mine, PartNumber=1, Body=b"x")
-    name = f"cluster-{REGION}-{NAME}"
-    role = client("iam").get_role(RoleName=name)["Role"]["Arn"]
-    client("iam").update_assume_role_policy(RoleName=name, PolicyDocument=TRUST)  # so that this test can act as a node
-    keys = client("sts").assume_role(RoleArn=role, RoleSessionName="i-0123456789abcdef0")["Credentials"]
-    client_of("s3", keys).create_multipart_upload(Bucket="records", Key="results/model")
-
-    receipt = down(account)
-
-    assert {"role", "instance profile", "upload"} <= kinds(receipt["deleted"])
-    assert [upload["url"] for upload in receipt["uploads_in_progress"]] == ["s3://records/digits/a"]
-    assert receipt["gone"]
-    assert [upload["UploadId"] for upload in s3.list_multipart_uploads(Bucket="records")["Uploads"]] == [mine]
-    assert not client("iam").list_roles()["Roles"]
-
-
-@pytest.mark.slow
 def test_names_another_groups_rule_after_the_instances_end(account: Project) -> None:
     launch(account, nodes=1)
     ec2 = boto3.client("ec2")
@@ -185,11 +163,7 @@ def test_reports_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Monkey
 
         assert receipt["gone"]
         assert not live()
-        assert {each["kind"] for each in receipt["unseen"]} == {
-            "role and instance profile",
-            f"uploads to {DATA}",
-            f"uploads to {RESULTS}",
-        }
+        assert {each["kind"] for each in receipt["unseen"]} == {"role and instance profile"}
         assert all("AccessDenied" in each["why"] for each in receipt["unseen"])
         assert receipt["cost_usd"] is None  # it may not read prices either
         write(project, instance_profile="auto")

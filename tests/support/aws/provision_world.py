@@ -248,9 +248,9 @@ class World:
 
         return up(prepare(), clients=self.clients, files=self.files, report=report, replan=prepare)
 
-    def prepare_down(self, *urls: str) -> Ending:
+    def prepare_down(self) -> Ending:
         keep = any(volume.keep for volume in self.volumes)
-        return prepare_down(self.clients, name=NAME, files=self.files, report=silent, urls=urls, keep_volume=keep)
+        return prepare_down(self.clients, name=NAME, files=self.files, report=silent, keep_volume=keep)
 
     def down(self, ending: Ending | None = None, *, report: Report = silent) -> Receipt:
         ending = self.prepare_down() if ending is None else ending

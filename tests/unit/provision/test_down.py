@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 import provision.down
-import provision.resources.unfinished_uploads
 from foundation.errors import AwsError
 from foundation.progress import Event
 from provision.down import ForgetFiles, deleted_by, plan_down, render_receipt
-from provision.model import ClusterState, Upload
+from provision.model import ClusterState
 from provision.render import render_plan
 from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.instance_profile import DeleteInstanceProfile, InstanceProfile, profile_resources
@@ -22,7 +21,6 @@ from provision.resources.placement_group import DeletePlacementGroup, PlacementG
 from provision.resources.resource import Look, Resource, ResourceKind, Scope
 from provision.resources.security_group import DeleteSecurityGroup
 from provision.resources.table import KINDS
-from provision.resources.unfinished_uploads import IDLE_S, AbortUploads, Uploads
 from provision_world import (
     NAME,
     READS,
@@ -52,10 +50,6 @@ SPOT = {"MarketType": "spot", "SpotOptions": {"SpotInstanceType": "one-time"}}
 
 def placement(*, ours: bool = True) -> PlacementGroup:
     return PlacementGroup(group_name="cluster-demo", ours=ours)
-
-
-def upload(idle_s: float, *, by_node: bool = False) -> Upload:
-    return Upload(bucket="b", key="digits/a", upload_id="u-1", idle_s=idle_s, by_node=by_node)
 
 
 # --- the plan
@@ -89,12 +83,10 @@ def test_deletes_what_is_ours(state: ClusterState, expected: list[str]) -> None:
 
 
 def test_deletes_in_the_order_that_aws_allows() -> None:
-    dead = upload(IDLE_S)
     found = {
         "spot request": (SpotRequest(request_id="sir-1", state="open", instance_id=None),),
         "placement group": placement(),
         "role and instance profile": PROFILE,
-        "upload": Uploads(found=(dead,)),
         "volume": ("vol-1",),
         "network interface": ("eni-1",),
     }
@@ -110,12 +102,11 @@ def test_deletes_in_the_order_that_aws_allows() -> None:
         DeleteSecurityGroup(group_id="sg-1"),
         DeleteKeyPair(key_name="cluster-demo"),
         DeleteOrphans(kind="volume", ids=("vol-1",)),
-        AbortUploads(uploads=(dead,)),
         ForgetFiles(),
     )
     assert [resource.kind for resource in deleted_by(plan)] == [
         "spot request", "instance", "instance", "instance profile", "role", "placement group", "network interface",
-        "security group", "key pair", "volume", "upload", "local files",
+        "security group", "key pair", "volume", "local files",
     ]  # fmt: skip
 
 
@@ -147,16 +138,6 @@ def test_cancels_spot_requests_that_could_still_launch(
     steps = plan_down(make_state(*NODES, found={"spot request": (request,)}, ending=("i-9",))).steps
 
     assert (steps[0] == CancelSpotRequests(request_ids=("sir-1",))) is cancelled
-
-
-@pytest.mark.parametrize(
-    ("found", "aborted"),
-    [(upload(IDLE_S), True), (upload(IDLE_S - 1), False), (upload(0.0, by_node=True), True)],
-)
-def test_aborts_abandoned_uploads(found: Upload, *, aborted: bool) -> None:
-    steps = plan_down(ClusterState(name=NAME, found={"upload": Uploads(found=(found,))})).steps
-
-    assert steps == ((AbortUploads(uploads=(found,)), ForgetFiles()) if aborted else ())
 
 
 def test_keeps_a_role_that_is_not_ours() -> None:
@@ -391,33 +372,27 @@ def test_works_without_prices_and_without_permissions_in_iam(world: World) -> No
     assert "the price is unknown" in render_receipt(receipt)
 
 
-def test_killed_at_every_deletion_and_run_again(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_every_deletion_and_run_again(world: World, tmp_path: Path) -> None:
     """Tests the resources that a plain cluster lacks. tests/unit/provision/test_crashes.py tests a plain cluster."""
-    monkeypatch.setattr(provision.resources.unfinished_uploads, "IDLE_S", 0.0)
-    s3 = world.clients.s3
 
     def make(folder: str) -> None:
         world.reset(tmp_path / folder)
-        s3.create_bucket(Bucket="records")
         make_one_of_each(world, TAGS)
-        for key in ("digits/a", "digits/b"):
-            s3.create_multipart_upload(Bucket="records", Key=key)
         world.calls.points = 0
         world.calls.made.clear()
 
     def delete() -> list[str]:
-        receipt = world.down(world.prepare_down("s3://records/digits/"))
+        receipt = world.down()
         return [resource.kind for resource in receipt.leftovers]
 
     make("count")
     delete()
     deletions = [point for point, name in enumerate(world.calls.made) if not name.startswith(READS)]
-    assert len(deletions) == 8
+    assert len(deletions) == 6
     for point in deletions:
         make(f"again-{point}")
         with world.killed_at(point, before=False), pytest.raises(Killed):
             delete()
 
         assert delete() == ["address"], point
-        assert not s3.list_multipart_uploads(Bucket="records").get("Uploads"), point
         assert not world.files.root.exists(), point

@@ -8,11 +8,9 @@ import pytest
 
 from cluster.views.layout import wrap
 from provision.down import Bill, Receipt, deleted_by, make_bill, plan_down, receipt_document, render_receipt
-from provision.model import Upload
 from provision.preflight.prices import PricedPlace
 from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.resource import KeptVolume, Resource, Unseen
-from provision.resources.unfinished_uploads import IDLE_S, upload_resource
 from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node, make_state
 
 NODES = (make_node(0), make_node(1))
@@ -20,10 +18,6 @@ LAUNCH = int(LAUNCHED_AT.timestamp())
 ON_DEMAND: PricedPlace = ("on-demand", "c5.xlarge", "us-east-1a")
 SPOT: PricedPlace = ("spot", "c5.xlarge", "us-east-1a")
 DELETED = deleted_by(plan_down(make_state(*NODES)))
-
-
-def upload(idle_s: float) -> Upload:
-    return Upload(bucket="b", key="digits/it's", upload_id="u-1", idle_s=idle_s)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +70,6 @@ def test_the_receipt_of_a_deleted_cluster() -> None:
         deleted=deleted_by(plan_down(make_state(*map(make_node, range(10))))),
         looked_for=("instances", "volumes"),
         unseen=(Unseen(kind=ROLE, why="AWS says: no (AccessDenied)"),),
-        in_progress=(upload(30.0),),
         bill=Bill(node_hours=2.5, usd=1.25, on_spot=True),
     )
 
@@ -87,8 +80,6 @@ def test_the_receipt_of_a_deleted_cluster() -> None:
         "  deleted  1 x key pair: cluster-demo\n"
         "  deleted  1 x local files: private key, known hosts\n"
         "  left     nothing; looked for instances, volumes\n"
-        "  kept     1 x upload to s3://b/, active in the last 15 minutes: a data put may "
-        "be running; a later `cluster down` aborts them\n"
         "  unseen   role and instance profile: AWS says: no (AccessDenied)\n"
         "  ran      2.50 node hours, about $1.25, at the current spot price (without "
         "disks and traffic)\n"
@@ -118,10 +109,9 @@ def test_the_receipt_as_json() -> None:
     receipt = Receipt(
         cluster=NAME,
         deleted=(Resource(kind="instance", resource_id="i-1"),),
-        leftovers=(upload_resource(upload(IDLE_S)),),
+        leftovers=(Resource(kind="volume", resource_id="vol-1", deletion="aws ec2 delete-volume"),),
         looked_for=("instances",),
         unseen=(Unseen(kind=ROLE, why="no"),),
-        in_progress=(upload(30.4),),
         bill=Bill(node_hours=0.33333333, usd=None),
     )
 
@@ -130,16 +120,11 @@ def test_the_receipt_as_json() -> None:
         "gone": False,
         "deleted": [{"kind": "instance", "id": "i-1"}],
         "left": [
-            {
-                "kind": "upload",
-                "id": "s3://b/digits/it's",
-                "deletion": "aws s3api abort-multipart-upload --bucket b --key 'digits/it'\"'\"'s' --upload-id u-1",
-            }
+            {"kind": "volume", "id": "vol-1", "deletion": "aws ec2 delete-volume"},
         ],
         "looked_for": ["instances"],
         "unseen": [{"kind": ROLE, "why": "no"}],
         "kept": [],
-        "uploads_in_progress": [{"url": "s3://b/digits/it's", "upload_id": "u-1", "idle_s": 30}],
         "lease": None,
         "node_hours": 0.3333,
         "cost_usd": None,
