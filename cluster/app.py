@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 wide_option = click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 P = ParamSpec("P")
 T = TypeVar("T")
+LONG_S = 10.0
+"""A step of a node that took this long is shown without -v, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +66,7 @@ class App:
         self.config_path = config_path
         self.overrides: dict[str, Any] = {}
         self.job_file: Path | None = None  # of cluster train --job
-        self.is_brief = False  # finished steps of single nodes are not shown
+        self.is_brief = False  # finished steps of single nodes are shown only if they took LONG_S
         self._sandbox_region: str | None = None
 
     @cached_property
@@ -222,7 +224,8 @@ class App:
 
     def report(self, event: Event) -> None:
         """Shows an event on stderr: a finished step as a line, a running one as a spinner (on a terminal only)."""
-        self._steps.show(event, is_hidden=self.is_brief and event.kind in {"done", "same"} and event.where is not None)
+        of_one_node = event.kind in {"done", "same"} and event.where is not None
+        self._steps.show(event, is_hidden=self.is_brief and of_one_node and (event.duration_s or 0.0) < LONG_S)
 
     def say(self, text: str, *, style: str = "") -> None:
         """Prints a message to stderr. It is never interpreted as markup."""

@@ -5,6 +5,7 @@ while it arrives, and loads it. The image's id is the digest of its content, so 
 """
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -51,7 +52,10 @@ def is_chained(reference: Reference, lacking: int) -> bool:
 
     lacking: the number of nodes that do not have the image, not counting the head. A single node pulls it as fast as it
     would take it from the head. ECR is in AWS's own network, and serves any number of nodes at their network's rate.
+    No registry has an image that was built or loaded on the head.
     """
+    if reference.is_local:
+        return lacking > 0
     return lacking >= FEWEST_NODES and reference.ecr_account is None
 
 
@@ -75,6 +79,7 @@ def pass_on(head: Talk, others: Sequence[Talk], image_id: str, *, report: Report
             return
 
         def take(talk: Talk) -> None:
+            started = time.monotonic()
             size_mb = file.size_bytes / 1e6
             report(Event(kind="start", what=f"taking the image, {size_mb:.0f} MB, from another node", where=talk.name))
             try:
@@ -82,11 +87,12 @@ def pass_on(head: Talk, others: Sequence[Talk], image_id: str, *, report: Report
             except ClusterError as error:
                 report(Event(kind="warn", what=f"cannot take the image from another node: {error}", where=talk.name))
                 return
-            done: _Done = talk.ask({"load": saved.sha256, "image": image_id}, _Done)
+            done: _Done = talk.ask({"load": saved.sha256}, _Done)
             if done.failed is not None:
                 report(Event(kind="warn", what=f"cannot load the image: {done.failed}", where=talk.name))
                 return
-            report(Event(kind="done", what="has the image from another node", where=talk.name))
+            took_s = time.monotonic() - started
+            report(Event(kind="done", what="has the image from another node", where=talk.name, duration_s=took_s))
 
         on_all(others, take)
 

@@ -7,6 +7,7 @@ is too small, an environment that does not run in the image.
 
 import re
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ INSTALL = (
     'cluster exec -- sudo apt-get install -y podman, once; or [bootstrap] setup = ["sudo apt-get install -y podman"]'
 )
 _SHOWN_LINES = 3
+_ROOM_HINT = "set a larger [provision] volume_size_gib, or remove images: cluster exec -- podman system prune -a"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class _Image(Struct, frozen=True):
     os: str
     path: str
     python_path: str
+    has_owners: bool = True
+    """Whether containers start without a copy of the image that has the owners they see."""
 
 
 class _Inspected(Struct, frozen=True):
@@ -183,6 +187,7 @@ def prepare(
         images = {head.name: first}
         images |= distribute(head, others, fixed, first, find_login=find_login, report=report)
         check_images({name: images[name] for name in names}, {name: found[name].machine for name in names}, config)
+        on_all([talks[name] for name in names], lambda talk: map_owners(talk, images[talk.name], report=report))
         if uses_environment:
             check_environments([talks[name] for name in names], images, config)
         takes = launcher == "required" or (launcher == "optional" and has_mxnet(head, first, config))
@@ -256,10 +261,32 @@ def resolve(talk: ContainerNode, reference: Reference, *, find_login: FindLogin,
 def pull(talk: ContainerNode, reference: Reference, login: Login | None, *, report: Report) -> None:
     """Pulls an image on a node. Raises ClusterError."""
     report(Event(kind="start", what=f"pulling {reference}", where=talk.name))
+    started = time.monotonic()
     said = talk.pull(str(reference), login)
     if said is not None:
         raise explain_pull(said, reference, node=talk.name, login=login)
-    report(Event(kind="done", what=f"has pulled {reference}", where=talk.name))
+    took_s = time.monotonic() - started
+    report(Event(kind="done", what=f"has pulled {reference}", where=talk.name, duration_s=took_s))
+
+
+def map_owners(talk: ContainerNode, image: _Image, *, report: Report) -> None:
+    """Has a node give an image's files the owners that its containers see, once per image. Raises ClusterError."""
+    if image.has_owners:
+        return
+    what = "preparing the image for this user, once"
+    report(Event(kind="start", what=what, where=talk.name))
+    started = time.monotonic()
+    done: _Done = talk.ask({"map": image.id}, _Done)
+    if done.failed is None:
+        report(Event(kind="done", what=what, where=talk.name, duration_s=time.monotonic() - started))
+        return
+    report(Event(kind="failed", what=what, where=talk.name))
+    is_full = "no space left" in done.failed.lower()
+    raise ClusterError(
+        f"{talk.name}: podman cannot copy the image with this user as the owner of its files:\n  "
+        + "\n  ".join(done.failed.splitlines()[-_SHOWN_LINES:]),
+        hint=_ROOM_HINT if is_full else f"cluster exec --node {talk.name} -- podman info",
+    )
 
 
 def explain_pull(said: str, reference: Reference, *, node: str, login: Login | None) -> ClusterError:
@@ -297,7 +324,7 @@ def explain_pull(said: str, reference: Reference, *, node: str, login: Login | N
         )
     elif "no space left" in words:
         why = f"{node} has no room for {reference}"
-        hint = "set a larger [provision] volume_size_gib, or remove images: cluster exec -- podman system prune -a"
+        hint = _ROOM_HINT
     return ClusterError(f"{why}:\n  {shown}", hint=hint)
 
 
@@ -345,18 +372,25 @@ def distribute(
             )
         found[talk.name] = here
 
+    def compare(talk: ContainerNode) -> None:
+        if talk.inspect(str(reference)) is not None:
+            what = f"its {reference} is another image than that of {head.name}, which the job uses on all nodes"
+            report(Event(kind="warn", what=what, where=talk.name))
+
     on_all(others, look)
     lacking = [talk for talk in others if talk.name not in found]
-    if lacking and reference.is_local:
-        where = ", ".join(talk.name for talk in lacking)
-        raise ClusterError(
-            f"{reference} is {image.id} on {head.name}, and {where} does not have it",
-            hint="load the same image on all nodes",
-        )
+    if reference.is_local:
+        on_all(lacking, compare)
     if chain.is_chained(reference, len(lacking)):
         chain.pass_on(head, lacking, image.id, report=report)
         on_all(lacking, look)
         lacking = [talk for talk in lacking if talk.name not in found]
+    if lacking and reference.is_local:
+        where = ", ".join(talk.name for talk in lacking)
+        raise ClusterError(
+            f"{reference} is {image.id} on {head.name}, and {where} could not take it from there",
+            hint="load the same image on all nodes",
+        )
     on_all(lacking, get)
     return found
 

@@ -135,12 +135,14 @@ def run_words(
         words += ["--ipc", "host"]
     else:
         words += ["--shm-size", "%db" % order["shm_size"]]
+    # Without it, the USER of the image would decide whose files these processes can read, and leave behind.
+    words += ["--user", "%d:%d" % (uid, gid)]
     if is_podman(engine):
         words += ["--userns", "keep-id"] if uid else []
         words += ["--ulimit", "host", "--pull", "never"]
         words += ["--device", "nvidia.com/gpu=all"] if order["gpus"] else []
     else:
-        words += ["--user", "%d:%d" % (uid, gid), "--ulimit", "memlock=-1"]
+        words += ["--ulimit", "memlock=-1"]
         words += ["--gpus", "all"] if order["gpus"] else []
     words += ["--security-opt", "label=disable"]
     words += ["--entrypoint", "", "--workdir", order["cwd"]]

@@ -5,7 +5,10 @@ It is sent over ssh and not stored on the node. Requests and answers are JSON, o
 
     {"find": "auto"}                 {"engine": words or null, "said": [why not], "ids": [uid, gid],
                                      "machine", "memory_bytes", "shm_bytes"}
-    {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path"} or null}
+    {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path", "has_owners"}
+                                     or null}
+    {"map": IMAGE_ID}                {"mapped": true} or {"failed": text}: gives the image's files the owners that
+                                     containers of this node's user see
     {"pull": IMAGE, "login": LOGIN}  {"pulled": true} or {"failed": text}
     {"take": FOLDER, "from": ORDER}  {"taken": path} or {"failed": text}: runs a command in a container, and unpacks the
                                      archive that it prints to FOLDER below the home folder, unless that exists
@@ -13,7 +16,7 @@ It is sent over ssh and not stored on the node. Requests and answers are JSON, o
                                      {"tried": true} or {"failed": text}: runs a command in a container, see
                                      engine.run_words
     {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store, or {"failed": text}
-    {"load": SHA256, "image": ID}    {"loaded": true} or {"failed": text}: the image of a file in the store
+    {"load": SHA256}                 {"loaded": true} or {"failed": text}: the image of a file in the store
     {"forget": SHA256}               {"forgotten": true}: the file has been removed
 
 LOGIN is null or {"server", "username", "password"}. The engine reads the password from a named pipe, whose content is
@@ -75,7 +78,7 @@ def serve():
             request = requests.take()
             if request is None:
                 return
-            for verb in ("find", "inspect", "pull", "take", "try", "save", "load", "forget"):
+            for verb in ("find", "inspect", "map", "pull", "take", "try", "save", "load", "forget"):
                 if verb in request:
                     tell(getattr(node, "do_" + verb)(request))
     finally:
@@ -140,7 +143,12 @@ class Node(object):
     def do_inspect(self, request):
         """Describes an image, if the node has it."""
         code, out, _ = self._run(engine.inspect_words(self._engine, request["inspect"]))
-        return {"image": describe(json.loads(out.decode("utf-8"))[0]) if code == 0 else None}
+        if code != 0:
+            return {"image": None}
+        image = describe(json.loads(out.decode("utf-8"))[0])
+        is_copied = engine.is_podman(self._engine) and os.getuid() != 0
+        image["has_owners"] = not is_copied or os.path.exists(mark_of(image["id"]))
+        return {"image": image}
 
     def do_pull(self, request):
         """Pulls an image."""
@@ -150,22 +158,22 @@ class Node(object):
         else:
             with Credentials(login) as credentials:
                 code, _, said = self._run(engine.pull_words(self._engine, request["pull"], credentials.path))
-        if code == 0:
-            code, said = self._map_owners(request["pull"])
+        forget_marks()
         return {"pulled": True} if code == 0 else {"failed": shorten(said, code)}
 
-    def _map_owners(self, image):
-        """Has podman copy the image with the owners that its containers see. Returns (exit code, stderr).
+    def do_map(self, request):
+        """Has podman copy the image with the owners that its containers see.
 
-        podman does so once for each image, for the first container. Otherwise a job's first process would wait for it:
-        5 s for 300 MB. If the kernel maps owners for ordinary users, podman copies nothing.
+        podman does so once for each image, for the first container. Otherwise a job's first process would do it, within
+        the limit for a start: 5 s for 300 MB on an idle disk. If the kernel maps owners, podman copies nothing.
         """
-        if not engine.is_podman(self._engine) or os.getuid() == 0:
-            return 0, b""
         name = "cluster-new-%d-%d" % (os.getpid(), time.time())
-        code, _, said = self._run(engine.create_words(self._engine, image, name))
+        code, _, said = self._run(engine.create_words(self._engine, request["map"], name))
         self._run(engine.remove_words(self._engine, [name]))
-        return code, said
+        if code != 0:
+            return {"failed": shorten(said, code)}
+        open(mark_of(request["map"]), "w").close()
+        return {"mapped": True}
 
     def do_try(self, request):
         """Runs a command in a container. "once" names what it tries: if that has succeeded before, does nothing."""
@@ -231,8 +239,7 @@ class Node(object):
         except OSError as error:
             return {"failed": str(error)}
         code, _, said = self._run(engine.load_words(self._engine, path))
-        if code == 0:
-            code, said = self._map_owners(request["image"])
+        forget_marks()
         return {"loaded": True} if code == 0 else {"failed": shorten(said, code)}
 
     def do_forget(self, request):
@@ -315,6 +322,19 @@ class Credentials(object):
                 pass  # the reader has closed the pipe
             finally:
                 os.close(sink)
+
+
+def mark_of(image_id):
+    """The path of the file that says that podman has copied an image with the owners that its containers see."""
+    return os.path.join(archive.folder("tried"), "owners-" + image_id.rpartition(":")[2])
+
+
+def forget_marks():
+    """Removes these files: an image that was removed and came again is copied again."""
+    folder = archive.folder("tried")
+    for name in os.listdir(folder):
+        if name.startswith("owners-"):
+            os.unlink(os.path.join(folder, name))
 
 
 def is_inside(name):

@@ -44,7 +44,8 @@ class ContainerNodes:
     def configured(self, image: str, **values: Any) -> Iterator[None]:
         """In the block, jobs run in this image, and cluster.toml has these values for its keys."""
         kept = (self.project.directory / "cluster.toml").read_text()
-        self.project.write(configure(kept, **{"image": image, "registry": self.login, **values}))
+        login = {} if image.startswith("localhost/") else {"registry": self.login}
+        self.project.write(configure(kept, **{"image": image, **login, **values}))
         try:
             yield
         finally:

@@ -67,11 +67,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Image:
-    """An image of a few layers. env: the variables of its environment, as NAME=VALUE."""
+    """An image of a few layers. env: the variables of its environment, as NAME=VALUE. user: as its USER line has it."""
 
     layers: tuple[Layer, ...]
     architecture: Architecture = "amd64"
     env: tuple[str, ...] = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8")
+
+    user: str = ""
 
     @property
     def config(self) -> bytes:
@@ -80,7 +82,7 @@ class Image:
             {
                 "architecture": self.architecture,
                 "os": "linux",
-                "config": {"Env": list(self.env), "Cmd": ["/bin/bash"]},
+                "config": {"Env": list(self.env), "Cmd": ["/bin/bash"], "User": self.user},
                 "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.sha256}" for layer in self.layers]},
             }
         )
@@ -114,13 +116,15 @@ def plain_image(architecture: Architecture = "amd64") -> Image:
 
 
 def mxnet_image() -> Image:
+    """An image with MXNet, and a USER line that would keep its processes from reading the nodes' files."""
     base = _base()
     words = ("--python-version", base.python, "--only-binary", ":all:", *MXNET)
-    return Image(layers=(base.layer, _layer("-".join(MXNET), lambda target: _by_uv(target, words), base.python)))
+    layer = _layer("-".join(MXNET), lambda target: _by_uv(target, words), base.python)
+    return Image(layers=(base.layer, layer), user="1234")
 
 
 def torch_image() -> Image:
-    """An image with PyTorch from the wheel for CPUs. Skips the test if pip's indexes have none."""
+    """An image with PyTorch from the wheel for CPUs, whose USER is root. Skips the test if pip's indexes have none."""
     base = _base()
     wanted = (TORCH, *OTHERS)
     words = ("--python-version", base.python, "--only-binary", ":all:", "--implementation", "cp",
@@ -138,7 +142,7 @@ def torch_image() -> Image:
             pytest.skip(f"pip's indexes offer torch {version}, which is not for CPUs only")
         subprocess.run([*command, "--target", target, *words, *wanted], check=True)
 
-    return Image(layers=(base.layer, _layer("-".join(wanted), install, base.python)))
+    return Image(layers=(base.layer, _layer("-".join(wanted), install, base.python)), user="root")
 
 
 def _by_uv(target: Path, words: Sequence[str]) -> None:

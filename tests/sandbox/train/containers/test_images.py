@@ -2,12 +2,16 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from container_nodes import ContainerNodes, container_nodes
+from container_nodes import PASSWORD, ContainerNodes, container_nodes
 from job_steps import borrowed
 from oci_images import Image, mxnet_image, plain_image
+from real_registry import USER
+
+TRAIN = ("train", "-v", "--launcher", "env", "--", "python3", "-c")
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -40,7 +44,7 @@ def layers_pulled(nodes: ContainerNodes, image: Image, name: str) -> list[int]:
 
 def train(nodes: ContainerNodes, image: str, **values: object) -> str:
     with nodes.configured(image, **values):
-        done = nodes.project.run("train", "--launcher", "env", "--", "python3", "-c", "print('runs')", timeout_s=600)
+        done = nodes.project.run(*TRAIN, "print('runs')", timeout_s=600)
     assert done.stdout.count("] runs\n") == len(nodes.hosts)
     return done.stderr
 
@@ -69,6 +73,31 @@ def test_one_missing_node_pulls_by_itself(nodes: ContainerNodes) -> None:
     assert "another node" not in said
     assert re.search(r"node-2: has pulled \S+/single@sha256:", said)
     assert ids(nodes) == {image.id}
+
+
+@pytest.mark.parametrize("user", ["", "1234", "root"])
+def test_an_image_that_the_nodes_have_already(nodes: ContainerNodes, user: str) -> None:
+    """As after `podman load` or `podman build` on each node: node-1 has another image, node-2 none."""
+    names = {
+        "node-0": nodes.push(replace(plain_image(), user=user), f"own-{user or 'none'}:latest"),
+        "node-1": nodes.push(replace(plain_image(), env=(*plain_image().env, "OTHER=1")), "other:latest"),
+    }
+    local = "localhost/local:latest"
+    for node, name in names.items():
+        for words in (("pull", "--quiet", "--creds", f"{USER}:{PASSWORD}", name), ("tag", name, local)):
+            nodes.project.run("exec", "--node", node, "--", "podman", *words, timeout_s=300)
+    said = train(nodes, local)
+    assert f"node-1: its {local} is another image than that of node-0" in said
+    assert "node-2: its" not in said
+    assert said.count("has the image from another node") == 2, said
+    assert said.count("preparing the image for this user, once (") == 3
+    look = "import os; open('left', 'w').close(); print(os.getuid(), os.environ.get('OTHER'))"
+    with nodes.configured(local):
+        done = nodes.project.run(*TRAIN, look, timeout_s=600)
+    assert done.stdout.count("] 1000 None\n") == 3
+    assert "preparing the image" not in done.stderr, "a second preparation costs nothing"
+    for name, host in nodes.hosts.items():
+        assert {path.stat().st_uid for path in (host.root / "home/ubuntu").rglob("left")} == {nodes.uid_of(name)}
 
 
 def test_nodes_pull_if_the_head_cannot_save_the_image(nodes: ContainerNodes) -> None:

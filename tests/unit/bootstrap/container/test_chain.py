@@ -25,6 +25,8 @@ ECR = "123456789012.dkr.ecr.us-east-1.amazonaws.com/digits:1"
         ("registry.example.com/digits:1", 2, True),
         ("digits", 15, True),
         (ECR, 15, False),
+        ("localhost/digits:1", 0, False),
+        ("localhost/digits:1", 1, True),  # which no registry has
     ],
 )
 def test_two_nodes_or_more_take_it_from_each_other_except_from_ecr(image: str, lacking: int, *, chained: bool) -> None:

@@ -19,6 +19,7 @@ from bootstrap.container.prepare import Login
 from bootstrap.container.reference import parse_reference
 from bootstrap.ssh.node_program import LOADER, read_modules
 from foundation.errors import ClusterError
+from foundation.progress import Event, silent
 from waits import until
 
 REFERENCE = parse_reference("r.example.com/train:1")
@@ -81,6 +82,43 @@ class Talk:
         assert order["command"][:2] == ["python3", "-c"]
         assert once == "mxnet-1"
         return self._said
+
+
+class Owner:
+    """A node that answers the request to map an image's owners."""
+
+    name = "node-0"
+
+    def __init__(self, failed: str | None) -> None:
+        self.asked: list[Any] = []
+        self._failed = failed
+
+    def ask(self, request: Any, kind: Any) -> Any:
+        self.asked.append(request)
+        return kind(failed=self._failed)
+
+
+def test_owners_are_mapped_once_and_with_a_line() -> None:
+    node, events = Owner(None), list[Event]()
+    prepare.map_owners(node, image(has_owners=True), report=events.append)  # type: ignore[arg-type]
+    assert (node.asked, events) == ([], [])
+    prepare.map_owners(node, image(has_owners=False), report=events.append)  # type: ignore[arg-type]
+    assert node.asked == [{"map": "sha256:1"}]
+    assert [event.kind for event in events] == ["start", "done"]
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ("Error: creating an ID-mapped copy of layer: write: no space left on device", "volume_size_gib"),
+        ("Error: no subuid ranges found", "podman info"),
+    ],
+)
+def test_an_image_whose_owners_cannot_be_mapped(said: str, hint: str) -> None:
+    with pytest.raises(ClusterError, match="podman cannot copy the image") as caught:
+        prepare.map_owners(Owner(said), image(has_owners=False), report=silent)  # type: ignore[arg-type]
+    assert said in str(caught.value)
+    assert hint in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(

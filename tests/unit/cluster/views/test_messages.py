@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 from rich.console import Console
 
-from cluster.app import App
+from cluster.app import LONG_S, App
 from cluster.views.messages import StepDisplay, still_running
 from foundation.progress import Event
 
@@ -58,11 +58,12 @@ def test_without_a_terminal_finished_steps_are_plain_lines(capsys: pytest.Captur
     assert capsys.readouterr().err == "ok launch (1.2 s)\n!! node-0: [bold]not markup[/]\n"
 
 
-def test_a_brief_command_shows_no_steps_of_single_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_brief_command_shows_only_long_steps_of_single_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     app = App(config_path=Path("cluster.toml"))
     app.is_brief = True
     warning = Event(kind="warn", what="slow", where="node-0")
     steps = (begin("set up", "node-0"), done("ready", "node-0"), Event(kind="same", what="no change", where="node-1"))
-    for event in (*steps, done("launch 1 node"), warning):
+    long = Event(kind="done", what="has pulled it", where="node-1", duration_s=LONG_S)
+    for event in (*steps, done("launch 1 node"), warning, long):
         app.report(event)
-    assert capsys.readouterr().err == "ok launch 1 node (1.2 s)\n!! node-0: slow\n"
+    assert capsys.readouterr().err == ("ok launch 1 node (1.2 s)\n!! node-0: slow\nok node-1: has pulled it (10.0 s)\n")
