@@ -24,8 +24,13 @@ KEYS_S = 12 * 3600
 def mount_all(app: App, nodes: Sequence[ReadyNode], sources: Sequence[MountSource]) -> frozenset[str]:
     """Mounts the volumes on all nodes, the head first. Returns the names of the nodes that were changed.
 
+    Without volumes, as in most clusters, uses root only on nodes that still have some.
     Raises ClusterError, which names every node that failed.
     """
+    if not sources:
+        nodes = [node for node in nodes if node.facts.has_volumes]
+    if not nodes:
+        return frozenset()
     return mount_volumes(
         [node.connection for node in nodes],
         sources,

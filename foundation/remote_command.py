@@ -4,6 +4,7 @@ sshd gives a command to the user's login shell, which may be tcsh, fish or anoth
 and newlines. Do not send it shell text: build a RemoteCommand, and send what `line` returns.
 """
 
+import re
 import shlex
 from base64 import b64encode
 
@@ -45,10 +46,23 @@ class RemoteCommand:
     def line(self) -> str:
         """The line for a login shell: it runs the text in sh, in the same process, with the same stdin. Pure.
 
-        It consists of words and one pair of single quotes, which mean the same in bash, dash, zsh, fish and tcsh.
+        It consists of words that mean the same in bash, dash, zsh, fish and tcsh. Plain text needs no other process.
         """
-        text = b64encode(self.text.encode("utf-8", "surrogateescape")).decode("ascii")
-        return f"exec sh -c 'eval \"$(echo {text} | base64 -d || echo exit 127)\"'"
+        if not (self.text.isascii() and self.text.replace("\n", "").isprintable()):
+            text = b64encode(self.text.encode("utf-8", "surrogateescape")).decode("ascii")
+            return f"exec sh -c 'eval \"$(echo {text} | base64 -d || echo exit 127)\"'"
+        text = _quote(self.text)
+        return f"exec sh -c {_quote(_JOIN)} sh " + text.replace("\n", "' '") if "\n" in text else f"exec sh -c {text}"
+
+
+# tcsh refuses a newline in a word, so each line is a word. "$*" joins them with the first character of IFS, which at
+# the start of a shell is a space, a tab and a newline.
+_JOIN = 'IFS=${IFS#??}; eval "unset IFS; set --; $*"'
+
+
+def _quote(text: str) -> str:
+    """A word for any login shell: fish reads backslashes in single quotes, and tcsh reads exclamation marks. Pure."""
+    return "'" + re.sub(r"['\\\\!]", r"'\\\g<0>'", text) + "'"
 
 
 def run_program(*words: str) -> RemoteCommand:

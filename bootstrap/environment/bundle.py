@@ -120,7 +120,8 @@ class Bundle:
     @property
     def wheels(self) -> tuple[BundleFile, ...]:
         """The wheels that are installed into the environment."""
-        return tuple(file for file in self.files if file.name.endswith(".whl") and file != self.uv)
+        uv = self.uv
+        return tuple(file for file in self.files if file.name.endswith(".whl") and file != uv)
 
 
 FindBundle = Callable[[WheelTarget], "Bundle"]

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bootstrap.node.volumes import volume_probe
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import read_program
 from foundation.decode import shorten_reason
@@ -76,6 +77,7 @@ class NodeFacts:
     checked: for each environment, the libraries that its libmxnet.so does not find.
     cluster_key: the public half of the head's key for the other nodes, or None.
     authorized: the lines of authorized_keys that are the cluster's own.
+    has_volumes: whether volumes of this program are mounted.
     """
 
     machine: str
@@ -105,6 +107,7 @@ class NodeFacts:
     pythons_ready: frozenset[str] = frozenset()
     setups: frozenset[str] = frozenset()
     checked: Mapping[str, Checked] = field(default_factory=dict)
+    has_volumes: bool = False
 
 
 def gather_facts(connection: NodeConnection, *, python: str) -> NodeFacts:
@@ -121,7 +124,14 @@ def render_facts_script(python: str) -> str:
     script = read_program("facts.sh")
     version = hashlib.sha256(script.encode()).hexdigest()[:12]
     setting = python if python.startswith("/") else "auto"
-    for name, value in (("PYTHON", setting), ("LIBRARIES", " ".join(CUDA_LIBRARIES)), ("VERSION", version)):
+    values = {
+        "PYTHON": setting,
+        "LIBRARIES": " ".join(CUDA_LIBRARIES),
+        "VERSION": version,
+        "NOTES": volume_probe.NOTES,
+        "DISKS": volume_probe.DISKS,
+    }
+    for name, value in values.items():
         script = script.replace(f"__{name}__", shlex.join([value]))
     return script
 
@@ -188,6 +198,7 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
         pythons_ready=digests("pythons"),
         setups=digests("setup"),
         checked=_parse_checked(several.get("unresolved", ())),
+        has_volumes="volumes" in several,
     )
 
 

@@ -191,9 +191,11 @@ def _shorten(requirement: str, unversioned: Collection[str]) -> tuple[str, "Spec
 
 def _allows(python: str, version: Version) -> bool:
     """Whether requires-python allows a version of Python; "" allows all. Raises ValueError."""
+    if not python:
+        return True
     from packaging.specifiers import SpecifierSet  # noqa: PLC0415 - slow to import, and few use a project
 
-    return not python or any(SpecifierSet(python).contains(f"{show(version)}.{patch}") for patch in (0, 99))
+    return any(SpecifierSet(python).contains(f"{show(version)}.{patch}") for patch in (0, 99))
 
 
 def parse_export(text: str, *, name: str) -> tuple[Wanted, ...]:

@@ -235,7 +235,7 @@ def _holds(wanted: Wanted, version: Version, machine: str) -> bool:
 
 def _check_locked(own: Sequence[str], locked: Mapping[str, str], *, choice: FrameworkChoice, node: str) -> None:
     """Raises ConfigError if a project locks a version with which the framework or our programs do not work. Pure."""
-    for requirement in own:
+    for requirement in own if locked else ():  # to parse a requirement is slow
         if requirement.startswith(SOURCE_PREFIX):  # not a package that a project can lock
             continue
         version = locked.get(canonical_name(requirement))

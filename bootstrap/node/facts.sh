@@ -197,4 +197,10 @@ done
 [ ! -f "$HOME/.ssh/authorized_keys" ] || while read -r line; do
     case "$line" in *" cluster-internal") echo "authorized=$line" ;; esac
 done <"$HOME/.ssh/authorized_keys"
+# Volumes, as mount_volumes.py notes them; the folder exists since its first disk.
+if [ -e __NOTES__ ] || [ -d __DISKS__ ]; then
+    noted='{}'
+    { read -r noted; } 2>/dev/null <__NOTES__
+    if [ "$noted" != '{}' ] || grep -q " "__DISKS__/ /proc/self/mounts; then echo "volumes=mounted"; fi
+fi
 exit 0

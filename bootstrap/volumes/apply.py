@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
-from bootstrap.node.volumes import volume_probe
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.host import Host
@@ -15,7 +14,6 @@ from bootstrap.volumes.commands import S3Access
 from bootstrap.volumes.plan import NodePlan, VolumeFacts, note_of, path_of, plan_volumes
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
-from foundation.remote_command import RemoteCommand
 from provision.volumes.source import MountSource
 
 MODULES = ("messages", "volumes/volume_probe", "volumes/mount_volumes")
@@ -27,11 +25,6 @@ FORMAT_S = 900.0
 MOUNT_S = 90.0  # more than mount_volumes.py takes
 DEVICE_S = 30.0  # from the attachment of a disk until its device appears
 UNMOUNT_S = 60.0
-# Tests whether this program's volumes are mounted, without root.
-FIND_MOUNTED = RemoteCommand(
-    f'if [ "$(cat {volume_probe.NOTES} 2>/dev/null || echo {{}})" != "{{}}" ] '
-    f"|| grep -q ' {volume_probe.DISKS}/' /proc/self/mounts; then echo mounted; else echo none; fi"
-)
 
 
 class _Session(NodeProgram):
@@ -84,26 +77,9 @@ def mount_volumes(
     connections: to the nodes, the head first. pythons: the Python of our own programs, by node. s3: for s3:// volumes.
     Returns the names of the changed nodes. Raises ClusterError, which names every failed node.
     """
-    if not sources:  # as in most clusters: root is then used only on nodes that still have volumes
-        connections = find_mounted(connections)
-        if not connections:
-            return frozenset()
     with _sessions(connections, pythons) as sessions:
         work = _Mounting([connection.host for connection in connections], sessions, sources, s3=s3, report=report)
         return work.run()
-
-
-def find_mounted(connections: Sequence[NodeConnection]) -> list[NodeConnection]:
-    """The connections to nodes on which volumes are mounted. Raises ClusterError."""
-    found = set()
-
-    def look(connection: NodeConnection) -> None:
-        said = connection.ask(FIND_MOUNTED, {"mounted", "none"}, timeout_s=LOOK_S, what="looking for volumes")
-        if said == "mounted":
-            found.add(connection.host.name)
-
-    on_all(list(connections), look)
-    return [connection for connection in connections if connection.host.name in found]
 
 
 class _Mounting:

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,27 @@ def test_scripts_get_stdin_and_give_their_code(shell: str) -> None:
     )
     done = run(shell, script, b"a\\ b\n")
     assert (done.stdout, done.stderr, done.returncode) == (b"a\\ b 0 it's\n", b"left\n", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("echo a b", "a b\n"),
+        ("echo 'it'\\''s' \"$((1 + 1))\"", "it's 2\n"),
+        ("printf '%s\\n' \\\\ \\! x!y '!!' !=", "\\\n!\nx!y\n!!\n!=\n"),
+        ("\n# first\n\nset -u\nset -- 'a\nb' c\necho \"$1 $# $0\"\n", "a\nb 2 sh\n"),
+        ("set -- a,b\nIFS=,\nset -- $1\nunset IFS\necho $#", "2\n"),
+        ("echo $# ~/x $n; exit", "0 /home/x\n"),
+        ('read -r line\necho "$line"', "of stdin\n"),
+    ],
+)
+def test_plain_text_needs_no_program(shell: str, tmp_path: Path, text: str, said: str) -> None:
+    """Programs cost a node more than the shell: here, there are none."""
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    env = {"PATH": str(tmp_path), "HOME": "/home"}
+    words = (shell, "-c", RemoteCommand(text).line())
+    done = subprocess.run(words, env=env, input="of stdin\n", capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (said, "")
 
 
 def test_programs_take_the_place_of_the_shell(shell: str) -> None:

@@ -19,6 +19,7 @@ from bootstrap.environment.facts import (
     parse_facts,
     render_facts_script,
 )
+from bootstrap.node.volumes.volume_probe import DISKS, NOTES
 from foundation.errors import ClusterError
 from node_facts import SYSTEM_PATH, make_programs, run_shell
 
@@ -194,6 +195,28 @@ def test_a_late_driver_is_found_next_time(tmp_path: Path) -> None:
         facts = parse_facts(run_shell(script, tmp_path, path=f"{own}:{SYSTEM_PATH}").stdout, node="here")
         assert facts.displays == ("NVIDIA",)
         assert list(facts.gpus) == gpus
+
+
+@pytest.mark.parametrize(
+    ("notes", "has_disks", "has_volumes"),
+    [(None, False, False), ("{}", False, False), ("{}", True, False), ('{"/shared": {}}', False, True)],
+)
+def test_mounted_volumes_are_found(tmp_path: Path, notes: str | None, *, has_disks: bool, has_volumes: bool) -> None:
+    if notes is not None:
+        (tmp_path / "mounted.json").write_text(notes)
+    if has_disks:
+        (tmp_path / "disks").mkdir()
+    script = render_facts_script("auto").replace(NOTES, str(tmp_path / "mounted.json"))
+    done = run_shell(script.replace(DISKS, str(tmp_path / "disks")), tmp_path)
+    assert done.stderr == ""
+    assert parse_facts(done.stdout, node="here").has_volumes == has_volumes
+
+
+def test_a_mounted_disk_is_a_volume(tmp_path: Path) -> None:
+    """Also if nothing is noted, as when the command was killed."""
+    mount = next(line.split(" ")[1] for line in Path("/proc/self/mounts").read_text().splitlines() if "/dev/" in line)
+    done = run_shell(render_facts_script("auto").replace(DISKS, str(Path(mount).parent)), tmp_path)
+    assert parse_facts(done.stdout, node="here").has_volumes
 
 
 def test_a_configured_python_must_work(tmp_path: Path) -> None:
