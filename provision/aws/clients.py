@@ -28,6 +28,7 @@ from botocore.exceptions import (
     HTTPClientError,
     InvalidConfigError,
     LoginError,
+    LoginInsufficientPermissions,
     MetadataRetrievalError,
     NoCredentialsError,
     ParamValidationError,
@@ -50,6 +51,7 @@ from provision.aws.error_hints import (
     NOT_AWS,
     NOT_REACHED,
     RETRY_CODES,
+    SIGN_IN,
     find_hint,
     suggest_proxy,
 )
@@ -295,7 +297,8 @@ _NO_ANSWER = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError
 _FAILURES: tuple[tuple[tuple[type[Exception], ...], type[AwsError], str | None, str], ...] = (
     ((NoCredentialsError,), CredentialsError, "no AWS credentials were found", NO_CREDENTIALS),
     ((PartialCredentialsError,), CredentialsError, None, "set what is missing, or remove the rest"),
-    ((LoginError,), CredentialsError, None, "sign in again: aws login"),
+    ((LoginInsufficientPermissions,), CredentialsError, None, "ask your administrator for signin:CreateOAuth2Token"),
+    ((LoginError,), CredentialsError, None, SIGN_IN),
     ((SSOError, TokenRetrievalError), CredentialsError, None, "sign in again: aws sso login"),
     ((CredentialRetrievalError, MetadataRetrievalError), CredentialsError, None, CHECK_CREDENTIALS),
     ((RefreshWithMFAUnsupportedError,), CredentialsError, None, f"log in at a terminal: {_EXPORT}"),

@@ -50,6 +50,7 @@ CREDENTIAL_CODES = frozenset(
 
 CHECK_CREDENTIALS = "check your credentials: aws sts get-caller-identity"
 NO_CREDENTIALS = 'set AWS_PROFILE, or run: aws configure; without an AWS account: cloud = "sandbox" in cluster.toml'
+SIGN_IN = "sign in again: aws login"
 NOT_REACHED = "check the network, [provision] region and AWS_ENDPOINT_URL, then run the command again"
 NOT_AWS = "check AWS_ENDPOINT_URL and HTTPS_PROXY, and whether this network requires a login page"
 NAME_TAKEN = "set another name in cluster.toml, or delete the resource yourself"
@@ -135,7 +136,7 @@ def find_hint(code: str, words: str, *, operation: str) -> str | None:
         return _explain_denial(code, words, operation)
     if code.isdigit():  # botocore's code for a response without an error code of AWS
         return NOT_AWS
-    return _HINTS.get(code)
+    return _HINTS.get(code) or (SIGN_IN if operation == "CreateOAuth2Token" else None)
 
 
 def suggest_proxy(environ: Mapping[str, str]) -> str:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS = 32
 _WHO_AM_I = "aws sts get-caller-identity"
 # The calls by which botocore gets credentials before it can call S3.
-_CREDENTIAL_CALLS = frozenset({"AssumeRole", "AssumeRoleWithSAML", "AssumeRoleWithWebIdentity", "GetRoleCredentials"})
+_CREDENTIAL_CALLS = frozenset(
+    {"AssumeRole", "AssumeRoleWithSAML", "AssumeRoleWithWebIdentity", "CreateOAuth2Token", "GetRoleCredentials"}
+)
 # The permission that each call needs.
 ACTIONS = {
     "abort_multipart_upload": "s3:AbortMultipartUpload",
@@ -113,11 +115,15 @@ class S3Client:
 async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
     """A client with its own connections, closed at the end. Raises AwsError if there are no credentials."""
     import s3fs  # noqa: PLC0415 - see the top
+    from aiobotocore.session import get_session  # noqa: PLC0415 - see the top
 
+    own = get_session()
+    own.set_config_variable("region", region)  # as in connection.py
     # botocore does the same for its own logger. Without it, a warning about credentials prints a traceback.
     logging.getLogger("aiobotocore").addHandler(logging.NullHandler())
     filesystem = s3fs.S3FileSystem(
         asynchronous=True,
+        session=own,
         skip_instance_cache=True,
         client_kwargs={"region_name": region},
         config_kwargs={"max_pool_connections": MAX_CONNECTIONS},
@@ -136,7 +142,7 @@ async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
 def explain(error: Exception, method: str, *, bucket: str | None, key: str | None) -> ClusterError:
     """The error to show for an error of botocore or s3fs."""
     # s3fs turns botocore's errors into subclasses of OSError, and keeps the original as the cause.
-    cause = error if isinstance(error, ClientError) else error.__cause__
+    cause = error if isinstance(error, ClientError | BotoCoreError) else error.__cause__
     if not isinstance(cause, ClientError):
         return _explain_failure(error)
     if cause.operation_name in _CREDENTIAL_CALLS:

@@ -96,6 +96,7 @@ def _ask_botocore(region: str) -> S3Endpoint:
 
     with _explained():
         session = get_session()
+        session.set_config_variable("region", region)  # that of the sign-in service, which renews login sessions
         # The client comes first: STS is then called in this region for the keys of an assumed role. The URL comes from
         # AWS_ENDPOINT_URL, from a profile's endpoint_url, or is AWS's own for the region.
         url = session.create_client("s3", region_name=region).meta.endpoint_url
