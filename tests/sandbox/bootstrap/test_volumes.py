@@ -336,7 +336,7 @@ def test_a_job_ends_with_the_head_that_serves_its_volume(again: Volumes) -> None
         until(lambda: again.mounted("node-1").get("/shared") is None, "sshfs has ended", timeout_s=DEAD_S)
         job.process.wait(timeout=DEAD_S)
     said = job.project.messages.read_text()
-    assert re.search(rf"node-0 \({head.instance_id}\) is stopped", said), said
+    assert re.search(rf"node-0 \({head.instance_id}\) is stopp(ing|ed)", said), said
     again.project.run("start", "-y")
 
 

@@ -11,22 +11,19 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import boto3
 import pytest
-from mypy_boto3_ec2.client import EC2Client
 
 from bootstrap.ssh.host import quote_path
 from command_on_host import PYTHON, may_place_command, own, place_command
 from foundation.progress import silent
 from job_steps import command_line, namespace_of
 from odd_words import VALUE, WORDS
+from own_hosts import OwnHosts, make_own_hosts
 from project import Project
 from sandbox import control
-from sandbox_steps import Ssh, enter, launch, start_sandbox
+from sandbox_steps import enter, start_sandbox
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -75,20 +72,8 @@ SHELLS = ("tcsh", "zsh", "fish")  # in the order of HOMES
 HOMES = {"gpu1": "home/ubuntu", "gpu2": "home/ubuntu", "lab": "home/alice"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """The user's project, and the processes and addresses of the hosts, by name."""
-
-    project: Project
-    pids: dict[str, int]
-    addresses: dict[str, str]
-
-    @property
-    def ssh(self) -> Ssh:
-        return Ssh(key=self.project.directory / "home/.ssh/id_ed25519")
-
-    def root(self, host: str) -> Path:
-        return Path(f"/proc/{self.pids[host]}/root")
+class World(OwnHosts):
+    """Adds what the hosts' users have."""
 
     def home(self, host: str) -> Path:
         return self.root(host) / HOMES[host]
@@ -119,43 +104,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             control.reset(directory, report=silent)
 
 
-def open_all(ec2: EC2Client) -> None:
-    """Opens all ports between the hosts, as in a lab's network."""
-    [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
-    ec2.authorize_security_group_ingress(
-        GroupId=group["GroupId"], IpProtocol="tcp", FromPort=0, ToPort=65535, CidrIp="10.0.0.0/8"
-    )
-
-
 def make_world(directory: Path) -> World:
-    home = directory / "home"
-    (home / ".ssh").mkdir(parents=True)
-    ssh = Ssh(key=home / ".ssh" / "id_ed25519")
-    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh.key)), check=True)
     if missing := [shell for shell in SHELLS if shutil.which(shell) is None]:
         control.install(directory, missing, report=silent)
-    made = dict(zip(HOMES, launch(ssh, 3), strict=True))
-    open_all(boto3.client("ec2"))
-    pids = {host.instance_id: host.pid for host in control.describe(directory).hosts}
-    found = {name: pids[instance["InstanceId"]] or 0 for name, instance in made.items()}
-    config, known = "", ""
-    for (name, instance), shell in zip(made.items(), SHELLS, strict=True):
-        address = instance["PrivateIpAddress"]
-        until(partial(ssh.answers, address), f"{name} does not answer")
-        own_shell = ALICE if name == "lab" else f"usermod --shell /usr/bin/{shell} ubuntu"
-        ssh.run(address, "sudo sh -eu", stdin=MODULES + own_shell)
-        config += f"Host {name}\n HostName {address}\n User ubuntu\n"
-        key = Path(f"/proc/{found[name]}/root/etc/ssh/ssh_host_ed25519_key.pub").read_text().split()
-        known += f"{address} {key[0]} {key[1]}\n"
-    (home / ".ssh" / "config").write_text(config)
-    (home / ".ssh" / "known_hosts").write_text(known)
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    env = {"HOME": str(home), "XDG_CACHE_HOME": cache, "AWS_PROFILE": "nowhere", "USER": "me", "LOGNAME": "me"}
-    project = Project(directory, env=env)
-    project.write(CONFIG)
+    scripts = {
+        name: MODULES + (ALICE if name == "lab" else f"usermod --shell /usr/bin/{shell} ubuntu")
+        for name, shell in zip(HOMES, SHELLS, strict=True)
+    }
+    hosts = make_own_hosts(directory, scripts, env={"AWS_PROFILE": "nowhere", "USER": "me", "LOGNAME": "me"})
+    hosts.project.write(CONFIG)
     (directory / "own.py").write_text(PROGRAM)
-    addresses = {name: str(instance["PrivateIpAddress"]) for name, instance in made.items()}
-    return World(project=project, pids=found, addresses=addresses)
+    return World(**vars(hosts))
 
 
 @pytest.mark.slow

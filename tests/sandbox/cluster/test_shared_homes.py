@@ -4,22 +4,18 @@ The hosts are odd in other ways, too: both have a bridge with the same address, 
 network, their /tmp is mounted noexec, and they resolve no names, not even their own.
 """
 
-import os
 import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import boto3
 import pytest
 
 from foundation.progress import silent
+from own_hosts import make_own_hosts
 from project import Project
 from sandbox import control
-from sandbox_steps import Ssh, enter, launch, start_sandbox
-from waits import until
+from sandbox_steps import enter, start_sandbox
 
 pytestmark = pytest.mark.sandbox
 
@@ -83,35 +79,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def make_world(directory: Path) -> World:
-    own = directory / "home"
-    (own / ".ssh").mkdir(parents=True)
-    ssh = Ssh(key=own / ".ssh" / "id_ed25519")
-    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh.key)), check=True)
-    one, two = launch(ssh, 2)
-    ec2 = boto3.client("ec2")
-    [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
-    ec2.authorize_security_group_ingress(
-        GroupId=group["GroupId"], IpProtocol="tcp", FromPort=0, ToPort=65535, CidrIp="10.0.0.0/8"
-    )
-    pids = {host.instance_id: host.pid for host in control.describe(directory).hosts}
-    config, known = "", ""
-    for name, instance in (("one", one), ("two", two)):
-        address = instance["PrivateIpAddress"]
-        until(partial(ssh.answers, address), f"{name} does not answer")
-        ssh.run(address, "sudo sh -eu", stdin=ODD)
-        config += f"Host {name}\n HostName {address}\n User ubuntu\n"
-        public = Path(f"/proc/{pids[instance['InstanceId']]}/root/etc/ssh/ssh_host_ed25519_key.pub").read_text()
-        known += f"{address} {' '.join(public.split()[:2])}\n"
-    (own / ".ssh" / "config").write_text(config)
-    (own / ".ssh" / "known_hosts").write_text(known)
-    mount = MOUNT.format(key=ssh.key.read_text(), address=one["PrivateIpAddress"])
-    ssh.run(two["PrivateIpAddress"], "sudo sh -eu", stdin=mount)
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    project = Project(directory, env={"HOME": str(own), "XDG_CACHE_HOME": cache})
-    project.write(CONFIG)
+    hosts = make_own_hosts(directory, {"one": ODD, "two": ODD})
+    hosts.as_root("two", MOUNT.format(key=hosts.ssh.key.read_text(), address=hosts.addresses["one"]))
+    hosts.project.write(CONFIG)
     (directory / "own.py").write_text(PROGRAM)
-    home = Path(f"/proc/{pids[one['InstanceId']]}/root/home/ubuntu")
-    return World(project=project, home=home, keys=(home / ".ssh/authorized_keys").read_text())
+    home = hosts.root("one") / "home/ubuntu"
+    return World(project=hosts.project, home=home, keys=(home / ".ssh/authorized_keys").read_text())
 
 
 def test_set_up_job_and_down(world: World) -> None:
