@@ -4,21 +4,27 @@ The script is parsed, never run.
 """
 
 import ast
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.filesize import decimal
 
 from bootstrap.config import Framework
 from bootstrap.environment.framework import is_of_framework
 from bootstrap.environment.project import LOCK, LOCK_MOST_BYTES, PYPROJECT
 from bootstrap.environment.requirements import canonical_name, find_exact, parse_project, read_packages
+from bootstrap.transfer.sync import Size, find_below, measure_ignored
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
+from provision.model import count
 from train.job.program import read_modules
 
 REQUIREMENTS = "requirements.txt"
 SCRIPT = "train.py"
+MOST_IGNORED = 2
 _NOT_SCRIPTS = re.compile(r"(setup|conftest|noxfile|__\w+__|test_.*|.*_test)\.py")
 _FRAMEWORKS: dict[str, Framework] = {
     **dict.fromkeys(("torch", "torchvision", "lightning", "pytorch-lightning", "accelerate"), "pytorch"),
@@ -62,6 +68,28 @@ def find_project(folder: Path) -> OwnProject | None:
         locked=locked,
         mistake=mistake,
     )
+
+
+def render_ignored(sizes: Sequence[Size]) -> list[str]:
+    """What .gitignore files leave out, in a few words; [] for nothing. sizes: the largest first. Pure."""
+    if not sizes:
+        return []
+    named = [
+        f"{size.path} ({'' if size.complete else 'over '}{count(size.files, 'file')}, {decimal(size.size_bytes)})"
+        for size in sizes[:MOST_IGNORED]
+    ]
+    more = [f"{len(sizes) - MOST_IGNORED} more"] if len(sizes) > MOST_IGNORED else []
+    return [f"left out by .gitignore: {' and '.join([', '.join(named), *more])}"]
+
+
+def advise_on_ignored(folder: Path) -> str | None:
+    """What .gitignore files leave out in a project's folder, and the line that sends it; None for nothing."""
+    found = find_below((".",), named=(), project_dir=folder, exclude=())
+    sizes = measure_ignored(found, project_dir=folder)
+    named = [f"!{size.path}" for size in sizes[:MOST_IGNORED]]
+    them, line = "it" if len(named) == 1 else "them", json.dumps(named, ensure_ascii=False)
+    advice = f"if your script reads {them}, set [bootstrap] exclude = {line}"
+    return "; ".join([*render_ignored(sizes), advice]) if sizes else None
 
 
 def _find_script(folder: Path) -> str | None:

@@ -18,7 +18,7 @@ from bootstrap.environment.project import LockedProject, check_against_lock, rea
 from bootstrap.environment.requirements import Wanted, read_packages
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
-from bootstrap.transfer.sync import Found, Size, measure_ignored
+from bootstrap.transfer.sync import Found, measure_ignored
 from cluster.app import App
 from cluster.last_known import remember_names
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
@@ -26,6 +26,7 @@ from cluster.nodes.hosts import HostSource
 from cluster.nodes.other_hosts import OtherHosts
 from cluster.nodes.source import Nodes, NodeSource
 from cluster.notify import find_notify, watch_events
+from cluster.project import render_ignored
 from cluster.recovery.head_client import find_client, keep_settings
 from cluster.volumes import mount_all, unmount_all
 from foundation.errors import ClusterError, UsageError
@@ -41,7 +42,6 @@ from train.job.payload import Payload, collect_trees
 
 ASK_ABOVE_BYTES = 100_000_000
 BOOT_TIMEOUT_S = 300.0
-MOST_IGNORED = 2
 
 
 ChooseHosts = Callable[[Sequence[Host], Connections], Sequence[Host]]
@@ -234,7 +234,7 @@ def _approve(app: App, folders: Sequence[Path], found: Found, *, is_job: bool) -
         return
     if size_bytes <= ASK_ABOVE_BYTES or app.config.bootstrap.sync != "auto":
         ignored = render_ignored(measure_ignored(found, project_dir=app.project_dir))
-        app.report(Event(kind="info", what=f"files for the job: {what}{ignored}"))
+        app.report(Event(kind="info", what="; ".join([f"files for the job: {what}", *ignored])))
         return
     hint = (
         "exclude what the job does not need with .gitignore or [bootstrap] exclude; to send everything without a "
@@ -251,18 +251,6 @@ def render_files(folders: Sequence[Path], found: Found) -> str:
     size_bytes = sum(status.st_size for _, status in found.files.values())
     amount = f"{count(len(found.files), 'file')} ({decimal(size_bytes)})" if found.files else "no files"
     return f"{amount} of {' and '.join(map(str, folders))}"
-
-
-def render_ignored(sizes: Sequence[Size]) -> str:
-    """What .gitignore files leave out, in a few words; "" for nothing. sizes: the largest first. Pure."""
-    if not sizes:
-        return ""
-    named = [
-        f"{size.path} ({'' if size.complete else 'over '}{count(size.files, 'file')}, {decimal(size.size_bytes)})"
-        for size in sizes[:MOST_IGNORED]
-    ]
-    more = [f"{len(sizes) - MOST_IGNORED} more"] if len(sizes) > MOST_IGNORED else []
-    return f"; left out by .gitignore: {' and '.join([', '.join(named), *more])}"
 
 
 def unmount_before(app: App, clients: Clients | None = None) -> None:

@@ -123,9 +123,17 @@ def _bars(console: "Console", unit: Unit) -> "Iterator[Progress]":
             """Renders the column."""
             return text.Text(f"{decimal(int(task.completed))} of {decimal(int(task.total or 0))}")
 
-    columns: list[progress.ProgressColumn] = [progress.TextColumn("{task.description}"), progress.BarColumn()]
+    class Speed(progress.TransferSpeedColumn):
+        """Without rich's red, in which errors are shown here."""
+
+        def render(self, task: progress.Task) -> text.Text:
+            """Renders the column."""
+            return text.Text(super().render(task).plain)
+
+    bar = progress.BarColumn(complete_style="green", finished_style="green", pulse_style="green")
+    columns: list[progress.ProgressColumn] = [progress.TextColumn("{task.description}"), bar]
     if unit == "bytes":
-        columns += [Moved(), progress.TransferSpeedColumn()]
+        columns += [Moved(), Speed()]
     else:
         columns.append(progress.MofNCompleteColumn())
     columns += [progress.TimeRemainingColumn(compact=True), progress.TextColumn("left")]

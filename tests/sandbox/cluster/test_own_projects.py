@@ -88,6 +88,7 @@ def test_an_own_project_on_two_nodes(own: Own) -> None:
         assert not WRONG.search(done.stderr), done.stderr
         said[words] = done.stdout
         if words == "init":
+            assert all(new in done.stderr for new in EDITS.values())
             path = own.folder / "cluster.toml"
             text = path.read_text()
             for old, new in EDITS.items():

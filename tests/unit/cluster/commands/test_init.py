@@ -195,6 +195,28 @@ def test_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (config.train.script, config.bootstrap.framework) == ("train_mnist.py", "mxnet")
 
 
+@pytest.mark.parametrize(
+    ("ignored", "named", "them", "line"),
+    [
+        (("data/",), "data/ (2 files, 40 bytes)", "it", '["!data/"]'),
+        (("data", "more/"), "data/ (2 files, 40 bytes), more/ (1 file, 1 byte)", "them", '["!data/", "!more/"]'),
+    ],
+)
+def test_data_that_git_ignores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ignored: tuple[str, ...], named: str, them: str, line: str
+) -> None:
+    """The user reads of it before a job misses it."""
+    monkeypatch.chdir(tmp_path)
+    for name, size in {"data/a": 20, "data/sub/b": 20, "more/c": 1, "venv/pyvenv.cfg": 9}.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * size)
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / ".gitignore").write_text("\n".join([*ignored, "venv/", "out/", ""]))
+    advice = f"if your script reads {them}, set [bootstrap] exclude = {line}"
+    assert f"\nleft out by .gitignore: {named}; {advice}\nnext: " in run("init")
+
+
 def test_requirements_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("import torch")

@@ -230,6 +230,7 @@ def test_a_bar_shows_each_amount_in_its_own_unit(monkeypatch: pytest.MonkeyPatch
         upload = Upload(source=Path("x"), destination=S3Url(bucket="b", key="x"), size_bytes=1_600_000_000)
         progress.watch([upload])
         progress.moved(20_000_000)
+    assert not re.search(r"\x1b\[[0-9;]*[39]1m", drawn.getvalue())  # red is for errors
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
     assert re.search(r"0/1 files .* 20\.0 MB of 1\.6 GB .* left", shown), shown
 
