@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import real_slurm
 from command_on_host import PYTHON, may_place_command, own, place_command
 from foundation.progress import silent
 from job_steps import hosts_of
-from project import Project
+from project import REPOSITORY, Project
 from sandbox import control
 from scheduler_nodes import Nodes
 
@@ -108,6 +109,21 @@ def test_the_nodes_of_salloc(world: World) -> None:
     assert world.find_set_up() == wanted
     world.on_login_host(f"{world.command} down --yes")
     assert not world.find_set_up()
+
+
+def test_the_commands_of_the_page(world: World) -> None:
+    """Typed as printed: the next ones in the shell that salloc starts."""
+    page = (REPOSITORY / "docs" / "how-to" / "existing-hosts.md").read_text()
+    [block] = re.findall(r"^    (salloc .*\n(?:    .*\n)*)", page, re.MULTILINE)
+    settings = CONFIG.replace("sync = []\n", "").replace("inside", "page")
+    script = "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+    files = f"printf %s {shlex.quote(settings)} >cluster.toml && printf %s {shlex.quote(script)} >train.py"
+    shell = (
+        f"printf %s {shlex.quote(textwrap.dedent(f'    {block}'))} | PATH={Path(world.command).parent}:$PATH bash -eu"
+    )
+    done = world.nodes.run("node-0", f"mkdir ~/page && cd ~/page && {files} && {shell}")
+    assert sorted(re.findall(r"rank \d of \d", done)) == ["rank 0 of 2", "rank 1 of 2"], done
+    assert "cleaned " in done
 
 
 def test_the_nodes_of_sbatch_with_two_processes_each(world: World) -> None:

@@ -13,9 +13,11 @@ import pytest
 from PIL import Image
 
 from foundation.progress import silent
+from own_hosts import make_own_hosts
 from project import CLUSTER, REPOSITORY, Project, configure
 from sandbox import control
 from sandbox.place import find_leftovers, place_of
+from sandbox_steps import enter, start_sandbox
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -28,7 +30,6 @@ ELSEWHERE = {  # pages that are typed by other tests, or that only show forms of
     "commands.md": "the reference: test_docs.py compares it with --help",
     "architecture.md": "for contributors",
     "how-to/containers.md": "needs an image with MXNet: test_containers.py",
-    "how-to/existing-hosts.md": "needs hosts of the names: test_existing_hosts.py, test_in_a_slurm_allocation.py",
 }
 ENDS = "ends what the next blocks use: test_command.py"
 NOT_TYPED = {  # lines
@@ -50,8 +51,16 @@ NOT_TYPED = {  # lines
     "cluster cp node-0:/shared/results/JOB .   # and results from it": "with a place to fill in",
     "python launch.py -n 4 -s 4 -H hosts --launcher ssh python train.py --kv-store dist_sync     # by hand": "not ours",
 }
-IMAGENET = "# 1. one folder for each of the 1000 classes"  # a block that needs the dataset
+BLOCKS_ELSEWHERE = (
+    "# 1. one folder for each of the 1000 classes",  # needs the dataset
+    "salloc ",  # test_in_a_slurm_allocation.py
+)
 PLAIN = 'name = "pages"\ncloud = "sandbox"\n[bootstrap]\nframework = "none"\n[train]\nlauncher = "env"\n'
+ADD_ME = """
+useradd --create-home --shell /bin/bash me && usermod --password '*' me
+install -d -m 700 -o me -g me ~me/.ssh
+install -m 600 -o me -g me ~ubuntu/.ssh/authorized_keys ~me/.ssh/authorized_keys
+"""
 MXNET_SCRIPT = """
 import argparse
 import mxnet as mx
@@ -64,14 +73,17 @@ print("trained by", store.rank, "of", store.num_workers)
 """
 
 
+def find_all_blocks(page: Path) -> list[str]:
+    found = re.findall(r"(?:^    .*\n(?:^\n(?=    ))?)+", f"{page.read_text()}\n", re.MULTILINE)
+    return [textwrap.dedent(block).strip("\n") for block in found]
+
+
 def find_blocks(page: Path) -> list[str]:
     """The indented blocks of a page that a reader can type, without NOT_TYPED."""
-    found = re.findall(r"(?:^    .*\n(?:^\n(?=    ))?)+", f"{page.read_text()}\n", re.MULTILINE)
-    blocks = [textwrap.dedent(block).strip("\n") for block in found]
     kept = (
         "\n".join(line for line in block.splitlines() if line not in NOT_TYPED)
-        for block in blocks
-        if SHELL.match(block) and not block.startswith(IMAGENET)
+        for block in find_all_blocks(page)
+        if SHELL.match(block) and not block.startswith(BLOCKS_ELSEWHERE)
     )
     return [block for block in kept if block]
 
@@ -160,12 +172,26 @@ def have_a_volume(project: Project) -> None:
     project.run("up")
 
 
+def have_hosts(project: Project) -> None:
+    """The page's own settings, and hosts of the names in them; their names and keys are in the user's ssh set-up."""
+    sandbox = start_sandbox(project.directory)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        enter(sandbox, monkeypatch)
+        home = Path(project.env["XDG_STATE_HOME"]) / "home"
+        hosts = make_own_hosts(project.directory, {"gpu1": ADD_ME, "gpu2": ""}, home=home)
+    project.env |= hosts.project.env
+    [settings] = (block for block in find_all_blocks(DOCS / "how-to/existing-hosts.md") if "[hosts]" in block)
+    project.write(settings)
+    write(project, train__py=MXNET_SCRIPT)
+
+
 PAGES: dict[str, Callable[[Project], None]] = {
     "../README.md": have_the_shipped_file,
     "data.md": have_data,
     "install.md": have_the_shipped_file,
     "sandbox.md": have_the_shipped_file,
     "scripts.md": have_mxnet_nodes,
+    "how-to/existing-hosts.md": have_hosts,
     "how-to/from-launch-py.md": have_mxnet_nodes,
     "how-to/leases.md": have_a_lease,
     "how-to/own-project.md": have_a_project,
@@ -190,6 +216,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 @pytest.mark.parametrize("page", PAGES)
 def test_a_pages_commands_work_as_printed(shared: Project, page: str) -> None:
     control.reset(shared.directory, report=silent)
+    shared.env = {"XDG_STATE_HOME": shared.env["XDG_STATE_HOME"]}
     for folder in (shared.directory, Path(shared.env["XDG_STATE_HOME"])):
         shutil.rmtree(folder)
         folder.mkdir()
@@ -198,7 +225,7 @@ def test_a_pages_commands_work_as_printed(shared: Project, page: str) -> None:
     env["PATH"] = f"{Path(CLUSTER).parent}{os.pathsep}{env['PATH']}"
     for block in find_blocks(DOCS / page):
         # A terminal would be asked.
-        typed = re.sub(r"^(cluster sandbox (?:stop|reset))\b", r"\1 --yes", block, flags=re.MULTILINE)
+        typed = re.sub(r"^(cluster (?:sandbox (?:stop|reset)|down))\b", r"\1 --yes", block, flags=re.MULTILINE)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", typed],
             cwd=shared.directory, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,

@@ -18,7 +18,7 @@ from waits import until
 
 @dataclass(frozen=True, kw_only=True)
 class OwnHosts:
-    """`project` is the user's; its `home` folder is theirs. The hosts' processes and addresses are by name."""
+    """`project` is the user's. The hosts' processes and addresses are by name."""
 
     project: Project
     ssh: Ssh
@@ -32,12 +32,15 @@ class OwnHosts:
         self.ssh.run(self.addresses[host], "sudo sh -eu", stdin=script)
 
 
-def make_own_hosts(directory: Path, scripts: Mapping[str, str], *, env: Mapping[str, str] | None = None) -> OwnHosts:
+def make_own_hosts(
+    directory: Path, scripts: Mapping[str, str], *, home: Path | None = None, env: Mapping[str, str] | None = None
+) -> OwnHosts:
     """Launches hosts of these names in the running sandbox of a folder, and runs each one's script there, as root.
 
-    The user reaches them by their names, as user ubuntu, with a key and known host keys. env: more variables.
+    The user reaches them by their names, as user ubuntu, with a key and known host keys. home: the user's, by default
+    in the folder. env: more variables.
     """
-    home = directory / "home"
+    home = home or directory / "home"
     (home / ".ssh").mkdir(parents=True)
     ssh = Ssh(key=home / ".ssh" / "id_ed25519")
     subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(ssh.key)), check=True)
