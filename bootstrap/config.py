@@ -137,7 +137,7 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
         Literal["auto"] | tuple[Annotated[str, check_sync_entry], ...],
         Meta(
             description="a list of your files and folders for every node, relative to the folder of cluster.toml: "
-            '"NAME/"; "auto": the folder of your script, without files that .gitignore names'
+            '"NAME/"; "auto": the folders that jobs and your script are in, without files that .gitignore names'
         ),
     ] = "auto"
     exclude: Annotated[

@@ -81,9 +81,9 @@ def name_files(record: Record, sync: Sequence[str] | Literal["auto"]) -> str:
     """Names the files that continuing a job would send. sync: [bootstrap] sync. Pure."""
     if sync != "auto":
         return f"[bootstrap] sync, {record.script}" if record.script else "[bootstrap] sync"
-    if record.script is None:
+    if record.script is None or not record.subfolder:
         return "the files in the folder of cluster.toml"
-    return f"the files beside {record.script}" + (f" and in {record.subfolder}" if record.subfolder else "")
+    return f"the files beside {record.script} and in {record.subfolder}"
 
 
 def render_offer(record: Record, *, files: str, urls: tuple[str, ...], launched: tuple[str, ...], kind: str) -> str:

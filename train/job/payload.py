@@ -147,7 +147,8 @@ def choose_folders(
     """What sync = "auto" sends: folders below project_dir, and the files in them that are named.
 
     A command may use any file of the project: its modules, its folders, files that a shell opens. A script gets its own
-    folder, and the one that it runs in. A script that ships with this project gets none, nor does one from elsewhere.
+    folder, for its modules, and the one that it runs in, where its arguments' paths start: project_dir, or `subfolder`
+    of it. A script that ships with this project gets none, nor does one from elsewhere.
     """
     root = project_dir.resolve()
     if command:
@@ -157,7 +158,7 @@ def choose_folders(
     if script is None or not script.resolve().is_relative_to(root):
         return (), ()
     path = Path(os.path.relpath(script, project_dir))
-    folders = [path.parent, *([Path(subfolder)] if subfolder and (root / subfolder).is_dir() else [])]
+    folders = [path.parent, *([Path(subfolder)] if (root / subfolder).is_dir() else [])]
     outermost = [one for one in folders if not any(one != other and one.is_relative_to(other) for other in folders)]
     return tuple(dict.fromkeys(map(str, outermost))), (str(path),)
 

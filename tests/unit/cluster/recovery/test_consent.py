@@ -114,7 +114,7 @@ def test_a_job_of_another_machine_is_shown(
 @pytest.mark.parametrize(
     ("changes", "sync", "named"),
     [
-        ({}, "auto", "the files beside train.py"),
+        ({}, "auto", "the files in the folder of cluster.toml"),
         ({"subfolder": "a"}, "auto", "the files beside train.py and in a"),
         ({"script": None}, "auto", "the files in the folder of cluster.toml"),
         ({"script": None}, ("x",), "[bootstrap] sync"),
