@@ -34,7 +34,7 @@ from cluster.views.terminal import (
 )
 from train.follow.events import Event, Selection, render_line
 from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, Advisor
-from train.follow.missing_module import advise, find_nearby
+from train.follow.missing_module import advise, find_foreign_python, find_nearby
 from train.follow.missing_path import explain_missing
 from train.follow.progress import Progress, Report
 from train.follow.tracebacks import Tracebacks
@@ -176,7 +176,8 @@ def advise_on_module(app: App, program: Sequence[str], image: str | None, module
     words = (*(posixpath.join(config.train.subfolder, word) for word in program), config.train.script)
     if image is not None and config.bootstrap.framework == "none":
         return f"{module} is not in the image {image}: install it there, in its Dockerfile"
-    return advise(module, find_nearby(words, project_dir=app.project_dir, packages=config.bootstrap.packages))
+    nearby = find_nearby(module, words, project_dir=app.project_dir, packages=config.bootstrap.packages)
+    return advise(module, nearby, python=find_foreign_python(program) if image is None else None)
 
 
 def advise_on_path(app: App, path: str) -> str | None:

@@ -188,6 +188,11 @@ PYTORCH = (
         "torchvision was built for another torch: take both from the same index, in versions that belong together",
     ),
     Mistake("CUDA out of memory", "the GPU's memory is full: use a smaller batch, torch.autocast, or more GPUs"),
+    Mistake(
+        "Number of processes must be defined",  # JAX
+        'pass num_processes=int(os.environ["JAX_NUM_PROCESSES"]) and process_id=int(os.environ["JAX_PROCESS_ID"]) to '
+        "jax.distributed.initialize, which finds them by itself only with `--launcher mpi`",
+    ),
     Mistake("shared memory(shm)", SHM, pattern=r"unable to \w+ shared memory\(shm\)"),
 )
 

@@ -1,6 +1,8 @@
 """Advice for a job whose program imports a module that the nodes do not have."""
 
 import os
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,34 +19,68 @@ PACKAGES = {
     "yaml": "pyyaml",
 }
 """Modules whose package has a different name."""
+MOST_FOLDERS = 2000
+_PYTHON_PATH = re.compile(r"/.*/python[\d.]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nearby:
-    """Files next to a job's program on this machine.
+    """Files of the project on this machine, for a module that is missing on the nodes.
 
-    modules: its own modules. requirements: the path of a requirements file from cluster.toml's folder, or None.
-    is_used: whether [bootstrap] packages names that file.
+    folder: the project's folder that has a module of this name, from cluster.toml's; None if there is none. is_beside:
+    whether that is the program's own folder, where Python looks for modules. requirements: the path of a requirements
+    file from cluster.toml's folder, or None. is_used: whether [bootstrap] packages names that file.
     """
 
-    modules: frozenset[str] = frozenset()
+    folder: str | None = None
+    is_beside: bool = False
     requirements: str | None = None
     is_used: bool = False
 
 
-def find_nearby(words: Sequence[str], *, project_dir: Path, packages: Sequence[str]) -> Nearby:
+def find_nearby(module: str, words: Sequence[str], *, project_dir: Path, packages: Sequence[str]) -> Nearby:
     """Searches next to the first of the words that is a file of the project, and in cluster.toml's folder.
 
     words: the job's script, or its command. packages: those of [bootstrap].
     """
     program = next((project_dir / word for word in words if is_project_file(project_dir, word)), None)
     folders = [*([program.parent] if program is not None else []), project_dir]
-    modules = frozenset(path.stem for path in folders[0].iterdir() if path.suffix == ".py" or _is_package(path))
+    top = module.partition(".")[0]
+    folder = next((folder for folder in folders if _has_module(folder, top)), None) or _find_below(project_dir, top)
     found = next((folder / name for folder in folders for name in REQUIREMENTS if (folder / name).is_file()), None)
-    if found is None:
-        return Nearby(modules=modules)
-    name = os.path.relpath(found, project_dir)
-    return Nearby(modules=modules, requirements=name, is_used=f"-r {name}" in packages)
+    name = os.path.relpath(found, project_dir) if found is not None else None
+    return Nearby(
+        folder=os.path.relpath(folder, project_dir) if folder is not None else None,
+        is_beside=folder == folders[0],
+        requirements=name,
+        is_used=f"-r {name}" in packages,
+    )
+
+
+def find_foreign_python(command: Sequence[str]) -> str | None:
+    """The first word that is the path of a Python, which is not the one with the nodes' packages. Pure."""
+    return next((word for word in command if _PYTHON_PATH.fullmatch(word)), None)
+
+
+def _has_module(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").is_file() or _is_package(folder / name)
+
+
+def _find_below(folder: Path, name: str) -> Path | None:
+    """The outermost folder below this one that has the module or package; the first few thousand are searched."""
+    left = [folder]
+    for _ in range(MOST_FOLDERS):
+        if not left:
+            return None
+        current = left.pop(0)
+        if (current / f"{name}.py").is_file() or (current / name / "__init__.py").is_file():
+            return current
+        try:
+            inner = sorted(path for path in current.iterdir() if path.is_dir() and not path.is_symlink())
+        except OSError:
+            continue
+        left += [path for path in inner if not path.name.startswith(".") and not (path / "pyvenv.cfg").is_file()]
+    return None
 
 
 def _is_package(path: Path) -> bool:
@@ -52,14 +88,28 @@ def _is_package(path: Path) -> bool:
     return path.is_dir() and any(any(path.glob(form)) for form in ("*.py", "*/*.py"))
 
 
-def advise(module: str, nearby: Nearby) -> str:
-    """The advice for a missing module, with text for the user to type in backticks. Pure."""
+def advise(module: str, nearby: Nearby, *, python: str | None = None) -> str:
+    """The advice for a missing module, with text for the user to type in backticks. Pure.
+
+    python: the path of the Python that the command names, as find_foreign_python returns it.
+    """
     top = module.partition(".")[0]
     package = PACKAGES.get(top, top)
-    if top in nearby.modules:
+    if nearby.folder is not None and nearby.is_beside:
         return (
             f"{module} is next to your program on this machine, but not on the nodes: name it in `[bootstrap] sync`, "
             "and check that neither .gitignore nor `[bootstrap] exclude` excludes it"
+        )
+    if nearby.folder is not None:
+        where = "the folder of cluster.toml" if nearby.folder == "." else f"{nearby.folder}/"
+        return (
+            f"{module} is in {where} on this machine, where Python does not look for it: run `cluster train --env "
+            f"PYTHONPATH={shlex.quote(nearby.folder)} ...` in the folder of cluster.toml"
+        )
+    if python is not None:
+        return (
+            f"{python} has no {top}: the nodes' packages are in another Python; for that one, write `python` in the "
+            "command"
         )
     if nearby.requirements is None:
         return f'{module} is not on the nodes: set `[bootstrap] packages = ["{package}"]`, then `cluster up`'

@@ -268,6 +268,12 @@ SAMPLES = [
         "/home/ubuntu/.cluster/env/0a1b/bin/python: No module named pip",
         "python: No module named zip",
     ),
+    # JAX 0.10.2
+    (
+        "Number of processes must be defined",
+        "ValueError: Number of processes must be defined.",
+        "The number of processes must be positive.",
+    ),
     # PyTorch 2.13
     ("Torch not compiled with CUDA enabled", "AssertionError: Torch not compiled with CUDA enabled", "Torch compiled"),
     (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from train.follow.missing_module import Nearby, advise, find_nearby
+from train.follow.missing_module import Nearby, advise, find_foreign_python, find_nearby
 
 
 @pytest.mark.parametrize(
@@ -18,40 +18,89 @@ from train.follow.missing_module import Nearby, advise, find_nearby
             'to install requirements.txt there, set `[bootstrap] packages = ["-r requirements.txt"]`, then `cl',
         ),
         ("a.b", Nearby(requirements="r.txt", is_used=True), "add its package to r.txt, then `cluster up`"),
-        ("mine.x", Nearby(modules=frozenset({"mine"}), requirements="r.txt"), "name it in `[bootstrap] sync`"),
+        ("mine.x", Nearby(folder="code", is_beside=True, requirements="r.txt"), "name it in `[bootstrap] sync`"),
+        (
+            "mine.x",
+            Nearby(folder=".", requirements="r.txt"),
+            "mine.x is in the folder of cluster.toml on this machine, where Python does not look for it: run `clus",
+        ),
+        ("mine.x", Nearby(folder="a b/c"), "it: run `cluster train --env PYTHONPATH='a b/c' ...` in"),
     ],
 )
 def test_advice_depends_on_the_files_that_exist(module: str, nearby: Nearby, advice: str) -> None:
     assert advice in advise(module, nearby)
 
 
-def test_files_next_to_the_program_and_next_to_cluster_toml_are_found(tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    (project / "code" / "package").mkdir(parents=True)
-    (project / "code" / "empty").mkdir()
-    (project / "code" / "nested" / "inner").mkdir(parents=True)
-    (project / "code" / "wandb" / "run-1" / "files").mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("command", "python"),
+    [
+        (("/usr/bin/python3", "x.py"), "/usr/bin/python3"),
+        (("nice", "/opt/conda/bin/python3.11", "x.py"), "/opt/conda/bin/python3.11"),
+        (("/usr/bin/env", "python", "x.py"), None),
+        (("python", "x.py"), None),
+        ((), None),
+    ],
+)
+def test_a_python_that_the_command_names_by_its_path(command: tuple[str, ...], python: str | None) -> None:
+    """It does not have the packages of the nodes' environment, so none has to be added there."""
+    assert find_foreign_python(command) == python
+    said = advise("torch", Nearby(requirements="requirements.txt"), python=python)
+    assert ("write `python` in the command" in said) == (python is not None)
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "folder", "is_beside"),
+    [
+        ("own", ("code/train.py",), "code", True),
+        ("package.sub", ("code/train.py",), "code", True),
+        ("nested", ("code/train.py",), "code", True),
+        ("empty", ("code/train.py",), None, False),
+        ("wandb", ("code/train.py",), None, False),  # the folder of its runs
+        ("other", ("code/train.py",), ".", False),
+        ("code", ("code/train.py",), ".", False),
+        ("deep", ("code/train.py",), "lib/inner", False),
+        ("hidden", ("code/train.py",), None, False),
+        ("installed", ("code/train.py",), None, False),
+        ("other", ("", "sh", "-c", "x" * 5000, "\0"), ".", True),
+        ("own", ("python", "-m", "code.train"), "code", False),
+    ],
+)
+def test_modules_of_the_project_are_found(
+    tmp_path: Path, module: str, words: tuple[str, ...], folder: str | None, *, is_beside: bool
+) -> None:
+    """So that nobody is told to install a package of the same name."""
     for name in (
+        "code/train.py",
         "code/own.py",
-        "code/mymod.py",
         "code/package/__init__.py",
-        "other.py",
         "code/nested/inner/a.py",
         "code/wandb/run-1/files/b.py",
+        "other.py",
+        "lib/inner/deep.py",
+        ".hidden/hidden.py",
+        "venv/pyvenv.cfg",
+        "venv/lib/installed.py",
     ):
-        (project / name).write_text("")
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "code" / "empty").mkdir()
+    found = find_nearby(module, words, project_dir=tmp_path, packages=())
+    assert (found.folder, found.is_beside) == (folder, is_beside)
+
+
+def test_requirements_next_to_the_program_and_next_to_cluster_toml_are_found(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "own.py").touch()
 
     def find(*words: str, packages: tuple[str, ...] = ()) -> Nearby:
-        return find_nearby(words, project_dir=project, packages=packages)
+        return find_nearby("pandas", words, project_dir=tmp_path, packages=packages)
 
-    modules = frozenset({"own", "mymod", "package", "nested"})
-    assert find("code/own.py") == Nearby(modules=modules)
-    assert find("", "sh", "-c", "x" * 5000, "\0") == Nearby(modules=frozenset({"other", "code"}))
-    (project / "pyproject.toml").write_text("")
-    assert find("python", "code/own.py") == Nearby(modules=modules, requirements="pyproject.toml")
-    (project / "code" / "requirements.txt").write_text("")
-    assert find("code/own.py") == Nearby(modules=modules, requirements="code/requirements.txt")
+    assert find("code/own.py") == Nearby()
+    (tmp_path / "pyproject.toml").touch()
+    assert find("python", "code/own.py") == Nearby(requirements="pyproject.toml")
+    (tmp_path / "code" / "requirements.txt").touch()
+    assert find("code/own.py") == Nearby(requirements="code/requirements.txt")
     assert find("code/own.py", packages=("-r code/requirements.txt",)).is_used
     assert find("python").requirements == "pyproject.toml"
-    (project / "requirements.txt").write_text("")
+    (tmp_path / "requirements.txt").touch()
     assert find("python").requirements == "requirements.txt"
