@@ -132,7 +132,7 @@ class Runner:
         """Makes the job's working folder, and handles events meanwhile. Returns why that failed, or None."""
         order = self.order
         errors: list[str] = []
-        if work_folder.is_placed(order.job, order.cwd, order.tree) and os.path.isdir(order.folder):
+        if work_folder.is_placed(order.job, order.cwd) and os.path.isdir(order.folder):
             return None
 
         def place() -> None:

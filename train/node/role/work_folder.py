@@ -34,10 +34,8 @@ FICLONE = 0x40049409  # ioctl: the copy shares the blocks of the original, on XF
 # -- the copy ----------------------------------------------------------------------------------------------------------
 
 
-def is_placed(job: str, cwd: str, tree: Optional[str]) -> bool:
-    """Whether a job's working folder is complete. A folder without files that is not the job's own always is."""
-    if tree is None and cwd != job_folder.path(job, WORK):
-        return True
+def is_placed(job: str, cwd: str) -> bool:
+    """Whether a job's working folder is complete."""
     return os.path.isfile(job_folder.path(job, PLACED)) and os.path.isdir(cwd)
 
 
@@ -55,7 +53,7 @@ def place(job: str, cwd: str, tree: Optional[str], *, attempt: int = 1) -> None:
         wait_for_copy(claim, cwd)
         return
     try:
-        if not is_placed(job, cwd, tree):
+        if not is_placed(job, cwd):
             os.makedirs(cwd, mode=0o755, exist_ok=True)
             if tree is not None:
                 copy_tree(tree, cwd)
