@@ -52,6 +52,7 @@ NO_GPU = (
 GLOO = 'NCCL needs GPUs: on nodes without them, use dist.init_process_group("gloo"), or the script\'s option for it'
 SHM = "the data loader needs a larger /dev/shm: set `[container] shm_size`, or use fewer loader processes"
 NO_PIP = "the nodes' environment has no pip: name packages in `[bootstrap] packages`, then `cluster up`"
+OTHER_PIP = "this pip is not that of the nodes' environment: name packages in `[bootstrap] packages`, then `cluster up`"
 MEMORY = "the node's memory is full: use a smaller `--batch-size`, fewer workers per node, or a larger instance_type"
 NOT_ON_NODES = (
     "{path} is not on the nodes: name it or its folder in `[bootstrap] sync`; paths start at the folder of cluster.toml"
@@ -157,6 +158,8 @@ LIBRARIES = (
     Mistake("No module named pip", NO_PIP),
     Mistake("pip: command not found", NO_PIP),
     Mistake("pip: not found", NO_PIP),
+    Mistake("error: externally-managed-environment", OTHER_PIP),
+    Mistake("Defaulting to user installation because", OTHER_PIP),
     Mistake(
         "has no attribute 'isAlive'",
         "Python 3.9 removed Thread.isAlive: call is_alive instead",
@@ -192,6 +195,16 @@ PYTORCH = (
         "Number of processes must be defined",  # JAX
         'pass num_processes=int(os.environ["JAX_NUM_PROCESSES"]) and process_id=int(os.environ["JAX_PROCESS_ID"]) to '
         "jax.distributed.initialize, which finds them by itself only with `--launcher mpi`",
+    ),
+    Mistake(
+        "ZeroDivisionError: ",
+        "if the script divides by its number of batches, this process has none: its part of the dataset is smaller "
+        "than a batch, and drop_last=True leaves it out; use a smaller batch size",
+        pattern=r"^ZeroDivisionError: (?:integer |float )?(?:division|modulo)",
+    ),
+    Mistake(
+        "Expected more than 1 value per channel when training",
+        "the last batch has one example, too few for BatchNorm: create the data loader with drop_last=True",
     ),
     Mistake("shared memory(shm)", SHM, pattern=r"unable to \w+ shared memory\(shm\)"),
 )
@@ -271,6 +284,7 @@ RESOURCES = (
     Mistake("CUDA: out of memory", GPU_MEMORY),
     Mistake("std::bad_alloc", MEMORY),
     Mistake("Failed to allocate CPU Memory", MEMORY),
+    Mistake("DefaultCPUAllocator: ", MEMORY, pattern=r"DefaultCPUAllocator: (?:can't allocate|not enough) memory"),
     Mistake("MemoryError", MEMORY, pattern=r"^(?:\w+\.)*MemoryError\b|_ArrayMemoryError"),
     Mistake(
         "bind failed",
@@ -419,7 +433,7 @@ class Advisor:
         advise_on_path: returns the advice for a missing file, or None for the table's.
         """
         self._advise_on_module, self._advise_on_path = advise_on_module, advise_on_path
-        self._left = list(MISTAKES)
+        self._given: set[str] = set()
         self._last_line = ""
         self._ending = False
         self._endings = endings
@@ -442,13 +456,14 @@ class Advisor:
             return None
         self._last_line = text
         text = without_rank(text[:LONGEST])
-        for mistake in self._left:
+        for mistake in MISTAKES:
             if mistake.needle in text:
                 groups = find_groups(mistake, text)
                 advice = render_advice(mistake, text)
                 if advice is not None and groups is not None:
-                    # Several entries may have the same advice.
-                    self._left = [other for other in self._left if other.advice != mistake.advice]
+                    if mistake.advice in self._given:  # by this line of another process, or by another entry
+                        return None
+                    self._given.add(mistake.advice)
                     if mistake is NO_MODULE and self._advise_on_module is not None:
                         return self._advise_on_module(groups["module"])
                     if "path" in groups and self._advise_on_path is not None:

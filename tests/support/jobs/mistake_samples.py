@@ -268,6 +268,32 @@ SAMPLES = [
         "/home/ubuntu/.cluster/env/0a1b/bin/python: No module named pip",
         "python: No module named zip",
     ),
+    # pip 23, as a user and in Debian
+    (
+        "error: externally-managed-environment",
+        "error: externally-managed-environment",
+        "the environment is externally managed",
+    ),
+    (
+        "Defaulting to user installation because",
+        "Defaulting to user installation because normal site-packages is not writeable",
+        "Defaulting to user root",
+    ),
+    # PyTorch 2.13
+    (
+        "DefaultCPUAllocator: ",
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+            "you tried to allocate 4000000000000000 bytes. Error code 12 (Cannot allocate memory)"
+        ),
+        "DefaultCPUAllocator: ready",
+    ),
+    ("ZeroDivisionError: ", "ZeroDivisionError: division by zero", "caught ZeroDivisionError: division by zero"),
+    (
+        "Expected more than 1 value per channel when training",
+        "ValueError: Expected more than 1 value per channel when training, got input size torch.Size([1, 8])",
+        "Expected more",
+    ),
     # JAX 0.10.2
     (
         "Number of processes must be defined",

@@ -93,6 +93,14 @@ def test_each_advice_is_given_once() -> None:
     assert advisor.take(line(HTTP_ERROR.format("NoSuchBucket"))) is not None
 
 
+def test_another_process_gets_no_second_advice_for_the_same_line() -> None:
+    """The line also has the words of a full disk."""
+    advisor = Advisor()
+    error = "RuntimeError: unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)"
+    assert "shm_size" in str(advisor.take(line(error)))
+    assert advisor.take(line(f"[rank1]: {error}")) is None
+
+
 def test_advice_names_what_the_line_names() -> None:
     advice = Advisor().take(line("ModuleNotFoundError: No module named 'gluoncv'"))
     assert advice.startswith("gluoncv ")
