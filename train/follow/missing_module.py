@@ -20,7 +20,7 @@ PACKAGES = {
 }
 """Modules whose package has a different name."""
 MOST_FOLDERS = 2000
-_PYTHON_PATH = re.compile(r"/.*/python[\d.]*")
+_PYTHON_PATH = re.compile(r"/(?!.*/\.cluster/env/).*/python[\d.]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ def find_nearby(module: str, words: Sequence[str], *, project_dir: Path, package
 
 
 def find_foreign_python(command: Sequence[str]) -> str | None:
-    """The first word that is the path of a Python, which is not the one with the nodes' packages. Pure."""
+    """The first word that is the path of a Python other than the one with the nodes' packages. Pure."""
     return next((word for word in command if _PYTHON_PATH.fullmatch(word)), None)
 
 

@@ -37,6 +37,7 @@ def test_advice_depends_on_the_files_that_exist(module: str, nearby: Nearby, adv
         (("/usr/bin/python3", "x.py"), "/usr/bin/python3"),
         (("nice", "/opt/conda/bin/python3.11", "x.py"), "/opt/conda/bin/python3.11"),
         (("/usr/bin/env", "python", "x.py"), None),
+        (("/home/me/.cluster/env/ab12/bin/python", "x.py"), None),
         (("python", "x.py"), None),
         ((), None),
     ],
