@@ -174,6 +174,17 @@ LIBRARIES = (
 PYTORCH = (
     Mistake("Torch not compiled with CUDA enabled", NO_GPU),
     Mistake("Found no NVIDIA driver on your system", NO_GPU),
+    Mistake("No CUDA GPUs are available", NO_GPU),
+    Mistake("module 'torch._C' has no attribute '_cuda_", NO_GPU),
+    Mistake(
+        "Attempting to deserialize object on a CUDA device",
+        'a GPU saved this checkpoint, and this node has none: torch.load(..., map_location="cpu")',
+    ),
+    Mistake(
+        "CUDA error: invalid device ordinal",
+        "the script uses a GPU that this process does not have: choose it by LOCAL_RANK, which counts from 0 on each "
+        'node, and leave `[train] processes = "auto"`, one for each GPU',
+    ),
     Mistake("Distributed package doesn't have NCCL built in", GLOO),
     Mistake("ProcessGroupNCCL is only supported with GPUs", GLOO),
     Mistake(

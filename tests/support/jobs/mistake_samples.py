@@ -268,6 +268,25 @@ SAMPLES = [
         "/home/ubuntu/.cluster/env/0a1b/bin/python: No module named pip",
         "python: No module named zip",
     ),
+    ("No CUDA GPUs are available", "RuntimeError: No CUDA GPUs are available", "CUDA GPUs are available"),
+    (
+        "module 'torch._C' has no attribute '_cuda_",
+        "AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'",
+        "module 'torch._C' has an attribute",
+    ),
+    (
+        "Attempting to deserialize object on a CUDA device",
+        (
+            "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. "
+            "If you are running on a CPU-only machine, please use torch.load with map_location=torch.device('cpu')"
+        ),
+        "deserialize object on a CUDA device",
+    ),
+    (
+        "CUDA error: invalid device ordinal",
+        "torch.AcceleratorError: CUDA error: invalid device ordinal",
+        "CUDA error: invalid argument",
+    ),
     # pip 23, as a user and in Debian
     (
         "error: externally-managed-environment",
