@@ -53,6 +53,10 @@ GLOO = 'NCCL needs GPUs: on nodes without them, use dist.init_process_group("glo
 SHM = "the data loader needs a larger /dev/shm: set `[container] shm_size`, or use fewer loader processes"
 NO_PIP = "the nodes' environment has no pip: name packages in `[bootstrap] packages`, then `cluster up`"
 OTHER_PIP = "this pip is not that of the nodes' environment: name packages in `[bootstrap] packages`, then `cluster up`"
+SMALL_SET = (
+    "a worker's part of the training or validation set is smaller than a batch: use a smaller `--batch-size`, or more "
+    "data"
+)
 MEMORY = "the node's memory is full: use a smaller `--batch-size`, fewer workers per node, or a larger instance_type"
 NOT_ON_NODES = (
     "{path} is not on the nodes: name it or its folder in `[bootstrap] sync`; paths start at the folder of cluster.toml"
@@ -392,10 +396,8 @@ SCRIPTS = (
         "EOFError: EOF when reading a line",
         "a job has no keyboard to read from: give the program what it asks for as arguments or variables (`--env`)",
     ),
-    Mistake(
-        "images must be bigger than the batch size",
-        "a worker's part of the validation set is smaller than a batch: use a smaller `--batch-size`, or more images",
-    ),
+    Mistake("images must be bigger than the batch size", SMALL_SET),
+    Mistake("number of input must be bigger than batch size", SMALL_SET),
     Mistake(
         "--kv-store",
         'the script has no option `--kv-store`: set `[train] kv_store_option = "--kvstore"` for a script like Gluon\'s '

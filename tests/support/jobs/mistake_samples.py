@@ -384,6 +384,14 @@ SAMPLES = [
     ("EOFError: EOF when reading a line", "EOFError: EOF when reading a line", "EOFError"),
     # 1.7
     (
+        "number of input must be bigger than batch size",
+        (
+            "src/io/./iter_sparse_batchloader.h:90: Check failed: sparse_base_->Next(): number of input must be bigger "
+            "than batch size"
+        ),
+        "the input must be bigger than the batch size",
+    ),
+    (
         "images must be bigger than the batch size",
         (
             "mxnet/src/io/iter_image_recordio_2.cc:318: Check failed: !overflow number of input images must be bigger "
