@@ -179,6 +179,7 @@ PYTORCH = (
     Mistake("Torch not compiled with CUDA enabled", NO_GPU),
     Mistake("Found no NVIDIA driver on your system", NO_GPU),
     Mistake("No CUDA GPUs are available", NO_GPU),
+    Mistake("Cannot access accelerator device when none is available", NO_GPU),
     Mistake("module 'torch._C' has no attribute '_cuda_", NO_GPU),
     Mistake(
         "Attempting to deserialize object on a CUDA device",

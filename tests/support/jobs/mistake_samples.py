@@ -268,6 +268,11 @@ SAMPLES = [
         "/home/ubuntu/.cluster/env/0a1b/bin/python: No module named pip",
         "python: No module named zip",
     ),
+    (
+        "Cannot access accelerator device when none is available",
+        "RuntimeError: Cannot access accelerator device when none is available.",
+        "an accelerator device is available",
+    ),
     ("No CUDA GPUs are available", "RuntimeError: No CUDA GPUs are available", "CUDA GPUs are available"),
     (
         "module 'torch._C' has no attribute '_cuda_",
