@@ -73,13 +73,14 @@ def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterat
     text = text.replace("nodes = 2", f"nodes = {nodes}", 1)
     text = text.replace("[sandbox] ", f"[sandbox]\npackages = {json.dumps(PACKAGES)} ")
     project.write(text)
-    (directory / "registry").mkdir()
+    store = directory.with_name(f"{directory.name}-registry")  # jobs send the project's folder
+    store.mkdir()
     try:
         project.run("sandbox", "start", timeout_s=600)
         info = control.find_running(directory)
         assert info is not None
         address = info.endpoint_url.removeprefix("https://").partition(":")[0]
-        with registry(directory / "registry", address, PASSWORD) as given:
+        with registry(store, address, PASSWORD) as given:
             setup = json.dumps([trust(given)])
             project.write(text.replace("[bootstrap]\n", f"[bootstrap]\nsetup = {setup}\n", 1))
             project.run("up", timeout_s=600)
