@@ -7,6 +7,7 @@ import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from foundation.durations import render_exact
@@ -29,6 +30,7 @@ _PYTHON = re.compile(r"python[0-9.]*")
 _CODE = re.compile(r"-([A-Za-z]*c)?")
 """An option after which a program's text follows, as in `python -c`, `bash -lc` and `python -`."""
 _SHELL = re.compile(r"(ba|da|k|z)?sh")
+_SHELL_SYNTAX = frozenset(("!", "(", "{", ".", "[", "[[", "case", "cd", "exec", "for", "if", "set", "until", "while"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,22 +234,28 @@ def job_name(name: str, command: Sequence[str]) -> str:
 def find_program(command: Sequence[str]) -> str | None:
     """The program of a command: the script or module of `python train.py` or `sh run.sh`, or the first word. Pure."""
     words = [word for word in command if word]
-    if tuple(words[:-1]) == SHELL:
-        words = _words_of_line(words[-1])
     name = words[0].rpartition("/")[2] if words else ""
+    if name == "env":
+        words = list(dropwhile(lambda word: word.startswith("-") or "=" in word, words[1:])) or words
+        name = words[0].rpartition("/")[2]
+    if _SHELL.fullmatch(name) and len(words) == len(SHELL) + 1 and words[1] == SHELL[1]:
+        words = _words_of_line(words[2]) or words
+        name = words[0].rpartition("/")[2]
     if _PYTHON.fullmatch(name) or _SHELL.fullmatch(name):
         return _program(words[1:]) or words[0]
     return words[0] if words else None
 
 
 def _words_of_line(line: str) -> list[str]:
-    """The words of a shell line; in "cd a && python b.py", those from `python` on."""
+    """The words of a shell line; in "cd a && python b.py", those from `python` on; none of shell syntax."""
     try:
         words = shlex.split(line)
     except ValueError:  # quotes that only a shell understands
         words = line.split()
     pythons = [index for index, word in enumerate(words[:-1]) if _PYTHON.fullmatch(word.rpartition("/")[2])]
-    return words[pythons[0] :] if pythons else words
+    if pythons:
+        return words[pythons[0] :]
+    return words if words and words[0] not in _SHELL_SYNTAX else []
 
 
 def _program(words: Sequence[str]) -> str | None:
