@@ -57,6 +57,11 @@ SMALL_SET = (
     "a worker's part of the training or validation set is smaller than a batch: use a smaller `--batch-size`, or more "
     "data"
 )
+JAX = (
+    'with `--launcher env`, pass num_processes=int(os.environ["JAX_NUM_PROCESSES"]) and '
+    'process_id=int(os.environ["JAX_PROCESS_ID"]) to jax.distributed.initialize; with `--launcher mpi` it needs no '
+    "arguments"
+)
 MEMORY = "the node's memory is full: use a smaller `--batch-size`, fewer workers per node, or a larger instance_type"
 NOT_ON_NODES = (
     "{path} is not on the nodes: name it or its folder in `[bootstrap] sync`; paths start at the folder of cluster.toml"
@@ -207,11 +212,8 @@ PYTORCH = (
         "torchvision was built for another torch: take both from the same index, in versions that belong together",
     ),
     Mistake("CUDA out of memory", "the GPU's memory is full: use a smaller batch, torch.autocast, or more GPUs"),
-    Mistake(
-        "Number of processes must be defined",  # JAX
-        'pass num_processes=int(os.environ["JAX_NUM_PROCESSES"]) and process_id=int(os.environ["JAX_PROCESS_ID"]) to '
-        "jax.distributed.initialize, which finds them by itself only with `--launcher mpi`",
-    ),
+    Mistake("Number of processes must be defined", JAX),
+    Mistake("coordinator_address should be defined", JAX),
     Mistake(
         "ZeroDivisionError: ",
         "if the script divides by its number of batches, this process has none: its part of the dataset is smaller "

@@ -320,6 +320,11 @@ SAMPLES = [
     ),
     # JAX 0.10.2
     (
+        "coordinator_address should be defined",
+        "ValueError: coordinator_address should be defined.",
+        "coordinator_address is defined",
+    ),
+    (
         "Number of processes must be defined",
         "ValueError: Number of processes must be defined.",
         "The number of processes must be positive.",
