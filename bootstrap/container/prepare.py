@@ -245,8 +245,8 @@ def resolve(talk: ContainerNode, reference: Reference, *, find_login: FindLogin,
     if image is None and reference.is_local:
         raise ClusterError(
             f"[container] image: {talk.name} has no image {reference}",
-            hint="localhost/ names images that the nodes have already: docker load or podman load on each node; or "
-            "name a registry's",
+            hint=f"localhost/ names an image that {talk.name} has already, and the other nodes get from it: podman "
+            f"load or build on {talk.name}; or name a registry's",
         )
     if image is None:
         pull(talk, reference, find_login(), report=report)
@@ -373,8 +373,10 @@ def distribute(
         found[talk.name] = here
 
     def compare(talk: ContainerNode) -> None:
-        if talk.inspect(str(reference)) is not None:
+        own = talk.inspect(str(reference))
+        if own is not None:
             what = f"its {reference} is another image than that of {head.name}, which the job uses on all nodes"
+            what += f": {short_id(own.id)}, not {short_id(image.id)}"
             report(Event(kind="warn", what=what, where=talk.name))
 
     on_all(others, look)
@@ -393,6 +395,11 @@ def distribute(
         )
     on_all(lacking, get)
     return found
+
+
+def short_id(image_id: str) -> str:
+    """An image's id as engines show it. Pure."""
+    return image_id.rpartition(":")[2][:12]
 
 
 def check_images(images: Mapping[str, _Image], machines: Mapping[str, str], config: ContainerConfig) -> None:

@@ -28,6 +28,7 @@ Linux. Python 3.6 and later, standard library only.
 import base64
 import ctypes
 import errno
+import fcntl
 import io
 import json
 import os
@@ -48,6 +49,7 @@ from messages import stay_alive, tell
 PIPE_EVERY_S = 0.02
 TRY_TIMEOUT_S = 120
 LONGEST_SAID = 4000
+OWNERS = "cluster-owners"  # the container for which podman copies an image
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 MEMORY = "/dev/shm"  # noqa: S108 - we create a folder of our own in it
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -146,8 +148,7 @@ class Node(object):
         if code != 0:
             return {"image": None}
         image = describe(json.loads(out.decode("utf-8"))[0])
-        is_copied = engine.is_podman(self._engine) and os.getuid() != 0
-        image["has_owners"] = not is_copied or os.path.exists(mark_of(image["id"]))
+        image["has_owners"] = self._has_owners(image["id"])
         return {"image": image}
 
     def do_pull(self, request):
@@ -158,7 +159,6 @@ class Node(object):
         else:
             with Credentials(login) as credentials:
                 code, _, said = self._run(engine.pull_words(self._engine, request["pull"], credentials.path))
-        forget_marks()
         return {"pulled": True} if code == 0 else {"failed": shorten(said, code)}
 
     def do_map(self, request):
@@ -167,13 +167,37 @@ class Node(object):
         podman does so once for each image, for the first container. Otherwise a job's first process would do it, within
         the limit for a start: 5 s for 300 MB on an idle disk. If the kernel maps owners, podman copies nothing.
         """
-        name = "cluster-new-%d-%d" % (os.getpid(), time.time())
-        code, _, said = self._run(engine.create_words(self._engine, request["map"], name))
-        self._run(engine.remove_words(self._engine, [name]))
-        if code != 0:
-            return {"failed": shorten(said, code)}
-        open(mark_of(request["map"]), "w").close()
+        image = request["map"]
+        with open(os.path.join(archive.folder("tried"), "owners.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another command may be at it
+            if self._has_owners(image):
+                return {"mapped": True}
+            remove = engine.remove_words(self._engine, [OWNERS])
+            self._run(remove)  # a killed program may have left it
+            code, _, said = self._run(engine.create_words(self._engine, image, OWNERS))
+            if code == 0:
+                code, layers, said = self._run(engine.layers_words(self._engine, OWNERS))
+            self._run(remove)
+            if code != 0:
+                return {"failed": shorten(said, code)}
+            with open(note_of(image), "wb") as stream:
+                stream.write(layers)
         return {"mapped": True}
+
+    def _has_owners(self, image):
+        """Whether podman has copied an image, or need not.
+
+        The note has the paths of the copy's layers. They have random names, so those of an image that was removed and
+        came again, also by hand, are others.
+        """
+        if not engine.is_podman(self._engine) or os.getuid() == 0:
+            return True
+        try:
+            with open(note_of(image)) as stream:
+                layers = json.load(stream) or {}
+        except (FileNotFoundError, ValueError):  # ValueError: a killed program was writing it
+            return False
+        return all(os.path.isdir(path) for path in layers.get("LowerDir", "").split(":") if path)
 
     def do_try(self, request):
         """Runs a command in a container. "once" names what it tries: if that has succeeded before, does nothing."""
@@ -239,7 +263,6 @@ class Node(object):
         except OSError as error:
             return {"failed": str(error)}
         code, _, said = self._run(engine.load_words(self._engine, path))
-        forget_marks()
         return {"loaded": True} if code == 0 else {"failed": shorten(said, code)}
 
     def do_forget(self, request):
@@ -324,17 +347,9 @@ class Credentials(object):
                 os.close(sink)
 
 
-def mark_of(image_id):
-    """The path of the file that says that podman has copied an image with the owners that its containers see."""
+def note_of(image_id):
+    """The path of the note about the copy of an image with the owners that its containers see."""
     return os.path.join(archive.folder("tried"), "owners-" + image_id.rpartition(":")[2])
-
-
-def forget_marks():
-    """Removes these files: an image that was removed and came again is copied again."""
-    folder = archive.folder("tried")
-    for name in os.listdir(folder):
-        if name.startswith("owners-"):
-            os.unlink(os.path.join(folder, name))
 
 
 def is_inside(name):

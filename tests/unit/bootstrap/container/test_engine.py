@@ -58,6 +58,21 @@ def test_docker_as_root() -> None:
     assert "--userns" not in words
 
 
+@pytest.mark.parametrize(
+    ("words", "uid", "ids"),
+    [
+        (["podman"], 1000, ["--user", "1000:1001", "--userns", "keep-id"]),
+        (["podman"], 0, ["--user", "0:1001"]),
+        (["docker"], 1000, ["--user", "1000:1001"]),
+        (engine.DOCKER_AS_ROOT, 1000, ["--user", "1000:1001"]),
+    ],
+)
+def test_the_image_does_not_choose_the_user(words: list[str], uid: int, ids: list[str]) -> None:
+    line, _ = engine.run_words(words, ORDER, ENV, uid, 1001)
+    found = [at for at, word in enumerate(line) if word in {"--user", "--userns"}]
+    assert [word for at in found for word in line[at : at + 2]] == ids
+
+
 def test_gpus_of_podman() -> None:
     words, _ = run(["podman"], gpus=True)
     assert words[words.index("--device") + 1] == "nvidia.com/gpu=all"

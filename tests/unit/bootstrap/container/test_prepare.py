@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from bootstrap.container import prepare
+from bootstrap.container import chain, prepare
 from bootstrap.container.config import ContainerConfig
 from bootstrap.container.prepare import Login
 from bootstrap.container.reference import parse_reference
@@ -121,6 +121,69 @@ def test_an_image_whose_owners_cannot_be_mapped(said: str, hint: str) -> None:
     assert hint in (caught.value.hint or "")
 
 
+class Images:
+    """A node with images: `own` is the id of the one that it has by its name, `head` that of another."""
+
+    def __init__(self, name: str, own: str | None = None, *, head: str = "") -> None:
+        self.name, self.own = name, own
+        self.ids = {one for one in (own, head) if one}
+
+    def inspect(self, reference: str) -> Any:
+        here = reference if reference in self.ids else self.own if ":latest" in reference else None
+        return image(id=here) if here else None
+
+
+LOCAL = parse_reference("localhost/train")
+HEAD_ID, OTHER_ID = f"sha256:{'a1' * 32}", f"sha256:{'b2' * 32}"
+
+
+@pytest.mark.parametrize(
+    ("own", "by_id", "passed", "warned"),
+    [
+        pytest.param(HEAD_ID, "", [], "", id="the same"),
+        pytest.param(OTHER_ID, "", ["node-1"], "nodes: b2b2b2b2b2b2, not a1a1a1a1a1a1", id="another"),
+        pytest.param(OTHER_ID, HEAD_ID, [], "", id="another, and the head's from an earlier job"),
+        pytest.param(None, "", ["node-1"], "", id="none"),
+    ],
+)
+def test_an_image_that_only_nodes_have_is_the_heads(
+    own: str | None, by_id: str, passed: list[str], warned: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[str] = []
+
+    def pass_on(_head: Any, others: Any, image_id: str, *, report: Any) -> None:
+        for talk in others:
+            got.append(talk.name)
+            talk.ids.add(image_id)
+
+    monkeypatch.setattr(chain, "pass_on", pass_on)
+    said = [Event(kind="info", what="")]
+    found = prepare.distribute(
+        Images("node-0", HEAD_ID),  # type: ignore[arg-type]
+        [Images("node-1", own, head=by_id)],  # type: ignore[list-item]
+        LOCAL,
+        image(id=HEAD_ID),
+        find_login=lambda: None,
+        report=said.append,
+    )
+    assert ({name: one.id for name, one in found.items()}, got) == ({"node-1": HEAD_ID}, passed)
+    assert (len(said) == 2) is bool(warned)
+    assert said[-1].what.endswith(warned)
+
+
+def test_a_node_that_cannot_take_the_heads_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "pass_on", lambda *_, **__: None)
+    with pytest.raises(ClusterError, match=f"is {HEAD_ID} on node-0, and node-1 could not take it from there"):
+        prepare.distribute(
+            Images("node-0", HEAD_ID),  # type: ignore[arg-type]
+            [Images("node-1")],  # type: ignore[list-item]
+            LOCAL,
+            image(id=HEAD_ID),
+            find_login=lambda: None,
+            report=silent,
+        )
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -192,7 +255,14 @@ def test_an_image_without_a_digest() -> None:
 
 READS_TWICE = r"""#!/bin/sh
 case "$1" in
-info | --version) exit 0 ;;
+info | --version | ps) exit 0 ;;
+image) echo '[{"Id": "5e"}]' ;;
+create)
+    echo "$@" >>"$HOME/created"
+    [ ! -e "$HOME/is_full" ] || { echo no space left >&2; exit 125; }
+    mkdir -p "$HOME/layers/$$"; echo "$HOME/layers/$$" >"$HOME/layer"
+    ;;
+container) echo "{\"LowerDir\": \"$(cat "$HOME/layer"):$HOME\"}" ;;
 pull)
     [ "$3" = --authfile ] || exit 3
     stat -c %F "$4" >"$HOME/kind"; echo "$4" >"$HOME/path"
@@ -210,6 +280,7 @@ class NodeSide:
         (home / "podman").write_text(READS_TWICE)
         (home / "podman").chmod(0o755)
         program = read_modules(prepare.MODULES).replace(b"/usr/local/bin:/usr/bin", f"{home}:/usr/bin".encode())
+        program = program.replace(b"os.getuid()", b"1000")  # podman copies nothing for root
         env = {**os.environ, "HOME": str(home)}
         self.process = subprocess.Popen(
             [sys.executable, "-c", LOADER],
@@ -284,6 +355,27 @@ def test_no_password_is_left_by_a_killed_pull(node: NodeSide, number: signal.Sig
         path.unlink()
         path.parent.rmdir()
     assert not path.parent.exists()
+
+
+def test_podman_copies_an_image_once(node: NodeSide) -> None:
+    """Also if its tag is pulled for each job. An image that was removed, and came again by hand, is copied again."""
+    node.ask({"find": "podman"})
+    for copies in (1, 2):
+        assert node.ask({"inspect": "a"})["image"]["has_owners"] is False
+        for _ in range(2):
+            assert node.ask({"map": "sha256:5e"}) == {"mapped": True}
+            node.ask({"pull": "r.example.com/train:1", "login": LOGIN_MESSAGE})
+            assert node.ask({"inspect": "a"})["image"]["has_owners"] is True
+        assert len(node.read("created").splitlines()) == copies
+        Path(node.read("layer")).rmdir()
+
+
+def test_a_copy_that_fails_is_tried_again(node: NodeSide) -> None:
+    node.ask({"find": "podman"})
+    (node.home / "is_full").touch()
+    assert node.ask({"map": "sha256:5e"}) == {"failed": "no space left"}
+    (node.home / "is_full").unlink()
+    assert node.ask({"map": "sha256:5e"}) == {"mapped": True}
 
 
 def test_a_failure_is_told_with_its_reason(node: NodeSide) -> None:
