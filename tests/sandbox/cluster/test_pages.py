@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from container_nodes import PACKAGES as PODMAN
 from foundation.progress import silent
+from oci_images import plain_image, write_archive
 from own_hosts import make_own_hosts
 from project import CLUSTER, REPOSITORY, Project, configure
 from sandbox import control
@@ -29,7 +31,6 @@ ELSEWHERE = {  # pages that are typed by other tests, or that only show forms of
     "tutorial.md": "test_tutorial.py",
     "commands.md": "the reference: test_docs.py compares it with --help",
     "architecture.md": "for contributors",
-    "how-to/containers.md": "needs an image with MXNet: test_containers.py",
 }
 ENDS = "ends what the next blocks use: test_command.py"
 NOT_TYPED = {  # lines
@@ -49,6 +50,7 @@ NOT_TYPED = {  # lines
     "cluster sandbox reset               # the same, whatever state it is in": ENDS,
     "ssh -i key ubuntu@<public or private address>": "with places to fill in",
     "cluster cp node-0:/shared/results/JOB .   # and results from it": "with a place to fill in",
+    "cluster ssh --container node-1              # a shell in one": "a shell",
     "python launch.py -n 4 -s 4 -H hosts --launcher ssh python train.py --kv-store dist_sync     # by hand": "not ours",
 }
 BLOCKS_ELSEWHERE = (
@@ -185,6 +187,16 @@ def have_hosts(project: Project) -> None:
     write(project, train__py=MXNET_SCRIPT)
 
 
+def have_nodes_with_podman(project: Project) -> None:
+    write(project, train__py="print('trained')\n")
+    container = '[container]\nimage = "localhost/train"\n'
+    project.write(f"{PLAIN}{container}[sandbox]\npackages = {json.dumps(PODMAN)}\n")
+    project.run("up")
+    write_archive(plain_image(), project.directory / "train.tar", "localhost/train:latest")
+    project.run("cp", "train.tar", "node-0:")
+    project.run("exec", "--node", "node-0", "--", "podman", "load", "--input", "train.tar")
+
+
 PAGES: dict[str, Callable[[Project], None]] = {
     "../README.md": have_the_shipped_file,
     "data.md": have_data,
@@ -192,6 +204,7 @@ PAGES: dict[str, Callable[[Project], None]] = {
     "sandbox.md": have_the_shipped_file,
     "scripts.md": have_mxnet_nodes,
     "how-to/existing-hosts.md": have_hosts,
+    "how-to/containers.md": have_nodes_with_podman,
     "how-to/from-launch-py.md": have_mxnet_nodes,
     "how-to/leases.md": have_a_lease,
     "how-to/own-project.md": have_a_project,

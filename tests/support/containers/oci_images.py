@@ -110,6 +110,16 @@ class Image:
         return _digest(self.manifest)
 
 
+def write_archive(image: Image, path: Path, name: str) -> None:
+    """Writes the file that `docker save NAME` would write."""
+    layers = [f"{one.sha256}.tar" for one in image.layers]
+    with tarfile.open(path, "w") as tar:
+        _add(tar, "config.json", image.config)
+        for layer, inside in zip(image.layers, layers, strict=True):
+            tar.add(layer.path, inside)
+        _add(tar, "manifest.json", _json([{"Config": "config.json", "RepoTags": [name], "Layers": layers}]))
+
+
 def plain_image(architecture: Architecture = "amd64") -> Image:
     """Debian with Python, and nothing else."""
     return Image(layers=(_base().layer,), architecture=architecture)
