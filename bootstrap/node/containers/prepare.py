@@ -180,24 +180,26 @@ class Node(object):
             self._run(remove)
             if code != 0:
                 return {"failed": shorten(said, code)}
-            with open(note_of(image), "wb") as stream:
-                stream.write(layers)
+            data = json.loads(layers.decode("utf-8")) or {}
+            found = [path for path in data.get("LowerDir", "").split(":") if os.path.isdir(path)]
+            with open(note_of(image), "w") as stream:
+                json.dump(found, stream)
         return {"mapped": True}
 
     def _has_owners(self, image):
         """Whether podman has copied an image, or need not.
 
-        The note has the paths of the copy's layers. They have random names, so those of an image that was removed and
-        came again, also by hand, are others.
+        The note has the paths of the layers that outlive the container. The copy's name is random: an image that was
+        removed and came again, also by hand, has none of this name.
         """
         if not engine.is_podman(self._engine) or os.getuid() == 0:
             return True
         try:
             with open(note_of(image)) as stream:
-                layers = json.load(stream) or {}
+                layers = json.load(stream)
         except (FileNotFoundError, ValueError):  # ValueError: a killed program was writing it
             return False
-        return all(os.path.isdir(path) for path in layers.get("LowerDir", "").split(":") if path)
+        return all(os.path.isdir(path) for path in layers)
 
     def do_try(self, request):
         """Runs a command in a container. "once" names what it tries: if that has succeeded before, does nothing."""
