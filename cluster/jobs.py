@@ -20,6 +20,7 @@ from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
 from foundation.remote_command import RemoteCommand
 from foundation.thread_pool import run_in_thread
+from node.protocol import JobResult, Left, parse_unhealthy
 from provision.model import count
 from train.follow.head import (
     SILENCE_S,
@@ -40,7 +41,6 @@ from train.follow.records import (
 )
 from train.follow.run import STOPPED, end_everywhere, render_left, stop_job
 from train.job.payload import code_digest
-from train.job.protocol import JobResult, Left, parse_unhealthy
 
 PATIENCE_S = 4.0  # the longest time to wait for the head's answer
 BRIEF_PATIENCE_S = 2.0  # without a question, for which the user waits anyway

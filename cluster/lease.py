@@ -16,10 +16,10 @@ from foundation.errors import ClusterError
 from foundation.progress import Event
 from foundation.remote_command import run_as_root
 from foundation.thread_pool import map_in_threads
+from node.lease.terms import Lease, render_lease
 from provision.apply import apply
 from provision.aws.clients import Clients
 from provision.lease.arm import plan_lease
-from provision.lease.node.terms import Lease, render_lease
 from provision.lease.plan import describe_lease, update_rates
 from provision.lease.user_data import PROGRAM
 from provision.model import ClusterState
@@ -37,7 +37,7 @@ echo "no Python" >&2; exit 1"""
 
 
 class NodeAnswer(Struct, frozen=True, kw_only=True):
-    """The answer of a node's lease program, provision/lease/node/agent.py."""
+    """The answer of a node's lease program, node/lease/agent.py."""
 
     lease: str
     idle_s: float | None

@@ -12,7 +12,7 @@ from bootstrap.ssh.node_program import NodeProgram
 from cluster.app import App
 from foundation.errors import ClusterError
 from foundation.progress import Event
-from train.job.protocol import Notify
+from node.protocol import Notify
 
 _START_S = 30.0
 
@@ -44,7 +44,7 @@ def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
 
 
 def _set_watcher(connection: NodeConnection, *, python: str, settings: Mapping[str, str | None] | None) -> None:
-    """Starts the head's watcher (bootstrap/node/notify.py) with these settings; None: ends it. Raises ClusterError."""
+    """Starts the head's watcher (node/setup/notify.py) with these settings; None: ends it. Raises ClusterError."""
     name = connection.host.name
     with closing(NodeProgram(connection, python=python, modules=("notify",), as_root=True)) as program:
         program.tell({"watch": settings, "user": connection.host.user})

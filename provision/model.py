@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from foundation.errors import NotFoundError
-from provision.lease.node.terms import Lease, find_newest
+from node.lease.terms import Lease, find_newest
 
 SshAddress = Literal["public", "private"]
 Market = Literal["on-demand", "spot"]

@@ -9,8 +9,8 @@ from operator import or_
 from typing import Literal
 
 from foundation.durations import render_duration
+from node.lease.terms import render_moment
 from provision.config import ProvisionConfig, all_types
-from provision.lease.node.terms import render_moment
 from provision.model import ClusterState, Instance, Node, format_indices
 from provision.pause import STOPPED_BY_CALL, running_s
 from provision.preflight.prices import Prices
@@ -128,7 +128,7 @@ def find_lease_end(state: ClusterState, *, now: float) -> str | None:
     """Returns how the lease has ended the cluster, in words; None if it has not. Pure.
 
     EC2 does not report why an instance shut itself down. It was the lease if all instances did so, or if a call ended
-    the ones that could not (provision/lease/node/peers.py). A user who shuts down a single node leaves the others
+    the ones that could not (node/lease/peers.py). A user who shuts down a single node leaves the others
     running. EC2 no longer lists terminated instances after an hour. After that, the lease is on the group, unless a
     command has ended the nodes. The nodes may also run without being known to this machine.
     """

@@ -19,11 +19,11 @@ from bootstrap.apply import ReadyNode
 from bootstrap.container import chain
 from bootstrap.container.config import SMALLEST_SHM_BYTES, ContainerConfig, parse_mount, parse_size
 from bootstrap.container.reference import Reference, parse_reference
-from bootstrap.node.containers.engine import PYTHONS_FOLDER
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
+from node.setup.containers.engine import PYTHONS_FOLDER
 
 MODULES = ("messages", "containers/engine", "containers/archive", "containers/prepare")
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "ppc64le": "ppc64le", "s390x": "s390x"}

@@ -389,7 +389,7 @@ def _find_modules() -> list[Path]:
 
 @cached
 def _compat_file() -> BundleFile:
-    return describe_file(Path(str(files("bootstrap").joinpath("node", COMPAT_FILE))))
+    return describe_file(Path(str(files("node").joinpath("setup", COMPAT_FILE))))
 
 
 class Bundles:

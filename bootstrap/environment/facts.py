@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bootstrap.node.volumes import volume_probe
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import read_program
 from foundation.decode import shorten_reason
 from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
+from node.setup.volumes import volume_probe
 from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Version
 
 TIMEOUT_S = 360  # facts.sh waits up to 300 s for a set-up that a killed command has left running

@@ -1,4 +1,4 @@
-"""Runs a program from node/ over ssh: sends it over the command's stdin, and exchanges lines of JSON with it."""
+"""Runs a program from node/setup/ over ssh: sends it over the command's stdin, and exchanges lines of JSON with it."""
 
 import json
 import time
@@ -35,13 +35,13 @@ module.main()
 
 @cache
 def read_program(name: str) -> str:
-    """The text of a file in node/; name: its path in that folder."""
-    return files("bootstrap").joinpath("node", name).read_text(encoding="utf-8")
+    """The text of a file in node/setup/; name: its path in that folder."""
+    return files("node").joinpath("setup", name).read_text(encoding="utf-8")
 
 
 @cache
 def read_modules(names: tuple[str, ...]) -> bytes:
-    """Modules of node/ in the form that LOADER reads: "verify", "volumes/volume_probe".
+    """Modules of node/setup/ in the form that LOADER reads: "verify", "volumes/volume_probe".
 
     They import each other by name, without the folder.
     """

@@ -1,6 +1,6 @@
 """A tree: files and folders for nodes, named by their content, and the archive that carries them.
 
-On a node, bootstrap/node/place_tree.py unpacks it to ~/.cluster/tree/DIGEST/.
+On a node, node/setup/place_tree.py unpacks it to ~/.cluster/tree/DIGEST/.
 """
 
 import gzip

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bootstrap.apply import ReadyNode
-from bootstrap.node import health
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
@@ -15,6 +14,7 @@ from bootstrap.verify.checks import Check, Offset, estimate_offset, find_wrong
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event, Report
 from foundation.remote_command import Quoted, RemoteCommand
+from node.setup import health
 from provision.model import count
 from provision.preflight.machines import Hardware
 

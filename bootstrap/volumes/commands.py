@@ -7,7 +7,7 @@ others.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bootstrap.node.volumes.volume_probe import RUN
+from node.setup.volumes.volume_probe import RUN
 from provision.volumes.source import MountSource
 
 SFTP_PORT = 2022

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from bootstrap.node.volumes.volume_probe import DISKS
 from bootstrap.ssh.host import Host
 from bootstrap.volumes import commands
 from bootstrap.volumes.commands import Owner, S3Access
 from foundation.errors import ClusterError
+from node.setup.volumes.volume_probe import DISKS
 from provision.volumes.source import MountSource
 
 Protocol = Literal["nfs", "sshfs"]

@@ -16,11 +16,11 @@ from cluster.session import describe_and_warn, ready_nodes
 from cluster.views.layout import render_table
 from foundation.errors import ClusterError, ConfigError
 from foundation.progress import Event
+from node.protocol import JobResult, KvStore
 from train.follow.events import Event as JobEvent
 from train.follow.head import Head
 from train.follow.run import run_job
 from train.job.plan import Job
-from train.job.protocol import JobResult, KvStore
 from train.measure.network import NetworkResult, Pair, measure_network
 from train.measure.training import (
     KV_NETWORK,

@@ -13,12 +13,12 @@ from cluster.jobs import ask_head, open_head
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.replacement import replace_lost
 from foundation.errors import ClusterError, JobError, NotFoundError, UsageError
+from node.protocol import Record, parse_record
 from provision.aws.clients import Clients, aws_errors, make_clients
 from provision.model import Node
 from train.follow.head import Head
 from train.follow.records import JobRecord, find_running
 from train.follow.run import CLIENT_PATIENCE_S, HeadReplacesError
-from train.job.protocol import Record, parse_record
 
 LOOK_EVERY_S = 0.5
 BY_HEAD = "the head replaces it itself"

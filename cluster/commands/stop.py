@@ -21,6 +21,7 @@ from cluster.jobs import (
 from cluster.session import describe, unmount_before
 from cluster.views.status import render_usd
 from foundation.errors import ClusterError, NotFoundError, UsageError
+from node.protocol import OUR_JOB_ID, RecordRole
 from provision.apply import apply
 from provision.aws.clients import make_clients
 from provision.pause import describe_disks_gib, prepare_stop
@@ -28,7 +29,6 @@ from provision.preflight.prices import find_volume_price
 from provision.render import render_plan
 from train.follow.records import DamagedRecordError, JobRecord, choose_job, find_running
 from train.follow.run import render_left
-from train.job.protocol import OUR_JOB_ID, RecordRole
 
 
 @click.command("stop")

@@ -13,8 +13,8 @@ import click
 from cluster.app import App, pass_app
 from cluster.completion import SCRIPT
 from foundation.errors import UsageError
+from node.protocol import KvStore
 from train.engines import LAUNCHERS, REFUSED
-from train.job.protocol import KvStore
 
 
 class _TrainCommand(click.Command):

@@ -16,11 +16,11 @@ from msgspec import structs, to_builtins
 
 from cluster.app import App
 from foundation.errors import ClusterError
+from node.job_folder import new_record
+from node.protocol import Order, Record
 from train.engines import ENGINES
 from train.job.payload import shipped_scripts
-from train.job.protocol import Order, Record
 from train.job.reading import find_scope
-from train.node.job_folder import new_record
 
 ENDED = "ended"
 """Noted in place of the digest when this machine has seen the job end: its record no longer continues anything."""

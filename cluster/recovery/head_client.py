@@ -34,7 +34,7 @@ FOLDER = ".cluster/replace"
 """The folder on the head, in the user's home."""
 STATE = "files"
 """In FOLDER: the records of the head's command, such as the instances that it launched (provision/files.py)."""
-PACKAGES = ("bootstrap", "cluster", "foundation", "mxnet_cluster", "provision", "train")
+PACKAGES = ("bootstrap", "cluster", "foundation", "mxnet_cluster", "node", "provision", "train")
 MODULES = ("sandbox/__init__.py", "sandbox/config.py")
 """The modules, besides the packages, that the check of cluster.toml needs."""
 START = b"""\

@@ -26,6 +26,7 @@ from cluster.session import BOOT_TIMEOUT_S, ready_nodes, source_of
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
+from node.protocol import Attempt, Record, parse_record
 from provision.aws.clients import make_clients
 from provision.aws.iam_policy import render_job_policy
 from provision.model import ClusterState
@@ -35,7 +36,6 @@ from train.follow.records import open_s3_log, read_s3_records
 from train.follow.run import continue_job, render_left
 from train.job.plan import find_used, plan_job
 from train.job.program import read_program
-from train.job.protocol import Attempt, Record, parse_record
 from train.job.reading import find_scope
 from train.job.replacement import (
     check_restarts,

@@ -29,10 +29,10 @@ from foundation.decode import decode
 from foundation.errors import ClusterError, NotFoundError
 from foundation.files import write_whole
 from foundation.user_folders import cache_folder, home_folder
+from node.protocol import parse_record
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances, sign_token
 from train.job.payload import shipped_scripts
-from train.job.protocol import parse_record
 
 
 class HeadFiles(ClusterFiles):

@@ -26,6 +26,7 @@ from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
 from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import run_in_thread
+from node.protocol import Record, parse_record
 from provision.apply import apply
 from provision.aws.clients import make_clients
 from provision.model import ClusterState, Node
@@ -37,7 +38,6 @@ from provision.up import up as carry_out
 from train.follow.head import program_command
 from train.follow.records import JobRecord
 from train.follow.run import HeadReplacesError, NotReplacedError, replace_nodes
-from train.job.protocol import Record, parse_record
 from train.job.replacement import check_setup, find_lost, find_paths, plan_hosts
 
 SEND_TIMEOUT_S = 900.0

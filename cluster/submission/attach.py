@@ -19,6 +19,7 @@ from cluster.views.live import JobDisplay
 from cluster.views.results import find_results, render_new_files
 from cluster.views.terminal import escape_line
 from foundation.errors import ClusterError, JobError
+from node.protocol import JobResult, NewFiles, Order, parse_record
 from train.follow.events import Event
 from train.follow.head import Head, HeadGoneError, Talk
 from train.follow.records import JobRecord
@@ -32,7 +33,6 @@ from train.follow.run import (
     render_left,
     submit,
 )
-from train.job.protocol import JobResult, NewFiles, Order, parse_record
 
 REPLACE_AGAIN_S = 60.0
 """How long to wait after a failed replacement, for example without capacity."""

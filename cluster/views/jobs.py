@@ -8,10 +8,10 @@ from cluster.views.layout import render_table
 from cluster.views.results import find_results
 from cluster.views.status import MOMENTS, iso_time, render_took, render_usd
 from foundation.durations import render_age, render_time
+from node.protocol import Attempt, parse_record
 from provision.model import count
 from train.follow.records import JobRecord
 from train.job import cost
-from train.job.protocol import Attempt, parse_record
 
 
 def render_jobs(

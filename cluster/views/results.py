@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 
+from node.protocol import NewFiles, Order
 from provision.model import count
 from train.follow.records import JobRecord
-from train.job.protocol import NewFiles, Order
 
 MOST_NAMED = 5
 MOST_HOSTS = 4

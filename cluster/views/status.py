@@ -10,8 +10,9 @@ from cluster.lease import NodeLease
 from cluster.views.layout import render_table
 from cluster.views.results import find_results
 from foundation.durations import render_age, render_duration
+from node.lease.terms import Lease, find_newest, spent_at
+from node.protocol import Unhealthy, shorten
 from provision.describe import ClusterSummary
-from provision.lease.node.terms import Lease, find_newest, spent_at
 from provision.lease.plan import describe_lease, render_left
 from provision.membership import describe_untrusted
 from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
@@ -29,7 +30,6 @@ from provision.status import (
     find_lease_end,
 )
 from train.follow.records import JobRecord
-from train.job.protocol import Unhealthy, shorten
 
 MOMENTS = frozenset({"submitted_at", "started_at", "held_at", "ended_at", "since"})  # the times in a job's record
 STATE_WORDS = {"not-adopted": "running, but not set up from this machine"}  # other states are shown as they are

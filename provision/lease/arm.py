@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from provision.lease.node.terms import Lease, render_lease
+from node.lease.terms import Lease, render_lease
 from provision.lease.user_data import render_user_data
 from provision.model import TAG_LEASE, ClusterState, Node, format_indices
 from provision.plan import Context, Step

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from foundation.durations import render_duration
 from foundation.errors import ConfigError, UsageError
+from node.lease.terms import End, Lease, find_ends, render_moment, spent_at
 from provision.lease.config import LeaseConfig
-from provision.lease.node.terms import End, Lease, find_ends, render_moment, spent_at
 from provision.preflight.prices import HOURS_A_MONTH, USD_PER_ADDRESS_HOUR
 
 SOON_S = 300.0

@@ -13,7 +13,7 @@ import threading
 from functools import cache, lru_cache
 from importlib.resources import files
 
-from provision.lease.node.terms import Lease, render_lease
+from node.lease.terms import Lease, render_lease
 
 MAX_BYTES = 16384
 """The limit before base64 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-add-user-data.html)."""
@@ -33,10 +33,10 @@ def make(name):
     if parent:
         setattr(sys.modules[parent], last, module)
     return module
-for name in ("provision", "provision.lease", "provision.lease.node"):
+for name in ("node", "node.lease"):
     make(name)
 for name, source in SOURCES:
-    module = make("provision.lease.node." + name)
+    module = make("node.lease." + name)
     exec(compile(source, name, "exec"), module.__dict__)
 sys.exit(module.main())
 """
@@ -71,7 +71,7 @@ exit 0
 
 # First, and from memory: the script below must not keep it from starting. /run and /dev/shm need no space on the disk.
 _LEASE = """
-# Ends this node at the end of its cluster's lease (provision/lease/node/agent.py).
+# Ends this node at the end of its cluster's lease (node/lease/agent.py).
 for folder in /run/cluster /dev/shm/cluster; do
     mkdir -p $folder && printf '%s' "$program" >$folder/lease.py && break
 done
@@ -133,7 +133,7 @@ def render_program() -> str:
 
 @cache
 def _render_program() -> str:
-    folder = files("provision").joinpath("lease", "node")
+    folder = files("node").joinpath("lease")
     sources = [(name, shorten(folder.joinpath(f"{name}.py").read_text("utf-8"))) for name in _MODULES]
     return _LOADER.replace("SOURCES", json.dumps(sources).replace("'", "\\u0027"))
 

@@ -17,13 +17,13 @@ from botocore.exceptions import ClientError
 
 from foundation.errors import NoCapacityError, QuotaError, StalePlanError
 from foundation.progress import Event
+from node.lease.terms import Lease, parse_lease, render_lease
 from provision.aws.clients import error_code, translate_refusal
 from provision.aws.error_hints import RETRY_CODES
 from provision.describe import describe_now
 from provision.files import TOKEN_LIFETIME_S
 from provision.lease.arm import tag_lease
 from provision.lease.config import NO_LEASE, LeaseConfig
-from provision.lease.node.terms import Lease, parse_lease, render_lease
 from provision.lease.plan import add_rates, make_lease
 from provision.model import MAX_TAG_LENGTH, LaunchOption, Quota, count, format_indices
 from provision.plan import Context, Step, Wanted

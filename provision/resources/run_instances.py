@@ -19,9 +19,9 @@ from botocore.exceptions import (
 )
 
 from foundation.progress import Event, Report
+from node.lease.terms import Lease, render_lease
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_words, error_code
 from provision.aws.error_hints import RETRY_CODES
-from provision.lease.node.terms import Lease, render_lease
 from provision.lease.user_data import render_user_data
 from provision.model import TAG_INDEX, TAG_LEASE, LaunchOption, format_indices
 from provision.resources.resource import tag_specification

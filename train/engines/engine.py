@@ -15,7 +15,7 @@ from typing import Literal, Optional, Union
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from train.job.protocol import JobHost, Order, Place
+from node.protocol import JobHost, Order, Place
 
 SSH_PORT = 22
 

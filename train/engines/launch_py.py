@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Optional
 
+from node.programs import program_words
+from node.protocol import Order
 from train.engines import ps_lite
 from train.engines.engine import (
     RANK,
@@ -21,8 +23,6 @@ from train.engines.engine import (
     Started,
     take_turns,
 )
-from train.job.protocol import Order
-from train.node.programs import program_words
 
 MXNET_ROLES = ("scheduler", "server", "worker")
 LAUNCHER_FOLDER = "CLUSTER_LAUNCHER_FOLDER"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Optional
 
+from node.protocol import Order
 from train.engines.engine import (
     LOCAL_RANK,
     RANK,
@@ -21,7 +22,6 @@ from train.engines.engine import (
     take_turns,
 )
 from train.engines.launch_py import LaunchPy
-from train.job.protocol import Order
 
 
 class MpiEngine(LaunchPy):

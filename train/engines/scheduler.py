@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from foundation.remote_command import RemoteCommand
-from train.job.protocol import AllocationRequest
+from node.protocol import AllocationRequest
 
 HEARTBEAT = "heartbeat"
 """The file in a job's folder on the first node that the supervisor updates while it is alive."""

@@ -8,6 +8,7 @@ from typing import Optional
 
 from msgspec.structs import replace
 
+from node.protocol import AllocationRequest
 from train.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
@@ -20,7 +21,6 @@ from train.engines.scheduler import (
     parse_clock,
     parse_count,
 )
-from train.job.protocol import AllocationRequest
 
 _JOB = re.compile(r"<job_list[^>]*>(.*?)</job_list>", re.DOTALL)
 _FIELD = re.compile(r"<(JB_job_number|state|queue_name|master)>([^<]*)</")

@@ -6,6 +6,7 @@ import re
 
 from msgspec.structs import replace
 
+from node.protocol import AllocationRequest
 from train.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
@@ -16,7 +17,6 @@ from train.engines.scheduler import (
     parse_clock,
     parse_count,
 )
-from train.job.protocol import AllocationRequest
 
 # https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
 _WAITING = frozenset(

@@ -8,6 +8,8 @@ from typing import Optional
 
 from msgspec.structs import replace
 
+from node.programs import program_words
+from node.protocol import JobHost, Order, Place
 from train.engines.engine import (
     ADDRESSES,
     INIT_METHOD,
@@ -25,8 +27,6 @@ from train.engines.engine import (
     hosts_by_rank,
     take_turns,
 )
-from train.job.protocol import JobHost, Order, Place
-from train.node.programs import program_words
 
 PORTS, PROBE_PORT = range(29500, 29999), 29999
 """torchrun's default port is 29500; Linux uses none of these for outgoing connections. Nodes try to reach each other on

@@ -11,7 +11,7 @@ from typing import Literal, cast, get_args
 
 from foundation.decode import decode
 from foundation.errors import UsageError
-from train.job.protocol import JobResult, JobState, LogLine, NewFiles, RecordRole, Role, find_first_key
+from node.protocol import JobResult, JobState, LogLine, NewFiles, RecordRole, Role, find_first_key
 
 STATES: frozenset[str] = frozenset(get_args(JobState))
 SINCE_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)")

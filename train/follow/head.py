@@ -12,8 +12,8 @@ from bootstrap.ssh.connection import NodeConnection, wait_for_exit
 from foundation.errors import ClusterError, ConnectError
 from foundation.remote_command import Quoted, RemoteCommand, run_program
 from foundation.thread_pool import run_in_thread
-from train.job.protocol import MAX_LINE_BYTES, find_first_key, parse_failure, shorten
-from train.node.programs import PYTHON_OPTIONS, program_words
+from node.programs import PYTHON_OPTIONS, program_words
+from node.protocol import MAX_LINE_BYTES, find_first_key, parse_failure, shorten
 
 SILENCE_S = 15.0  # jobs.py sends a line every 2 s
 ANSWER_TIMEOUT_S = 25.0
@@ -27,11 +27,11 @@ LAST_LINES = 10
 # Runs the program of this version of `cluster` if the head has it, otherwise the newest one that it has.
 _FIND_PROGRAM = f"""
 cd "$HOME/.cluster" 2>/dev/null || exit 0
-programs=tree/$1/train/node
-[ -e "$programs" ] || programs=$(ls -tcd tree/*/train/node 2>/dev/null | head -n 1)
+programs=tree/$1/node
+[ -e "$programs" ] || programs=$(ls -tc tree/*/node/job_folder.py 2>/dev/null | head -n 1)
 python=$(ls -tcd env/*/bin/python 2>/dev/null | head -n 1)
 [ -n "$programs" ] && [ -n "$python" ] || exit 0
-programs=$PWD/$programs python=$PWD/$python
+programs=$PWD/${{programs%/job_folder.py}} python=$PWD/$python
 shift
 cd && exec "$python" {PYTHON_OPTIONS} "$programs" "$@"
 """

@@ -9,7 +9,7 @@ from typing import Literal
 from bootstrap.transfer.sync import find_left_out
 
 _WORK = re.compile(r"/.*?/\.cluster/jobs/[^/]+/work/")
-"""The folder on a node where a job runs (train/node/job_folder.py)."""
+"""The folder on a node where a job runs (node/job_folder.py)."""
 
 
 def explain_missing(

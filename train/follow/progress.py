@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from foundation.durations import render_rounded
+from node.protocol import JobState
 from train.follow.events import Event, Process
-from train.job.protocol import JobState
 
 MOST_METRICS = 8
 NEW_SHARE = 0.3  # of the newest report in the smoothed speed

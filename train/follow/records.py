@@ -1,6 +1,6 @@
 """Reads jobs' records, from the head, and from S3 if [data] results is set.
 
-The copy in S3 (train/node/supervisor/publish.py) outlives the cluster.
+The copy in S3 (node/supervisor/publish.py) outlives the cluster.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from botocore.exceptions import BotoCoreError
 
 from foundation.errors import AwsError, ClusterError, NotFoundError, UsageError
-from train.job.protocol import (
+from node.protocol import (
     ENDED,
     MAX_LINE_BYTES,
     MAX_RECORD_BYTES,
@@ -29,7 +29,7 @@ from train.job.protocol import (
     parse_record,
     split_jobs,
 )
-from train.node.wire import LineBuffer
+from node.wire import LineBuffer
 from train.s3.client import S3Client, explain, open_s3
 from train.s3.url import S3Url, parse_url
 

@@ -1,6 +1,6 @@
 """Copies the files that a job has created from its nodes to a folder on this machine.
 
-train/node/results.py lists and sends them. A node decides about the files' content, not about where it is written.
+node/results.py lists and sends them. A node decides about the files' content, not about where it is written.
 """
 
 import os
@@ -17,7 +17,7 @@ from bootstrap.ssh.connection import NodeConnection, wait_for_exit
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError
 from foundation.remote_command import RemoteCommand
-from train.job.protocol import shorten
+from node.protocol import shorten
 from train.s3.partial_file import LocalFolder, PartialFiles, refuse_links
 from train.s3.run_journal import Run, noted, remove_unfinished
 from train.s3.url import explain_path
@@ -50,7 +50,7 @@ class _Line(NodeFile, frozen=True, kw_only=True):
 class Listing:
     """A job's files on one node: lists them now, and sends them later. Raises ConnectError, ClusterError.
 
-    where: the node's name. command: the command line of train/node/results.py.
+    where: the node's name. command: the command line of node/results.py.
     """
 
     def __init__(self, connection: NodeConnection, command: RemoteCommand, *, where: str) -> None:

@@ -11,9 +11,7 @@ from msgspec import to_builtins
 from bootstrap.ssh.connections import on_all
 from foundation.decode import decode
 from foundation.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError, UsageError
-from train.follow.events import Event, EventReader
-from train.follow.head import LOOK_EVERY_S, SILENCE_S, WITHOUT_ANSWER_S, AnswerError, Head, Look, Talk, never
-from train.job.protocol import (
+from node.protocol import (
     Checked,
     JobHost,
     JobResult,
@@ -30,6 +28,8 @@ from train.job.protocol import (
     find_first_key,
     shorten,
 )
+from train.follow.events import Event, EventReader
+from train.follow.head import LOOK_EVERY_S, SILENCE_S, WITHOUT_ANSWER_S, AnswerError, Head, Look, Talk, never
 
 CLIENT_PATIENCE_S = 600.0
 """How long to retry a broken connection; the job does not wait for it."""

@@ -10,8 +10,8 @@ from msgspec import Meta, field
 from bootstrap.config import check_command
 from foundation.durations import parse_duration, render_exact
 from foundation.settings import HIDDEN, Settings, Shape, finite
+from node.protocol import ENV_NAME_PATTERN, EndsWith, KvStore, OnNodeLoss
 from train.engines import check_launcher
-from train.job.protocol import ENV_NAME_PATTERN, EndsWith, KvStore, OnNodeLoss
 from train.job.selection import check_nodes
 from train.s3.url import check_place, is_s3
 

@@ -7,9 +7,9 @@ from typing import Literal
 from bootstrap.apply import ReadyNode
 from bootstrap.container.config import ContainerConfig, parse_size
 from bootstrap.container.prepare import PreparedImage, read_mounts
-from bootstrap.node.containers import engine
+from node.protocol import Container
+from node.setup.containers import engine
 from train.engines.engine import Framework
-from train.job.protocol import Container
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The PATH for images that set none."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Optional
 
-from train.job.protocol import JobHost, Record
+from node.protocol import JobHost, Record
 
 
 def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:

@@ -11,12 +11,12 @@ from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 from foundation.durations import render_exact
+from node.protocol import SHELL, Order
 from provision.model import count
 from train.engines import ENGINES
 from train.engines.schedulers import SCHEDULERS
 from train.job.config import TrainConfig
 from train.job.placement import Placement, share_gpus
-from train.job.protocol import SHELL, Order
 from train.job.reading import render_reading
 
 if TYPE_CHECKING:

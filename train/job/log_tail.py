@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from foundation.decode import decode
-from train.job.protocol import MAX_LINE_BYTES, LogLine, LogWanted, RecordRole
+from node.protocol import MAX_LINE_BYTES, LogLine, LogWanted, RecordRole
 
 BLOCK_BYTES = 1 << 18
 SEARCHED_BYTES = 512 << 20  # at the end of a log, for lines of a role or a rank; takes a few seconds

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ConfigError
+from node.protocol import JobHost, Place
 from train.engines import ENGINES
-from train.job.protocol import JobHost, Place
 
 SSH_PORT = "22"
 

@@ -11,6 +11,7 @@ from bootstrap.apply import ReadyNode
 from bootstrap.container.config import ContainerConfig
 from bootstrap.container.prepare import LauncherUse, PreparedImage
 from bootstrap.environment.target import choose_mxnet
+from node.protocol import AllocationRequest, DataCheck, Notify, Order, copy_settings
 from train.engines import ENGINES, find_engine
 from train.engines.engine import Framework
 from train.engines.schedulers import SCHEDULERS
@@ -28,7 +29,6 @@ from train.job.defaults import (
 )
 from train.job.placement import Placement, describe_hosts, find_hosts, find_slots, other_warnings, place, rebase
 from train.job.program import choose_kv_store_option, names_data, trains_alone
-from train.job.protocol import AllocationRequest, DataCheck, Notify, Order, copy_settings
 from train.job.reading import Reading, plan_reading, reading_environment, reading_warnings
 from train.job.survey import Survey
 from train.s3.environment import S3Access

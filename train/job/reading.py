@@ -1,6 +1,6 @@
 """Plans how a job's workers read their data from S3, and what its credentials allow there. Pure.
 
-MXNet reads s3:// itself, or local files that train/node/staging/ fetches.
+MXNet reads s3:// itself, or local files that node/staging/ fetches.
 """
 
 import re

@@ -11,12 +11,12 @@ from msgspec import structs
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ClusterError
+from node.protocol import LOSSES, Attempt, JobHost, Order, Record
 from train.engines import ENGINES
 from train.job.config import TrainConfig
-from train.job.protocol import LOSSES, Attempt, JobHost, Order, Record
 
 MASKED = "***"
-"""Replaces a secret, or a part of it, in the record (train/node/job_folder.py)."""
+"""Replaces a secret, or a part of it, in the record (node/job_folder.py)."""
 
 _NODE = re.compile(r"node-([0-9]{1,4})")
 _ENVIRONMENT = re.compile(r"/\.cluster/(env/[0-9a-f]{64})/bin/python")

@@ -16,9 +16,9 @@ from bootstrap.ssh.connections import on_all
 from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.remote_command import run_program
+from node.programs import program_words
+from node.protocol import Name, find_first_key, shorten
 from train.follow.head import SILENCE_S, Talk, never
-from train.job.protocol import Name, find_first_key, shorten
-from train.node.programs import program_words
 
 MAX_ALL_PAIRS = 8
 """Up to this many nodes, every ordered pair is measured; with more nodes, the head to all others, and a ring."""

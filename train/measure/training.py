@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ClusterError, JobError
+from node.protocol import JobResult, KvStore
 from train.follow.events import Event, Process
 from train.follow.progress import parse_report
 from train.follow.run import check_result
 from train.job.config import DataConfig, TrainConfig
 from train.job.payload import SCRIPTS_DIR
 from train.job.plan import Job, new_job_id, plan_job
-from train.job.protocol import JobResult, KvStore
 from train.s3.environment import S3Access
 
 LAST_LINES = 10
@@ -162,7 +162,7 @@ def measure_kvstore(
     words = ["--kv-store", kv_store, "--num-layers", str(KV_LAYERS), "--num-batches", str(batches)]
     words += ["--test-results", "1" if checked else "0", "--gc-type", config.gc_type]
     words += ["--optimizer", "sgd"] if "async" in kv_store else []
-    program = f"{nodes[0].code_dir}/train/node/bench_kvstore.py"
+    program = f"{nodes[0].code_dir}/node/bench_kvstore.py"
     changes = {"kv_store": kv_store, "workers": len(nodes), "name": "bench-kvstore"}
     job = _plan(config, changes, nodes, script=program, command=(nodes[0].python, program, *words), **planned)
     return read_bandwidth(run_to_end(run, job).of_workers(), job=job, checked=checked)

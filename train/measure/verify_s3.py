@@ -21,11 +21,12 @@ TIMEOUT_S = 90.0
 MAX_LISTED = 1000
 NOTHING_THERE: Status = "warning"
 """The status for missing data: nodes may be verified before the upload, so it is not an error of the nodes."""
-_NODE_MODULES = ("metadata", "instance_credentials", "s3_store", "s3", "verify_s3")
-MODULES = ("train", "train.node", *(f"train.node.{name}" for name in _NODE_MODULES))
+_NODE_MODULES = ("metadata", "instance_credentials", "staging.s3_store", "staging.s3", "staging.verify_s3")
+MODULES = ("node", "node.staging", *(f"node.{name}" for name in _NODE_MODULES))
 READ_STAGED = """
 import json, os, sys
-from train.node import instance_credentials, verify_s3
+from node import instance_credentials
+from node.staging import verify_s3
 
 def main():
     order = json.loads(sys.stdin.readline())

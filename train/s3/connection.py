@@ -24,7 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from obstore.exceptions import BaseError
 
 from foundation.errors import NotFoundError
-from train.node.s3_store import keep_keys, open_store
+from node.staging.s3_store import keep_keys, open_store
 from train.s3.client import S3Object, explain
 from train.s3.environment import read_authorities
 from train.s3.url import S3Url

@@ -9,7 +9,7 @@ from typing import TypeVar
 from isal.isal_zlib import crc32, crc32_combine
 
 from foundation.thread_pool import Check, map_in_threads
-from train.node import integrity
+from node.staging import integrity
 from train.s3.client import S3Object
 from train.s3.connection import Connection
 from train.s3.plan import Download, Upload

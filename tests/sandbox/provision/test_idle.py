@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from job_steps import Host, hosts_of, records
+from node.lease.terms import parse_lease
 from project import Project
-from provision.lease.node.terms import parse_lease
 from waits import until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]

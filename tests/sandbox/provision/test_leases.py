@@ -18,13 +18,13 @@ from ec2_client import run as launch_instances
 from forked import Act, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
 from iam_steps import role_keys
+from node.lease.ec2 import Ec2
+from node.lease.metadata import Role
+from node.lease.terms import Lease, parse_lease, render_lease
 from project import REPOSITORY, Project, cluster_in, configure
 from provision.aws.role_policy import render_role_policy
 from provision.config import ProvisionConfig
 from provision.lease.config import LeaseConfig
-from provision.lease.node.ec2 import Ec2
-from provision.lease.node.metadata import Role
-from provision.lease.node.terms import Lease, parse_lease, render_lease
 from sandbox import control
 from sandbox.place import place_of
 from sandbox_steps import REGION, RunningSandbox, Ssh, enter, start_sandbox, wait_for

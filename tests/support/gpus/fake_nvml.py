@@ -54,9 +54,9 @@ def fake_environment(library: Path, gpus: Sequence[FakeGpu], *, init: int = 0) -
 
 
 def look(environment: Mapping[str, str], *, timeout_s: float = 10.0) -> Any:
-    """[GPUs, driver error], as bootstrap/node/health.py reads them in a process of its own."""
+    """[GPUs, driver error], as node/setup/health.py reads them in a process of its own."""
     program = (
-        "import json, os; from bootstrap.node import health;"
+        "import json, os; from node.setup import health;"
         f"print(json.dumps(health.look_at_gpus({timeout_s})), flush=True); os._exit(0)"
     )
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Real agents (bootstrap/node/agent.py) on loopback addresses, each with its own home, without ssh."""
+"""Real agents (node/setup/agent.py) on loopback addresses, each with its own home, without ssh."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from foundation.remote_command import RemoteCommand
 from local_nodes import LocalChannel
 from waits import until
 
-PROGRAMS = Path(__file__).parents[3] / "bootstrap" / "node"
+PROGRAMS = Path(__file__).parents[3] / "node" / "setup"
 SOURCES = json.dumps([(name, (PROGRAMS / f"{name}.py").read_text()) for name in MODULES]).encode() + b"\n"
 SECRET = "5e" * 32
 PATIENCE_S = 30.0

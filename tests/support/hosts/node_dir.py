@@ -13,7 +13,7 @@ from typing import Any
 
 from bootstrap.transfer.tree import Tree, TreeArchives, TreeFile, file_of_bytes, make_tree
 
-PROGRAMS = Path(__file__).parents[3] / "bootstrap" / "node"
+PROGRAMS = Path(__file__).parents[3] / "node" / "setup"
 ANSWERING = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])

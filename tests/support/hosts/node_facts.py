@@ -12,7 +12,7 @@ from bootstrap.ssh.host import Host
 from bootstrap.transfer.tree import file_of_bytes, make_tree
 from provision.oracle.tables import CPU_WHEEL
 
-NODE_PROGRAMS = Path(__file__).parents[3] / "bootstrap" / "node"
+NODE_PROGRAMS = Path(__file__).parents[3] / "node" / "setup"
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 FACTS = NodeFacts(
     machine="x86_64",

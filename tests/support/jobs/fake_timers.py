@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from train.node.supervisor.event_loop import EventLoop
+from node.supervisor.event_loop import EventLoop
 
 
 class Timers(EventLoop):

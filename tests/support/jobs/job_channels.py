@@ -12,8 +12,8 @@ from msgspec import convert, to_builtins
 from foundation.errors import ConnectError
 from foundation.remote_command import RemoteCommand
 from job_host import place_processes
+from node.protocol import JobHost, Order
 from train.follow.head import Head
-from train.job.protocol import JobHost, Order
 
 BROKEN = -1  # paramiko's exit code for a command whose connection was lost
 

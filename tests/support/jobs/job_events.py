@@ -1,7 +1,7 @@
 """Events from the log of a job with one worker on each node."""
 
+from node.protocol import JobResult, JobState
 from train.follow.events import Event, Process
-from train.job.protocol import JobResult, JobState
 
 
 def worker(rank: int, *, exit_code: int | None = None) -> Process:

@@ -24,10 +24,10 @@ from typing import Any
 
 import pytest
 
-from bootstrap.node import process_tree
+from node import jobs
+from node.programs import program_words
+from node.setup import process_tree
 from train.engines import ENGINES
-from train.node import jobs
-from train.node.programs import program_words
 from waits import until
 
 TRACKER = """

@@ -103,7 +103,7 @@ class Nodes:
         pids = set(self.pids())
         if target in ROLES:
             envs = {pid: env for pid, env in processes_of("DMLC_ROLE", target).items() if pid in pids}
-            return [pid for pid in envs if not any("/train/node" in word for word in command_line(pid))]
+            return [pid for pid in envs if not any("/node" in word for word in command_line(pid))]
         words = {pid: " ".join(command_line(pid)) for pid in pids}
         if target == "ssh":
             return [pid for pid, line in words.items() if line.startswith("/usr/bin/ssh ")]

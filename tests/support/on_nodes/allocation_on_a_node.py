@@ -11,14 +11,14 @@ import sys
 import tempfile
 
 launcher, request, hosts, how = sys.argv[1:]
-[code] = glob.glob(os.path.expanduser("~/.cluster/tree/*/train/node/supervisor"))
-sys.path.insert(0, code.removesuffix("/train/node/supervisor"))
+[code] = glob.glob(os.path.expanduser("~/.cluster/tree/*/node/supervisor"))
+sys.path.insert(0, code.removesuffix("/node/supervisor"))
 
+from node import job_folder  # noqa: E402
+from node.protocol import AllocationRequest, JobHost  # noqa: E402
+from node.supervisor.allocation import Allocation  # noqa: E402
+from node.supervisor.event_loop import EventLoop  # noqa: E402
 from train.engines.schedulers import SCHEDULERS  # noqa: E402
-from train.job.protocol import AllocationRequest, JobHost  # noqa: E402
-from train.node import job_folder  # noqa: E402
-from train.node.supervisor.allocation import Allocation  # noqa: E402
-from train.node.supervisor.event_loop import EventLoop  # noqa: E402
 
 seen = set()
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from node.programs import program_words
 from s3_server import REGION
-from train.node.programs import program_words
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from bootstrap.node import notify
-from bootstrap.node.process_tree import start_time
 from bootstrap.notify import NotifyConfig, find_webhook
 from cluster.config import load_config, parse_config
 from foundation.errors import ConfigError
 from foundation.settings import check
 from http_server import serve_http
+from node.setup import notify
+from node.setup.process_tree import start_time
 from project import REPOSITORY
 from waits import until
 
@@ -332,7 +332,7 @@ def ask(run: Path, watch: dict[str, str | None] | None) -> dict[str, Any]:
     import pwd  # noqa: PLC0415 - for this machine's user
 
     line = json.dumps({"watch": watch, "user": pwd.getpwuid(os.getuid()).pw_name})
-    words = [sys.executable, "-c", PROGRAM, str(REPOSITORY / "bootstrap" / "node"), str(run)]
+    words = [sys.executable, "-c", PROGRAM, str(REPOSITORY / "node" / "setup"), str(run)]
     done = subprocess.run(words, input=line + "\n", capture_output=True, text=True, timeout=30, check=True)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

@@ -18,9 +18,9 @@ from cluster.main import INTERRUPTED, cli
 from cluster.views.status import Status, status_document
 from foundation import errors
 from foundation.settings import describe_settings
+from node.protocol import Attempt, EndReason, JobState
 from provision.model import ClusterState
 from provision.status import AllocationState
-from train.job.protocol import Attempt, EndReason, JobState
 
 REPOSITORY = Path(__file__).parents[3]
 README = (REPOSITORY / "README.md").read_text()
@@ -208,7 +208,7 @@ def test_the_messages_of_the_troubleshooting_page_are_ours() -> None:
     """Messages on the page must match the code; "..." is any text."""
     sources = "".join(
         path.read_text()
-        for package in ("bootstrap", "cluster", "foundation", "provision", "sandbox", "train")
+        for package in ("bootstrap", "cluster", "foundation", "node", "provision", "sandbox", "train")
         for path in (REPOSITORY / package).rglob("*.py")
     )
     page = (REPOSITORY / "docs" / "troubleshooting.md").read_text()

@@ -14,8 +14,8 @@ import pytest
 
 from mxnet_cluster import interruption
 from mxnet_cluster.interruption import Interruption
+from node.agent.notice import PROGRESS, SAVED, NoticeFile
 from project import REPOSITORY
-from train.node.role.notice import PROGRESS, SAVED, NoticeFile
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ import pytest
 from bootstrap.ssh.keys import MARK, authorized_line
 from foundation.errors import ClusterError
 from foundation.progress import silent
+from node.lease.terms import Lease
 from provision.files import ClusterFiles
 from provision.lease.config import LeaseConfig
-from provision.lease.node.terms import Lease
 from provision.lease.user_data import MAX_BYTES, render_user_data
 from provision.model import ClusterState, Node, tags
 from provision.plan import Plan

@@ -174,7 +174,7 @@ class Folder(Place):
 
 
 class Bucket(Place):
-    """Objects in S3. store: an s3.Store of train/node. renewed: opens one with current credentials.
+    """Objects in S3. store: an s3.Store of node. renewed: opens one with current credentials.
 
     A job that may write but not delete overwrites an object with an empty one, which is free and does not count.
     Drafts and copies are in a temporary folder until the process ends.
@@ -457,7 +457,7 @@ def open_place(prefix: str, *, to_write: bool) -> Place:
     else:
         if _CODE not in sys.path:
             sys.path.append(_CODE)
-        from train.node import s3  # noqa: PLC0415 - needs _CODE in sys.path
+        from node.staging import s3  # noqa: PLC0415 - needs _CODE in sys.path
 
         try:
             place = Bucket(prefix, s3.Store(os.environ), lambda: s3.Store(os.environ, find_keys=s3.InstanceKeys()))

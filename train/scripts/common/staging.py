@@ -1,6 +1,6 @@
 """Local paths for objects in S3, downloaded through the node's cache, which all processes and jobs of the node share.
 
-For programs that read files themselves. MXNet's readers get theirs from train/node/staging/hook.py. Imports no
+For programs that read files themselves. MXNet's readers get theirs from node/staging/hook.py. Imports no
 framework.
 """
 
@@ -62,8 +62,11 @@ def _node() -> _Node:
     if _CODE not in sys.path:
         sys.path.append(_CODE)
     try:
-        from train.node import s3  # noqa: PLC0415 - needs _CODE in sys.path
-        from train.node.staging import cache, fetch  # noqa: PLC0415 - as s3
+        from node.staging import (  # noqa: PLC0415 - as s3
+            cache,
+            fetch,
+            s3,
+        )
     except ImportError as error:
         raise ScriptError(f"reading s3:// needs the packages msgspec and obstore in this Python: {error}") from error
     store = s3.Store(os.environ)

@@ -20,11 +20,11 @@ import real_slurm
 from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes, engine_program, in_container
 from job_host import parent_of
 from job_steps import STRANGER, Running, Tell, all_pids, borrowed, check, command_line, namespace_of, records, running
+from node.supervisor.processes import JOB_ROLES
 from oci_images import mxnet_image, plain_image, torch_image
 from odd_words import VALUE, WORDS
 from real_registry import USER
 from secret_watch import has_any, watching
-from train.node.supervisor.processes import JOB_ROLES
 from waits import until
 
 pytestmark = pytest.mark.sandbox

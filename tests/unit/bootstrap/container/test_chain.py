@@ -10,7 +10,7 @@ import pytest
 
 from bootstrap.container.chain import is_chained
 from bootstrap.container.reference import parse_reference
-from bootstrap.node.containers import archive
+from node.setup.containers import archive
 from project import REPOSITORY
 
 IMAGE = f"sha256:{'5e' * 32}"
@@ -73,7 +73,7 @@ def test_the_file_of_a_killed_save_is_removed_by_the_next(home: Path) -> None:
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         f"archive.save('sha256:{'0' * 64}', write)\n"
     )
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "bootstrap" / "node" / "containers")}
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "node" / "setup" / "containers")}
     assert subprocess.run([sys.executable, "-c", program], env=env, check=False).returncode == -9
     assert [path.read_text() for path in (home / "images").iterdir()] == ["half"]
     archive.save(IMAGE, lambda path: Path(path).write_bytes(b"layers"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bootstrap.node.containers import engine
+from node.setup.containers import engine
 
 ORDER: dict[str, Any] = {
     "name": "cluster-j-1-0",

@@ -19,8 +19,8 @@ from bootstrap.environment.facts import (
     parse_facts,
     render_facts_script,
 )
-from bootstrap.node.volumes.volume_probe import DISKS, NOTES
 from foundation.errors import ClusterError
+from node.setup.volumes.volume_probe import DISKS, NOTES
 from node_facts import SYSTEM_PATH, make_programs, run_shell
 
 TEXT = """\

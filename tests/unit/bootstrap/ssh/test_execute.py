@@ -78,7 +78,7 @@ def test_the_end_of_long_output_is_kept() -> None:
     assert (collector.text("b", "stderr"), collector.is_cut("b")) == ("", False)
 
 
-FOLDER = Path(__file__).parents[4] / "bootstrap" / "node"
+FOLDER = Path(__file__).parents[4] / "node" / "setup"
 
 
 def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[list[tuple[bytes, bytes]], int]:

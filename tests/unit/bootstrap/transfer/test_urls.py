@@ -12,7 +12,7 @@ import pytest
 
 from index_server import Index, serve_index
 
-sys.path.insert(0, str(Path(__file__).parents[4] / "bootstrap" / "node"))  # by path, as on the nodes
+sys.path.insert(0, str(Path(__file__).parents[4] / "node" / "setup"))  # by path, as on the nodes
 
 import store
 import urls

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from bootstrap.node import health
 from bootstrap.ssh.host import Host
 from bootstrap.verify.checks import Offset
 from bootstrap.verify.health import Findings, check_health, find_unhealthy, look
@@ -22,6 +21,7 @@ from fake_nvml import COMPILER, FakeGpu, build, fake_environment
 from fake_nvml import look as look_at
 from foundation.errors import ClusterError, ConnectError
 from local_nodes import LocalConnection, channels, local_node
+from node.setup import health
 from nvidia_recordings import (
     A10G,
     BOOT,
@@ -433,7 +433,7 @@ def test_a_node_that_answers_nonsense(tmp_path: Path) -> None:
 
 def test_the_program_ends_when_the_driver_hangs(library: Path) -> None:
     environment = fake_environment(library, [], init=-1)
-    code = "from bootstrap.node import health; health.GPUS_TIMEOUT_S = 0.3; health.main()"
+    code = "from node.setup import health; health.GPUS_TIMEOUT_S = 0.3; health.main()"
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -16,10 +16,10 @@ import pytest
 import bootstrap.verify.checks
 import bootstrap.verify.nodes
 from bootstrap.apply import ReadyNode
-from bootstrap.node.process_tree import start_time
 from bootstrap.verify.nodes import verify
 from foundation.progress import silent
 from local_nodes import FakeMXNet, LostConnection, channels, fake_mxnet, local_node, nodes, of_kind
+from node.setup.process_tree import start_time
 from node_facts import NODE_PROGRAMS
 from waits import until
 

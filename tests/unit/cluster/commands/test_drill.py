@@ -7,8 +7,8 @@ from msgspec.json import encode
 
 from cluster.commands.drill import Times, choose_node, find_drilled, render_drill
 from foundation.errors import NotFoundError, UsageError
+from node.protocol import Attempt, JobHost, Place, Record
 from train.follow.records import JobRecord, read_record
-from train.job.protocol import Attempt, JobHost, Place, Record
 
 PLACE = Place(user="me", port=22, python="python3", code_dir="/c", cwd="/", command=("x",))
 HOSTS = (

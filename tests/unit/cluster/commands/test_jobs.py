@@ -15,10 +15,10 @@ from cluster.views.results import find_results, render_new_files
 from cluster.views.status import HeadJob, Status, render_job_lines, render_status, status_document
 from foundation.errors import ConnectError, NotFoundError, UsageError
 from job_records import NOW, make_record, make_running, make_state
+from node.protocol import NewFiles
 from provision.config import ProvisionConfig
 from provision.model import ClusterState
 from train.follow.records import choose_job, find_running, merge_records
-from train.job.protocol import NewFiles
 
 
 def test_jobs_of_all_sources_are_merged_newest_first() -> None:

@@ -18,10 +18,10 @@ from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, UsageError
 from job_channels import FakeHead, channel, encode
 from job_records import NOW, make_document, make_record, make_running, make_state
+from node.protocol import JobResult
 from provision.config import ProvisionConfig
 from provision.model import ClusterState
 from provision_world import make_node
-from train.job.protocol import JobResult
 
 
 def test_the_stopped_processes_are_listed() -> None:

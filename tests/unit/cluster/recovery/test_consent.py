@@ -11,9 +11,9 @@ from cluster.app import App
 from cluster.recovery.consent import check_consent, name_files, note_end, note_order
 from cluster.recovery.replacement import continue_waiting
 from foundation.errors import ClusterError
+from node.job_folder import new_record
+from node.protocol import JobHost, Order, Place, Record, parse_record
 from train.follow.records import read_record
-from train.job.protocol import JobHost, Order, Place, Record, parse_record
-from train.node.job_folder import new_record
 
 ORDER = Order(
     job="20300101-000000-abcdef",

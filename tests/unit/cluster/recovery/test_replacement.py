@@ -7,9 +7,9 @@ import pytest
 from cluster.app import App
 from cluster.recovery import replacement
 from foundation.errors import ClusterError, ConnectError
+from node.protocol import JobHost, Record
 from provision.model import ClusterState, Node
 from provision_world import make_node, make_state
-from train.job.protocol import JobHost, Record
 
 JOB = Record(
     id="20300101-000000-abcdef", name="job", state="waiting", workers=3, servers=0, submitted_at=1.0, started_at=2.0,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provision.lease.node.activity import Activity, IdleTime, Use
+from node.lease.activity import Activity, IdleTime, Use
 
 NOW = 1_800_000_000.0
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -93,7 +93,7 @@ def look(root: Path, *, login: str, job: str, rest: str) -> Use:
         folder = home / ".cluster" / "jobs" / f"job-{number}"
         folder.mkdir(parents=True)
         (folder / "record.json").write_text(record if isinstance(record, str) else json.dumps(record))
-        for lock in ("lock", "submit.lock"):  # train/node/job_folder.py creates them like this
+        for lock in ("lock", "submit.lock"):  # node/job_folder.py creates them like this
             (folder.parent / lock).touch()
     if "kernels" in more:
         runtime = home / ".local/share/jupyter/runtime"

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from provision.lease.node import agent, control, metadata, neighbors, system, warn
-from provision.lease.node.activity import Use
-from provision.lease.node.agent import Agent
-from provision.lease.node.neighbors import Neighbors
-from provision.lease.node.state import State
-from provision.lease.node.terms import End, Lease, render_lease
+from node.lease import agent, control, metadata, neighbors, system, warn
+from node.lease.activity import Use
+from node.lease.agent import Agent
+from node.lease.neighbors import Neighbors
+from node.lease.state import State
+from node.lease.terms import End, Lease, render_lease
 
 NOW = 1_800_000_000.0
 

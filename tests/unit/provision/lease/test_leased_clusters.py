@@ -9,10 +9,10 @@ import pytest
 from foundation.errors import ClusterError, ConfigError
 from foundation.progress import Event, silent
 from foundation.settings import check
+from node.lease.terms import Lease, parse_lease, render_lease
 from provision.apply import apply
 from provision.lease.arm import SetLease, plan_lease
 from provision.lease.config import LeaseConfig
-from provision.lease.node.terms import Lease, parse_lease, render_lease
 from provision.lease.user_data import render_user_data
 from provision.model import ClusterState
 from provision.pause import find_spent, prepare_start

@@ -14,12 +14,12 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from provision.lease.node import metadata, neighbors, peers, system
-from provision.lease.node.ec2 import Ec2, Instance, sign
-from provision.lease.node.metadata import Role
-from provision.lease.node.neighbors import Neighbors
-from provision.lease.node.peers import Closing, Plan, plan_ends
-from provision.lease.node.terms import Lease
+from node.lease import metadata, neighbors, peers, system
+from node.lease.ec2 import Ec2, Instance, sign
+from node.lease.metadata import Role
+from node.lease.neighbors import Neighbors
+from node.lease.peers import Closing, Plan, plan_ends
+from node.lease.terms import Lease
 
 NOW = 1_800_000_000.0
 ROLE = Role(own_id="i-own", region="eu-west-1", key_id="AKID", secret="secret/+", token="to/ken==")

@@ -4,8 +4,7 @@ import pytest
 
 from foundation.errors import ClusterError, ConfigError, UsageError
 from foundation.settings import check
-from provision.lease.config import LeaseConfig, find_conflicts
-from provision.lease.node.terms import (
+from node.lease.terms import (
     MAX_TEXT,
     Lease,
     find_ends,
@@ -15,6 +14,7 @@ from provision.lease.node.terms import (
     render_lease,
     spent_at,
 )
+from provision.lease.config import LeaseConfig, find_conflicts
 from provision.lease.plan import (
     Change,
     Rates,

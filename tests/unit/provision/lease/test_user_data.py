@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from node.lease.terms import Lease, render_lease
 from provision.lease import user_data
-from provision.lease.node.terms import Lease, render_lease
 from provision.lease.user_data import MAX_BYTES, render_program, render_user_data
 from real_mxnet import VERSIONS, find_python
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from job_channels import make_order
+from node.protocol import JobHost, Place
 from train.engines import DEFAULT, ENGINES, REFUSED, check_launcher
 from train.engines.engine import Head, HeadLaunch, HostLaunch, NewProcess, Rendezvous
-from train.job.protocol import JobHost, Place
 
 HEAD = Head("/jobs/j/hosts", mpi_ssh="/jobs/j/bin/mpi-ssh", role_words=("python", "role", "launched"), port=29500)
 HOSTS = tuple(JobHost(name=f"node-{index}", ip=f"10.0.0.{4 + index}") for index in range(3))
@@ -106,8 +106,8 @@ def test_a_torchrun_on_each_node_meets_at_the_first() -> None:
         "--max_restarts 0 --rdzv_backend static --master_addr 10.0.0.5 --master_port 29500 --no_python role launched"
     )
     assert words == [
-        f"/e/bin/python -Es /c/train/node torchrun --nnodes 2 --node_rank 0 --nproc_per_node 1 {common}",
-        f"/e/bin/python -Es /c/train/node torchrun --nnodes 2 --node_rank 1 --nproc_per_node 2 {common}",
+        f"/e/bin/python -Es /c/node torchrun --nnodes 2 --node_rank 0 --nproc_per_node 1 {common}",
+        f"/e/bin/python -Es /c/node torchrun --nnodes 2 --node_rank 1 --nproc_per_node 2 {common}",
     ]
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from node.protocol import AllocationRequest
 from train.engines.pbs import PbsScheduler
 from train.engines.scheduler import AllocatedNode, Answer
-from train.job.protocol import AllocationRequest
 
 PBS = PbsScheduler()
 QUEUES = """\

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from node.protocol import AllocationRequest
 from train.engines.scheduler import AllocatedNode, AllocationState, Answer
 from train.engines.sge import VAGUE, SgeScheduler
-from train.job.protocol import AllocationRequest
 
 SGE = SgeScheduler()
 QUEUES = """\

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from foundation.errors import UsageError
+from node.protocol import JobResult, RecordRole, Role
 from train.follow.events import Event, EventReader, Process, Selection, parse_since, render_line
-from train.job.protocol import JobResult, RecordRole, Role
 
 LOG = [
     '{"t":1.0,"state":"starting"}',

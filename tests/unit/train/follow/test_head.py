@@ -8,9 +8,9 @@ import pytest
 import train.follow.head as head_module
 from foundation.errors import ClusterError, ConnectError
 from job_channels import ALIVE, BROKEN, Channel, FakeHead, channel, make_order
+from node.protocol import MAX_LINE_BYTES, shorten
 from train.follow.head import SHELL_BYTES, AnswerError, Talk, found_program_command, never, program_command
 from train.follow.run import LogStream, submit
-from train.job.protocol import MAX_LINE_BYTES, shorten
 
 
 def talk(made: Channel) -> Talk:
@@ -50,7 +50,7 @@ def test_silence_counts_as_a_broken_connection(clock: None) -> None:
 
 def test_command_lines_quote_their_words() -> None:
     command = program_command("jobs", ["stop", "a'b; $(id)"], python="/p", code_dir="/c")
-    assert command.text == """exec /p -Es /c/train/node jobs stop 'a'"'"'b; $(id)'"""
+    assert command.text == """exec /p -Es /c/node jobs stop 'a'"'"'b; $(id)'"""
     found = found_program_command("jobs", ["list"], digest="d1")
     assert found.text.startswith("set -- d1 jobs list\n")
 

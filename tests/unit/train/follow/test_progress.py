@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.durations import render_rounded
+from node.protocol import JobResult
 from train.follow.events import Event, Process
 from train.follow.progress import Progress, Report, find_stragglers, parse_report, render_rate
-from train.job.protocol import JobResult
 
 
 def report(

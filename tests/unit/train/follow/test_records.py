@@ -8,6 +8,7 @@ import pytest
 
 from foundation.errors import ClusterError, NotFoundError
 from job_channels import LOG
+from node.protocol import MAX_JOBS, MAX_RECORD_BYTES
 from s3_server import REGION, S3Server, serve_s3_alone
 from train.follow import records as records_module
 from train.follow.records import (
@@ -20,7 +21,6 @@ from train.follow.records import (
     read_record,
     read_s3_records,
 )
-from train.job.protocol import MAX_JOBS, MAX_RECORD_BYTES
 
 GOOD: dict[str, Any] = {
     "id": "20261121-000000-abcdef",

@@ -16,8 +16,8 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
+from node.programs import program_words
 from train.follow.results import Copy, Listing, NodeFile, choose_files, copy_all, find_clash
-from train.node.programs import program_words
 
 
 class Channel:

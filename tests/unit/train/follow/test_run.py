@@ -10,6 +10,7 @@ from msgspec import to_builtins
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError
 from job_channels import ALIVE, BROKEN, LOG, Channel, FakeHead, channel, encode, make_order, no_answer
+from node.protocol import JobResult, LogWanted, Order, RecordRole
 from train.follow import run
 from train.follow.events import Event, EventReader
 from train.follow.head import HeadGoneError
@@ -23,7 +24,6 @@ from train.follow.run import (
     stop_job,
     submit,
 )
-from train.job.protocol import JobResult, LogWanted, Order, RecordRole
 
 ORDER = make_order(secrets={"K": "v"})
 STARTED = b'{"job":"j1","state":"starting"}\n'

@@ -15,6 +15,7 @@ from cluster.config import parse_config
 from cluster.containers import find_login
 from foundation.errors import ConfigError
 from job_world import CODE_DIR, SCRIPT, cpus, gpus, plan
+from node.protocol import Container
 from provision.aws.clients import Clients
 from train.engines.engine import Framework, Head, HeadLaunch
 from train.engines.launch_py import SshLaunchPy
@@ -23,7 +24,6 @@ from train.job.config import TrainConfig
 from train.job.containers import shell_words
 from train.job.defaults import render_settings
 from train.job.plan import choose_launcher_use, find_used
-from train.job.protocol import Container
 
 REFERENCE = "r.example.com/train@sha256:" + "ab" * 32
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1"

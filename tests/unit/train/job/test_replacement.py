@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from foundation.errors import ClusterError
+from node.protocol import Attempt, JobHost, Order, Record
 from train.job.config import TrainConfig
-from train.job.protocol import Attempt, JobHost, Order, Record
 from train.job.replacement import (
     check_restarts,
     continue_order,

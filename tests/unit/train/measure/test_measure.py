@@ -24,11 +24,12 @@ from cluster.commands.bench import (
 from foundation.errors import ClusterError, ConfigError, JobError
 from job_world import CODE_DIR, node
 from local_nodes import local_node
+from node.programs import program_words
+from node.protocol import JobResult
 from project import REPOSITORY
 from train.follow.events import Event, Process
 from train.job.config import TrainConfig
 from train.job.plan import Job
-from train.job.protocol import JobResult
 from train.measure import network as network_module
 from train.measure import training
 from train.measure.network import NetworkResult, Pair, choose_pairs, measure_network
@@ -43,7 +44,6 @@ from train.measure.training import (
     measure_kvstore,
     measure_scaling,
 )
-from train.node.programs import program_words
 
 # -- the network -------------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ def test_the_bandwidth_of_the_kv_store() -> None:
         None,
     )
     assert job.order.env["A"] == "b"
-    program = f"{CODE_DIR}/train/node/bench_kvstore.py"
+    program = f"{CODE_DIR}/node/bench_kvstore.py"
     assert job.order.command[1:] == (
         program, "--kv-store", "dist_sync", "--num-layers", "50", "--num-batches", "3", "--test-results", "1",
         "--gc-type", "none",
@@ -328,7 +328,7 @@ def test_bench_kvstore_runs_measure_py_unchanged(tmp_path: Path) -> None:
     (package / "tools" / "bandwidth" / "measure.py").write_text(
         "import sys, mxnet, resnet\nprint(__name__, sys.argv[1:], mxnet.gpu(0), resnet.get_symbol.__name__)\n"
     )
-    program = REPOSITORY / "train" / "node" / "bench_kvstore.py"
+    program = REPOSITORY / "node" / "bench_kvstore.py"
     words = [sys.executable, str(program), "--num-layers", "50"]
     done = subprocess.run(words, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert done.stderr == ""

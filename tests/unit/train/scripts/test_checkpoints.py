@@ -160,7 +160,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(checkpoints: ModuleType, tm
 
 
 def test_a_missing_bucket_is_named(checkpoints: ModuleType, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train.node.s3.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("node.staging.s3.FIRST_PAUSE_S", 0.001)
     place = opened(checkpoints, "s3://no-such-bucket/net")
     with pytest.raises(checkpoints.ScriptError, match=r"--model-prefix: s3://no-such-bucket/net"):
         save(checkpoints, place, 1)

@@ -15,9 +15,9 @@ import pytest
 
 from interrupted_trainings import Training, count, final_model, mxnet_training, torch_training, wait_until
 from mxnet_cluster import interruption
+from node.agent import notice as node_notice
 from real_mxnet import real_mxnet
 from real_torch import real_torch
-from train.node.role import notice as node_notice
 from training_scripts import script_modules, write_digits
 
 OPTIONS = ("--num-epochs", "3", "--lr-step-epochs", "1", "--disp-batches", "5", "--resume")

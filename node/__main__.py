@@ -1,0 +1,32 @@
+"""Runs a program of this folder on a node: `python -Es CODE/node PROGRAM ARGUMENTS...`.
+
+CODE is the folder of this project's files on the node, which import each other as `node...`. -Es makes Python
+ignore the user's PYTHON... variables and packages.
+"""
+
+import gc
+import importlib
+import sys
+from pathlib import Path
+
+PROGRAMS = {
+    "jobs": "node.jobs",
+    "supervise": "node.supervisor.supervisor",
+    "launch": "node.supervisor.launch",
+    "torchrun": "node.torchrun",
+    "ssh_proxy": "node.supervisor.ssh_proxy",
+    "role": "node.agent.role",
+    "stage": "node.staging.stage",
+    "send_files": "node.send_files",
+    "results": "node.results",
+    "bench_network": "node.bench_network",
+    "health": "node.setup.health",
+}
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+    gc.disable()  # imports create no garbage, and looking for it takes a tenth of a process's start and end
+    program = importlib.import_module(PROGRAMS[sys.argv.pop(1)])
+    gc.freeze()
+    gc.enable()
+    sys.exit(program.main())

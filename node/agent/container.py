@@ -1,0 +1,298 @@
+"""Runs a process of a job in a container: its command line, its mounts, its processes, and its end.
+
+The engine's client runs in place of the process. role.py, the supervisor and the set-up commands stay outside.
+"""
+
+import json
+import os
+import pwd
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Optional
+
+from node import job_folder
+from node.agent.notice import VARIABLE
+from node.programs import CODE_DIR, ranks_words
+from node.protocol import Container
+from node.setup import process_tree, setup_env
+from node.setup.containers import engine
+from node.wire import RoleOrder
+from train.engines import ENGINES
+
+ENGINE_ENDS_S = 3.0  # from the end of a container's processes to the end of the engine's; less than Ending waits
+REMOVE_TIMEOUT_S = 20.0
+KEEPER_GONE_S = 1.0  # from the end of a container's keeper process to that of a program that outlives it
+CLIENT_GONE_S = 10.0  # and to that of a client that waits for it in vain
+SIGNALLED = 128  # plus the number of the signal: the exit code of a client whose container was killed
+# The variables with the paths of certificate files and folders.
+CERTIFICATES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+RANKS_VARIABLE = "CLUSTER_RANKS"  # the socket to which rank_proxy.py connects
+SESSION = re.compile(r"/tmp/(ompi|prte|pmix)[^/]*(/|\Z)")  # noqa: S108 - Open MPI's choice
+OF_ROLES = ("CLUSTER_HOST", "CLUSTER_SOCKET", process_tree.JOB_VARIABLE)  # what `role launched` needs
+KEPT = ("HOME", "USER", "LOGNAME", "TZ")
+
+
+def base() -> dict[str, str]:
+    """Returns the part of this login's environment that a process in a container gets; the image sets the rest."""
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    return {**setup_env.find_proxies(os.environ), **kept}
+
+
+def find_cache(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variable with the folder of staged data: containers do not see this host's disks. Raises OSError."""
+    if order.role != "worker":
+        return {}
+    from node.staging import cache  # noqa: PLC0415 - importing obstore takes 0.1 s
+
+    return {"CLUSTER_DATA_CACHE_DIR": cache.find_folder(own)}
+
+
+def patch_mxnet(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that make an image's own MXNet end as our environment's does (_cluster_compat.py). Pure."""
+    container = order.container
+    if container is None or container.has_environment or ENGINES[order.launcher].program != "launch.py":
+        return {}
+    if "PYTHONPATH" in own:
+        return {}
+    folder = os.path.join(CODE_DIR, "node", "setup", "containers", "site")
+    return {"PYTHONPATH": ":".join(filter(None, (folder, container.python_path)))}
+
+
+def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[tuple[str, str, bool]]:
+    """Returns the mounts of a container, as [(source, target, read only), ...]. Raises OSError.
+
+    env: the environment of the process. All paths are the same as outside; only the home folder is a separate one.
+    """
+    home = os.path.expanduser("~")
+    own_home = os.path.join(home, engine.HOME_FOLDER)
+    os.makedirs(own_home, mode=0o700, exist_ok=True)
+    inside = env.get("HOME", home)
+    mounts = [(own_home, inside, False), (CODE_DIR, CODE_DIR, True)]
+    if container.has_environment:
+        mounts += [(folder, folder, True) for folder in find_environment(home)]
+    mounts += [(path, path, False) for path in (cwd, env.get("CLUSTER_OUTPUT_DIR", "")) if path]
+    if VARIABLE in env:
+        mounts.append((os.path.dirname(env[VARIABLE]), os.path.dirname(env[VARIABLE]), False))
+    if "CLUSTER_DATA_CACHE_DIR" in env:
+        mounts.append((env["CLUSTER_DATA_CACHE_DIR"], env["CLUSTER_DATA_CACHE_DIR"], False))
+    mounts += [(folder, folder, False) for folder in find_sessions(env)]
+    mounts += [(env[name], env[name], True) for name in CERTIFICATES if os.path.exists(env.get(name, ""))]
+    for source, target, read_only in container.mounts:
+        mounts.append((expand(source, home), expand(target, inside), read_only))
+    for _, target, _ in mounts:
+        if target.startswith(inside + "/"):  # engines would create these folders as another user's
+            os.makedirs(os.path.join(own_home, os.path.dirname(target[len(inside) + 1 :])), mode=0o700, exist_ok=True)
+    return mounts
+
+
+def find_sessions(env: Mapping[str, str]) -> list[str]:
+    """Returns the folders of this host through which Open MPI's processes meet, such as /tmp/ompi.node-0.1000."""
+    values = [value for name, value in env.items() if name.startswith(("OMPI_", "PMIX_", "PRTE_"))]
+    found = {os.path.join("/", *value.split("/")[1:3]) for value in values if SESSION.match(value)}
+    return sorted(folder for folder in found if os.path.isdir(folder))
+
+
+def adapt_mpi(container: Container, own: Mapping[str, str]) -> dict[str, str]:
+    """Adapts the variables of a process that mpirun started to a container. Pure.
+
+    Removes the host's folders of Open MPI if the image has its own. Disables copies from one process's memory into
+    another's, which are not permitted between different user namespaces.
+    """
+    if not any(name.startswith("OMPI_") for name in own):
+        return dict(own)
+    of_host = () if container.has_environment else ("OPAL_PREFIX", "PMIX_INSTALL_PREFIX", "PRTE_PREFIX")
+    kept = {name: value for name, value in own.items() if name not in of_host}
+    return {"OMPI_MCA_btl_vader_single_copy_mechanism": "none", **kept}
+
+
+def find_environment(home: str) -> list[str]:
+    """Returns the folders of this program's Python environment: its own, and its Python's if that is also ours."""
+    ours = os.path.join(home, ".cluster", "")
+    return [sys.prefix, *([sys.base_prefix] if sys.base_prefix.startswith(ours) else [])]
+
+
+def expand(path: str, home: str) -> str:
+    """Returns a path with ~/ as an absolute path. Pure."""
+    return os.path.join(home, path[2:]) if path.startswith("~/") else path
+
+
+def note_engine(job: str, words: Sequence[str]) -> None:
+    """Records the engine that runs the job's containers on this host, for `remove_all`. Raises OSError."""
+    path = job_folder.path(job, "engine")
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(f"{path}.{os.getpid()}", "w") as stream:
+        json.dump(list(words), stream)
+    os.replace(f"{path}.{os.getpid()}", path)
+
+
+class Contained:
+    """One command of a role in a container."""
+
+    def __init__(self, order: RoleOrder, container: Container, at: int) -> None:
+        self._order, self._container = order, container
+        self.name = f"cluster-{order.job}-{os.getpid()}-{at}"
+        self._alone_since: Optional[float] = None  # since when only the engine's own processes are left
+        self._was_seen = False
+        self._program: Optional[process_tree.Process] = None
+        self._keeper: Optional[process_tree.Process] = None  # conmon, or containerd's shim: the program's parent
+        self._gone_since: Optional[float] = None
+        self._ranks: Optional[subprocess.Popen[bytes]] = None
+
+    def start(self, command: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        """Starts the engine's client; for a launcher, first the program that starts its ranks.
+
+        Raises OSError, ValueError.
+        """
+        note_engine(self._order.job, self._container.engine)
+        mounts = find_mounts(self._container, self._order.cwd, env)
+        if self._order.role == "launcher":
+            path = self._start_ranks(env)
+            env = {**env, RANKS_VARIABLE: path}
+            mounts.append((os.path.dirname(path), os.path.dirname(path), True))
+        given = {
+            "name": self.name,
+            "job": self._order.job,
+            "image": self._container.image,
+            "shm_size": self._container.shm_size,
+            "gpus": self._container.gpus,
+            "mounts": mounts,
+            "cwd": self._order.folder,
+            "command": command,
+        }
+        words, passed = engine.run_words(self._container.engine, given, env, os.getuid(), os.getgid())
+        client_env = {**passed, **engine.environment(os.environ), process_tree.JOB_VARIABLE: self._order.job}
+        return process_tree.start(words, client_env, "/")
+
+    def _start_ranks(self, env: Mapping[str, str]) -> str:
+        """Starts the program that starts the ranks. Returns the path of its socket. Raises OSError."""
+        path = job_folder.path(self._order.job, f"launcher-{os.getpid()}", "socket")  # the folder is mounted
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        variables = ENGINES[self._order.launcher].variables
+        own = {name: env[name] for name in (*KEPT, *OF_ROLES) if name in env}
+        own["PATH"] = engine.SEARCH_PATH
+        words = ranks_words(variables, self.name, path, python=sys.executable)
+        self._ranks = process_tree.start(words, own, "/")
+        assert self._ranks.stdout is not None
+        if self._ranks.stdout.readline() != b"ready\n":
+            raise OSError("the program that starts the ranks does not start")
+        return path
+
+    # -- its processes -------------------------------------------------------------------------------------------
+
+    def find_inside(self) -> list[process_tree.Process]:
+        """Returns the processes in the container: the program and its descendants."""
+        found = process_tree.find(self.name, engine.CONTAINER_VARIABLE)
+        self._was_seen = self._was_seen or bool(found)
+        return found
+
+    def find_program(self) -> Optional[int]:
+        """Returns the pid of the container's first process; None until it exists."""
+        inside = self.find_inside()
+        if not inside:
+            return None
+        self._program = process_tree.first_of(inside)
+        self._keeper = process_tree.find_parent(self._program[0])
+        return self._program[0]
+
+    def has_lost_keeper(self) -> bool:
+        """Whether the container's keeper process was killed: its client would wait forever."""
+        if self._keeper is None or self._program is None or is_alive(self._keeper):
+            return False
+        now = time.monotonic()
+        self._gone_since = self._gone_since or now
+        return now > self._gone_since + (KEEPER_GONE_S if is_alive(self._program) else CLIENT_GONE_S)
+
+    def find(self) -> list[process_tree.Process]:
+        """Returns all processes of the command: those inside, the engine's, and those that these have left."""
+        return sorted(set(process_tree.find_descendants()) | set(self.find_inside()))
+
+    def spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
+        """For Ending: return the engine's programs, which end after the container and get some time for that."""
+        inside = set(self.find_inside())
+        outside = [one for one in found if one not in inside and process_tree.is_engine_program(one[2])]
+        if len(outside) < len(found):
+            self._alone_since = None
+            return outside
+        self._alone_since = self._alone_since or time.monotonic()
+        return outside if time.monotonic() < self._alone_since + ENGINE_ENDS_S else ()
+
+    # -- its end -------------------------------------------------------------------------------------------------
+
+    def read_status(self, status: int) -> tuple[int, Optional[int], Optional[str]]:
+        """Returns (exit code, signal or None, message or None) for the client's wait status."""
+        number = status & 0x7F or None
+        name = os.path.basename(self._container.engine[-1])
+        if self._gone_since is not None and self._keeper is not None and number is not None:
+            name = os.path.basename(self._keeper[2].partition(" ")[0])
+        if number is not None:
+            return SIGNALLED + number, number, f"{name}, which runs its container, was killed"
+        code = status >> 8
+        ended_by = code - SIGNALLED
+        if ended_by in {one.value for one in signal.Signals}:
+            return code, ended_by, None
+        return code, None, None if self._was_seen or code != 125 else f"{name} could not start its container"
+
+    def remove(self) -> None:
+        """Removes the container if it still exists, running or not."""
+        run_engine(engine.remove_words(self._container.engine, [self.name]))
+
+
+def is_alive(process: process_tree.Process) -> bool:
+    """Whether a process still runs."""
+    return process_tree.start_time(process[0]) == process[1]
+
+
+def run_engine(words: Sequence[str], user: Optional[pwd.struct_passwd] = None) -> Optional[str]:
+    """Runs an engine's command on this host, as `user` if given. Returns its output, or None if it fails."""
+    base_env: dict[str, str] = dict(os.environ)
+    as_user: dict[str, object] = {}
+    if user is not None:
+        base_env |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+        runtime = f"/run/user/{user.pw_uid}"
+        base_env.pop("XDG_RUNTIME_DIR", None)
+        if os.path.isdir(runtime):
+            base_env["XDG_RUNTIME_DIR"] = runtime
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+        as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
+    try:
+        done = subprocess.run(
+            list(words),
+            env=engine.environment(base_env),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=REMOVE_TIMEOUT_S,
+            check=False,
+            **as_user,  # type: ignore[call-overload]
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+
+
+def remove_all(job: str) -> list[tuple[int, str]]:
+    """Removes a job's containers on this host, running or not. Returns those that remain, as (0, description).
+
+    As root under sudo, it acts as the user who called sudo, because each user has separate containers.
+    """
+    user = None
+    if os.getuid() == 0 and os.environ.get("SUDO_USER"):
+        user = pwd.getpwnam(os.environ["SUDO_USER"])
+    home = user.pw_dir if user is not None else os.path.expanduser("~")
+    try:
+        with open(os.path.join(home, ".cluster", "jobs", job, "engine")) as stream:
+            words = [str(word) for word in json.load(stream)]
+    except (OSError, ValueError):  # the job had no containers here
+        return []
+    left = run_engine(engine.list_words(words, job), user)
+    if left and left.split():
+        run_engine(engine.remove_words(words, left.split()), user)
+        left = run_engine(engine.list_words(words, job), user)
+    if left is None:
+        return [(0, f"{words[-1]} does not say whether containers of the job remain")]
+    return [(0, f"container {name}") for name in left.split()]

@@ -1,0 +1,155 @@
+"""A process's environment, output folder and open-file limit, and checks of the network and of S3."""
+
+import itertools
+import os
+import re
+import resource
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Optional, Union
+
+from foundation.thread_pool import map_in_threads
+from node import job_folder
+from node.agent import container, notice
+from node.programs import CODE_DIR
+from node.setup import process_tree, setup_env
+from node.setup.interfaces import find_interface
+from node.wire import RoleOrder
+from train.engines import ENGINES
+from train.engines.engine import IDENTITY, NewProcess
+
+REACH_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 5.0
+MOST_OPEN_FILES = 1 << 20
+SOME_BYTES = 8  # the size of a record's header
+_IDENTITY = re.compile(r"\$(?:({0})\b|\{{({0})\}})".format("|".join(IDENTITY)))
+
+
+def make(order: RoleOrder) -> dict[str, str]:
+    """Returns the environment of a job's process: this login's, then exports of set-up commands, then the job's own.
+
+    Raises OSError, ValueError.
+    """
+    return setup_env.reach_near(_merge(order))
+
+
+def _merge(order: RoleOrder) -> dict[str, str]:
+    base = setup_env.of_login(os.environ)
+    own = dict(order.env)
+    interface = find_interface(order.address) if order.address else None
+    process = NewProcess(order.role, order.launched, own, order.address, interface, order.p3)
+    own.update(ENGINES[order.launcher].environment(process))
+    own["CLUSTER_HOST"] = order.host
+    output_url = own.get("CLUSTER_OUTPUT_URL", "")
+    if output_url.startswith("/"):  # on a volume
+        os.makedirs(output_url, exist_ok=True)
+    own["CLUSTER_OUTPUT_DIR"] = job_folder.make_output_dir(order.job)
+    if order.authorities is not None:  # botocore does not use the host's certificates
+        own.setdefault("AWS_CA_BUNDLE", job_folder.write_authorities(order.job, order.authorities))
+    if order.role == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
+        own["CLUSTER_MXNET_HOOK"] = os.path.join(CODE_DIR, "node", "staging", "hook.py")
+        own["CLUSTER_PYTHON"] = sys.executable  # has the packages that stage.py needs
+    if order.role in ("worker", "server"):
+        own[notice.VARIABLE] = notice.place_of(order.job, order.attempt)
+        os.makedirs(os.path.dirname(own[notice.VARIABLE]), mode=0o700, exist_ok=True)
+    own[process_tree.JOB_VARIABLE] = order.job
+    if order.container is not None:  # set-up commands have changed the host, not the image
+        found = container.find_cache(order, own)  # replaces the user's ~/
+        return {
+            **container.base(),
+            **container.patch_mxnet(order, own),
+            **container.adapt_mpi(order.container, own),
+            **found,
+        }
+    if order.setup is None:
+        return {**base, **own}
+    changes = setup_env.read(os.path.join(os.path.expanduser("~"), ".cluster"), order.setup)
+    own_path = own.get("PATH", base.get("PATH", ""))
+    path = setup_env.merge({"PATH": own_path}, changes)["PATH"]
+    # The job's own Python comes first, whatever the commands loaded.
+    first = own_path.partition(":")[0]
+    words = [first, *(word for word in path.split(":") if word != first)]
+    merged: dict[str, str] = setup_env.merge(base, changes)
+    return {**merged, **own, "PATH": ":".join(words)}
+
+
+def raise_open_files(wanted: Union[int, str]) -> Optional[str]:
+    """Raises the open-file limit of this process and its children to a number, or to the maximum ("auto").
+
+    Returns a line for the user, or None.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else hard
+    number = most if isinstance(wanted, str) else wanted
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, most, MOST_OPEN_FILES), hard))
+    if number > most:
+        return f"open_files = {number}: the maximum on this host is {most}"
+    return None
+
+
+def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
+    """Returns why this host cannot list a folder in S3 or on a volume and read a file there, or None."""
+    if url.startswith("/"):
+        return _find_unread_folder(url)
+    from node.staging import s3  # noqa: PLC0415 - importing obstore takes 0.1 s; only one process on each host needs it
+
+    try:
+        store = s3.Store(env)
+        entry = next((found for found in store.list(url) if found.size_bytes), None)
+        if entry is not None:
+            store.read_range(entry, 0, min(entry.size_bytes, SOME_BYTES), lambda *_: None)
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _find_unread_folder(folder: str) -> Optional[str]:
+    """Returns why this host cannot list a folder and read a file there, or None."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    try:
+        for at, _, names in os.walk(folder, onerror=fail):
+            for name in names:
+                with open(os.path.join(at, name), "rb") as stream:
+                    stream.read(SOME_BYTES)
+                return None
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return None
+
+
+def find_blocked(order: RoleOrder) -> Optional[str]:
+    """Returns why this host cannot reach the other processes of the job, or None."""
+    place = ENGINES[order.launcher].find_rendezvous(order.role, order.launched)
+    error = None if place is None else try_port(place.host, place.port)
+    if place is None or error is None:
+        return None
+    return (
+        f"{place.what} port {place.port} on {place.host} cannot be reached from here ({error}): does the security "
+        "group allow everything between its members?"
+    )
+
+
+def fill_in(words: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Replaces $CLUSTER_RANK and similar variables in a command by their values; those without a value stay. Pure."""
+    return tuple(_IDENTITY.sub(lambda found: env.get(found[1] or found[2], found[0]), word) for word in words)
+
+
+def find_unreachable(places: Sequence[tuple[str, int]]) -> list[str]:
+    """Returns the ports that this host cannot reach, sorted, as ["10.0.0.5:34567", ...]. Tries all at once."""
+    fails = map_in_threads(lambda place, _: try_port(*place, REACH_TIMEOUT_S) is not None, places, threads=len(places))
+    return sorted(f"{host}:{port}" for (host, port) in itertools.compress(places, fails))
+
+
+def try_port(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> Optional[OSError]:
+    """Returns why this host cannot reach a port, or None. A port that refuses or closes the connection is reachable."""
+    try:
+        socket.create_connection((host, port), timeout=timeout_s).close()
+    except ConnectionError:  # for example, the scheduler does not listen yet
+        return None
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,150 @@
+"""A job's folder on a host, ~/.cluster/jobs/ID; on the head, it also contains the job's record, without secrets."""
+
+import json
+import os
+import re
+import shutil
+from typing import Optional
+
+from msgspec import to_builtins
+
+from foundation.decode import decode
+from node.protocol import MAX_RECORD_BYTES, Order, Record
+
+KEPT = 50  # the number of ended jobs whose folders remain
+# Names of variables whose values are masked. Words that are part of others (KEYBOARD, COMPASS, AUTHOR) count only
+# between underscores or alone. PWD alone is a shell's folder, and TOKENIZERS_PARALLELISM a setting.
+SECRET = re.compile(
+    "SECRET|TOKEN(?!IZ)|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|SSHPASS|CREDENTIAL|AUTHORIZATION|(API|ACCESS|PRIVATE)KEY"
+    "|(^|_)(PASS|PW|AUTH|OAUTH2?|BEARER|CREDS?|JWT|PAT|COOKIE|WEBHOOK)(_|$)"
+    "|_(PWD|KEYS?)(_|$)|^KEYS?$",
+    re.IGNORECASE,
+)
+# The password in a URL, up to the last @ before a blank or another URL: it may itself contain @ or /. A port with a
+# path is not a password.
+URL_PASSWORD = re.compile(r"(://[^/\s:]*:)(?!\d+[/?#])(?:(?!://)\S)+@")
+URL_TOKEN = re.compile(r"(https?://)[^/?#\s:@]+@", re.IGNORECASE)  # instead of a user, as git hosts accept it
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+HIDDEN = "***"  # replaces a value
+
+
+def root() -> str:
+    """The folder of all jobs."""
+    return os.path.join(os.path.expanduser("~"), ".cluster", "jobs")
+
+
+def path(job: str, *names: str) -> str:
+    """The path of a job's folder, or of a file in it."""
+    return os.path.join(root(), job, *names)
+
+
+def new_record(order: Order, submitted_at: float) -> Record:
+    """The record of a new job, from its order."""
+    env = {}
+    groups = (("env", order.env, ""), ("env_server", order.env_server, " (servers)"))
+    for key, variables, suffix in (*groups, ("env_worker", order.env_worker, " (workers)")):
+        hidden = order.hidden.get(key, ())
+        for name, value in variables.items():
+            env[name + suffix] = HIDDEN if name in hidden else mask(name, value)
+    fields = {name: getattr(order, name) for name in Record.__struct_fields__ if hasattr(order, name)}
+    fields |= {"id": order.job, "nodes": order.hosts, "env": env, "state": "starting", "submitted_at": submitted_at}
+    return Record(**fields, started_at=None, ended_at=None, exit_code=None, error=None)
+
+
+def mask(name: str, value: str) -> str:
+    """Returns a variable's value for display: masked if the name suggests a secret, and without passwords in URLs."""
+    if SECRET.search(name):
+        return HIDDEN
+    return URL_TOKEN.sub(r"\1***@", URL_PASSWORD.sub(r"\1***@", value))
+
+
+def read_record(job: str) -> Optional[Record]:
+    """A job's record; None if there is none, or it is damaged."""
+    try:
+        with open(path(job, "record.json"), "rb") as stream:
+            record = decode(stream.read(MAX_RECORD_BYTES + 1), Record)
+    except (OSError, ValueError):
+        return None
+    return record if record.id == job and record.nodes and record.python else None
+
+
+def find_damaged() -> list[str]:
+    """The jobs with damaged records."""
+    return [name for name in _names() if os.path.exists(path(name, "record.json")) and read_record(name) is None]
+
+
+def write_record(record: Record, *, lasting: bool = False) -> None:
+    """Replaces a job's record atomically. lasting: make it survive a power failure. Raises OSError."""
+    place = path(record.id, "record.json")
+    try:
+        with open(place + ".new", "wb") as stream:
+            stream.write(json.dumps(to_builtins(record), sort_keys=True).encode("ascii") + b"\n")
+            if lasting:
+                stream.flush()
+                os.fsync(stream.fileno())
+    except OSError as error:
+        remove(place + ".new")
+        raise OSError(error.errno, error.strerror, place) from error
+    os.replace(place + ".new", place)
+
+
+def read_all() -> list[Record]:
+    """The records of all jobs, the newest first."""
+    records = [record for record in map(read_record, _names()) if record is not None]
+    return sorted(records, key=lambda record: (record.submitted_at, record.id), reverse=True)
+
+
+def prune(records: list[Record]) -> None:
+    """Removes the folders of all but the newest ended jobs."""
+    for record in [record for record in records if record.has_ended][KEPT:]:
+        shutil.rmtree(path(record.id), ignore_errors=True)
+
+
+def make_output_dir(job: str) -> str:
+    """Creates the folder for the job's output on this host, and removes those of all but the newest earlier jobs."""
+    folder = path(job, "output")
+    if not os.path.isdir(folder):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        # Those with a record, on the head, are removed with it (prune).
+        without_record = [name for name in _names() if not os.path.exists(path(name, "record.json"))]
+        for old in sorted(without_record, key=_changed_at, reverse=True)[KEPT:]:
+            shutil.rmtree(path(old), ignore_errors=True)
+    return folder
+
+
+def write_authorities(job: str, authorities: str) -> str:
+    """Writes the certificates for a job's processes on this host. Returns the file's path. Raises OSError."""
+    place = path(job, "authorities.pem")
+    mine = f"{place}.{os.getpid()}"  # the host's other processes of the job write the same
+    with open(mine, "w", encoding="ascii") as stream:
+        stream.write(authorities)
+    os.replace(mine, place)
+    return place
+
+
+def _changed_at(job: str) -> float:
+    try:
+        return os.path.getmtime(path(job))
+    except OSError:  # removed meanwhile
+        return 0.0
+
+
+def _names() -> list[str]:
+    try:
+        return [name for name in os.listdir(root()) if os.path.isdir(path(name))]
+    except FileNotFoundError:
+        return []
+
+
+def remove(file: str) -> None:
+    """Removes a file if it exists."""
+    try:
+        os.unlink(file)
+    except FileNotFoundError:
+        pass
+
+
+def describe(error: OSError) -> str:
+    """An OSError as text: what happened, and to which file."""
+    place = "" if error.filename is None else f" ({error.filename})"
+    return (error.strerror or str(error)) + place

@@ -1,0 +1,457 @@
+"""Manages the jobs of this cluster: runs on the head for the user's machine, over ssh.
+
+    jobs submit [--follow]           reads the order, one line, from stdin
+    jobs continue                    reads the order of a job whose head was lost, and after that line its log so far
+    jobs check                       reads the order, and only checks it
+    jobs follow ID OFFSET [--no-wait] [--start WANTED]   WANTED: protocol.LogWanted
+    jobs list
+    jobs stop ID [INSTANCE ...]      these instances no longer run
+    jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those
+                                     with the same names, for which the job waits; []: the caller begins to replace
+                                     them, and for 15 minutes the job does not check whether the lost hosts respond
+    jobs say ID TEXT                 adds a line to the log of a running job
+Answers are lines of JSON on stdout, with the exit code 0:
+    continue as submit, without --follow
+    submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
+             why} when its command cannot run; with --follow it continues as `follow ID 0`
+    check    protocol.Checked
+    follow   the job's log from byte OFFSET on, and every 2 s {"alive": true}, which is not part of the log; ends after
+             the result, or with --no-wait at the current end of the log; with --start, first a protocol.LogStart
+    list     {"jobs": [record, ...]}, the newest first, then the ids of damaged records; "unhealthy": {node: {"id":
+             instance id, "reasons": [...]}, ...} if there are unhealthy nodes
+    stop     protocol.StopAnswer when all processes have ended; "already": true if the job had ended before: then the
+             processes that it left are ended
+    replace  protocol.Replaced, with the nodes that are still missing; the job continues once there are none
+    say      protocol.Said
+or {"error": text}. Every verb except check also ends the processes of killed supervisors, and completes their records.
+"""
+
+import os
+import pwd
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import IO, Any, Optional
+
+from foundation.decode import decode
+from foundation.file_lock import FileLock
+from node import job_folder, wire
+from node.programs import program_words
+from node.protocol import (
+    Checked,
+    JobHost,
+    JobResult,
+    LogWanted,
+    Order,
+    Record,
+    Refused,
+    Replaced,
+    Said,
+    StopAnswer,
+    Submitted,
+)
+from node.setup import health, process_tree, setup_env
+from node.supervisor import allocation, follow, job_log, recovery
+from node.wire import Ended, Message
+from train.engines.schedulers import SCHEDULERS
+
+SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
+STOP_TIMEOUT_S = 30.0
+LINGER = "/var/lib/systemd/linger"
+FILES_ARE_SENT = "[bootstrap] sync sends files"
+
+
+def main() -> int:
+    """Runs the verb on the command line."""
+    verb, *words = sys.argv[1:]
+    try:
+        VERBS[verb](words)
+    except BrokenPipeError:
+        return 128 + signal.SIGPIPE.value  # as if killed by it
+    except OSError as error:
+        answer({"error": job_folder.describe(error)})
+    return 0
+
+
+def answer(message: Any) -> None:
+    """Prints a message as one line."""
+    wire.write_all(1, wire.encode(message))
+
+
+def find_job(job: str) -> Optional[Record]:
+    """Returns a job's record. If there is none, prints an error as the answer and returns None."""
+    record = job_folder.read_record(job) if job_folder.ID.match(job) else None
+    if record is None:
+        answer({"error": f"there is no job {job}"})
+    return record
+
+
+# -- submit ------------------------------------------------------------------------------------------------------------
+
+
+def submit_job(words: Sequence[str]) -> None:
+    """Submits the order from stdin. This program starts before the order is known, and may never receive one."""
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return
+    try:
+        order = decode(line, Order)
+    except ValueError as error:
+        answer({"error": f"invalid order: {error}"})
+        return
+    said = submit(order)
+    answer(said)
+    if said.job is not None and "--follow" in words:
+        follow.Follower(said.job, 0, 1).run(wait=True)
+
+
+def continue_job(_words: Sequence[str]) -> None:
+    """Continues a job that another head started."""
+    try:
+        order = decode(sys.stdin.buffer.readline(), Order)
+    except ValueError as error:
+        answer({"error": f"invalid order: {error}"})
+        return
+    os.makedirs(job_folder.root(), mode=0o700, exist_ok=True)
+    with tempfile.TemporaryFile(dir=job_folder.root()) as log:  # other submissions do not wait while it arrives
+        shutil.copyfileobj(sys.stdin.buffer, log)
+        log.seek(0)
+        answer(submit(order, log))
+
+
+def check_job(_words: Sequence[str]) -> None:
+    """Checks the order on stdin as `submit` does, and answers with the script for the batch scheduler."""
+    try:
+        order = decode(sys.stdin.buffer.readline(), Order)
+    except ValueError as error:
+        answer({"error": f"invalid order: {error}"})
+        return
+    unrunnable = find_unrunnable(order)
+    script = None
+    if unrunnable is None and order.scheduler is not None and order.request is not None:
+        script = SCHEDULERS[order.scheduler].render_script(order.request)
+    answer(Checked(script=script, unrunnable=unrunnable))
+
+
+def submit(order: Order, log: Optional[IO[bytes]] = None) -> Submitted:
+    """Starts or queues the job of an order; returns the answer. log: that of earlier attempts. Raises OSError."""
+    order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
+    job = order.job
+    unrunnable = find_unrunnable(order)
+    if unrunnable is not None:
+        return Submitted(unrunnable=unrunnable)
+    with recovery.jobs_lock() as held:
+        if not held.take(SUBMIT_TIMEOUT_S):
+            return Submitted(error="another submission does not finish")
+        known = recovery.recover(job)
+        if known is not None:  # our first answer was lost
+            return Submitted(job=job, state=known.state)
+        records = recovery.recover_all()
+        waiting = [record for record in reversed(records) if not record.has_ended]
+        if waiting and not order.queue:
+            first = waiting[0]
+            return Submitted(
+                refused=Refused(id=first.id, name=first.name, state=first.state, waiting_for=first.waiting_for)
+            )
+        job_folder.prune(records)
+        newest = max([record.submitted_at for record in records] + [0.0])
+        record = job_folder.new_record(order, order.submitted_at or max(time.time(), newest + 0.001))
+        if order.attempts:
+            record.started_at = order.attempts[0].started_at
+        order.before = tuple(one.id for one in waiting)
+        record.state = "queued" if waiting else "starting"
+        try:
+            os.makedirs(job_folder.path(job), mode=0o700)
+            with FileLock(job_folder.path(job, "starting")) as starting:
+                starting.take_now()
+                if log is not None:
+                    job_log.restore(job, log)
+                job_folder.write_record(record)
+                start_supervisor(order)
+        except OSError as error:
+            shutil.rmtree(job_folder.path(job), ignore_errors=True)
+            if error.filename is None and error.errno is not None:
+                raise OSError(error.errno, error.strerror, job_folder.path(job)) from error
+            raise
+        return Submitted(job=job, state=record.state)
+
+
+def find_unrunnable(order: Order) -> Optional[str]:
+    """Returns why the order cannot run, because of its command or the scheduler's limits; None if it can."""
+    return find_exceeded(order) or find_unknown(order)
+
+
+def find_exceeded(order: Order) -> Optional[str]:
+    """Returns why the batch scheduler's queue does not allow the order; None if it does. Completes the request."""
+    if order.scheduler is None or order.request is None:
+        return None
+    questions = allocation.check_request(SCHEDULERS[order.scheduler], order.request)
+    try:
+        order.request = allocation.answer(questions, allocation.environment(order.setup))
+    except (ValueError, OSError) as error:
+        return str(error)
+    return None
+
+
+def find_unknown(order: Order) -> Optional[str]:
+    """Returns why the order's command cannot run on this node; None if it can, or if set-up commands may change that.
+
+    Programs in a container's image are unknown here, so they are not checked.
+    """
+    if order.setup or order.job_setup or not order.command or order.containers:
+        return None
+    word = order.command[0]
+    if "/" in word:
+        path = order.find_placed(word)
+        if not os.path.exists(path):
+            return f"{word}: no such file on the nodes ({FILES_ARE_SENT})"
+        if not os.access(path, os.X_OK) or os.path.isdir(path):
+            return f"{word}: not executable (chmod +x {word})"
+    elif shutil.which(word, path=order.env.get("PATH")) is None:
+        return f"{word}: no such program on the nodes ([bootstrap] packages and setup install programs)"
+    if re.fullmatch(r"python[0-9.]*", os.path.basename(word)):
+        script = next((other for other in order.command[1:] if not other.startswith("-")), "")
+        is_first = order.command[1:2] == (script,) or order.command[1:3] == ("-u", script)
+        if is_first and script.endswith(".py") and not os.path.exists(order.find_placed(script)):
+            return f"{script}: no such file on the nodes ({FILES_ARE_SENT})"
+    return None
+
+
+def start_supervisor(order: Order) -> None:
+    """Starts the supervisor; with systemd, in its own scope, which survives a logout. Raises OSError.
+
+    On a user's own host, sudo is not called: many systems report users who may not use it.
+    """
+    command = program_words("supervise", python=order.python)
+    said = []
+    # The head of a cluster of existing hosts has its own `place`, as all such hosts do.
+    is_own_host = bool(order.hosts) and order.hosts[0].place is not None
+    for prefix in [*(lingering_scopes(order.job) if is_own_host else scopes(order)), []]:
+        outcome = try_start([*prefix, *command], order)
+        if outcome is None:
+            return
+        said.append(outcome)
+    raise OSError("the supervisor did not start: " + "; ".join(said))
+
+
+def scopes(order: Order) -> list[list[str]]:
+    """Returns the command prefix that creates a systemd scope, as a list of one; an empty list without systemd."""
+    if not os.path.isdir("/run/systemd/system"):
+        return []
+    user = pwd.getpwuid(os.getuid())
+    words = ["sudo", "-n", "systemd-run", "--quiet", "--scope", "--collect", "--unit=cluster-job-" + order.job]
+    words += [f"--uid={user.pw_uid}", f"--gid={user.pw_gid}"]
+    return [words + [f"--setenv={name}={value}" for name, value in sorted(environment(order).items())]]
+
+
+def lingering_scopes(job: str) -> list[list[str]]:
+    """Returns the same without sudo, for the user's own systemd, if it outlives logouts (loginctl enable-linger)."""
+    user = pwd.getpwuid(os.getuid())
+    if not os.path.exists(os.path.join(LINGER, user.pw_name)):
+        return []
+    words = ["env", f"XDG_RUNTIME_DIR=/run/user/{user.pw_uid}", "systemd-run", "--user", "--quiet", "--scope"]
+    return [[*words, "--collect", "--unit=cluster-job-" + job]]
+
+
+def environment(order: Order) -> dict[str, str]:
+    """Returns the environment that a supervisor needs, which sudo may have changed.
+
+    $CLUSTER_TREE keeps the user's files on this node, for nodes that replace others (node/setup/place_tree.py).
+    """
+    user = pwd.getpwuid(os.getuid())
+    kept = {key: os.environ[key] for key in ("LANG", "CLUSTER_SSH") if key in os.environ}
+    path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    home = os.environ.get("HOME", user.pw_dir)
+    kept["CLUSTER_TREE"] = order.tree or ""
+    return {**kept, "HOME": home, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell, "PATH": path}
+
+
+def try_start(command: Sequence[str], order: Order) -> Optional[str]:
+    """Starts a supervisor and sends it the order. Returns None if it is ready, else its error."""
+    complaints = job_folder.path(order.job, "supervisor.err")
+    with open(complaints, "wb") as stream:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                env={**setup_env.of_login(os.environ), **environment(order)},
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            return str(error)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(wire.encode(order))
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # its output reports why
+    said = process.stdout.readline().decode("utf-8", "replace").strip()
+    process.stdout.close()
+    process.wait()
+    if said == "ready":
+        return None
+    with open(complaints, "rb") as reading:
+        complained = reading.read().decode("utf-8", "replace").strip()
+    return said or complained.rpartition("\n")[2] or f"{os.path.basename(command[0])} printed no error"
+
+
+# -- follow, list, stop ------------------------------------------------------------------------------------------------
+
+
+def follow_job(words: Sequence[str]) -> None:
+    """Prints a job's log."""
+    if find_job(words[0]) is None:
+        return
+    follower = follow.Follower(words[0], int(words[1]), 1)
+    if "--start" in words:
+        follower.begin(decode(words[words.index("--start") + 1].encode(), LogWanted))
+    follower.run(wait="--no-wait" not in words)
+
+
+def list_jobs(_words: Sequence[str]) -> None:
+    """Prints all jobs, and the unhealthy nodes."""
+    found = {"jobs": [*recovery.recover_all(), *({"id": job} for job in job_folder.find_damaged())]}
+    unhealthy = health.read_kept()
+    answer({**found, "unhealthy": unhealthy} if unhealthy else found)
+
+
+def stop_job(words: Sequence[str]) -> None:
+    """Stops a job and waits for its end."""
+    if find_job(words[0]) is None:
+        return
+    record = recovery.recover(words[0])
+    assert record is not None
+    if record.has_ended:
+        answer(StopAnswer(result=end_left(record, words[1:]).result, already=True))
+        return
+    result = ask_to_stop(words[0])
+    if result is None:
+        kill_supervisor(record)
+        record = recovery.recover(words[0]) or record
+        result = record.result
+    answer(StopAnswer(result=result))
+
+
+def ask_to_stop(job: str) -> Optional[JobResult]:
+    """Asks the supervisor to end its job. Returns the result, or None if the supervisor does not answer."""
+    give_up_at = time.monotonic() + STOP_TIMEOUT_S
+    plug = follow.connect(job)
+    while plug is None and recovery.is_alive(job) and time.monotonic() < give_up_at:
+        time.sleep(follow.RETRY_S)
+        plug = follow.connect(job)
+    if plug is not None:
+        with plug:
+            try:
+                plug.sendall(wire.encode(Message(watch=True, stop=True)))
+                lines = wire.LineBuffer(limit=1 << 20)
+                while time.monotonic() < give_up_at:
+                    ready, _, _ = select.select([plug], [], [], 1.0)
+                    data = plug.recv(1 << 16) if ready else None
+                    for line in lines.feed(data or b""):
+                        return decode(line, Ended).result
+                    if data == b"":
+                        break
+            except ConnectionError:
+                pass  # the supervisor has just ended
+    record = job_folder.read_record(job)
+    return record.result if record is not None and record.has_ended else None
+
+
+def kill_supervisor(record: Record) -> None:
+    """Kills a supervisor that does not answer, unless its pid now belongs to another process."""
+    known = record.supervisor
+    if known is not None and process_tree.start_time(known.pid) == known.start_time:
+        os.kill(known.pid, signal.SIGKILL)
+        while recovery.is_alive(record.id):
+            time.sleep(follow.RETRY_S)
+
+
+def end_left(record: Record, gone: Sequence[str]) -> Record:
+    """Ends the processes that an ended job left on its hosts. Returns its record, with those that remain.
+
+    gone: the ids of instances that no longer run, where no process can remain. Of two simultaneous calls, the second
+    waits, and acts only if processes remain. The log stays unchanged: it records how the job ended. Raises OSError.
+    """
+    if not record.left:
+        return record
+    job = record.id
+    with FileLock(job_folder.path(job, "recovery")) as ours:
+        if not ours.take(recovery.RECOVERY_TIMEOUT_S):
+            raise OSError(f"another `cluster stop` of job {job} does not end")
+        record = job_folder.read_record(job) or record
+        if record.left:
+            record.left = recovery.end_job(record, [host for host in record.nodes if host.instance_id not in gone])
+            job_folder.write_record(record, lasting=True)
+            recovery.publish(record)
+    return record
+
+
+# -- replace, say ------------------------------------------------------------------------------------------------------
+
+
+def replace_nodes(words: Sequence[str]) -> None:
+    """Passes new hosts to a job that waits for them."""
+    try:
+        hosts = decode(sys.stdin.buffer.readline(), tuple[JobHost, ...])
+    except ValueError as error:
+        answer({"error": f"invalid list of hosts: {error}"})
+        return
+    said = ask_supervisor(words[0], Message(replace=hosts))
+    if said is not None:
+        answer(Replaced(job=words[0], waiting_for=said.waiting_for, by_head=said.by_head))
+
+
+def say_line(words: Sequence[str]) -> None:
+    """Adds a line to the log of a running job."""
+    if ask_supervisor(words[0], Message(say=words[1])) is not None:
+        answer(Said(job=words[0]))
+
+
+def ask_supervisor(job: str, message: Message) -> Optional[wire.Answer]:
+    """Sends a message to a job's supervisor and returns its answer.
+
+    If there is no answer, or the supervisor refuses, prints an error as the answer and returns None.
+    """
+    if find_job(job) is None:
+        return None
+    record = recovery.recover(job)
+    if record is None or record.has_ended:
+        answer({"error": f"job {job} has ended"})
+        return None
+    plug = follow.connect(job)
+    error = f"the supervisor of job {job} does not answer"
+    if plug is not None:
+        with plug:
+            plug.settimeout(STOP_TIMEOUT_S)
+            try:
+                plug.sendall(wire.encode(message))
+                said = decode(plug.makefile("rb").readline(), wire.Answer)
+                if said.error is None:
+                    return said
+                error = said.error
+            except (OSError, ValueError):
+                pass  # the supervisor has just ended, or is stopped
+    answer({"error": error})
+    return None
+
+
+VERBS = {
+    "submit": submit_job,
+    "continue": continue_job,
+    "check": check_job,
+    "follow": follow_job,
+    "list": list_jobs,
+    "stop": stop_job,
+    "replace": replace_nodes,
+    "say": say_line,
+}

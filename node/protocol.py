@@ -1,0 +1,623 @@
+"""The messages about a job that this machine and the nodes exchange: order, record, log and answers.
+
+The command line imports this module on this machine, and the programs of node import it on the nodes. Everything
+from a node or from S3 is decoded here before use: each value has its type and is within its limits, or a one-line
+ValueError says what is wrong. Keys of a newer version are ignored.
+
+The nodes run it on Python 3.9, so types are written as msgspec reads them there: Optional[str], not str | None.
+Pure.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Optional, Union
+
+from msgspec import Meta, Raw, Struct
+from msgspec.json import Decoder
+
+from foundation.decode import decode
+
+MAX_LINE_BYTES = 8 << 20
+"""The limit for a line from the head; the longest line is the list of all jobs."""
+MAX_RECORD_BYTES = 1 << 20
+MAX_RECORD_DEPTH = 32  # of nesting; printed with indentation, each level lengthens all lines below it
+MAX_JOBS = 1000  # the head keeps 50 that have ended
+MAX_VALUES = 600_000  # in the list of all jobs
+LONGEST_ERROR = 500  # characters
+OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+"""The ids that train.job.plan.new_job_id creates."""
+
+KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device", "none"]
+Role = Literal["scheduler", "server", "worker", "launcher", "setup"]
+JobState = Literal["queued", "pending", "starting", "running", "waiting", "ending", "done", "failed", "stopped"]
+"""waiting: the job waits for nodes that replace lost ones."""
+ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
+OnNodeLoss = Literal["requeue", "fail"]
+EndsWith = Literal["all", "rank 0"]
+EndReason = Literal["done", "stopped", "error", "overtime", "notice", "lost", "unhealthy"]
+"""Why an attempt ended.
+
+notice: one of its nodes was about to be interrupted; lost: a node was lost without notice; unhealthy: the attempt
+failed, and one of its nodes was unhealthy.
+"""
+LOSSES: frozenset[EndReason] = frozenset({"notice", "lost", "unhealthy"})
+"""The reasons of attempts that count towards [train] restarts."""
+
+ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
+"""The whole name of an environment variable."""
+SHELL = ("bash", "-c")
+"""Runs a command given as one line, as launch.py does."""
+
+JobId = Annotated[str, Meta(max_length=128, pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+Name = Annotated[str, Meta(max_length=255, pattern=r"\A[^\r\n]*\Z")]
+Moment = Annotated[float, Meta(ge=0, le=32_503_680_000)]  # seconds since the epoch; to the year 3000
+ExitCode = Annotated[int, Meta(ge=-255, le=255)]
+Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+Usd = Annotated[float, Meta(ge=0, le=1e12)]
+ProcessNumber = Annotated[int, Meta(ge=0, lt=1 << 15)]  # a reader of the log keeps each one in memory
+LeftOnHost = list[tuple[Count, str]]
+"""Processes that did not end: (pid, command line); pid 0: the host could not be searched."""
+Left = dict[Name, LeftOnHost]
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """How to run a job on a host that is not a node of the cluster.
+
+    code_dir: this project's files there. cwd, command, tree: as in the order for the nodes.
+    """
+
+    user: Name
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    python: str
+    code_dir: str
+    cwd: str
+    command: tuple[str, ...]
+    tree: Optional[str] = None
+
+
+class Container(Struct, frozen=True, kw_only=True):
+    """The containers of a job's processes on one host.
+
+    engine: the first words of its commands, such as ("podman",). image: the image's id. path, python_path: its PATH
+    and PYTHONPATH.
+    shm_size: of each process's own /dev/shm in bytes; None for the host's. mounts: [(source, target, read only), ...];
+    ~/ is the user's home there. gpus: the host has GPUs. has_environment: the host's environment is mounted and used.
+    """
+
+    engine: tuple[str, ...]
+    image: str
+    path: str = ""
+    python_path: str = ""
+    shm_size: Optional[int] = None
+    mounts: tuple[tuple[str, str, bool], ...] = ()
+    gpus: bool = False
+    has_environment: bool = False
+
+
+class JobHost(Struct, frozen=True, kw_only=True):
+    """A host of a job. ip: its private address. place: None for a node of the cluster.
+
+    workers, servers: the number of processes there. usd_per_hour: the price of the instance; None if unknown.
+    gpus, memory_mib: those of its instance type.
+    """
+
+    name: Name
+    ip: Name = ""
+    workers: Count = 0
+    servers: Count = 0
+    instance_id: Optional[Annotated[str, Meta(max_length=255)]] = None
+    place: Optional[Place] = None
+    usd_per_hour: Optional[Usd] = None
+    gpus: Optional[Count] = None
+    memory_mib: Optional[Annotated[int, Meta(ge=0)]] = None
+
+
+class Notify(Struct, frozen=True, kw_only=True):
+    """[notify]: where the head reports a cluster's events. The webhook's URL is a secret, never written to disk."""
+
+    cluster: str
+    webhook: Optional[str] = None
+    command: Optional[str] = None
+
+
+class DataCheck(Struct, frozen=True, kw_only=True):
+    """A URL that every host of workers tries to read. needed: the job fails if one cannot."""
+
+    url: str
+    needed: bool
+
+
+class RunSettings(Struct, kw_only=True):
+    """Keys of [train] that the processes on every node get unchanged.
+
+    open_files: their open-file limit. p3: MXNet's P3. silence_timeout_s: how long a node may be silent. subfolder: the
+    folder where they run, below `cwd` of the order; "" for that itself.
+    """
+
+    open_files: Union[int, Literal["auto"]] = "auto"
+    p3: bool = False
+    silence_timeout_s: float = 15
+    subfolder: str = ""
+
+
+def copy_settings(given: Any) -> dict[str, Any]:
+    """The RunSettings of a [train] table or an order, by name."""
+    return {name: getattr(given, name) for name in RunSettings.__struct_fields__}
+
+
+class AllocationRequest(Struct, frozen=True, kw_only=True):
+    """The nodes that a job needs from a batch scheduler.
+
+    job: its id. queue: "" for the scheduler's default. walltime_s: None for the queue's default. slots_per_node: 0 for
+    whole nodes. options: more lines of the script. environment: Grid Engine's parallel environment.
+    """
+
+    job: JobId
+    name: str
+    nodes: int
+    queue: str = ""
+    walltime_s: Optional[int] = None
+    account: str = ""
+    slots_per_node: int = 0
+    options: tuple[str, ...] = ()
+    environment: str = ""
+
+
+class Order(RunSettings, kw_only=True):
+    """A job as the head receives it. Times in seconds.
+
+    selection: [train] nodes. hosts: the head first. launcher: an engine's name. hostfile: the launcher's, private
+    addresses. gpus_per_worker: the GPUs that each worker of a node sees, in their order; () for all. secrets: variables
+    of workers and servers that are in no file. nodes_credentials: the secrets are those of the head's instance profile,
+    which the head reads itself. hidden: by "env", "env_server" and "env_worker", the variables whose values the record
+    masks.
+    setup: the digest of [bootstrap] setup, whose exports the processes get. job_setup: [train] setup.
+    cwd: the job's working folder. tree: the user's files, which are copied there before; None for none.
+    library, code, project: MXNet, and the digests of this project's and the user's files.
+    scheduler, request: the batch scheduler that assigns the nodes, and the request to it. Then hosts are all that it
+    may choose from, and workers, servers and hostfile name the first ones in place of those that it assigns.
+    volumes: the folders where [[volumes]] are mounted.
+    before: the ids of the jobs that the job waits for; jobs.py sets it.
+    ends_with, on_node_loss, restarts, restarts_on_error, checkpoint_grace_s: as in [train]. replace_command: a command
+    on the head that replaces lost nodes: the job's id and the nodes' names are added, and it calls `jobs.py replace`;
+    () for none.
+    attempts, submitted_at: for a job whose head was lost, and which continues on another one: its attempts so far, and
+    when the first head accepted it. first_process: the number of the first process that starts, after those in its log.
+    image: the image that its processes run in, by digest. containers: how they run in it, by the host's name; {} for no
+    containers. image_launcher: the folder on the head with the image's launch.py; None for the environment's launch.py.
+    notify: [notify]; like the secrets, it is in no file.
+    authorities: certificates of the S3 endpoint's private CA, as PEM, for AWS_CA_BUNDLE; None if it has none.
+    """
+
+    job: JobId
+    python: str
+    workers: int
+    servers: int
+    hosts: tuple[JobHost, ...]
+    command: tuple[str, ...]
+    cwd: str
+    env: dict[str, str]
+    name: str = "job"
+    selection: str = "current"
+    queue: bool = False
+    launcher: Name = "ssh"
+    scheduler: Optional[Name] = None
+    request: Optional[AllocationRequest] = None
+    kv_store: Optional[str] = None
+    start_timeout_s: float = 60
+    stall_timeout: Union[float, Literal["auto", "none"]] = "auto"
+    max_duration_s: Optional[float] = None
+    hostfile: tuple[str, ...] = ()
+    script: Optional[str] = None
+    script_source: Optional[Literal["shipped", "project"]] = None
+    tree: Optional[str] = None
+    env_server: dict[str, str] = {}
+    env_worker: dict[str, str] = {}
+    hidden: dict[str, tuple[str, ...]] = {}
+    gpus_per_worker: tuple[tuple[int, ...], ...] = ()
+    secrets: dict[str, str] = {}
+    nodes_credentials: bool = False
+    setup: Optional[str] = None
+    job_setup: tuple[str, ...] = ()
+    library: Optional[str] = None
+    code: Optional[str] = None
+    project: Optional[str] = None
+    owner: Optional[str] = None
+    results_url: Optional[str] = None
+    data_check: Optional[DataCheck] = None
+    volumes: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    ends_with: EndsWith = "all"
+    on_node_loss: OnNodeLoss = "fail"
+    restarts: int = 3
+    restarts_on_error: int = 0
+    checkpoint_grace_s: float = 90
+    replace_command: tuple[str, ...] = ()
+    attempts: tuple["Attempt", ...] = ()
+    submitted_at: Optional[Moment] = None
+    first_process: ProcessNumber = 0
+    image: Optional[str] = None
+    containers: dict[str, Container] = {}
+    image_launcher: Optional[str] = None
+    notify: Optional[Notify] = None
+    authorities: Optional[str] = None
+
+    @property
+    def output_url(self) -> Optional[str]:
+        """This job's own folder in [data] results; None without results."""
+        return f"{self.results_url.rstrip('/')}/{self.job}/" if self.results_url else None
+
+    def find_placed(self, path: str) -> str:
+        """Where a file of the job is on the head before it starts. path: as its processes would open it. Pure."""
+        whole = posixpath.normpath(posixpath.join(self.cwd, self.subfolder, path))
+        below = whole.removeprefix(f"{self.cwd}/")
+        return whole if self.tree is None or below == whole else posixpath.join(self.tree, below)
+
+
+# -- record and log ----------------------------------------------------------------------------------------------------
+
+
+class NewFiles(Struct, frozen=True, kw_only=True):
+    """The files that a job has created or changed on one host.
+
+    count: how many; is_part: at least that many, because the search was ended. folders: some of the topmost folders
+    with such files; "" for the job's working folder itself.
+    """
+
+    host: Name
+    count: Count
+    folders: Annotated[tuple[Name, ...], Meta(max_length=16)] = ()
+    is_part: bool = False
+
+
+class JobResult(Struct, frozen=True, kw_only=True):
+    """How a job ended."""
+
+    state: JobState
+    exit_code: Optional[ExitCode]
+    error: Optional[str] = None
+    left: Optional[Left] = None
+
+
+class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of a job's log, `events`; its keys show its kind.
+
+    t: seconds since the epoch. p: the number of a process. With role and host, it is new; rank and pid add to what is
+    known of it; line is its output; exit is its end.
+    say: the supervisor's message to the user; stalled_since: when the job last made progress, 0: it does again.
+    warnings: all current warnings. result: on the last line. files: on the last line, for each host with new files.
+    """
+
+    t: Moment
+    p: Optional[ProcessNumber] = None
+    role: Optional[Name] = None
+    host: Optional[Name] = None
+    rank: Optional[Count] = None
+    pid: Optional[Count] = None
+    exit: Optional[ExitCode] = None
+    signal: Optional[Annotated[int, Meta(ge=0, le=128)]] = None
+    line: Optional[str] = None
+    say: Optional[str] = None
+    stalled_since: Optional[Moment] = None
+    warnings: Optional[tuple[str, ...]] = None
+    state: Optional[str] = None
+    result: Optional[JobResult] = None
+    files: tuple[NewFiles, ...] = ()
+
+
+class RecordRole(Struct, frozen=True, kw_only=True):
+    """A process of a job."""
+
+    role: Name
+    host: Name
+    number: Optional[Count] = None
+    rank: Optional[Count] = None
+    pid: Optional[Count] = None
+    started_at: Optional[Moment] = None
+    ended_at: Optional[Moment] = None
+    exit_code: Optional[ExitCode] = None
+    signal: Optional[Annotated[int, Meta(ge=0, le=128)]] = None
+
+
+class LogWanted(Struct, frozen=True, kw_only=True):
+    """Which part of a log to send: the last `tail` lines of these roles and ranks, or of all if empty; None: all lines.
+
+    The supervisor's own lines count for each of them.
+    """
+
+    roles: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    tail: Optional[Count] = None
+
+
+class LogStart(Struct, frozen=True, kw_only=True):
+    """The head's answer before a job's log: the offset of the first line, and the processes with their ranks."""
+
+    start: Annotated[int, Meta(ge=0)]
+    processes: tuple[RecordRole, ...]
+
+
+class Stall(Struct, frozen=True, kw_only=True):
+    """Why a job makes no progress; since: seconds since the epoch."""
+
+    text: str
+    since: Moment = 0.0
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One start of a job's processes: the first, or another one after a loss or an error.
+
+    nodes: the names of its hosts; instances: the instance ids by the host's name, if they have one. started_at: when it
+    was started; ended_at: when its processes had ended, or None. lost: the names of the nodes that it lost.
+    lost_batches: the batches finished before its end that the next attempt repeats; None if unknown. cost_usd: of its
+    nodes in this time.
+    """
+
+    number: Count
+    nodes: tuple[Name, ...]
+    started_at: Moment
+    instances: dict[Name, Name] = {}
+    ended_at: Optional[Moment] = None
+    exit_code: Optional[ExitCode] = None
+    error: Optional[str] = None
+    reason: Optional[EndReason] = None
+    lost: tuple[Name, ...] = ()
+    lost_batches: Optional[Count] = None
+    cost_usd: Optional[Usd] = None
+
+
+class Supervisor(Struct, frozen=True, kw_only=True):
+    """The process on the head that runs the job. start_time: in clock ticks since the head booted."""
+
+    pid: Count
+    start_time: Optional[Count]
+
+
+class Record(Struct, kw_only=True):
+    """A job's record.json. Fields that the order also has are the order's.
+
+    job_number: the batch scheduler's number for the job. pending: why the scheduler has not assigned the nodes yet.
+    attempts: the first one first. roles: the processes of the last attempt. waiting_for: the names of the lost nodes
+    that the job waits for, in state waiting.
+    files: for each host with new files, as of its last process that has ended.
+    held_at: since when the job has had its nodes. cost_usd: what they have cost since then; see train/job/cost.py.
+    """
+
+    id: JobId
+    name: Name
+    state: JobState
+    workers: Count
+    servers: Count
+    submitted_at: Moment
+    started_at: Optional[Moment]
+    ended_at: Optional[Moment]
+    exit_code: Optional[ExitCode]
+    error: Optional[str]
+    version: int = 1
+    warnings: tuple[str, ...] = ()
+    stall: Optional[Stall] = None
+    left: Left = {}
+    nodes: tuple[JobHost, ...] = ()
+    roles: tuple[RecordRole, ...] = ()
+    supervisor: Optional[Supervisor] = None
+    selection: str = "current"
+    python: str = ""
+    cwd: str = ""
+    subfolder: str = ""
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    output_url: Optional[str] = None
+    launcher: Name = "ssh"
+    scheduler: Optional[Name] = None
+    job_number: Optional[Name] = None
+    pending: Optional[Name] = None
+    setup: Optional[str] = None
+    kv_store: Optional[str] = None
+    library: Optional[str] = None
+    image: Optional[str] = None
+    code: Optional[str] = None
+    project: Optional[str] = None
+    script: Optional[str] = None
+    script_source: Optional[str] = None
+    owner: Optional[str] = None
+    max_duration_s: Optional[float] = None
+    nodes_credentials: bool = False
+    attempts: tuple[Attempt, ...] = ()
+    waiting_for: tuple[Name, ...] = ()
+    on_node_loss: OnNodeLoss = "fail"
+    files: tuple[NewFiles, ...] = ()
+    held_at: Optional[Moment] = None
+    cost_usd: Optional[Usd] = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job has ended."""
+        return self.state in ENDED
+
+    @property
+    def result(self) -> JobResult:
+        """How the job ended, if it has ended."""
+        return JobResult(state=self.state, exit_code=self.exit_code, error=self.error, left=self.left)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+class _Identified(Struct, frozen=True, kw_only=True):
+    id: JobId
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """The running job because of which another job is refused. waiting_for: as in its record."""
+
+    id: JobId
+    name: Name
+    state: JobState
+    waiting_for: tuple[Name, ...] = ()
+
+
+class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to an order."""
+
+    job: Optional[JobId] = None
+    state: Optional[JobState] = None
+    refused: Optional[Refused] = None
+    unrunnable: Optional[str] = None
+    error: Optional[str] = None
+
+
+class Checked(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to an order that is only checked. script: the batch scheduler's, if there is one."""
+
+    script: Optional[str] = None
+    unrunnable: Optional[str] = None
+    error: Optional[str] = None
+
+
+class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer to `stop`. already: the job had ended before."""
+
+    result: JobResult
+    already: bool = False
+
+
+class Replaced(Struct, frozen=True, kw_only=True):
+    """The answer to `replace`. waiting_for: the names of nodes that the job still waits for.
+
+    by_head: the head's own command is replacing them.
+    """
+
+    job: JobId
+    waiting_for: tuple[Name, ...] = ()
+    by_head: bool = False
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """The answer to `say`."""
+
+    job: JobId
+
+
+class _Jobs(Struct, frozen=True, kw_only=True):
+    jobs: list[Raw]
+
+
+_JOBS_DECODER = Decoder(_Jobs)
+
+
+class Unhealthy(Struct, frozen=True, kw_only=True):
+    """An unhealthy node, as the head records it. id: its instance id, or its name if it has none."""
+
+    id: Name
+    reasons: tuple[Name, ...]
+
+
+class _UnhealthyNodes(Struct, frozen=True, kw_only=True):
+    unhealthy: dict[Name, Unhealthy] = {}
+
+
+class _Failure(Struct, frozen=True, kw_only=True):
+    error: str
+
+
+_FIRST_KEY = re.compile(rb'\s*\{\s*"([A-Za-z_]{1,40})"\s*:')
+_JOBS = re.compile(rb'\s*\{\s*"jobs"\s*:\s*\[')
+_SIGN = re.compile(rb'\\.|["\[\]{},]', re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_INNERMOST = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
+
+
+def find_first_key(line: bytes) -> str:
+    """The first key of a line's JSON object, which shows the kind of a line from the head; "" for other lines."""
+    found = _FIRST_KEY.match(line)
+    return found[1].decode("ascii") if found is not None else ""
+
+
+def parse_failure(line: bytes) -> str:
+    """The head's error message, in one line. Raises ValueError."""
+    return shorten(decode(line, _Failure).error)
+
+
+def parse_record(data: bytes) -> Record:
+    """A job's record. Raises ValueError."""
+    if len(data) > MAX_RECORD_BYTES:
+        raise ValueError(f"longer than {MAX_RECORD_BYTES >> 20} MiB")
+    if _is_deep(data):
+        raise ValueError("nested too deeply")
+    return decode(data, Record)
+
+
+def _is_deep(data: bytes) -> bool:
+    """Whether lists and objects are nested more than MAX_RECORD_DEPTH deep."""
+    bare = _STRING.sub(b"", data)
+    for _ in range(MAX_RECORD_DEPTH):
+        bare, count = _INNERMOST.subn(b"", bare)
+        if not count:
+            return False
+    return b"[" in bare or b"{" in bare
+
+
+def find_record_id(data: bytes) -> Optional[str]:
+    """The id in a record that may be damaged; None if it has none."""
+    try:
+        return decode(data, _Identified).id
+    except ValueError:
+        return None
+
+
+def split_jobs(line: bytes) -> list[bytes]:
+    """The records in the head's list of jobs, each as written there. Raises ValueError."""
+    opening = _JOBS.match(line)
+    if opening is None:
+        raise ValueError("not a list of jobs")
+    if line.count(b",") > MAX_VALUES:
+        raise ValueError(f"more than {MAX_VALUES} values in the list of jobs")
+    try:
+        found = [bytes(record) for record in _JOBS_DECODER.decode(line).jobs]
+    except (ValueError, RecursionError):
+        found = _split_damaged(line, opening.end())
+    if len(found) > MAX_JOBS:
+        raise ValueError(f"more than {MAX_JOBS} jobs in the list")
+    return found
+
+
+def parse_unhealthy(line: bytes) -> dict[str, Unhealthy]:
+    """The unhealthy nodes in the head's list of jobs, by name; {} if that part is damaged."""
+    try:
+        return dict(decode(line, _UnhealthyNodes).unhealthy)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _split_damaged(line: bytes, begin: int) -> list[bytes]:
+    """The records of a list that no parser reads as a whole: one damaged record must not hide the others."""
+    found: list[bytes] = []
+    for depth, sign, position in _walk(line, begin):
+        if (sign == b"," and depth == 0) or depth < 0:
+            found.append(line[begin:position].strip())
+            if depth < 0:
+                return found
+            begin = position + 1
+    raise ValueError("the list of jobs has no end")
+
+
+def _walk(data: bytes, begin: int) -> Iterator[tuple[int, bytes, int]]:
+    """Each bracket, brace and comma outside of strings: (depth after it, sign, position)."""
+    depth, in_string = 0, False
+    for match in _SIGN.finditer(data, begin):
+        sign = match[0]
+        if sign == b'"':
+            in_string = not in_string
+        elif not in_string and len(sign) == 1:
+            depth += (sign in b"[{") - (sign in b"]}")
+            yield depth, sign, match.start()
+
+
+def shorten(text: str) -> str:
+    """Another program's text, in one line of limited length."""
+    line = "; ".join(part.strip() for part in text[: 4 * LONGEST_ERROR].splitlines() if part.strip())
+    return line if len(line) <= LONGEST_ERROR else f"{line[: LONGEST_ERROR - 3]}..."

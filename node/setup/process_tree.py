@@ -1,0 +1,313 @@
+"""Starts a job's processes so that they can be found and ended reliably.
+
+Every process of a job has CLUSTER_JOB_ID in its environment, as do its children and our programs that run it. The
+variable identifies them in any session and under any parent. Their descendants belong to the job too, whatever their
+environment. `cluster exec` ends its command in the same way, even before a node has a Python environment.
+
+Linux. Python 3.6 and later, standard library only.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+
+JOB_VARIABLE = "CLUSTER_JOB_ID"
+TERM_GRACE_S = 2.0
+LOOK_EVERY_S = 0.02
+ROOT_TIMEOUT_S = 5.0
+OUR_PROGRAM = "/node role"  # in the command line of the program that runs a process of a job
+ENGINE_PROGRAMS = frozenset(("docker", "podman", "conmon", "crun", "runc", "fuse-overlayfs", "slirp4netns"))
+# Command lines of the process with which podman keeps a user's namespace; it belongs to no container, and does not end.
+PAUSES = ("catatonit -P", "podman pause", "podman")
+# `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is not an error.
+KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_LIBC = ctypes.CDLL(None, use_errno=True)
+Process = Tuple[int, int, str]  # its pid, its start time, its command line
+
+
+def die_with_parent() -> None:
+    """Has the kernel kill this process when its parent dies, even of SIGKILL. For preexec_fn."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Keeps all descendants of this process below it, even if their parents die."""
+    _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def start(
+    command: Sequence[Any], env: Mapping[str, str], cwd: str, stderr: int = subprocess.STDOUT
+) -> "subprocess.Popen[bytes]":
+    """Starts a command in a session of its own. Its stdout, and by default its stderr, go to a pipe.
+
+    Raises OSError, ValueError.
+    """
+
+    def prepare() -> None:
+        os.setsid()
+        die_with_parent()
+
+    return subprocess.Popen(
+        command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=prepare
+    )
+
+
+def watch_children() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    source, sink = os.pipe()
+    os.set_blocking(source, False)
+    os.set_blocking(sink, False)
+    signal.signal(signal.SIGCHLD, _wake)
+    signal.set_wakeup_fd(sink)
+    return source
+
+
+def _wake(*_: Any) -> None:
+    """Does nothing: Python writes a signal to set_wakeup_fd only if the signal has a handler."""
+
+
+def find(job: str, variable: str = JOB_VARIABLE) -> List[Process]:
+    """The processes of a job on this host, except this one: a list of (pid, start time, command line).
+
+    The start time distinguishes a process from a later one with the same pid. variable: the environment variable whose
+    value is `job`.
+    """
+    wanted = (variable + "=" + job).encode()
+    pids = [pid for pid in _all_pids() if wanted in _read(pid, "environ").split(b"\0")]
+    return _describe(set(pids) | _below(pids)) if pids else []
+
+
+def first_of(processes: Iterable[Process]) -> Process:
+    """The process that was started first. Raises ValueError if there is none."""
+    return min(processes, key=lambda one: (one[1], one[0]))
+
+
+def find_descendants() -> List[Process]:
+    """The processes that descend from this one, in the form of `find`."""
+    return _describe(_below([os.getpid()]))
+
+
+def describe_use(also: Iterable[int] = ()) -> Dict[str, Any]:
+    """The resources that this process's descendants and the pids in `also` have used, and those that are stopped.
+
+    {"cpu_s": with children that have ended, "bytes": read and written, "stopped": [[pid, command line], ...]}.
+    Processes under a debugger do not count as stopped.
+    """
+    ticks = size_bytes = 0
+    stopped = []
+    for pid in _below([os.getpid()]) | set(also):
+        fields = _stat(pid)
+        if fields is None:
+            continue
+        ticks += sum(int(field) for field in fields[11:15])
+        size_bytes += sum(_numbers(pid, "io", (b"rchar", b"wchar")))
+        if fields[0] == b"T" and _numbers(pid, "status", (b"TracerPid",)) == [0]:
+            stopped.append(pid)
+    return {
+        "cpu_s": ticks / float(os.sysconf("SC_CLK_TCK")),
+        "bytes": size_bytes,
+        "stopped": [[pid, words] for pid, _, words in _describe(stopped)],
+    }
+
+
+def end(job: str) -> Tuple[List[Process], List[Process]]:
+    """Ends all processes of a job on this host except this one: SIGTERM, then SIGKILL. Our own programs come last.
+
+    Returns (those that it had to end, those that have not ended), both in the form of `find`.
+    """
+    first = find(job)
+    ending = Ending(lambda: find(job), our_programs_last)
+    while ending.go_on():
+        time.sleep(LOOK_EVERY_S)
+    return first, ending.left
+
+
+def our_programs_last(found: Sequence[Process]) -> Sequence[Process]:
+    """For `spare`: our own programs and those of container engines, as long as other processes are left.
+
+    If role.py ended first, its child would be killed at once (die_with_parent), without its time after SIGTERM. role.py
+    ends when its child has ended, unless it is stopped. An engine's programs end with their container; otherwise they
+    would pass SIGTERM on to it a second time.
+    """
+    ours = [entry for entry in found if OUR_PROGRAM in entry[2] or is_engine_program(entry[2])]
+    return ours if len(ours) < len(found) else ()
+
+
+def is_engine_program(words: str) -> bool:
+    """Whether a command line is that of a program that runs containers, not of a program in a container."""
+    first = words.partition(" ")[0]
+    if first == "sudo":
+        return any(word in ENGINE_PROGRAMS for word in words.split()[:6])
+    return os.path.basename(first) in ENGINE_PROGRAMS
+
+
+class Ending:
+    """Ends processes step by step: sends SIGTERM, later SIGKILL, and later gives up.
+
+    find: returns the current processes. spare(found): returns those that are not signalled yet, only waited for.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Sequence[Process]],
+        spare: Callable[[Sequence[Process]], Iterable[Process]] = lambda _: (),
+    ) -> None:
+        self._find = find
+        self._spare = spare
+        # The time after the first signals, not before: a busy machine may delay this process.
+        self._told_at = None  # type: Optional[float]
+        self._killed_at = None  # type: Optional[float]
+        self._look_at = 0.0
+        self._told = set()  # type: Set[Tuple[Process, int]]
+        self.left = []  # type: List[Process]
+        self.over_at = None  # type: Optional[float]
+
+    def go_on(self) -> bool:
+        """Does the next step. Returns whether processes are left to wait for."""
+        now = time.monotonic()
+        if self.over_at is not None or now < self._look_at:
+            return self.over_at is None
+        self._look_at = now + LOOK_EVERY_S
+        found = self._find()
+        spared = set(self._spare(found))
+        self.left = [entry for entry in found if entry not in spared]
+        if not found or (self._killed_at is not None and now >= self._killed_at + TERM_GRACE_S):
+            self.over_at = now
+            return False
+        is_late = self._told_at is not None and now >= self._told_at + TERM_GRACE_S
+        number = signal.SIGKILL if is_late else signal.SIGTERM
+        new = [entry for entry in self.left if (entry, number) not in self._told]
+        tell([entry[0] for entry in new], number)
+        self._told.update((entry, number) for entry in new)
+        self._told_at = self._told_at or time.monotonic()
+        if is_late and self._killed_at is None:
+            self._killed_at = time.monotonic()
+        return True
+
+
+def tell(pids: Iterable[int], number: int) -> None:
+    """Sends a signal to processes; as root, if necessary. Then continues them: a stopped process would not get it."""
+    refused = []  # type: List[str]
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            refused.append(str(pid))
+    if refused:
+        try:
+            sudo = subprocess.Popen(
+                ["sudo", "-n", "sh", "-c", KILL_AS_ROOT, "kill", str(int(number))] + refused,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            sudo.wait(timeout=ROOT_TIMEOUT_S)  # not `call`, which could not kill a process of root, and would wait
+        except (OSError, subprocess.TimeoutExpired):
+            pass  # processes that do not end are reported
+
+
+def has_handler(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal. Without one, the signal would end it."""
+    for line in _read(pid, "status").splitlines():
+        if line.startswith(b"SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def send(pid: int, number: int) -> None:
+    """Sends a signal to a process of this user, if it still runs."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass
+
+
+def find_parent(pid: int) -> Optional[Process]:
+    """The parent of a process, in the form of `find`; None if one of them is gone."""
+    fields = _stat(pid)
+    return next(iter(_describe([int(fields[1])])), None) if fields is not None else None
+
+
+def start_time(pid: int) -> Optional[int]:
+    """The start time of a process, in clock ticks since boot; None if it is gone or dead."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def boot() -> str:
+    """A text that identifies this boot of the host: the kernel's id, and the start time of the first process.
+
+    On a host that shares its kernel with others, only the second one differs.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as stream:
+            kernel = stream.read().strip()
+    except (OSError, IOError):
+        kernel = ""
+    began = start_time(1)
+    return "%s:%s" % (kernel, "" if began is None else began)
+
+
+def is_other_boot(one: str, other: str) -> bool:
+    """Whether two texts from `boot` are of different boots. Parts that are empty in one of them do not count."""
+    pairs = zip(one.split(":"), other.split(":"))  # noqa: B905 - Python 3.6 has no strict=
+    return any(a and b and a != b for a, b in pairs)
+
+
+def _describe(pids: Iterable[int]) -> List[Process]:
+    found = []
+    for pid in sorted(pids):
+        began = start_time(pid)
+        if began is not None and pid != os.getpid():
+            words = _read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            if words not in PAUSES:
+                found.append((pid, began, words))
+    return found
+
+
+def _below(roots: Iterable[int]) -> Set[int]:
+    """The pids of all descendants of some processes, without the processes themselves."""
+    children = {}  # type: Dict[int, List[int]]
+    for pid in _all_pids():
+        fields = _stat(pid)
+        if fields is not None:
+            children.setdefault(int(fields[1]), []).append(pid)
+    found = set()  # type: Set[int]
+    parents = list(roots)
+    while parents:
+        for child in children.get(parents.pop(), ()):
+            if child not in found:
+                found.add(child)
+                parents.append(child)
+    return found
+
+
+def _all_pids() -> List[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _stat(pid: int) -> Optional[List[bytes]]:
+    """The fields of /proc/PID/stat, from the third one, the state, on; None if the process is gone."""
+    return _read(pid, "stat").rpartition(b")")[2].split() or None
+
+
+def _numbers(pid: int, name: str, keys: Sequence[bytes]) -> List[int]:
+    """The numbers after these keys in a file of /proc/PID."""
+    pairs = [line.partition(b":") for line in _read(pid, name).splitlines()]
+    return [int(value) for key, _, value in pairs if key in keys]
+
+
+def _read(pid: int, name: str) -> bytes:
+    """The content of a file of /proc/PID; empty if the process is gone or belongs to another user."""
+    try:
+        with open("/proc/%d/%s" % (pid, name), "rb") as stream:
+            return stream.read()
+    except (OSError, IOError):
+        return b""

@@ -1,0 +1,397 @@
+"""The staged objects of a node, for all of its jobs; each one is complete and verified, or does not exist at all.
+
+    objects/KEY/NAME, meta      an object of S3; its URL, CRC-32 and the boot in which that was last compared
+    incoming/KEY/               an object that is being fetched, by the process that holds the lock
+    users/*/                    of a live process, which holds the lock: the `keys` that it uses, placeholders for
+                                objects of which it reads no byte, and files that are not in S3 yet
+    lock                        held briefly by a process that changes any of this
+
+A key is derived from an object's URL, ETag and size, so an object overwritten in S3 has another key. All locks are the
+kernel's and end with their process: a killed process leaves an unlocked folder, which the next process removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import random
+import re
+import shutil
+import stat
+import subprocess
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from foundation.decode import decode
+from node.staging import integrity, plan, s3
+
+META, KEYS = "meta", "keys"
+PIECE_BYTES = 1 << 20
+WAIT_S = 0.1
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+# MXNet's readers interpret other characters as a list, a cache file or options.
+PLAIN_NAME = re.compile(r"[^A-Za-z0-9._-]")
+NAME_LENGTH = 100
+
+# An instance's own NVMe disks are faster than its root volume, and free. Deep Learning AMIs combine and mount them;
+# with other AMIs, they are found among the mounts.
+DLAMI_MOUNT = "/opt/dlami/nvme"
+INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
+# The model distinguishes the two kinds: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/nvme-ebs-volumes.html
+MODEL = "/sys/class/block/{}/device/model"
+PARTITION = re.compile(r"^(nvme\d+n\d+)p\d+$")
+FOLDER = "cluster-data"
+RESERVE_SHARE, RESERVE_BYTES = 0.05, 2 << 30  # of the disk, and the minimum; never more than half of the free space
+SUDO_TIMEOUT_S = 10
+
+
+class NoRoom(OSError):
+    """The cache is full; the message says why."""
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """Facts about an object. boot: the boot in which its content was last compared with crc32."""
+
+    url: str
+    crc32: int
+    boot: str
+
+
+class Cache:
+    """The staged objects in a folder. Thread-safe. most_bytes: the limit for all of them together."""
+
+    def __init__(self, folder: str, most_bytes: int) -> None:
+        self.folder = folder
+        self.most_bytes = most_bytes
+        self.boot = _read(BOOT_ID).strip()
+        self.slots: set[Slot] = set()
+        for name in ("objects", "incoming", "users"):
+            _make_own(self.path(name))
+        self._user = self.path("users", f"{os.getpid()}-{_random_digits()}")
+        with self.locked():
+            os.mkdir(self._user, 0o700)
+            self._user_lock = _lock_folder(self._user)
+            self._clean_up()
+
+    def close(self) -> None:
+        """Releases all objects, and removes unfinished ones."""
+        for slot in list(self.slots):
+            slot.close()
+        shutil.rmtree(self._user, ignore_errors=True)
+        os.close(self._user_lock)
+
+    def use(self, entries: Iterable[s3.Entry]) -> None:
+        """Protects these objects from eviction once they are fetched. Raises NoRoom if they do not all fit together."""
+        needed = sum(entry.size_bytes for entry in {make_key(entry): entry for entry in entries}.values())
+        if needed > self.most_bytes:
+            raise NoRoom(
+                f"{render_size(needed)} have to be staged, and {self.folder} holds at most "
+                f"{render_size(self.most_bytes)}: use more nodes, a larger volume, or a larger [data] cache_gib"
+            )
+        with self.locked(), open(os.path.join(self._user, KEYS), "a") as stream:
+            stream.write("".join(make_key(entry) + "\n" for entry in entries))
+
+    def find(self, entry: s3.Entry) -> str | None:
+        """Returns the path of a complete object, or None. Verifies its content once after each boot of this node."""
+        key = make_key(entry)
+        path = self.path("objects", key, make_name(entry.url))
+        try:
+            meta = decode(Path(self.path("objects", key, META)).read_bytes(), Meta)
+            size = os.stat(path).st_size
+        except (FileNotFoundError, ValueError):  # ValueError: half written when the machine went down
+            self._discard(key)
+            return None
+        # Nothing is synced: after a crash of the machine the content may be incomplete.
+        stale = meta.boot != self.boot
+        if size != entry.size_bytes or (stale and compare(path)[1] != meta.crc32):
+            self._discard(key)
+            return None
+        if stale:
+            self.write_meta(self.path("objects", key), Meta(url=entry.url, crc32=meta.crc32, boot=self.boot))
+        os.utime(self.path("objects", key))
+        return path
+
+    def claim(self, entry: s3.Entry, should_stop: Callable[[], bool]) -> Slot | None:
+        """Returns a Slot to fetch an object into; None if it may already exist. Waits while another process fetches it.
+
+        should_stop: called regularly; if true, ends the wait with None. Raises NoRoom.
+        """
+        while not should_stop():
+            with self.locked():
+                key = make_key(entry)
+                if os.path.isdir(self.path("objects", key)):
+                    return None
+                folder = self.path("incoming", key)
+                if not self._is_locked(folder) and self._make_room(entry.size_bytes):
+                    os.mkdir(folder, 0o700)
+                    slot = Slot(self, entry, folder)
+                    self.slots.add(slot)
+                    return slot
+            time.sleep(WAIT_S)
+        return None
+
+    def find_hole(self, size_bytes: int) -> str:
+        """Returns the path of a placeholder: a sparse file of this size that only root may read."""
+        path = os.path.join(self._user, str(size_bytes))
+        if not os.path.exists(path):
+            with open(path, "w") as stream:
+                os.ftruncate(stream.fileno(), size_bytes)
+            os.chmod(path, 0)
+        return path
+
+    def find_draft(self, url: str) -> str:
+        """Returns a path for the content of an object that is not in S3 yet. Raises ValueError for an invalid URL."""
+        s3.split_object_url(url)
+        return os.path.join(self._user, f"draft-{_random_digits()}-{make_name(url)}")
+
+    # -- under the lock ------------------------------------------------------------------------------------------
+
+    def _make_room(self, size_bytes: int) -> bool:
+        """Evicts objects to make room. Returns False if there is room only after a prefetch that no process uses.
+
+        Raises NoRoom.
+        """
+        self._clean_up()
+        used = self._used_keys()
+        coming = os.listdir(self.path("incoming"))
+        kept = [self._describe("incoming", key, stays=True) for key in coming]
+        kept += [self._describe("objects", key, stays=key in used) for key in os.listdir(self.path("objects"))]
+        evicted = plan.choose_evicted(kept, size_bytes, self.most_bytes)
+        for key in evicted or ():
+            self._remove(key)
+        if evicted is None and used.issuperset(coming):
+            raise NoRoom(
+                f"{self.folder} holds at most {render_size(self.most_bytes)}, and all of its data is in use: "
+                "use a larger volume, or a larger [data] cache_gib"
+            )
+        return evicted is not None
+
+    def _describe(self, place: str, key: str, *, stays: bool) -> plan.Kept:
+        path = self.path(place, key)
+        return plan.Kept(os.stat(path).st_mtime, _size(path), key, stays)
+
+    def _clean_up(self) -> None:
+        """Removes the files that killed processes left."""
+        for place in ("incoming", "users"):
+            for name in os.listdir(self.path(place)):
+                path = self.path(place, name)
+                if not self._is_locked(path):
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def _used_keys(self) -> set[str]:
+        """Returns the keys in use; _clean_up has removed those of dead processes."""
+        users = [self.path("users", name, KEYS) for name in os.listdir(self.path("users"))]
+        return {key for user in users if os.path.exists(user) for key in _read(user).split()}
+
+    def _remove(self, key: str) -> None:
+        removed = self.path("incoming", f"{key}.{_random_digits()}")
+        os.rename(self.path("objects", key), removed)  # atomically, before the files are deleted
+        shutil.rmtree(removed, ignore_errors=True)
+
+    # -- the rest ------------------------------------------------------------------------------------------------
+
+    def _discard(self, key: str) -> None:
+        with self.locked():
+            if os.path.isdir(self.path("objects", key)):
+                self._remove(key)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the folder's lock, which excludes all other processes of this host."""
+        descriptor = os.open(self.path("lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def _is_locked(path: str) -> bool:
+        """Whether a live process holds the lock of a file or folder; False if it does not exist."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    @staticmethod
+    def write_meta(folder: str, meta: Meta) -> None:
+        """Writes an object's facts next to it, atomically."""
+        temporary = os.path.join(folder, f"{META}.{_random_digits()}")
+        with open(temporary, "wb") as stream:
+            stream.write(msgspec.json.encode(meta))
+        os.rename(temporary, os.path.join(folder, META))
+
+    def path(self, *names: str) -> str:
+        """A path in the folder."""
+        return os.path.join(self.folder, *names)
+
+
+class Slot:
+    """The place of an object that this process fetches, locked until it is closed."""
+
+    def __init__(self, cache: Cache, entry: s3.Entry, folder: str) -> None:
+        self._cache = cache
+        self._entry = entry
+        self._folder = folder
+        self.path = os.path.join(folder, make_name(entry.url))
+        self._published = False
+        self._lock = _lock_folder(folder)
+        self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o400)
+        os.ftruncate(self.file, entry.size_bytes)  # so that it counts towards the limit at once
+
+    def publish(self, crc32: int) -> None:
+        """Makes the object visible; it must be complete and verified."""
+        self._cache.write_meta(self._folder, Meta(url=self._entry.url, crc32=crc32, boot=self._cache.boot))
+        with self._cache.locked():
+            os.rename(self._folder, self._cache.path("objects", make_key(self._entry)))
+        self._published = True
+
+    def close(self) -> None:
+        """Releases the place, and removes the object unless it was published."""
+        if self not in self._cache.slots:
+            return
+        self._cache.slots.discard(self)
+        os.close(self.file)
+        if not self._published:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._lock)
+
+
+def make_key(entry: s3.Entry) -> str:
+    """The object's key in the cache."""
+    version = f"{entry.url}\n{entry.etag}\n{entry.size_bytes}"
+    return hashlib.sha256(version.encode("utf-8", "surrogateescape")).hexdigest()[:40]
+
+
+def make_name(url: str) -> str:
+    """The name of an object's file: the end of its URL, with only characters that MXNet's readers accept."""
+    name = PLAIN_NAME.sub("_", url.rpartition("/")[2])[-NAME_LENGTH:]
+    return "data" if name in ("", ".", "..") or name.partition(".")[0] == META else name
+
+
+def compare(path: str, check: integrity.Check | None = None) -> tuple[bool, int]:
+    """Returns (whether a file passes `check`, its CRC-32), in one pass. check: None if there is none to pass."""
+    crc = 0
+    with open(path, "rb") as stream:
+        for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
+            crc = zlib.crc32(piece, crc)
+            if check is not None:
+                check.feed(piece)
+    return check is None or check.matches(), crc
+
+
+def find_held(folder: str) -> int:
+    """Returns the size of all objects in a cache's folder, in bytes."""
+    places = [os.path.join(folder, name) for name in ("objects", "incoming")]
+    return sum(_size(os.path.join(place, key)) for place in places if os.path.isdir(place) for key in os.listdir(place))
+
+
+def render_size(count: float) -> str:
+    """Returns a number of bytes as text, such as "1.2 GB"."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{-(-count // 1000):.0f} kB"
+
+
+def _make_own(path: str) -> None:
+    """Creates a folder that only this user may write to: jobs train with its data. Raises OSError."""
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise OSError(f"{path}: is a link or another user's, or others may write to it: set [data] cache_dir")
+
+
+def _lock_folder(path: str) -> int:
+    """Locks a folder for as long as the returned descriptor is open."""
+    descriptor = os.open(path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def _size(folder: str) -> int:
+    """Returns the size of an object's folder in bytes, without files that are deleted meanwhile."""
+    total = 0
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for entry in os.scandir(folder):
+            if entry.name.partition(".")[0] != META:
+                with contextlib.suppress(FileNotFoundError):
+                    total += entry.stat().st_size
+    return total
+
+
+def _random_digits() -> str:
+    return f"{random.getrandbits(32):08x}"
+
+
+def _read(path: str) -> str:
+    with open(path) as stream:
+        return stream.read()
+
+
+# -- the cache's folder -----------------------------------------------------------------------------------------------
+
+
+def find_folder(env: Mapping[str, str], mounts: str = "/proc/mounts") -> str:
+    """Returns the folder for staged data, and creates it if it is missing. Raises OSError."""
+    given = env.get("CLUSTER_DATA_CACHE_DIR")
+    if given:
+        return _make_folder(os.path.expanduser(given))
+    for mount in find_instance_stores(mounts):
+        try:
+            return _make_folder(os.path.join(mount, FOLDER))
+        except OSError:
+            continue  # try the next one, and last the root volume, which always works
+    return _make_folder(os.path.join(os.path.expanduser("~"), ".cluster", "data"))
+
+
+def find_instance_stores(mounts: str = "/proc/mounts", model: str = MODEL) -> list[str]:
+    """Returns the mount points of the instance's own disks, the one with the most free space first."""
+    found = [DLAMI_MOUNT] if os.path.ismount(DLAMI_MOUNT) else []
+    with open(mounts) as stream:
+        for line in stream:
+            device, place = line.split()[:2]
+            name = PARTITION.sub(r"\1", os.path.basename(device))
+            try:
+                is_own = _read(model.format(name)).strip() == INSTANCE_STORE
+            except OSError:  # not an NVMe device
+                continue
+            if is_own and place != "/" and place not in found:
+                found.append(place)
+    return sorted(found, key=lambda place: -shutil.disk_usage(place).free)
+
+
+def find_limit(env: Mapping[str, str], folder: str, held_bytes: int) -> int:
+    """Returns the maximum size of the folder, in bytes. held_bytes: its current size. Raises OSError."""
+    given = env.get("CLUSTER_DATA_CACHE_GIB")
+    if given:
+        return int(float(given) * (1 << 30))
+    usage = shutil.disk_usage(folder)
+    reserve = min(max(usage.total * RESERVE_SHARE, RESERVE_BYTES), usage.free / 2)
+    return int(held_bytes + usage.free - reserve)
+
+
+def _make_folder(folder: str) -> str:
+    """Creates a folder for this user only. Raises OSError."""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except PermissionError:  # the mount point belongs to root: create our folder in it with sudo
+        words = ["sudo", "-n", "install", "-d", "-m", "700", "-o", str(os.getuid()), "-g", str(os.getgid()), folder]
+        with contextlib.suppress(subprocess.TimeoutExpired, FileNotFoundError):  # the result is checked below
+            subprocess.call(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SUDO_TIMEOUT_S)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OSError(f"{folder}: staged data cannot be written there")
+    return folder

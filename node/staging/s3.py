@@ -1,0 +1,345 @@
+"""Accesses objects in S3 by obstore, for programs on the nodes with any MXNet wheel, even one without s3://.
+
+    store = Store(os.environ)                      # a job's environment, as train/s3/environment.py creates it
+    store.put_file(path, "s3://bucket/folder/key")
+    for entry in store.list("s3://bucket/folder/"): store.get_file(entry.url, path)
+
+Everything after the bucket is the key, with any characters; keys with empty parts, "." or ".." are rejected.
+S3 verifies the SHA-256 of uploads. Ignores any proxy in the environment.
+Works with obstore 0.8, the last version for Python 3.9.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import ssl
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import obstore
+from obstore.exceptions import BaseError
+
+from node import instance_credentials
+from node.metadata import ADDRESS
+from node.staging.s3_store import keep_keys, open_store
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ClientConfig, S3Credential, S3Store
+
+Result = TypeVar("Result")
+ATTEMPTS = 6
+FIRST_PAUSE_S = 0.3  # before the second attempt; doubled before each further one, times a random number up to 1
+MAX_PAUSE_S = 8.0
+CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 120  # a request moves at most RANGE_BYTES or ONE_PUT_BYTES
+RANGE_BYTES = 16 << 20
+# Larger files are sent in parts. `cluster data put` and `cluster down` remove parts that a killed program leaves.
+ONE_PUT_BYTES = 64 << 20
+PART_BYTES, PARTS_AT_ONCE = 16 << 20, 4
+PIECE_BYTES = 1 << 20
+# Keeps reqwest from using the environment's proxy. This address is never contacted: all hosts are excluded.
+NO_PROXY: ClientConfig = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
+_HINTS = {
+    "PermanentRedirect": ": the bucket is in another region than {region}",
+    "AccessDenied": ": cluster train shows before the start what the job's credentials allow",
+    "ExpiredToken": ": the job's credentials have expired",
+    "RequestTimeTooSkewed": ": the node's clock is wrong; cluster verify compares the clocks",
+    "NoSuchBucket": ": cluster data ls shows your buckets",
+}
+_RETRIED_CODES = ("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "OperationAborted")
+_AWS_HOST = re.compile(r"s3[a-z0-9.-]*\.amazonaws\.com(\.cn)?")
+_STATUS = re.compile(r"status code: (\d{3}) ")
+
+
+class Entry(NamedTuple):
+    """An object in a listing."""
+
+    url: str
+    size_bytes: int
+    etag: str
+
+
+class StoreError(OSError):
+    """A request failed; the text states what, where and why. code: S3's own code, or one of this module.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+    """
+
+    def __init__(self, text: str, code: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class NotFound(StoreError):
+    """The object or the bucket does not exist."""
+
+
+class Store:
+    """The S3 endpoint and credentials of a job's environment. Thread-safe.
+
+    Methods retry requests that may succeed later. They raise StoreError (also NotFound), OSError for files on this
+    machine, and ValueError for a URL that is not an object's.
+    """
+
+    def __init__(self, env: Mapping[str, str], find_keys: Callable[[], S3Credential] | None = None) -> None:
+        """find_keys: called for new credentials before the last ones expire, instead of using the environment's."""
+        self.region = _first(env, "S3_REGION", "AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1"
+        suffix = ".cn" if self.region.startswith("cn-") else ""
+        endpoint = _first(env, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT")
+        endpoint = endpoint or f"s3.{self.region}.amazonaws.com{suffix}"
+        self._endpoint = endpoint if "://" in endpoint else f"https://{endpoint}"
+        self._host = self._endpoint.partition("://")[2]
+        self._is_aws = _AWS_HOST.fullmatch(self._host) is not None
+        self._verified = self._is_aws or env.get("S3_VERIFY_SSL") != "0"
+        self._find_keys = find_keys or _find_keys(env)
+        self._stores: dict[str, S3Store] = {}
+
+    def put_file(self, path: str, url: str) -> None:
+        """Writes a file's content to an object: all of it or nothing."""
+        size = os.path.getsize(path)
+
+        def put(store: S3Store, key: str) -> None:
+            with open(path, "rb") as file:
+                if size <= ONE_PUT_BYTES:
+                    obstore.put(store, key, file.read(), use_multipart=False)
+                else:
+                    obstore.put(store, key, file, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+
+        self._try(url, put)
+
+    def put_bytes(self, data: bytes, url: str) -> None:
+        """Writes bytes to an object."""
+        self._try(url, lambda store, key: obstore.put(store, key, data, use_multipart=False))
+
+    def get_file(self, url: str, path: str) -> int:
+        """Reads an object into a file, all of it or nothing. Returns its size in bytes."""
+        entry = self._find(url)
+        temporary = f"{path}.{os.getpid()}-{random.getrandbits(32):08x}.part"
+        try:
+            with open(temporary, "wb") as sink:
+                for begin in range(0, entry.size_bytes, RANGE_BYTES):
+
+                    def take(at: int, piece: memoryview) -> None:
+                        sink.seek(at)
+                        sink.write(piece)
+
+                    self.read_range(entry, begin, min(RANGE_BYTES, entry.size_bytes - begin), take)
+                sink.flush()
+                os.fsync(sink.fileno())
+            os.rename(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(temporary)
+        return entry.size_bytes
+
+    def read_range(self, entry: Entry, begin: int, length: int, take: Callable[[int, memoryview], None]) -> None:
+        """Reads a range of an object; take(offset, piece) receives the bytes, some perhaps more than once.
+
+        Raises StoreError with the code PreconditionFailed if the object has changed since it was listed.
+        """
+
+        def read(store: S3Store, key: str) -> None:
+            at = begin
+            options = {"range": (begin, begin + length), "if_match": entry.etag}
+            for piece in obstore.get(store, key, options=options).stream(PIECE_BYTES):  # type: ignore[arg-type]
+                take(at, memoryview(piece))
+                at += len(piece)
+            if at != begin + length:
+                raise _Broken(f"{at - begin} of {length} bytes arrived")
+
+        self._try(entry.url, read)
+
+    def find(self, url: str) -> Entry | None:
+        """Returns the object at a URL, or None."""
+        try:
+            return self._find(url)
+        except NotFound:
+            return None
+
+    def _find(self, url: str) -> Entry:
+        return _entry(split_object_url(url)[0], self._try(url, obstore.head))
+
+    def list(self, url: str, *, below: bool = True) -> Iterator[Entry]:
+        """Returns the objects in a folder, sorted by key. below: include those in subfolders."""
+        bucket, prefix = split_url(url)
+        folder = prefix.rstrip("/") or None
+
+        def pages(store: S3Store, _: str) -> Sequence[ObjectMeta]:
+            if not below:
+                return list(obstore.list_with_delimiter(store, folder)["objects"])
+            return [item for page in obstore.list(store, folder) for item in page]
+
+        found = (_entry(bucket, item) for item in self._try(url, pages, names_object=False))
+        # obstore shows a folder's own marker, `folder/`, under the folder's name.
+        inside = (entry for entry in found if not folder or entry.url.startswith(f"s3://{bucket}/{folder}/"))
+        return iter(sorted(inside, key=lambda entry: entry.url.encode("utf-8", "surrogateescape")))
+
+    def delete(self, url: str) -> None:
+        """Deletes an object, if it exists."""
+        self._try(url, obstore.delete)
+
+    def is_encrypted(self, url: str) -> bool:
+        """Whether an object's encryption makes its ETag useless as a digest; obstore does not report this.
+
+        https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
+        """
+        context = ssl.create_default_context()
+        if not self._verified:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+        try:
+            request = urllib.request.Request(self.sign_head(url), method="HEAD")  # noqa: S310 - S3's own address
+            with opener.open(request, timeout=CONNECT_TIMEOUT_S) as answer:
+                return str(answer.headers.get("x-amz-server-side-encryption", "AES256")) != "AES256"
+        except OSError as error:
+            raise StoreError(f"{url}: {self._host} cannot be used: {error}", code="Broken") from error
+
+    def sign_head(self, url: str) -> str:
+        """Returns an http(s) URL for a HEAD request for an object, valid for a minute."""
+        return self._try(url, lambda store, key: obstore.sign(store, "HEAD", key, timedelta(minutes=1)))
+
+    def _open(self, bucket: str) -> S3Store:
+        if bucket not in self._stores:
+            in_host = self._is_aws and "." not in bucket
+            self._stores[bucket] = open_store(
+                bucket,
+                region=self.region,
+                endpoint=f"https://{bucket}.{self._host}" if in_host else self._endpoint,
+                find_keys=self._find_keys,
+                client={
+                    **NO_PROXY,
+                    "connect_timeout": f"{CONNECT_TIMEOUT_S}s",
+                    "timeout": f"{REQUEST_TIMEOUT_S}s",
+                    "allow_invalid_certificates": not self._verified,
+                },
+                in_host=in_host,
+                max_retries=0,  # _try retries, also when the connection breaks in the middle of an answer
+            )
+        return self._stores[bucket]
+
+    def _try(self, url: str, attempt: Callable[[S3Store, str], Result], *, names_object: bool = True) -> Result:
+        """Calls `attempt` until it succeeds, at most ATTEMPTS times. Raises StoreError."""
+        bucket, key = split_object_url(url) if names_object else split_url(url)
+        number = 0
+        while True:
+            number += 1
+            try:
+                return attempt(self._open(bucket), key)
+            except (BaseError, _Broken, FileNotFoundError) as error:
+                if getattr(error, "errno", None) is not None:  # a file on this machine
+                    raise
+                explained, may_retry = explain(error, url, host=self._host, region=self.region)
+                if number == ATTEMPTS or not may_retry:
+                    raise explained from None
+            pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 1))
+            time.sleep(pause_s * random.random())  # noqa: S311 - jitter: the nodes do not all retry at once
+
+
+class _Broken(Exception):
+    """The answer was incomplete."""
+
+
+class InstanceKeys:
+    """Provides the credentials of this host's instance profile; obstore calls it again before they expire."""
+
+    def __init__(self, address: str = ADDRESS) -> None:
+        self._address = address
+        self._last: S3Credential | None = None
+
+    def __call__(self) -> S3Credential:
+        """Returns credentials that are valid now. Raises CredentialsError if there are none."""
+        try:
+            found = instance_credentials.wait_for(self._address)
+        except instance_credentials.CredentialsError:
+            ends_at = self._last and self._last["expires_at"]
+            if self._last is None or ends_at is None or ends_at < datetime.now(timezone.utc):
+                raise
+            return self._last
+        self._last = {
+            "access_key_id": found.access_key_id,
+            "secret_access_key": found.secret_access_key,
+            "token": found.token,
+            "expires_at": found.expiration,
+        }
+        return self._last
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The bucket and key of s3://BUCKET/KEY; the key may be empty. Raises ValueError for any other URL."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    if scheme != "s3" or not bucket:
+        raise ValueError(f"{url}: not an S3 URL, which is s3://BUCKET/KEY")
+    return bucket, key
+
+
+def split_object_url(url: str) -> tuple[str, str]:
+    """The bucket and key of an object. Raises ValueError if one is missing or obstore would change the key."""
+    bucket, key = split_url(url)
+    if not key:
+        raise ValueError(f"{url}: the object's key is missing")
+    if any(part in ("", ".", "..") for part in key.split("/")):
+        raise ValueError(f"{url}: a key with empty parts, '.' or '..' cannot be used on the nodes")
+    return bucket, key
+
+
+def _first(env: Mapping[str, str], *names: str) -> str | None:
+    return next((env[name] for name in names if env.get(name)), None)
+
+
+def _find_keys(env: Mapping[str, str]) -> Callable[[], S3Credential]:
+    """Returns the function that provides the environment's credentials. Raises StoreError if there are none."""
+    if env.get("CLUSTER_DATA_CREDENTIALS") == "instance":
+        return InstanceKeys()
+    access_key = _first(env, "AWS_ACCESS_KEY_ID", "S3_ACCESS_KEY_ID")
+    secret_key = _first(env, "AWS_SECRET_ACCESS_KEY", "S3_SECRET_ACCESS_KEY")
+    if not access_key or not secret_key:
+        raise StoreError("no AWS credentials were found: AWS_ACCESS_KEY_ID is not set", code="NoCredentials")
+    return keep_keys(access_key, secret_key, _first(env, "AWS_SESSION_TOKEN", "S3_SESSION_TOKEN"))
+
+
+def _entry(bucket: str, item: ObjectMeta) -> Entry:
+    return Entry(url=f"s3://{bucket}/{item['path']}", size_bytes=item["size"], etag=item["e_tag"] or "")
+
+
+def explain(error: Exception, url: str, *, host: str, region: str) -> tuple[StoreError, bool]:
+    """Returns the StoreError for an error of obstore, and whether a retry may succeed."""
+    words = str(error).partition("\n\nDebug source")[0]
+    status = int(found[1]) if (found := _STATUS.search(words)) else 0
+    code = _find("Code", words) or {403: "AccessDenied", 404: "NoSuchKey"}.get(status, str(status))
+    if "External AWS credential provider" in words:
+        return StoreError(words.partition("Error: ")[2], code="NoCredentials"), False
+    if "redirect without LOCATION" in words:
+        status, code = 301, "PermanentRedirect"
+    if "invalid list response" in words:
+        return StoreError(f"{url}: what answers is not S3: {words.rpartition(': ')[0]}", code="Malformed"), False
+    if not status:
+        certificate = "certificate" in str(error).lower()
+        cause = re.search(r'message: "([^"]+)"', str(error))
+        if certificate:
+            words = "its certificate is not trusted"
+        elif cause:
+            words = cause[1]
+        return StoreError(f"{url}: {host} cannot be used: {words}", code="Broken"), not certificate
+    bucket_region = _find("Region", words)
+    if bucket_region and bucket_region != region:
+        text = f"the bucket is in {bucket_region}, not in {region}: [provision] region in cluster.toml"
+        return StoreError(f"{url}: {text} (S3: {status} {code})", code=code), False
+    said = (_find("Message", words) or words.rpartition(f"{status} ")[2].partition(":")[0]).strip()
+    kind = NotFound if status == 404 else StoreError
+    hint = _HINTS.get(code, "").format(region=region)
+    may_retry = status in (408, 429) or status >= 500 or code in _RETRIED_CODES
+    return kind(f"{url}: S3 refuses: {status} {code}, {said}{hint}", code=code), may_retry
+
+
+def _find(tag: str, text: str) -> str:
+    found = re.search(f"<{tag}>([^<]*)</{tag}>", text)
+    return found[1] if found else ""

@@ -1,0 +1,485 @@
+"""Requests a job's nodes from a batch scheduler, waits for them, watches them, and releases them.
+
+The head submits a batch script that only holds the nodes (train/engines/scheduler.py). The script ends when it gets no
+heartbeat for a minute, so that nodes are not held for a supervisor that was killed.
+
+Each dialogue with the scheduler is a generator: it yields command lines and is sent their answers. `Allocation` runs
+the commands without blocking the event loop, `answer` waits for them.
+"""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, Optional, TypeVar
+
+from msgspec.structs import replace
+
+from node import job_folder, wire
+from node.protocol import AllocationRequest, JobHost
+from node.setup import process_tree, setup_env
+from node.supervisor import ssh_proxy
+from node.supervisor.event_loop import EventLoop
+from train.engines.scheduler import (
+    REACHED_WALLTIME,
+    AllocatedNode,
+    AllocationState,
+    Answer,
+    Scheduler,
+    count_nodes,
+    render_clock,
+    render_heartbeat,
+)
+
+POLL_EVERY_S = 3.0
+ANSWER_TIMEOUT_S = 30.0
+CANCEL_TIMEOUT_S = 10.0
+HEARTBEAT_EVERY_S = 10.0
+FAILURES_TO_REPORT = 3  # in a row
+SOON_S = 0.02
+NOT_FOUND, TIMED_OUT = 127, 124  # a shell's exit codes
+KEPT = ("HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF")
+KEPT_GROUPS = ("SGE_", "PBS_")  # prefixes of variables
+# For commands that otherwise only a login shell finds.
+PLACES = "/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin:/opt/pbs/bin:/opt/sge/bin/lx-amd64"
+SCRIPT = "allocation.sh"
+EC2_NAME = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})")
+T = TypeVar("T")
+Words = tuple[str, ...]
+Questions = Generator[Words, Answer, T]
+
+
+# -- questions ---------------------------------------------------------------------------------------------------------
+
+
+def check_request(scheduler: Scheduler, request: AllocationRequest) -> "Questions[AllocationRequest]":
+    """Returns the request, completed with its queue's values. Raises ValueError if the queue does not allow it."""
+    answer = yield scheduler.limits_command()
+    if answer.exit_code != 0:
+        raise ValueError(f"the queues of {scheduler.title} cannot be read: {answer.error}")
+    queues = scheduler.parse_limits(answer.stdout)
+    error = scheduler.check_queue(request, queues)
+    found = scheduler.find_queue(request, queues)
+    if error is None and found is not None:
+        answers = []
+        for command in scheduler.detail_commands(request, found):
+            answers.append((yield command))  # noqa: PERF401 - a comprehension cannot yield
+        found = scheduler.add_details(found, answers)
+        error = scheduler.check_limits(request, found)
+        if error is None:
+            return scheduler.complete(request, found)
+    if error is not None:
+        raise ValueError(f"{error}; to list them: {scheduler.list_queues}")
+    return request
+
+
+def submit_request(scheduler: Scheduler, script: str) -> "Questions[str]":
+    """Submits a script and returns the job number. Raises ValueError if the scheduler refuses it."""
+    answer = yield scheduler.submit_command(script)
+    if answer.exit_code != 0:
+        raise ValueError(f"{scheduler.title} refused the job: {answer.error}")
+    return scheduler.parse_job_number(answer.stdout)
+
+
+def look_at(scheduler: Scheduler, number: str, *, is_granted: bool = False) -> "Questions[AllocationState]":
+    """Returns a job's state. is_granted: its nodes are known. Raises ValueError if the scheduler does not answer."""
+    found = scheduler.parse_state((yield scheduler.state_command(number)), number)
+    if is_granted and found.state == "running":
+        return found
+    command = scheduler.more_command(number, found)
+    if command:
+        found = scheduler.parse_more((yield command), found)
+    if found.state == "running":
+        nodes = []
+        for node in found.nodes:
+            if node.address or EC2_NAME.match(node.name):
+                nodes.append(node)
+            else:
+                said = yield ("getent", "ahostsv4", node.name)
+                nodes.append(replace(node, address=(said.stdout.split() or [""])[0]))
+        found = replace(found, nodes=tuple(nodes))
+    return found
+
+
+def give_back(scheduler: Scheduler, number: str) -> "Questions[Optional[str]]":
+    """Cancels a job. Returns the error, or None if the job has ended or will end."""
+    answer = yield scheduler.cancel_command(number)
+    if answer.exit_code == 0:
+        return None
+    try:  # some schedulers' commands fail for a job that has ended
+        found = yield from look_at(scheduler, number, is_granted=True)
+    except ValueError:
+        found = None
+    if found is not None and found.state == "ended":
+        return None
+    return f"{scheduler.title} job {number} could not be cancelled: {answer.error}"
+
+
+def match_hosts(nodes: Sequence[AllocatedNode], hosts: Sequence[JobHost]) -> tuple[JobHost, ...]:
+    """Returns the job's hosts that the scheduler assigned, in its order. Pure. Raises ValueError for other hosts."""
+    by_name = {name: host for host in hosts for name in (host.name, host.name.partition(".")[0], host.ip) if name}
+    found = []
+    for node in nodes:
+        short = node.name.partition(".")[0]
+        of_ec2 = EC2_NAME.fullmatch(short)
+        address = ".".join(of_ec2.groups()) if of_ec2 is not None else ""
+        names = (node.address, node.name, short, address)
+        host = next((by_name[name] for name in names if name in by_name), None)
+        if host is None:
+            known = ", ".join(one.name for one in hosts)
+            raise ValueError(
+                f"the scheduler assigned {node.name}, which is not one of the hosts that are set up ({known})"
+            )
+        found.append(host)
+    return tuple(found)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def environment(setup: Optional[str] = None) -> dict[str, str]:
+    """Returns the environment of the scheduler's commands, without secrets.
+
+    setup: the digest of [bootstrap] setup, or None.
+    """
+    env = {key: value for key, value in os.environ.items() if key in KEPT or key.startswith(KEPT_GROUPS)}
+    env["PATH"] = ":".join(filter(None, (os.environ.get("PATH", ""), PLACES)))
+    if setup is None:
+        return env
+    changes = setup_env.read(os.path.join(os.path.expanduser("~"), ".cluster"), setup)
+    merged: dict[str, str] = setup_env.merge(env, changes)
+    return merged
+
+
+def answer(questions: "Questions[T]", env: Mapping[str, str], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+    """Runs the commands one after another, and returns the result. Raises what `questions` raises."""
+    try:
+        words = next(questions)
+        while True:
+            words = questions.send(_run(words, env, timeout_s))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _run(words: Words, env: Mapping[str, str], timeout_s: float) -> Answer:
+    try:
+        done = subprocess.run(
+            words, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        )
+    except OSError as error:
+        return _not_started(words, error)
+    except subprocess.TimeoutExpired:
+        return _too_slow(words, timeout_s)
+    return Answer(done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"), done.returncode)
+
+
+def _not_started(words: Words, error: OSError) -> Answer:
+    return Answer("", f"{words[0]}: {error.strerror or error}", NOT_FOUND)
+
+
+def _too_slow(words: Words, timeout_s: float) -> Answer:
+    return Answer("", f"{words[0]} did not end within {timeout_s:g} s", TIMED_OUT)
+
+
+class _Dialogue:
+    """Answers questions one after another without blocking the event loop.
+
+    then(result, error): called once at the end; error: the text of the ValueError, or None.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        questions: "Questions[Any]",
+        env: Mapping[str, str],
+        then: Callable[[Any, Optional[str]], None],
+    ) -> None:
+        self._loop, self._questions, self._env, self._then = loop, questions, env, then
+        self._child: Optional[subprocess.Popen[bytes]] = None
+        self._words: Words = ()
+        self._output: dict[int, bytearray] = {}
+        self._open: list[int] = []
+        self._send(None)
+
+    def _send(self, reply: Optional[Answer]) -> None:
+        try:
+            self._words = next(self._questions) if reply is None else self._questions.send(reply)
+        except StopIteration as end:
+            self._then(end.value, None)
+            return
+        except ValueError as error:
+            self._then(None, str(error))
+            return
+        try:
+            self._child = process_tree.start(self._words, self._env, "/", stderr=subprocess.PIPE)
+        except OSError as error:
+            failed = _not_started(self._words, error)
+            self._loop.after("allocation-program", 0.0, lambda: self._send(failed))
+            return
+        assert self._child.stdout is not None
+        assert self._child.stderr is not None
+        self._open = [self._child.stdout.fileno(), self._child.stderr.fileno()]
+        self._output = {source: bytearray() for source in self._open}
+        for source in self._open:
+            self._loop.add(source, lambda source=source: self._read(source))  # type: ignore[misc]
+        self._loop.after("allocation-program", ANSWER_TIMEOUT_S, self._give_up)
+
+    def _read(self, source: int) -> None:
+        data = os.read(source, 1 << 16)
+        self._output[source] += data
+        if not data:
+            self._open.remove(source)
+            self._loop.remove(source)
+        if not self._open:
+            self._finish()
+
+    def _finish(self) -> None:
+        child = self._child
+        assert child is not None
+        if child.poll() is None:
+            self._loop.after("allocation-program", SOON_S, self._finish)
+            return
+        out, err = (bytes(data).decode("utf-8", "replace") for data in self._output.values())
+        self._close()
+        self._send(Answer(out, err, child.returncode))
+
+    def _give_up(self) -> None:
+        self._close()
+        self._send(_too_slow(self._words, ANSWER_TIMEOUT_S))
+
+    def _close(self) -> None:
+        """Ends the program if it still runs."""
+        self._loop.cancel("allocation-program")
+        child, self._child = self._child, None
+        if child is None:
+            return
+        for source in self._open:
+            self._loop.remove(source)
+        self._open = []
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+        for stream in (child.stdout, child.stderr):
+            if stream is not None:
+                stream.close()
+
+    def stop(self) -> None:
+        """Ends the dialogue without a result."""
+        self._close()
+
+    def complete(self) -> None:
+        """Waits for the remaining answers, so that the number of a submitted job is not lost."""
+        give_up_at = time.monotonic() + CANCEL_TIMEOUT_S
+        while self._child is not None and time.monotonic() < give_up_at:
+            if not self._open:  # also after the loop's timers have been cancelled
+                self._finish()
+            self._loop.after("allocation-wait", SOON_S, lambda: None)
+            self._loop.step()
+        self._close()
+
+
+# -- allocation --------------------------------------------------------------------------------------------------------
+
+
+class Allocation:
+    """The nodes of one job. hosts: those that are set up for it.
+
+    note(number, reason): receives the job number, and why it is pending; "" once it runs. grant(hosts): receives the
+    assigned nodes, in the scheduler's order. fail(error): called if the scheduler refuses the request or ends the
+    allocation; expire(error): if the walltime ends it. say: shows a message to the user. setup: the digest of
+    [bootstrap] setup, or None.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        request: AllocationRequest,
+        hosts: Sequence[JobHost],
+        loop: EventLoop,
+        *,
+        note: Callable[[str, str], None],
+        grant: Callable[[tuple[JobHost, ...]], None],
+        fail: Callable[[str], None],
+        expire: Callable[[str], None],
+        say: Callable[[str], None],
+        setup: Optional[str] = None,
+    ) -> None:
+        self.scheduler, self.request, self._hosts, self._loop = scheduler, request, hosts, loop
+        self._note, self._grant, self._fail, self._expire, self._say = note, grant, fail, expire, say
+        self._env = environment(setup)
+        self._dialogue: Optional[_Dialogue] = None
+        self._heartbeat: Optional[Heartbeat] = None
+        self.number = ""
+        self._noted = ""
+        self._granted_at: Optional[float] = None
+        self._failures = 0
+        self.is_over = False
+
+    def start(self) -> None:
+        """Checks the request, submits it, and then watches it."""
+        self._ask(check_request(self.scheduler, self.request), self._submit)
+
+    def _ask(self, questions: "Questions[Any]", then: Callable[[Any, Optional[str]], None]) -> None:
+        self._dialogue = _Dialogue(self._loop, questions, self._env, then)
+
+    def _submit(self, request: Optional[AllocationRequest], error: Optional[str]) -> None:
+        if self.is_over:
+            return
+        if request is None:
+            self._end(error or "")
+            return
+        self.request = request
+        path = job_folder.path(request.job, SCRIPT)
+        try:
+            with open(path, "w") as stream:
+                stream.write(self.scheduler.render_script(request))
+            os.chmod(path, 0o700)
+        except OSError as failed:
+            self._end(job_folder.describe(failed))
+            return
+        self._ask(submit_request(self.scheduler, path), self._submitted)
+
+    def _submitted(self, number: Optional[str], error: Optional[str]) -> None:
+        self.number = number or ""
+        if self.is_over:
+            return
+        if number is None:
+            self._end(error or "")
+            return
+        self._note(number, "")
+        self._loop.after("allocation", 0.0, self._look)
+
+    def _look(self) -> None:
+        is_granted = self._granted_at is not None
+        self._ask(look_at(self.scheduler, self.number, is_granted=is_granted), self._hear)
+
+    def _hear(self, found: Optional[AllocationState], error: Optional[str]) -> None:
+        if self.is_over:
+            return
+        self._report_failures(error)
+        if found is not None and found.state == "pending" and self._granted_at is None:
+            if found.reason != self._noted:
+                self._noted = found.reason
+                self._note(self.number, found.reason)
+        elif found is not None and found.state == "running":
+            self._take(found.nodes)
+        elif found is not None:
+            self._note_end(found)
+        if not self.is_over:
+            self._loop.after("allocation", POLL_EVERY_S, self._look)
+
+    def _report_failures(self, error: Optional[str]) -> None:
+        """Reports a scheduler that does not answer for some time. It does not end the job, as it may be restarting."""
+        if error is None:
+            if self._failures >= FAILURES_TO_REPORT:
+                self._say(f"{self.scheduler.title} answers again")
+            self._failures = 0
+            return
+        self._failures += 1
+        if self._failures == FAILURES_TO_REPORT:
+            self._say(f"{self.scheduler.title} does not answer: {error}")
+
+    def _take(self, nodes: Sequence[AllocatedNode]) -> None:
+        if self._granted_at is not None:
+            return
+        self._granted_at = time.monotonic()
+        count = len(nodes)
+        if count != self.request.nodes:
+            self._end(f"{self.scheduler.title} assigned {count_nodes(count)}, but the job needs {self.request.nodes}")
+            return
+        try:
+            hosts = match_hosts(nodes, self._hosts)
+        except ValueError as error:
+            self._end(str(error))
+            return
+        self._heartbeat = Heartbeat(self.request.job, hosts[0], self._loop, self._say)
+        self._note(self.number, "")
+        self._grant(hosts)
+
+    def _note_end(self, found: AllocationState) -> None:
+        reason = found.reason
+        if found.state == "pending":
+            reason = "it was put back into the queue"
+        limit_s, since = self.request.walltime_s, self._granted_at
+        if found.is_vague and limit_s and since and time.monotonic() > since + limit_s - 2 * POLL_EVERY_S:
+            reason = f"{REACHED_WALLTIME} ({render_clock(limit_s)})"
+        self.is_over = True
+        end = self._expire if reason.startswith(REACHED_WALLTIME) else self._fail
+        end(f"{self.scheduler.title} job {self.number} ended: {reason}")
+
+    def _end(self, error: str) -> None:
+        self.is_over = True
+        self._fail(error)
+
+    def cancel(self) -> Optional[str]:
+        """Releases the nodes. Waits a limited number of seconds for the scheduler. Returns an error, or None."""
+        self.is_over = True
+        if self._dialogue is not None and not self.number:
+            self._dialogue.complete()  # it may be submitting
+        self._loop.cancel("allocation")
+        if self._dialogue is not None:
+            self._dialogue.stop()
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        return cancel(self.scheduler, self.number, self._env) if self.number else None
+
+
+def cancel(scheduler: Scheduler, number: str, env: Mapping[str, str]) -> Optional[str]:
+    """Cancels the allocation of a job whose supervisor ends or was killed. Returns an error, or None."""
+    return answer(give_back(scheduler, number), env, CANCEL_TIMEOUT_S)
+
+
+class Heartbeat:
+    """Tells the batch script on the first node that the supervisor is alive, over an ssh connection that stays open."""
+
+    def __init__(self, job: str, host: JobHost, loop: EventLoop, say: Callable[[str], None]) -> None:
+        self._job, self._host, self._loop, self._say = job, host, loop, say
+        self._ssh: Optional[subprocess.Popen[bytes]] = None
+        self._is_reported = False
+        self._count = 0
+        self._beat()
+
+    def _beat(self) -> None:
+        if self._ssh is not None and self._ssh.poll() is not None:
+            self._report(self._ssh)
+            self._close()
+        if self._ssh is None:
+            self._ssh = subprocess.Popen(
+                ssh_proxy.ssh_command(self._host, render_heartbeat(self._job)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                preexec_fn=process_tree.die_with_parent,
+            )
+        assert self._ssh.stdin is not None
+        try:
+            self._count += 1
+            os.write(self._ssh.stdin.fileno(), b"%d\n" % self._count)
+        except OSError:
+            pass  # it has just ended, and is started again
+        self._loop.after("heartbeat", HEARTBEAT_EVERY_S, self._beat)
+
+    def _report(self, ssh: "subprocess.Popen[bytes]") -> None:
+        assert ssh.stderr is not None
+        os.set_blocking(ssh.stderr.fileno(), False)
+        said = (wire.read_now(ssh.stderr.fileno()) or b"").decode("utf-8", "replace").strip()
+        if not self._is_reported:
+            self._say(f"connecting to {self._host.name} again, to hold its nodes: {said or 'the connection was lost'}")
+        self._is_reported = True
+
+    def _close(self) -> None:
+        ssh, self._ssh = self._ssh, None
+        if ssh is None:
+            return
+        ssh.kill()
+        ssh.wait()
+        for stream in (ssh.stdin, ssh.stderr):
+            if stream is not None:
+                stream.close()
+
+    def stop(self) -> None:
+        """Closes the connection. The script ends when it is cancelled, or a minute later."""
+        self._loop.cancel("heartbeat")
+        self._close()

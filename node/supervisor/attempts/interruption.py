@@ -1,0 +1,102 @@
+"""Handles spot notices: the job saves a checkpoint while the node still exists.
+
+Each node asks the instance metadata service (node/agent/notice.py). After the first notice, all processes of the
+job are informed. Once one of them has saved a checkpoint, or the time is over, the attempt ends.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Optional
+
+from node.protocol import Order
+from node.supervisor.event_loop import EventLoop
+from node.supervisor.processes import JobProcess, Processes
+from node.wire import Command, Notice
+
+MARGIN_S = 10.0  # before the node's end, for the end of the job's processes
+TIMER = "checkpoint"
+
+
+def grace_s(order: Order, notice: Notice, now: float) -> float:
+    """Returns how many seconds a job may take to save its checkpoint. now: seconds since the epoch. Pure."""
+    left_s = order.checkpoint_grace_s if notice.at is None else notice.at - now - MARGIN_S
+    return max(0.0, min(order.checkpoint_grace_s, left_s))
+
+
+class Interruption:
+    """The notices of one attempt. interrupt(hosts, error): ends the attempt, because these nodes will end."""
+
+    def __init__(
+        self,
+        order: Order,
+        processes: Processes,
+        loop: EventLoop,
+        say: Callable[[str], None],
+        interrupt: Callable[[tuple[str, ...], str], None],
+    ) -> None:
+        self._order, self._processes, self._loop = order, processes, loop
+        self._say, self._interrupt = say, interrupt
+        self._notices: dict[str, Notice] = {}
+        self._grace_s = 0.0
+        self.progress: Optional[dict[str, int]] = None  # the last finished batch of the foremost worker
+        self.saved: Optional[dict[str, int]] = None  # the last finished batch in the checkpoint
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The nodes that will be interrupted."""
+        return tuple(self._notices)
+
+    def note_notice(self, process: JobProcess, notice: Notice) -> None:
+        """Handles the notice that a node will be interrupted."""
+        if process.host in self._notices:
+            return
+        is_first = not self._notices
+        self._notices[process.host] = notice
+        at = "soon" if notice.at is None else time.strftime("at %H:%M:%S UTC", time.gmtime(notice.at))
+        self._say(f"spot notice: EC2 will {notice.action} {process.host} {at}")
+        if is_first:
+            self.tell_all()
+        if self._order.on_node_loss == "fail":
+            return  # the job may end before the node does
+        seconds = grace_s(self._order, notice, time.time())
+        if is_first:
+            self._say(f"waiting up to {seconds:.0f} s for a checkpoint")
+        if is_first or seconds < self._grace_s:
+            self._grace_s = seconds
+            self._loop.after(TIMER, seconds, self._give_up)
+
+    def tell_all(self) -> None:
+        """Tells the job's processes to save a checkpoint."""
+        for process in self._processes.of_job():
+            self.tell(process)
+
+    def tell(self, process: JobProcess) -> None:
+        """Tells a process to save a checkpoint if there is a notice. Also called for processes that start later."""
+        if self._notices and process.connection is not None and process.exit_code is None:
+            process.connection.put(Command(notice=True))
+
+    def note_saved(self, process: JobProcess, saved: "dict[str, int]") -> None:
+        """Handles a process's report of a saved checkpoint, which has no effect without a notice."""
+        if not self._notices:
+            return
+        is_first, self.saved = self.saved is None, saved
+        if is_first:
+            place = f" of epoch {saved['epoch']}, batch {saved['batch']}" if {"epoch", "batch"} <= set(saved) else ""
+            self._say(f"{process.short_name} has saved a checkpoint{place}")
+        if self._order.on_node_loss != "fail":
+            self._end()
+
+    def note_progress(self, progress: "dict[str, int]") -> None:
+        """Handles a process's report of finished batches."""
+        if {"epoch", "batch"} <= set(progress):
+            before = self.progress or progress
+            self.progress = max(before, progress, key=lambda one: (one["epoch"], one["batch"]))
+
+    def _give_up(self) -> None:
+        self._say("no checkpoint was saved in time: the job will continue from its last one")
+        self._end()
+
+    def _end(self) -> None:
+        self._loop.cancel(TIMER)
+        names = list(self._notices)
+        self._interrupt(tuple(names), f"{' and '.join(names)}: interrupted by EC2 (spot notice)")

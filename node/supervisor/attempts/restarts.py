@@ -1,0 +1,167 @@
+"""Decides what follows an attempt of a job, and creates the order of the next one. Pure.
+
+A lost node is not a failure of the job: with on_node_loss = "requeue", the next attempt starts once the node has been
+replaced, at most `restarts` times. A job that fails by itself starts again at most `restarts_on_error` times.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal, Optional
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from node.protocol import LOSSES, Attempt, EndReason, JobHost, JobState, Left, Order
+
+ATTEMPT, RESUME = "CLUSTER_ATTEMPT", "CLUSTER_RESUME"
+WITH_NODES = 10
+# The lines that this project's scripts print when they resume, as with CLUSTER_RESUME=1, and without a checkpoint.
+RESUMED = re.compile(r"Resumed from epoch (\d{1,9}) batch (\d{1,9})")
+BEGUN_ANEW = re.compile(r"No complete checkpoint .*: training begins with epoch 0")
+
+
+class Ending(Struct, frozen=True):
+    """Why an attempt ends: the first cause.
+
+    lost: the nodes that are known to be lost. final: whether the job cannot continue for a reason of the supervisor's
+    own, such as a full disk.
+    """
+
+    state: JobState
+    exit_code: int
+    error: Optional[str]
+    reason: EndReason
+    lost: tuple[str, ...] = ()
+    final: bool = False
+
+
+Next = Literal["end", "wait", "again"]
+
+
+def find_lost(ending: Ending, suspects: Collection[str], left: Left, rebooted: Collection[str] = ()) -> tuple[str, ...]:
+    """Returns the hosts that an attempt has lost, sorted.
+
+    left: the processes that could not be ended. A host is lost if the connection to it had been lost before, and it
+    could not be searched. rebooted: hosts that have booted since.
+    """
+    unreachable = {name for name in suspects if any(pid == 0 for pid, _ in left.get(name, ()))}
+    return tuple(sorted({*ending.lost, *unreachable, *(name for name in suspects if name in rebooted)}))
+
+
+def find_replaceable(order: Order, unhealthy: Collection[str]) -> tuple[str, ...]:
+    """Returns the unhealthy hosts to replace: not the head, where this program runs, and not the user's own hosts."""
+    if order.on_node_loss != "requeue":
+        return ()
+    return tuple(host.name for host in order.hosts[1:] if host.place is None and host.name in unhealthy)
+
+
+def find_reason(reason: Optional[EndReason], lost: Collection[str], unhealthy: Collection[str]) -> Optional[EndReason]:
+    """Returns why an attempt has ended: an error with a lost or an unhealthy node is attributed to the node."""
+    if reason != "error" or not (lost or unhealthy):
+        return reason
+    return "lost" if lost else "unhealthy"
+
+
+def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, before: Iterable[Attempt]) -> Next:
+    """Returns what follows an attempt: the "end" of the job, "wait" for new nodes, or "again" on the same hosts.
+
+    left: the processes that remain on its hosts; if any remain on a host that is not lost, the job ends. before: the
+    earlier attempts.
+    """
+    if ending.final or ending.state in ("done", "stopped") or ending.reason == "overtime":
+        return "end"
+    if any(name not in lost for name in left):
+        return "end"
+    reasons = [attempt.reason for attempt in before]
+    if lost:
+        replaceable = {host.name for host in order.hosts if host.place is None}
+        has_left = sum(reason in LOSSES for reason in reasons) < order.restarts
+        return "wait" if order.on_node_loss == "requeue" and has_left and replaceable.issuperset(lost) else "end"
+    return "again" if reasons.count("error") < order.restarts_on_error else "end"
+
+
+def explain_end(lost: Sequence[str], before: Iterable[Attempt]) -> str:
+    """Returns the addition to the error of a job that ends because it has lost nodes. before: the earlier attempts."""
+    restarts = sum(attempt.reason in LOSSES for attempt in before)
+    return f"{join(lost)} lost" + (f", after {count(restarts, 'restart')}" if restarts else "")
+
+
+def shorten(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
+    """Returns the attempts for a record, whose length is limited: only the newest ones include their nodes."""
+    old = tuple(replace(attempt, nodes=(), instances={}) for attempt in attempts[:-WITH_NODES])
+    return old + attempts[-WITH_NODES:]
+
+
+def next_order(order: Order, number: int) -> Order:
+    """Returns the order of an attempt: a copy of the job's order, with the variables of that attempt."""
+    env = {**order.env, ATTEMPT: str(number)}
+    if number == 1:
+        return replace(order, env=env)
+    return replace(order, env={**env, RESUME: "1"})
+
+
+def find_refused(
+    hosts: Sequence[JobHost], waiting_for: Collection[str], present: Collection[str] = ()
+) -> Optional[str]:
+    """Returns why these hosts cannot replace the ones that a job waits for, or None.
+
+    present: its other hosts but the head: one of them may have ended while the job waits, and been replaced, too.
+    """
+    if not waiting_for:
+        return "the job does not wait for nodes"
+    others = [host.name for host in hosts if host.name not in waiting_for and host.name not in present]
+    if others:
+        return f"the job does not wait for {join(others)}, but for {join(sorted(waiting_for))}"
+    nowhere = [host.name for host in hosts if not host.ip]
+    return f"{join(nowhere)} without a private address" if nowhere else None
+
+
+def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:
+    """Replaces the hosts with the same names by new ones, which run the same processes."""
+    by_name = {host.name: host for host in new}
+    known = {host.ip: host for host in order.hosts}
+    moved = {host.ip: by_name[host.name].ip for host in order.hosts if host.name in by_name}
+    order.hosts = tuple(
+        replace(by_name[host.name], workers=host.workers, servers=host.servers, place=host.place)
+        if host.name in by_name
+        else host
+        for host in order.hosts
+    )
+    lines = []
+    for line in order.hostfile:
+        ip, colon, port = line.partition(":")
+        lines.append(moved.get(ip, ip) + colon + port if ip in known else line)
+    order.hostfile = tuple(lines)
+
+
+def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapping[str, int]]) -> Optional[int]:
+    """Returns the number of batches that an attempt had finished and the next one repeats; None if it is unknown.
+
+    done, resumed: {"epoch", "batch", perhaps "batches" of an epoch}: the progress of the first attempt, and the point
+    where the second one resumes. Both count the finished batches of the epoch.
+    """
+    if done is None or resumed is None:
+        return None
+    epochs = done["epoch"] - resumed["epoch"]
+    batches = done.get("batches", resumed.get("batches"))
+    if epochs and not batches:
+        return None
+    return max(0, epochs * (batches or 0) + done["batch"] - resumed["batch"])
+
+
+def parse_resumed(text: str) -> Optional[dict[str, int]]:
+    """Returns where a worker resumes, or None if this line of its output does not report it."""
+    if BEGUN_ANEW.search(text):
+        return {"epoch": 0, "batch": 0}
+    found = RESUMED.search(text)
+    return {"epoch": int(found[1]), "batch": int(found[2])} if found is not None else None
+
+
+def join(names: Sequence[str]) -> str:
+    """Returns names for a sentence, such as "node-1 and node-2"."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def count(number: int, noun: str) -> str:
+    """Returns a number with its noun, such as "1 restart" or "3 restarts"."""
+    return f"{number} {noun}" + "s" * (number != 1)

@@ -1,0 +1,229 @@
+"""Follows a job's log for one reader, from a given offset to the job's end."""
+
+import ctypes
+import os
+import select
+import socket
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Optional
+
+from foundation.decode import decode
+from node import job_folder, wire
+from node.protocol import JobResult, LogLine, LogStart, LogWanted
+from node.supervisor import job_log, recovery
+from node.wire import Ended, Message
+from train.job.log_tail import find_processes, find_tail
+
+ALIVE_EVERY_S = 2.0
+LOOK_EVERY_S = 0.2  # without inotify
+RETRY_S = 0.05  # for a supervisor that is just starting or ending
+PENDING_BYTES = 1 << 20
+READ_BYTES = 1 << 16
+GIVE_UP_S = 120.0  # for a reader that no longer accepts output
+IN_MODIFY = 2  # linux/inotify.h
+IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0o2000000)
+RESULT = b'"result": {'
+
+
+class Follower:
+    """One reader of one job's log. out: the descriptor to write to. offset: that of the first byte to send."""
+
+    def __init__(self, job: str, offset: int, out: int) -> None:
+        self.job = job
+        self.outbox = wire.Outbox(out)
+        self.events: Optional[int] = None
+        self.offset = offset
+        self.last: Optional[bytes] = None  # the result line, once read
+        self.result: Optional[JobResult] = None  # from the supervisor
+        self.supervisor: Optional[socket.socket] = None
+        self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
+        self.changes: Optional[int] = None
+        self.is_complete = False  # no process writes to the log any longer
+        self.may_have_more = False  # the log may continue beyond what has been read
+        self.until: Optional[int] = None  # the offset up to which to read; None: the end of the job
+        self.pace = wire.Pace()
+        self.alive_at = self.taken_at = time.monotonic()
+
+    def begin(self, wanted: LogWanted) -> None:
+        """Sends the job's processes, and starts at the wanted part of the log. Raises OSError."""
+        record = recovery.recover(self.job)
+        self.open()
+        if record is None or self.events is None:
+            return
+        events = self.events
+
+        def lines() -> Iterator[bytes]:
+            with open(events, "rb", closefd=False) as stream:
+                yield from stream
+
+        processes = find_processes(record.roles, len(record.attempts), lines)
+        read = partial(job_log.read_log, events)
+        self.offset = find_tail(read, os.fstat(events).st_size, wanted, processes)
+        self.outbox.put(LogStart(start=self.offset, processes=processes))
+
+    def run(self, *, wait: bool) -> None:
+        """Sends the log up to its end or, without `wait`, up to its current end. Raises OSError."""
+        if not wait:
+            recovery.recover(self.job)
+            self.open()
+            self.until = os.fstat(self.events).st_size if self.events is not None else 0
+        while True:
+            if wait and not self.is_complete:
+                self.find_supervisor()
+            self.read()
+            if self.last is not None and self.is_complete:
+                self.outbox.pass_on(self.last)
+                break
+            if not wait and not self.may_have_more:
+                self.outbox.pass_on(self.last or b"")
+                break
+            if self.is_complete and not self.may_have_more:
+                self.outbox.put(self.missing_result())
+                break
+            self.sleep(self.pause_s(wait=wait))
+        while self.outbox.pending:
+            self.sleep(RETRY_S)
+
+    def pause_s(self, *, wait: bool) -> float:
+        """How long to wait for an event."""
+        if self.is_full():
+            return ALIVE_EVERY_S / 2  # the reader wakes this process
+        if self.may_have_more or not wait or self.is_complete:
+            return 0.0
+        if self.supervisor is None:
+            return RETRY_S
+        return ALIVE_EVERY_S / 2 if self.changes is not None else LOOK_EVERY_S
+
+    # -- the log -------------------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Reads the new whole lines of the log. The last line, the result, is sent later."""
+        self.may_have_more = self.is_full() and self.last is None
+        if self.is_full() or self.last is not None:
+            return
+        self.open()
+        if self.events is None:
+            return
+        size, data = READ_BYTES, os.pread(self.events, READ_BYTES, self.offset)
+        while len(data) == size and b"\n" not in data:
+            size *= 2
+            data = os.pread(self.events, size, self.offset)
+        # An incomplete line is read again later: on a full disk the supervisor may remove it and write another.
+        whole, end, _ = data.rpartition(b"\n")
+        if end:
+            self.offset += len(whole) + 1
+            self.may_have_more = self.until is None or self.offset < self.until
+            self.pace.note()
+            lines = whole + end
+            last = lines[lines.rfind(b"\n", 0, -1) + 1 :]
+            if RESULT in last and is_result(last):
+                self.last = last
+                lines = lines[: -len(last)]
+            self.outbox.pass_on(lines)
+
+    def open(self) -> None:
+        """Opens the log if it exists."""
+        path = job_folder.path(self.job, "events")
+        if self.events is None and os.path.exists(path):
+            self.events = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.changes = watch(path)
+
+    def is_full(self) -> bool:
+        """Whether so much output is pending that no more is read."""
+        return len(self.outbox.pending) > PENDING_BYTES
+
+    def missing_result(self) -> LogLine:
+        """Returns the result line for a log without one, such as after a full disk."""
+        record = job_folder.read_record(self.job)
+        unknown = JobResult(state="failed", exit_code=1, error="its record cannot be read")
+        result = self.result or (record.result if record else unknown)
+        return LogLine(t=round(time.time(), 3), result=result, files=record.files if record else ())
+
+    # -- the supervisor ------------------------------------------------------------------------------------------
+
+    def find_supervisor(self) -> None:
+        """Connects to the supervisor, which reports the job's end; if it is dead, recovers the job. Raises OSError."""
+        if self.supervisor is not None:
+            return
+        plug = connect(self.job)
+        if plug is not None:
+            try:
+                plug.sendall(wire.encode(Message(watch=True)))
+            except ConnectionError:  # it has just ended
+                plug.close()
+                return
+            plug.settimeout(0.0)
+            self.supervisor = plug
+        elif not recovery.is_alive(self.job):
+            recovery.recover(self.job)
+            self.is_complete = True
+
+    def read_supervisor(self, supervisor: socket.socket) -> None:
+        """Reads the supervisor's message: the result, at the job's end."""
+        data = wire.read_now(supervisor.fileno())
+        for line in self.supervisor_lines.feed(data or b""):
+            self.result = decode(line, Ended).result
+            self.is_complete = True
+        if data == b"":
+            supervisor.close()
+            self.supervisor = None
+
+    # -- the reader ----------------------------------------------------------------------------------------------
+
+    def sleep(self, wait_s: float) -> None:
+        """Waits for an event. Raises BrokenPipeError if the reader is gone."""
+        now = time.monotonic()
+        if now > self.alive_at + ALIVE_EVERY_S and not self.outbox.pending:
+            self.outbox.put({"alive": True})
+        if not self.outbox.pending:
+            self.taken_at = now
+        writes = [self.outbox.descriptor] if self.outbox.pending else []
+        # The supervisor's report of the job's end is handled at once.
+        rest_s = self.pace.rest_s
+        changes = self.changes
+        if rest_s and wait_s and self.changes is not None:
+            wait_s, changes = min(wait_s, rest_s), None
+        sources: list[Any] = [one for one in (changes, self.supervisor) if one is not None]
+        ready, writable, _ = select.select(sources, writes, [], wait_s)
+        if writable:
+            self.outbox.write()
+            self.alive_at = self.taken_at = now
+        if changes is not None and changes in ready:
+            wire.read_now(changes)
+        if self.supervisor is not None and self.supervisor in ready:
+            self.read_supervisor(self.supervisor)
+        if self.outbox.broken or now > self.taken_at + GIVE_UP_S:
+            raise BrokenPipeError
+
+
+def is_result(line: bytes) -> bool:
+    """Whether a line of the log is the result."""
+    try:
+        return decode(line, LogLine).result is not None
+    except ValueError:
+        return False
+
+
+def connect(job: str) -> Optional[socket.socket]:
+    """Connects to a job's supervisor. Returns None if there is none."""
+    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        plug.connect(job_folder.path(job, "socket"))
+    except OSError:
+        plug.close()
+        return None
+    return plug
+
+
+def watch(path: str) -> Optional[int]:
+    """Returns a descriptor that becomes readable when a file changes; None if the kernel does not provide one."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = libc.inotify_init1(IN_NONBLOCK_CLOEXEC)
+    if descriptor < 0:
+        return None
+    if libc.inotify_add_watch(descriptor, os.fsencode(path), IN_MODIFY) < 0:
+        os.close(descriptor)
+        return None
+    return int(descriptor)

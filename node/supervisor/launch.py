@@ -1,0 +1,95 @@
+"""Runs MXNet's own tools/launch.py, unchanged, from the installed wheel.
+
+    launch.py PRIVATE_ADDRESS ARGUMENTS...
+
+It makes two corrections: the scheduler listens on the head's private address, not on that of the host name, and on a
+port that no other job gets. (_cluster_compat restores Thread.isAlive, which launch.py calls. If launch.py comes from a
+container's image, this program restores it.)
+"""
+
+import os
+import runpy
+import shlex
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from node import ports, wire
+from node.agent import environment
+from node.supervisor import ssh_proxy
+from train.engines.launch_py import LAUNCHER_FOLDER
+
+PORTS = range(9091, 9999)  # launch.py's
+SSH = "ssh "
+_callers: set[threading.Thread] = set()  # threads that run an ssh
+
+
+def keep_quiet(failure: Any) -> None:
+    """Suppresses launch.py's traceback for a failed ssh: the supervisor reports it better."""
+    if not issubclass(failure.exc_type, subprocess.CalledProcessError):
+        sys.excepthook(failure.exc_type, failure.exc_value, failure.exc_traceback)
+
+
+def take_calls() -> None:
+    """Intercepts the commands that launch.py runs, each in a thread of its own.
+
+    `ssh` is replaced by ssh_proxy.py. Each failure is reported to the supervisor: the process may never have started.
+    """
+    run = subprocess.call
+
+    def call(*words: Any, **options: Any) -> int:
+        is_ssh = isinstance(words[0], str) and words[0].startswith(SSH)
+        code = call_ssh(words[0]) if is_ssh else run(*words, **options)
+        if code != 0:
+            wire.write_all(1, wire.FAILED + b"\n")
+        return code
+
+    subprocess.call = call  # check_call calls it too
+
+
+def call_ssh(command: str) -> int:
+    """Carries out an `ssh ...` of launch.py. Returns its exit code."""
+    _callers.add(threading.current_thread())
+    try:
+        return ssh_proxy.call_ssh(shlex.split(command)[1:])
+    except ConnectionError:
+        return 1  # the supervisor has ended
+    except OSError as error:  # such as the process limit
+        sys.stderr.write(f"ssh cannot be started: {error}\n")
+        return 1
+
+
+def main() -> None:
+    """Runs launch.py with this program's arguments."""
+    address = sys.argv[1]
+    take_calls()
+    environment.raise_open_files("auto")  # four for each `ssh`
+    threading.excepthook = keep_quiet  # from Python 3.8 on
+    if LAUNCHER_FOLDER in os.environ:
+        sys.path.insert(0, os.environ[LAUNCHER_FOLDER])
+        thread: Any = threading.Thread
+        thread.isAlive = thread.is_alive
+    from dmlc_tracker import tracker  # noqa: PLC0415 - it uses the functions that are replaced above
+
+    port, claim = ports.claim(PORTS)
+
+    class PSTracker(tracker.PSTracker):  # type: ignore[misc]
+        def __init__(self, **given: Any) -> None:
+            tracker_class.__init__(self, port=port, **given)
+
+    tracker_class = tracker.PSTracker
+    tracker.PSTracker = PSTracker
+    tracker.get_host_ip = lambda _=None: address
+    # The wheel has both packages in the same folder. (Looking for `mxnet` itself would import it.)
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(tracker.__file__)))
+    path = os.path.join(packages, "mxnet", "tools", "launch.py")
+    sys.argv = [path, *sys.argv[2:]]
+    with claim:
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
+        for caller in list(_callers):  # launch.py waits only for the scheduler, and its threads would end with it
+            caller.join()

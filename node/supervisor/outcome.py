@@ -1,0 +1,309 @@
+"""Decides when and how an attempt of a job ends: the first cause counts, and `decided` contains it."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Optional
+
+from foundation.durations import render_exact
+from node.protocol import EndReason, JobState, Order
+from node.supervisor import kv_store
+from node.supervisor.attempts.restarts import Ending
+from node.supervisor.event_loop import EventLoop
+from node.supervisor.processes import JobProcess, Processes
+from node.wire import Command
+
+SILENCE_EVERY_S = 1.0
+UNSTARTED_S = 1.0  # for a process to report an error, after launch.py's command for it has failed
+GATHER_S = 0.3  # for others that fail at the same time as the first, and for the end of a program that led to a node
+REAP_GRACE_S = 10.0  # for servers and scheduler, after all workers are done
+EARLY_GRACE_S = 5.0  # for workers to report, after launch.py, the scheduler or a server has succeeded
+PROBE_AFTER_S = 5.0
+PROBE_S = 4.5  # more than role.py takes
+STOPPED, OVERTIME = 130, 124
+
+
+class Outcome:
+    """The outcome of one attempt of a job.
+
+    say: shows the user a message. warn: sets the warning about a subject; None withdraws it.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        processes: Processes,
+        loop: EventLoop,
+        say: Callable[[str], None],
+        warn: Callable[[str, Optional[str]], None],
+    ) -> None:
+        self._order, self._processes, self._loop, self._say, self._warn = order, processes, loop, say, warn
+        self._failed: list[JobProcess] = []
+        self._has_trained = False  # a worker has reported progress
+        self.decided: Optional[Ending] = None
+        # The hosts to which the connection was lost, and those of them that send no messages any longer.
+        self.suspects: set[str] = set()
+        self.silent_hosts: set[str] = set()
+        self.lost_hosts: dict[str, str] = {}  # the reason, by the host's name
+
+    def decide(
+        self, state: JobState, exit_code: int, error: Optional[str], reason: EndReason = "error", *, final: bool = False
+    ) -> None:
+        """Ends the attempt with this outcome, unless another one has already been decided."""
+        if self.decided is None:
+            self.decided = Ending(state, exit_code, error, reason, final=final)
+
+    def fail(self, error: str) -> None:
+        """Fails the attempt for a reason other than the exit code of one of its processes."""
+        self.decide("failed", 1, error)
+
+    def fail_for_good(self, error: str) -> None:
+        """Fails the job for a reason of the supervisor's own."""
+        if self.decided is None or not self.decided.final:
+            self.decided = Ending("failed", 1, error, "error", final=True)
+
+    def stop(self) -> None:
+        """Ends the job at the user's request."""
+        self.decide("stopped", STOPPED, "stopped", "stopped")
+
+    def interrupt(self, hosts: tuple[str, ...], error: str) -> None:
+        """Ends the attempt because these nodes will end."""
+        if self.decided is None:
+            self.decided = Ending("failed", 1, error, "notice", lost=hosts)
+
+    def lose(self, hosts: tuple[str, ...], error: str) -> None:
+        """Ends the attempt because these nodes are lost, even if an error of its processes was noticed first."""
+        if self.decided is None or (self.decided.reason == "error" and not self.decided.final):
+            self.decided = Ending("failed", 1, error, "lost", lost=hosts)
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def watch_silence(self) -> None:
+        """From now on, treat a process that sends no messages for too long as lost, with its node."""
+        self._loop.after("silence", SILENCE_EVERY_S, self._look_for_silence)
+
+    def _look_for_silence(self) -> None:
+        self.watch_silence()
+        silence_s = self._order.silence_timeout_s
+        for process in self._processes.all:
+            if process.connection is None or process.exit_code is not None or not process.connection.is_open:
+                continue
+            if process.heard_at is None:  # ssh is still connecting, or Python starting
+                limit_s, since = max(silence_s, self._order.start_timeout_s), process.introduced_at
+            else:
+                limit_s, since = silence_s, process.heard_at
+            if time.monotonic() > since + limit_s:
+                self.suspects.add(process.host)
+                self.silent_hosts.add(process.host)
+                self.lost_hosts.setdefault(process.host, f"no sign of life for {limit_s:g} s")
+                self.fail(f"{process.name}: no sign of life from its node for {limit_s:g} s")
+
+    def watch_start(self) -> None:
+        """Starts the time limit for the start of the launcher's processes."""
+        self._loop.after("start", self._order.start_timeout_s, self._start_timed_out)
+
+    def note_copying(self) -> None:
+        """Starts the time limit again, because a node still copies the job's files."""
+        if self._loop.has("start"):
+            self.watch_start()
+
+    def _start_timed_out(self) -> None:
+        missing = ", ".join(self._processes.missing())
+        self.fail(f"the job did not start within {self._order.start_timeout_s:g} s: {missing} did not")
+
+    def look_for_unstarted(self) -> None:
+        """Handles the failure of a command of launch.py: its process has reported the reason, or has never started."""
+        self._loop.after("unstarted", UNSTARTED_S, self._check_unstarted)
+
+    def _check_unstarted(self) -> None:
+        missing = self._processes.unknown()
+        if missing:
+            self.fail(f"the job cannot start: {self._processes.engine.program} failed to start {', '.join(missing)}")
+
+    def all_started(self) -> None:
+        """Cancels the time limit of the start, because all processes have started."""
+        self._loop.cancel("start")
+
+    def watch_duration(self, duration_s: Optional[float]) -> None:
+        """Starts the limit of the job's duration, which includes its set-up. duration_s: the remaining seconds."""
+        if duration_s is not None:
+            self._loop.after("overtime", duration_s, self._ran_too_long)
+
+    def _ran_too_long(self) -> None:
+        self.expire(f"ran longer than max_duration ({render_exact(self._order.max_duration_s or 0.0)})")
+
+    def expire(self, error: str) -> None:
+        """Ends the job because its time is over: max_duration, or the walltime of a batch scheduler."""
+        self.decide("failed", OVERTIME, error, "overtime")
+
+    def end_stalled(self, error: str) -> None:
+        """Ends the attempt because no worker has made progress for stall_timeout."""
+        self.decide("failed", OVERTIME, error)
+
+    # -- connections between ps-lite's processes -------------------------------------------------------------------
+
+    def check_joined(self) -> None:
+        """Checks whether processes wait for others, after one has bound its port or joined the others."""
+        if self._processes.uses_kv_store():
+            self._warn("kv-store", None)
+        if not self._processes.unjoined():
+            self._loop.cancel("join")
+        elif not self._loop.has("join"):
+            self._loop.after("join", min(PROBE_AFTER_S, self._order.start_timeout_s), self._probe)
+
+    def _probe(self) -> None:
+        """Has the processes, which all wait for each other, try each other's ports."""
+        for process in self._processes.of("server") + self._processes.of("worker"):
+            others = tuple(one.bound for one in self._processes.all if one.bound and one.host != process.host)
+            if process.connection is not None:
+                process.connection.put(Command(reach=others))
+        self._loop.after("join", PROBE_S, self._check_probe)
+
+    def _check_probe(self) -> None:
+        blocked = self._processes.describe_blocked()
+        if blocked:
+            advice = "does the security group allow all traffic between its members?"
+            self.fail(f"the job's processes cannot find each other: {blocked}; {advice}")
+        else:
+            self._loop.after("join", self._order.start_timeout_s, self._join_timed_out)
+
+    def _join_timed_out(self) -> None:
+        names = ", ".join(process.name for process in self._processes.unjoined())
+        self.fail(f"started, but not joined within {self._order.start_timeout_s:g} s: {names}")
+
+    # -- data ----------------------------------------------------------------------------------------------------
+
+    def note_unread(self, process: JobProcess, why: str) -> None:
+        """Handles a worker's host that cannot read the job's data, which the user's own script may not need."""
+        if process.exit_code is not None:
+            return  # it did not need the data
+        said = f"{process.host}: {why}"
+        if self._order.data_check is not None and self._order.data_check.needed:
+            self.fail(said)
+        else:
+            self._say(said)
+
+    # -- use of the kv-store -------------------------------------------------------------------------------------
+
+    def awaits_kv_store(self) -> bool:
+        """Whether several workers should share a kv-store, but none has created one."""
+        order = self._order
+        return order.servers > 0 and order.workers > 1 and not self._processes.uses_kv_store()
+
+    def note_progress(self) -> None:
+        """Handles the progress of a worker while none has created a kv-store."""
+        self._has_trained = True
+        if self._is_unused():
+            self._warn_of_unused()
+
+    def _is_unused(self) -> bool:
+        """Whether certainly no worker has created a kv-store: it would have printed its port, as a server has."""
+        has_servers_port = any(server.bound for server in self._processes.of("server"))
+        return has_servers_port and self.awaits_kv_store() and kv_store.is_reported(self._order)
+
+    def _warn_of_unused(self) -> None:
+        self._warn("kv-store", kv_store.render_unused(self._order, has_trained=self._has_trained))
+
+    def _end_without_servers(self) -> None:
+        """Ends the attempt: all workers are done, but none has told the servers to stop."""
+        if self.awaits_kv_store():
+            self._warn_of_unused()
+        self.decide("done", 0, None, "done")
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+
+    def note_exit(self, process: JobProcess) -> None:
+        """Handles the end of a process."""
+        workers = self._processes.of("worker")
+        is_done = sum(1 for one in workers if one.exit_code == 0) == self._order.workers
+        if self._are_dismissed():  # so workers have used the kv-store, regardless of their output
+            self._warn("kv-store", None)
+        if process.failed and is_done:
+            self._say(self._processes.describe_exit(process) + ", after all workers had finished")
+        elif process.failed:
+            self._failed.append(process)
+            delay_s = 0.0 if workers and all(one.exit_code is not None for one in workers) else GATHER_S
+            self._loop.after("gather", delay_s, self._fail_with_all)
+        elif process.role == "launcher" and self._processes.all_ended_on(process.host):
+            pass
+        elif process.role in ("scheduler", "server", "launcher") and not is_done:
+            if self._are_dismissed():
+                self._loop.cancel("early")
+            else:  # at the end of a successful job it can be a moment ahead of the others
+                self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(process.short_name))
+        is_last = self._order.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
+        if (is_last and process.exit_code == 0) or (
+            is_done and all(one.exit_code is not None for one in self._processes.of_job())
+        ):
+            self.decide("done", 0, None, "done")
+        elif is_done:
+            delay_s = 0.0 if self._is_unused() else REAP_GRACE_S
+            self._loop.after("early", delay_s, self._end_without_servers)
+
+    def _are_dismissed(self) -> bool:
+        """Whether the workers have freed their kv-stores, as at the end of a function that created one.
+
+        Servers and scheduler then succeed, and the scripts may continue for any length of time.
+        """
+        ended = [
+            process.role
+            for process in self._processes.of("server") + self._processes.of("scheduler")
+            if process.exit_code == 0
+        ]
+        return ended.count("server") == self._order.servers > 0 and "scheduler" in ended
+
+    def note_child_end(self, name: str, child: "subprocess.Popen[bytes]", *, is_launcher: bool) -> None:
+        """Handles the end of a program on the head: the launcher of this name, or one that connects to a node."""
+        code = child.returncode
+        how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
+        if not is_launcher and code != 0:  # it may have reported why
+            error = f"the program on {self._processes.head} that connects to a node {how}"
+            engine = self._processes.engine
+            awaited_s = engine.gather_s if engine.ends_its_processes else 0.0  # note_unreachable reports more
+            self._loop.after("proxy", UNSTARTED_S + awaited_s, lambda: self.fail(error))
+        elif is_launcher and code != 0:
+            error = f"{name} (process {child.pid}) {how}"
+            if code < 0:  # the processes that it started end with it
+                self.fail(error)
+            else:  # another process ended first, and may be reported later
+                self._loop.after("launcher", GATHER_S, lambda: self.fail(error))
+        elif is_launcher and not self._loop.has("early") and not self._are_dismissed():
+            self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(name))
+
+    def note_lost(self, process: JobProcess) -> None:
+        """Handles a connection that ended before its process. If launch.py has ended, too, its end explains more."""
+        self.suspects.add(process.host)
+        if self._loop.has("lost"):
+            return  # the reason is awaited already
+        is_of_engine = process.by is None and self._processes.engine.ends_its_processes
+        if not is_of_engine and all(launcher.pid != process.by for launcher in self._processes.of("launcher")):
+            self._lose(process)
+        else:
+            self._loop.after(
+                "lost", self._processes.engine.gather_s if is_of_engine else GATHER_S, lambda: self._lose(process)
+            )
+
+    def note_unreachable(self, process: JobProcess, why: str) -> None:
+        """Handles an ssh that ended before its process. If the launcher has ended the process, the reason follows."""
+        self.suspects.add(process.host)
+        engine = self._processes.engine
+        error = f"{process.name} was lost: ssh to it failed: {why}"
+
+        def lose() -> None:
+            self.lost_hosts.setdefault(process.host, f"ssh to it failed: {why}")
+            self.fail(error)
+
+        if not engine.ends_its_processes or process.role == "launcher":
+            lose()
+        elif not self._loop.has("lost"):
+            self._loop.after("lost", engine.gather_s, lambda: None if self._failed else lose())
+
+    def _lose(self, process: JobProcess) -> None:
+        if not self._failed:
+            self.fail(f"{process.name} was lost: the program on {self._processes.head} that led to it was killed")
+
+    def _fail_with_all(self) -> None:
+        self.decide("failed", self._failed[0].exit_code or 1, self._processes.describe_failures(self._failed))
+
+    def _ended_early(self, what: str) -> None:
+        self.fail(f"{what} ended before the workers did")

@@ -1,0 +1,146 @@
+"""Copies record.json and events of a job's folder to RESULTS/ID/, in S3 or on a volume, while the job runs.
+
+It works in its own thread; the supervisor waits for it only at the end, for a limited time. Each round writes the
+record last: once the record states that the job has ended, the log is complete.
+"""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Optional, Union
+
+from node import instance_credentials, job_folder
+
+if TYPE_CHECKING:
+    from node.staging import s3
+
+EVERY_S = 60.0
+REST = 10  # copying a large log takes at most one tenth of the time
+RECORD = "record.json"
+FILES = ("events", RECORD)
+
+
+class Copying:
+    """Copies a job's folder to `url` while the job runs, in a thread.
+
+    env, secrets: the variables of its processes. secrets: None for the newest credentials of the instance itself.
+    """
+
+    def __init__(self, job: str, url: str, env: Mapping[str, str], secrets: Optional[Mapping[str, str]]) -> None:
+        self._url, self._env, self._given_secrets = url, env, secrets
+        self._place = url if url.startswith("/") else "S3"
+        self._folder = job_folder.path(job)
+        self._said: list[str] = []
+        self._kinds_said: set[object] = set()
+        self._telling = threading.Lock()
+        self._published: dict[str, tuple[int, int]] = {}
+        self._ending = threading.Event()
+        self._waking = threading.Event()  # also set together with _ending
+        self._complete = False
+        self._thread = threading.Thread(target=self._run, name="publish", daemon=True)
+        self._thread.start()
+
+    def take_said(self) -> list[str]:
+        """Returns the new messages for the user: one line for each kind of problem."""
+        with self._telling:
+            said, self._said = self._said, []
+        return said
+
+    def hurry(self) -> None:
+        """Starts to copy the changed files now."""
+        self._waking.set()
+
+    def finish(self, timeout_s: float) -> bool:
+        """Copies the rest in at most `timeout_s` seconds. No process may write to the folder any longer.
+
+        Returns whether all files are copied; if not, it may be called again.
+        """
+        self._ending.set()
+        self._waking.set()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._tell(
+                "end", f"the job's record and log in {self._place} are incomplete: there was no time to write them"
+            )
+        return self._complete and not self._thread.is_alive()
+
+    def _secrets(self) -> Mapping[str, str]:
+        return instance_credentials.wait_for().variables if self._given_secrets is None else self._given_secrets
+
+    def _run(self) -> None:
+        try:
+            self._round((RECORD,))
+            pause_s = EVERY_S
+            while not self._is_ending_after(pause_s):
+                began = time.time()
+                self._round(FILES)
+                pause_s = max(EVERY_S, (time.time() - began) * REST)
+            self._complete = self._round(FILES)
+        except Exception as error:  # noqa: BLE001 - reported here or nowhere; the job continues
+            self._tell("thread", f"the job's log is no longer copied to {self._place}: {type(error).__name__}: {error}")
+
+    def _is_ending_after(self, pause_s: float) -> bool:
+        """Pauses. Returns whether the job has ended."""
+        self._waking.wait(pause_s)
+        self._waking.clear()
+        return self._ending.is_set()
+
+    def _open(self) -> Union["s3.Store", "Folder"]:
+        """Opens the target of the copies. Raises OSError, ValueError."""
+        if self._url.startswith("/"):
+            return Folder()
+        from node.staging import s3  # noqa: PLC0415 - importing obstore takes 0.1 s of every command on the head
+
+        return s3.Store({**self._env, **self._secrets()})
+
+    def _round(self, names: Sequence[str]) -> bool:
+        """Publishes the files that have changed. Returns True if all files are then the same as on this host."""
+        try:
+            store = self._open()
+        except (OSError, ValueError) as error:
+            self._tell("credentials", f"the job's log cannot be copied to {self._place}: {error}")
+            return False
+
+        def publish(name: str) -> bool:
+            try:
+                self._publish(store, name)
+            except Exception as error:  # noqa: BLE001 - all are reported; StoreError is the usual one
+                kind = getattr(error, "code", None) or getattr(error, "errno", None) or type(error).__name__
+                self._tell(kind, f"the job's log cannot be copied to {self._place}: {error or type(error)}")
+                return False
+            return True
+
+        copied = [publish(name) for name in names]  # the record also after a failure
+        return all(copied)
+
+    def _publish(self, store: Union["s3.Store", "Folder"], name: str) -> None:
+        """Publishes a file if it has changed. Raises OSError."""
+        path = os.path.join(self._folder, name)
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return  # it does not exist yet
+        version = (found.st_size, found.st_mtime_ns)
+        if self._published.get(name) != version:
+            store.put_file(path, self._url + name)
+            self._published[name] = version
+
+    def _tell(self, kind: object, text: str) -> None:
+        """Adds a message for the user, once for each kind of problem."""
+        with self._telling:
+            if kind not in self._kinds_said:
+                self._kinds_said.add(kind)
+                self._said.append(text)
+
+
+class Folder:
+    """A folder on a volume, with the same method as s3.Store."""
+
+    def put_file(self, path: str, url: str) -> None:
+        """Replaces a file atomically. Raises OSError."""
+        os.makedirs(os.path.dirname(url), exist_ok=True)
+        fresh = url + ".new"
+        shutil.copyfile(path, fresh)
+        os.replace(fresh, url)

@@ -1,0 +1,277 @@
+"""Detects that a job makes no progress, finds the cause, tells the user, and ends the job if stall_timeout requires it.
+
+Output of a worker is progress. So is the use of CPU, files or sockets by a worker or a server: an evaluation or a
+checkpoint may print nothing for a long time. While a worker is silent, the hosts report every few seconds which
+resources it and the servers have used, and which processes are stopped (SIGSTOP): ps-lite waits forever for a process
+that is stopped or unreachable. Without progress, the hosts also try to reach each other.
+Once a worker has ended with exit code 0, only output and reported batches are progress: workers that wait for one that
+has ended often poll, and so use the CPU for ever.
+[train] stall_timeout: "auto" tells the user; a number of seconds also ends the job; "none" disables this.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Literal, Optional
+
+from foundation.durations import render_minutes
+from node.protocol import Order
+from node.supervisor.event_loop import EventLoop
+from node.supervisor.processes import JobProcess, Processes
+from node.wire import Command, Found, Use
+
+LOOK_EVERY_S = 10.0
+LOOKS = 6  # the minimum number within stall_timeout
+ANSWERS_S = 1.0  # for the hosts to answer
+REACH_S = 4.5  # for all hosts to try each other; more than role.py takes
+REACH_AGAIN_S = 60.0
+TELL_AGAIN_S = 120.0  # doubles each time
+BLOCKED_S, UNEXPLAINED_S = 60.0, 1800.0  # without progress, before telling the user
+ENDED_S = 60.0  # from the end of the first worker on, before telling the user
+PACE = 3.0  # times the longest time without progress so far, until the user is told
+# An active process uses at least this, and more than its engine's idle_cpu_share.
+LEAST_CPU_S = 0.03
+LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
+LONGEST_COMMAND = 60  # characters of a command line in a message
+
+
+def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) -> float:
+    """Returns how many seconds without progress pass before the user is told. Pure.
+
+    found: "stopped", "blocked", None, or "ended": workers have ended, and no other has made progress since. pace_s: the
+    job's longest time without progress so far. limit_s: the time without progress that ends the job; None: no limit.
+    """
+    if found == "stopped":
+        return 0.0
+    usual_s = ENDED_S if found == "ended" else max(BLOCKED_S if found == "blocked" else UNEXPLAINED_S, PACE * pace_s)
+    return usual_s if limit_s is None else min(usual_s, limit_s / 2)
+
+
+def decide(
+    quiet_s: float, pace_s: float, limit_s: Optional[float], found: Optional[str], *, is_news: bool
+) -> Literal["end", "tell", "wait"]:
+    """Decides what to do: "end" the job, "tell" the user, or "wait". Pure.
+
+    quiet_s: the time without progress. pace_s, limit_s, found: as in `patience_s`. is_news: whether the user has not
+    been told yet, or not recently.
+    """
+    if limit_s is not None and quiet_s >= limit_s:
+        return "end"
+    return "tell" if is_news and quiet_s >= patience_s(found, pace_s, limit_s) else "wait"
+
+
+def is_active(seconds: float, cpu_s: float, size_bytes: int, idle_cpu_share: float) -> bool:
+    """Whether a process that has used these resources in so many seconds is active. Pure.
+
+    The use is negative after a child has ended. idle_cpu_share: that of the engine.
+    """
+    used_cpu = abs(cpu_s) >= max(LEAST_CPU_S, idle_cpu_share * seconds)
+    return used_cpu or abs(size_bytes) >= max(LEAST_BYTES, LEAST_BYTES_PER_S * seconds)
+
+
+def put(process: JobProcess, command: Command) -> None:
+    """Sends a command to a process if it is connected."""
+    if process.connection is not None:
+        process.connection.put(command)
+
+
+class Stalls:
+    """Watches one job. tell(text, seconds): tells the user. end(error): ends the job.
+
+    seconds: the time without progress; None if the job makes progress again.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        processes: Processes,
+        loop: EventLoop,
+        tell: Callable[[str, Optional[float]], None],
+        end: Callable[[str], None],
+    ) -> None:
+        self._order, self._processes, self._loop = order, processes, loop
+        self._tell, self._end = tell, end
+        limit = order.stall_timeout
+        self._is_watching = False
+        self._limit_s = None if isinstance(limit, str) else limit
+        self._every_s = min(LOOK_EVERY_S, self._limit_s / LOOKS) if self._limit_s else LOOK_EVERY_S
+        self._progress_at = self._pace_s = 0.0
+        self._lines_at: dict[int, float] = {}  # the time of its last line, by the worker's number
+        # By a process's number: when it was last active, its cpu_s and size_bytes then; its stopped processes now.
+        self._looks: dict[int, tuple[float, float, int, set[Found]]] = {}
+        # By a process's number: its stopped processes, if stopped in two looks without progress.
+        self._stopped: dict[int, list[Found]] = {}
+        self._reach_until: Optional[float] = None
+        self._reached_at: Optional[float] = None
+        self._blocked = ""
+        self._finished: list[tuple[float, JobProcess]] = []  # the workers that have succeeded, and when
+        # The last message to the user: time, seconds before the next, finding.
+        self._told: Optional[tuple[float, float, str]] = None
+
+    def start(self) -> None:
+        """Starts watching, because all processes have started."""
+        if self._order.stall_timeout != "none":
+            self._is_watching = True
+            self._progress_at = time.monotonic()
+            self._loop.after("stalls", self._every_s, self._look)
+
+    def hear_line(self, process: JobProcess, text: str) -> None:
+        """Handles a line of a worker's output."""
+        if self._is_watching and not self._processes.engine.is_noise(text):
+            now = time.monotonic()
+            self._lines_at[process.number] = now
+            self._looks.pop(process.number, None)
+            self._stopped.pop(process.number, None)
+            self._note_progress(now)
+
+    def hear_look(self, process: JobProcess, look: Use) -> None:
+        """Handles a host's report of the resources that a process has used."""
+        now = time.monotonic()
+        stopped = set(look.stopped)
+        known = self._looks.get(process.number)
+        if known is not None:
+            at, cpu_s, size_bytes, stopped_before = known
+            idle_share = self._processes.engine.idle_cpu_share
+            if not is_active(now - at, look.cpu_s - cpu_s, look.bytes - size_bytes, idle_share):
+                self._looks[process.number] = (at, cpu_s, size_bytes, stopped)
+                self._stopped[process.number] = sorted(stopped & stopped_before)
+                return
+            self._stopped.pop(process.number, None)
+            if process.role != "scheduler" and not self._finished:
+                self._note_progress(now)
+        self._looks[process.number] = (now, look.cpu_s, look.bytes, stopped)
+
+    def hear_progress(self) -> None:
+        """Handles the report of a batch that a worker has finished."""
+        self._note_progress(time.monotonic())
+
+    def hear_exit(self, process: JobProcess) -> None:
+        """Handles the end of a process."""
+        if not self._is_watching or process.role != "worker" or process.exit_code != 0:
+            return
+        now = time.monotonic()
+        self._note_progress(now)
+        self._finished.append((now, process))
+        if len(self._finished) == 1:
+            self._loop.after("ended", patience_s("ended", 0.0, self._limit_s), self._tell_ended)
+
+    def _note_progress(self, now: float) -> None:
+        if not self._stopped and not self._blocked:  # else the job was not at its own pace
+            self._pace_s = max(self._pace_s, now - self._progress_at)
+        self._progress_at = now
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Asks the hosts about silent processes."""
+        now = time.monotonic()
+        quiet_s = now - self._progress_at
+        running = self._running()
+        answers_s = min(ANSWERS_S, self._every_s / 2)
+        self._loop.after("stalls", answers_s, lambda: self._look_at_answers(self._every_s - answers_s))
+        silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
+        if any(process.role == "worker" for process in silent):  # other roles never print
+            for process in silent:
+                put(process, Command(look=True))
+        is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
+        if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
+            self._have_them_reach(running, now)
+
+    def _look_at_answers(self, rest_s: float) -> None:
+        """Evaluates the hosts' answers. rest_s: seconds until the next look."""
+        self._loop.after("stalls", rest_s, self._look)
+        now = time.monotonic()
+        quiet_s = now - self._progress_at
+        running = self._running()
+        if not any(process.role == "worker" for process in running):
+            return
+        self._stopped = {one.number: self._stopped[one.number] for one in running if self._stopped.get(one.number)}
+        if self._reach_until is not None and now >= self._reach_until:
+            self._reach_until, self._reached_at = None, now
+            self._blocked = self._processes.describe_unreachable()
+        if quiet_s < patience_s("blocked", self._pace_s, self._limit_s):
+            self._blocked = ""
+        if self._reach_until is None or self._stopped:
+            self._weigh(now, quiet_s)
+
+    def _running(self) -> list[JobProcess]:
+        return [
+            process
+            for process in self._processes.of_job()
+            if process.exit_code is None and process.connection is not None and process.connection.is_open
+        ]
+
+    def _have_them_reach(self, running: Iterable[JobProcess], now: float) -> None:
+        """Has one process on each host try the ports of all others."""
+        self._reach_until = now + REACH_S
+        for process in {process.host: process for process in running}.values():
+            process.blocked = ()
+            put(process, Command(reach=self._processes.places_of_others(process.host)))
+
+    # -- telling -------------------------------------------------------------------------------------------------
+
+    def _weigh(self, now: float, quiet_s: float) -> None:
+        found = self._describe()
+        kind = "stopped" if self._stopped else "blocked" if self._blocked else "ended" if self._is_waiting() else None
+        if kind in ("ended", None) and quiet_s < 2 * self._every_s:
+            if self._told is not None:
+                self._told = None
+                self._tell("the job makes progress again", None)
+            return
+        told = self._told
+        is_news = told is None or found != told[2] or now >= told[0] + told[1]
+        what = decide(quiet_s, self._pace_s, self._limit_s, kind, is_news=is_news)
+        if self._finished and kind in ("ended", None):
+            cause = self._describe_ended("waits for it", "wait for it")
+        else:
+            cause = found
+        if what == "end":
+            limit = render_minutes(self._limit_s or 0.0)
+            self._end(f"no worker made progress for {limit} (stall_timeout): {cause}")
+        elif what == "tell":
+            self._told = (now, TELL_AGAIN_S if told is None or found != told[2] else 2 * told[1], found)
+            explains = kind == "ended" or quiet_s < 2 * self._every_s
+            text = cause if explains else f"no worker has made progress for {render_minutes(quiet_s)}: {cause}"
+            self._tell(text, quiet_s)
+
+    def _is_waiting(self) -> bool:
+        """Whether workers have ended, and no other has made progress since."""
+        return bool(self._finished) and self._progress_at <= self._finished[-1][0]
+
+    def _tell_ended(self) -> None:
+        """Tells the user that a worker has ended, while others run."""
+        now = time.monotonic()
+        if all(process.role != "worker" for process in self._running()):
+            return
+        if self._is_waiting():
+            self._weigh(now, now - self._progress_at)
+        elif self._told is None:
+            self._tell(self._describe_ended("still runs", "still run"), None)
+
+    def _describe_ended(self, one: str, several: str) -> str:
+        """Describes the end of the first worker. one, several: what another one does, or others do."""
+        at, process = self._finished[0]
+        who = process.short_name if process.rank is None else f"worker {process.rank}"
+        others = sum(1 for other in self._running() if other.role == "worker")
+        rest = f"1 other {one}" if others == 1 else f"{others} others {several}"
+        return f"{who} ended (exit 0) {render_minutes(time.monotonic() - at)} ago; {rest}"
+
+    def _describe(self) -> str:
+        """The finding as text."""
+        said = [self._describe_stopped(process) for process in self._processes.all if process.number in self._stopped]
+        if self._blocked:
+            said.append(self._blocked + "; `cluster verify` tries their ports")
+        if said:
+            return "; ".join(said)
+        hosts = {process.host for process in self._running()}
+        return "none of its processes is stopped" + (", and its nodes can reach each other" if len(hosts) > 1 else "")
+
+    def _describe_stopped(self, process: JobProcess) -> str:
+        """Describes which process of a role is stopped, and how to resume it."""
+        pid, words = self._stopped[process.number][0]
+        shown = "".join(letter if letter.isprintable() else "?" for letter in words[:LONGEST_COMMAND])
+        who = process.name if pid == process.pid else f"process {pid} ({shown}) of {process.short_name}"
+        pids = " ".join(str(pid) for pid, _ in self._stopped[process.number])
+        resume = f"kill -CONT {pids}"
+        if self._processes.is_node(process.host):
+            resume = f"cluster exec --node {process.host} -- {resume}"
+        return f"{who} is stopped, as by SIGSTOP; `{resume}` resumes it"

@@ -1,0 +1,559 @@
+"""Runs one job from the head, in its own session, which outlives jobs.py, which starts it.
+
+Reads the order, protocol.Order, as one line from stdin. Prints "ready" once record, lock and socket exist, or one line
+with an error. SIGINT stops the job, and so does SIGTERM, unless it can continue on another head (leave_host).
+
+It adds two features that launch.py and torchrun lack: one failed process ends the job everywhere, with that process's
+exit code, and no process is left on any host. It never waits for a single process, host or reader.
+"""
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Optional
+
+from msgspec.structs import replace
+
+from foundation.decode import decode
+from foundation.file_lock import FileLock
+from node import instance_credentials, job_folder, protocol
+from node.agent import environment
+from node.protocol import JobHost, JobResult, JobState, Left, NewFiles, Order, Record, Stall
+from node.setup import process_tree
+from node.supervisor import health, job_log, launching, publish, recovery
+from node.supervisor.allocation import Allocation
+from node.supervisor.attempts import restarts
+from node.supervisor.attempts.attempt import Attempt, JobSide
+from node.supervisor.attempts.replacement import Replacement
+from node.supervisor.event_loop import Connection, EventLoop
+from node.supervisor.notifier import Notifier
+from node.wire import Answer, Ended, Message
+from train.engines.engine import assign_hosts
+from train.engines.schedulers import SCHEDULERS
+from train.job.cost import find_cost
+
+LOCK_TIMEOUT_S = 5.0
+TURN_EVERY_S = 0.2
+RECORD_EVERY_S = 0.5
+ROLES_END_S = 5.0
+COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and after that
+NOTIFY_S = 60.0  # after followers have received the result
+
+
+def main() -> int:
+    """Runs the job."""
+    order = decode(sys.stdin.buffer.readline(), Order)
+    leave()
+    held = FileLock(job_folder.path(order.job, "lock"))
+    has_it = held.take(LOCK_TIMEOUT_S)
+    record = job_folder.read_record(order.job)  # with the lock, no other process writes it
+    if not has_it or record is None or record.has_ended:
+        sys.exit(f"{order.job}: another supervisor runs this job, or has ended it")
+    environment.raise_open_files("auto")  # a process of the job needs two
+    record.supervisor = protocol.Supervisor(pid=os.getpid(), start_time=process_tree.start_time(os.getpid()))
+    try:
+        job = Supervisor(order, record)
+        job.log.reserve()
+        job.save(lasting=True)
+    except OSError as error:  # such as a full disk, where no file can hold the error
+        sys.stdout.write(job_folder.describe(error) + "\n")
+        return 1
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(devnull, descriptor)
+    job.run()
+    return 0
+
+
+def leave() -> None:
+    """Becomes a daemon: with its own session, no terminal, and no parent that passes signals on."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if os.fork():
+        os._exit(0)  # the child continues, and runs the exit handlers
+    os.setsid()
+    os.chdir("/")
+
+
+def take_credentials(order: Order) -> list[str]:
+    """Replaces the job's secrets by the instance's credentials if it uses them. Returns messages for the user.
+
+    Raises CredentialsError.
+    """
+    if not order.nodes_credentials:
+        return []
+    keys = instance_credentials.wait_for()
+    order.secrets = keys.variables
+    is_staged = order.env.get("CLUSTER_DATA_MODE") == "stage"  # stage.py renews them
+    return [] if is_staged else instance_credentials.render_expiry(keys.expiration)
+
+
+class Supervisor:
+    """One job. record: the content for the disk. attempt: the current one, or the next one, which waits to start."""
+
+    def __init__(self, order: Order, record: Record) -> None:
+        self.order, self.record = order, record
+        self.job = order.job
+        self.log = job_log.Log(self.job)
+        self.turn = FileLock(os.path.join(job_folder.root(), "lock"))
+        self.copying: Optional[publish.Copying] = None  # to S3
+        self.allocation: Optional[Allocation] = None  # of a batch scheduler
+        self.replacement: Optional[Replacement] = None  # while the job waits for nodes
+        self.loop = EventLoop(job_folder.path(self.job, "socket"), self.hear, self.hear_end)
+        self.notifier = Notifier(order.notify, record)
+        self.warnings: dict[str, Optional[str]] = {}  # by their subject
+        self.watchers: list[Connection] = []
+        self.state: Optional[JobState] = None
+        self.is_stopped = False  # the job was stopped by a request
+        self.is_over = False  # the job has ended, apart from its record
+        self.files: dict[str, NewFiles] = {}  # by the host's name
+        self.unhealthy = ""  # nodes of the current attempt, once it has failed
+        self.ended = list(order.attempts)  # the attempts before the current one
+        # The time for which they have run.
+        self.ran_s = sum((one.ended_at or one.started_at) - one.started_at for one in self.ended)
+        self.done: Optional[dict[str, int]] = None  # the last batch that they have finished
+        self.attempt = self.make_attempt(len(self.ended) + 1, order.first_process)
+        self.loop.watch_signals(
+            {signal.SIGTERM: self.leave_host, signal.SIGINT: self.stop, signal.SIGCHLD: self.look_at_children}
+        )
+
+    def make_attempt(self, number: int, first_process: int = 0) -> Attempt:
+        """Creates an attempt on the hosts of the job's order, which does not start yet."""
+        side = JobSide(
+            loop=self.loop,
+            log=self.log,
+            say=self.say,
+            warn=self.warn,
+            tell_stall=self.tell_stall,
+            note_change=self.save_soon,
+            note_running=self.note_running,
+            step=self.step_quietly,
+        )
+        return Attempt(number, restarts.next_order(self.order, number), side, first_process)
+
+    def run(self) -> None:
+        """Runs the job to its end: one attempt after another."""
+        self.guard(self.begin)
+        while True:
+            self.guard(self.attend)
+            left = self.end()
+            if not self.continues(left):
+                break
+            self.guard(self.start_again)
+        self.conclude(left)
+
+    def guard(self, act: Callable[[], None]) -> None:
+        """Calls `act`. An error ends the job."""
+        try:
+            act()
+        except OSError as error:  # such as a full disk
+            self.attempt.outcome.fail_for_good(f"{self.head}: {job_folder.describe(error)}")
+        except Exception as error:  # noqa: BLE001 - a bug here must not leave the job's processes behind
+            self.attempt.outcome.fail_for_good(f"{self.head}: the supervisor failed: {error!r}")
+            for line in traceback.format_exc().splitlines():
+                self.say(line)
+
+    def begin(self) -> None:
+        """Waits for the job's turn, then starts it. Raises OSError."""
+        if self.order.before:
+            self.start_copying()  # the queue must survive the loss of this head
+        self.wait_for_turn()
+        self.allocate()
+
+    def attend(self) -> None:
+        """Handles events until the end of the current attempt is decided. Raises OSError."""
+        while self.attempt.outcome.decided is None:
+            self.step()
+
+    @property
+    def head(self) -> str:
+        """The name of this host."""
+        return self.order.hosts[0].name
+
+    def stop(self) -> None:
+        """Ends the job at the user's request."""
+        self.is_stopped = True
+        self.attempt.outcome.stop()
+
+    def leave_host(self) -> None:
+        """Handles SIGTERM, such as when this host shuts down: a job whose record is in S3 waits for another head."""
+        order = self.order
+        continues = order.on_node_loss == "requeue" or self.state == "queued"
+        if self.copying is None or not continues or order.hosts[0].place is not None:
+            self.stop()
+        elif self.attempt.started_at is not None:
+            self.attempt.outcome.lose((self.head,), f"{self.head} shuts down")
+        else:  # it waits already
+            self.copying.hurry()
+
+    def step(self) -> None:
+        """Handles the next events. Raises OSError."""
+        self.loop.step()
+        self.pass_on_said()
+        self.log.write()
+
+    def pass_on_said(self) -> None:
+        """Shows the user the messages about copying to S3."""
+        for line in self.copying.take_said() if self.copying is not None else ():
+            self.say(line)
+
+    def say(self, text: str) -> None:
+        """Shows the user a message."""
+        self.log.put(say=text)
+
+    def warn(self, about: str, text: Optional[str]) -> None:
+        """Sets the warning about a subject in log and record; None withdraws it."""
+        if self.warnings.get(about) == text:
+            return
+        self.warnings[about] = text
+        self.record.warnings = tuple(one for one in self.warnings.values() if one is not None)
+        self.log.put(warnings=self.record.warnings)
+        self.save_soon()
+
+    def tell_stall(self, text: str, seconds: Optional[float]) -> None:
+        """Tells the user that the job has made no progress for `seconds`, and why; None: it makes progress again."""
+        since = 0.0 if seconds is None else round(time.time() - seconds, 3)
+        self.log.put(say=text, stalled_since=since)
+        self.record.stall = Stall(text=text, since=since) if since else None
+        self.save_soon()
+
+    # -- start ---------------------------------------------------------------------------------------------------
+
+    def wait_for_turn(self) -> None:
+        """Waits for the job's turn: jobs run one at a time, in the order of submission."""
+        before = list(self.order.before)
+        self.set_state("queued" if before else "starting")
+        while self.attempt.outcome.decided is None:
+            while before and not recovery.is_alive(before[0]):
+                recovery.recover(before.pop(0))
+            if not before and self.turn.take_now():
+                self.set_state("starting")
+                return
+            self.loop.after("turn", TURN_EVERY_S if before else 0.01, lambda: None)
+            self.step()
+
+    def allocate(self) -> None:
+        """Starts the job; with a batch scheduler, requests its nodes first."""
+        order = self.order
+        if order.scheduler is None or order.request is None:
+            self.start()
+        elif self.attempt.outcome.decided is None:
+            self.set_state("pending")
+            self.allocation = Allocation(
+                SCHEDULERS[order.scheduler],
+                order.request,
+                order.hosts,
+                self.loop,
+                note=self.note_pending,
+                grant=self.take_granted,
+                fail=self.attempt.outcome.fail,
+                expire=self.attempt.outcome.expire,
+                say=self.say,
+                setup=order.setup,
+            )
+            self.allocation.start()
+
+    def note_pending(self, number: str, reason: str) -> None:
+        """Handles the batch scheduler's acceptance of the request, or its reason for waiting. Raises OSError."""
+        title = SCHEDULERS[self.order.scheduler or ""].title
+        if number != self.record.job_number:
+            self.say(f"{title} job {number} requests the nodes")
+        if reason:
+            self.say(f"{title} job {number} is pending: {reason}")
+        self.record.job_number, self.record.pending = number, reason or None
+        self.save(lasting=True)  # without the number, the nodes could not be released
+
+    def take_granted(self, hosts: tuple[JobHost, ...]) -> None:
+        """Starts the job on the hosts that the batch scheduler has assigned. Raises OSError."""
+        assign_hosts(self.order, hosts)
+        self.attempt.use(self.order)
+        self.record.nodes = self.order.hosts
+        self.say(f"{', '.join(host.name for host in hosts)} assigned")
+        self.set_state("starting")
+        self.start()
+
+    def start(self) -> None:
+        """Starts the current attempt. Raises OSError."""
+        attempt, order = self.attempt, self.order
+        if attempt.outcome.decided is not None:
+            return
+        self.record.held_at = self.record.held_at or time.time()
+        for line in take_credentials(order):
+            self.say(line)
+        attempt.order.secrets = order.secrets
+        if self.copying is None:
+            self.start_copying()
+        else:  # in the last copy, the job is queued or waits
+            self.save()
+            self.copying.hurry()
+        duration_s = None if not order.max_duration_s else max(1.0, order.max_duration_s - self.ran_s)
+        attempt.start(duration_s)
+        self.save_soon()
+
+    def start_copying(self) -> None:
+        """Starts to copy the record and the log to [data] results, if set."""
+        order = self.order
+        if order.output_url:
+            secrets = None if order.nodes_credentials else order.secrets
+            self.copying = publish.Copying(self.job, order.output_url, order.env, secrets)
+
+    # -- the next attempt ----------------------------------------------------------------------------------------
+
+    def continues(self, left: Left) -> bool:
+        """Returns whether another attempt follows the one that has ended. Creates it, and tells the user why."""
+        self.step_quietly()  # to write all of its output
+        attempt, order = self.attempt, self.order
+        ending = attempt.ending
+        if ending.state == "failed":
+            self.look_at_health()
+        replaced = attempt.lost or attempt.unhealthy
+        follows = restarts.plan_next(order, ending, replaced, left, self.ended)
+        if follows == "end":
+            return False
+        self.note_ended(attempt)
+        self.attempt = self.make_attempt(attempt.number + 1, attempt.processes.first + len(attempt.processes.all))
+        self.say(f"attempt {attempt.number} has ended: {ending.error}")
+        if follows == "wait":
+            self.record.waiting_for = replaced
+        if self.is_stopped:  # while the attempt was being ended
+            self.attempt.outcome.stop()
+        return True
+
+    def note_ended(self, attempt: Attempt) -> None:
+        """Adds an attempt that has ended to the record, before the next one."""
+        self.ended.append(attempt.record())
+        self.done = attempt.done or self.done
+        self.unhealthy = ""
+        self.ran_s += (attempt.ended_at or 0.0) - (attempt.started_at or 0.0)
+        self.record.stall = None
+        self.log.end_all_output()
+
+    def start_again(self) -> None:
+        """Waits for the replacement of lost nodes, if there are any, and starts the next attempt. Raises OSError."""
+        if self.record.waiting_for:
+            self.wait_for_nodes()
+        if self.attempt.outcome.decided is None:
+            self.record.waiting_for = ()
+            self.set_state("starting")
+            self.say(f"starting attempt {self.attempt.number}")
+            self.start()
+
+    def wait_for_nodes(self) -> None:
+        """Waits until all lost nodes are replaced or have returned. Raises OSError."""
+        self.set_state("waiting")
+        self.save(lasting=True)
+        if self.copying is not None:
+            self.copying.hurry()  # if this node is lost next, only the record is left
+        self.replacement = Replacement(
+            self.order,
+            self.record.waiting_for,
+            self.ended[-1].reason,
+            self.loop,
+            self.say,
+            ask=lambda: self.log.put(state="waiting"),
+        )
+        self.replacement.start()
+        while self.attempt.outcome.decided is None and self.replacement.waiting_for:
+            self.step()
+            if self.record.waiting_for != self.replacement.waiting_for:
+                self.record.waiting_for = self.replacement.waiting_for
+                self.save_soon()
+        self.replacement.end()
+        returned, self.replacement = self.replacement.returned, None
+        if returned and self.attempt.outcome.decided is None:
+            left = recovery.end_on(self.job, returned, head=self.order.hosts[0], python=self.order.python)
+            if left:
+                raise OSError(f"processes of the attempt before remain on {restarts.join(list(left))}")
+        self.record.nodes = self.order.hosts
+        self.attempt.use(self.order)
+
+    def hear_replace(self, connection: Connection, hosts: tuple[JobHost, ...]) -> None:
+        """Handles new hosts from jobs.py."""
+        if self.replacement is None:
+            connection.put(Answer(error=restarts.find_refused(hosts, ())))
+        else:
+            connection.put(self.replacement.take(hosts))
+
+    # -- messages ------------------------------------------------------------------------------------------------
+
+    def hear(self, connection: Connection, line: bytes) -> None:
+        """Handles one line from the socket."""
+        try:
+            message = decode(line, Message)
+        except ValueError:  # from a login shell, or a damaged node
+            return
+        self.attempt.hear(connection, message)
+        if connection.owner is not None:
+            return
+        if message.watch:
+            self.watchers.append(connection)
+        if message.stop:
+            self.stop()
+        if message.replace is not None:
+            self.hear_replace(connection, message.replace)
+        if message.say is not None:
+            self.say(message.say)
+            connection.put(Answer())
+
+    def hear_end(self, connection: Connection) -> None:
+        """Handles the end of a connection."""
+        if connection in self.watchers:
+            self.watchers.remove(connection)
+        self.attempt.hear_end(connection)
+
+    def look_at_children(self) -> None:
+        """Handles the end of programs that this one has started, if any have ended."""
+        self.attempt.look_at_children()
+        if self.replacement is not None:
+            self.replacement.look_at_child()
+
+    def note_running(self) -> None:
+        """Records that all processes of the current attempt have started."""
+        self.record.started_at = self.record.started_at or time.time()
+        self.set_state("running")
+
+    # -- record --------------------------------------------------------------------------------------------------
+
+    def set_state(self, state: JobState) -> None:
+        """Sets the state in the log and the record."""
+        if state != self.state:
+            self.state = self.record.state = state
+            self.log.put(state=state)
+            self.loop.after("record", 0.0, self.save)  # at once, for those who read the record
+
+    def save_soon(self) -> None:
+        """Writes the record a moment later, together with other changes."""
+        if not self.loop.has("record") and not self.is_over:
+            self.loop.after("record", RECORD_EVERY_S, self.save)
+
+    def save(self, *, lasting: bool = False) -> None:
+        """Writes the record now. Raises OSError."""
+        self.complete_record()
+        job_folder.write_record(self.record, lasting=lasting)
+
+    def complete_record(self) -> None:
+        """Updates the record's processes, attempts and cost."""
+        attempt = self.attempt
+        if attempt.started_at is not None or not self.ended:
+            self.record.roles = tuple(process.record() for process in attempt.processes.all)
+        if attempt.started_at is not None:
+            self.note_lost_batches(attempt)
+            self.record.attempts = (*self.ended, attempt.record())
+        else:
+            self.record.attempts = tuple(self.ended)
+        self.record.files = self.find_files()
+        self.record.cost_usd = find_cost(self.record, time.time())
+        self.record.attempts = restarts.shorten(self.record.attempts)
+
+    def find_files(self) -> tuple[NewFiles, ...]:
+        """Returns the job's new files, as the processes that ended last on their hosts have counted them."""
+        for process in sorted(self.attempt.processes.all, key=lambda one: one.ended_at or 0.0):
+            if process.files is not None:
+                self.files[process.host] = process.files
+        return tuple(self.files[host] for host in sorted(self.files))
+
+    def note_lost_batches(self, attempt: Attempt) -> None:
+        """Completes the record of the previous attempt, once it is known where this one resumes."""
+        if self.ended and self.ended[-1].lost_batches is None and attempt.resumed is not None:
+            lost = restarts.count_lost_batches(self.done, attempt.resumed)
+            self.ended[-1] = replace(self.ended[-1], lost_batches=lost)
+
+    # -- end -----------------------------------------------------------------------------------------------------
+
+    def end(self) -> Left:
+        """Ends all processes of the current attempt on all hosts. Returns those that do not end."""
+        self.set_state("ending")
+        left = self.attempt.end()
+        for host, why in self.attempt.describe_lost().items():
+            text = f"job {self.job} ({self.order.name}) has lost {host}: {why}"
+            self.notifier.send("node-lost", text, node=host)
+        error = self.allocation.cancel() if self.allocation is not None else None
+        if error is not None:
+            self.say(error)
+            self.step_quietly()
+        return left
+
+    def look_at_health(self) -> None:
+        """Finds out which nodes of a failed attempt are unhealthy, and warns the user."""
+        order, attempt = self.order, self.attempt
+        if not attempt.processes.all:
+            return  # nothing ran on a node
+        silent = {*attempt.outcome.silent_hosts, *attempt.lost}
+        try:
+            found = health.find_unhealthy(order.hosts, silent, head=order.hosts[0], python=order.python)
+            health.keep(order.hosts, found)
+        except OSError as error:  # such as a full disk
+            self.say(f"cannot check the nodes' health: {job_folder.describe(error)}")
+            return
+        self.unhealthy = health.render(found)
+        self.warn("health", self.unhealthy or None)
+        for name, reasons in found.items():
+            self.notifier.send("unhealthy", health.render({name: reasons}), node=name)
+        attempt.unhealthy = restarts.find_replaceable(order, found)
+
+    def step_quietly(self) -> None:
+        """Handles the next events. Fails the job if the log cannot be written."""
+        try:
+            self.step()
+        except OSError as error:
+            self.attempt.outcome.fail_for_good(f"{self.head}: {job_folder.describe(error)}")
+
+    def conclude(self, left: Left) -> None:
+        """Writes the result to disk and S3, and sends it to all clients that wait for it."""
+        self.is_over = True
+        ending = self.attempt.ending
+        state, exit_code, error = ending.state, ending.exit_code, ending.error
+        if self.attempt.lost and self.order.on_node_loss == "requeue":
+            error = f"{error}; {restarts.explain_end(self.attempt.lost, self.ended)}"
+        if left and state == "done":
+            state, exit_code, error = "failed", 1, "the job succeeded, but left processes behind"
+        if state == "failed":
+            error = "\n".join(filter(None, [error, self.unhealthy])) or None
+        result = JobResult(state=state, exit_code=exit_code, error=error, left=left)
+        record = self.record
+        record.state, record.exit_code, record.error, record.left = state, exit_code, error, left
+        record.ended_at, record.stall, record.waiting_for = time.time(), None, ()
+        self.pass_on_said()
+        launching.clean_up(self.job)
+        self.log.make_room()
+        self.log.end_all_output()
+        self.log.put(state=state)
+        self.log.put(result=result, files=self.find_files())
+        self.tell_end()
+        for keep in (self.log.write, lambda: self.save(lasting=True)):
+            try:
+                keep()
+            except OSError:
+                pass  # waiting clients get the result below; follow.py and recovery.py complete the rest
+        self.log.close()
+        is_copied = self.copying is None or self.copying.finish(COPY_S)
+        job_folder.remove(job_folder.path(self.job, "socket"))
+        self.turn.release()
+        for watcher in self.watchers:  # later clients read the record
+            watcher.put(Ended(result=result))
+        self.loop.flush(self.watchers, ROLES_END_S)
+        self.note_unsent()
+        if self.copying is not None and not is_copied:
+            self.copying.finish(LAST_COPY_S)
+
+    def tell_end(self) -> None:
+        """Reports the end of the job to [notify]."""
+        record, name = self.record, f"job {self.job} ({self.order.name})"
+        self.complete_record()
+        ended = f"{name} is {record.state}" + (f": {record.error}" if record.error else "")
+        cost = "" if record.cost_usd is None else f"; its nodes cost ${record.cost_usd:.2f}"
+        self.notifier.send("job-ended", ended + cost)
+
+    def note_unsent(self) -> None:
+        """Adds the events that could not be sent to the record's warnings."""
+        errors = self.notifier.finish(NOTIFY_S)
+        if errors:
+            self.record.warnings = (*self.record.warnings, *errors)
+            try:
+                self.save(lasting=True)
+            except OSError:
+                pass  # as above

@@ -1,0 +1,116 @@
+"""Python versions on nodes: 3.6 for bootstrap's programs, and 3.9 for a job's programs, which have an environment."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from project import REPOSITORY
+from real_mxnet import VERSIONS, find_python
+from train.job.payload import CODE
+
+IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py")) if path.stem != "__init__"]
+BOOTSTRAP = sorted((REPOSITORY / "node" / "setup").rglob("*.py"))
+LEASE = sorted((REPOSITORY / "node" / "lease").glob("*.py"))
+OF_JOBS = sorted(
+    path
+    for name in CODE
+    if "scripts" not in name
+    for path in ([REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*.py"))
+)
+ENVIRONMENT = {
+    "msgspec",
+    "obstore",
+    "mxnet",
+    "numpy",
+    "torch",
+    "dmlc_tracker",
+    "networks",
+    "train",
+    "node",
+    "foundation",
+    "sitecustomize",
+}
+OTHERS = [version for version in VERSIONS if version != ".".join(map(str, sys.version_info[:2]))]
+# Reports all errors that an interpreter finds without running a file, and then those of importing it.
+LOAD = """
+import importlib, os, sys
+count = 0
+sys.path[:0] = sys.argv[1:]
+for folder in sys.argv[1:]:
+    names = sorted(name[:-3] for name in os.listdir(folder) if name.endswith(".py"))
+    for name in names:
+        with open(os.path.join(folder, name + ".py"), "rb") as stream:
+            compile(stream.read(), name, "exec")
+    for name in names:
+        if name not in ("compute_mxnet", "sitecustomize"):  # import mxnet; itself
+            importlib.import_module(name)
+    count += len(names)
+print(count)
+"""
+
+
+def imported_by(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(str(node.module).partition(".")[0])
+    return found
+
+
+def unions_in(path: Path) -> list[int]:
+    """The numbers of lines with types like `str | None`, which Python 3.9 cannot evaluate."""
+    tree = ast.parse(path.read_text())
+    if any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body):
+        return []
+    given = [node.annotation for node in ast.walk(tree) if isinstance(node, (ast.AnnAssign, ast.arg))]
+    given += [node.returns for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inner = [part for found in given if found is not None for part in ast.walk(found)]
+    return [part.lineno for part in inner if isinstance(part, ast.BinOp) and isinstance(part.op, ast.BitOr)]
+
+
+@pytest.mark.parametrize(
+    ("paths", "oldest", "known"),
+    [
+        pytest.param(
+            BOOTSTRAP, (3, 6), {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy", "torch"}, id="bootstrap"
+        ),
+        pytest.param(LEASE, (3, 6), {"node"}, id="lease"),
+        pytest.param(IMPORTED, (3, 9), {"mxnet_cluster", "s3fs", "botocore", "_typeshed"}, id="imported by users"),
+        pytest.param(OF_JOBS, (3, 9), ENVIRONMENT, id="jobs"),
+    ],
+)
+def test_programs_need_no_newer_python_and_no_other_packages(
+    paths: list[Path], oldest: tuple[int, int], known: set[str]
+) -> None:
+    for path in paths:
+        ast.parse(path.read_text(), feature_version=oldest)
+        assert imported_by(path) <= {*sys.stdlib_module_names, *known}, path
+        assert unions_in(path) == [], path
+    words = ["--target={}.{}-".format(*oldest), "--violations", "--no-tips", "--quiet", "--eval-annotations"]
+    done = subprocess.run(
+        [Path(sys.executable).parent / "vermin", *words, *map(str, paths)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("version", OTHERS)
+def test_all_programs_of_bootstrap_load(version: str) -> None:
+    interpreter = find_python(version)
+    if interpreter is None:
+        pytest.skip(f"there is no Python {version} here")
+    done = subprocess.run(
+        [interpreter, "-ESB", "-W", "error", "-c", LOAD, *sorted({str(path.parent) for path in BOOTSTRAP})],
+        env={"PATH": os.environ["PATH"]},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) == len(BOOTSTRAP)

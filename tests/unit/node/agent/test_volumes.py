@@ -1,0 +1,75 @@
+"""Whether the volumes of a job answer; real mounts are in tests/sandbox/bootstrap/test_volumes.py."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from node.agent import volumes
+from node.setup.volumes import volume_probe
+
+
+@pytest.fixture(autouse=True)
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "mounted.json"
+    path.write_text(json.dumps({"/shared": {"server": "node-0 (10.0.0.4)"}}))
+    monkeypatch.setattr(volume_probe, "NOTES", str(path))
+    return path
+
+
+def text_of(mounts: list[str], limit_s: float = 20.0) -> str:
+    dead = volumes.find_dead(mounts, limit_s)
+    assert dead is not None
+    assert dead.mount == "/shared"
+    return dead.text
+
+
+def test_a_mount_that_works() -> None:
+    assert volume_probe.find_mount("/proc") == ["proc", "proc"]
+    assert volumes.find_dead(["/proc"]) is None
+    assert volumes.find_dead([]) is None
+
+
+def test_a_mount_that_has_ended(notes: Path) -> None:
+    assert text_of(["/proc", "/shared"]) == "volume /shared of node-0 (10.0.0.4): the connection is lost"
+    notes.unlink()
+    assert text_of(["/shared"]) == "volume /shared: it is not mounted"
+
+
+def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume_probe, "find_mount", lambda path: ["nfs4", path])
+    monkeypatch.setattr(volume_probe, "ASK", "import time; time.sleep(60)")
+    began = time.monotonic()
+    assert text_of(["/shared"], 0.2) == "volume /shared of node-0 (10.0.0.4): no answer for 0.2 s"
+    assert time.monotonic() < began + 30
+
+
+def test_an_error_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume_probe, "find_mount", lambda path: ["nfs4", path])
+    monkeypatch.setattr(volume_probe, "ASK", "print('Input/output error', end='')")
+    assert text_of(["/shared"]) == "volume /shared of node-0 (10.0.0.4): Input/output error"
+
+
+def test_a_probe_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume_probe, "find_mount", lambda path: ["nfs4", path])
+    monkeypatch.setattr(volume_probe, "ASK", "import os; os.kill(os.getpid(), 9)")
+    assert text_of(["/shared"]) == "volume /shared of node-0 (10.0.0.4): its probe ended with exit code -9"
+
+
+def test_a_watch_reports_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volumes, "EVERY_S", 0.01)
+    said: list[str] = []
+    released: list[str] = []
+    monkeypatch.setattr(volumes, "release", released.append)
+    volumes.watch([], said.append)
+    volumes.watch(["/shared"], said.append)
+    deadline = time.monotonic() + 30
+    while not released and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert released == ["/shared"]
+    assert said == ["volume /shared of node-0 (10.0.0.4): the connection is lost"]
+
+
+def test_names_with_blanks_are_read_as_they_are() -> None:
+    assert volume_probe.unescape("/a\\040b\\134c") == "/a b\\c"

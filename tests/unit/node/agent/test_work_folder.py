@@ -1,0 +1,156 @@
+"""A job's working folder on a host: a copy of its files, and what the job adds to it."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node import job_folder
+from node.agent import work_folder
+from node.protocol import NewFiles
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A placed tree. The home folder is `tmp_path`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".cluster" / "tree" / "ab"
+    (folder / "lib" / "empty").mkdir(parents=True)
+    (folder / "train.py").write_text("train")
+    (folder / "lib" / "run.sh").write_text("run")
+    (folder / "lib" / "run.sh").chmod(0o755)
+    (folder / ".complete").touch()
+    return folder
+
+
+def place(tree: Path | None, job: str = "j") -> Path:
+    cwd = job_folder.path(job, "work")
+    work_folder.place(job, cwd, None if tree is None else str(tree))
+    return Path(cwd)
+
+
+def new(job: str = "j") -> dict[str, str | None]:
+    return {entry.name: entry.what for entry in work_folder.find_new(job) if entry is not None}
+
+
+def test_the_files_are_copied_and_not_linked(tree: Path) -> None:
+    work = place(tree)
+    assert sorted(str(path.relative_to(work)) for path in work.rglob("*")) == [
+        "lib", "lib/empty", "lib/run.sh", "train.py"
+    ]  # fmt: skip
+    assert os.access(work / "lib" / "run.sh", os.X_OK)
+    assert (work / "train.py").stat().st_mtime_ns == (tree / "train.py").stat().st_mtime_ns
+    (work / "train.py").write_text("overwritten")
+    assert (tree / "train.py").read_text() == "train"
+
+
+def test_a_job_without_files_has_an_empty_folder(tree: Path) -> None:
+    assert list(place(None).iterdir()) == []
+    assert not work_folder.is_placed("other", job_folder.path("other", "work"))
+
+
+def test_what_a_script_without_files_writes_to_another_folder_is_new(tree: Path, tmp_path: Path) -> None:
+    """[train] sync_dst_dir, and a script that ships with this project."""
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "old").touch()
+    work_folder.place("j", str(there), None)
+    (there / "model.params").touch()
+    assert new() == {"model.params": None}
+
+
+def test_the_next_attempt_finds_what_the_job_wrote(tree: Path) -> None:
+    work = place(tree)
+    (work / "train.py").write_text("changed")
+    (work / "checkpoint").touch()
+    place(tree)
+    assert ((work / "train.py").read_text(), new()) == ("changed", {"train.py": None, "checkpoint": None})
+
+
+def test_processes_that_start_at_once_make_one_copy(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = []
+    copy_file = work_folder.copy_file
+    monkeypatch.setattr(work_folder, "copy_file", lambda *paths: (copied.append(paths), copy_file(*paths)))
+    threads = [threading.Thread(target=place, args=(tree,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(copied) == 2
+
+
+def test_an_attempt_waits_for_the_copy_of_another_host(tree: Path) -> None:
+    """Hosts may share the home folder, and locks do not reach over NFS."""
+    claim = Path(job_folder.path("j", "placing-1"))
+    claim.parent.mkdir(parents=True)
+    claim.touch()
+    waiting = threading.Thread(target=place, args=(tree,))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    claim.write_text("placed")
+    waiting.join(5)
+    assert not waiting.is_alive()
+    assert not Path(job_folder.path("j", "work")).exists()
+    claim.write_text("No space left on device")
+    with pytest.raises(OSError, match="another process of the job failed: No space left"):
+        place(tree)
+
+
+def test_a_full_disk_is_named_and_gets_its_space_back(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "sendfile", fail)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        place(tree)
+    assert job_folder.describe(caught.value).startswith(f"No space left on device ({job_folder.path('j', 'work')}/")
+    assert not Path(job_folder.path("j", "work")).exists()
+
+
+@pytest.mark.parametrize(
+    ("write", "found"),
+    [
+        (lambda work: work.exists(), {}),
+        (lambda work: (work / "out").mkdir(), {}),
+        (lambda work: (work / "lib" / "a b\n").touch(), {"lib/a b\n": None}),
+        (lambda work: (work / "train.py").write_text("longer"), {"train.py": None}),
+        (lambda work: (work / "train.py").write_text("TRAIN"), {"train.py": None}),
+        (lambda work: os.utime(work / "train.py", (0, 0)), {"train.py": None}),
+        (lambda work: (work / "lib" / "run.sh").rename(work / "moved"), {"moved": None}),
+        (lambda work: (work / "latest").symlink_to("/"), {"latest": "a link"}),
+        (lambda work: os.mkfifo(work / "pipe"), {"pipe": "no file"}),
+        (lambda work: (work / "__pycache__").mkdir() or (work / "__pycache__" / "m.pyc").touch(), {}),
+        (lambda work: (work.parent / "output").mkdir() or (work.parent / "output" / "m").touch(), {"output/m": None}),
+    ],
+)
+def test_what_a_job_has_created(tree: Path, write: Callable[[Path], object], found: dict[str, str | None]) -> None:
+    write(place(tree))
+    assert new() == found
+
+
+def test_files_of_jobs_before_in_the_users_own_folder_are_not_the_jobs(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "older").touch()
+    work_folder.place("j", str(tmp_path / "shared"), str(tree))
+    (tmp_path / "shared" / "mine").touch()
+    assert new() == {"mine": None}
+
+
+def test_the_summary(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = place(tree)
+    for name in ("a", "out/b", "out/c/d", "e/f", "g/h"):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).touch()
+    found = work_folder.count_new("j", "node-1")
+    assert (found.count, found.is_part, "" in found.folders, len(found.folders)) == (5, False, True, 3)
+    (work / "bad\x1b\n").mkdir()
+    (work / "bad\x1b\n" / "i").touch()
+    monkeypatch.setattr(work_folder, "MOST_FOLDERS", 9)
+    assert "bad??/" in work_folder.count_new("j", "node-1").folders
+    monkeypatch.setattr(work_folder, "MOST_ENTRIES", 4)
+    assert work_folder.count_new("j", "node-1").is_part
+    assert work_folder.count_new("never", "node-1") == NewFiles(host="node-1", count=0)

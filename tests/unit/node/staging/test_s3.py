@@ -1,0 +1,327 @@
+"""S3 for programs on the nodes, against moto's S3 over HTTP."""
+
+import base64
+import hashlib
+import os
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import trustme
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from node.staging import s3
+from s3_proxies import Cuts, cutting_proxy
+from s3_server import REGION, S3Server, serve_s3_alone
+
+BUCKET = "results"
+KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "S3_REGION": REGION}
+# moto's server does not accept line breaks, and obstore does not accept empty parts, "." and "..".
+KEY = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=200).filter(
+    lambda key: not {"", ".", ".."} & set(key.split("/"))
+)
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[S3Server]:
+    with serve_s3_alone() as server:
+        server.put(BUCKET, {})
+        yield server
+
+
+@pytest.fixture
+def server(shared_server: S3Server) -> Iterator[S3Server]:
+    yield shared_server
+    shared_server.reset()
+    shared_server.put(BUCKET, {})
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "FIRST_PAUSE_S", 0.001)
+
+
+def store_at(url: str, **env: str) -> Any:
+    return s3.Store({**KEYS, "AWS_ENDPOINT_URL": url, **env})
+
+
+# -- the endpoint ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env", "bucket", "place"),
+    [
+        ({}, "results", "https://results.s3.eu-west-1.amazonaws.com"),
+        ({}, "with.dots", "https://s3.eu-west-1.amazonaws.com/with.dots"),
+        ({"S3_REGION": "cn-north-1"}, "results", "https://results.s3.cn-north-1.amazonaws.com.cn"),
+        ({"S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}, "results", "https://results.s3.eu-west-1.amazonaws.com"),
+        ({"S3_ENDPOINT": "10.0.0.1:5000"}, "results", "https://10.0.0.1:5000/results"),
+        ({"AWS_ENDPOINT_URL": "http://store.example"}, "results", "http://store.example/results"),
+        (
+            {"AWS_ENDPOINT_URL": "https://s3.amazonaws.com.evil.example"},
+            "b-b",
+            "https://s3.amazonaws.com.evil.example/b-b",
+        ),
+    ],
+)
+def test_endpoint_of_the_environment(env: dict[str, str], bucket: str, place: str) -> None:
+    signed = s3.Store({**KEYS, **env}).sign_head(f"s3://{bucket}/a b")
+    assert signed.partition("?")[0] == f"{place}/a%20b"
+
+
+@pytest.mark.parametrize(
+    ("env", "verified"),
+    [
+        ({"S3_VERIFY_SSL": "0", "S3_ENDPOINT": "10.0.0.1:5000"}, False),
+        ({"S3_ENDPOINT": "10.0.0.1:5000"}, True),
+        ({"S3_VERIFY_SSL": "0"}, True),  # Amazon's own certificates are always verified
+    ],
+)
+def test_certificates_are_verified_except_of_a_private_endpoint(env: dict[str, str], verified: object) -> None:
+    assert s3.Store({**KEYS, **env})._verified is verified
+
+
+def test_missing_credentials_are_an_error() -> None:
+    with pytest.raises(s3.StoreError, match="no AWS credentials"):
+        s3.Store({"S3_REGION": REGION})
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------
+
+
+def test_file_round_trip(server: S3Server, tmp_path: Path) -> None:
+    content = os.urandom(3_000_001)
+    (tmp_path / "there").write_bytes(content)
+    store = store_at(server.url)
+    store.put_file(str(tmp_path / "there"), "s3://results/a/b")
+    assert server.read(BUCKET) == {"a/b": content}
+    assert store.get_file("s3://results/a/b", str(tmp_path / "back")) == len(content)
+    assert (tmp_path / "back").read_bytes() == content
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "there"]
+
+
+def test_the_proxy_is_ignored(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    store_at(server.url).put_bytes(b"1", "s3://results/a")
+
+
+def test_an_empty_file_and_bytes(server: S3Server, tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    store = store_at(server.url)
+    store.put_file(str(tmp_path / "empty"), "s3://results/empty")
+    store.put_bytes(b"{}", "s3://results/record.json")
+    assert server.read(BUCKET) == {"empty": b"", "record.json": b"{}"}
+
+
+def test_session_token_and_other_variable_names(server: S3Server) -> None:
+    env = {"S3_ACCESS_KEY_ID": "a", "S3_SECRET_ACCESS_KEY": "b", "S3_SESSION_TOKEN": "c"}
+    store = s3.Store({**env, "AWS_ENDPOINT_URL": server.url})
+    store.put_bytes(b"1", "s3://results/a")
+    assert server.read(BUCKET) == {"a": b"1"}
+
+
+@settings(max_examples=40)
+@given(key=KEY)
+@example(key="a b+c%20&=?#~é/日本")
+@example(key="+")
+@example(key="%2B")
+def test_any_key(shared_server: S3Server, key: str) -> None:
+    url = f"s3://{BUCKET}/x/{key}"
+    store = store_at(shared_server.url)
+    store.put_bytes(key.encode(), url)
+    assert [entry.url for entry in store.list(f"s3://{BUCKET}/x/")] == [url]
+    assert list(shared_server.read(BUCKET).values()) == [key.encode()]
+    store.delete(url)
+    assert list(store.list(f"s3://{BUCKET}/")) == []
+
+
+def test_a_listing_of_many_pages(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "3")
+    names = [f"p/{number:02d}" for number in range(8)]
+    for name in names:
+        server.client.put_object(Bucket=BUCKET, Key=name, Body=name.encode())
+    server.client.put_object(Bucket=BUCKET, Key="q", Body=b"")
+    found = list(store_at(server.url).list("s3://results/p/"))
+    assert [entry.url for entry in found] == [f"s3://results/{name}" for name in names]
+    assert {entry.size_bytes for entry in found} == {4}
+
+
+def test_missing_objects(server: S3Server, tmp_path: Path) -> None:
+    store = store_at(server.url)
+    with pytest.raises(s3.NotFound, match="s3://results/none: S3 refuses: 404 NoSuchKey") as caught:
+        store.get_file("s3://results/none", str(tmp_path / "none"))
+    assert caught.value.code == "NoSuchKey"
+    assert store.find("s3://results/none") is None
+    with pytest.raises(s3.NotFound, match=r"NoSuchBucket.*cluster data ls"):
+        list(store.list("s3://no-such-bucket/a"))
+    assert list(tmp_path.iterdir()) == []
+    store.delete("s3://results/none")
+    assert list(store.list("s3://results/")) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "results/a",
+        "https://results/a",
+        "s3://results",
+        "s3://results/",
+        "s3:///a",
+        "s3://results/a//b",
+        "s3://results/../b",
+    ],
+)
+def test_urls_that_are_not_an_objects(url: str) -> None:
+    with pytest.raises(ValueError, match=url):
+        s3.Store(KEYS).put_bytes(b"", url)
+
+
+def test_a_large_file_goes_in_parts(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "ONE_PUT_BYTES", 1000)
+    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
+    content = os.urandom((5 << 20) + 7)
+    (tmp_path / "large").write_bytes(content)
+    store = store_at(server.url)
+    store.put_file(str(tmp_path / "large"), "s3://results/a")
+    assert store.find("s3://results/a").etag.endswith('-2"')
+    assert server.read(BUCKET) == {"a": content}
+
+
+def test_uploads_have_a_sha256() -> None:
+    with Answers((200, {"ETag": '"1"'}, b"")) as answers:
+        store_at(answers.url).put_bytes(b"content", "s3://results/a")
+        digest = base64.b64encode(hashlib.sha256(b"content").digest()).decode()
+        assert answers.headers["x-amz-checksum-sha256"] == digest
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+class Answers:
+    """A server that gives these answers (status, headers, body) in turn, and then repeats the last one."""
+
+    def __init__(self, *answers: tuple[int, dict[str, str], bytes], reads: bool = True) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+        self.headers: dict[str, str] = {}
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                outer.asked.append(self.path)
+                outer.headers = {name.lower(): value for name, value in self.headers.items()}
+                if reads:
+                    self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                status, headers, body = outer.answers[0] if len(outer.answers) == 1 else outer.answers.pop(0)
+                self.send_response(status)
+                for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_PUT = answer  # noqa: N815 - http.server's names
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def refusal(code: str, more: str = "") -> bytes:
+    return f"<Error><Code>{code}</Code><Message>AWS's words.</Message>{more}</Error>".encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(503, refusal("SlowDown")), (500, b""), (400, refusal("RequestTimeout")), (429, b"")]
+)
+def test_temporary_errors_are_retried(status: int, body: bytes) -> None:
+    with Answers((status, {}, body), (status, {}, body), (200, {"ETag": '"1"'}, b"")) as answers:
+        store_at(answers.url).put_bytes(b"1", "s3://results/a")
+        assert len(answers.asked) == 3
+
+
+def test_retries_end() -> None:
+    with Answers((503, {}, refusal("SlowDown"))) as answers:
+        with pytest.raises(s3.StoreError, match=r"s3://results/a: S3 refuses: 503 SlowDown, AWS's words\."):
+            store_at(answers.url).put_bytes(b"1", "s3://results/a")
+        assert len(answers.asked) == s3.ATTEMPTS
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "said"),
+    [
+        (403, {}, refusal("AccessDenied"), "403 AccessDenied.*what the job's credentials allow"),
+        (403, {}, b"", "403 AccessDenied"),
+        (301, {"x-amz-bucket-region": "eu-central-1"}, b"", "in another region than eu-west-1"),
+        (301, {}, refusal("PermanentRedirect"), "in another region than eu-west-1"),
+        (400, {}, refusal("AuthorizationHeaderMalformed", "<Region>us-west-2</Region>"), "in us-west-2"),
+        (403, {}, refusal("RequestTimeTooSkewed"), "the node's clock is wrong"),
+        (400, {}, refusal("ExpiredToken"), "credentials have expired"),
+    ],
+)
+def test_refusals_are_explained(status: int, headers: dict[str, str], body: bytes, said: str) -> None:
+    with Answers((status, headers, body)) as answers:
+        with pytest.raises(s3.StoreError, match=f"s3://results/a.*{said}"):
+            store_at(answers.url).put_bytes(b"1", "s3://results/a")
+        assert len(answers.asked) == 1
+
+
+def test_a_refusal_before_the_end_of_the_body() -> None:
+    with Answers((403, {"Connection": "close"}, refusal("AccessDenied")), reads=False) as answers:
+        with pytest.raises(s3.StoreError) as caught:
+            store_at(answers.url).put_bytes(b"x" * 30_000_000, "s3://results/a")
+        assert caught.value.code in {"AccessDenied", "Broken"}  # the kernel may discard an unread answer
+
+
+def test_the_server_is_not_s3() -> None:
+    answers = Answers((200, {}, b"<html>Log in<br></html>"))
+    with answers, pytest.raises(s3.StoreError, match="what answers is not S3"):
+        list(store_at(answers.url).list("s3://results/"))
+
+
+def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3, "ATTEMPTS", 2)
+    with pytest.raises(s3.StoreError, match=r"s3://results/a: 127\.0\.0\.1:9 cannot be used: .*refused"):
+        store_at("http://127.0.0.1:9").put_bytes(b"1", "s3://results/a")
+
+
+def test_broken_connections_are_retried(server: S3Server, tmp_path: Path) -> None:
+    server.client.put_object(Bucket=BUCKET, Key="a", Body=b"x" * 1_000_000)
+    cuts = Cuts(left=3, after_bytes=100_000)
+    with cutting_proxy(server.url, cuts) as url:
+        store_at(url).get_file("s3://results/a", str(tmp_path / "a"))
+    assert cuts.done == 3
+    assert (tmp_path / "a").read_bytes() == b"x" * 1_000_000
+
+
+def test_untrusted_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = trustme.CA()
+    answers = Answers((200, {"ETag": '"1"'}, b""))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    answers.server.socket = context.wrap_socket(answers.server.socket, server_side=True)
+    endpoint = f"127.0.0.1:{answers.server.server_port}"
+    with answers:
+        with pytest.raises(s3.StoreError, match="its certificate is not trusted"):
+            s3.Store({**KEYS, "S3_ENDPOINT": endpoint}).put_bytes(b"1", "s3://results/a")
+        store = s3.Store({**KEYS, "S3_ENDPOINT": endpoint, "S3_VERIFY_SSL": "0"})
+        store.put_bytes(b"1", "s3://results/a")
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        s3.Store({**KEYS, "S3_ENDPOINT": endpoint}).put_bytes(b"1", "s3://results/a")
+        assert len(answers.asked) == 2  # the untrusted server got no request

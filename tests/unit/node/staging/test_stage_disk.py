@@ -1,0 +1,80 @@
+"""The disk of a node for staged data."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from node.staging import cache
+
+MOUNTS = """\
+/dev/nvme0n1p1 / ext4 rw 0 0
+proc /proc proc rw 0 0
+/dev/nvme1n1 {0}/ebs ext4 rw 0 0
+/dev/nvme2n1p1 {0}/own xfs rw 0 0
+"""
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> str:
+    """A file of mounts: the root volume, another EBS volume, and a local disk of the instance."""
+    for name in ("ebs", "own"):
+        (tmp_path / name).mkdir()
+    for name, model in (("nvme0n1", "Amazon Elastic Block Store"), ("nvme1n1", "Amazon Elastic Block Store")):
+        (tmp_path / name).write_text(f"{model}\n")
+    (tmp_path / "nvme2n1").write_text("Amazon EC2 NVMe Instance Storage        \n")
+    (tmp_path / "mounts").write_text(MOUNTS.format(tmp_path))
+    return str(tmp_path / "mounts")
+
+
+def test_find_the_instances_own_disk(mounts: str, tmp_path: Path) -> None:
+    assert cache.find_instance_stores(mounts, model=f"{tmp_path}/{{}}") == [f"{tmp_path}/own"]
+
+
+def test_without_an_own_disk_data_goes_to_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mounts").write_text("proc /proc proc rw 0 0\n")
+    folder = cache.find_folder({}, mounts=str(tmp_path / "mounts"))
+    assert folder == str(tmp_path / ".cluster" / "data")
+    assert os.stat(folder).st_mode & 0o777 == 0o700
+
+
+def test_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache.find_folder({"CLUSTER_DATA_CACHE_DIR": "~/cache"}) == str(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("kind", ["link", "open to others"])
+def test_unsafe_folders_are_not_used(tmp_path: Path, kind: str) -> None:
+    """Jobs train with the content of the folder, and it is deleted when the disk is full."""
+    elsewhere, objects = tmp_path / "elsewhere", tmp_path / "cache" / "objects"
+    elsewhere.mkdir()
+    objects.parent.mkdir()
+    if kind == "link":
+        objects.symlink_to(elsewhere)
+    else:
+        objects.mkdir()
+        objects.chmod(0o777)
+    with pytest.raises(OSError, match="others may write to it: set"):
+        cache.Cache(str(tmp_path / "cache"), 1 << 30)
+
+
+def test_a_link_instead_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        cache.Cache(str(tmp_path), 1 << 30)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_find_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gib = 1 << 30
+    assert cache.find_limit({"CLUSTER_DATA_CACHE_GIB": "1.5"}, str(tmp_path), 0) == 3 * gib // 2
+    for total, free, held, limit in (
+        (1000, 400, 100, 450),  # a reserve of 5 % of the disk
+        (20, 10, 3, 11),  # a reserve of 2 GiB
+        (20, 2, 0, 1),  # a reserve of half of the free space
+    ):
+        usage = shutil._ntuple_diskusage(total * gib, (total - free) * gib, free * gib)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
+        assert cache.find_limit({}, str(tmp_path), held * gib) == limit * gib

@@ -1,0 +1,342 @@
+"""A job that loses nodes, on this machine: its attempts, and the nodes for which it waits.
+
+node-0 has no instance id, so only the programs on node-1 ask for spot notices.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from http_server import serve_http
+from job_host import LocalHead, job_host, job_id, lines_of
+from waits import until
+
+__all__ = ["job_host"]
+
+JOB = job_id(1)
+NEW = {"name": "node-1", "ip": "127.0.0.3", "instance_id": "i-9"}
+# In the first attempt, the worker on node-0 runs $FIRST. The second attempt runs $SECOND, and succeeds.
+WORKER = """
+echo "here $CLUSTER_ATTEMPT $CLUSTER_RESUME $*"
+[ "${DMLC_ROLE:-worker}" != worker ] || echo $PPID >~/role-$CLUSTER_HOST
+if [ "${DMLC_ROLE:-worker}" != worker ]; then
+    [ "$CLUSTER_ATTEMPT" != 1 ] || sleep 100
+    until [ $(grep -c '"exit": 0' ~/.cluster/jobs/$CLUSTER_JOB_ID/events) -ge 2 ]; do sleep 0.05; done
+    exit 0
+fi
+if [ "$CLUSTER_ATTEMPT" != 1 ]; then
+    echo "Resumed from epoch 1 batch 4"
+    until [ $(grep -c '"state": "running"' ~/.cluster/jobs/$CLUSTER_JOB_ID/events) -ge 2 ]; do sleep 0.05; done
+    eval "$SECOND"
+    exit 0
+fi
+progress() {
+    echo '{"epoch": 1, "batch": '$1'}' >$CLUSTER_NOTICE_FILE.new
+    mv $CLUSTER_NOTICE_FILE.new $CLUSTER_NOTICE_FILE.progress
+}
+wait_for_notice() { until [ -e $CLUSTER_NOTICE_FILE ]; do sleep 0.05; done; }
+save() { echo '{"url": "s3://b/m", "epoch": 1, "batch": 4}' >$CLUSTER_NOTICE_FILE.saved; }
+if [ $CLUSTER_HOST = node-0 ]; then eval "$FIRST"; fi
+sleep 100
+"""
+
+
+def make_order(host: LocalHead, **more: Any) -> dict[str, Any]:
+    """An order for a job of two workers without servers, which the supervisor starts itself."""
+    changes = {"launcher": "env", "servers": 0, "on_node_loss": "requeue", "library": "pytorch", **more}
+    order = host.order("/bin/bash", "-c", WORKER, "worker", **changes)
+    del order["hosts"][0]["instance_id"]
+    return order
+
+
+class NoticeService(BaseHTTPRequestHandler):
+    """The metadata service of an instance. Once `is_noticed` returns true, it announces the instance's termination."""
+
+    is_noticed: Callable[[], bool]
+
+    def do_PUT(self) -> None:
+        self._answer(200, "token")
+
+    def do_GET(self) -> None:
+        if self.headers["X-aws-ec2-metadata-token"] != "token":
+            self._answer(401, "")
+        elif self.path == "/latest/meta-data/spot/instance-action" and type(self).is_noticed():
+            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 120))
+            self._answer(200, json.dumps({"action": "terminate", "time": at}))
+        else:
+            self._answer(404, "<html>Not Found</html>")
+
+    def _answer(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def noticed_once_here(host: LocalHead) -> Iterator[dict[str, str]]:
+    """Serves metadata that announces the end of node-1 once both workers run; yields the environment variables."""
+    ready = {"is_noticed": staticmethod(lambda: host.events(JOB).count('"line": "here 1') >= 2)}
+    with serve_http(type("Service", (NoticeService,), ready)) as url:
+        yield {"AWS_EC2_METADATA_SERVICE_ENDPOINT": url}
+
+
+def submit(host: LocalHead, order: dict[str, Any]) -> None:
+    assert host.ask("submit", order=order) == [{"job": JOB, "state": "starting"}]
+
+
+def wait_for_state(host: LocalHead, state: str) -> dict[str, Any]:
+    """Waits until the job's record has this state; returns the record."""
+
+    def find() -> dict[str, Any] | None:
+        record = host.record()
+        assert record["state"] == state or record["ended_at"] is None, record["error"]
+        return record if record["state"] == state else None
+
+    found: dict[str, Any] = until(find, state)
+    return found
+
+
+def replace(host: LocalHead, *new: dict[str, Any]) -> dict[str, Any]:
+    """Gives new hosts to the job; returns the answer of jobs.py."""
+    [answer] = host.ask("replace", JOB, line=new)
+    return answer
+
+
+def states(log: Any) -> list[str]:
+    return [event["state"] for event in log if "state" in event]
+
+
+def said(log: Any) -> list[str]:
+    return [event["say"] for event in log if "say" in event]
+
+
+def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_host: LocalHead) -> None:
+    with noticed_once_here(job_host) as env:
+        submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice; progress 5; save"}))
+        record = wait_for_state(job_host, "waiting")
+        assert record["waiting_for"] == ["node-1"]
+        assert replace(job_host, {**NEW, "name": "node-7"}) == {
+            "error": "the job does not wait for node-7, but for node-1"
+        }
+        # A later job is refused: this one keeps its place.
+        assert job_host.ask("submit", order=make_order(job_host, job=job_id(2))) == [
+            {"refused": {"id": JOB, "name": "name", "state": "waiting", "waiting_for": ["node-1"]}}
+        ]
+        assert job_host.ask("say", JOB, "the lease ends in 10 minutes") == [{"job": JOB}]
+        assert replace(job_host, NEW) == {"job": JOB, "waiting_for": [], "by_head": False}
+        result = job_host.result()
+    assert result == {"state": "done", "exit_code": 0, "error": None, "left": {}}
+    log = [json.loads(line) for line in job_host.events().splitlines()]
+    assert states(log) == ["starting", "running", "ending", "waiting", "starting", "running", "ending", "done"]
+    assert sorted(lines_of(log, "worker"))[-4:] == ["here 1  ", "here 1  ", "here 2 1 ", "here 2 1 "]
+    lines = said(log)
+    assert lines[0].startswith("spot notice: EC2 will terminate node-1 at ")
+    assert any(line.startswith("waiting up to 90 s") for line in lines)
+    [saved] = [line for line in lines if line.endswith(" has saved a checkpoint of epoch 1, batch 4")]
+    assert saved.startswith(("worker 0 on node-0 ", "worker 1 on node-1 "))  # both workers save; the first one counts
+    assert any(line.startswith("waiting for node-1: `cluster up` replaces it") for line in lines)
+    assert "the lease ends in 10 minutes" in lines
+    assert "node-1 is there again: i-9" in lines
+    numbers = [event["p"] for event in log if "role" in event]
+    assert numbers == [0, 1, 2, 3]
+    first, second = job_host.record()["attempts"]
+    assert (first["reason"], first["lost"], first["exit_code"], first["lost_batches"]) == ("notice", ["node-1"], 1, 1)
+    assert (first["instances"], second["instances"]) == ({"node-1": "i-1"}, {"node-1": "i-9"})
+    assert (second["reason"], second["lost"], second["exit_code"]) == ("done", [], 0)
+    assert first["started_at"] <= first["ended_at"] <= second["started_at"] <= second["ended_at"]
+    assert job_host.record()["waiting_for"] == []
+    assert [node["ip"] for node in job_host.record()["nodes"]] == ["127.0.0.1", "127.0.0.3"]
+    of_rank_0 = {event["p"] for event in log if event.get("rank") == 0}
+    output = [event["line"] for event in log if "line" in event and event["p"] in of_rank_0]
+    assert output == ["here 1  ", "here 2 1 ", "Resumed from epoch 1 batch 4"]
+    assert not job_host.processes()
+
+
+def test_a_job_that_does_not_save_in_time_is_interrupted_anyway(job_host: LocalHead) -> None:
+    with noticed_once_here(job_host) as env:
+        submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice"}, checkpoint_grace_s=0.5))
+        wait_for_state(job_host, "waiting")
+        assert [answer["result"] for answer in job_host.ask("stop", JOB)] == [
+            {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}
+        ]
+    record = job_host.record()
+    assert [attempt["reason"] for attempt in record["attempts"]] == ["notice"]
+    assert (record["waiting_for"], record["state"]) == ([], "stopped")
+    assert not job_host.processes()
+
+
+@pytest.mark.parametrize("how", ["fails", "ends"])
+def test_what_happens_to_the_processes_after_a_notice_is_no_failure(job_host: LocalHead, how: str) -> None:
+    """After a notice, scripts may end once they have saved, or fail because others have ended."""
+    first = "wait_for_notice; " + ("exit 3" if how == "fails" else "save; exit 0")
+    with noticed_once_here(job_host) as env:
+        submit(job_host, make_order(job_host, env=env | {"FIRST": first}))
+        wait_for_state(job_host, "waiting")
+        replace(job_host, NEW)
+        assert job_host.result()["state"] == "done"
+    assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["notice", "done"]
+
+
+def test_a_job_that_is_stopped_while_its_attempt_ends_does_not_start_again(job_host: LocalHead) -> None:
+    """The worker on node-0 takes a while to end."""
+    first = "trap 'echo ending; sleep 1; exit 0' TERM; wait_for_notice; save; while true; do sleep 0.1; done"
+    with noticed_once_here(job_host) as env:
+        submit(job_host, make_order(job_host, env=env | {"FIRST": first}))
+        job_host.wait_for('"line": "ending"')
+        [answer] = job_host.ask("stop", JOB)
+    assert answer["result"]["state"] == "stopped"
+    assert "attempt-2" not in [path.name for path in (job_host.folder() / "notice").iterdir()]
+    assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["notice"]
+
+
+def lose_node_1(host: LocalHead, count: int = 2) -> None:
+    """Makes node-1 unreachable, and ends its processes. count: the number of the job's processes."""
+    host.wait_for('"line": "here 1', count=count)
+    host.refuse("127.0.0.2")
+    os.kill(int(until((host.home / "role-node-1").read_text)), signal.SIGKILL)
+
+
+def test_a_node_that_is_lost_without_notice_is_waited_for(job_host: LocalHead) -> None:
+    """The record has the number of lost batches while the next attempt runs."""
+    told = "until grep -Eq '\"lost_batches\": ?5' ~/.cluster/jobs/$CLUSTER_JOB_ID/record.json; do sleep 0.05; done"
+    submit(job_host, make_order(job_host, env={"FIRST": "progress 9", "SECOND": told}))
+    job_host.wait_for('"state": "running"')
+    until((job_host.folder() / "notice" / "attempt-1.progress").exists)
+    lose_node_1(job_host)
+    assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-1"]
+    assert replace(job_host, NEW) == {"job": JOB, "waiting_for": [], "by_head": False}
+    assert job_host.result()["state"] == "done"
+    first, _ = job_host.record()["attempts"]
+    assert (first["reason"], first["lost"], first["lost_batches"]) == ("lost", ["node-1"], 5)
+
+
+@pytest.mark.parametrize(("launcher", "servers"), [("ssh", 1), ("torchrun", 0)])
+def test_launchers_start_another_attempt(job_host: LocalHead, launcher: str, servers: int) -> None:
+    submit(job_host, make_order(job_host, launcher=launcher, servers=servers))
+    job_host.wait_for('"state": "running"')
+    lose_node_1(job_host, count=2 + 2 * servers)
+    assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-1"]
+    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": False}  # a replacement begins
+    assert replace(job_host, NEW) == {"job": JOB, "waiting_for": [], "by_head": False}
+    assert job_host.result()["state"] == "done"
+    assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["lost", "done"]
+    assert not job_host.processes()
+
+
+def test_a_node_that_answers_again_is_used_again(job_host: LocalHead) -> None:
+    submit(job_host, make_order(job_host))
+    lose_node_1(job_host)
+    wait_for_state(job_host, "waiting")
+    (job_host.home / "refused").unlink()
+    assert job_host.result()["state"] == "done"
+    assert [attempt["instances"] for attempt in job_host.record()["attempts"]] == [{"node-1": "i-1"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "attempts", "error"),
+    [
+        ({"on_node_loss": "fail"}, ["lost"], "was lost: "),
+        ({"restarts": 0}, ["lost"], "; node-1 lost"),
+    ],
+)
+def test_without_restarts_a_lost_node_fails_the_job(
+    job_host: LocalHead, changes: dict[str, Any], attempts: list[str], error: str
+) -> None:
+    submit(job_host, make_order(job_host, **changes))
+    lose_node_1(job_host)
+    result = job_host.result()
+    assert (result["state"], list(result["left"])) == ("failed", ["node-1"])
+    assert error in result["error"]
+    assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == attempts
+
+
+def test_a_program_that_is_killed_is_no_lost_node(job_host: LocalHead) -> None:
+    submit(job_host, make_order(job_host))
+    job_host.wait_for('"line": "here 1', count=2)
+    os.kill(int(until((job_host.home / "role-node-1").read_text)), signal.SIGKILL)
+    assert job_host.result()["state"] == "failed"
+    assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["error"]
+
+
+def test_a_job_that_fails_starts_again_only_as_often_as_it_may(job_host: LocalHead) -> None:
+    order = make_order(job_host, restarts_on_error=2)
+    order["command"] = ["/bin/bash", "-c", "echo attempt $CLUSTER_ATTEMPT; exit 7"]
+    result, log = job_host.run(order)
+    assert (result["state"], result["exit_code"]) == ("failed", 7)
+    assert {line for line in lines_of(log) if line.startswith("attempt")} == {f"attempt {i}" for i in (1, 2, 3)}
+    assert [attempt["exit_code"] for attempt in job_host.record()["attempts"]] == [7, 7, 7]
+    assert "waiting" not in states(log)
+
+
+def test_the_heads_own_command_replaces_the_node(job_host: LocalHead) -> None:
+    script = job_host.home / "replace"
+    script.write_text(
+        f"""#!/bin/sh
+echo "replacing $2 of $1"
+echo '{json.dumps([NEW])}' | {job_host.python} -Es {os.getcwd()}/node jobs replace $1
+"""
+    )
+    script.chmod(0o755)
+    submit(job_host, make_order(job_host, replace_command=[str(script)]))
+    lose_node_1(job_host)
+    assert job_host.result()["state"] == "done"
+    lines = said([json.loads(line) for line in job_host.events().splitlines()])
+    assert f"replacing node-1 of {JOB}" in lines
+    assert not any("`cluster up` replaces" in line for line in lines)
+
+
+def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host: LocalHead) -> None:
+    go = job_host.home / "go"
+    script = f"while [ ! -e {go} ]; do sleep 0.05; done; exit 3"
+    submit(job_host, make_order(job_host, replace_command=["/bin/sh", "-c", script]))
+    lose_node_1(job_host)
+    wait_for_state(job_host, "waiting")
+    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": True}
+    go.touch()
+    job_host.wait_for("`cluster up` replaces it")
+    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": False}
+    replace(job_host, NEW)
+    assert job_host.result()["state"] == "done"
+
+
+def test_a_command_that_fails_leaves_it_to_the_user(job_host: LocalHead) -> None:
+    submit(job_host, make_order(job_host, replace_command=["/bin/sh", "-c", "echo no capacity; exit 4"]))
+    lose_node_1(job_host)
+    job_host.wait_for("`cluster up` replaces it")
+    lines = said([json.loads(line) for line in job_host.events().splitlines()])
+    assert "no capacity" in lines
+    assert "the head did not replace node-1 (exit code 4)" in lines
+    replace(job_host, NEW)
+    assert job_host.result()["state"] == "done"
+
+
+def test_a_supervisor_that_is_killed_while_the_job_waits(job_host: LocalHead) -> None:
+    submit(job_host, make_order(job_host))
+    lose_node_1(job_host)
+    wait_for_state(job_host, "waiting")
+    job_host.kill_supervisor()
+    assert replace(job_host, NEW) == {"error": f"job {JOB} has ended"}
+    record = job_host.record()
+    assert (record["state"], record["left"], record["waiting_for"]) == ("failed", {}, [])
+    assert record["error"] == "the supervisor on node-0 was killed, while the job waited for node-1"
+    assert [attempt["reason"] for attempt in record["attempts"]] == ["lost"]
+
+
+def test_jobs_that_have_ended_are_not_replaced_and_not_told(job_host: LocalHead) -> None:
+    order = make_order(job_host)
+    order["command"] = ["true"]
+    job_host.run(order)
+    assert job_host.ask("say", JOB, "words") == [{"error": f"job {JOB} has ended"}]
+    assert job_host.ask("say", "none", "words") == [{"error": "there is no job none"}]
+    assert replace(job_host, NEW) == {"error": f"job {JOB} has ended"}

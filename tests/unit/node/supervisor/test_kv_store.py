@@ -1,0 +1,166 @@
+"""Warnings about workers that do not use their kv-store, during the job and at its end."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_channels import make_order
+from job_host import LocalHead, job_host
+from node.supervisor import kv_store
+from ps_lite_lines import LINES
+
+__all__ = ["job_host"]
+
+SERVER, WORKER = LINES["mxnet==1.9.1"]
+EVENTS = "~/.cluster/jobs/$CLUSTER_JOB_ID/events"
+TRAINS = "Epoch[0] Batch [0-20]\tSpeed: 3280.25 samples/sec\taccuracy=0.647321"
+SEPARATE = "2 workers trained 2 separate models: the script did not use a dist kv-store. Pass --kv-store dist_sync"
+ALONE = "no worker connected to the servers, so the 2 workers were independent: the script did not use a dist"
+SAYS = 'printf "%s\\n" "$LINES"; '
+
+
+def until(text: str, count: int = 1, *, meanwhile: str = "") -> str:
+    """Shell code that waits until `count` lines of the job's log contain a text."""
+    return f"until [ $(grep -cF '{text}' {EVENTS}) -ge {count} ]; do {meanwhile} sleep 0.05; done; "
+
+
+RUNS = until('"state": "running"')
+
+
+def order_of(host: LocalHead, worker: str, *, lines: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
+    """An order for a job whose servers wait for workers, like MXNet's, and whose workers print these lines."""
+    env = {"SERVER": f"{SAYS} sleep 100", "SCHEDULER": "sleep 100", "WORKER": worker}
+    own = {"env_server": {"LINES": SERVER[0]}, "env_worker": {"LINES": "\n".join(lines)}}
+    return {**host.order(env=env), "kv_store": "dist_sync", **own, **more}
+
+
+def warnings_in(log: list[dict[str, Any]]) -> list[list[str]]:
+    return [event["warnings"] for event in log if "warnings" in event]
+
+
+def test_a_warning_while_workers_train_without_a_kv_store(job_host: LocalHead) -> None:
+    worker = until('"warnings"', meanwhile=SAYS) + "echo warned; until [ -e ~/end ]; do sleep 0.05; done"
+    (answer,) = job_host.ask("submit", order=order_of(job_host, worker, lines=(TRAINS,)))
+    job_host.wait_for('"line": "warned"', count=2)
+    job_host.wait_for('"state": "running"')
+    (job_host.home / "end").touch()
+    log = job_host.ask("follow", answer["job"], "0")
+    said = next(at for at, event in enumerate(log) if "warnings" in event)
+    assert said < next(at for at, event in enumerate(log) if event.get("line") == "warned")
+    assert log[said]["warnings"][0].startswith(SEPARATE)
+    assert log[-1]["result"] == {"state": "done", "exit_code": 0, "error": None, "left": {}}
+    assert job_host.record()["warnings"] == log[said]["warnings"]
+    (listed,) = job_host.ask("list")[0]["jobs"]
+    assert listed["warnings"] == log[said]["warnings"]
+
+
+def test_a_warning_at_the_end_for_workers_without_a_kv_store(job_host: LocalHead) -> None:
+    result, log = job_host.run(order_of(job_host, RUNS + "echo my own words"))
+    assert (result["state"], result["exit_code"]) == ("done", 0)
+    ((said,),) = warnings_in(log)
+    assert said.startswith(ALONE)
+    assert job_host.record()["warnings"] == [said]
+
+
+def test_no_warning_for_a_late_kv_store(job_host: LocalHead) -> None:
+    """The workers first prepare their data, and print a line that looks like that of an epoch. Then they connect."""
+    worker = f"echo Epoch data 3 of 7; {RUNS} {SAYS}"
+    order = order_of(job_host, worker, lines=(*WORKER, TRAINS))
+    order["env"] |= {"SERVER": f"{SAYS} attend", "SCHEDULER": "attend"}
+    _, log = job_host.run(order)
+    assert warnings_in(log) == []
+    assert job_host.record()["warnings"] == []
+
+
+def test_a_warning_is_withdrawn_when_a_kv_store_is_made_after_all(job_host: LocalHead) -> None:
+    """Each worker first trains a model of its own, before the job's model."""
+    joins = "printf '%s\\n' \"$JOINS\"; "
+    worker = until('"warnings": ["', meanwhile=SAYS) + joins + until('"warnings": []')
+    order = order_of(job_host, worker, lines=(TRAINS,))
+    order["env"] |= {"SERVER": f"{SAYS} attend", "SCHEDULER": "attend"}
+    order["env_worker"]["JOINS"] = "\n".join(WORKER)
+    _, log = job_host.run(order)
+    assert [len(each) for each in warnings_in(log)] == [1, 0]
+    assert job_host.record()["warnings"] == []
+
+
+def test_a_warning_is_withdrawn_when_the_workers_dismiss_the_servers(job_host: LocalHead) -> None:
+    """The workers have hidden ps-lite's output, but they have used their kv-store."""
+    order = order_of(job_host, until('"warnings": ["', meanwhile=SAYS), lines=(TRAINS,))
+    order["env"]["WORKER"] += until('"warnings": []')
+    order["env"]["SERVER"] = order["env"]["SCHEDULER"] = SAYS + until('"warnings": ["')
+    result, log = job_host.run(order)
+    assert result["state"] == "done"
+    assert [len(each) for each in warnings_in(log)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "more", [{"workers": 1, "env_worker": {"LINES": TRAINS}}, {"workers": 1, "servers": 0, "kv_store": "local"}]
+)
+def test_no_warning_for_one_worker(job_host: LocalHead, more: dict[str, Any]) -> None:
+    result, log = job_host.run(order_of(job_host, f"{SAYS} {RUNS}", lines=(TRAINS,), **more))
+    assert result["state"] == "done"
+    assert warnings_in(log) == []
+
+
+def test_no_warning_for_a_job_that_fails_before_it_trains(job_host: LocalHead) -> None:
+    result, log = job_host.run(order_of(job_host, f"{RUNS} exit 3"))
+    assert result["exit_code"] == 3
+    assert warnings_in(log) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (TRAINS, True),
+        ("INFO:root:Epoch[3] Time cost=1.234", True),
+        ("Iter[0] Batch [20]\tSpeed: 120.5 samples/sec", True),
+        ("[Epoch 3][Batch 99], LR: 2.8E-04, Speed: 28.997 samples/sec, ObjLoss=32.955", True),
+        ("[Epoch 0] training: accuracy=0.93", True),
+        ("epoch 3: loss 0.53", True),
+        ("Namespace(batch_size=64, kv_store='device', lr_step_epochs='10,20', num_epochs=20, lr=0.05)", False),
+        ("Number of epochs: 10", False),
+        ("Start training from epoch 0", False),
+        ("Loaded 60000 samples in 1.5 s", False),
+        ("epochal 1 2.5", False),
+    ],
+)
+def test_training_progress_is_distinguished_from_preparation(line: str, *, expected: bool) -> None:
+    assert kv_store.is_progress(line) is expected
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (["python", "x.py", "--kv-store", "device"], "Pass --kv-store dist_async instead of device"),
+        (["python", "x.py", "--kvstore=local"], "Pass --kvstore dist_async instead of local"),
+        (["bash", "-c", "cd a && python x.py --kv_store 'device'"], "Pass --kv_store dist_async instead of device"),
+        (
+            ["python", "x.py", "--kv-store", "dist_async"],
+            "It got --kv-store dist_async, and must pass that to mx.kv.create, to Module.fit or to gluon.Trainer",
+        ),
+        (["python", "gluon.py", "--epochs", "3"], "Pass --kvstore dist_async"),
+        (["bash", "-c", "exec python gluon.py"], "Pass --kvstore dist_async"),
+        (["python", "elsewhere.py"], "Pass --kv-store dist_async (some scripts call it --kvstore)"),
+        (["./program"], "Pass --kv-store dist_async (some scripts call it --kvstore)"),
+    ],
+)
+def test_the_advice_uses_the_scripts_own_option(tmp_path: Path, command: list[str], advice: str) -> None:
+    (tmp_path / "gluon.py").write_text("parser.add_argument('--kvstore', default='device')\n")
+    order = make_order(workers=3, kv_store="dist_async", command=tuple(command), cwd=str(tmp_path))
+    said = kv_store.render_unused(order, has_trained=True)
+    assert said == f"3 workers trained 3 separate models: the script did not use a dist kv-store. {advice}"
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ({"env": {}, "env_worker": {}}, True),
+        ({"env": {"PS_VERBOSE": "2"}, "env_worker": {}}, True),
+        ({"env": {"PS_VERBOSE": "0"}, "env_worker": {}}, False),
+        ({"env": {}, "env_worker": {"PS_VERBOSE": "0"}}, False),
+    ],
+)
+def test_no_warning_where_the_user_sets_ps_verbose(order: dict[str, Any], *, expected: bool) -> None:
+    assert kv_store.is_reported(make_order(**order)) is expected

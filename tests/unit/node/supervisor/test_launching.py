@@ -1,0 +1,141 @@
+"""The processes that the head starts by launch.py, mpirun and ssh, and how the supervisor learns about them."""
+
+import json
+import os
+import socket
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_channels import make_order
+from node import ports
+from node.protocol import Container, JobHost
+from node.supervisor import event_loop, launching, ssh_proxy
+from node.supervisor.processes import Processes
+from train.engines import ENGINES
+from train.engines.engine import Head, HeadLaunch
+
+HOSTS = tuple(JobHost(name=f"node-{i}", ip=f"10.0.0.{4 + i}", instance_id=f"i-{i}") for i in range(3))
+
+
+def make_processes(**more: Any) -> Processes:
+    fields = {"hosts": HOSTS, "hostfile": ("10.0.0.4", "10.0.0.5"), "workers": 2, "servers": 1}
+    return Processes(make_order(**{**fields, **more}))
+
+
+@pytest.mark.parametrize(
+    ("more", "missing"),
+    [
+        ({}, ["scheduler on node-0", "server on node-0", "worker on node-0", "worker on node-1"]),
+        ({"workers": 3}, ["scheduler on node-0", "server on node-0", "worker on node-0", "2 workers on node-1"]),
+        ({"hostfile": ("10.0.0.6:2222",)}, ["scheduler on node-0", "server on node-2", "2 workers on node-2"]),
+        ({"launcher": "local"}, ["scheduler on node-0", "server on node-0", "2 workers on node-0"]),
+        ({"launcher": "mpi"}, ["scheduler on node-0", "server on node-0", "worker on node-0", "worker on node-1"]),
+        ({"servers": 0, "workers": 1, "hostfile": ()}, ["worker on node-0"]),
+    ],
+)
+def test_missing_processes_are_where_launch_py_starts_them(more: dict[str, Any], missing: list[str]) -> None:
+    assert make_processes(**more).missing() == missing
+
+
+@pytest.mark.parametrize("has_environment", [False, True])
+def test_the_check_for_open_mpi_runs_with_the_hosts_path(*, has_environment: bool) -> None:
+    """The workers run with the PATH of the image, or of the mounted environment."""
+    there = {"node-0": Container(engine=("podman",), image="sha256:1", path="/img", has_environment=has_environment)}
+    env = {"PATH": "/e/bin:/img"} if has_environment else {}
+    known = make_processes(launcher="mpi", python="/e/bin/python", containers=there, env=env)
+    check = known.order_of(known.add("setup", "10.0.0.4"), {})
+    assert (check.commands, check.container) == ((ENGINES["mpi"].requirement,), None)
+    assert check.env["PATH"] == "/e/bin:/usr/local/bin:/usr/bin:/bin"
+    assert known.order_of(known.add("worker", "10.0.0.4"), {}).env.get("PATH") == env.get("PATH")
+
+
+def test_blocked_ports_are_named_by_the_process_that_listens() -> None:
+    known = make_processes()
+    server, worker = known.add("server", "10.0.0.4"), known.add("worker", "10.0.0.5")
+    server.bound, worker.bound = ("10.0.0.4", 40000), ("10.0.0.5", 50000)
+    worker.blocked = ("10.0.0.4:40000",)
+    assert known.describe_blocked() == "node-1 cannot reach port 40000 of the server on node-0"
+
+
+def test_launch_pys_ssh_command_is_parsed() -> None:
+    program = "export OMP_NUM_THREADS=1; export DMLC_ROLE=worker; export DMLC_PS_ROOT_PORT=9091; cd /x/; run it"
+    assert ssh_proxy.parse_arguments(["-o", "StrictHostKeyChecking=no", "10.0.0.5", "-p", "22", program]) == (
+        "10.0.0.5",
+        "22",
+        program,
+    )
+    assert dict(ssh_proxy.EXPORT.findall(program)) == {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091"}
+
+
+def test_the_heads_programs_keep_a_logins_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mpirun's processes on the head inherit them, and the command that replaces nodes calls AWS."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    env = launching.environment(make_order(hosts=HOSTS), "/tools")
+    assert (env["HTTPS_PROXY"], "169.254.169.254" in env["no_proxy"]) == ("http://p:1", True)
+    assert "AWS_SECRET_ACCESS_KEY" not in env
+    assert env["PATH"].startswith("/tools:")
+
+
+def test_mpiruns_ssh_command_becomes_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "CLUSTER_HOSTS": json.dumps([{"name": f"node-{i}", "ip": f"10.0.0.{4 + i}"} for i in range(2)]),
+        "CLUSTER_JOB_ID": "job",
+        "CLUSTER_MPI_SSH": "/j/bin/mpi-ssh",
+        "SECRET": "hush",
+    }.items():
+        monkeypatch.setenv(name, value)
+    command = ssh_proxy.mpi_command(["-x", "10.0.0.5", "orted -mca plm_rsh_agent", '"/j/bin/mpi-ssh"'])
+    assert command[:2] == ["/usr/bin/ssh", "-F"]
+    assert command[-2] == "10.0.0.5"
+    text = b64decode(command[-1].split("echo ")[1].split()[0]).decode()
+    assert text.startswith("export CLUSTER_HOST=node-1; export CLUSTER_JOB_ID=job; PATH=")
+    assert text.endswith('orted -mca plm_rsh_agent "/usr/bin/ssh"')
+    assert "hush" not in " ".join([*command, text])
+
+
+def test_jobs_that_start_at_the_same_moment_get_different_ports() -> None:
+    base = 10000 + os.getpid() % 500 * 20  # ports for this process alone: other test processes run jobs, too
+    wanted = range(base, base + 20)
+    with socket.socket() as other:
+        first, claim = ports.claim(wanted)
+        other.bind(("", first + 1))
+        second, second_claim = ports.claim(wanted)
+        with claim, second_claim:
+            assert second > first + 1
+    again, claim = ports.claim(wanted)
+    claim.close()
+    assert again == first
+
+
+def test_launch_pys_environment_has_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    job = make_order(
+        python="/e/bin/python", hosts=HOSTS, launcher="mpi", workers=2, servers=1, secrets={"S": "hush"}, env={"A": "b"}
+    )
+    env = launching.environment(job, "/tools")
+    assert "hush" not in json.dumps(env)
+    assert env["PATH"].split(":")[:2] == ["/tools", "/e/bin"]
+    (launch,) = ENGINES["mpi"].plan_launches(job, Head("/hosts", mpi_ssh="/tools/mpi-ssh", role_words=("role",)))
+    assert isinstance(launch, HeadLaunch)
+    assert launch.env["OMPI_MCA_plm_rsh_agent"] == "/tools/mpi-ssh"
+    assert launch.words[-1] == "role"
+
+
+def test_an_event_loop_calls_back_for_lines_ends_and_timers(tmp_path: Path) -> None:
+    heard: list[object] = []
+    center = event_loop.EventLoop(
+        str(tmp_path / "s"), lambda _, line: heard.append(line), lambda connection: heard.append(connection.owner)
+    )
+    with socket.socket(socket.AF_UNIX) as plug:
+        plug.connect(str(tmp_path / "s"))
+        plug.sendall(b"one\ntwo")
+        center.after("timer", 0.05, lambda: heard.append("timer"))
+        while "timer" not in heard:
+            center.step()
+    while None not in heard:
+        center.step()
+    assert heard == [b"one", "timer", None]

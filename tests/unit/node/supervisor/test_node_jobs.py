@@ -1,0 +1,322 @@
+"""jobs.py on this machine: submitting, following, listing and stopping jobs."""
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import to_builtins
+
+import waits
+from job_channels import make_order
+from job_host import LocalHead, job_host, job_id, lines_of
+from node import jobs
+
+__all__ = ["job_host"]
+
+from node import job_folder
+from node.programs import CODE_DIR
+
+
+def alone(host: LocalHead, program: str, job: str = job_id(1), **more: Any) -> dict[str, Any]:
+    """An order for a job of one worker, which is the fastest kind."""
+    return host.order("/bin/sh", "-c", program, job=job, workers=1, servers=0, **more)
+
+
+def test_no_job_has_ever_run(job_host: LocalHead) -> None:
+    assert job_host.ask("list") == [{"jobs": []}]
+    assert job_host.ask("stop", "x") == job_host.ask("follow", "x", "0") == [{"error": "there is no job x"}]
+    assert job_host.ask("follow", "../../etc", "0") == [{"error": "there is no job ../../etc"}]
+    (answer,) = job_host.ask("submit", order=alone(job_host, "true", job="../x"))
+    assert answer["error"].startswith("invalid order: ")
+    assert "$.job" in answer["error"]
+
+
+def test_without_an_order_there_is_no_job(job_host: LocalHead) -> None:
+    assert job_host.ask("submit", "--follow") == []
+    assert job_host.ask("list") == [{"jobs": []}]
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("no-such-program", "x"), "no-such-program: no such program on the nodes ("),
+        (("./gone.sh",), "./gone.sh: no such file on the nodes ("),
+        (("./plain.sh",), "./plain.sh: not executable (chmod +x ./plain.sh)"),
+        (("python3", "gone.py"), "gone.py: no such file on the nodes ("),
+        (("python3", "-u", "gone.py"), "gone.py: no such file on the nodes ("),
+        (("python3", "there.py"), ""),
+        (("python3", "-W", "ignore.py"), ""),
+        (("python3", "-m", "json.tool"), ""),
+        (("sh", "-c", "no-such-program"), ""),
+    ],
+)
+def test_a_command_that_cannot_run_is_refused(
+    job_host: LocalHead, tmp_path: Path, command: tuple[str, ...], why: str
+) -> None:
+    (tmp_path / "plain.sh").touch()
+    (tmp_path / "there.py").touch()
+    order = job_host.order(*command, workers=1, servers=0, cwd=str(tmp_path))
+    (answer,) = job_host.ask("check", order=order)
+    assert answer.get("unrunnable", "").startswith(why)
+    assert ("unrunnable" in answer) == bool(why)
+    (answer,) = job_host.ask("check", order={**order, "job_setup": ("true",)})
+    assert "unrunnable" not in answer
+    if why:
+        (answer,) = job_host.ask("submit", order=order)
+        assert answer["unrunnable"].startswith(why)
+        assert "job" not in answer
+    assert job_host.ask("list") == [{"jobs": []}]
+
+
+def test_a_set_up_command_may_make_a_command_runnable(job_host: LocalHead) -> None:
+    order = job_host.order("no-such-program", workers=1, servers=0, job_setup=("true",))
+    (answer,) = job_host.ask("submit", order=order)
+    assert answer["job"] == job_id(1)
+    assert len(job_host.ask("list")[0]["jobs"]) == 1
+
+
+def test_a_job_of_one_worker_and_its_record(job_host: LocalHead) -> None:
+    order = alone(job_host, "echo $CLUSTER_OUTPUT_DIR; exit 3", env={"A_TOKEN": "hush"}, owner="me", code="abc")
+    result, log = job_host.run(order)
+    assert (result["state"], result["exit_code"]) == ("failed", 3)
+    assert result["error"].startswith("worker 0 on node-0 (process ")
+    assert lines_of(log) == [str(job_host.folder() / "output")]
+    [listed] = job_host.ask("list")[0]["jobs"]
+    assert listed == job_host.record()
+    assert listed["env"] == {"A_TOKEN": "***"}
+    assert (listed["owner"], listed["code"], listed["name"]) == ("me", "abc", "name")
+    assert [(role["role"], role["rank"], role["exit_code"]) for role in listed["roles"]] == [("worker", 0, 3)]
+    assert sorted(path.name for path in job_host.folder().iterdir() if path.suffix != ".err") == [
+        *("events", "lock", "notice", "output", "record.json", "starting")
+    ]
+
+
+def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -> None:
+    assert job_host.ask("submit", order=alone(job_host, "sleep 100")) == [{"job": job_id(1), "state": "starting"}]
+    (refused,) = job_host.ask("submit", order=alone(job_host, "true", job=job_id(2)))
+    assert (refused["refused"]["id"], refused["refused"]["name"]) == (job_id(1), "name")
+    queued = [alone(job_host, "true", job=job_id(number), queue=True) for number in (3, 4, 5)]
+    answers = [job_host.ask("submit", order=order)[0]["state"] for order in queued]
+    assert answers == ["queued"] * 3
+    (again,) = job_host.ask("submit", order=queued[0])  # the first answer was lost on the way
+    assert again == {"job": job_id(3), "state": "queued"}
+    assert job_host.ask("stop", job_id(4))[0]["result"]["state"] == "stopped"
+    job_host.kill_supervisor(job_id(3))
+    (stopped,) = job_host.ask("stop", job_id(1))
+    assert stopped == {"result": {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}}
+    *_, last = job_host.ask("follow", job_id(5), "0")
+    assert last["result"]["state"] == "done"
+    jobs = job_host.ask("list")[0]["jobs"]
+    states = {job["id"]: job["state"] for job in jobs}
+    assert states == {job_id(5): "done", job_id(4): "stopped", job_id(3): "failed", job_id(1): "stopped"}
+    assert [job["id"] for job in jobs] == [job_id(5), job_id(4), job_id(3), job_id(1)]
+    assert {job["id"]: job["started_at"] is None for job in jobs}[job_id(4)]
+    (stopped,) = job_host.ask("stop", job_id(1))
+    assert stopped["already"]
+
+
+def test_several_readers_can_read_a_log_from_any_line(job_host: LocalHead) -> None:
+    order = alone(job_host, "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; sleep 0.5; echo end")
+    with job_host.asking("submit", "--follow", order=order) as first:
+        assert json.loads(first.stdout.readline())["job"] == job_id(1)
+        with job_host.asking("follow", job_id(1), "0") as second:
+            some = [second.stdout.readline() for _ in range(1000)]
+            second.kill()
+        read = [line for line in some if '"alive"' not in line]
+        offset = sum(len(line.encode()) for line in read)
+        with job_host.asking("follow", job_id(1), str(offset)) as third:
+            rest = [line for line in third.stdout if '"alive"' not in line]
+        whole = [line for line in first.stdout if '"alive"' not in line]
+    assert read + rest == whole
+    assert "".join(whole) == job_host.events()
+    assert lines_of([json.loads(line) for line in whole]) == [*(f"line {i}" for i in range(3000)), "end"]
+
+
+def test_reading_without_waiting_ends_at_the_current_end(job_host: LocalHead) -> None:
+    job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
+    job_host.wait_for('"line": "here"')
+    log = job_host.ask("follow", job_id(1), "0", "--no-wait")
+    assert lines_of(log) == ["here"]
+    assert "result" not in log[-1]
+    size = str(len(job_host.events()))
+    assert job_host.ask("follow", job_id(1), size, "--no-wait") == []
+    job_host.ask("stop", job_id(1))
+    assert "result" in job_host.ask("follow", job_id(1), "0", "--no-wait")[-1]
+
+
+def test_a_job_continues_without_its_follower(job_host: LocalHead) -> None:
+    with job_host.asking("submit", "--follow", order=alone(job_host, "sleep 1; echo end")) as client:
+        client.stdout.readline()
+        os.kill(client.pid, signal.SIGKILL)
+    assert lines_of(job_host.ask("follow", job_id(1), "0")) == ["end"]
+    assert job_host.record()["state"] == "done"
+
+
+def test_a_follower_without_a_reader_ends(job_host: LocalHead) -> None:
+    job_host.ask("submit", order=alone(job_host, "sleep 100"))
+    with job_host.asking("follow", job_id(1), "0") as follower:
+        follower.stdout.readline()
+        follower.stdout.close()
+        assert follower.wait(timeout=20) == 128 + signal.SIGPIPE  # not as after the whole log
+
+
+def test_a_follower_sends_keep_alives(job_host: LocalHead) -> None:
+    job_host.ask("submit", order=alone(job_host, "sleep 100"))
+    with job_host.asking("follow", job_id(1), "0") as follower:
+        assert any(json.loads(line) == {"alive": True} for line in follower.stdout)
+
+
+def test_a_supervisor_that_does_not_answer_is_killed(job_host: LocalHead) -> None:
+    job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
+    job_host.wait_for('"line": "here"')
+    os.kill(job_host.record()["supervisor"]["pid"], signal.SIGSTOP)
+    program = f"import sys; sys.path.insert(0, {CODE_DIR!r}); "
+    program += "from node import jobs; jobs.STOP_TIMEOUT_S = 1.0; jobs.main()"
+    stop = [job_host.python, "-c", program, "stop", job_id(1)]
+    done = subprocess.run(stop, env=job_host.env(), capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["result"]["error"] == "the supervisor on node-0 was killed"
+    assert not job_host.processes()
+
+
+@contextmanager
+def orphan(host: LocalHead) -> Iterator["subprocess.Popen[bytes]"]:
+    """Runs a process of the job that the supervisor does not know."""
+    env = {**host.env(), "CLUSTER_JOB_ID": job_id(1)}
+    with subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_another_stop_ends_what_a_job_left(job_host: LocalHead) -> None:
+    job_host.refuse("127.0.0.2")
+    result, _ = job_host.run(job_host.order(env={}))
+    assert list(result["left"]) == ["node-1"]  # the host could not be searched
+    with orphan(job_host) as left:
+        (job_host.home / "refused").write_text("127.0.0.2\n127.0.0.1\n")  # the head needs no ssh to itself
+        (answer,) = job_host.ask("stop", job_id(1))
+        assert answer == {"result": result, "already": True}
+        assert left.wait(timeout=10) == -signal.SIGTERM  # on this host, without being known
+    with orphan(job_host) as left:
+        (job_host.home / "refused").unlink()
+        (answer,) = job_host.ask("stop", job_id(1))
+        assert answer == {"result": {**result, "left": {}}, "already": True}
+        assert left.wait(timeout=10) == -signal.SIGTERM
+    [listed] = job_host.ask("list")[0]["jobs"]
+    assert (listed["left"], listed["state"], listed["error"]) == ({}, "failed", result["error"])
+    assert job_host.ask("follow", job_id(1), "0")[-1]["result"] == result  # it states how the job ended
+    (job_host.home / "ssh").unlink()  # nothing is left, so no host is asked
+    assert job_host.ask("stop", job_id(1)) == [answer]
+
+
+def test_nothing_is_left_on_instances_that_have_ended(job_host: LocalHead) -> None:
+    job_host.refuse("127.0.0.2")
+    result, _ = job_host.run(job_host.order(env={}))
+    assert list(job_host.ask("stop", job_id(1), "i-7")[0]["result"]["left"]) == ["node-1"]
+    (answer,) = job_host.ask("stop", job_id(1), "i-7", "i-1")
+    assert answer == {"result": {**result, "left": {}}, "already": True}
+    assert job_host.record()["left"] == {}
+
+
+def test_of_two_stops_at_the_same_time_one_waits(job_host: LocalHead) -> None:
+    job_host.refuse("127.0.0.2")
+    job_host.run(job_host.order(env={}))
+    searched = job_host.home / "searched"
+    (job_host.home / "ssh").write_text(f"#!/bin/sh\necho >>{searched}; sleep 1; echo '[]'\n")
+    with job_host.asking("stop", job_id(1)) as first, job_host.asking("stop", job_id(1)) as second:
+        answers = [json.loads(process.stdout.read()) for process in (first, second)]
+    assert [answer["result"]["left"] for answer in answers] == [{}, {}]
+    assert searched.read_text() == "\n"
+
+
+def test_a_supervisor_that_cannot_start_is_an_error_and_leaves_no_job(job_host: LocalHead) -> None:
+    Path(job_host.python).write_text("#!/bin/sh\necho it cannot be >&2; exit 1\n")
+    (answer,) = job_host.ask("submit", order=alone(job_host, "true"))
+    assert answer == {"error": "the supervisor did not start: it cannot be"}
+    assert job_host.ask("list") == [{"jobs": []}]
+
+
+def test_old_jobs_are_removed(job_host: LocalHead) -> None:
+    jobs = job_host.folder("x").parent
+    for number in range(job_folder.KEPT + 2):
+        (jobs / f"old-{number}").mkdir(parents=True)
+        record = job_folder.new_record(make_order(job=f"old-{number}"), number)
+        record.state = "done"
+        (jobs / f"old-{number}" / "record.json").write_text(json.dumps(to_builtins(record)))
+    job_host.run(alone(job_host, "true"))
+    left = {path.name for path in jobs.iterdir() if path.is_dir()}
+    assert "old-1" not in left
+    assert {"old-2", job_id(1)} <= left
+
+
+def test_a_job_gets_a_scope_of_systemd_where_there_is_one(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "isdir", lambda _: True)
+    [words] = jobs.scopes(make_order(job=job_id(1), tree="/tree"))
+    assert words[:5] == ["sudo", "-n", "systemd-run", "--quiet", "--scope"]
+    assert {f"--unit=cluster-job-{job_id(1)}", f"--uid={os.getuid()}"} <= set(words)
+    assert any(word.startswith("--setenv=HOME=") for word in words)
+    assert "--setenv=CLUSTER_TREE=/tree" in words
+
+
+def test_on_a_users_own_host_no_scope_needs_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "LINGER", str(tmp_path))
+    assert jobs.lingering_scopes("j") == []
+    (tmp_path / pwd.getpwuid(os.getuid()).pw_name).touch()
+    [words] = jobs.lingering_scopes("j")
+    assert words[2:5] == ["systemd-run", "--user", "--quiet"]
+    assert f"XDG_RUNTIME_DIR=/run/user/{os.getuid()}" in words
+    assert "sudo" not in words
+
+
+def test_no_file_stays_open_after_many_jobs(job_host: LocalHead) -> None:
+    for number in range(3):
+        assert job_host.run(alone(job_host, "true", job=job_id(number)))[0]["state"] == "done"
+    locks = list(job_host.folder("x").parent.rglob("lock"))
+    assert len(locks) == 4  # one for each job, and one for all jobs
+    waits.until(lambda: not any(map(is_open, locks)))  # a supervisor ends a moment after it sends the result
+
+
+def is_open(path: Path) -> bool:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if any(os.readlink(one) == str(path) for one in (entry / "fd").iterdir()):
+                    return True
+            except OSError:
+                continue
+    return False
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b"\xff",
+        b'{"id": "damaged", "state": "running"}',
+        b'{"id": "damaged", "state": ["running"], "submitted_at": 1.0}',
+        b'{"id": "other", "state": "done", "submitted_at": "never"}',
+    ],
+    ids=lambda text: str(text[:30]),
+)
+def test_a_damaged_record_does_not_affect_other_jobs(job_host: LocalHead, damaged: bytes) -> None:
+    folder = job_host.folder("damaged")
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_bytes(damaged)
+    assert job_host.run(alone(job_host, "true"))[0]["state"] == "done"
+    good, told = job_host.ask("list")[0]["jobs"]
+    assert (good["id"], good["state"]) == (job_id(1), "done")
+    assert told == {"id": "damaged"}
+    assert job_host.ask("stop", "damaged") == [{"error": "there is no job damaged"}]
+    shutil.rmtree(folder)

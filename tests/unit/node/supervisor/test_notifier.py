@@ -1,0 +1,112 @@
+"""The events that a job's supervisor sends to [notify]. The webhook's URL is stored nowhere."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+
+from http_server import serve_http
+from job_host import LocalHead, job_host, job_id
+from secret_watch import has_any, watching
+from waits import until
+
+__all__ = ["job_host"]
+
+SECRET = "canaryOfAWebhook0123456789"
+
+
+@contextmanager
+def webhook(code: int = 200) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Serves a webhook that answers with this status; yields its URL, and the events that it received."""
+    events: list[dict[str, Any]] = []
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            events.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(code, f"for {self.path}")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serve_http(Webhook) as url:
+        yield f"{url}/services/{SECRET}", events
+
+
+def notified(job_host: LocalHead, url: str | None, command: str | None = None, **more: Any) -> dict[str, Any]:
+    return job_host.order(notify={"cluster": "demo", "webhook": url, "command": command}, **more)
+
+
+def test_the_end_of_a_job_is_reported_and_the_url_is_nowhere(job_host: LocalHead) -> None:
+    with webhook() as (url, events), watching() as watch:
+        order = notified(job_host, url, f"cat >{job_host.home}/event", env={"WORKER": "echo here; sleep 1"})
+        for host in order["hosts"]:
+            host["usd_per_hour"] = 3600.0
+        result, log = job_host.run(order)
+        until(lambda: events and (job_host.home / "event").exists(), "the event")
+    assert result["state"] == "done"
+    (event,) = events
+    record = job_host.record()
+    assert (event["event"], event["cluster"]) == ("job-ended", "demo")
+    assert event["text"] == event["content"]
+    assert event["text"] == f"job {job_id(1)} (name) is done; its nodes cost ${record['cost_usd']:.2f}"
+    assert event["job"] == {name: record[name] for name in event["job"]}
+    assert event["job"].keys() >= {"id", "name", "state", "exit_code", "error", "ended_at", "cost_usd"}
+    assert json.loads((job_host.home / "event").read_text())["event"] == "job-ended"
+    assert record["warnings"] == []
+    assert log[-1]["result"] == result
+    assert watch.lines_with("/node/setup/notify.py")  # the watch has seen the program
+    assert watch.lines_with(SECRET) == []
+    assert watch.holders_of(SECRET) == set()
+    assert [path for path in job_host.home.rglob("*") if path.is_file() and has_any(path, [SECRET])] == []
+
+
+def test_a_webhook_that_fails_is_a_warning_that_names_its_host(job_host: LocalHead) -> None:
+    with webhook(404) as (url, events):
+        result, _ = job_host.run(notified(job_host, url, "exit 7"))
+        until(lambda: job_host.record()["warnings"], "the warnings")
+    assert (result["state"], len(events)) == ("done", 1)  # the job itself did not fail
+    assert sorted(job_host.record()["warnings"]) == [
+        "[notify] command: exit code 7",
+        "[notify] webhook at 127.0.0.1: HTTP 404 Not Found",
+    ]
+    files = [path for path in job_host.home.rglob("*") if path.is_file()]
+    assert [path for path in files if has_any(path, [SECRET])] == []
+
+
+def test_a_job_that_fails_and_one_that_is_stopped_in_the_queue(job_host: LocalHead) -> None:
+    with webhook() as (url, events):
+        job_host.run(notified(job_host, url, env={"WORKER": "exit 7"}))
+        until(lambda: len(events) == 1, "its event")
+        job_host.ask("submit", order=job_host.order(job=job_id(2), env={"WORKER": "echo here; sleep 100"}))
+        job_host.wait_for('"line": "here"', job=job_id(2), count=2)
+        job_host.ask("submit", order=notified(job_host, url, job=job_id(3), queue=True))
+        job_host.ask("stop", job_id(3))
+        until(lambda: len(events) == 2, "the other one's")
+        job_host.ask("stop", job_id(2))
+    failed, stopped = events
+    assert (failed["job"]["state"], failed["job"]["exit_code"]) == ("failed", 7)
+    assert failed["text"].startswith(f"job {job_id(1)} (name) is failed: ")
+    assert "exit code 7" in failed["text"]
+    assert (stopped["job"]["id"], stopped["job"]["state"]) == (job_id(3), "stopped")
+
+
+def test_a_lost_node_is_reported(job_host: LocalHead) -> None:
+    with webhook() as (url, events):
+        job_host.refuse("127.0.0.2")
+        result, _ = job_host.run(notified(job_host, url))
+        until(lambda: len(events) == 2, "both events")
+    assert result["state"] == "failed"
+    lost = next(event for event in events if event["event"] == "node-lost")
+    assert lost["node"] == "node-1"
+    assert lost["text"].startswith(f"job {job_id(1)} (name) has lost node-1: ssh to it failed: ")
+
+
+@pytest.mark.parametrize("notify", [None, {"cluster": "demo"}])
+def test_nothing_is_sent_without_settings(job_host: LocalHead, notify: dict[str, str] | None) -> None:
+    with watching() as watch:
+        assert job_host.run(job_host.order(notify=notify))[0]["state"] == "done"
+    assert watch.lines_with("/node/setup/notify.py") == []

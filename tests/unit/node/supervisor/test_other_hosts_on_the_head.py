@@ -1,0 +1,149 @@
+"""Hosts that are not nodes of the cluster, with their own paths, user and port; tested in this process."""
+
+import time
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from foundation.remote_command import RemoteCommand
+from node import job_folder
+from node.protocol import JobHost, Order, Place
+from node.supervisor import launching, recovery, ssh_proxy
+from node.supervisor.processes import Processes, with_secrets
+from node.wire import RoleOrder
+
+LAB = JobHost(
+    name="lab",
+    ip="10.9.0.1",
+    instance_id="",
+    place=Place(
+        port=2222,
+        user="alice",
+        python="/home/alice/e/bin/python",
+        code_dir="/home/alice/t",
+        cwd="/home/alice/run",
+        command=("/home/alice/e/bin/python", "a.py"),
+        tree="/home/alice/t",
+    ),
+)
+ORDER = Order(
+    job="j",
+    name="mine",
+    python="/e/bin/python",
+    hosts=(JobHost(name="node-0", ip="10.0.0.4", instance_id="i-0"), LAB),
+    hostfile=("10.0.0.4", "10.9.0.1:2222"),
+    kv_store="dist_sync",
+    workers=2,
+    servers=2,
+    command=("/e/bin/python", "a.py"),
+    cwd="/run",
+    tree="/t",
+    env={"PATH": "/e/bin:/usr/bin", "CLUSTER_DATA_CREDENTIALS": "instance"},
+    secrets={"AWS_SECRET_ACCESS_KEY": "x"},
+    job_setup=("make",),
+)
+
+
+def order_for(book: Processes, role: str, host: str) -> RoleOrder:
+    return book.order_of(book.add(role, host), {})
+
+
+def test_processes_get_the_hosts_paths_and_the_jobs_credentials() -> None:
+    book = Processes(ORDER)
+    there, here = order_for(book, "worker", "10.9.0.1"), order_for(book, "worker", "10.0.0.4")
+    assert (there.host, there.address) == ("lab", "10.9.0.1")
+    assert (there.cwd, there.tree) == ("/home/alice/run", "/home/alice/t")
+    assert there.commands == (("/home/alice/e/bin/python", "a.py"),)
+    ours = {"CLUSTER_JOB_NAME": "mine", "CLUSTER_ADDRESSES": ""}  # no host has workers here
+    wanted = {"PATH": "/home/alice/e/bin:/usr/bin", "AWS_SECRET_ACCESS_KEY": "x", **ours}
+    assert there.env == wanted  # without CLUSTER_DATA_CREDENTIALS: the host has no instance profile
+    assert (here.commands, here.cwd) == ((ORDER.command,), "/run")
+    assert here.env == {**wanted, "PATH": "/e/bin:/usr/bin", "CLUSTER_DATA_CREDENTIALS": "instance"}
+    [make] = order_for(book, "setup", "10.9.0.1").commands
+    assert make[-2:] == ("/home/alice/run", "/home/alice/e/bin")
+
+
+def test_the_users_own_path_stays() -> None:
+    book = Processes(replace(ORDER, env={"PATH": "/mine:/usr/bin"}))
+    assert order_for(book, "worker", "10.9.0.1").env["PATH"] == "/mine:/usr/bin"
+
+
+OURS = {"AWS_ACCESS_KEY_ID": "ASIAOURS", "AWS_SECRET_ACCESS_KEY": "ours", "AWS_SESSION_TOKEN": "ours", "MORE": "ours"}
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ({}, OURS),
+        ({"A": "b", "S3_REGION": "eu-west-1"}, {"A": "b", "S3_REGION": "eu-west-1", **OURS}),
+        (
+            {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "mine"},
+            {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "mine", "MORE": "ours"},
+        ),
+        ({"AWS_ACCESS_KEY_ID": ""}, {"AWS_ACCESS_KEY_ID": "", "MORE": "ours"}),
+        ({"AWS_SECRET_ACCESS_KEY": "mine"}, {"AWS_SECRET_ACCESS_KEY": "mine", "MORE": "ours"}),
+        ({"AWS_SESSION_TOKEN": "mine"}, {"AWS_SESSION_TOKEN": "mine", "MORE": "ours"}),
+        ({"AWS_PROFILE": "other"}, {"AWS_PROFILE": "other", "MORE": "ours"}),
+        ({"MORE": "mine"}, {**OURS, "MORE": "mine"}),
+    ],
+)
+def test_the_users_aws_credentials_replace_the_jobs(own: dict[str, str], found: dict[str, str]) -> None:
+    assert with_secrets(own, OURS) == found
+
+
+@pytest.mark.parametrize(
+    ("where", "keys"),
+    [
+        (
+            {"env": {"AWS_ACCESS_KEY_ID": "mine"}},
+            {"server": "mine", "worker": "mine", "setup": "mine", "scheduler": "mine"},
+        ),
+        ({"env_worker": {"AWS_ACCESS_KEY_ID": "mine"}}, {"server": "ASIAOURS", "worker": "mine", "setup": "ASIAOURS"}),
+        ({"env_server": {"AWS_ACCESS_KEY_ID": "mine"}}, {"server": "mine", "worker": "ASIAOURS", "setup": "ASIAOURS"}),
+        ({}, {"server": "ASIAOURS", "worker": "ASIAOURS", "setup": "ASIAOURS"}),
+    ],
+)
+def test_each_role_has_its_own_credentials(where: dict[str, Any], keys: dict[str, str]) -> None:
+    book = Processes(replace(ORDER, **{"secrets": OURS, "env": {}, **where}))
+    found = {role: order_for(book, role, "10.0.0.4").env for role in ("server", "worker", "setup", "scheduler")}
+    assert {role: env["AWS_ACCESS_KEY_ID"] for role, env in found.items() if "AWS_ACCESS_KEY_ID" in env} == keys
+    assert {role for role, env in found.items() if "AWS_SESSION_TOKEN" in env} == {
+        role for role, key in keys.items() if key == "ASIAOURS"
+    }
+
+
+def test_staging_uses_the_users_keys_but_no_profile() -> None:
+    staged = {"CLUSTER_DATA_CREDENTIALS": "instance"}
+    assert "CLUSTER_DATA_CREDENTIALS" not in with_secrets({**staged, "AWS_ACCESS_KEY_ID": "AKIA"}, OURS)
+    assert with_secrets({**staged, "AWS_PROFILE": "other"}, OURS)["CLUSTER_DATA_CREDENTIALS"] == "instance"
+
+
+def test_ssh_uses_the_hosts_user_and_port() -> None:
+    words = ssh_proxy.ssh_command(LAB, RemoteCommand("id"))
+    assert words[-2] == "alice@10.9.0.1"
+    assert words[words.index("-p") + 1] == "2222"
+    known = next(word for word in words if word.startswith("UserKnownHostsFile="))
+    assert known.endswith("/.cluster/ssh/known_hosts_of_others")
+    node = ssh_proxy.ssh_command(ORDER.hosts[0], RemoteCommand("id"), "24")
+    assert node[-2] == "10.0.0.4"
+    assert node[node.index("-p") + 1] == "24"
+
+
+def test_the_environment_of_launch_py_has_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ubuntu")
+    env = launching.environment(ORDER, "/tools")
+    monkeypatch.setenv("CLUSTER_HOSTS", env["CLUSTER_HOSTS"])
+    assert ssh_proxy.find_host("10.0.0.4") == JobHost(name="node-0", ip="10.0.0.4")
+    assert ssh_proxy.find_host("10.9.0.1") == replace(LAB, instance_id=None)
+
+
+def test_a_search_uses_the_hosts_own_python() -> None:
+    found = recovery.Search("j", lambda command: ["echo", command.text], LAB, python="/e/bin/python")
+    assert found.read(time.monotonic() + 10) == [(0, "could not be searched: no answer")]
+    (words,) = found._words[1:]
+    assert words == "exec /home/alice/e/bin/python -B -Es /home/alice/t/node role end j --boot"  # without sudo
+
+
+def test_the_record_has_the_hosts_for_a_recovery() -> None:
+    assert job_folder.new_record(ORDER, 1.0).nodes == ORDER.hosts

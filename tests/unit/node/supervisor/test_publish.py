@@ -1,0 +1,179 @@
+"""The copy of a job's record and log in S3, against moto's S3 over HTTP."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node import job_folder
+from node.staging import s3
+from node.supervisor import publish
+from s3_server import REGION, S3Server, serve_s3
+from waits import until
+
+BUCKET = "results"
+SECRETS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[S3Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        for name, value in SECRETS.items():
+            patch.setenv(name, value)
+        with serve_s3() as server:
+            yield server
+
+
+@pytest.fixture
+def server(shared_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    monkeypatch.setattr(s3, "FIRST_PAUSE_S", 0.001)
+    shared_server.put(BUCKET, {})
+    yield shared_server
+    shared_server.reset()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    made = Path(job_folder.path("job-1"))
+    made.mkdir(parents=True)
+    (made / "record.json").write_text('{"state": "running"}')
+    (made / "events").write_text('{"t": 1}\n')
+    return made
+
+
+class Job:
+    """The copying of a job, and its messages."""
+
+    def __init__(self, url: str, *, results: str = "s3://results/runs/job-1/") -> None:
+        self.secrets: Callable[[], dict[str, str]] = lambda: dict(SECRETS)
+        self._results, self._env = results, {"AWS_ENDPOINT_URL": url, "S3_REGION": REGION}
+
+    def start(self) -> None:
+        job = self
+
+        class Copying(publish.Copying):
+            def _secrets(self) -> dict[str, str]:
+                return job.secrets()
+
+        self.copying = Copying("job-1", self._results, self._env, None)
+
+    @property
+    def said(self) -> list[str]:
+        return list(self.copying._said)
+
+
+def test_the_record_is_copied_first_and_the_rest_at_the_end(server: S3Server, folder: Path) -> None:
+    job = Job(server.url)
+    job.start()
+    until(lambda: server.read(BUCKET))
+    assert server.read(BUCKET) == {"runs/job-1/record.json": b'{"state": "running"}'}
+    (folder / "record.json").write_text('{"state": "done"}')
+    assert job.copying.finish(60.0)
+    assert server.read(BUCKET) == {
+        "runs/job-1/record.json": b'{"state": "done"}',
+        "runs/job-1/events": b'{"t": 1}\n',
+    }
+    assert job.said == []
+
+
+def test_changes_are_copied_once(server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "EVERY_S", 0.05)
+    monkeypatch.setattr(publish, "REST", 0)
+    put: list[str] = []
+    real = s3.Store.put_file
+    monkeypatch.setattr(s3.Store, "put_file", lambda *words: (real(*words), put.append(words[2]))[0])
+    job = Job(server.url)
+    job.start()
+    until(lambda: len(put) == 2)
+    with (folder / "events").open("a") as stream:
+        stream.write('{"t": 2}\n')
+    until(lambda: len(put) == 3)
+    assert job.copying.finish(60.0)
+    assert [url.removeprefix("s3://results/runs/job-1/") for url in put] == ["record.json", "events", "events"]
+    assert server.read(BUCKET)["runs/job-1/events"] == b'{"t": 1}\n{"t": 2}\n'
+
+
+def test_each_round_gets_new_credentials(server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "EVERY_S", 0.01)
+    asked: list[int] = []
+    job = Job(server.url)
+    job.secrets = lambda: (asked.append(1), dict(SECRETS))[1]
+    job.start()
+    until(lambda: len(asked) >= 3)
+    assert job.copying.finish(60.0)
+
+
+def test_a_problem_is_reported_once_and_the_rest_copied_later(
+    server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "EVERY_S", 0.01)
+    asked: list[int] = []
+    job = Job(server.url, results="s3://not-yet-there/job-1/")
+
+    def secrets() -> dict[str, str]:
+        asked.append(1)
+        if len(asked) < 3:
+            raise OSError("the instance metadata service gives no credentials")
+        return dict(SECRETS)
+
+    job.secrets = secrets
+    job.start()
+    until(lambda: len(asked) >= 5)
+    server.put("not-yet-there", {})
+    assert job.copying.finish(60.0)
+    assert job.said[0].endswith("gives no credentials")
+    assert "there" in job.said[1]
+    assert "NoSuchBucket" in job.said[1]
+    assert len(job.said) == 2
+    assert len(server.read("not-yet-there")) == 2
+
+
+def test_the_end_waits_only_for_its_timeout(server: S3Server, folder: Path) -> None:
+    job, given = Job(server.url), threading.Event()
+
+    def secrets() -> dict[str, str]:
+        assert given.wait(60)
+        return dict(SECRETS)
+
+    job.secrets = secrets
+    job.start()
+    assert not job.copying.finish(0.01)
+    assert job.said == ["the job's record and log in S3 are incomplete: there was no time to write them"]
+    given.set()
+    job.copying._thread.join()
+
+
+def test_a_log_that_cannot_be_copied_does_not_affect_the_record(
+    server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = s3.Store.put_file
+
+    def put_file(store: Any, path: str, url: str) -> None:
+        if url.endswith("events"):
+            raise RuntimeError("what nobody thought of")
+        real(store, path, url)
+
+    monkeypatch.setattr(s3.Store, "put_file", put_file)
+    job = Job(server.url)
+    job.start()
+    assert not job.copying.finish(60.0)
+    assert job.said == ["the job's log cannot be copied to S3: what nobody thought of"]
+    assert list(server.read(BUCKET)) == ["runs/job-1/record.json"]
+
+
+def test_the_record_is_copied_last(server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put: list[str] = []
+    real = s3.Store.put_file
+    monkeypatch.setattr(s3.Store, "put_file", lambda *words: (real(*words), put.append(words[2]))[0])
+    job = Job(server.url)
+    job.start()
+    until(lambda: put)
+    (folder / "record.json").write_text('{"state": "done"}')
+    assert job.copying.finish(60.0)
+    assert put[0] == put[-1] == "s3://results/runs/job-1/record.json"

@@ -1,0 +1,250 @@
+"""The next step after an attempt of a job: decisions of node/supervisor/attempts/restarts.py."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from job_channels import make_order
+from node.job_folder import new_record
+from node.protocol import Attempt, EndReason, JobHost, Order, Place
+from node.supervisor.attempts import restarts
+from node.supervisor.attempts.interruption import MARGIN_S, grace_s
+from node.supervisor.attempts.restarts import Ending
+from node.wire import Notice
+from train.job.cost import find_cost
+
+HOSTS = (
+    JobHost(name="node-0", ip="10.0.0.4", instance_id="i-0", workers=1),
+    JobHost(name="node-1", ip="10.0.0.5", instance_id="i-1", workers=1),
+)
+OWN = JobHost(
+    name="mine",
+    ip="10.0.0.9",
+    workers=1,
+    place=Place(user="me", port=2222, python="python", code_dir="/c", cwd="/", command=("true",)),
+)
+DONE = Ending("done", 0, None, "done")
+STOPPED = Ending("stopped", 130, "stopped", "stopped")
+ERROR = Ending("failed", 7, "worker 0 failed", "error")
+OVERTIME = Ending("failed", 124, "too long", "overtime")
+NOTICE = Ending("failed", 1, "node-1: interrupted", "notice", lost=("node-1",))
+FULL = Ending("failed", 1, "no space left", "error", final=True)
+GONE = {"node-1": [(0, "could not be searched: no answer")]}
+STUCK = {"node-0": [(77, "python train.py")]}
+
+
+def order(**changes: Any) -> Order:
+    return make_order(
+        hosts=HOSTS,
+        workers=2,
+        hostfile=("10.0.0.4", "10.0.0.5"),
+        **{"on_node_loss": "requeue", "restarts": 2, "restarts_on_error": 1, **changes},
+    )
+
+
+def before(*reasons: EndReason) -> list[Attempt]:
+    return [
+        Attempt(number=number, nodes=("node-0", "node-1"), started_at=1.0, ended_at=2.0, reason=reason)
+        for number, reason in enumerate(reasons, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ending", "lost", "left", "reasons", "changes", "follows"),
+    [
+        (DONE, (), {}, (), {}, "end"),
+        (DONE, ("node-1",), GONE, (), {}, "end"),
+        (STOPPED, (), {}, (), {}, "end"),
+        (STOPPED, ("node-1",), GONE, (), {}, "end"),
+        (OVERTIME, (), {}, (), {}, "end"),
+        (OVERTIME, ("node-1",), GONE, (), {}, "end"),
+        (FULL, ("node-1",), GONE, (), {}, "end"),
+        (NOTICE, ("node-1",), {}, (), {}, "wait"),
+        (NOTICE, ("node-1",), GONE, (), {}, "wait"),
+        (NOTICE, ("node-1",), {}, ("notice",), {}, "wait"),
+        (NOTICE, ("node-1",), {}, ("notice", "lost"), {}, "end"),
+        (NOTICE, ("node-1",), {}, ("error", "lost"), {}, "wait"),
+        (NOTICE, ("node-1",), {}, (), {"restarts": 0}, "end"),
+        (NOTICE, ("node-1",), {}, (), {"on_node_loss": "fail"}, "end"),
+        (ERROR, ("node-1",), GONE, (), {}, "wait"),
+        (ERROR, ("node-1",), GONE, (), {"on_node_loss": "fail"}, "end"),
+        (ERROR, ("node-1",), {**GONE, **STUCK}, (), {}, "end"),
+        (ERROR, (), STUCK, (), {}, "end"),
+        (ERROR, (), {}, (), {}, "again"),
+        (ERROR, (), {}, ("error",), {}, "end"),
+        (ERROR, (), {}, ("notice", "lost"), {}, "again"),
+        (ERROR, (), {}, (), {"restarts_on_error": 0}, "end"),
+        (ERROR, (), {}, (), {"on_node_loss": "fail"}, "again"),
+        (ERROR, ("mine",), {}, (), {"hosts": (*HOSTS, OWN)}, "end"),
+    ],
+)
+def test_what_follows_an_attempt(
+    *, ending: Ending, lost: Any, left: Any, reasons: Any, changes: dict[str, Any], follows: str
+) -> None:
+    given = order()
+    for name, value in changes.items():
+        setattr(given, name, value)
+    assert restarts.plan_next(given, ending, lost, left, before(*reasons)) == follows
+
+
+@pytest.mark.parametrize(
+    ("ending", "suspects", "left", "rebooted", "lost"),
+    [
+        (ERROR, (), {}, (), ()),
+        (ERROR, ("node-1",), {}, (), ()),  # the node answers: only the process has failed
+        (ERROR, ("node-1",), GONE, (), ("node-1",)),
+        (ERROR, (), GONE, (), ()),  # its connection was never lost
+        (ERROR, ("node-1",), {}, ("node-1",), ("node-1",)),
+        (ERROR, ("node-0",), STUCK, (), ()),
+        (NOTICE, (), {}, (), ("node-1",)),
+        (NOTICE, ("node-0",), {"node-0": [(0, "no answer")]}, (), ("node-0", "node-1")),
+    ],
+)
+def test_which_nodes_are_lost(ending: Ending, suspects: Any, left: Any, rebooted: Any, lost: Any) -> None:
+    assert restarts.find_lost(ending, suspects, left, rebooted) == lost
+
+
+def test_later_attempts_resume() -> None:
+    given = order(command=("python", "/code/train_mnist.py"), env={"A": "1"})
+    first, second = restarts.next_order(given, 1), restarts.next_order(given, 2)
+    assert first.env == {"A": "1", "CLUSTER_ATTEMPT": "1"}
+    assert second.env == {"A": "1", "CLUSTER_ATTEMPT": "2", "CLUSTER_RESUME": "1"}
+    assert given.env == {"A": "1"}
+    assert second.command == given.command
+
+
+def test_new_hosts_run_what_the_old_ones_did() -> None:
+    given = order()
+    given.hostfile = ("10.0.0.5", "10.0.0.4", "10.0.0.5:2222")
+    restarts.replace_hosts(given, [JobHost(name="node-1", ip="10.0.0.77", instance_id="i-9")])
+    assert given.hosts == (HOSTS[0], JobHost(name="node-1", ip="10.0.0.77", instance_id="i-9", workers=1))
+    assert given.hostfile == ("10.0.0.77", "10.0.0.4", "10.0.0.77:2222")
+
+
+def test_two_nodes_that_exchange_their_addresses() -> None:
+    given = order()
+    restarts.replace_hosts(given, [JobHost(name="node-0", ip="10.0.0.5"), JobHost(name="node-1", ip="10.0.0.4")])
+    assert given.hostfile == ("10.0.0.5", "10.0.0.4")
+
+
+@pytest.mark.parametrize(
+    ("names", "waiting_for", "refused"),
+    [
+        (("node-1",), ("node-1",), None),
+        (("node-1", "node-3"), ("node-1",), None),
+        ((), ("node-1",), None),
+        (("node-1",), (), "the job does not wait for nodes"),
+        (("node-0",), ("node-1",), "the job does not wait for node-0, but for node-1"),
+        (("node-0", "node-1", "x"), ("node-1", "node-2"), "the job does not wait for node-0 and x, but for node-1 and"),
+    ],
+)
+def test_which_hosts_are_refused(names: Any, waiting_for: Any, refused: str | None) -> None:
+    found = restarts.find_refused([JobHost(name=name, ip="10.0.0.7") for name in names], waiting_for, ("node-3",))
+    assert (found is None) if refused is None else (found is not None and found.startswith(refused))
+
+
+def test_a_host_without_an_address_is_refused() -> None:
+    assert restarts.find_refused([JobHost(name="node-1")], ("node-1",)) == "node-1 without a private address"
+
+
+@pytest.mark.parametrize(
+    ("done", "resumed", "lost"),
+    [
+        (None, {"epoch": 0, "batch": 0}, None),
+        ({"epoch": 2, "batch": 7}, None, None),
+        ({"epoch": 2, "batch": 7}, {"epoch": 2, "batch": 7}, 0),
+        ({"epoch": 2, "batch": 7}, {"epoch": 2, "batch": 6}, 1),
+        ({"epoch": 2, "batch": 7}, {"epoch": 2, "batch": 9}, 0),
+        ({"epoch": 2, "batch": 7}, {"epoch": 1, "batch": 90}, None),
+        ({"epoch": 2, "batch": 7, "batches": 100}, {"epoch": 1, "batch": 90}, 17),
+        ({"epoch": 3, "batch": 0, "batches": 100}, {"epoch": 2, "batch": 100}, 0),
+    ],
+)
+def test_lost_batches(done: Any, resumed: Any, lost: int | None) -> None:
+    assert restarts.count_lost_batches(done, resumed) == lost
+
+
+def test_where_a_worker_continues() -> None:
+    assert restarts.parse_resumed("INFO Resumed from epoch 3 batch 17 of s3://b/m") == {"epoch": 3, "batch": 17}
+    assert restarts.parse_resumed("Epoch[3] Batch [17]") is None
+    anew = "INFO No complete checkpoint /tmp/m-*: training begins with epoch 0"
+    assert restarts.parse_resumed(anew) == {"epoch": 0, "batch": 0}
+
+
+@pytest.mark.parametrize(
+    ("in_s", "grace", "expected"), [(None, 90, 90), (120, 90, 90), (120, 600, 120 - MARGIN_S), (5, 90, 0), (-20, 90, 0)]
+)
+def test_a_checkpoint_may_not_take_longer_than_the_node_exists(in_s: Any, grace: float, expected: float) -> None:
+    notice = Notice(action="terminate", at=None if in_s is None else 1000.0 + in_s)
+    assert grace_s(order(checkpoint_grace_s=grace), notice, 1000.0) == expected
+
+
+def test_only_the_newest_attempts_of_a_record_have_their_nodes() -> None:
+    errors: list[EndReason] = ["error"] * 12
+    shown = restarts.shorten(tuple(before(*errors)))
+    assert [bool(attempt.nodes) for attempt in shown] == [False] * 2 + [True] * 10
+    assert [attempt.number for attempt in shown] == list(range(1, 13))
+
+
+def test_the_error_of_a_job_that_may_not_start_again() -> None:
+    assert restarts.explain_end(("node-1",), before()) == "node-1 lost"
+    assert restarts.explain_end(("node-1", "node-2"), before("lost", "error", "notice")) == (
+        "node-1 and node-2 lost, after 2 restarts"
+    )
+
+
+def test_a_job_pays_for_its_attempts_and_between_them_for_the_nodes_that_it_keeps() -> None:
+    prices = {"node-0": 3600.0, "node-1": 7200.0}
+    nodes = tuple(JobHost(name=name, usd_per_hour=price) for name, price in prices.items())
+    record = new_record(order(), 0.0)
+    record.nodes, record.held_at = nodes, 100.0
+    first = Attempt(number=1, nodes=tuple(prices), started_at=100.0, ended_at=110.0, lost=("node-1",), cost_usd=30.0)
+    record.attempts = (first,)
+    assert find_cost(record, 130.0) == 30.0 + 20.0
+    record.attempts = (first, Attempt(number=2, nodes=tuple(prices), started_at=150.0, cost_usd=15.0))
+    assert find_cost(record, 155.0) == 30.0 + 40.0 + 15.0
+    assert find_cost(record, 160.0) == 30.0 + 40.0 + 30.0  # the cost until now, not until the head last wrote it
+    record.attempts = (replace(first, lost=tuple(prices)),)
+    assert find_cost(record, 130.0) == 30.0
+    record.attempts = (replace(first, cost_usd=None),)
+    assert find_cost(record, 130.0) is None
+
+
+@pytest.mark.parametrize(
+    ("unhealthy", "changes", "replaced"),
+    [
+        ((), {}, ()),
+        (("node-1",), {}, ("node-1",)),
+        (("node-1", "node-0"), {}, ("node-1",)),
+        (("node-0",), {}, ()),
+        (("mine", "node-1"), {"hosts": (*HOSTS, OWN)}, ("node-1",)),
+        (("node-1",), {"on_node_loss": "fail"}, ()),
+    ],
+)
+def test_which_unhealthy_nodes_are_replaced(unhealthy: Any, changes: dict[str, Any], replaced: Any) -> None:
+    given = order()
+    for name, value in changes.items():
+        setattr(given, name, value)
+    assert restarts.find_replaceable(given, unhealthy) == replaced
+
+
+@pytest.mark.parametrize(
+    ("reason", "lost", "unhealthy", "found"),
+    [
+        ("error", (), (), "error"),
+        ("error", (), ("node-1",), "unhealthy"),
+        ("error", ("node-1",), (), "lost"),
+        ("error", ("node-1",), ("node-2",), "lost"),
+        ("notice", ("node-1",), ("node-2",), "notice"),
+        ("done", (), ("node-1",), "done"),
+        (None, (), (), None),
+    ],
+)
+def test_why_an_attempt_ended(reason: Any, lost: Any, unhealthy: Any, found: Any) -> None:
+    assert restarts.find_reason(reason, lost, unhealthy) == found
+
+
+def test_an_unhealthy_node_counts_as_a_restart() -> None:
+    assert restarts.plan_next(order(), ERROR, ("node-1",), {}, before("unhealthy")) == "wait"
+    assert restarts.plan_next(order(), ERROR, ("node-1",), {}, before("unhealthy", "lost")) == "end"

@@ -1,0 +1,450 @@
+"""When a job counts as hanging, the messages to the user, and when the job is ended."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from fake_timers import Timers
+from foundation.durations import render_minutes
+from job_channels import make_order
+from job_host import LocalHead, job_host, lines_of
+from node.protocol import JobHost, Place
+from node.setup import process_tree
+from node.supervisor import stalls
+from node.supervisor.processes import Processes
+from node.wire import Command, Use
+
+__all__ = ["job_host"]
+
+MIN = 60.0
+
+
+@pytest.mark.parametrize(
+    ("found", "pace_s", "limit_s", "seconds"),
+    [
+        ("stopped", 0, None, 0),
+        ("stopped", 20 * MIN, None, 0),
+        ("blocked", 0, None, MIN),
+        ("blocked", 10, None, MIN),
+        ("blocked", 2 * MIN, None, 6 * MIN),
+        (None, 0, None, 30 * MIN),
+        (None, 9 * MIN, None, 30 * MIN),
+        (None, 20 * MIN, None, 60 * MIN),
+        ("blocked", 0, 10 * MIN, MIN),
+        ("blocked", 20 * MIN, 10 * MIN, 5 * MIN),
+        (None, 20 * MIN, 10 * MIN, 5 * MIN),
+        (None, 0, 4, 2),
+        ("ended", 0, None, MIN),
+        ("ended", 20 * MIN, None, MIN),
+        ("ended", 0, MIN, 30),
+    ],
+)
+def test_the_user_is_told_later_for_slow_jobs_and_unknown_causes(
+    found: str | None, pace_s: float, limit_s: float | None, seconds: float
+) -> None:
+    assert stalls.patience_s(found, pace_s, limit_s) == seconds
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "limit_s", "found", "is_news", "what"),
+    [
+        (0, None, None, True, "wait"),
+        (0, None, "stopped", True, "tell"),
+        (0, None, "stopped", False, "wait"),
+        (59, None, "blocked", True, "wait"),
+        (61, None, "blocked", True, "tell"),
+        (61, None, "blocked", False, "wait"),
+        (29 * MIN, None, None, True, "wait"),
+        (31 * MIN, None, None, True, "tell"),
+        (300 * MIN, None, "stopped", False, "wait"),
+        (9 * MIN, 10 * MIN, None, True, "tell"),
+        (9 * MIN, 10 * MIN, "stopped", False, "wait"),
+        (10 * MIN, 10 * MIN, None, True, "end"),
+        (10 * MIN, 10 * MIN, "stopped", False, "end"),
+        (59, None, "ended", True, "wait"),
+        (61, None, "ended", True, "tell"),
+        (300 * MIN, None, "ended", False, "wait"),
+        (10 * MIN, 10 * MIN, "ended", False, "end"),
+    ],
+)
+def test_whether_to_wait_tell_or_end(
+    quiet_s: float, limit_s: float | None, found: str | None, *, is_news: bool, what: str
+) -> None:
+    assert stalls.decide(quiet_s, 10.0, limit_s, found, is_news=is_news) == what
+
+
+TIMES = st.floats(min_value=0, max_value=1e6)
+
+
+@given(
+    quiet_s=TIMES,
+    pace_s=TIMES,
+    limit_s=st.none() | TIMES.filter(bool),
+    found=st.sampled_from(["stopped", "blocked", None]),
+    is_news=st.booleans(),
+)
+def test_only_a_limit_ends_a_job(
+    quiet_s: float, pace_s: float, limit_s: float | None, found: str | None, *, is_news: bool
+) -> None:
+    what = stalls.decide(quiet_s, pace_s, limit_s, found, is_news=is_news)
+    assert (what == "end") == (limit_s is not None and quiet_s >= limit_s)
+    if what == "tell":
+        assert is_news
+        assert quiet_s >= stalls.patience_s(found, pace_s, limit_s)
+    assert stalls.patience_s("stopped", pace_s, limit_s) <= stalls.patience_s("blocked", pace_s, limit_s)
+    assert stalls.patience_s("blocked", pace_s, limit_s) <= stalls.patience_s(None, pace_s, limit_s)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(6, "6 s"), (119.9, "119 s"), (180, "3 min"), (3600, "1 h"), (4805, "1 h 20 min")]
+)
+def test_durations_are_round_numbers(seconds: float, text: str) -> None:
+    assert render_minutes(seconds) == text
+
+
+# -- hours of a job, simulated ---------------------------------------------------------------------------------------
+
+ADDRESSES = {"node-0": "10.0.0.4", "node-1": "10.0.0.5", "node-2": "10.0.0.6"}
+
+
+class Connection:
+    """A connection to the program of a process, which answers at once."""
+
+    is_open = True
+
+    def __init__(self, job: "Job", role: Any) -> None:
+        self._job, self._role = job, role
+
+    def put(self, command: Command) -> None:
+        if command.look:
+            self._job.looks += 1
+            self._job.stalls.hear_look(self._role, self._job.uses[self._role.name])
+        if command.reach is not None:
+            lost = {ADDRESSES[name] for name in self._job.lost.get(self._role.host, ())}
+            self._role.blocked = tuple(f"{ip}:{port}" for ip, port in command.reach if ip in lost)
+
+
+class Job:
+    """A scheduler on the head, and a worker and a server on each of two nodes. All of them run and do nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: float | str = "auto", launcher: str = "ssh") -> None:
+        self.timers, self.looks = Timers(monkeypatch), 0
+        hosts = tuple(JobHost(name=name, ip=ip) for name, ip in ADDRESSES.items())
+        order = make_order(hosts=hosts, workers=2, servers=2, stall_timeout=limit, launcher=launcher)
+        self.processes = Processes(order)
+        self.told: list[tuple[float, str]] = []
+        self.ended: list[tuple[float, str]] = []
+        self.lost: dict[str, list[str]] = {}
+        self.stalls = stalls.Stalls(order, self.processes, self.timers, self.tell, self.end)
+        others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
+        for role, host in [("scheduler", "node-0"), *others]:
+            made = self.processes.add(role, host)
+            made.connection, made.pid = cast("Any", Connection(self, made)), 100 + made.number
+            made.rank = int(host[-1]) - 1 if role != "scheduler" else None
+            made.bound = (ADDRESSES[host], 9091 if role == "scheduler" else 20000 + made.number)
+        self.uses = {role.name: Use(cpu_s=0.0, bytes=0, stopped=()) for role in self.processes.all}
+        self.stalls.start()
+
+    def tell(self, text: str, seconds: float | None) -> None:
+        assert (seconds is None) == ("again" in text or "still run" in text)
+        self.told.append((self.timers.now, text))
+
+    def end(self, error: str) -> None:
+        self.ended.append((self.timers.now, error))
+        self.timers.cancel("stalls")
+
+    def worker(self, rank: int) -> Any:
+        return self.processes.of("worker")[rank]
+
+    def stop(self, role: Any, *, is_stopped: bool = True) -> None:
+        stopped = ((role.pid, "python x.py"),) if is_stopped else ()
+        self.uses[role.name] = replace(self.uses[role.name], stopped=stopped)
+
+    def run(self, seconds: float, *, prints_every_s: float | None = None, cpu_share: float = 0.0) -> None:
+        """Lets time pass, in which worker 0 prints at this interval, or uses this share of a CPU."""
+        until = next_line = self.timers.now
+        until += seconds
+        while self.timers.now < until and not self.ended:
+            use = self.uses[self.worker(0).name]
+            self.uses[self.worker(0).name] = replace(use, cpu_s=use.cpu_s + 0.5 * cpu_share)
+            if prints_every_s is not None and self.timers.now + 0.5 >= next_line:
+                next_line += prints_every_s
+                self.stalls.hear_line(self.worker(0), "step")
+            self.timers.wait(0.5)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"prints_every_s": 1.0}, {"prints_every_s": 20 * MIN}, {"cpu_share": 0.01}, {"cpu_share": 0.005}],
+    ids=["prints often", "prints every 20 min", "computes", "waits for S3"],
+)
+def test_an_active_job_raises_no_alarm(job: Job, how: dict[str, float]) -> None:
+    job.run(3 * 3600, **how)
+    assert (job.told, job.ended) == ([], [])
+
+
+AGO = "worker 1 ended (exit 0) 60 s ago; "
+WAITS, RUNS = AGO + "1 other waits for it", AGO + "1 other still runs"
+
+
+@pytest.mark.parametrize(
+    ("limit", "others", "told", "is_ended"),
+    [
+        ("auto", {}, WAITS, False),
+        ("auto", {"cpu_share": 0.5}, WAITS, False),  # such as `ray start --block`
+        ("auto", {"prints_every_s": 5.0}, RUNS, False),
+        ("none", {}, None, False),
+        (10 * MIN, {}, WAITS, True),
+        (10 * MIN, {"cpu_share": 0.5}, WAITS, True),
+        (10 * MIN, {"prints_every_s": 5 * MIN}, WAITS, False),  # until it prints
+        (MIN, {}, WAITS.replace("60 s", "30 s"), True),
+    ],
+)
+def test_a_worker_has_ended_with_0_while_another_runs(
+    monkeypatch: pytest.MonkeyPatch, limit: float | str, others: dict[str, float], told: str | None, *, is_ended: bool
+) -> None:
+    job = Job(monkeypatch, limit)
+    job.run(100, prints_every_s=1.0)
+    job.worker(1).exit_code = 0
+    job.stalls.hear_exit(job.worker(1))
+    job.run(1500, **others)
+    texts = [text for _, text in job.told]
+    assert texts[:1] == ([] if told is None else [told])
+    if told == RUNS:
+        assert len(texts) == 1
+    if is_ended:
+        ((at, error),) = job.ended
+        assert float(limit) <= at - 100 <= float(limit) + 2 * stalls.LOOK_EVERY_S
+        assert error.startswith("no worker made progress for ")
+        assert "(stall_timeout): worker 1 ended (exit 0) " in error
+    else:
+        assert job.ended == []
+
+
+def test_a_batch_is_progress_after_a_worker_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(monkeypatch, MIN)
+    job.worker(1).exit_code = 0
+    job.stalls.hear_exit(job.worker(1))
+    for _ in range(20):
+        job.run(20)
+        job.stalls.hear_progress()
+    assert job.ended == []
+    job.worker(0).exit_code = 0
+    job.stalls.hear_exit(job.worker(0))
+    job.run(600)
+    assert job.ended == []  # no other waits
+
+
+def test_the_closed_port_of_an_ended_worker_is_not_out_of_reach(job: Job) -> None:
+    job.worker(1).exit_code = 0
+    job.stalls.hear_exit(job.worker(1))
+    assert (ADDRESSES["node-2"], job.worker(1).bound[1]) not in job.processes.places_of_others("node-1")
+
+
+def test_while_all_workers_print_hosts_are_not_asked(job: Job) -> None:
+    job.worker(1).exit_code = 0
+    job.run(600, prints_every_s=1.0)
+    assert job.looks == 0
+
+
+def test_a_stopped_worker_is_reported_soon_then_less_and_less_often(job: Job) -> None:
+    job.run(60, prints_every_s=1.0)
+    job.stop(job.worker(1))
+    job.run(3600)
+    times, texts = zip(*job.told, strict=True)
+    command = "cluster exec --node node-2 -- kill -CONT 104"
+    found = f"worker 1 on node-2 (process 104) is stopped, as by SIGSTOP; `{command}` resumes it"
+    assert all(text.endswith(found) for text in texts)
+    assert 60 < times[0] <= 60 + 3 * stalls.LOOK_EVERY_S
+    pauses = [after - before for before, after in pairwise(times)]
+    assert len(times) == 5
+    assert all(after >= 2 * before - stalls.LOOK_EVERY_S for before, after in pairwise(pauses))
+    assert job.ended == []
+
+
+def test_a_stopped_process_is_reported_though_others_are_active(job: Job) -> None:
+    job.stop(job.processes.of("scheduler")[0])
+    job.run(60, prints_every_s=1.0)
+    assert [text.partition(";")[0] for _, text in job.told] == [
+        "scheduler on node-0 (process 100) is stopped, as by SIGSTOP"
+    ]
+
+
+def test_a_stopped_child_of_a_worker_is_reported_with_its_command(job: Job) -> None:
+    loader = (7, "python \x1b]0;x.py --loader " + "x" * 99)
+    job.uses[job.worker(1).name].stopped = (loader, (8, "python"))
+    job.run(60)
+    ((_, text),) = job.told
+    shown = "python ?]0;x.py --loader " + "x" * 35
+    assert f"process 7 ({shown}) of worker 1 on node-2 is stopped" in text
+    assert "kill -CONT 7 8`" in text
+
+
+def test_progress_after_a_stall_is_reported_once(job: Job) -> None:
+    job.stop(job.worker(1))
+    job.run(300)
+    job.stop(job.worker(1), is_stopped=False)
+    job.run(300, prints_every_s=1.0)
+    assert [text for _, text in job.told][-1] == "the job makes progress again"
+    assert sum("again" in text for _, text in job.told) == 1
+    assert job.stalls._pace_s < 60  # the time while it was stopped does not count towards its pace
+
+
+def test_a_stopped_child_of_an_active_worker_is_not_reported(job: Job) -> None:
+    job.stop(job.worker(0))
+    job.run(600, cpu_share=0.5)
+    assert job.told == []
+
+
+def test_nodes_out_of_reach_are_reported_after_a_minute(job: Job) -> None:
+    job.run(60, prints_every_s=1.0)
+    job.lost = {"node-1": ["node-2"], "node-2": ["node-1"]}
+    job.run(120)
+    ((at, text),) = job.told
+    assert 120 <= at <= 120 + 2 * stalls.LOOK_EVERY_S
+    assert text.partition(": ")[2] == (
+        "node-1 cannot reach node-2 (10.0.0.6) on TCP ports 20002, 20004; "
+        "node-2 cannot reach node-1 (10.0.0.5) on TCP ports 20001, 20003; `cluster verify` tries their ports"
+    )
+
+
+def test_nodes_in_reach_again_are_not_reported(job: Job) -> None:
+    job.lost = {"node-1": ["node-2"]}
+    job.run(120)
+    job.lost = {}
+    job.run(3600)
+    texts = [text for _, text in job.told]
+    assert "node-1 cannot reach node-2" in texts[0]
+    assert texts[-1].endswith("none of its processes is stopped, and its nodes can reach each other")
+
+
+def test_output_of_ps_lite_is_not_progress(job: Job) -> None:
+    line = "[12:00:00] ../3rdparty/ps-lite/src/van.cc:310: Warning: resend"
+    for _ in range(300):
+        job.run(10)
+        job.stalls.hear_line(job.worker(0), line)
+    assert job.told[0][0] == pytest.approx(30 * MIN, abs=2 * stalls.LOOK_EVERY_S)
+    assert not [text for _, text in job.told if "again" in text]
+
+
+@pytest.mark.parametrize("found", ["nothing", "stopped", "blocked"])
+def test_a_job_is_ended_at_the_users_limit(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    job = Job(monkeypatch, 10 * MIN)
+    if found == "stopped":
+        job.stop(job.worker(0))
+    if found == "blocked":
+        job.lost = {"node-1": ["node-2"]}
+    job.run(20 * MIN)
+    ((at, error),) = job.ended
+    assert 10 * MIN <= at <= 10 * MIN + 2 * stalls.LOOK_EVERY_S
+    said = {"nothing": "none of its processes is stopped", "stopped": "is stopped", "blocked": "cannot reach"}
+    assert error.startswith("no worker made progress for 10 min (stall_timeout): ")
+    assert said[found] in error
+    assert job.told
+    assert job.told[0][0] <= 6 * MIN
+
+
+@pytest.mark.parametrize(("launcher", "is_ended"), [("ssh", False), ("torchrun", True), ("env", True)])
+def test_a_thread_of_gloo_that_polls_is_not_progress(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, *, is_ended: bool
+) -> None:
+    job = Job(monkeypatch, limit=600.0, launcher=launcher)
+    job.run(3600, cpu_share=0.005)
+    assert bool(job.ended) == is_ended
+
+
+def test_stall_timeout_none_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(monkeypatch, "none")
+    job.stop(job.worker(0))
+    job.run(3 * 3600)
+    assert (job.looks, job.told, job.ended) == (0, [], [])
+
+
+def test_the_users_own_hosts_are_tried_only_at_ps_lites_ports() -> None:
+    place = Place(user="me", port=22, python="/usr/bin/python3", code_dir="/c", cwd="/", command=())
+    nodes = (JobHost(name="node-0", ip="10.0.0.4"), JobHost(name="node-1", ip="10.0.0.5"))
+    known = Processes(make_order(hosts=(*nodes, JobHost(name="lab", ip="10.0.0.9", place=place))))
+    for host in ("node-0", "node-1", "lab"):
+        known.add("worker", host)
+    assert known.places_of_others("node-0") == (("10.0.0.5", 22),)
+    known.all[2].bound = ("10.0.0.9", 20000)
+    assert known.places_of_others("node-0") == (("10.0.0.9", 20000), ("10.0.0.5", 22))
+
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def test_stopped_processes_are_found_but_not_those_of_a_debugger(sleeper: "subprocess.Popen[bytes]") -> None:
+    def stopped() -> list[int]:
+        return [pid for pid, _ in process_tree.describe_use()["stopped"]]
+
+    assert sleeper.pid not in stopped()
+    sleeper.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED | os.WNOWAIT)
+    assert [sleeper.pid, "sleep 600"] in process_tree.describe_use()["stopped"]
+    attach = "import ctypes, sys; ctypes.CDLL(None).ptrace(16, int(sys.argv[1]), 0, 0); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", attach, str(sleeper.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as debugger:
+        debugger.stdout.readline()
+        held = sleeper.pid not in stopped()
+        debugger.kill()
+    assert held
+
+
+def test_the_use_of_cpu_and_files_is_counted(sleeper: "subprocess.Popen[bytes]") -> None:
+    del sleeper
+    before = process_tree.describe_use()
+    works = "import os\nwhile sum(os.times()[:2]) < 0.3: open('/dev/null', 'wb').write(bytes(100000))"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{works}\nprint(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        after = process_tree.describe_use()
+        process.kill()
+    assert after["cpu_s"] - before["cpu_s"] >= 0.2
+    assert after["bytes"] - before["bytes"] >= 100000
+
+
+# -- real processes --------------------------------------------------------------------------------------------------
+
+
+HANGS = {"WORKER": "echo here; sleep 100", "SERVER": "sleep 100"}
+
+
+def test_a_silent_job_is_ended_with_the_cause(job_host: LocalHead) -> None:
+    result, log = job_host.run(job_host.order(env=HANGS, stall_timeout=3))
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 124, {})
+    found = "none of its processes is stopped, and its nodes can reach each other"
+    assert result["error"] == f"no worker made progress for 3 s (stall_timeout): {found}"
+    assert job_host.record()["stall"] is None
+    assert lines_of(log, "worker").count("here") == 2
+
+
+def test_a_silent_worker_that_computes_is_not_ended(job_host: LocalHead) -> None:
+    computes = "echo here; timeout 9 sh -c 'while :; do :; done'; echo computed"
+    result, log = job_host.run(job_host.order(env={"WORKER": computes, "SERVER": "sleep 12"}, stall_timeout=3))
+    assert (result["state"], result["error"]) == ("done", None)
+    assert lines_of(log, "worker").count("computed") == 2
+    assert not [event for event in log if "stalled_since" in event]

@@ -1,0 +1,428 @@
+"""The supervisor on this machine: how jobs start and end, and its messages to the user."""
+
+import json
+import os
+import re
+import signal
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import waits
+from http_server import serve_http
+from job_host import LocalHead, job_host, job_id, lines_of
+from node.setup import process_tree
+
+__all__ = ["job_host"]
+
+JOINS = """
+import os, socket, sys, time
+role, letter, first = ("server", "S", 8) if os.environ["DMLC_ROLE"] == "server" else ("worker", "W", 9)
+port = socket.socket()
+port.bind(("127.0.0.1", 0))
+port.listen()
+at = "[12:00:00] src/van.cc:%d: "
+print(at % 310 + "Bind to role=%s, ip=127.0.0.1, port=%d, is_recovery=0" % (role, port.getsockname()[1]), flush=True)
+if os.environ.get("JOINS", "yes") == "yes":
+    rank = int(os.environ["DMLC_NODE_HOST"][-1]) - 1
+    print(at % 257 + "%s[%d] is connected to others" % (letter, 2 * rank + first), flush=True)
+print("Check: src/van.cc", flush=True)
+print(at % 1 + "Check failed: it is", flush=True)
+if role == "server":
+    time.sleep(float(os.environ.get("SERVES_S", 1)))
+"""
+
+
+def start_and_wait(host: LocalHead, order: dict[str, Any]) -> None:
+    """Submits a job, and waits until all of its workers have printed "here"."""
+    assert host.ask("submit", order=order) == [{"job": order["job"], "state": "starting"}]
+    host.wait_for('"line": "here"', count=order["workers"])
+
+
+def until(text: str, count: int = 1) -> str:
+    """Shell code that waits until `count` lines of the job's log contain a text."""
+    events = "~/.cluster/jobs/$CLUSTER_JOB_ID/events"
+    return f"until [ $(grep -cF '{text}' {events}) -ge {count} ]; do sleep 0.05; done"
+
+
+def stat_of(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on: the state, the parent's pid, and more. Raises OSError."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+HERE = {"WORKER": "echo here; sleep 100"}
+ALONE: dict[str, Any] = {"workers": 1, "servers": 0}  # runs without launch.py, with the fewest processes
+FEW: dict[str, Any] = {"workers": 1, "servers": 1}
+RUNNING = until('"state": "running"')  # a worker that succeeds earlier would end a job that has not started
+
+
+def test_a_good_job_and_its_log(job_host: LocalHead) -> None:
+    env = {"WORKER": f"echo $CLUSTER_HOST; echo $0 >&2; {RUNNING}"}
+    result, log = job_host.run(job_host.order(env=env))
+    assert result == {"state": "done", "exit_code": 0, "error": None, "left": {}}
+    assert [event["state"] for event in log if "state" in event] == ["starting", "running", "ending", "done"]
+    assert sorted(lines_of(log, "worker")) == ["/bin/bash", "/bin/bash", "node-0", "node-1"]
+    roles = [event["role"] for event in log if "role" in event]
+    assert sorted(roles) == ["launcher", "scheduler", "server", "worker", "worker"]
+    assert [event["t"] for event in log] == sorted(event["t"] for event in log)
+    record = job_host.record()
+    assert (record["state"], record["exit_code"], record["error"]) == ("done", 0, None)
+    assert record["submitted_at"] <= record["started_at"] <= record["ended_at"]
+    assert {role["exit_code"] for role in record["roles"] if role["role"] != "launcher"} == {0}
+    assert (job_host.folder() / "output").is_dir()
+    assert not (job_host.folder() / "socket").exists()
+
+
+def test_ranks_come_from_ps_lites_lines_which_are_hidden(job_host: LocalHead) -> None:
+    env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS}
+    env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
+    result, log = job_host.run(job_host.order(env=env, servers=2))
+    assert result["state"] == "done"
+    assert sorted(set(lines_of(log, "worker"))) == ["Check: src/van.cc", "[12:00:00] src/van.cc:1: Check failed: it is"]
+    hosts = {event["p"]: (event["role"], event["host"]) for event in log if "role" in event}
+    ranks = {hosts[event["p"]]: event["rank"] for event in log if "rank" in event}
+    assert ranks == {(role, f"node-{i}"): i for role in ("server", "worker") for i in range(2)}
+
+
+def test_with_the_users_own_verbosity_all_lines_are_shown(job_host: LocalHead) -> None:
+    env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS, "PS_VERBOSE": "1"}
+    _, log = job_host.run(job_host.order(env={**env, **dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')}))
+    assert any("is connected to others" in line for line in lines_of(log, "worker"))
+    assert any("rank" in event for event in log)
+
+
+EXIT, KILLED = r" \(process \d+\) ended with exit code ", r" \(process \d+\) was killed by signal 9$"
+
+
+@pytest.mark.parametrize(
+    ("workers", "env", "code", "error"),
+    [
+        (2, {"WORKER": "test $CLUSTER_HOST = node-0 && sleep 100; exit 7"}, 7, f"^worker on node-1{EXIT}7$"),
+        (1, {"WORKER": "sleep 100", "SERVER": "kill -9 $$"}, 137, f"^server on node-0{KILLED}"),
+        (1, {"WORKER": "sleep 100", "SCHEDULER": "exit 9"}, 9, f"^scheduler on node-0{EXIT}9$"),
+        (1, {"WORKER": "sleep 100", "SERVER": "exit 0"}, 1, "^server on node-0 ended before the workers did$"),
+    ],
+)
+def test_the_first_process_that_fails_ends_the_job(
+    job_host: LocalHead, workers: int, env: dict[str, str], code: int, error: str
+) -> None:
+    result, _ = job_host.run(job_host.order(env=env, workers=workers))
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", code, {}), result["error"]
+    assert re.search(error, result["error"]), result["error"]
+
+
+def test_processes_that_fail_at_the_same_time_are_reported_together(job_host: LocalHead) -> None:
+    """The supervisor sees the failures at the same time, because it is stopped while they happen."""
+    worker = "echo $PPID >~/$CLUSTER_HOST; echo here; until [ -e ~/go ]; do sleep 0.05; done; exit 7"
+    start_and_wait(job_host, job_host.order(env={"WORKER": worker}))
+    supervisor = job_host.record()["supervisor"]["pid"]
+    os.kill(supervisor, signal.SIGSTOP)
+    waits.until(lambda: stat_of(supervisor)[0] == "T")
+    # A reaper ends once ssh_proxy.py has forwarded all reports of its role.py.
+    reapers = [int(stat_of(int((job_host.home / f"node-{i}").read_text()))[1]) for i in range(2)]
+    (job_host.home / "go").touch()
+    waits.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in reapers))
+    os.kill(supervisor, signal.SIGCONT)
+    result = job_host.result()
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 7, {})
+    assert re.search(f"^2 workers failed; first: worker on node-[01]{EXIT}7$", result["error"])
+
+
+def test_a_server_that_fails_after_the_workers_is_only_reported(job_host: LocalHead) -> None:
+    env = {"WORKER": RUNNING, "SERVER": until('"exit": 0', 2) + "; exit 5", "SCHEDULER": until('"exit": 5')}
+    result, log = job_host.run(job_host.order(env=env))
+    assert (result["exit_code"], result["error"]) == (0, None)
+    assert any("ended with exit code 5, after all workers had finished" in event.get("say", "") for event in log)
+
+
+@pytest.mark.parametrize(
+    ("program", "is_below"),
+    [
+        ("node role$", False),
+        ("node role$", True),
+        ("node role launched DMLC_ $", False),
+        ("node role launched DMLC_ $", True),
+    ],
+)
+def test_a_program_that_is_killed_ends_the_job(job_host: LocalHead, program: str, *, is_below: bool) -> None:
+    """is_below: kill the child of the process found, which is role.py below its reaper."""
+    start_and_wait(job_host, job_host.order(env=HERE, **FEW))
+    pid = job_host.pid_of(r"^\S*python\S* .*" + program.replace("$", " ?$"))
+    if is_below:
+        pid = int(waits.until(Path(f"/proc/{pid}/task/{pid}/children").read_text, "its child"))
+    os.kill(pid, signal.SIGKILL)
+    result = job_host.result()
+    assert (result["state"], result["left"]) == ("failed", {})
+    assert result["exit_code"] in {1, 137}
+    assert "node-" in result["error"]
+    assert not job_host.processes()
+
+
+def test_launch_py_is_named_when_it_is_killed_with_all_its_ssh(job_host: LocalHead) -> None:
+    start_and_wait(job_host, job_host.order(env=HERE, **FEW))
+    pid = job_host.pid_of("node launch ")
+    os.kill(pid, signal.SIGKILL)
+    result = job_host.result()
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 1, {})
+    assert result["error"] == f"launch.py on node-0 (process {pid}) was killed by signal 9"
+    assert not job_host.processes()
+
+
+def test_launch_py_waits_for_all_processes(job_host: LocalHead) -> None:
+    """MXNet's own launch.py waits only for the scheduler."""
+    env = {"WORKER": "echo here; " + until('"exit": 0', 1), "SERVER": "echo here; " + until('"exit": 0', 3)}
+    env["SCHEDULER"] = until('"line": "here"', 3)
+    result, log = job_host.run(job_host.order(env=env))
+    assert (result["state"], result["error"]) == ("done", None)
+    roles = {event["p"]: event["role"] for event in log if "role" in event}
+    ended = [roles[event["p"]] for event in log if "exit" in event]
+    assert ended == ["scheduler", "worker", "worker", "server"]
+
+
+def test_workers_may_continue_without_their_kv_stores(job_host: LocalHead) -> None:
+    """MXNet stops the servers and the scheduler when a kv-store is freed, at the end of the script or of a function."""
+    env = {"WORKER": "echo trained; sleep 7; echo evaluated", "SERVER": "sleep 0.5", "SCHEDULER": "sleep 0.5"}
+    result, log = job_host.run(job_host.order(env=env, workers=1))
+    assert (result["state"], result["error"]) == ("done", None)
+    assert lines_of(log, "worker").count("evaluated") == 1
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["worker killed", "worker running"])
+def test_a_stopped_role_py_and_its_reaper_end_with_the_job(job_host: LocalHead, *, is_killed: bool) -> None:
+    """Neither process answers, and without the worker, no process below them belongs to the job any more."""
+    env = {**HERE, "WORKER": "echo $$ >~/$CLUSTER_HOST; echo here; sleep 100"}
+    start_and_wait(job_host, job_host.order(env=env, silence_timeout_s=8))
+    worker = int((job_host.home / "node-1").read_text())
+    program = int(stat_of(worker)[1])
+    stopped = [program, int(stat_of(program)[1])]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    if is_killed:
+        os.kill(worker, signal.SIGKILL)
+    result = job_host.result()
+    assert result["error"].endswith("no sign of life from its node for 8 s")
+    assert result["left"] == {}
+    assert [pid for pid in stopped if process_tree.start_time(pid) is not None] == []
+
+
+def test_after_a_killed_supervisor_processes_end_and_the_record_is_completed_once(job_host: LocalHead) -> None:
+    start_and_wait(job_host, job_host.order(env=HERE, **ALONE))
+    job_host.kill_supervisor()
+    with job_host.asking("list") as first, job_host.asking("list") as second:
+        lists = [json.loads(process.stdout.read())["jobs"] for process in (first, second)]
+    assert [[job["error"] for job in jobs] for jobs in lists] == [["the supervisor on node-0 was killed"]] * 2
+    assert not job_host.processes()
+    assert job_host.events().count('"result"') == 1
+    assert job_host.result()["exit_code"] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_job(job_host: LocalHead, number: signal.Signals) -> None:
+    start_and_wait(job_host, job_host.order(env=HERE, **ALONE))
+    os.kill(job_host.record()["supervisor"]["pid"], number)
+    assert job_host.result() == {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}
+    assert not job_host.processes()
+
+
+@pytest.mark.parametrize(("limit_s", "more"), [(0.2, {}), (1, {"job_setup": ["sleep 1000"]})], ids=["job", "setup"])
+def test_a_job_ends_after_its_longest_time(job_host: LocalHead, limit_s: float, more: dict[str, Any]) -> None:
+    result, _ = job_host.run(job_host.order(env=HERE, max_duration_s=limit_s, **ALONE, **more))
+    assert (result["exit_code"], result["error"]) == (124, f"ran longer than max_duration ({limit_s} s)")
+    assert result["left"] == {}
+
+
+def test_role_pys_own_message_is_in_the_error(job_host: LocalHead) -> None:
+    # A set-up command could have installed the program, so the job is not refused.
+    order = job_host.order("no-such-program", workers=1, servers=0, job_setup=["true"])
+    result, _ = job_host.run(order)
+    assert result["exit_code"] == 127
+    assert result["error"].startswith("worker 0 on node-0 ended with exit code 127: cannot start 'no-such-program': ")
+
+
+def test_missing_processes_are_named_at_the_start(job_host: LocalHead) -> None:
+    job_host.refuse("127.0.0.2")
+    result, _ = job_host.run(job_host.order(env=HERE))
+    assert result["exit_code"] == 1
+    assert "worker on node-1 was lost: ssh to it failed: ssh: connect to host 127.0.0.2 port 22" in result["error"]
+    assert list(result["left"]) == ["node-1"]  # the host could not be searched
+    (job_host.home / "refused").unlink()
+    asks = "case $* in *' end '*) exit 255;; esac"
+    (job_host.home / "ssh").write_text(f"#!/bin/sh\n{asks}\nexec sleep 100\n")
+    result, _ = job_host.run(job_host.order(env=HERE, job=job_id(2), start_timeout_s=1))
+    wanted = "the job did not start within 1 s: server on node-0, worker on node-0, worker on node-1 did not"
+    assert result["error"].replace("scheduler on node-0, ", "") == wanted
+
+
+@pytest.mark.slow
+def test_processes_that_cannot_join_each_other_are_named(job_host: LocalHead) -> None:
+    env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS + "\ntime.sleep(100)", "JOINS": "no"}
+    env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
+    result, _ = job_host.run(job_host.order(env=env | {"SERVES_S": "100"}, start_timeout_s=5))
+    assert result["error"].startswith("started, but not joined within 5 s: ")
+    assert "server on node-0" in result["error"]
+
+
+def test_a_launcher_that_fails_is_named_with_its_output(job_host: LocalHead, tmp_path: Path) -> None:
+    launcher = tmp_path / "packages" / "mxnet" / "tools" / "launch.py"
+    launcher.write_text("raise SystemExit('it cannot go on')")
+    result, log = job_host.run(job_host.order())
+    assert result["error"].startswith("launch.py on node-0 (process ")
+    assert result["error"].endswith("ended with exit code 1")
+    assert lines_of(log, "launcher") == ["it cannot go on"]
+
+
+def test_set_up_commands_run_on_all_hosts_before_the_job(job_host: LocalHead, tmp_path: Path) -> None:
+    tree, there = tmp_path / "tree", tmp_path / "there"
+    for path, text in ((tree / "file", "from the tree"), (there / "other", ""), (there / "file", "an older one")):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    setup = ['echo "set up $CLUSTER_HOST it\'s"', "pwd >&2"]
+    env = {"WORKER": "pwd; cat file; ls"}
+    order = job_host.order(env=env, job_setup=setup, cwd=str(there), tree=str(tree))
+    result, log = job_host.run(order)
+    assert result["error"] is None
+    assert {"set up node-0 it's", "set up node-1 it's", str(there)} <= set(lines_of(log, "setup"))
+    assert sorted(lines_of(log, "worker")) == sorted(2 * [str(there), "from the treefile", "other"])
+
+
+def test_what_a_job_has_created_is_in_its_result_and_its_record(job_host: LocalHead, tmp_path: Path) -> None:
+    tree, work = tmp_path / "tree", job_host.folder() / "work"
+    tree.mkdir()
+    (tree / "given").touch()
+    env = {"WORKER": "mkdir -p out; touch out/$CLUSTER_HOST"}
+    result, log = job_host.run(job_host.order(env=env, cwd=str(work), tree=str(tree)))
+    assert result["state"] == "done"
+    # Both nodes are this host, with one home folder: the last process to end sees the files of both.
+    assert max(one["count"] for one in log[-1]["files"]) == 2
+    assert {(*one["folders"], one["is_part"]) for one in log[-1]["files"]} == {("out/", False)}
+    assert job_host.record()["files"] == log[-1]["files"]
+    assert {path.name for path in work.iterdir()} == {"given", "out"}
+
+
+def test_files_that_cannot_be_copied_end_the_job(job_host: LocalHead, tmp_path: Path) -> None:
+    work = job_host.folder() / "work"
+    result, _ = job_host.run(job_host.order(cwd=str(work), tree=str(tmp_path / "none")))
+    assert result["exit_code"] == 1
+    # The process that copies them names the reason; another one, which may be the first to end, repeats it.
+    assert "cannot copy the job's files: " in result["error"]
+    assert f"No such file or directory ({tmp_path / 'none'})" in result["error"]
+
+
+def test_a_set_up_command_that_fails_ends_the_job_before_it_starts(job_host: LocalHead) -> None:
+    order = job_host.order(job_setup=["true", "test $CLUSTER_HOST = node-0 || exit 6; sleep 100"])
+    result, log = job_host.run(order)
+    assert result["exit_code"] == 6
+    wanted = "the set-up command `test $CLUSTER_HOST = node-0 || exit 6; sleep 100` on node-1 ended with exit code 6"
+    assert result["error"] == wanted
+    assert {event["role"] for event in log if "role" in event} == {"setup"}
+
+
+def test_mpi_without_open_mpi_says_what_is_missing(job_host: LocalHead) -> None:
+    result, _ = job_host.run(job_host.order(launcher="mpi", env={"PATH": "/nowhere"}))
+    assert "mpi needs Open MPI on every node" in result["error"]
+
+
+def test_the_local_launcher_runs_all_on_the_head(job_host: LocalHead) -> None:
+    env = {"WORKER": f"echo $SECRET; {RUNNING}", "SCHEDULER": "echo none$SECRET; attend"}
+    order = job_host.order(launcher="local", env=env)
+    result, log = job_host.run({**order, "secrets": {"SECRET": "hush"}})
+    assert result["state"] == "done"
+    assert lines_of(log, "worker") == ["hush", "hush"]
+    assert lines_of(log, "scheduler") == ["none"]
+    assert {event["host"] for event in log if "host" in event} == {"node-0"}
+
+
+def test_roles_have_their_own_environment_and_gpus(job_host: LocalHead) -> None:
+    env = dict.fromkeys(("SERVER", "SCHEDULER"), "echo $A; attend")
+    env["WORKER"] = f"echo $A $B $CUDA_VISIBLE_DEVICES; {RUNNING}"
+    order = job_host.order(env={"A": "all", **env}, env_server={"A": "server"}, env_worker={"A": "worker", "B": "b"})
+    _, log = job_host.run({**order, "gpus_per_worker": [[0, 1], [2, 3]], "hostfile": ["127.0.0.1"]})
+    assert sorted(lines_of(log, "worker")) == ["worker b 0,1", "worker b 2,3"]
+    assert lines_of(log, "server") == ["server"]
+    assert lines_of(log, "scheduler") == ["all"]
+
+
+def test_a_full_disk_ends_the_job_with_an_error(job_host: LocalHead) -> None:
+    """A file-size limit replaces the full disk: writes fail in the same way, with another error number."""
+    program = "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    program += "resource.setrlimit(resource.RLIMIT_FSIZE, (600000, 600000)); sys.argv = sys.argv[1:]; "
+    program += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    wrapper = Path(job_host.python)
+    text = wrapper.read_text().replace('"$@"', "")
+    limited = f'case "$3" in supervise) {text.splitlines()[1]} -Es -c "{program}" "$2" "$3";; esac\n'
+    wrapper.write_text(text.splitlines()[0] + "\n" + limited + text.splitlines()[1] + ' "$@"\n')
+    order = job_host.order(env={"WORKER": "yes"}, **ALONE)
+    result, _ = job_host.run(order)
+    assert (result["state"], result["exit_code"]) == ("failed", 1)
+    assert result["error"] == f"node-0: File too large ({job_host.folder()}/events)"
+    assert job_host.record()["state"] == "failed"
+    assert all(json.loads(line) for line in job_host.events().splitlines())
+
+
+def test_an_s3_out_of_reach_does_not_disturb_the_job(job_host: LocalHead) -> None:
+    env = {"WORKER": "sleep 0.5", "S3_ENDPOINT": "127.0.0.1:9"}
+    secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
+    order = job_host.order(env=env, secrets=secrets, results_url="s3://bucket/results/", **ALONE)
+    result, log = job_host.run(order)
+    job_host.kill_supervisor()  # otherwise it would retry for half a minute
+    assert (result["exit_code"], result["error"]) == (0, None)
+    assert job_host.record()["output_url"] == f"s3://bucket/results/{job_id(1)}/"
+    assert "hush" not in json.dumps(log) + json.dumps(job_host.record())
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: LocalHead, *, needed: bool) -> None:
+    """needed: whether a script of this project needs the data. It is unknown what a user's own script reads."""
+    answer = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+
+    class Forbid(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serve_http(Forbid) as url:
+        env = {"S3_ENDPOINT": url, "WORKER": "sleep 600" if needed else "sleep 7"}
+        secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
+        check = {"url": "s3://bucket/data/", "needed": needed}
+        result, log = job_host.run(job_host.order(env=env, secrets=secrets, data_check=check))
+    words = r"node-[01]: s3://bucket/data/: S3 refuses: 403 AccessDenied, Access Denied: .*"
+    if needed:
+        assert (result["state"], result["exit_code"]) == ("failed", 1)
+        assert re.fullmatch(words, result["error"])
+    else:
+        assert (result["state"], result["error"]) == ("done", None)
+        assert sum(re.fullmatch(words, event.get("say", "")) is not None for event in log) == 2
+
+
+@pytest.mark.parametrize(
+    ("launcher", "line", "dead", "missing"),
+    [
+        ("ssh", 'prog = "ssh ', 'prog = ("" if i else "kill -9 $$; ") + "ssh ', "server on node-0"),
+        ("local", "prog = exports + command", 'prog = "exit 3"', "server on node-0, 2 workers on node-0"),
+    ],
+)
+def test_a_program_that_dies_silently_ends_the_job(
+    job_host: LocalHead, launcher: str, line: str, dead: str, missing: str
+) -> None:
+    """launch.py continues without reporting it."""
+    path = Path(job_host.python).parents[1] / "packages" / "mxnet" / "tools" / "launch.py"
+    assert line in path.read_text()
+    path.write_text(path.read_text().replace(line, dead))
+    result, _ = job_host.run(job_host.order(env=HERE, launcher=launcher))
+    error = result["error"].replace("scheduler on node-0, ", "")  # on a slow machine, it has not started either
+    assert error == f"the job cannot start: launch.py failed to start {missing}"
+
+
+def test_a_set_up_program_that_dies_at_once_ends_the_job(job_host: LocalHead) -> None:
+    wrapper = Path(job_host.python)
+    first, rest = wrapper.read_text().split("\n", 1)
+    wrapper.write_text(f'{first}\ncase "$*" in *"--role setup 127.0.0.2") kill -9 $$;; esac\n{rest}')
+    result, _ = job_host.run(job_host.order(job_setup=["true"]))
+    assert result["error"] == "the program on node-0 that connects to a node was killed by signal 9"

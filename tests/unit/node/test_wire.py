@@ -1,0 +1,75 @@
+"""Lines, boxes of output, and the pace at which output is forwarded."""
+
+import socket
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node import wire
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(1, 50), max_size=30))
+def test_lines_do_not_depend_on_how_the_bytes_arrive(data: bytes, sizes: list[int]) -> None:
+    buffer = wire.LineBuffer()
+    lines: list[bytes] = []
+    rest = data
+    for size in sizes:
+        lines += buffer.feed(rest[:size])
+        rest = rest[size:]
+    lines += buffer.feed(rest) + buffer.flush()
+    wanted = data.split(b"\n")
+    assert lines == (wanted if wanted[-1] else wanted[:-1])
+
+
+def test_endless_lines_do_not_fill_the_memory() -> None:
+    buffer = wire.LineBuffer(limit=10)
+    assert buffer.feed(b"x" * 25) == [b"x" * 10, b"x" * 10]
+    assert buffer.flush() == [b"x" * 5]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [(b"plain", "plain"), (b"10%\r20%\r30%", "30%"), (b"windows\r", "windows"), (b"\xff\xfe", "\ufffd\ufffd")],
+)
+def test_output_is_shown_as_a_terminal_would_leave_it(line: bytes, shown: str) -> None:
+    assert wire.text(line) == shown
+
+
+@pytest.mark.parametrize(
+    ("came_at", "rests_s"),
+    [
+        ([5.0], [0.0]),
+        ([5.0, 6.0, 7.0], [0.0, 0.0, 0.0]),  # rare output is forwarded at once
+        ([5.0, 5.01], [0.0, 0.02]),
+        ([5.0, 5.1, 5.2, 5.3, 5.4, 5.5, 5.6], [0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.1]),  # steady output is collected
+        ([5.0, 5.1, 5.2, 6.0], [0.0, 0.02, 0.04, 0.0]),
+    ],
+)
+def test_streaming_output_is_collected(
+    came_at: list[float], rests_s: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace, rests = wire.Pace(), []
+    assert not pace.rest_s
+    for now in came_at:  # noqa: B007 - the clock
+        pace.note()
+        rests.append(pace.rest_s)
+    assert rests == pytest.approx(rests_s)
+    now += 0.1
+    assert not pace.rest_s
+
+
+def test_a_reader_that_accepts_nothing_does_not_block() -> None:
+    ours, theirs = socket.socketpair()
+    outbox = wire.Outbox(ours.fileno())
+    outbox.pass_on(b"x" * (1 << 23))
+    outbox.write()
+    assert outbox.pending
+    theirs.close()
+    outbox.write()
+    assert outbox.broken
+    assert not outbox.pending
+    ours.close()
