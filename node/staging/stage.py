@@ -244,7 +244,8 @@ def send(message: Answer) -> None:
 
 
 def leave(*_: object) -> None:
-    """Ends as if stdin had ended. Raises Gone."""
+    """Ends as if stdin had ended. Raises Gone, once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Gone
 
 
@@ -270,12 +271,14 @@ def main() -> None:
         return
     signal.signal(signal.SIGTERM, leave)
     try:
-        begin_ahead(stager)
-        for order in read_orders():
-            send(answer(stager, order))
+        try:
+            begin_ahead(stager)
+            for order in read_orders():
+                send(answer(stager, order))
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # may call leave: a job's end closes stdin and sends SIGTERM
     except (Gone, BrokenPipeError):
         pass  # the same as the end of stdin
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         stager.stop()
         os._exit(0)  # threads may be in the middle of a request

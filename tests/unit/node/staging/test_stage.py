@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from http_server import Asked, Refusal, judging_proxy
-from node.staging import cache, fetch
+from node.staging import cache, fetch, stage
 from s3_server import S3Server, serve_s3_alone
 from stage_steps import Stage, find_held, find_left, staging
 
@@ -310,3 +310,33 @@ def test_names_are_valid_for_mxnet(url: str) -> None:
     assert not set(name) & set(";#?/")
     assert name not in ("", ".", "..", "meta")
     assert len(name) <= cache.NAME_LENGTH
+
+
+def test_a_signal_while_it_ends_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a job closes stdin, and sends SIGTERM."""
+    steps: list[str | int] = []
+    set_handler = signal.signal
+
+    class FakeStager:
+        def __init__(self, _env: object) -> None: ...
+
+        def stop(self) -> None:
+            steps.append("stopped")
+
+    def set_and_send(number: int, handler: object) -> object:
+        if handler is signal.SIG_IGN and not steps:
+            steps.append("SIGTERM")
+            os.kill(os.getpid(), signal.SIGTERM)
+        return set_handler(number, handler)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stage, "Stager", FakeStager)
+    monkeypatch.setattr(stage, "begin_ahead", lambda _stager: None)
+    monkeypatch.setattr(stage, "read_orders", lambda: iter(()))
+    monkeypatch.setattr(signal, "signal", set_and_send)
+    monkeypatch.setattr(os, "_exit", steps.append)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        stage.main()
+    finally:
+        set_handler(signal.SIGTERM, before)
+    assert steps == ["SIGTERM", "stopped", 0]
