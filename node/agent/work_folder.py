@@ -8,6 +8,7 @@
 The job's first process on a host makes the copy. It stays for the job's later attempts.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -166,7 +167,7 @@ def find_below(root: str, *, since: int = 0, prefix: str = "") -> Iterator[Optio
                 yield Entry(os.path.join(root, below), prefix + below, 0, 0, job_folder.describe(error))
             continue
         with entries:
-            for entry in entries:
+            for entry in list_entries(entries):
                 name = below + entry.name
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name != "__pycache__":
@@ -180,6 +181,12 @@ def find_below(root: str, *, since: int = 0, prefix: str = "") -> Iterator[Optio
                 what = None if entry.is_file(follow_symlinks=False) else "a link" if entry.is_symlink() else "no file"
                 is_new = status.st_ctime_ns >= since
                 yield Entry(entry.path, prefix + name, status.st_size, status.st_mtime_ns, what) if is_new else None
+
+
+def list_entries(entries: Iterator["os.DirEntry[str]"]) -> Iterator["os.DirEntry[str]"]:
+    """Yields a folder's entries, as far as they can be read."""
+    with contextlib.suppress(OSError):  # some of /proc's folders can be opened, but not read
+        yield from entries
 
 
 def count_new(job: str, host: str) -> NewFiles:

@@ -174,6 +174,6 @@ def test_the_document_has_every_package_and_its_folders() -> None:
     picture = DOCUMENT.partition("## Packages")[2].partition("\n`describe_*`")[0]
     for package in BELOW:
         assert f"{package}/" in picture
-    for package in ("train", "bootstrap", "provision"):
+    for package in ("train", "bootstrap", "provision", "node"):
         folders = {path.name for path in (REPOSITORY / package).iterdir() if list(path.glob("*.py"))}
         assert {name for name in folders if f"{name}/" not in picture} == set()

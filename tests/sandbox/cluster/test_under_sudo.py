@@ -30,7 +30,7 @@ from waits import until
 
 pytestmark = pytest.mark.sandbox
 
-PACKAGES = ("mxnet_cluster", "cluster", "train", "bootstrap", "provision", "foundation", "sandbox")
+PACKAGES = ("mxnet_cluster", "cluster", "train", "bootstrap", "node", "provision", "foundation", "sandbox")
 STATE = Path(".local/state/cluster")
 CACHE = Path(".cache/cluster")
 

@@ -19,7 +19,7 @@ try:
 except ClusterError as error:
     print(error)
 """
-OWN = ("data", "records", "train", "cluster", "sandbox", "foundation", "bootstrap", "provision")
+OWN = ("data", "records", "train", "cluster", "node", "sandbox", "foundation", "bootstrap", "provision")
 
 
 def test_a_program_may_have_modules_of_the_same_names(tmp_path: Path) -> None:

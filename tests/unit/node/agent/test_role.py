@@ -15,7 +15,7 @@ from msgspec import convert
 
 from bootstrap.ssh.execute import PROGRAM
 from bootstrap.ssh.node_program import LOADER, read_modules
-from node import wire
+from node import job_folder, wire
 from node.agent import environment, role
 from node.programs import program_words
 from node.setup import process_tree, setup_env
@@ -57,9 +57,10 @@ def run_role(
 
 
 def order(*words: str, **more: Any) -> dict[str, Any]:
-    job: dict[str, Any] = {"job": new_job_id(), "role": "worker", "host": "node-0", "address": None, "launched": {}}
-    job |= {"commands": [list(words)], "env": {"X": "it's"}, "cwd": "/", "open_files": "auto", "p3": False}
-    return {**job, "setup": None, "silence_timeout_s": 15, **more}
+    name = new_job_id()
+    job: dict[str, Any] = {"job": name, "role": "worker", "host": "node-0", "address": None, "launched": {}}
+    job |= {"commands": [list(words)], "env": {"X": "it's"}, "open_files": "auto", "p3": False}
+    return {**job, "cwd": job_folder.path(name, "work"), "setup": None, "silence_timeout_s": 15, **more}
 
 
 def test_what_a_process_announces_is_short() -> None:

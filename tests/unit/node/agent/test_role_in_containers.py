@@ -76,7 +76,7 @@ def role(home: Path, *words: str, job: str | None = None, **more: Any) -> Iterat
         "launched": {},
         "commands": [list(words)],
         "env": {"SECRET_OF_JOB": "canary-1"},
-        "cwd": "/",
+        "cwd": str(home / "work"),
         "setup": None,
     }
     order |= {"launcher": "env", "open_files": "auto", "p3": False, "silence_timeout_s": 15, "container": container}
