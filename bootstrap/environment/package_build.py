@@ -90,27 +90,33 @@ class PackageBuilds(FromHead[_Head]):
         fetch = partial(download_source, target, requirement)
         what = f"fetching the source of {requirement}, which has no wheel"
         [source] = fetch_once(self._cache, f"sources/{key}", fetch, what=what, report=self._report)
-        kept = find_kept(self._cache, f"built/{_key(source, target)}", report=self._report)
+        frameworks = find_frameworks(source.path)
+        built = _key(source, target, frameworks)
+        kept = find_kept(self._cache, f"built/{built}", report=self._report)
         if kept:
             return kept[0]
         head = self._made.result()
-        run = partial(self._run, head, source, target, find_tools)
-        return build_and_take(
-            head.connection, head.facts, _key(source, target), run, cache=self._cache, report=self._report
-        )
+        run = partial(self._run, head, source, target, find_tools, key=built, frameworks=frameworks)
+        return build_and_take(head.connection, head.facts, built, run, cache=self._cache, report=self._report)
 
     def _run(
-        self, head: _Head, source: BundleFile, target: WheelTarget, find_tools: Callable[[WheelTarget], Bundle]
+        self,
+        head: _Head,
+        source: BundleFile,
+        target: WheelTarget,
+        find_tools: Callable[[WheelTarget], Bundle],
+        *,
+        key: str,
+        frameworks: Collection[str],
     ) -> None:
         """Has the head build the wheel of a source distribution. Raises ClusterError."""
         node = head.connection.host.name
-        frameworks = find_frameworks(source.path)
         tools = find_tools(choose_tools(target, read_build_requirements(source.path), frameworks=frameworks))
         files = [file for file in (*tools.files, source) if file.sha256 not in head.facts.files]
         steps = [] if tools.digest in head.facts.envs else [MakeEnvironment(bundle=tools, python=head.python.path)]
         text = render_build(
             source,
-            _key(source, target),
+            key,
             tools=tools,
             node_python=head.facts.python,
             setup=self._setup,
@@ -130,10 +136,9 @@ class PackageBuilds(FromHead[_Head]):
         self._report(Event(kind="done", what=what, where=node, duration_s=time.monotonic() - started))
 
 
-def _key(source: BundleFile, target: WheelTarget) -> str:
-    """The key that identifies the wheel of a source for a kind of node. Raises ClusterError for a damaged source."""
+def _key(source: BundleFile, target: WheelTarget, frameworks: Collection[str]) -> str:
+    """The key that identifies the wheel of a source for a kind of node. Pure. Raises as `choose_visible`."""
     content: list[object] = [source.sha256, target.python_version, target.machine, target.glibc]
-    frameworks = find_frameworks(source.path)
     if frameworks:
         base = target.base
         content += [choose_visible(target, frameworks), (base.name, base.version) if base is not None else None]
