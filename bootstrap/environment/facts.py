@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import read_program
@@ -119,10 +120,15 @@ def gather_facts(connection: NodeConnection, *, python: str) -> NodeFacts:
     return parse_facts(output.stdout, node=connection.host.name)
 
 
+@cache
 def render_facts_script(python: str) -> str:
     """The text of facts.sh for [bootstrap] python. Pure, except that it reads the file."""
     script = read_program("facts.sh")
     version = hashlib.sha256(script.encode()).hexdigest()[:12]
+    # Two shells on the node parse the text. Comments and indentation are left out, but not those of its Python program.
+    before, program, after = re.split(r"(?ms)^(about_python=.*?^'\n)", script)
+    before, after = (re.sub(r"(?m)^\s*(# .*\n\s*)*", "", text) for text in (before, after))
+    script = before + program + after
     setting = python if python.startswith("/") else "auto"
     values = {
         "PYTHON": setting,
@@ -177,7 +183,7 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
         cores=_count(one("cores"), at_most=MOST_CORES),
         python=own.path,
         python_version=own.version,
-        disk_free_kib=_count(one("disk_free_kib"), at_most=1 << 62),
+        disk_free_kib=_disk_free_kib(text),
         home=one("home"),
         missing_libraries=tuple(several.get("missing", ())),
         gpus=tuple(_gpu(line)[:2] for line in several.get("gpu", ())),
@@ -221,6 +227,15 @@ def _framework(line: str) -> FoundFramework:
 def _version(text: str) -> Version:
     major, _, minor = text.partition(".")
     return _count(major), _count(minor.split(".")[0])
+
+
+def _disk_free_kib(text: str) -> int:
+    """The free space in KiB, as `df -Pk` prints it after a line `df=`. Raises ValueError."""
+    # After its header: file system, size, used, free, used in percent, where. The names may have spaces in them.
+    found = re.search(r"(?m)^df=\n.*\n.* [0-9]+ +[0-9]+ +([0-9]+) +[0-9]+% ", text)
+    if found is None:
+        raise ValueError("df prints no free space")
+    return _count(found[1], at_most=1 << 62)
 
 
 def _count(text: str, *, at_most: int = 9999) -> int:

@@ -33,7 +33,6 @@ python=3.5 /usr/bin/python3
 python=3.10 /usr/bin/python3.10
 has=torch 2.5.1+cu124 12.4 1.26.4 3.11 /opt/my python/bin/python3
 has=mxnet 1.9.1 - - 3.10 /usr/bin/python3.10
-disk_free_kib=50000000
 home=/home/ubuntu
 missing=libgomp.so.1
 missing=libquadmath.so.0
@@ -54,8 +53,11 @@ cluster_key=ssh-ed25519 AAAA cluster-internal demo
 known_host=10.0.0.4 ssh-ed25519 A
 known_host=10.0.0.5 ssh-ed25519 B
 authorized=restrict,from="10.0.0.4" ssh-ed25519 AAAA cluster-internal
+df=
+Filesystem     1024-blocks      Used Available Capacity Mounted on
+a server:/my home 100000000 45000000  50000000      48% /my 5% home
 """
-MINIMAL = "machine=x86_64\ncores=1\npython=3.11 /usr/bin/python3\ndisk_free_kib=1\nhome=/h\n"
+MINIMAL = "machine=x86_64\ncores=1\npython=3.11 /usr/bin/python3\nhome=/h\ndf=\nFilesystem\n/dev/sda 3 2 1 67% /\n"
 
 
 def look(home: Path, *, python: str = "auto", path: str = SYSTEM_PATH) -> NodeFacts:
@@ -159,10 +161,18 @@ def count_programs(home: Path) -> list[str]:
     return sorted(commands & external)
 
 
-def test_cached_facts_need_two_programs(tmp_path: Path) -> None:
+def test_cached_facts_start_one_program(tmp_path: Path) -> None:
     first = look(tmp_path)
-    assert count_programs(tmp_path) == ["df", "flock"]
+    assert count_programs(tmp_path) == ["flock"]  # and df takes the place of the shell
     assert replace(look(tmp_path), disk_free_kib=0) == replace(first, disk_free_kib=0)
+
+
+def test_comments_and_indentation_are_not_sent() -> None:
+    text = render_facts_script("auto")
+    before, _, rest = text.partition("about_python='\n")
+    program, _, after = rest.partition("\n'\n")
+    assert not [line for line in (before + after).splitlines() if line != line.lstrip() or not line or line[0] == "#"]
+    compile(program, "about_python", "exec")
 
 
 def test_changes_invalidate_cached_facts(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from foundation.remote_command import RemoteCommand
 from job_channels import Channel
 from node_facts import HOST
 
-FACTS = "machine=x86_64\ncores=1\npython=3.11 /usr/bin/python3\ndisk_free_kib=1\nhome=/h\n"
+FACTS = "machine=x86_64\ncores=1\npython=3.11 /usr/bin/python3\nhome=/h\ndf=\nFilesystem\n/dev/sda 3 2 1 67% /\n"
 
 
 @dataclass
@@ -78,7 +78,7 @@ def test_a_command_that_only_closes_its_output_has_no_exit_code() -> None:
         "cores=-1",
         "cores=",
         "cores=\u0663",
-        "disk_free_kib=1e9",
+        "df=1e9",
         "glibc=2",
         "glibc=x.y",
         "python=3 /usr/bin/python3",
