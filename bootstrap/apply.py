@@ -313,25 +313,30 @@ def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Rep
     line = authorized_line(find_cluster_key(head), head_ip=head.host.private_ip)
     text = known_hosts_text(_pinned_keys(nodes, pins))
 
-    def connect_node(node: ReadyNode) -> None:
-        is_head = node is head
-        script = authorize_script(
-            authorized=node.facts.authorized,
-            line=line,
-            known_hosts_sha256=node.facts.known_hosts_sha256,
-            known_hosts=text if is_head else None,
+    scripts = [
+        (
+            node,
+            authorize_script(
+                authorized=node.facts.authorized,
+                line=line,
+                known_hosts_sha256=node.facts.known_hosts_sha256,
+                known_hosts=text if node is head else None,
+            ),
         )
-        if script is not None:
-            node.connection.run(script, timeout_s=60, what="the script that authorizes the head")
-            report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
+        for node in nodes
+    ]
 
-    on_all(nodes, connect_node)
+    def run(node: ReadyNode, script: RemoteCommand) -> None:
+        node.connection.run(script, timeout_s=60, what="the script that authorizes the head")
+        report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
+
+    on_all([(node, script) for node, script in scripts if script is not None], lambda work: run(*work))
 
 
 def _pinned_keys(nodes: Sequence[ReadyNode], pins: HostKeyPins) -> Mapping[str, tuple[str, str]]:
-    keys = {}
+    keys, found = {}, pins.find_all()
     for node in nodes:
-        pinned = pins.find(node.host.instance_id)
+        pinned = found.get(node.host.instance_id)
         if pinned is None:
             raise ClusterError(
                 f"{node.host.name}: its host key is no longer in {shlex.quote(str(pins.path))}",

@@ -51,12 +51,12 @@ class HostKeyPins:
 
     def find(self, instance_id: str) -> tuple[str, str] | None:
         """The key that is pinned for an instance; None before the first contact."""
-        return self._read().get(instance_id)
+        return self.find_all().get(instance_id)
 
     def pin(self, instance_id: str, key_type: str, key_base64: str) -> None:
         """Stores the key of an instance. Raises ClusterError if another one is stored."""
         with self._lock:
-            pins = self._read()
+            pins = self.find_all()
             known = pins.setdefault(instance_id, (key_type, key_base64))
             if known != (key_type, key_base64):
                 raise ClusterError(
@@ -69,11 +69,12 @@ class HostKeyPins:
         """Forgets the keys of all other instances, which are gone."""
         wanted = set(instance_ids)
         with self._lock:
-            pins = self._read()
+            pins = self.find_all()
             if set(pins) - wanted:
                 self._write({key: value for key, value in pins.items() if key in wanted})
 
-    def _read(self) -> dict[str, tuple[str, str]]:
+    def find_all(self) -> dict[str, tuple[str, str]]:
+        """The keys of all instances that have one."""
         try:
             text = self.path.read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
