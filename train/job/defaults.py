@@ -233,25 +233,46 @@ def job_name(name: str, command: Sequence[str]) -> str:
 
 def find_program(command: Sequence[str]) -> str | None:
     """The program of a command: the script or module of `python train.py` or `sh run.sh`, or the first word. Pure."""
-    words = [word for word in command if word]
+    words = _without_env(command)
+    line = _find_line(words)
+    words = (_words_of_line(line) if line is not None else []) or words
     name = words[0].rpartition("/")[2] if words else ""
-    if name == "env":
-        words = list(dropwhile(lambda word: word.startswith("-") or "=" in word, words[1:])) or words
-        name = words[0].rpartition("/")[2]
-    if _SHELL.fullmatch(name) and len(words) == len(SHELL) + 1 and words[1] == SHELL[1]:
-        words = _words_of_line(words[2]) or words
-        name = words[0].rpartition("/")[2]
     if _PYTHON.fullmatch(name) or _SHELL.fullmatch(name):
         return _program(words[1:]) or words[0]
     return words[0] if words else None
 
 
+def find_folder(command: Sequence[str]) -> str:
+    """The folder that a command's shell line enters first, as in `sh -c "cd a && python b.py"`; "" for none. Pure."""
+    line = _find_line(_without_env(command))
+    words = _split_line(line) if line is not None else []
+    return words[1].removesuffix(";") if len(words) > 1 and words[0] == "cd" else ""
+
+
+def _without_env(command: Sequence[str]) -> list[str]:
+    """The words of a command that are not empty, without `env A=B` before them."""
+    words = [word for word in command if word]
+    if not words or words[0].rpartition("/")[2] != "env":
+        return words
+    return list(dropwhile(lambda word: word.startswith("-") or "=" in word, words[1:])) or words
+
+
+def _find_line(words: Sequence[str]) -> str | None:
+    """The shell line of `bash -c LINE` and `bash -lc LINE`."""
+    is_line = len(words) == len(SHELL) + 1 and _SHELL.fullmatch(words[0].rpartition("/")[2])
+    return words[-1] if is_line and words[1] != "-" and _CODE.fullmatch(words[1]) else None
+
+
+def _split_line(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:  # quotes that only a shell understands
+        return line.split()
+
+
 def _words_of_line(line: str) -> list[str]:
     """The words of a shell line; in "cd a && python b.py", those from `python` on; none of shell syntax."""
-    try:
-        words = shlex.split(line)
-    except ValueError:  # quotes that only a shell understands
-        words = line.split()
+    words = _split_line(line)
     pythons = [index for index, word in enumerate(words[:-1]) if _PYTHON.fullmatch(word.rpartition("/")[2])]
     if pythons:
         return words[pythons[0] :]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from foundation.errors import UsageError
 from foundation.files import read_bounded
-from train.job.defaults import KV_STORE_OPTION, find_program
+from train.job.defaults import KV_STORE_OPTION, find_folder, find_program
 
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+([^\n#]+)|import[ \t]+([\w., \t]+))", re.MULTILINE
@@ -19,8 +19,10 @@ _TAKES_KV_STORE = re.compile(r"""["'](--kv[-_]?store)["'=]""")
 
 _TRAINS = re.compile(r"\.backward\(")
 _JOINS = re.compile(
-    r"init_process_group|distributed|RANK|WORLD_SIZE|accelerat|lightning|deepspeed|horovod|mpi4py|colossalai|fairscale"
-    r"|megatron|fastai|ignite|composer|fabric|\bray\b|hivemind|bagua|byteps|monarch|\brpc\b"
+    # Neither torch.accelerator, which names a device, nor torch.utils.data.distributed joins a process group.
+    r"init_process_group|(?<!utils\.data\.)distributed|RANK|WORLD_SIZE|\baccelerate\b|accelerator\.(?:backward|prepare)"
+    r"|lightning|deepspeed|horovod|mpi4py|colossalai|fairscale|megatron|fastai|ignite|composer|fabric|\bray\b|hivemind"
+    r"|bagua|byteps|monarch|\brpc\b"
 )
 
 DATA_URL = "CLUSTER_DATA_URL"
@@ -102,11 +104,16 @@ def check_syntax(source: bytes, *, name: str) -> None:
 def read_program(script: str, *, command: Sequence[str], project_dir: Path, subfolder: str = "") -> str:
     """The text of the user's own Python program and of the modules that it imports from its folder; "" if it has none.
 
-    command: the command that runs instead of [train] script, or (); in `subfolder` of project_dir.
+    command: the command that runs instead of [train] script, or (); in `subfolder` of project_dir, or in the folder
+    that its shell line enters.
     """
-    program, here = find_program(command), project_dir / subfolder
+    program, here = find_program(command), project_dir / subfolder / find_folder(command)
     path = project_dir / script if program is None else here / program
-    if program is not None and "-m" in command and (here / f"{program.replace('.', '/')}.py").is_file():
+    if (
+        program is not None
+        and "-m" in " ".join(command).split()
+        and (here / f"{program.replace('.', '/')}.py").is_file()
+    ):
         return "\n".join(read_modules(here / f"{program.replace('.', '/')}.py", folder=here))
     if path.suffix != ".py" or not path.is_file():
         return ""

@@ -21,6 +21,9 @@ OWN = "print('own')"
         ("own.py", ("python", "-m", "pkg.own"), OWN),
         ("own.py", ("python", "-m", "pytest"), ""),
         ("own.py", ("bash", "own.py.txt"), ""),
+        ("train_mnist.py", ("sh", "-c", "cd pkg && exec python below.py"), OWN),
+        ("train_mnist.py", ("env", "A=1", "bash", "-lc", "cd pkg; python -m below"), OWN),
+        ("train_mnist.py", ("sh", "-c", "cd pkg && exec python missing.py"), ""),
     ],
 )
 def test_the_text_of_a_program(tmp_path: Path, script: str, command: tuple[str, ...], text: str) -> None:
@@ -28,6 +31,7 @@ def test_the_text_of_a_program(tmp_path: Path, script: str, command: tuple[str, 
     (tmp_path / "own.py.txt").write_text("other")
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "own.py").write_text(OWN)
+    (tmp_path / "pkg" / "below.py").write_text(OWN)
     assert read_program(script, command=command, project_dir=tmp_path) == text
     if command:  # relative to the folder that it runs in
         assert read_program(script, command=command, project_dir=tmp_path.parent, subfolder=tmp_path.name) == text
@@ -133,6 +137,9 @@ LOOP = "import torch\nfor x, y in loader:\n    loss(net(x), y).backward()\n"
         (f"{LOOP}torch.distributed.init_process_group()", False),
         (f"import torch.distributed as dist\n{LOOP}", False),
         (f"from accelerate import Accelerator\n{LOOP}", False),
+        (f"accelerator = config.accelerator\n{LOOP}accelerator.backward(loss)", False),
+        (f"{LOOP}device = torch.accelerator.current_accelerator()", True),
+        (f"from torch.utils.data.distributed import DistributedSampler\n{LOOP}", True),
         (f"seed = os.environ['CLUSTER_RANK']\n{LOOP}", False),  # a search with a model for each rank
     ],
 )
