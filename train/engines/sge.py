@@ -29,7 +29,11 @@ _LONGEST_REASON = 200
 VAGUE = "Grid Engine ended it (qdel, a limit, or a failed node)"
 """The reason until the accounting file contains the job, up to 15 seconds later."""
 
-_NO_REASON = "There are no messages available"
+_NOT_OF_THE_JOB = re.compile(
+    r"There are no messages available|queue instance .* dropped because it is full"
+    r"|cannot run in queue .* because it is not contained in its hard queue list.*|"
+)
+"""What qstat says without a reason, of queues that were full in the scheduler's last round, and of other queues."""
 
 
 class SgeScheduler(Scheduler):
@@ -151,7 +155,7 @@ class SgeScheduler(Scheduler):
         if error is not None:
             return add_reason(found, error[1].strip())
         said = joined.partition("scheduling info:")[2].split("\n")
-        lines = [line.strip() for line in said if line.strip() not in ("", _NO_REASON)]
+        lines = [line.strip() for line in said if not _NOT_OF_THE_JOB.fullmatch(line.strip())]
         return add_reason(found, "; ".join(lines)[:_LONGEST_REASON])
 
 

@@ -46,8 +46,10 @@ job_number:                 2
 script_file:                h.sh
 parallel environment:  two range: 4
 scheduling info:            queue instance "all.q@ip-10-208-0-4.ec2.internal" dropped because it is full
+                            cannot run in queue "short" because it is not contained in its hard queue list (-q)
                             cannot run in PE "two" because it only offers 2 slots
 """
+DROPPED = 'queue instance "all.q@ip-10-208-0-4.ec2.internal" dropped because it is'
 ACCOUNT = "=========\nqname        short\njobnumber    5\nfailed       {failed}\nexit_status  {code}\ncpu     0.008s\n"
 
 
@@ -192,14 +194,10 @@ def test_states(answer: Answer, found: AllocationState) -> None:
 @pytest.mark.parametrize(
     ("state", "answer", "reason"),
     [
-        (
-            "pending",
-            Answer(REASONS),
-            (
-                'queue instance "all.q@ip-10-208-0-4.ec2.internal" dropped because it is full; cannot run in PE "two" '
-                "because it only offers 2 slots"
-            ),
-        ),
+        ("pending", Answer(REASONS), 'cannot run in PE "two" because it only offers 2 slots'),
+        # A job that the scheduler has not looked at: these queues were full for the job before.
+        ("pending", Answer(REASONS.partition("    cannot")[0]), "before"),
+        ("pending", Answer(REASONS.replace("full", "disabled").partition("    cannot")[0]), f"{DROPPED} disabled"),
         ("pending", Answer("", "no", 1), "before"),
         ("pending", Answer("scheduling info:            There are no messages available\n"), "before"),
         (
