@@ -101,7 +101,7 @@ def end_from_here(app: App, job: str) -> Left:
     others = ends_of_job(app, job) if app.files.other_hosts.exists() else {}
     if not running:
         return end_everywhere(others)
-    command = found_program_command("role", ["end", job], digest=code_digest())
+    command = found_program_command("agent", ["end", job], digest=code_digest())
     with open_connections(app, nodes) as connections:
         return end_everywhere({name: _runner(connections, nodes, name, command) for name in running} | others)
 
@@ -109,7 +109,7 @@ def end_from_here(app: App, job: str) -> Left:
 def _runner(connections: Connections, nodes: Nodes, name: str, command: RemoteCommand) -> Callable[[], str]:
     def run() -> str:
         connection = connections.get(nodes.find_host(name))
-        return connection.run(command, timeout_s=SILENCE_S, what="role.py end").stdout
+        return connection.run(command, timeout_s=SILENCE_S, what="agent.py end").stdout
 
     return run
 

@@ -37,7 +37,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import IO, Any, Optional
+from typing import IO, Any, Optional, Union
 
 from foundation.decode import decode
 from foundation.file_lock import FileLock
@@ -58,7 +58,7 @@ from node.protocol import (
 )
 from node.setup import health, process_tree, setup_env
 from node.supervisor import allocation, follow, job_log, recovery
-from node.wire import Ended, Message
+from node.wire import Ended, Replace, Say, Stop, Watch
 from train.engines.schedulers import SCHEDULERS
 
 SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
@@ -352,7 +352,7 @@ def ask_to_stop(job: str) -> Optional[JobResult]:
     if plug is not None:
         with plug:
             try:
-                plug.sendall(wire.encode(Message(watch=True, stop=True)))
+                plug.sendall(wire.encode(Watch()) + wire.encode(Stop()))
                 lines = wire.LineBuffer(limit=1 << 20)
                 while time.monotonic() < give_up_at:
                     ready, _, _ = select.select([plug], [], [], 1.0)
@@ -406,18 +406,18 @@ def replace_nodes(words: Sequence[str]) -> None:
     except ValueError as error:
         answer({"error": f"invalid list of hosts: {error}"})
         return
-    said = ask_supervisor(words[0], Message(replace=hosts))
+    said = ask_supervisor(words[0], Replace(hosts))
     if said is not None:
         answer(Replaced(job=words[0], waiting_for=said.waiting_for, by_head=said.by_head))
 
 
 def say_line(words: Sequence[str]) -> None:
     """Adds a line to the log of a running job."""
-    if ask_supervisor(words[0], Message(say=words[1])) is not None:
+    if ask_supervisor(words[0], Say(words[1])) is not None:
         answer(Said(job=words[0]))
 
 
-def ask_supervisor(job: str, message: Message) -> Optional[wire.Answer]:
+def ask_supervisor(job: str, message: Union[Replace, Say]) -> Optional[wire.Answer]:
     """Sends a message to a job's supervisor and returns its answer.
 
     If there is no answer, or the supervisor refuses, prints an error as the answer and returns None.

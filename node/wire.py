@@ -3,14 +3,12 @@
 import json
 import os
 import time
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from msgspec import Struct, to_builtins
 
 from node.protocol import Container, JobHost, JobResult, NewFiles, RunSettings
 
-WAITING = b"CLUSTER-ROLE "  # on a launcher's stdout, before the Message of a role that waits for a connection
-FAILED = b"CLUSTER-FAILED "  # on launch.py's stdout, after a command that it ran has failed
 LONGEST_REST_S = 0.1
 REST_STEP_S = 0.02
 Found = tuple[int, str]
@@ -18,14 +16,12 @@ Found = tuple[int, str]
 
 
 class RoleOrder(RunSettings, kw_only=True):
-    """The order for role.py on a host: the first line of its input.
+    """What one process of a job runs.
 
     launcher: the name of the engine. address: the host's address, or None. launched: the variables by which the engine
-    identifies the process. commands: run one after another, in `folder`. cwd, tree: see Order. data_url: a URL to try
-    to read. container: where the commands run; None for the host itself. volumes: folders where volumes are mounted,
-    which must work.
-    attempt: the number of the job's attempt, from 1. watches_notice: whether role.py asks EC2 if the host will be
-    interrupted, and reports the host's boot. authorities: see Order.
+    identifies the process. commands: run one after another, in `folder`. cwd: see Order. data_url: a URL to try to
+    read. container: where the commands run; None for the host itself. volumes: folders where volumes are mounted,
+    which must work. attempt: the number of the job's attempt, from 1. authorities: see Order.
     """
 
     job: str
@@ -36,14 +32,12 @@ class RoleOrder(RunSettings, kw_only=True):
     launched: dict[str, str]
     commands: tuple[tuple[str, ...], ...]
     cwd: str
-    tree: Optional[str] = None
     env: dict[str, str]
     setup: Optional[str]
     data_url: Optional[str] = None
     container: Optional[Container] = None
     volumes: tuple[str, ...] = ()
     attempt: int = 1
-    watches_notice: bool = False
     authorities: Optional[str] = None
 
     @property
@@ -59,80 +53,239 @@ class Notice(Struct, kw_only=True, frozen=True):
     at: Optional[float] = None
 
 
-class Command(Struct, kw_only=True, omit_defaults=True):
-    """A message from the supervisor to role.py, after the order.
+# -- from the supervisor to an agent -----------------------------------------------------------------------------------
 
-    alive: sent every few seconds; silence, or the end of the stream, means that the supervisor has ended. reach: TCP
-    ports to try. look: report the resources that the processes use. end: end the process. notice: have the process save
-    a checkpoint, because a node will be interrupted.
+
+class AgentOrder(RunSettings, kw_only=True):
+    """The first line for an agent: the part of a job that all of its processes on the host share.
+
+    number: the index of the host, which names the agent's files. cwd, tree: see Order. volumes: folders where volumes
+    are mounted, to watch. metadata: the address of EC2's metadata service, to ask it for spot notices; None: do not.
+    is_here: the supervisor runs on this host, so its silence needs no check.
     """
 
-    alive: bool = False
-    reach: Optional[tuple[tuple[str, int], ...]] = None
-    look: bool = False
-    end: bool = False
-    notice: bool = False
+    job: str
+    number: int
+    host: str
+    cwd: str
+    tree: Optional[str] = None
+    volumes: tuple[str, ...] = ()
+    attempt: int = 1
+    metadata: Optional[str] = None
+    is_here: bool = False
 
 
-class Use(Struct, kw_only=True):
-    """The resources that the processes of a role have used so far, and those processes that are stopped."""
+class Start(Struct, tag=True):
+    """Start process `p`. shim: the shim that announced it. keep: do not end the processes that it leaves."""
 
+    p: int
+    order: RoleOrder
+    shim: Optional[int] = None
+    keep: bool = False
+
+
+class Refuse(Struct, tag=True):
+    """Do not start the process of this shim."""
+
+    shim: int
+
+
+class Reach(Struct, tag=True):
+    """Try these TCP ports, and answer with Blocked."""
+
+    p: int
+    places: tuple[tuple[str, int], ...]
+
+
+class Look(Struct, tag=True):
+    """Report the resources that process `p` uses, with Used."""
+
+    p: int
+
+
+class SaveCheckpoint(Struct, tag=True):
+    """Have the processes save a checkpoint, because a node will be interrupted."""
+
+
+class End(Struct, tag=True):
+    """End all processes, report Closed, and end."""
+
+
+class Ping(Struct, tag=True):
+    """Sent by both sides every few seconds: silence, or the end of the stream, means that the other side is lost."""
+
+
+ToAgent = Union[Start, Refuse, Reach, Look, SaveCheckpoint, End, Ping]
+
+# -- from an agent to the supervisor -----------------------------------------------------------------------------------
+
+
+class Booted(Struct, tag=True):
+    """The first message. boot: process_tree.boot of the host."""
+
+    boot: str
+
+
+class Announced(Struct, tag=True):
+    """An engine's launcher on the host wants to start a process. launched: the variables that identify it."""
+
+    shim: int
+    launched: dict[str, str]
+
+
+class Started(Struct, tag=True):
+    """Process `p` runs."""
+
+    p: int
+    pid: int
+
+
+class Output(Struct, tag=True):
+    """Lines that process `p` has printed."""
+
+    p: int
+    lines: tuple[str, ...]
+
+
+class Joined(Struct, tag=True):
+    """What ps-lite has said of process `p`: its rank, or the address and port where it listens."""
+
+    p: int
+    rank: Optional[int] = None
+    bound: Optional[tuple[str, int]] = None
+
+
+class Exited(Struct, tag=True, kw_only=True):
+    """Process `p` has ended, by signal `signal`, in command number `at`, -1 for the copy of the job's files before it.
+
+    ended: the agent has ended it. why: the agent's own error.
+    """
+
+    p: int
+    exit_code: int
+    signal: Optional[int] = None
+    ended: bool = False
+    at: int = 0
+    why: Optional[str] = None
+
+
+class Used(Struct, tag=True):
+    """The resources that the processes of process `p` have used so far, and those processes that are stopped."""
+
+    p: int
     cpu_s: float
     bytes: int
     stopped: tuple[Found, ...]
 
 
-class Message(Struct, kw_only=True, omit_defaults=True):
-    """A line to the supervisor, over its socket.
+class Blocked(Struct, tag=True):
+    """The ports that process `p` cannot reach, such as "10.0.0.5:34567"."""
 
-    role, host, launched: introduce a process; by: the ssh_proxy.py process that connects it; path: the socket on its
-    host where it waits for a connection.
-    exit: the process ended, by signal `signal`, in command number `at`; ended: role.py ended it; left: processes that
-    did not end; why: role.py's own error; files: the job's new files on the host. copying: before the first command,
-    it still copies the job's files.
-    lost: from ssh_proxy.py: ssh ended before the process. unread: why the host cannot read the job's data.
-    dead: the volume that does not work on the host. boot: process_tree.boot of the host. notice: the host will be
-    interrupted. progress, saved: the numbers in files of the job's program (notice.py).
-    blocked: unreachable ports, such as "10.0.0.5:34567". bound: ps-lite's address and port.
-    watch, stop, replace, say: from jobs.py. replace: hosts in place of those for which the job waits; say: a line for
-    its log. The supervisor replies to these two with an Answer.
-    """
+    p: int
+    places: tuple[str, ...]
 
-    exit: Optional[int] = None
-    line: Optional[str] = None
-    alive: bool = False
-    role: Optional[str] = None
-    host: Optional[str] = None
-    launched: dict[str, str] = {}
-    by: Optional[int] = None
-    path: Optional[str] = None
-    started: Optional[int] = None
-    rank: Optional[int] = None
-    bound: Optional[tuple[str, int]] = None
-    blocked: Optional[tuple[str, ...]] = None
-    look: Optional[Use] = None
-    unread: Optional[str] = None
-    dead: Optional[str] = None
-    boot: Optional[str] = None
-    notice: Optional[Notice] = None
+
+class Unread(Struct, tag=True):
+    """Why the host cannot read the data of process `p`."""
+
+    p: int
+    why: str
+
+
+class VolumeDead(Struct, tag=True):
+    """A volume does not work on the host."""
+
+    text: str
+
+
+class Noticed(Struct, tag=True):
+    """EC2 will interrupt the host."""
+
+    notice: Notice
+
+
+class Reported(Struct, tag=True):
+    """The numbers in the files of the job's program (notice.py): the last batch, or that of a complete checkpoint."""
+
     progress: Optional[dict[str, int]] = None
     saved: Optional[dict[str, int]] = None
-    lost: Optional[str] = None
-    signal: Optional[int] = None
-    ended: bool = False
-    at: int = 0
+
+
+class Copying(Struct, tag=True):
+    """The host still copies the job's files."""
+
+
+class Closed(Struct, tag=True):
+    """All processes have ended, except those in `left`. files: the job's new files on the host."""
+
     left: tuple[Found, ...] = ()
-    why: Optional[str] = None
     files: Optional[NewFiles] = None
-    copying: bool = False
-    watch: bool = False
-    stop: bool = False
-    replace: Optional[tuple[JobHost, ...]] = None
-    say: Optional[str] = None
+
+
+FromAgent = Union[
+    Booted,
+    Announced,
+    Started,
+    Output,
+    Joined,
+    Exited,
+    Used,
+    Blocked,
+    Unread,
+    VolumeDead,
+    Noticed,
+    Reported,
+    Copying,
+    Closed,
+    Ping,
+]
+
+# -- from other programs on the head to the supervisor, over its socket ------------------------------------------------
+
+
+class Watch(Struct, tag=True):
+    """Answer with Ended at the job's end."""
+
+
+class Stop(Struct, tag=True):
+    """End the job."""
+
+
+class Replace(Struct, tag=True):
+    """Use these hosts in place of those for which the job waits. The answer is an Answer."""
+
+    hosts: tuple[JobHost, ...]
+
+
+class Say(Struct, tag=True):
+    """Add a line to the job's log. The answer is an Answer."""
+
+    text: str
+
+
+class Launch(Struct, tag=True):
+    """From launch.py: start a process on the host with this address. The answer is Done, at its end."""
+
+    host: str
+    launched: dict[str, str]
+
+
+class RunProgram(Struct, tag=True):
+    """From mpirun: run this shell text on the host with this address. The answer is the exit code, as a line."""
+
+    host: str
+    text: str
+
+
+class NotStarted(Struct, tag=True):
+    """From launch.py: a command that starts a process has failed."""
+
+
+Request = Union[Watch, Stop, Replace, Say, Launch, RunProgram, NotStarted]
 
 
 class Answer(Struct, kw_only=True, omit_defaults=True):
-    """The supervisor's answer to `replace` and `say`. error: why it refuses. waiting_for: the nodes still missing.
+    """The supervisor's answer to `Replace` and `Say`. error: why it refuses. waiting_for: the nodes still missing.
 
     by_head: the head's own command is replacing them.
     """
@@ -143,19 +296,20 @@ class Answer(Struct, kw_only=True, omit_defaults=True):
 
 
 class Ended(Struct, kw_only=True):
-    """The supervisor's answer to `watch`, at the job's end."""
+    """The supervisor's answer to `Watch`, at the job's end."""
 
     result: JobResult
+
+
+class Done(Struct, kw_only=True):
+    """The supervisor's answer to `Launch`, at the process's end."""
+
+    exit_code: int
 
 
 def encode(message: Any) -> bytes:
     """Returns a message as one line of ASCII, which preserves invalid UTF-8, as in file names."""
     return json.dumps(to_builtins(message)).encode("ascii") + b"\n"
-
-
-def is_waiting(line: str) -> bool:
-    """Whether a line of a launcher is the Message of a role that waits for a connection."""
-    return line.startswith(WAITING.decode())
 
 
 class LineBuffer:

@@ -155,11 +155,11 @@ def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
 
 def ends_of_job(app: App, job: str) -> dict[str, Callable[[], str]]:
     """Returns functions that end a job's processes on the user's own hosts, by host name."""
-    command = found_program_command("role", ["end", job], digest=code_digest())
+    command = found_program_command("agent", ["end", job], digest=code_digest())
 
     def end(connect_to_host: Callable[[], NodeConnection]) -> str:
         with closing(connect_to_host()) as connection:
-            return connection.run(command, timeout_s=SILENCE_S, what="role.py end").stdout
+            return connection.run(command, timeout_s=SILENCE_S, what="agent.py end").stdout
 
     return {name: partial(end, connect_to_host) for name, connect_to_host in _find_connects(app, job).items()}
 
@@ -206,7 +206,7 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
             connection = ssh.connect(host)
             stack.callback(connection.close)
             for job in entry.jobs:  # the head is gone: end what may still run before its files are deleted
-                words = found_program_command("role", ["end", job], digest=code_digest())
+                words = found_program_command("agent", ["end", job], digest=code_digest())
                 connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
         except ClusterError as error:
             leave(entry, error)

@@ -1,6 +1,6 @@
 """Runs a process of a job in a container: its command line, its mounts, its processes, and its end.
 
-The engine's client runs in place of the process. role.py, the supervisor and the set-up commands stay outside.
+The engine's client runs in place of the process. The agent, the supervisor and the set-up commands stay outside.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Optional
 
 from node import job_folder
 from node.agent.notice import VARIABLE
-from node.programs import CODE_DIR, ranks_words
+from node.programs import CODE_DIR
 from node.protocol import Container
 from node.setup import process_tree, setup_env
 from node.setup.containers import engine
@@ -30,9 +30,7 @@ CLIENT_GONE_S = 10.0  # and to that of a client that waits for it in vain
 SIGNALLED = 128  # plus the number of the signal: the exit code of a client whose container was killed
 # The variables with the paths of certificate files and folders.
 CERTIFICATES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-RANKS_VARIABLE = "CLUSTER_RANKS"  # the socket to which rank_proxy.py connects
 SESSION = re.compile(r"/tmp/(ompi|prte|pmix)[^/]*(/|\Z)")  # noqa: S108 - Open MPI's choice
-OF_ROLES = ("CLUSTER_HOST", "CLUSTER_SOCKET", process_tree.JOB_VARIABLE)  # what `role launched` needs
 KEPT = ("HOME", "USER", "LOGNAME", "TZ")
 
 
@@ -130,29 +128,28 @@ def note_engine(job: str, words: Sequence[str]) -> None:
 
 
 class Contained:
-    """One command of a role in a container."""
+    """One command of a process in a container. label: distinguishes its container from others of the job."""
 
-    def __init__(self, order: RoleOrder, container: Container, at: int) -> None:
+    def __init__(self, order: RoleOrder, container: Container, label: str) -> None:
         self._order, self._container = order, container
-        self.name = f"cluster-{order.job}-{os.getpid()}-{at}"
+        self.name = f"cluster-{order.job}-{os.getpid()}-{label}"
         self._alone_since: Optional[float] = None  # since when only the engine's own processes are left
         self._was_seen = False
         self._program: Optional[process_tree.Process] = None
         self._keeper: Optional[process_tree.Process] = None  # conmon, or containerd's shim: the program's parent
         self._gone_since: Optional[float] = None
-        self._ranks: Optional[subprocess.Popen[bytes]] = None
 
-    def start(self, command: Sequence[str], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-        """Starts the engine's client; for a launcher, first the program that starts its ranks.
+    def start(
+        self, command: Sequence[str], env: Mapping[str, str], socket: str, mark: Mapping[str, str]
+    ) -> "subprocess.Popen[bytes]":
+        """Starts the engine's client. socket: the agent's, for the ranks that a launcher starts (shim.py).
 
-        Raises OSError, ValueError.
+        mark: a variable of the engine's own processes on this host. Raises OSError, ValueError.
         """
         note_engine(self._order.job, self._container.engine)
         mounts = find_mounts(self._container, self._order.cwd, env)
         if self._order.role == "launcher":
-            path = self._start_ranks(env)
-            env = {**env, RANKS_VARIABLE: path}
-            mounts.append((os.path.dirname(path), os.path.dirname(path), True))
+            mounts.append((os.path.dirname(socket), os.path.dirname(socket), True))
         given = {
             "name": self.name,
             "job": self._order.job,
@@ -164,22 +161,8 @@ class Contained:
             "command": command,
         }
         words, passed = engine.run_words(self._container.engine, given, env, os.getuid(), os.getgid())
-        client_env = {**passed, **engine.environment(os.environ), process_tree.JOB_VARIABLE: self._order.job}
+        client_env = {**passed, **engine.environment(os.environ), **mark, process_tree.JOB_VARIABLE: self._order.job}
         return process_tree.start(words, client_env, "/")
-
-    def _start_ranks(self, env: Mapping[str, str]) -> str:
-        """Starts the program that starts the ranks. Returns the path of its socket. Raises OSError."""
-        path = job_folder.path(self._order.job, f"launcher-{os.getpid()}", "socket")  # the folder is mounted
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        variables = ENGINES[self._order.launcher].variables
-        own = {name: env[name] for name in (*KEPT, *OF_ROLES) if name in env}
-        own["PATH"] = engine.SEARCH_PATH
-        words = ranks_words(variables, self.name, path, python=sys.executable)
-        self._ranks = process_tree.start(words, own, "/")
-        assert self._ranks.stdout is not None
-        if self._ranks.stdout.readline() != b"ready\n":
-            raise OSError("the program that starts the ranks does not start")
-        return path
 
     # -- its processes -------------------------------------------------------------------------------------------
 
@@ -205,10 +188,6 @@ class Contained:
         now = time.monotonic()
         self._gone_since = self._gone_since or now
         return now > self._gone_since + (KEEPER_GONE_S if is_alive(self._program) else CLIENT_GONE_S)
-
-    def find(self) -> list[process_tree.Process]:
-        """Returns all processes of the command: those inside, the engine's, and those that these have left."""
-        return sorted(set(process_tree.find_descendants()) | set(self.find_inside()))
 
     def spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
         """For Ending: return the engine's programs, which end after the container and get some time for that."""

@@ -22,16 +22,18 @@ from train.engines.engine import IDENTITY, NewProcess
 REACH_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
 MOST_OPEN_FILES = 1 << 20
+AGENT = "CLUSTER_AGENT"  # shim.py
 SOME_BYTES = 8  # the size of a record's header
 _IDENTITY = re.compile(r"\$(?:({0})\b|\{{({0})\}})".format("|".join(IDENTITY)))
 
 
-def make(order: RoleOrder) -> dict[str, str]:
+def make(order: RoleOrder, socket: str) -> dict[str, str]:
     """Returns the environment of a job's process: this login's, then exports of set-up commands, then the job's own.
 
-    Raises OSError, ValueError.
+    socket: the agent's, to which a launcher announces its processes. Raises OSError, ValueError.
     """
-    return setup_env.reach_near(_merge(order))
+    made = setup_env.reach_near(_merge(order))
+    return {**made, AGENT: socket} if order.role == "launcher" else made
 
 
 def _merge(order: RoleOrder) -> dict[str, str]:

@@ -18,7 +18,7 @@ JOB_VARIABLE = "CLUSTER_JOB_ID"
 TERM_GRACE_S = 2.0
 LOOK_EVERY_S = 0.02
 ROOT_TIMEOUT_S = 5.0
-OUR_PROGRAM = "/node role"  # in the command line of the program that runs a process of a job
+OUR_PROGRAM = "/node agent"  # in the command line of the program that runs a job's processes
 ENGINE_PROGRAMS = frozenset(("docker", "podman", "conmon", "crun", "runc", "fuse-overlayfs", "slirp4netns"))
 # Command lines of the process with which podman keeps a user's namespace; it belongs to no container, and does not end.
 PAUSES = ("catatonit -P", "podman pause", "podman")
@@ -40,20 +40,28 @@ def adopt_orphans() -> None:
 
 
 def start(
-    command: Sequence[Any], env: Mapping[str, str], cwd: str, stderr: int = subprocess.STDOUT
+    command: Sequence[Any],
+    env: Mapping[str, str],
+    cwd: str,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.PIPE,
+    stderr: int = subprocess.STDOUT,
+    outlives: bool = False,
 ) -> "subprocess.Popen[bytes]":
-    """Starts a command in a session of its own. Its stdout, and by default its stderr, go to a pipe.
+    """Starts a command in a session of its own. By default, its stdout and stderr go to a pipe.
+
+    outlives: whether it goes on when this process is killed.
 
     Raises OSError, ValueError.
     """
 
     def prepare() -> None:
         os.setsid()
-        die_with_parent()
+        if not outlives:
+            die_with_parent()
 
-    return subprocess.Popen(
-        command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, preexec_fn=prepare
-    )
+    return subprocess.Popen(command, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, preexec_fn=prepare)
 
 
 def watch_children() -> int:
@@ -91,15 +99,15 @@ def find_descendants() -> List[Process]:
     return _describe(_below([os.getpid()]))
 
 
-def describe_use(also: Iterable[int] = ()) -> Dict[str, Any]:
-    """The resources that this process's descendants and the pids in `also` have used, and those that are stopped.
+def describe_use(pids: Iterable[int]) -> Dict[str, Any]:
+    """The resources that processes have used, and which of them are stopped.
 
     {"cpu_s": with children that have ended, "bytes": read and written, "stopped": [[pid, command line], ...]}.
     Processes under a debugger do not count as stopped.
     """
     ticks = size_bytes = 0
     stopped = []
-    for pid in _below([os.getpid()]) | set(also):
+    for pid in pids:
         fields = _stat(pid)
         if fields is None:
             continue
@@ -129,9 +137,8 @@ def end(job: str) -> Tuple[List[Process], List[Process]]:
 def our_programs_last(found: Sequence[Process]) -> Sequence[Process]:
     """For `spare`: our own programs and those of container engines, as long as other processes are left.
 
-    If role.py ended first, its child would be killed at once (die_with_parent), without its time after SIGTERM. role.py
-    ends when its child has ended, unless it is stopped. An engine's programs end with their container; otherwise they
-    would pass SIGTERM on to it a second time.
+    If the agent ended first, its children would be killed at once (die_with_parent), without their time after SIGTERM.
+    An engine's programs end with their container; otherwise they would pass SIGTERM on to it a second time.
     """
     ours = [entry for entry in found if OUR_PROGRAM in entry[2] or is_engine_program(entry[2])]
     return ours if len(ours) < len(found) else ()

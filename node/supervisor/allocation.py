@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from node import job_folder, wire
 from node.protocol import AllocationRequest, JobHost
 from node.setup import process_tree, setup_env
-from node.supervisor import ssh_proxy
+from node.supervisor import ssh
 from node.supervisor.event_loop import EventLoop
 from train.engines.scheduler import (
     REACHED_WALLTIME,
@@ -447,7 +447,7 @@ class Heartbeat:
             self._close()
         if self._ssh is None:
             self._ssh = subprocess.Popen(
-                ssh_proxy.ssh_command(self._host, render_heartbeat(self._job)),
+                ssh.ssh_command(self._host, render_heartbeat(self._job)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

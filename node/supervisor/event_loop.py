@@ -79,6 +79,13 @@ class EventLoop:
 
         self.add(source, read)
 
+    def adopt(self, plug: socket.socket) -> Connection:
+        """Serves a connection that did not come over the socket."""
+        connection = Connection(plug)
+        self._connections.add(connection)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(connection))
+        return connection
+
     def add(self, descriptor: int, callback: Callable[[], None]) -> None:
         """Calls `callback` whenever the descriptor has data to read."""
         self._selector.register(descriptor, selectors.EVENT_READ, callback)
@@ -142,9 +149,7 @@ class EventLoop:
             plug, _ = self._listener.accept()
         except BlockingIOError:
             return
-        connection = Connection(plug)
-        self._connections.add(connection)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(connection))
+        self.adopt(plug)
 
     def _read(self, connection: Connection) -> None:
         lines, ended = connection.read()

@@ -13,7 +13,7 @@ from foundation.decode import decode
 from node import job_folder, wire
 from node.protocol import JobResult, LogLine, LogStart, LogWanted
 from node.supervisor import job_log, recovery
-from node.wire import Ended, Message
+from node.wire import Ended, Watch
 from train.job.log_tail import find_processes, find_tail
 
 ALIVE_EVERY_S = 2.0
@@ -150,7 +150,7 @@ class Follower:
         plug = connect(self.job)
         if plug is not None:
             try:
-                plug.sendall(wire.encode(Message(watch=True)))
+                plug.sendall(wire.encode(Watch()))
             except ConnectionError:  # it has just ended
                 plug.close()
                 return

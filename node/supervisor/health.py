@@ -10,7 +10,7 @@ from foundation.remote_command import run_program
 from node.programs import CODE_DIR, program_words
 from node.protocol import JobHost
 from node.setup import health
-from node.supervisor import ssh_proxy
+from node.supervisor import ssh
 
 TIMEOUT_S = health.GPUS_TIMEOUT_S + 5.0
 CONNECT_S = 5
@@ -71,7 +71,7 @@ class _Look:
         )
         self._began_at = self._ended_at = time.time()
         self._child = subprocess.Popen(
-            words if is_here else ssh_proxy.ssh_command(host, run_program(*words), connect_timeout_s=CONNECT_S),
+            words if is_here else ssh.ssh_command(host, run_program(*words), connect_timeout_s=CONNECT_S),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -7,9 +7,12 @@ port that no other job gets. (_cluster_compat restores Thread.isAlive, which lau
 container's image, this program restores it.)
 """
 
+import getopt
 import os
+import re
 import runpy
 import shlex
+import socket
 import subprocess
 import sys
 import threading
@@ -17,12 +20,13 @@ from typing import Any
 
 from node import ports, wire
 from node.agent import environment
-from node.supervisor import ssh_proxy
+from node.wire import Launch, NotStarted
 from train.engines.launch_py import LAUNCHER_FOLDER
 
 PORTS = range(9091, 9999)  # launch.py's
 SSH = "ssh "
-_callers: set[threading.Thread] = set()  # threads that run an ssh
+EXPORT = re.compile(r"export (DMLC_[A-Z_]+)=([^;]*);")
+_callers: set[threading.Thread] = set()  # threads that wait for a process
 
 
 def keep_quiet(failure: Any) -> None:
@@ -34,37 +38,49 @@ def keep_quiet(failure: Any) -> None:
 def take_calls() -> None:
     """Intercepts the commands that launch.py runs, each in a thread of its own.
 
-    `ssh` is replaced by ssh_proxy.py. Each failure is reported to the supervisor: the process may never have started.
+    An `ssh` is carried out by the agent on its host. Each failure is reported to the supervisor: the process may never
+    have started.
     """
     run = subprocess.call
 
     def call(*words: Any, **options: Any) -> int:
+        _callers.add(threading.current_thread())
         is_ssh = isinstance(words[0], str) and words[0].startswith(SSH)
         code = call_ssh(words[0]) if is_ssh else run(*words, **options)
         if code != 0:
-            wire.write_all(1, wire.FAILED + b"\n")
+            ask(NotStarted())
         return code
 
     subprocess.call = call  # check_call calls it too
 
 
 def call_ssh(command: str) -> int:
-    """Carries out an `ssh ...` of launch.py. Returns its exit code."""
-    _callers.add(threading.current_thread())
+    """Carries out an `ssh ...` of launch.py. Returns 0 once its process has ended, else 1."""
+    return 0 if ask(parse_ssh(shlex.split(command)[1:])) else 1
+
+
+def parse_ssh(arguments: list[str]) -> Launch:
+    """Parses launch.py's arguments for ssh: options, the host, and "export K=V; ... cd DIR; COMMAND". Pure."""
+    _, (host, *program) = getopt.gnu_getopt(arguments, "o:p:")
+    return Launch(host=host, launched=dict(EXPORT.findall("".join(program))))
+
+
+def ask(message: Any) -> bytes:
+    """Sends a message to the supervisor, and waits for its answer. Returns it; b"" if the supervisor has ended."""
     try:
-        return ssh_proxy.call_ssh(shlex.split(command)[1:])
-    except ConnectionError:
-        return 1  # the supervisor has ended
-    except OSError as error:  # such as the process limit
-        sys.stderr.write(f"ssh cannot be started: {error}\n")
-        return 1
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(os.environ["CLUSTER_SOCKET"])
+            connection.sendall(wire.encode(message))
+            return wire.read_line(connection.fileno())[0]
+    except OSError:  # its end, which ends this program too
+        return b""
 
 
 def main() -> None:
     """Runs launch.py with this program's arguments."""
     address = sys.argv[1]
     take_calls()
-    environment.raise_open_files("auto")  # four for each `ssh`
+    environment.raise_open_files("auto")  # one for each process
     threading.excepthook = keep_quiet  # from Python 3.8 on
     if LAUNCHER_FOLDER in os.environ:
         sys.path.insert(0, os.environ[LAUNCHER_FOLDER])
@@ -91,5 +107,5 @@ def main() -> None:
         except SystemExit as end:
             if end.code not in (None, 0):
                 raise
-        for caller in list(_callers):  # launch.py waits only for the scheduler, and its threads would end with it
+        for caller in _callers - {threading.current_thread()}:  # launch.py waits only for the scheduler
             caller.join()

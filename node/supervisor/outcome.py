@@ -1,17 +1,17 @@
 """Decides when and how an attempt of a job ends: the first cause counts, and `decided` contains it."""
 
-import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Optional
 
 from foundation.durations import render_exact
 from node.protocol import EndReason, JobState, Order
 from node.supervisor import kv_store
+from node.supervisor.agents import Agent
 from node.supervisor.attempts.restarts import Ending
 from node.supervisor.event_loop import EventLoop
 from node.supervisor.processes import JobProcess, Processes
-from node.wire import Command
+from node.wire import Reach
 
 SILENCE_EVERY_S = 1.0
 UNSTARTED_S = 1.0  # for a process to report an error, after launch.py's command for it has failed
@@ -19,7 +19,7 @@ GATHER_S = 0.3  # for others that fail at the same time as the first, and for th
 REAP_GRACE_S = 10.0  # for servers and scheduler, after all workers are done
 EARLY_GRACE_S = 5.0  # for workers to report, after launch.py, the scheduler or a server has succeeded
 PROBE_AFTER_S = 5.0
-PROBE_S = 4.5  # more than role.py takes
+PROBE_S = 4.5  # more than the agent takes
 STOPPED, OVERTIME = 130, 124
 
 
@@ -33,11 +33,14 @@ class Outcome:
         self,
         order: Order,
         processes: Processes,
+        agents: Mapping[str, Agent],
         loop: EventLoop,
+        *,
         say: Callable[[str], None],
         warn: Callable[[str, Optional[str]], None],
     ) -> None:
-        self._order, self._processes, self._loop, self._say, self._warn = order, processes, loop, say, warn
+        self._order, self._processes, self._agents = order, processes, agents
+        self._loop, self._say, self._warn = loop, say, warn
         self._failed: list[JobProcess] = []
         self._has_trained = False  # a worker has reported progress
         self.decided: Optional[Ending] = None
@@ -85,18 +88,20 @@ class Outcome:
     def _look_for_silence(self) -> None:
         self.watch_silence()
         silence_s = self._order.silence_timeout_s
-        for process in self._processes.all:
-            if process.connection is None or process.exit_code is not None or not process.connection.is_open:
+        for agent in self._agents.values():
+            if not agent.is_open:
                 continue
-            if process.heard_at is None:  # ssh is still connecting, or Python starting
-                limit_s, since = max(silence_s, self._order.start_timeout_s), process.introduced_at
+            if agent.heard_at is None:  # ssh is still connecting, or Python starting
+                limit_s, since = max(silence_s, self._order.start_timeout_s), agent.introduced_at
             else:
-                limit_s, since = silence_s, process.heard_at
+                limit_s, since = silence_s, agent.heard_at
             if time.monotonic() > since + limit_s:
-                self.suspects.add(process.host)
-                self.silent_hosts.add(process.host)
-                self.lost_hosts.setdefault(process.host, f"no sign of life for {limit_s:g} s")
-                self.fail(f"{process.name}: no sign of life from its node for {limit_s:g} s")
+                host = agent.host.name
+                self.suspects.add(host)
+                self.silent_hosts.add(host)
+                self.lost_hosts.setdefault(host, f"no sign of life for {limit_s:g} s")
+                name = self._processes.name_first_on(host)
+                self.fail(f"{name}: no sign of life from its node for {limit_s:g} s")
 
     def watch_start(self) -> None:
         """Starts the time limit for the start of the launcher's processes."""
@@ -155,8 +160,7 @@ class Outcome:
         """Has the processes, which all wait for each other, try each other's ports."""
         for process in self._processes.of("server") + self._processes.of("worker"):
             others = tuple(one.bound for one in self._processes.all if one.bound and one.host != process.host)
-            if process.connection is not None:
-                process.connection.put(Command(reach=others))
+            process.agent.put(Reach(process.number, others))
         self._loop.after("join", PROBE_S, self._check_probe)
 
     def _check_probe(self) -> None:
@@ -231,6 +235,10 @@ class Outcome:
                 self._loop.cancel("early")
             else:  # at the end of a successful job it can be a moment ahead of the others
                 self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(process.short_name))
+        self._look_at_workers(process, workers, is_done=is_done)
+
+    def _look_at_workers(self, process: JobProcess, workers: Sequence[JobProcess], *, is_done: bool) -> None:
+        """Ends the attempt if this was the last process that counts."""
         is_last = self._order.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
         if (is_last and process.exit_code == 0) or (
             is_done and all(one.exit_code is not None for one in self._processes.of_job())
@@ -239,6 +247,10 @@ class Outcome:
         elif is_done:
             delay_s = 0.0 if self._is_unused() else REAP_GRACE_S
             self._loop.after("early", delay_s, self._end_without_servers)
+        elif len(workers) == self._order.workers and all(one.exit_code is not None for one in workers):
+            ended = [one for one in workers if one.exit_code]
+            if not self._failed and ended:  # the launcher has ended some of them
+                self._loop.after("early", EARLY_GRACE_S, lambda: self.fail(self._processes.describe_exit(ended[0])))
 
     def _are_dismissed(self) -> bool:
         """Whether the workers have freed their kv-stores, as at the end of a function that created one.
@@ -252,58 +264,17 @@ class Outcome:
         ]
         return ended.count("server") == self._order.servers > 0 and "scheduler" in ended
 
-    def note_child_end(self, name: str, child: "subprocess.Popen[bytes]", *, is_launcher: bool) -> None:
-        """Handles the end of a program on the head: the launcher of this name, or one that connects to a node."""
-        code = child.returncode
-        how = f"ended with exit code {code}" if code > 0 else f"was killed by signal {-code}"
-        if not is_launcher and code != 0:  # it may have reported why
-            error = f"the program on {self._processes.head} that connects to a node {how}"
-            engine = self._processes.engine
-            awaited_s = engine.gather_s if engine.ends_its_processes else 0.0  # note_unreachable reports more
-            self._loop.after("proxy", UNSTARTED_S + awaited_s, lambda: self.fail(error))
-        elif is_launcher and code != 0:
-            error = f"{name} (process {child.pid}) {how}"
-            if code < 0:  # the processes that it started end with it
-                self.fail(error)
-            else:  # another process ended first, and may be reported later
-                self._loop.after("launcher", GATHER_S, lambda: self.fail(error))
-        elif is_launcher and not self._loop.has("early") and not self._are_dismissed():
-            self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(name))
-
-    def note_lost(self, process: JobProcess) -> None:
-        """Handles a connection that ended before its process. If launch.py has ended, too, its end explains more."""
-        self.suspects.add(process.host)
-        if self._loop.has("lost"):
-            return  # the reason is awaited already
-        is_of_engine = process.by is None and self._processes.engine.ends_its_processes
-        if not is_of_engine and all(launcher.pid != process.by for launcher in self._processes.of("launcher")):
-            self._lose(process)
-        else:
-            self._loop.after(
-                "lost", self._processes.engine.gather_s if is_of_engine else GATHER_S, lambda: self._lose(process)
-            )
-
-    def note_unreachable(self, process: JobProcess, why: str) -> None:
-        """Handles an ssh that ended before its process. If the launcher has ended the process, the reason follows."""
-        self.suspects.add(process.host)
-        engine = self._processes.engine
-        error = f"{process.name} was lost: ssh to it failed: {why}"
-
-        def lose() -> None:
-            self.lost_hosts.setdefault(process.host, f"ssh to it failed: {why}")
-            self.fail(error)
-
-        if not engine.ends_its_processes or process.role == "launcher":
-            lose()
-        elif not self._loop.has("lost"):
-            self._loop.after("lost", engine.gather_s, lambda: None if self._failed else lose())
-
-    def _lose(self, process: JobProcess) -> None:
-        if not self._failed:
-            self.fail(f"{process.name} was lost: the program on {self._processes.head} that led to it was killed")
+    def note_lost(self, agent: Agent, why: str) -> None:
+        """Handles an agent whose connection has ended before the attempt."""
+        host = agent.host.name
+        self.suspects.add(host)
+        self.lost_hosts.setdefault(host, why)
+        self.fail(f"{self._processes.name_first_on(host)} was lost: {why}")
 
     def _fail_with_all(self) -> None:
-        self.decide("failed", self._failed[0].exit_code or 1, self._processes.describe_failures(self._failed))
+        # A launcher fails because of its processes.
+        failed = [process for process in self._failed if process.role != "launcher"] or self._failed
+        self.decide("failed", failed[0].exit_code or 1, self._processes.describe_failures(failed))
 
     def _ended_early(self, what: str) -> None:
         self.fail(f"{what} ended before the workers did")

@@ -9,13 +9,13 @@ from typing import Optional
 from msgspec.structs import replace
 
 from node import job_folder
-from node.programs import CODE_DIR, PYTHON_OPTIONS, launched_words, proxy_words
-from node.protocol import Container, JobHost, NewFiles, Order, Place, RecordRole, copy_settings
+from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
+from node.protocol import Container, JobHost, Order, Place, RecordRole, copy_settings
 from node.setup import process_tree
-from node.supervisor.event_loop import Connection
-from node.wire import Found, Message, RoleOrder
+from node.supervisor.agents import Agent
+from node.wire import Exited, RoleOrder
 from train.engines import ENGINES
-from train.engines.engine import ADDRESSES
+from train.engines.engine import ADDRESSES, HeadLaunch
 
 SSH_PORT = 22
 IMAGES_PYTHON = "python3"
@@ -41,17 +41,13 @@ def with_secrets(env: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str
 class JobProcess:
     """One process of the job.
 
-    title: its name in messages, without rank and host. by: the process on the head that runs its ssh. heard_at: the
-    time of its last message, by the monotonic clock; None before its host's first message. at: the index of its running
-    command. was_ended: whether role.py has ended it. why: role.py's own error. left: after its end, the processes on
-    its host that do not end. bound: ps-lite's address and port. blocked: ports that it cannot reach. boot: its host's
-    boot, from process_tree.boot. files: the job's new files on its host at its end.
+    title: its name in messages, without rank and host. agent: that of its host. at: the index of its running command.
+    was_ended: whether the agent has ended it. why: the agent's own error. bound: ps-lite's address and port. blocked:
+    ports that it cannot reach.
     """
 
-    def __init__(
-        self, number: int, role: str, host: str, connection: Optional[Connection] = None, *, title: str = ""
-    ) -> None:
-        self.number, self.role, self.host, self.connection = number, role, host, connection
+    def __init__(self, number: int, role: str, host: str, agent: Agent, *, title: str = "") -> None:
+        self.number, self.role, self.host, self.agent = number, role, host, agent
         self.title = title or role
         self.rank: Optional[int] = None
         self.pid: Optional[int] = None
@@ -59,17 +55,11 @@ class JobProcess:
         self.ended_at: Optional[float] = None
         self.exit_code: Optional[int] = None
         self.signal: Optional[int] = None
-        self.introduced_at = time.monotonic()
-        self.by: Optional[int] = None
-        self.heard_at: Optional[float] = None
         self.at = 0
         self.was_ended = False
         self.why: Optional[str] = None
-        self.left: Optional[tuple[Found, ...]] = None
         self.bound: Optional[tuple[str, int]] = None
         self.blocked: tuple[str, ...] = ()
-        self.boot: Optional[str] = None
-        self.files: Optional[NewFiles] = None
 
     @property
     def name(self) -> str:
@@ -88,10 +78,10 @@ class JobProcess:
         """Whether it failed by itself."""
         return self.exit_code not in (None, 0) and not self.was_ended
 
-    def note_end(self, message: Message) -> None:
-        """Stores its program's report of its end."""
-        self.was_ended, self.left = message.ended, message.left
-        self.at, self.why, self.files = message.at, message.why, message.files
+    def note_end(self, message: Exited) -> None:
+        """Stores the agent's report of its end."""
+        self.exit_code, self.signal, self.ended_at = message.exit_code, message.signal, time.time()
+        self.was_ended, self.at, self.why = message.ended, message.at, message.why
 
     def record(self) -> RecordRole:
         """Returns the process in the form of the job's record."""
@@ -99,10 +89,13 @@ class JobProcess:
 
 
 class Processes:
-    """All processes of one attempt, in the order in which they connected. first: the number of the first process."""
+    """All processes of one attempt, in the order of their start.
 
-    def __init__(self, order: Order, first: int = 0) -> None:
-        self.order, self.first = order, first
+    agents: by their hosts' names. first: the number of the first process.
+    """
+
+    def __init__(self, order: Order, agents: Mapping[str, Agent], first: int = 0) -> None:
+        self.order, self._agents, self.first = order, agents, first
         self.engine = ENGINES[order.launcher]
         self.all: list[JobProcess] = []
         self.use(order.hosts)
@@ -126,10 +119,11 @@ class Processes:
 
     # -- lists ---------------------------------------------------------------------------------------------------
 
-    def add(self, role: str, host: str, connection: Optional[Connection] = None) -> JobProcess:
+    def add(self, role: str, host: str) -> JobProcess:
         """Adds a process and returns it. host: its address or name."""
         title = self.engine.program if role == "launcher" else ""
-        made = JobProcess(self.first + len(self.all), role, self._names.get(host, host), connection, title=title)
+        name = self._names.get(host, host)
+        made = JobProcess(self.first + len(self.all), role, name, self._agents[name], title=title)
         self.all.append(made)
         return made
 
@@ -137,6 +131,20 @@ class Processes:
         """Returns a process's index among the processes of its role on its host."""
         same = [other for other in self.all if (other.role, other.host) == (process.role, process.host)]
         return same.index(process)
+
+    def by_number(self, number: int) -> Optional[JobProcess]:
+        """The process with a number, or None."""
+        at = number - self.first
+        return self.all[at] if 0 <= at < len(self.all) else None
+
+    def find_host(self, address: str) -> Optional[JobHost]:
+        """The host of the job with this address, or None."""
+        return self._by_name.get(self._names.get(address, address))
+
+    def lacks(self, role: str, host: str) -> bool:
+        """Whether the job has a process of this role on this host that nobody has started."""
+        started = sum(1 for process in self.all if (process.role, process.host) == (role, host))
+        return started < self.expected()[role, host]
 
     def of_job(self) -> list[JobProcess]:
         """The scheduler, servers and workers."""
@@ -159,7 +167,7 @@ class Processes:
         return self._lacking(process for process in self.of_job() if process.pid is not None)
 
     def unknown(self) -> list[str]:
-        """Returns descriptions of the processes that have not connected, as in `missing`."""
+        """Returns descriptions of the processes that no launcher has announced, as in `missing`."""
         return self._lacking(self.of_job())
 
     def _lacking(self, found: Iterable[JobProcess]) -> list[str]:
@@ -184,17 +192,20 @@ class Processes:
         """Whether the set-up commands have succeeded on all hosts."""
         return sum(1 for one in self.of("setup") if one.exit_code == 0) >= len(self.hosts)
 
+    def name_first_on(self, host: str) -> str:
+        """Returns the name of the first process that runs on a host; the host's own if there is none."""
+        running = (one for one in self.all if one.host == host and one.exit_code is None)
+        first = next((one for one in running if one.role != "launcher"), None)
+        return host if first is None else first.name
+
     def has_rebooted(self, host: str, boot: str) -> bool:
-        """Whether a host has booted since its processes started. boot: its current boot."""
-        known = [process.boot for process in self.all if process.host == host and process.boot is not None]
-        return any(process_tree.is_other_boot(one, boot) for one in known)
+        """Whether a host has booted since its agent started. boot: its current boot."""
+        agent = self._agents.get(host)
+        return agent is not None and agent.boot is not None and process_tree.is_other_boot(agent.boot, boot)
 
     def find_unclean(self) -> list[JobHost]:
-        """Returns the hosts where processes may remain: one has not reported its end, or its program still runs."""
-        names = {
-            one.host for one in self.all if one.connection is not None and (one.left is None or one.connection.is_open)
-        }
-        return [host for host in self.hosts if self.engine.has_programs_of_its_own or host.name in names]
+        """Returns the hosts where processes may remain: those whose agents have not closed."""
+        return [host for host in self.hosts if host.name in self._agents and self._agents[host.name].closed is None]
 
     def unjoined(self) -> list[JobProcess]:
         """The servers and workers without a rank, once all have bound their ports."""
@@ -207,6 +218,45 @@ class Processes:
         return any(process.bound or process.rank is not None for process in self.of("worker"))
 
     # -- their orders --------------------------------------------------------------------------------------------
+
+    def order_of_head(self, launch: HeadLaunch, env: Mapping[str, str], *, attempt: int = 1) -> RoleOrder:
+        """Returns the order of a launcher on the head, which gets none of the job's variables. env: its environment."""
+        order = self.order
+        folder = job_folder.path(order.job)
+        return RoleOrder(
+            job=order.job,
+            role="launcher",
+            host=self.head,
+            launcher=order.launcher,
+            address=None,
+            launched={},
+            commands=(launch.words,),
+            cwd=folder,
+            env={**env, **launch.env},
+            setup=None,
+            attempt=attempt,
+            **{**copy_settings(order), "subfolder": ""},
+        )
+
+    def order_of_program(self, host: JobHost, text: str, *, attempt: int = 1) -> RoleOrder:
+        """Returns the order of one of mpirun's daemons on a host, as a shell command."""
+        folder = job_folder.path(self.order.job)
+        # A wheel may have installed orted there.
+        path = f"{os.path.dirname(self.order.python)}:{HOST_PATH}"
+        return RoleOrder(
+            job=self.order.job,
+            role="launcher",
+            host=host.name,
+            launcher=self.order.launcher,
+            address=None,
+            launched={},
+            commands=(("/bin/sh", "-c", text),),
+            cwd=folder,
+            env={"PATH": path},
+            setup=None,
+            attempt=attempt,
+            **{**copy_settings(self.order), "subfolder": ""},
+        )
 
     def order_of(self, process: JobProcess, launched: dict[str, str], *, attempt: int = 1) -> RoleOrder:
         """Returns the order of a process. The scheduler and launchers get no secrets."""
@@ -230,8 +280,6 @@ class Processes:
         container = self._container_of(process)
         if process.role == "launcher":
             commands = (self._launcher_words(place, launched, in_image=container is not None),)
-            if process.host == self.head:
-                env["CLUSTER_SOCKET"] = job_folder.path(order.job, "socket")  # its processes connect directly
         return RoleOrder(
             job=order.job,
             role=process.role,
@@ -241,23 +289,15 @@ class Processes:
             launched=launched,
             commands=commands,
             cwd=place.cwd,
-            tree=place.tree,
             env=env,
             setup=order.setup,
             data_url=self._data_url_of(process),
             container=container,
             volumes=order.volumes if process.role in ("worker", "setup") else (),
             attempt=attempt,
-            watches_notice=self._watches_notice(process),
             authorities=order.authorities,
             **copy_settings(order),
         )
-
-    def _watches_notice(self, process: JobProcess) -> bool:
-        """Whether a process's program asks EC2 for spot notices: the first of each role on an instance does."""
-        host = self._by_name.get(process.host)
-        is_instance = host is not None and bool(host.instance_id)
-        return is_instance and process.role in JOB_ROLES and self.order_on_host(process) == 0
 
     def _container_of(self, process: JobProcess) -> Optional[Container]:
         """Returns the container of a process, or None. A launcher runs in one if only the image contains it."""
@@ -269,13 +309,12 @@ class Processes:
     def _launcher_words(self, place: Place, launched: Mapping[str, str], *, in_image: bool) -> tuple[str, ...]:
         """Returns the command line of a launcher on a host. in_image: whether it is the image's own launcher."""
         variables = self.engine.variables
+        if in_image:
+            place = replace(place, python=IMAGES_PYTHON)
+        shim = shim_words(variables, python=place.python, code_dir=place.code_dir)
+        words = self.engine.launcher_words(place, launched, shim)
         if not in_image:
-            role_words = launched_words(variables, python=place.python, code_dir=place.code_dir)
-            return self.engine.launcher_words(place, launched, role_words)
-        there = replace(place, python=IMAGES_PYTHON)
-        words = self.engine.launcher_words(
-            there, launched, proxy_words(variables, python=IMAGES_PYTHON, code_dir=place.code_dir)
-        )
+            return words
         return tuple(word for word in words if word != PYTHON_OPTIONS)  # images may need their PYTHONPATH
 
     def _data_url_of(self, process: JobProcess) -> Optional[str]:

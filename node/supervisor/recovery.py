@@ -16,7 +16,7 @@ from node import job_folder
 from node.programs import CODE_DIR, program_words
 from node.protocol import Attempt, EndReason, JobHost, JobResult, Left, LeftOnHost, Record
 from node.setup import process_tree
-from node.supervisor import allocation, job_log, launching, ssh_proxy
+from node.supervisor import allocation, job_log, launching, ssh
 from node.supervisor.publish import Copying
 from node.wire import Found
 from train.engines.schedulers import SCHEDULERS
@@ -160,7 +160,7 @@ def end_on(
     searches = []
     for host in unclean:
         timeout_s = SILENT_CONNECT_S if host.name in silent else CONNECT_S
-        over_ssh = partial(ssh_proxy.ssh_command, host, connect_timeout_s=timeout_s)
+        over_ssh = partial(ssh.ssh_command, host, connect_timeout_s=timeout_s)
         reach = RemoteCommand.here if host == head else over_ssh
         searches.append((host.name, Search(job, reach, host, python=python)))
     left: Left = {}
@@ -184,7 +184,7 @@ class Searches:
         self._searches = {
             host.name: Search(
                 job,
-                partial(ssh_proxy.ssh_command, host, connect_timeout_s=connect_timeout_s),
+                partial(ssh.ssh_command, host, connect_timeout_s=connect_timeout_s),
                 host,
                 python=python,
             )
@@ -203,7 +203,7 @@ class Searches:
 
 
 class Search:
-    """Runs role.py on a host, which ends the job's processes there; on a node, as root if possible.
+    """Runs agent.py on a host, which ends the job's processes there; on a node, as root if possible.
 
     Only root can read the environment of root's processes. It writes no files. reach: returns the words that run a
     command on the host. python: that of the nodes; other hosts have their own.
@@ -213,7 +213,7 @@ class Search:
         place = host.place
         code_dir = CODE_DIR if place is None else place.code_dir
         first, *more = program_words(
-            "role", "end", job, "--boot", python=python if place is None else place.python, code_dir=code_dir
+            "agent", "end", job, "--boot", python=python if place is None else place.python, code_dir=code_dir
         )
         program = run_program(first, "-B", *more)
         if place is None:  # on a user's own host, sudo would report each attempt to its administrators

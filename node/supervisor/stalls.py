@@ -17,12 +17,12 @@ from foundation.durations import render_minutes
 from node.protocol import Order
 from node.supervisor.event_loop import EventLoop
 from node.supervisor.processes import JobProcess, Processes
-from node.wire import Command, Found, Use
+from node.wire import Found, Look, Reach, Used
 
 LOOK_EVERY_S = 10.0
 LOOKS = 6  # the minimum number within stall_timeout
 ANSWERS_S = 1.0  # for the hosts to answer
-REACH_S = 4.5  # for all hosts to try each other; more than role.py takes
+REACH_S = 4.5  # for all hosts to try each other; more than the agent takes
 REACH_AGAIN_S = 60.0
 TELL_AGAIN_S = 120.0  # doubles each time
 BLOCKED_S, UNEXPLAINED_S = 60.0, 1800.0  # without progress, before telling the user
@@ -66,12 +66,6 @@ def is_active(seconds: float, cpu_s: float, size_bytes: int, idle_cpu_share: flo
     """
     used_cpu = abs(cpu_s) >= max(LEAST_CPU_S, idle_cpu_share * seconds)
     return used_cpu or abs(size_bytes) >= max(LEAST_BYTES, LEAST_BYTES_PER_S * seconds)
-
-
-def put(process: JobProcess, command: Command) -> None:
-    """Sends a command to a process if it is connected."""
-    if process.connection is not None:
-        process.connection.put(command)
 
 
 class Stalls:
@@ -123,7 +117,7 @@ class Stalls:
             self._stopped.pop(process.number, None)
             self._note_progress(now)
 
-    def hear_look(self, process: JobProcess, look: Use) -> None:
+    def hear_look(self, process: JobProcess, look: Used) -> None:
         """Handles a host's report of the resources that a process has used."""
         now = time.monotonic()
         stopped = set(look.stopped)
@@ -171,7 +165,7 @@ class Stalls:
         silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
         if any(process.role == "worker" for process in silent):  # other roles never print
             for process in silent:
-                put(process, Command(look=True))
+                process.agent.put(Look(process.number))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._have_them_reach(running, now)
@@ -194,18 +188,14 @@ class Stalls:
             self._weigh(now, quiet_s)
 
     def _running(self) -> list[JobProcess]:
-        return [
-            process
-            for process in self._processes.of_job()
-            if process.exit_code is None and process.connection is not None and process.connection.is_open
-        ]
+        return [process for process in self._processes.of_job() if process.exit_code is None and process.agent.is_open]
 
     def _have_them_reach(self, running: Iterable[JobProcess], now: float) -> None:
         """Has one process on each host try the ports of all others."""
         self._reach_until = now + REACH_S
         for process in {process.host: process for process in running}.values():
             process.blocked = ()
-            put(process, Command(reach=self._processes.places_of_others(process.host)))
+            process.agent.put(Reach(process.number, self._processes.places_of_others(process.host)))
 
     # -- telling -------------------------------------------------------------------------------------------------
 

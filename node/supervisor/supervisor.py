@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Optional
+from typing import Any, Optional
 
 from msgspec.structs import replace
 
@@ -30,7 +30,7 @@ from node.supervisor.attempts.attempt import Attempt, JobSide
 from node.supervisor.attempts.replacement import Replacement
 from node.supervisor.event_loop import Connection, EventLoop
 from node.supervisor.notifier import Notifier
-from node.wire import Answer, Ended, Message
+from node.wire import Answer, Ended, FromAgent, Launch, Replace, Request, RunProgram, Say, Stop, Watch
 from train.engines.engine import assign_hosts
 from train.engines.schedulers import SCHEDULERS
 from train.job.cost import find_cost
@@ -382,32 +382,39 @@ class Supervisor:
 
     def hear(self, connection: Connection, line: bytes) -> None:
         """Handles one line from the socket."""
+        agent = connection.owner
         try:
-            message = decode(line, Message)
+            message: Any = decode(line, Request if agent is None else FromAgent)  # type: ignore[arg-type] # unions
         except ValueError:  # from a login shell, or a damaged node
             return
-        self.attempt.hear(connection, message)
-        if connection.owner is not None:
-            return
-        if message.watch:
+        if agent is not None:
+            self.attempt.hear(agent, message)
+        elif isinstance(message, Watch):
             self.watchers.append(connection)
-        if message.stop:
+        elif isinstance(message, Stop):
             self.stop()
-        if message.replace is not None:
-            self.hear_replace(connection, message.replace)
-        if message.say is not None:
-            self.say(message.say)
+        elif isinstance(message, Replace):
+            self.hear_replace(connection, message.hosts)
+        elif isinstance(message, Say):
+            self.say(message.text)
+            connection.put(Answer())
+        elif isinstance(message, Launch):
+            self.attempt.launch_for(connection, message)
+        elif isinstance(message, RunProgram):
+            self.attempt.run_program(connection, message)
+        else:
+            self.attempt.outcome.look_for_unstarted()
             connection.put(Answer())
 
     def hear_end(self, connection: Connection) -> None:
         """Handles the end of a connection."""
         if connection in self.watchers:
             self.watchers.remove(connection)
-        self.attempt.hear_end(connection)
+        if connection.owner is not None:
+            self.attempt.hear_end(connection.owner)
 
     def look_at_children(self) -> None:
         """Handles the end of programs that this one has started, if any have ended."""
-        self.attempt.look_at_children()
         if self.replacement is not None:
             self.replacement.look_at_child()
 
@@ -450,10 +457,10 @@ class Supervisor:
         self.record.attempts = restarts.shorten(self.record.attempts)
 
     def find_files(self) -> tuple[NewFiles, ...]:
-        """Returns the job's new files, as the processes that ended last on their hosts have counted them."""
-        for process in sorted(self.attempt.processes.all, key=lambda one: one.ended_at or 0.0):
-            if process.files is not None:
-                self.files[process.host] = process.files
+        """Returns the job's new files, as the hosts' agents have counted them at their end."""
+        for name, agent in self.attempt.agents.by_host.items():
+            if agent.closed is not None and agent.closed.files is not None:
+                self.files[name] = agent.closed.files
         return tuple(self.files[host] for host in sorted(self.files))
 
     def note_lost_batches(self, attempt: Attempt) -> None:

@@ -1,6 +1,6 @@
 """The interface of an engine, which starts a job's processes and interprets their output.
 
-Pure: the supervisor on the head carries out its plans, and role.py calls it on each node. An engine defines where
+Pure: the supervisor on the head carries out its plans, and the agent on each node calls it. An engine defines where
 processes run (`place`), what starts them (`plan_launches`), which environment they get (`environment`), and what their
 output means (`read_line`).
 """
@@ -116,12 +116,6 @@ class Engine(ABC):
     """The ports of which each job reserves one; None if it needs none."""
     idle_cpu_share = 0.002
     """The most CPU that a process uses while it waits for others, as a share of a core. MXNet's processes use none."""
-    gather_s = 0.3
-    """How long to wait for the reason of a lost connection, in seconds."""
-    ends_its_processes = False
-    """Whether its launcher may end the other processes when one of them ends."""
-    has_programs_of_its_own = False
-    """Whether it starts programs on the hosts that the supervisor does not know about."""
     is_on_head = False
     """Whether all of its processes run on the head."""
     is_for_nodes_alone = ""

@@ -35,9 +35,6 @@ class MpiEngine(LaunchPy):
     frameworks: frozenset[Framework] = frozenset({"mxnet", "pytorch", "none"})
     uses_slots = True
     variables = ("DMLC_", "OMPI_", "OPAL_", "PMIX_", "PRTE_")
-    gather_s = 1.0  # when one process ends, mpirun may end the others before the supervisor learns of the first
-    ends_its_processes = True
-    has_programs_of_its_own = True  # orted
     is_for_nodes_alone = "mpirun starts the same command line everywhere"
     requirement: tuple[str, ...] = (
         "sh",

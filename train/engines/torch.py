@@ -79,7 +79,7 @@ def _nodes(order: Order) -> Iterator[tuple[int, JobHost, int]]:
 
 
 class TorchrunEngine(TorchEngine):
-    """torchrun, one on each node, with a static rendezvous. It starts role.py in place of each process."""
+    """torchrun, one on each node, with a static rendezvous. It starts shim.py in place of each process."""
 
     name = "torchrun"
     program = "torchrun"
@@ -95,8 +95,6 @@ class TorchrunEngine(TorchEngine):
         *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
         *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"),
     )
-    gather_s = 5.0  # a torchrun that ends is reported once all of its processes have ended
-    ends_its_processes = True
 
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
         """One torchrun for each node; variables tell it its node rank and the rendezvous."""

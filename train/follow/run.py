@@ -394,7 +394,7 @@ def check_result(job: str, result: JobResult) -> None:
 def end_everywhere(ends: Mapping[str, Callable[[], str]]) -> Left:
     """Ends a job's processes on nodes from this machine; returns those that may still run, by node.
 
-    ends: by the node's name, a function that ends them there and returns role.py's output, or raises ClusterError.
+    ends: by the node's name, a function that ends them there and returns agent.py's output, or raises ClusterError.
     """
     left: Left = {}
 

@@ -39,7 +39,7 @@ CODE = (
     "node/agent",
     "node/setup/_cluster_compat.py",
     "node/setup/containers/engine.py",
-    "node/setup/containers/rank_proxy.py",
+    "node/agent/shim.py",
     "node/setup/containers/site",
     "node/setup/health.py",
     "node/setup/interfaces.py",

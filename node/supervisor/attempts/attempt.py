@@ -3,16 +3,18 @@
 It ends when `outcome` has decided how. The supervisor then decides whether another attempt follows.
 """
 
+import socket
 import time
 from collections.abc import Callable
-from typing import Optional
+from typing import Any, Optional, Union
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from node import protocol, wire
+from node import protocol
 from node.protocol import Left, Order
 from node.supervisor import kv_store, launching, recovery
+from node.supervisor.agents import Agent, Agents
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.interruption import Interruption
 from node.supervisor.attempts.restarts import Ending
@@ -21,10 +23,34 @@ from node.supervisor.job_log import Log
 from node.supervisor.outcome import Outcome
 from node.supervisor.processes import JobProcess, Processes
 from node.supervisor.stalls import Stalls
-from node.wire import Command, Message
+from node.wire import (
+    Announced,
+    Blocked,
+    Booted,
+    Closed,
+    Copying,
+    Done,
+    End,
+    Exited,
+    Joined,
+    Launch,
+    Noticed,
+    Output,
+    Refuse,
+    Reported,
+    RunProgram,
+    Start,
+    Started,
+    Unread,
+    Used,
+    VolumeDead,
+)
+from train.engines.engine import HostLaunch
 from train.job.cost import cost_of
 
-ROLES_END_S = 5.0
+AGENTS_END_S = 5.0
+FIRST_PROGRAM = 1 << 20  # the number of the first of mpirun's daemons; those of processes are smaller
+ProcessReport = Union[Started, Joined, Exited, Used, Blocked, Unread]
 
 
 class JobSide(Struct, frozen=True):
@@ -54,11 +80,15 @@ class Attempt:
     def __init__(self, number: int, order: Order, job: JobSide, first_process: int = 0) -> None:
         self.number, self.order, self._job = number, order, job
         loop = job.loop
-        self.processes = Processes(order, first_process)
-        self.outcome = Outcome(order, self.processes, loop, job.say, job.warn)
+        self.agents = Agents(loop, self.lose)
+        hosts = self.agents.by_host
+        self.processes = Processes(order, hosts, first_process)
+        self.outcome = Outcome(order, self.processes, hosts, loop, say=job.say, warn=job.warn)
         self.stalls = Stalls(order, self.processes, loop, job.tell_stall, self.outcome.end_stalled)
-        self.children = launching.Children(order, loop, self.hear_child, self.outcome.look_for_unstarted)
-        self.interruption = Interruption(order, self.processes, loop, job.say, self.outcome.interrupt)
+        self.interruption = Interruption(order, hosts, loop, job.say, self.outcome.interrupt)
+        self._waiting: dict[int, Connection] = {}  # by the process's number: who waits for its end
+        self._programs: dict[int, Connection] = {}  # mpirun's daemons, by a number
+        self._claim: Optional[socket.socket] = None  # reserves the job's port
         self.started_at: Optional[float] = None
         self.ended_at: Optional[float] = None
         self.lost: tuple[str, ...] = ()
@@ -83,44 +113,68 @@ class Attempt:
         self.started_at = time.time()
         self.outcome.watch_silence()
         self.outcome.watch_duration(duration_s)
+        self.agents.start(self.order, self.number)
         if self.processes.preparation():
-            self.children.start_setups()
+            for host in self.order.hosts:
+                self.start_process(self.processes.add("setup", host.name), {})
         else:
             self.launch()
 
     def launch(self) -> None:
         """Starts the engine's launcher, or the processes themselves. Raises OSError."""
-
-        def take_in(child: launching.Child) -> JobProcess:
-            process = self.processes.add("launcher", self.processes.head)
-            process.pid, process.started_at = child.pid, time.time()
-            self.take_in(process)
-            return process
-
-        self.children.start_launches(take_in)
+        order = self.order
+        head, self._claim = launching.prepare(order)
+        for launch in self.processes.engine.plan_launches(order, head):
+            if isinstance(launch, HostLaunch):
+                self.start_process(self.processes.add(launch.role, launch.address), dict(launch.launched))
+            else:
+                process = self.processes.add("launcher", self.processes.head)
+                role = self.processes.order_of_head(launch, launching.environment(order), attempt=self.number)
+                self.take_in(process)
+                process.agent.put(Start(process.number, role))
         self.outcome.watch_start()
+
+    def start_process(self, process: JobProcess, launched: dict[str, str], shim: Optional[int] = None) -> None:
+        """Has the agent of its host start a process. shim: the agent's number of the shim that announced it."""
+        if process.role == "scheduler":  # servers and workers print where they listen
+            process.bound = (launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))
+        if process.role == "worker":
+            process.rank = self.processes.engine.find_rank(launched)
+        self.take_in(process)
+        process.agent.put(Start(process.number, self.processes.order_of(process, launched, attempt=self.number), shim))
 
     # -- messages ------------------------------------------------------------------------------------------------
 
-    def hear(self, connection: Connection, message: Message) -> None:
-        """Handles a message from a program that runs or connects a process."""
-        process = connection.owner
-        if isinstance(process, JobProcess):
-            process.heard_at = time.monotonic()
-            if message.line is not None:
-                self.hear_line(process, message.line)
-            elif not message.alive:
-                self.hear_report(process, message)
-        elif message.role is not None and message.host is not None:
-            self.introduce(connection, message.role, message.host, message)
+    def hear(self, agent: Agent, message: Any) -> None:
+        """Handles a message of an agent."""
+        agent.heard_at = time.monotonic()
+        if isinstance(message, Output):
+            self.hear_output(message)
+        elif isinstance(message, Announced):
+            self.announce(agent, message)
+        elif isinstance(message, (Started, Joined, Exited, Used, Blocked, Unread)):
+            self.hear_report(message)
+        elif isinstance(message, Booted):
+            agent.boot = message.boot
+        elif isinstance(message, Closed):
+            agent.closed = message
+        elif isinstance(message, Copying):
+            self.outcome.note_copying()
+        elif isinstance(message, VolumeDead):
+            self.outcome.fail(f"{agent.host.name}: {message.text}")
+        elif isinstance(message, Noticed):
+            self.interruption.note_notice(agent, message.notice)
+        elif isinstance(message, Reported):
+            self.hear_numbers(agent, message)
 
-    def hear_line(self, process: JobProcess, text: str) -> None:
-        """Handles a line of a process's output."""
-        if process.role == "launcher" and wire.is_waiting(text):
-            self.children.reach(text.encode())
-        elif process.role == "launcher" and self.is_over:
-            pass  # such as torchrun's traceback for the signal that ends it: the user already sees the reason
-        else:
+    def hear_output(self, message: Output) -> None:
+        """Handles lines of a process's output."""
+        process = self.processes.by_number(message.p)
+        if process is None:  # one of mpirun's daemons
+            process = next(iter(self.processes.of("launcher")))
+        if process.role == "launcher" and self.is_over:
+            return  # such as torchrun's traceback for the signal that ends it: the user already sees the reason
+        for text in message.lines:
             self._job.log.put_line(process.number, text)
             if process.role == "worker":
                 self.hear_worker(process, text)
@@ -135,21 +189,35 @@ class Attempt:
         if kv_store.is_progress(text) and self.outcome.awaits_kv_store():
             self.outcome.note_progress()
 
-    def introduce(self, connection: Connection, role: str, host: str, message: Message) -> None:
-        """Adds a new process of the job, and sends it its order."""
-        if self.is_over:
+    def announce(self, agent: Agent, message: Announced) -> None:
+        """Starts a process that a launcher on a host has announced, if the job has one more there."""
+        role = message.launched.get("DMLC_ROLE", "worker")
+        if self.is_over or not self.processes.lacks(role, agent.host.name):
+            agent.put(Refuse(message.shim))
+        else:
+            self.start_process(self.processes.add(role, agent.host.name), message.launched, message.shim)
+
+    def launch_for(self, connection: Connection, message: Launch) -> None:
+        """Starts a process for launch.py, which waits for its end."""
+        role, host = message.launched.get("DMLC_ROLE", "worker"), self.processes.find_host(message.host)
+        if self.is_over or host is None or not self.processes.lacks(role, host.name):
             self._job.loop.drop(connection)
             return
-        process = self.processes.add(role, host, connection)
-        connection.owner, process.by = process, message.by
-        launched = message.launched
-        if role == "scheduler":  # servers and workers print where they listen
-            process.bound = (launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))
-        if role == "worker":
-            process.rank = self.processes.engine.find_rank(launched)
-        self.take_in(process)
-        connection.put(self.processes.order_of(process, launched, attempt=self.number))
-        self.interruption.tell(process)
+        process = self.processes.add(role, host.name)
+        self._waiting[process.number] = connection
+        self.start_process(process, message.launched)
+
+    def run_program(self, connection: Connection, message: RunProgram) -> None:
+        """Runs one of mpirun's daemons on a host for mpirun, which waits for its end."""
+        host = self.processes.find_host(message.host)
+        if self.is_over or host is None:
+            self._job.loop.drop(connection)
+            return
+        number = FIRST_PROGRAM + len(self._programs)
+        self._programs[number] = connection
+        self.agents.by_host[host.name].put(
+            Start(number, self.processes.order_of_program(host, message.text, attempt=self.number), keep=True)
+        )
 
     def take_in(self, process: JobProcess) -> None:
         """Adds a new process to the log and the record."""
@@ -161,54 +229,48 @@ class Attempt:
             log.put(p=process.number, pid=process.pid)
         self._job.note_change()
 
-    def hear_report(self, process: JobProcess, message: Message) -> None:
-        """Handles a report from a process's program."""
-        if message.started is not None:
-            process.pid, process.started_at = message.started, time.time()
-            self._job.log.put(p=process.number, pid=process.pid)
-            if not self.is_running and self.processes.all_started() and not self.is_over:
-                self.is_running = True
-                self._job.note_running()
-                self.outcome.all_started()
-                self.stalls.start()
-        elif message.rank is not None:
-            self.hear_rank(process, message.rank)
-        elif message.bound is not None:
-            process.bound = message.bound
-            self.outcome.check_joined()
-        elif message.exit is not None:
-            process.note_end(message)
-            self.note_exit(process, message.exit, message.signal)
-            self.stalls.hear_exit(process)
-            self.outcome.note_exit(process)
-            if process.role == "setup" and self.processes.is_set_up() and not self.is_over:
-                self.launch()
-        elif message.lost is not None:
-            self.outcome.note_unreachable(process, message.lost)
-        elif message.copying:
-            self.outcome.note_copying()
+    def hear_report(self, message: ProcessReport) -> None:
+        """Handles a report about a process."""
+        process = self.processes.by_number(message.p)
+        if process is None:
+            if isinstance(message, Exited) and message.p in self._programs:
+                self._programs[message.p].put(message.exit_code)
+            return
+        if isinstance(message, Started):
+            self.note_start(process, message.pid)
+        elif isinstance(message, Joined):
+            if message.rank is not None:
+                self.hear_rank(process, message.rank)
+            if message.bound is not None:
+                process.bound = message.bound
+                self.outcome.check_joined()
+        elif isinstance(message, Exited):
+            self.note_exit(process, message)
+        elif isinstance(message, Used):
+            self.stalls.hear_look(process, message)
+        elif isinstance(message, Blocked):
+            process.blocked = message.places
         else:
-            self.hear_answer(process, message)
+            self.outcome.note_unread(process, message.why)
 
-    def hear_answer(self, process: JobProcess, message: Message) -> None:
-        """Handles an answer from a process's program."""
-        if message.blocked is not None:
-            process.blocked = message.blocked
-        elif message.look is not None:
-            self.stalls.hear_look(process, message.look)
-        elif message.unread is not None:
-            self.outcome.note_unread(process, message.unread)
-        elif message.dead is not None:
-            self.outcome.fail(f"{process.host}: {message.dead}")
-        elif message.boot is not None:
-            process.boot = message.boot
-        elif message.progress is not None:
+    def hear_numbers(self, agent: Agent, message: Reported) -> None:
+        """Handles the numbers that the job's program on a host has written."""
+        if message.progress is not None:
             self.interruption.note_progress(message.progress)
             self.stalls.hear_progress()
-        elif message.saved is not None:
-            self.interruption.note_saved(process, message.saved)
-        elif message.notice is not None:
-            self.interruption.note_notice(process, message.notice)
+        if message.saved is not None:
+            first = next((one for one in self.processes.of("worker") if one.agent is agent), None)
+            self.interruption.note_saved(first.short_name if first is not None else agent.host.name, message.saved)
+
+    def note_start(self, process: JobProcess, pid: int) -> None:
+        """Handles the start of a process."""
+        process.pid, process.started_at = pid, time.time()
+        self._job.log.put(p=process.number, pid=pid)
+        if not self.is_running and self.processes.all_started() and not self.is_over:
+            self.is_running = True
+            self._job.note_running()
+            self.outcome.all_started()
+            self.stalls.start()
 
     def hear_rank(self, process: JobProcess, rank: int) -> None:
         """Handles the report of a process's rank."""
@@ -218,38 +280,30 @@ class Attempt:
         self._job.log.put(p=process.number, rank=rank)
         self.outcome.check_joined()
 
-    def note_exit(self, process: JobProcess, exit_code: int, number: Optional[int]) -> None:
-        """Adds the end of a process to the log and the record."""
-        process.exit_code, process.signal, process.ended_at = exit_code, number, time.time()
+    def note_exit(self, process: JobProcess, message: Exited) -> None:
+        """Handles the end of a process."""
+        process.note_end(message)
         self._job.log.end_output(process.number)
-        self._job.log.put(p=process.number, exit=exit_code, signal=number)
+        self._job.log.put(p=process.number, exit=message.exit_code, signal=message.signal)
         self._job.note_change()
+        waiting = self._waiting.pop(process.number, None)
+        if waiting is not None:
+            waiting.put(Done(exit_code=message.exit_code))
+        if self.is_over:
+            return
+        self.stalls.hear_exit(process)
+        self.outcome.note_exit(process)
+        if process.role == "setup" and self.processes.is_set_up():
+            self.launch()
 
-    def hear_child(self, process: Optional[JobProcess], text: str) -> None:
-        """Handles a line of launch.py, or of ssh_proxy.py, which prints only errors."""
-        if self.ended_at is not None:
-            pass  # from a program that does not end
-        elif process is None:
-            self._job.say("connecting to a node: " + text)
-        else:
-            self._job.log.put_line(process.number, text)
+    def hear_end(self, agent: Agent) -> None:
+        """Handles the end of the connection to an agent."""
+        self.agents.note_end(agent)
 
-    def hear_end(self, connection: Connection) -> None:
-        """Handles the end of a connection."""
-        process = connection.owner
-        if isinstance(process, JobProcess) and process.exit_code is None:
-            self.look_at_children()  # launch.py may have ended, and the programs that it started with it
-            self.outcome.note_lost(process)
-
-    def look_at_children(self) -> None:
-        """Handles the end of launch.py and of programs that connect to hosts, if any have ended."""
-        for child, process, is_launcher in self.children.take_ended():
-            code = child.returncode
-            if process is not None and not self.is_over:  # else the supervisor has ended it
-                self.note_exit(process, code if code >= 0 else 128 - code, -code if code < 0 else None)
-            if not self.is_over:
-                name = process.short_name if process is not None else ""
-                self.outcome.note_child_end(name, child, is_launcher=is_launcher)
+    def lose(self, agent: Agent, why: str) -> None:
+        """Handles the loss of an agent."""
+        if not self.is_over:
+            self.outcome.note_lost(agent, why)
 
     # -- end -----------------------------------------------------------------------------------------------------
 
@@ -268,24 +322,19 @@ class Attempt:
         """
         job = self._job
         self.is_over = True
-        self.children.takes_more = False
         job.loop.cancel_all()
         silent = self.outcome.silent_hosts
-        running = [one for one in self.processes.all if one.connection is not None and one.connection.is_open]
-        connections = [one.connection for one in running if one.connection is not None]
-        for connection in connections:
-            connection.put(Command(end=True))
-        awaited = [one.connection for one in running if one.heard_at is not None and one.host not in silent]
-        give_up_at = time.monotonic() + ROLES_END_S
-        while time.monotonic() < give_up_at and any(one is not None and one.is_open for one in awaited):
+        agents = list(self.agents.by_host.values())
+        for agent in agents:
+            agent.put(End())
+        awaited = [one for one in agents if one.heard_at is not None and one.host.name not in silent]
+        give_up_at = time.monotonic() + AGENTS_END_S
+        while time.monotonic() < give_up_at and any(one.is_open and one.closed is None for one in awaited):
             job.step()
-        self.children.kill_launcher()
-        for one in running:
-            if one.connection in awaited and one.connection is not None and one.connection.is_open:
-                self.outcome.suspects.add(one.host)
+        self.outcome.suspects.update(one.host.name for one in awaited if one.closed is None)
         suspects = self.outcome.suspects | {one.host for one in self.processes.all if one.failed}
         if self.number == 1:  # a host that has never answered is not lost, but set up incorrectly
-            suspects &= {one.host for one in self.processes.all if one.boot is not None}
+            suspects &= {one.host.name for one in agents if one.boot is not None}
         unclean = self.processes.find_unclean() if self.started_at is not None else []
         if self.order.on_node_loss == "requeue":  # a node that goes down may report that its processes have failed
             unclean += [host for host in self.order.hosts if host.name in suspects and host not in unclean]
@@ -293,12 +342,13 @@ class Attempt:
         left = recovery.end_on(
             self.order.job, unclean, silent, head=self.order.hosts[0], python=self.order.python, boots=boots
         )
-        for process in self.processes.all:
-            if process.left:
-                left.setdefault(process.host, []).extend(process.left)
+        for agent in agents:
+            if agent.closed is not None and agent.closed.left:
+                left.setdefault(agent.host.name, []).extend(agent.closed.left)
         job.step()  # for the last messages
-        for connection in connections:
-            job.loop.drop(connection)
+        self.agents.end()
+        if self._claim is not None:
+            self._claim.close()
         job.loop.settle()
         job.loop.cancel_all()
         rebooted = [name for name, boot in boots.items() if self.processes.has_rebooted(name, boot)]

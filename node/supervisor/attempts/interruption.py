@@ -5,13 +5,13 @@ job are informed. Once one of them has saved a checkpoint, or the time is over, 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Optional
 
 from node.protocol import Order
+from node.supervisor.agents import Agent
 from node.supervisor.event_loop import EventLoop
-from node.supervisor.processes import JobProcess, Processes
-from node.wire import Command, Notice
+from node.wire import Notice, SaveCheckpoint
 
 MARGIN_S = 10.0  # before the node's end, for the end of the job's processes
 TIMER = "checkpoint"
@@ -29,12 +29,12 @@ class Interruption:
     def __init__(
         self,
         order: Order,
-        processes: Processes,
+        agents: Mapping[str, Agent],
         loop: EventLoop,
         say: Callable[[str], None],
         interrupt: Callable[[tuple[str, ...], str], None],
     ) -> None:
-        self._order, self._processes, self._loop = order, processes, loop
+        self._order, self._agents, self._loop = order, agents, loop
         self._say, self._interrupt = say, interrupt
         self._notices: dict[str, Notice] = {}
         self._grace_s = 0.0
@@ -46,14 +46,15 @@ class Interruption:
         """The nodes that will be interrupted."""
         return tuple(self._notices)
 
-    def note_notice(self, process: JobProcess, notice: Notice) -> None:
+    def note_notice(self, agent: Agent, notice: Notice) -> None:
         """Handles the notice that a node will be interrupted."""
-        if process.host in self._notices:
+        host = agent.host.name
+        if host in self._notices:
             return
         is_first = not self._notices
-        self._notices[process.host] = notice
+        self._notices[host] = notice
         at = "soon" if notice.at is None else time.strftime("at %H:%M:%S UTC", time.gmtime(notice.at))
-        self._say(f"spot notice: EC2 will {notice.action} {process.host} {at}")
+        self._say(f"spot notice: EC2 will {notice.action} {host} {at}")
         if is_first:
             self.tell_all()
         if self._order.on_node_loss == "fail":
@@ -67,22 +68,17 @@ class Interruption:
 
     def tell_all(self) -> None:
         """Tells the job's processes to save a checkpoint."""
-        for process in self._processes.of_job():
-            self.tell(process)
+        for agent in self._agents.values():
+            agent.put(SaveCheckpoint())
 
-    def tell(self, process: JobProcess) -> None:
-        """Tells a process to save a checkpoint if there is a notice. Also called for processes that start later."""
-        if self._notices and process.connection is not None and process.exit_code is None:
-            process.connection.put(Command(notice=True))
-
-    def note_saved(self, process: JobProcess, saved: "dict[str, int]") -> None:
-        """Handles a process's report of a saved checkpoint, which has no effect without a notice."""
+    def note_saved(self, who: str, saved: "dict[str, int]") -> None:
+        """Handles a report of a saved checkpoint, which has no effect without a notice. who: the process's name."""
         if not self._notices:
             return
         is_first, self.saved = self.saved is None, saved
         if is_first:
             place = f" of epoch {saved['epoch']}, batch {saved['batch']}" if {"epoch", "batch"} <= set(saved) else ""
-            self._say(f"{process.short_name} has saved a checkpoint{place}")
+            self._say(f"{who} has saved a checkpoint{place}")
         if self._order.on_node_loss != "fail":
             self._end()
 

@@ -5,6 +5,7 @@ train` calls. A node that was lost without notice may also return, after a reboo
 """
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Optional
@@ -43,7 +44,7 @@ class Replacement:
         self.waiting_for = waiting_for
         self.returned: list[JobHost] = []  # the same instances as before, where processes may have been left
         self._may_return = reason not in ("notice", "unhealthy")  # those nodes still answer, but must be replaced
-        self._child: Optional[launching.Child] = None
+        self._child: Optional["subprocess.Popen[bytes]"] = None
         self._search: Optional[recovery.Searches] = None
         self._claimed_until = 0.0
 
@@ -99,7 +100,7 @@ class Replacement:
 
     def _run_command(self) -> None:
         order = self._order
-        env = launching.environment(order, os.path.dirname(order.python))
+        env = launching.environment(order)
         del env[process_tree.JOB_VARIABLE]  # it may still have work to do once the job continues
         words = [*order.replace_command, order.job, *self.waiting_for]
         try:

@@ -117,7 +117,7 @@ def test_a_head_that_freezes_for_a_while(nodes: Project, record_property: Tell) 
         node = job.hosts["node-0"]
         job.fault("freeze", f"instance={node.instance_id}")
         try:
-            until(lambda: not job.hosts["node-1"].programs("role"), "node-1 keeps running without its head")
+            until(lambda: not job.hosts["node-1"].programs("agent"), "node-1 keeps running without its head")
         finally:
             job.fault("thaw", f"instance={node.instance_id}")
         words = r"failed: (worker|server|scheduler) on node-[01] \(process \d+\)"

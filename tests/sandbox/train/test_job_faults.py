@@ -25,16 +25,13 @@ from job_steps import (
     JOINS,
     ONE_WORKER,
     SILENCE_S,
+    SLEEPS,
     STARTS,
-    STRANGER,
     Running,
     Tell,
-    all_pids,
     borrowed,
     check,
-    command_line,
     hosts_of,
-    namespace_of,
     nothing_left,
     python,
     records,
@@ -69,9 +66,8 @@ class Killed:
 
 
 SSH_FAILED = r"(worker|server)( \d)? on node-1 \(process \d+\) was lost: ssh to it failed: "
-WRAPPER_KILLED = SSH_FAILED + r"the program that runs it there was killed"
-LOST = "was lost: the program on node-0 that led to it was killed"
-SCHEDULER_LOST = r"scheduler on node-0 \(process \d+\) " + LOST
+AGENT_KILLED = SSH_FAILED + r"the program that runs it there was killed"
+LOST_HERE = r"(worker|server|scheduler)( \d)? on node-0 \(process \d+\) was lost: the program that runs it was killed"
 # test_supervise.py also tests most of ALSO_KILLED, with processes of one machine.
 KILLED = (
     Killed(
@@ -97,36 +93,25 @@ ALSO_KILLED = (
         "launch.py",
         lambda job: job.program("launch"),
         r"launch\.py on node-0 \(process \d+\) was killed by signal 9",
+        code=137,
         command=STARTS,
     ),
-    Killed("role.py", lambda job: job.wrapper("node-1")[1], WRAPPER_KILLED, command=STARTS),
+    Killed("the agent", lambda job: job.agent("node-1"), AGENT_KILLED, command=SLEEPS),
+    Killed("the head's agent", lambda job: job.agent("node-0"), LOST_HERE, command=SLEEPS),
     Killed(
         "server",
         lambda job: job.training_process("server", "node-1"),
         r"server \d on node-1 \(process \d+\) was killed by signal 9",
         code=137,
     ),
-    Killed("role.py's reaper", lambda job: job.wrapper("node-1")[0], WRAPPER_KILLED, command=STARTS),
     Killed(
         "ssh",
         lambda job: job.ssh(),
-        r"(worker|server) on node-1 \(process \d+\) was lost: ssh to it failed: ssh was killed by signal 9",
+        SSH_FAILED + "ssh was killed by signal 9",
         command=STARTS,
     ),
-    Killed("role.py, when all have joined", lambda job: job.wrapper("node-1")[1], WRAPPER_KILLED),
-    Killed(
-        "the scheduler's role.py",
-        lambda job: job.child_of(job.hosts["node-0"].programs("role")[0]),
-        SCHEDULER_LOST,
-        command=STARTS,
-    ),
-    Killed(
-        "the reaper of the scheduler's role.py",
-        lambda job: job.hosts["node-0"].programs("role")[0],
-        SCHEDULER_LOST,
-        command=STARTS,
-    ),
-    Killed("sshd on node-1", lambda job: job.parent_of(job.wrapper("node-1")[0]), SSH_FAILED, command=STARTS),
+    Killed("the agent, when all have joined", lambda job: job.agent("node-1"), AGENT_KILLED),
+    Killed("sshd on node-1", lambda job: job.parent_of(job.agent("node-1")), SSH_FAILED, command=STARTS),
     Killed(
         "the supervisor, when all have joined",
         lambda job: job.program("supervise"),
@@ -144,25 +129,6 @@ def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Ki
     with running(nodes, *row.options, command=row.command) as job:
         job.kill(row.find(job))
         check(f"{row.what} killed", job, (row.code, "failed: " + row.said), record_property)
-
-
-@pytest.mark.slow
-def test_what_is_heard_of_late_is_named_all_the_same(nodes: Project, record_property: Tell) -> None:
-    """On the head, role.py loses its ssh while launch.py, which would report that, is stopped."""
-    with running(nodes, command=STARTS) as job:
-        launcher, ssh, head = job.program("launch"), job.ssh("node-0"), job.hosts["node-0"].namespace
-
-        def strangers() -> int:
-            return sum(1 for pid in all_pids() if command_line(pid)[:2] == STRANGER and namespace_of(pid) == head)
-
-        before = strangers()
-        os.kill(launcher, signal.SIGSTOP)
-        job.kill(ssh)
-        until(lambda: strangers() < before, "role.py goes on as if nothing had been")
-        time.sleep(2.0)
-        os.kill(launcher, signal.SIGCONT)
-        said = r"failed: (worker|server) on node-0 \(process \d+\) was lost: ssh to it failed: ssh was killed"
-        check("ssh to the head killed, and launch.py slow", job, (1, said), record_property)
 
 
 @pytest.mark.parametrize(
@@ -191,37 +157,16 @@ def test_some_exit_with_a_code(nodes: Project, record_property: Tell, who: str, 
 
 
 @pytest.mark.slow
-def test_stopped_programs_whose_worker_was_killed(nodes: Project, record_property: Tell) -> None:
-    """The processes left below them have nothing of the job, not even its environment."""
+def test_a_stopped_agent_whose_worker_was_killed(nodes: Project, record_property: Tell) -> None:
+    """The process left below it has nothing of the job, not even its environment."""
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
-        reaper, program = job.wrapper("node-1")
-        worker, *_ = (int(word) for word in Path(f"/proc/{program}/task/{program}/children").read_text().split())
-        for pid in (reaper, program):
-            os.kill(pid, signal.SIGSTOP)
+        agent = job.agent("node-1")
+        worker, *_ = (int(word) for word in Path(f"/proc/{agent}/task/{agent}/children").read_text().split())
+        os.kill(agent, signal.SIGSTOP)
         job.kill(worker)
         words = r"(worker|server) on node-1 \(process \d+\): no sign of life from its node for 5 s"
-        said = check("role.py stopped", job, (1, words), record_property, silence_s=SILENCE_S)
+        said = check("the agent stopped", job, (1, words), record_property, silence_s=SILENCE_S)
     assert "may still run" not in said
-
-
-def test_a_stopped_reaper_of_a_worker_that_ends_well(nodes: Project) -> None:
-    """The program below the reaper reports the worker's end."""
-    head = hosts_of(nodes)["node-0"]
-    go = head.root / "home/ubuntu/go"
-    with nodes.following(
-        "train", *ONE_WORKER, "--", "sh", "-c", "echo waits; until [ -e ~/go ]; do sleep 0.1; done"
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "[worker 0 node-0] waits\n", nodes.messages.read_text()
-        reaper = until(lambda: min(head.programs("role")), "role.py does not run")  # the other one is its child
-        os.kill(reaper, signal.SIGSTOP)
-        go.touch()
-        process.communicate(timeout=60)
-    go.unlink()
-    said = nodes.messages.read_text()
-    assert process.returncode == 0, said
-    (job,) = re.findall(r"^job (\S+): done", said, re.MULTILINE)
-    nothing_left(job, hosts_of(nodes))
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------

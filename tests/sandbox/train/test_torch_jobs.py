@@ -15,12 +15,12 @@ import pytest
 
 from job_steps import (
     SILENCE_S,
+    SLEEPS,
     STRANGER,
     Running,
     Tell,
     borrowed,
     check,
-    command_line,
     ec2_of,
     only_these_ports_between_members,
     running,
@@ -161,24 +161,6 @@ class Fault:
     command: Sequence[str] = WAITS
 
 
-def launcher_role(job: Running) -> int:
-    """The pid of role.py above torchrun on node-1."""
-    return job.parent_of(job.hosts["node-1"].programs("torchrun")[0])
-
-
-def worker_role(job: Running) -> int:
-    """The pid of role.py below torchrun on node-1. Its child is the worker."""
-    torchrun = job.hosts["node-1"].programs("torchrun")[0]
-    return next(pid for pid in job.hosts["node-1"].programs("role") if job.parent_of(pid) == torchrun)
-
-
-def ssh_to_node_1(job: Running) -> int:
-    """The pid of the ssh of the supervisor's proxy to torchrun on node-1."""
-    address = job.hosts["node-1"].address
-    proxies = [(pid, command_line(pid)) for pid in job.hosts["node-0"].programs("ssh_proxy")]
-    return job.ssh_of(next(pid for pid, words in proxies if "launcher" in words and address in words))
-
-
 FAULTS = (
     Fault(
         "worker",
@@ -197,10 +179,8 @@ FAULTS = (
     Fault(
         "torchrun on the head", lambda job: job.program("torchrun"), r"torchrun on node-0 .* killed by signal 9", 137
     ),
-    Fault("the worker's role.py", lambda job: job.child_of(worker_role(job)), rf"({WORKER}|{RUNNER}).*"),
-    Fault("the reaper of the worker's role.py", worker_role, rf"({WORKER}|{RUNNER}).*"),
-    Fault("torchrun's role.py", launcher_role, rf"({WORKER}|{RUNNER}).*was killed"),
-    Fault("ssh", ssh_to_node_1, rf"({WORKER}|{RUNNER}) was lost: ssh to it failed: ssh was killed by signal 9"),
+    Fault("the agent", lambda job: job.agent("node-1"), rf"({WORKER}|{RUNNER}).*was killed", command=SLEEPS),
+    Fault("ssh", lambda job: job.ssh(), rf"({WORKER}|{RUNNER}) was lost: ssh to it failed: ssh was killed by signal 9"),
     Fault("the supervisor", lambda job: job.program("supervise"), "the supervisor on node-0 was killed"),
 )
 

@@ -11,7 +11,7 @@ from mypy_boto3_ec2.client import EC2Client
 from job_steps import (
     END_S,
     ONE_WORKER,
-    STARTS,
+    SLEEPS,
     borrowed,
     ec2_of,
     gone,
@@ -290,13 +290,12 @@ def test_a_job_under_mpirun(project: Project) -> None:
     assert set(re.findall(r"^\[worker \d (node-\d)\] sum", done.stdout, re.MULTILINE)) == {"node-0", "node-1"}
     failed = project.run(*words, "7", code=7)
     assert re.search(r"worker 1 on node-[01] \(process \d+\) ended with exit code 7", failed.stderr)
-    for which in (0, 1):  # of role.py's processes on node-1
-        with running(project, "--launcher", "mpi", command=STARTS) as job:
-            job.kill(job.wrapper("node-1")[which])
-            code, said = job.ends()
-            assert code == 1, said
-            assert re.search(r"on node-1 .*the program that runs it there was killed", said), said
-    left = project.run("exec", "--", "sh", "-c", "pgrep -f '[o]rted|[m]pirun|[r]ole.py' || echo none").stdout
+    with running(project, "--launcher", "mpi", command=SLEEPS) as job:
+        job.kill(job.agent("node-1"))
+        code, said = job.ends()
+        assert code == 1, said
+        assert re.search(r"on node-1 .*the program that runs it there was killed", said), said
+    left = project.run("exec", "--", "sh", "-c", "pgrep -f '[o]rted|[m]pirun|node [a]gent' || echo none").stdout
     assert left.count("none") == 2
 
 

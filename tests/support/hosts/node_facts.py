@@ -54,7 +54,7 @@ BUNDLE = Bundle(
         for name in ("mxnet-1.7.0.post2-py2.py3-none-manylinux2014_x86_64.whl", "uv-1-none.whl", COMPAT_FILE)
     ),
 )
-TREE = make_tree([file_of_bytes("node/role.py", b"print()\n")])
+TREE = make_tree([file_of_bytes("node/agent.py", b"print()\n")])
 
 
 def run_shell(text: str, home: Path, *, path: str = SYSTEM_PATH) -> subprocess.CompletedProcess[str]:

@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 from msgspec import convert, to_builtins
@@ -129,6 +130,11 @@ class FakeHead:
 
 def no_answer() -> ConnectError:
     return ConnectError("node-0: no answer on port 22")
+
+
+def make_agents(order: Order) -> dict[str, Any]:
+    """Connections to agents on a job's hosts, for code that sends them nothing."""
+    return {host.name: SimpleNamespace(host=host, is_open=True) for host in order.hosts}
 
 
 def make_order(**changes: Any) -> Order:

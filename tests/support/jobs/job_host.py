@@ -109,14 +109,17 @@ class Std:
         return None
 """
 # Runs its last argument here, without the job's variable, which sshd would not pass on either. Hosts in the file
-# `refused` next to it do not answer.
+# `refused` next to it do not answer. Like ssh, it fails without a message if the command is killed.
 SSH = """#!/bin/bash
 host="${@: -2:1}"
 if grep -qsx "$host" "$(dirname "$0")/refused"; then
     echo "ssh: connect to host $host port 22: Connection refused" >&2
     exit 255
 fi
-exec env -u CLUSTER_JOB_ID /bin/sh -c "${@: -1}"
+exec 3>&2 2>/dev/null  # where bash says "Killed"
+env -u CLUSTER_JOB_ID /bin/sh -c "${@: -1}" 2>&3 3>&-
+code=$?
+exit $((code < 128 ? code : 255))
 """
 # One role of a job. The variable of its role has its commands: WORKER="exit 3", SERVER="sleep 100". By default servers
 # and scheduler `attend` the workers: like ps-lite's, they end after all of them.
@@ -133,7 +136,7 @@ esac
 
 
 def job_id(number: int) -> str:
-    """A job id of this test process only, since role.py ends every process with this id in its environment."""
+    """A job id of this test process only, since the agent ends every process with this id in its environment."""
     return f"job-{number}-{os.getpid()}"
 
 

@@ -18,6 +18,7 @@ import pytest
 from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
+from node.agent.shim import WAIT
 from preloaded import Started
 from project import Project, processes_of
 from sandbox import control
@@ -41,7 +42,9 @@ STRANGER = ["sleep", "599"]
 STARTS = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
 """The same without MXNet: faster, and without ranks. Each process has a child without the job's parent, session and
 environment."""
-NODE_PROGRAMS = ("supervise", "launch", "torchrun", "ssh_proxy", "role")
+SLEEPS = ("--", "sh", "-c", "sleep 599 & echo waits; wait")
+"""The same with a child that has the job's environment: a killed agent's orphans are known by that alone."""
+NODE_PROGRAMS = ("supervise", "launch", "torchrun", "agent")
 
 
 def python(program: str) -> tuple[str, ...]:
@@ -205,11 +208,12 @@ class Running:
             file.unlink()
 
     def training_process(self, role: str, host: str | None = None, *, program: str = "python") -> int:
-        """The pid of a role's own process: the child of role.py, which runs this program."""
+        """The pid of a role's own process: the child of the agent, which runs this program."""
         for pid, env in processes_of("CLUSTER_JOB_ID", self.id).items():
             is_there = host is None or namespace_of(pid) == self.hosts[host].namespace
             own = env.get("DMLC_ROLE", "worker" if "RANK" in env else None)
-            if is_there and own == role and command_line(pid)[:1] == [program]:
+            words = command_line(pid)
+            if is_there and own == role and words[:1] == [program] and WAIT not in words:
                 return pid
         raise AssertionError(role)
 
@@ -217,15 +221,14 @@ class Running:
         """The pid of the newest process of a node program."""
         return self.hosts[host].programs(name)[-1]
 
-    def wrapper(self, host: str) -> tuple[int, int]:
-        """The pids of the two processes of role.py for one role: the reaper and its child."""
-        programs = self.hosts[host].programs("role")
-        pid = next(pid for pid in programs if self.parent_of(pid) in programs)
-        return self.parent_of(pid), pid
+    def agent(self, host: str) -> int:
+        """The pid of the agent on a node."""
+        (pid,) = self.hosts[host].programs("agent")
+        return pid
 
     def ssh(self, host: str = "node-1") -> int:
-        """The pid of one of launch.py's ssh processes to a node."""
-        return self.ssh_of(self.program("launch"), host)
+        """The pid of the supervisor's ssh to a node."""
+        return self.ssh_of(self.program("supervise"), host)
 
     def ssh_of(self, program: int, host: str = "node-1") -> int:
         """The pid of a program's ssh process to a node."""
@@ -233,11 +236,6 @@ class Running:
         children = [int(word) for path in tasks.glob("*/children") for word in path.read_text().split()]
         address = self.hosts[host].address
         return next(pid for pid in children if address in command_line(pid) and "/ssh" in command_line(pid)[0])
-
-    def child_of(self, pid: int) -> int:
-        """The only child of a process."""
-        (child,) = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        return child
 
     def parent_of(self, pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

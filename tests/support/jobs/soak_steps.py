@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from job_steps import ONE_WORKER, Host, all_pids, command_line, namespace_of
+from node.agent.shim import WAIT
 from project import Project, processes_of
 from waits import until
 
@@ -24,13 +25,13 @@ JOBS = "home/ubuntu/.cluster/jobs"
 END_S = 90.0
 """How long the command may run after the last kill: longer than a job with MXNet takes on a busy machine."""
 # The targets of kills. ROLES are the job's own processes.
-PROGRAMS = ("supervise", "launch", "ssh_proxy", "role", "jobs")
+PROGRAMS = ("supervise", "launch", "agent", "jobs")
 ROLES = ("worker", "server", "scheduler")
 TARGETS = (*PROGRAMS, *ROLES, "ssh", "sshd", "client")
 # The files of a job that stay in its folder. Below work/ and output/, the job's own files may have any name.
 KEPT = re.compile(
     r"starting|supervisor\.err|record\.json|events|lock|notice|recovery|placing-\d+|placed"
-    r"|(work|output)(/.*)?|ranks(/[^/]+\.log)?"
+    r"|(work|output)(/.*)?|ranks(/[^/]+\.log)?|agent-\d+"
 )
 EXPECTED = {JOBS, f"{JOBS}/lock", f"{JOBS}/submit.lock", "home/ubuntu/.sudo_as_admin_successful"}  # sudo makes the last
 PLACES = ("home", "root", "tmp", "run", "var/tmp", "dev/shm")
@@ -103,7 +104,7 @@ class Nodes:
         pids = set(self.pids())
         if target in ROLES:
             envs = {pid: env for pid, env in processes_of("DMLC_ROLE", target).items() if pid in pids}
-            return [pid for pid in envs if not any("/node" in word for word in command_line(pid))]
+            return [pid for pid in envs if not any("/node" in word or word == WAIT for word in command_line(pid))]
         words = {pid: " ".join(command_line(pid)) for pid in pids}
         if target == "ssh":
             return [pid for pid, line in words.items() if line.startswith("/usr/bin/ssh ")]

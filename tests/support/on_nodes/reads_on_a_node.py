@@ -21,7 +21,7 @@ def content(number: int) -> bytes:
 
 
 def connect(rank: int) -> socket.socket:
-    # Not MASTER_PORT itself, because role.py tests whether that can be reached.
+    # Not MASTER_PORT itself, because the agent tests whether that can be reached.
     place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1)
     if rank == 0:
         with socket.create_server(place) as listener:

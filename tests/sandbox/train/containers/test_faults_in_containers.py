@@ -80,13 +80,13 @@ class Killed:
 
 
 SSH_FAILED = r"(worker|server)( \d)? on node-1 \(process \d+\) was lost: ssh to it failed: "
-WRAPPER_KILLED = SSH_FAILED + r"the program that runs it there was killed"
+AGENT_KILLED = SSH_FAILED + r"the program that runs it there was killed"
 PROCESS = r"(worker|server)( \d)? on node-1 \(process \d+\)"
 KILLED = (
     Killed("worker", lambda job: in_container(job, "worker"), rf"{PROCESS} was killed by signal 9", 137),
     Killed("podman", lambda job: engine_program(job, "podman"), rf"{PROCESS}.* podman, which runs its .* killed", 137),
     Killed("conmon", lambda job: engine_program(job, "conmon"), rf"{PROCESS}.* conmon, which runs its .* killed", 137),
-    Killed("role.py", lambda job: job.wrapper("node-1")[1], WRAPPER_KILLED),
+    Killed("the agent", lambda job: job.agent("node-1"), AGENT_KILLED),
     Killed("the supervisor", lambda job: job.program("supervise"), "the supervisor on node-0 was killed"),
     Killed(
         "worker that has joined", lambda job: in_container(job, "worker"), rf"{PROCESS} was killed by signal 9", 137,
@@ -97,13 +97,12 @@ KILLED = (
         "scheduler", lambda job: in_container(job, "scheduler", "node-0"),
         r"scheduler on node-0 \(process \d+\) was killed by signal 9", 137, JOINS,
     ),
-    Killed("launch.py", lambda job: job.program("launch"), r"launch\.py on node-0 \(process \d+\) was killed"),
-    Killed("role.py's reaper", lambda job: job.wrapper("node-1")[0], WRAPPER_KILLED),
+    Killed("launch.py", lambda job: job.program("launch"), r"launch\.py on node-0 \(process \d+\) was killed", 137),
     Killed(
         "ssh", lambda job: job.ssh(),
         r"(worker|server) on node-1 \(process \d+\) was lost: ssh to it failed: ssh was killed by signal 9",
     ),
-    Killed("sshd on node-1", lambda job: job.parent_of(job.wrapper("node-1")[0]), SSH_FAILED),
+    Killed("sshd on node-1", lambda job: job.parent_of(job.agent("node-1")), SSH_FAILED),
 )  # fmt: skip
 
 
@@ -191,16 +190,13 @@ def test_a_client_that_is_killed(nodes: Project) -> None:
         nothing_left(job.id, job.hosts)
 
 
-def test_stopped_programs_whose_worker_was_killed(nodes: Project, record_property: Tell) -> None:
+def test_a_stopped_agent_whose_worker_was_killed(nodes: Project, record_property: Tell) -> None:
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
         worker = in_container(job, "worker")
-        program = job.parent_of(job.parent_of(worker))  # role.py adopts conmon, which podman leaves
-        for pid in (job.parent_of(program), program):
-            assert pid in job.hosts["node-1"].programs("role")
-            os.kill(pid, signal.SIGSTOP)
+        os.kill(job.agent("node-1"), signal.SIGSTOP)
         job.kill(worker)
         words = r"(worker|server) on node-1 \(process \d+\): no sign of life from its node for 5 s"
-        check("in containers: role.py stopped", job, (1, words), record_property, silence_s=SILENCE_S)
+        check("in containers: the agent stopped", job, (1, words), record_property, silence_s=SILENCE_S)
 
 
 @pytest.mark.parametrize("fault", ["freeze", "partition"])

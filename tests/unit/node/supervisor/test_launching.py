@@ -1,19 +1,22 @@
-"""The processes that the head starts by launch.py, mpirun and ssh, and how the supervisor learns about them."""
+"""The processes that the head starts by launch.py and mpirun, and how the supervisor learns about them."""
 
 import json
 import os
-import shlex
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from job_channels import make_order
+from foundation.decode import decode
+from job_channels import make_agents, make_order
 from node import ports
+from node.agent.shim import render_program
 from node.protocol import Container, JobHost
-from node.supervisor import event_loop, launching, ssh_proxy
+from node.supervisor import event_loop, launching
+from node.supervisor.launch import parse_ssh
 from node.supervisor.processes import Processes
+from node.wire import Launch, Request, RunProgram
 from train.engines import ENGINES
 from train.engines.engine import Head, HeadLaunch
 
@@ -22,7 +25,8 @@ HOSTS = tuple(JobHost(name=f"node-{i}", ip=f"10.0.0.{4 + i}", instance_id=f"i-{i
 
 def make_processes(**more: Any) -> Processes:
     fields = {"hosts": HOSTS, "hostfile": ("10.0.0.4", "10.0.0.5"), "workers": 2, "servers": 1}
-    return Processes(make_order(**{**fields, **more}))
+    order = make_order(**{**fields, **more})
+    return Processes(order, make_agents(order))
 
 
 @pytest.mark.parametrize(
@@ -62,39 +66,32 @@ def test_blocked_ports_are_named_by_the_process_that_listens() -> None:
 
 def test_launch_pys_ssh_command_is_parsed() -> None:
     program = "export OMP_NUM_THREADS=1; export DMLC_ROLE=worker; export DMLC_PS_ROOT_PORT=9091; cd /x/; run it"
-    assert ssh_proxy.parse_arguments(["-o", "StrictHostKeyChecking=no", "10.0.0.5", "-p", "22", program]) == (
-        "10.0.0.5",
-        "22",
-        program,
+    assert parse_ssh(["-o", "StrictHostKeyChecking=no", "10.0.0.5", "-p", "22", program]) == Launch(
+        host="10.0.0.5", launched={"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091"}
     )
-    assert dict(ssh_proxy.EXPORT.findall(program)) == {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091"}
 
 
 def test_the_heads_programs_keep_a_logins_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """mpirun's processes on the head inherit them, and the command that replaces nodes calls AWS."""
     monkeypatch.setenv("HTTPS_PROXY", "http://p:1")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
-    env = launching.environment(make_order(hosts=HOSTS), "/tools")
+    env = launching.environment(make_order(hosts=HOSTS))
     assert (env["HTTPS_PROXY"], "169.254.169.254" in env["no_proxy"]) == ("http://p:1", True)
     assert "AWS_SECRET_ACCESS_KEY" not in env
-    assert env["PATH"].startswith("/tools:")
 
 
-def test_mpiruns_ssh_command_becomes_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "CLUSTER_HOSTS": json.dumps([{"name": f"node-{i}", "ip": f"10.0.0.{4 + i}"} for i in range(2)]),
-        "CLUSTER_JOB_ID": "job",
-        "CLUSTER_MPI_SSH": "/j/bin/mpi-ssh",
-        "SECRET": "hush",
-    }.items():
-        monkeypatch.setenv(name, value)
-    command = ssh_proxy.mpi_command(["-x", "10.0.0.5", "orted -mca plm_rsh_agent", '"/j/bin/mpi-ssh"'])
-    assert command[:2] == ["/usr/bin/ssh", "-F"]
-    assert command[-2] == "10.0.0.5"
-    [*_, text] = shlex.split(command[-1])
-    assert text.startswith("export CLUSTER_HOST=node-1; export CLUSTER_JOB_ID=job; PATH=")
-    assert text.endswith('orted -mca plm_rsh_agent "/usr/bin/ssh"')
-    assert "hush" not in " ".join([*command, text])
+def test_mpiruns_ssh_command_becomes_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTER_MPI_SSH", "/j/bin/mpi-ssh")
+    sent = render_program(["-x", "10.0.0.5", "orted -mca plm_rsh_agent", '"/j/bin/mpi-ssh"'])
+    message: Any = decode(json.dumps(sent).encode(), Request)  # type: ignore[arg-type] # a union
+    assert message == RunProgram("10.0.0.5", 'orted -mca plm_rsh_agent "/usr/bin/ssh"')
+
+
+def test_mpiruns_daemon_gets_no_secret() -> None:
+    known = make_processes(launcher="mpi", python="/e/bin/python", secrets={"S": "hush"}, env={"A": "b"})
+    order = known.order_of_program(HOSTS[1], "orted x")
+    assert (order.host, order.commands) == ("node-1", (("/bin/sh", "-c", "orted x"),))
+    assert order.env == {"PATH": "/e/bin:/usr/local/bin:/usr/bin:/bin"}
 
 
 def test_jobs_that_start_at_the_same_moment_get_different_ports() -> None:
@@ -116,9 +113,9 @@ def test_launch_pys_environment_has_no_secret(monkeypatch: pytest.MonkeyPatch) -
     job = make_order(
         python="/e/bin/python", hosts=HOSTS, launcher="mpi", workers=2, servers=1, secrets={"S": "hush"}, env={"A": "b"}
     )
-    env = launching.environment(job, "/tools")
+    env = launching.environment(job)
     assert "hush" not in json.dumps(env)
-    assert env["PATH"].split(":")[:2] == ["/tools", "/e/bin"]
+    assert env["PATH"].startswith("/e/bin:")
     (launch,) = ENGINES["mpi"].plan_launches(job, Head("/hosts", mpi_ssh="/tools/mpi-ssh", role_words=("role",)))
     assert isinstance(launch, HeadLaunch)
     assert launch.env["OMPI_MCA_plm_rsh_agent"] == "/tools/mpi-ssh"

@@ -7,10 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from foundation.remote_command import RemoteCommand
+from job_channels import make_agents
 from node import job_folder
 from node.protocol import JobHost, Order, Place
-from node.supervisor import launching, recovery, ssh_proxy
+from node.supervisor import recovery
+from node.supervisor.agents import command
 from node.supervisor.processes import Processes, with_secrets
+from node.supervisor.ssh import ssh_command
 from node.wire import RoleOrder
 
 LAB = JobHost(
@@ -50,10 +53,10 @@ def order_for(book: Processes, role: str, host: str) -> RoleOrder:
 
 
 def test_processes_get_the_hosts_paths_and_the_jobs_credentials() -> None:
-    book = Processes(ORDER)
+    book = Processes(ORDER, make_agents(ORDER))
     there, here = order_for(book, "worker", "10.9.0.1"), order_for(book, "worker", "10.0.0.4")
     assert (there.host, there.address) == ("lab", "10.9.0.1")
-    assert (there.cwd, there.tree) == ("/home/alice/run", "/home/alice/t")
+    assert there.cwd == "/home/alice/run"
     assert there.commands == (("/home/alice/e/bin/python", "a.py"),)
     ours = {"CLUSTER_JOB_NAME": "mine", "CLUSTER_ADDRESSES": ""}  # no host has workers here
     wanted = {"PATH": "/home/alice/e/bin:/usr/bin", "AWS_SECRET_ACCESS_KEY": "x", **ours}
@@ -65,7 +68,8 @@ def test_processes_get_the_hosts_paths_and_the_jobs_credentials() -> None:
 
 
 def test_the_users_own_path_stays() -> None:
-    book = Processes(replace(ORDER, env={"PATH": "/mine:/usr/bin"}))
+    order = replace(ORDER, env={"PATH": "/mine:/usr/bin"})
+    book = Processes(order, make_agents(order))
     assert order_for(book, "worker", "10.9.0.1").env["PATH"] == "/mine:/usr/bin"
 
 
@@ -105,7 +109,8 @@ def test_the_users_aws_credentials_replace_the_jobs(own: dict[str, str], found: 
     ],
 )
 def test_each_role_has_its_own_credentials(where: dict[str, Any], keys: dict[str, str]) -> None:
-    book = Processes(replace(ORDER, **{"secrets": OURS, "env": {}, **where}))
+    order = replace(ORDER, **{"secrets": OURS, "env": {}, **where})
+    book = Processes(order, make_agents(order))
     found = {role: order_for(book, role, "10.0.0.4").env for role in ("server", "worker", "setup", "scheduler")}
     assert {role: env["AWS_ACCESS_KEY_ID"] for role, env in found.items() if "AWS_ACCESS_KEY_ID" in env} == keys
     assert {role for role, env in found.items() if "AWS_SESSION_TOKEN" in env} == {
@@ -120,29 +125,26 @@ def test_staging_uses_the_users_keys_but_no_profile() -> None:
 
 
 def test_ssh_uses_the_hosts_user_and_port() -> None:
-    words = ssh_proxy.ssh_command(LAB, RemoteCommand("id"))
+    words = ssh_command(LAB, RemoteCommand("id"))
     assert words[-2] == "alice@10.9.0.1"
     assert words[words.index("-p") + 1] == "2222"
     known = next(word for word in words if word.startswith("UserKnownHostsFile="))
     assert known.endswith("/.cluster/ssh/known_hosts_of_others")
-    node = ssh_proxy.ssh_command(ORDER.hosts[0], RemoteCommand("id"), "24")
+    node = ssh_command(ORDER.hosts[0], RemoteCommand("id"))
     assert node[-2] == "10.0.0.4"
-    assert node[node.index("-p") + 1] == "24"
+    assert node[node.index("-p") + 1] == "22"
 
 
-def test_the_environment_of_launch_py_has_all_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/ubuntu")
-    env = launching.environment(ORDER, "/tools")
-    monkeypatch.setenv("CLUSTER_HOSTS", env["CLUSTER_HOSTS"])
-    assert ssh_proxy.find_host("10.0.0.4") == JobHost(name="node-0", ip="10.0.0.4")
-    assert ssh_proxy.find_host("10.9.0.1") == replace(LAB, instance_id=None)
+def test_the_agent_uses_the_hosts_own_python() -> None:
+    wanted = "exec env CLUSTER_JOB_ID=j /home/alice/e/bin/python -Es /home/alice/t/node agent"
+    assert wanted in command(ORDER, LAB)[-1]
 
 
 def test_a_search_uses_the_hosts_own_python() -> None:
     found = recovery.Search("j", lambda command: ["echo", command.text], LAB, python="/e/bin/python")
     assert found.read(time.monotonic() + 10) == [(0, "could not be searched: no answer")]
     (words,) = found._words[1:]
-    assert words == "exec /home/alice/e/bin/python -B -Es /home/alice/t/node role end j --boot"  # without sudo
+    assert words == "exec /home/alice/e/bin/python -B -Es /home/alice/t/node agent end j --boot"  # without sudo
 
 
 def test_the_record_has_the_hosts_for_a_recovery() -> None:

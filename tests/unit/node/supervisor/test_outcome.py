@@ -1,19 +1,16 @@
 """If several processes end in succession, the original cause is named."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 
 from fake_timers import Timers
-from job_channels import make_order
+from job_channels import make_agents, make_order
 from node.protocol import JobHost
 from node.supervisor import outcome
 from node.supervisor.attempts.restarts import Ending
 from node.supervisor.processes import JobProcess, Processes
+from node.wire import Exited
 
 HOSTS = (JobHost(name="node-0", ip="10.0.0.4"), JobHost(name="node-1", ip="10.0.0.5"))
-LAUNCHER = 77
 
 
 def never(*what: object) -> None:
@@ -23,29 +20,28 @@ def never(*what: object) -> None:
 class Job:
     """A job with two workers and a scheduler on the head, all of which run."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.timers = Timers(monkeypatch)
-        order = make_order(hosts=HOSTS, workers=2, servers=1, launcher=launcher)
-        self.processes = Processes(order)
-        self.outcome = outcome.Outcome(order, self.processes, self.timers, never, never)
-        by = LAUNCHER if launcher == "ssh" else None
-        self.launcher = self._add("launcher", "node-0", LAUNCHER, None)
-        self.scheduler = self._add("scheduler", "node-0", 1, None)
-        self.workers = [self._add("worker", host.name, 2, by) for host in HOSTS]
+        order = make_order(hosts=HOSTS, workers=2, servers=1)
+        self.agents = make_agents(order)
+        self.processes = Processes(order, self.agents)
+        self.outcome = outcome.Outcome(order, self.processes, self.agents, self.timers, say=never, warn=never)
+        self.launcher = self._add("launcher", "node-0", 77)
+        self.scheduler = self._add("scheduler", "node-0", 1)
+        self.workers = [self._add("worker", host.name, 2) for host in HOSTS]
         self.wait = self.timers.wait
 
-    def _add(self, role: str, host: str, pid: int, by: int | None) -> JobProcess:
+    def _add(self, role: str, host: str, pid: int) -> JobProcess:
         made = self.processes.add(role, host)
-        made.pid, made.by = pid, by
+        made.pid = pid
         return made
 
-    def exits(self, worker: int, code: int) -> None:
-        self.workers[worker].exit_code = code
-        self.outcome.note_exit(self.workers[worker])
+    def ends(self, process: JobProcess, code: int, number: int | None = None, *, ended: bool = False) -> None:
+        process.note_end(Exited(p=process.number, exit_code=code, signal=number, ended=ended))
+        self.outcome.note_exit(process)
 
-    def launcher_ends(self, code: int) -> None:
-        child: Any = SimpleNamespace(returncode=code, pid=LAUNCHER)
-        self.outcome.note_child_end("launch.py on node-0", child, is_launcher=True)
+    def exits(self, worker: int, code: int) -> None:
+        self.ends(self.workers[worker], code)
 
     @property
     def error(self) -> str | None:
@@ -54,7 +50,7 @@ class Job:
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Job:
-    return Job(monkeypatch, "ssh")
+    return Job(monkeypatch)
 
 
 def test_workers_that_fail_at_the_same_time_are_counted(job: Job) -> None:
@@ -74,40 +70,32 @@ def test_a_single_failure_is_named_after_a_moment(job: Job) -> None:
 
 
 def test_a_killed_launcher_is_named_not_the_processes_that_end_with_it(job: Job) -> None:
-    job.outcome.note_lost(job.workers[0])
-    job.launcher_ends(-9)
-    assert job.error == "launch.py on node-0 (process 77) was killed by signal 9"
+    job.ends(job.workers[0], 143, 15, ended=True)
+    job.ends(job.launcher, 137, 9)
+    job.wait(outcome.GATHER_S)
+    error = "launch.py on node-0 (process 77) was killed by signal 9"
+    assert job.outcome.decided == Ending("failed", 137, error, "error")
 
 
 def test_the_reason_for_a_failed_launcher_may_arrive_a_moment_later(job: Job) -> None:
-    job.launcher_ends(1)
+    job.ends(job.launcher, 1)
     job.wait(outcome.GATHER_S / 2)
     assert job.error is None
-    job.outcome.note_lost(job.scheduler)
-    assert job.error == "scheduler on node-0 (process 1) was lost: the program on node-0 that led to it was killed"
-
-
-def test_without_another_reason_a_failed_launcher_is_named(job: Job) -> None:
-    job.launcher_ends(1)
+    job.exits(1, 7)
     job.wait(outcome.GATHER_S)
-    assert job.error == "launch.py on node-0 (process 77) ended with exit code 1"
+    assert job.error == "worker on node-1 (process 2) ended with exit code 7"
 
 
-def test_of_mpiruns_processes_the_original_failure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(monkeypatch, "mpi")
-    job.outcome.note_lost(job.workers[0])
-    job.wait(1.0 / 2)
-    assert job.error is None
-    job.outcome.fail("worker on node-1 was lost: ssh to it failed")
-    job.wait(1.0)
-    assert job.error == "worker on node-1 was lost: ssh to it failed"
+def test_a_lost_agent_without_a_running_process_is_named_by_its_host(job: Job) -> None:
+    job.exits(1, 0)
+    job.outcome.note_lost(job.agents["node-1"], "the program that runs it was killed")
+    assert job.error == "node-1 was lost: the program that runs it was killed"
+    assert job.outcome.suspects == {"node-1"}
 
 
-def test_a_single_lost_process_of_mpirun_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(monkeypatch, "mpi")
-    job.outcome.note_lost(job.workers[0])
-    job.wait(1.0)
-    assert job.error == "worker on node-0 (process 2) was lost: the program on node-0 that led to it was killed"
+def test_a_lost_head_is_named_by_a_process_and_not_by_its_launcher(job: Job) -> None:
+    job.outcome.note_lost(job.agents["node-0"], "the program that runs it was killed")
+    assert job.error == "scheduler on node-0 (process 1) was lost: the program that runs it was killed"
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from fake_timers import Timers
 from foundation.durations import render_minutes
-from job_channels import make_order
+from job_channels import make_agents, make_order
 from job_host import LocalHead, job_host, lines_of
 from node.protocol import JobHost, Place
 from node.setup import process_tree
 from node.supervisor import stalls
 from node.supervisor.processes import Processes
-from node.wire import Command, Use
+from node.wire import Look, Reach, Used
 
 __all__ = ["job_host"]
 
@@ -116,21 +116,24 @@ def test_durations_are_round_numbers(seconds: float, text: str) -> None:
 ADDRESSES = {"node-0": "10.0.0.4", "node-1": "10.0.0.5", "node-2": "10.0.0.6"}
 
 
-class Connection:
-    """A connection to the program of a process, which answers at once."""
+class HostsAgent:
+    """A connection to the agent of a host, which answers at once."""
 
     is_open = True
 
-    def __init__(self, job: "Job", role: Any) -> None:
-        self._job, self._role = job, role
+    def __init__(self, job: "Job", host: str) -> None:
+        self._job, self._host = job, host
 
-    def put(self, command: Command) -> None:
-        if command.look:
+    def put(self, message: Look | Reach) -> None:
+        process = self._job.processes.by_number(message.p)
+        assert process is not None
+        assert process.host == self._host
+        if isinstance(message, Look):
             self._job.looks += 1
-            self._job.stalls.hear_look(self._role, self._job.uses[self._role.name])
-        if command.reach is not None:
-            lost = {ADDRESSES[name] for name in self._job.lost.get(self._role.host, ())}
-            self._role.blocked = tuple(f"{ip}:{port}" for ip, port in command.reach if ip in lost)
+            self._job.stalls.hear_look(process, self._job.uses[process.name])
+        else:
+            lost = {ADDRESSES[name] for name in self._job.lost.get(self._host, ())}
+            process.blocked = tuple(f"{ip}:{port}" for ip, port in message.places if ip in lost)
 
 
 class Job:
@@ -140,7 +143,8 @@ class Job:
         self.timers, self.looks = Timers(monkeypatch), 0
         hosts = tuple(JobHost(name=name, ip=ip) for name, ip in ADDRESSES.items())
         order = make_order(hosts=hosts, workers=2, servers=2, stall_timeout=limit, launcher=launcher)
-        self.processes = Processes(order)
+        agents = {name: cast("Any", HostsAgent(self, name)) for name in ADDRESSES}
+        self.processes = Processes(order, agents)
         self.told: list[tuple[float, str]] = []
         self.ended: list[tuple[float, str]] = []
         self.lost: dict[str, list[str]] = {}
@@ -148,10 +152,10 @@ class Job:
         others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
         for role, host in [("scheduler", "node-0"), *others]:
             made = self.processes.add(role, host)
-            made.connection, made.pid = cast("Any", Connection(self, made)), 100 + made.number
+            made.pid = 100 + made.number
             made.rank = int(host[-1]) - 1 if role != "scheduler" else None
             made.bound = (ADDRESSES[host], 9091 if role == "scheduler" else 20000 + made.number)
-        self.uses = {role.name: Use(cpu_s=0.0, bytes=0, stopped=()) for role in self.processes.all}
+        self.uses = {one.name: Used(one.number, cpu_s=0.0, bytes=0, stopped=()) for one in self.processes.all}
         self.stalls.start()
 
     def tell(self, text: str, seconds: float | None) -> None:
@@ -377,7 +381,8 @@ def test_stall_timeout_none_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_users_own_hosts_are_tried_only_at_ps_lites_ports() -> None:
     place = Place(user="me", port=22, python="/usr/bin/python3", code_dir="/c", cwd="/", command=())
     nodes = (JobHost(name="node-0", ip="10.0.0.4"), JobHost(name="node-1", ip="10.0.0.5"))
-    known = Processes(make_order(hosts=(*nodes, JobHost(name="lab", ip="10.0.0.9", place=place))))
+    order = make_order(hosts=(*nodes, JobHost(name="lab", ip="10.0.0.9", place=place)))
+    known = Processes(order, make_agents(order))
     for host in ("node-0", "node-1", "lab"):
         known.add("worker", host)
     assert known.places_of_others("node-0") == (("10.0.0.5", 22),)
@@ -397,12 +402,12 @@ def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
 
 def test_stopped_processes_are_found_but_not_those_of_a_debugger(sleeper: "subprocess.Popen[bytes]") -> None:
     def stopped() -> list[int]:
-        return [pid for pid, _ in process_tree.describe_use()["stopped"]]
+        return [pid for pid, _ in process_tree.describe_use([os.getpid(), sleeper.pid])["stopped"]]
 
     assert sleeper.pid not in stopped()
     sleeper.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED | os.WNOWAIT)
-    assert [sleeper.pid, "sleep 600"] in process_tree.describe_use()["stopped"]
+    assert process_tree.describe_use([os.getpid(), sleeper.pid])["stopped"] == [[sleeper.pid, "sleep 600"]]
     attach = "import ctypes, sys; ctypes.CDLL(None).ptrace(16, int(sys.argv[1]), 0, 0); print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", attach, str(sleeper.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -413,18 +418,16 @@ def test_stopped_processes_are_found_but_not_those_of_a_debugger(sleeper: "subpr
     assert held
 
 
-def test_the_use_of_cpu_and_files_is_counted(sleeper: "subprocess.Popen[bytes]") -> None:
-    del sleeper
-    before = process_tree.describe_use()
+def test_the_use_of_cpu_and_files_is_counted() -> None:
     works = "import os\nwhile sum(os.times()[:2]) < 0.3: open('/dev/null', 'wb').write(bytes(100000))"
     with subprocess.Popen(
         [sys.executable, "-c", f"{works}\nprint(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         process.stdout.readline()
-        after = process_tree.describe_use()
+        use = process_tree.describe_use([process.pid, 1 << 30])  # the second one has ended
         process.kill()
-    assert after["cpu_s"] - before["cpu_s"] >= 0.2
-    assert after["bytes"] - before["bytes"] >= 100000
+    assert use["cpu_s"] >= 0.2
+    assert use["bytes"] >= 100000
 
 
 # -- real processes --------------------------------------------------------------------------------------------------

@@ -98,13 +98,11 @@ def test_a_torchrun_on_each_node_meets_at_the_first() -> None:
         ("launcher", "10.0.0.6"),
     ]
     words = [
-        " ".join(ENGINES["torchrun"].launcher_words(PLACE, launch.launched, ["role", "launched"]))
+        " ".join(ENGINES["torchrun"].launcher_words(PLACE, launch.launched, ["shim"]))
         for launch in launches
         if isinstance(launch, HostLaunch)
     ]
-    common = (
-        "--max_restarts 0 --rdzv_backend static --master_addr 10.0.0.5 --master_port 29500 --no_python role launched"
-    )
+    common = "--max_restarts 0 --rdzv_backend static --master_addr 10.0.0.5 --master_port 29500 --no_python shim"
     assert words == [
         f"/e/bin/python -Es /c/node torchrun --nnodes 2 --node_rank 0 --nproc_per_node 1 {common}",
         f"/e/bin/python -Es /c/node torchrun --nnodes 2 --node_rank 1 --nproc_per_node 2 {common}",

@@ -35,7 +35,7 @@ def test_the_users_files_keep_their_paths(
     payload = collect(script.replace("ABSOLUTE", str(tmp_path)), project, *sync)
     assert (payload.script, payload.is_own) == (path, is_own)
     assert (payload.project and [file.path for file in payload.project.files]) == sent
-    assert {"node/supervisor/supervisor.py", "node/agent/role.py", "train/scripts/train_mnist.py"} <= {
+    assert {"node/supervisor/supervisor.py", "node/agent/agent.py", "train/scripts/train_mnist.py"} <= {
         f.path for f in payload.code.files
     }
 

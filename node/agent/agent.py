@@ -1,0 +1,398 @@
+"""Runs all processes of a job on one node: starts them, passes on their output, and ends them.
+
+    agent              reads the order, protocol.AgentOrder, as one line from stdin, then messages of the supervisor;
+                       writes its own to stdout (wire.py). On the head the supervisor starts it, on others its ssh
+    agent end JOB      ends the job's processes and containers on this host; prints a JSON list of those that do not
+                       end; with --boot, after a line that identifies this boot of the host
+
+An engine's launcher starts shim.py in place of each process, which announces the process on the agent's socket. All
+processes are children of the agent, each in a session of its own. It adopts their orphans, and finds them by their
+mark. When the supervisor is lost (end of input, or silence), it ends all processes of the job on this host, no matter
+which program started them. If the agent is killed, the kernel kills its children, and the supervisor has the rest
+ended by `agent end`.
+
+Secrets come with the orders and go into the processes' environment, never to a command line or a file.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Optional
+
+from foundation.decode import decode
+from foundation.file_lock import is_held
+from node import job_folder, wire
+from node.agent import environment, work_folder
+from node.agent.container import remove_all
+from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
+from node.agent.notice import watch as watch_notices
+from node.agent.process import JobProcess, end_processes
+from node.agent.volumes import watch as watch_volumes
+from node.protocol import NewFiles
+from node.setup import process_tree
+from node.wire import (
+    AgentOrder,
+    Announced,
+    Blocked,
+    Booted,
+    Closed,
+    Copying,
+    End,
+    Look,
+    Noticed,
+    Ping,
+    Reach,
+    Refuse,
+    Reported,
+    RoleOrder,
+    SaveCheckpoint,
+    Start,
+    ToAgent,
+    VolumeDead,
+)
+from train.engines import ENGINES
+
+PING_EVERY_S = 2.0
+LOOK_FOR_CHECKPOINT_S = 0.1
+PENDING_BYTES = 1 << 17
+SPARED_S = 1.5  # less than the time before SIGKILL
+FLUSH_S = 30.0
+LONGEST_LINE = 1 << 20
+
+
+def main() -> int:
+    """Runs the subcommand on the command line."""
+    if sys.argv[1:2] == ["end"]:
+        return end(*sys.argv[2:])
+    try:
+        line, rest = wire.read_line(0)
+    except ConnectionError:
+        return 1  # the supervisor has ended, and nothing was started
+    asyncio.run(serve(decode(line, AgentOrder), rest))
+    return 0
+
+
+async def serve(order: AgentOrder, received: bytes) -> None:
+    """Runs the agent, and ends this program: a thread that waits for a dead volume would keep it."""
+    await Agent(order).run(received)
+    os._exit(0)
+
+
+def end(job: str, *options: str) -> int:
+    """Ends a job's processes and containers on this host."""
+    _, left = process_tree.end(job)
+    if "--boot" in options:
+        print(process_tree.boot())
+    print(json.dumps([*([pid, words] for pid, _, words in left), *remove_all(job)]))
+    return 0
+
+
+class Agent:
+    """The agent of one job on this host. socket: the path to which shims connect."""
+
+    def __init__(self, order: AgentOrder) -> None:
+        self.order = order
+        folder = job_folder.path(order.job, f"agent-{order.number}")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        self.socket = os.path.join(folder, "socket")
+        job_folder.remove(self.socket)  # of an earlier attempt
+        self.children: dict[int, asyncio.Future[int]] = {}
+        self.is_full = False
+        self._processes: dict[int, JobProcess] = {}
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._shims: dict[int, tuple[dict[str, str], asyncio.StreamWriter]] = {}
+        self._readers: dict[int, asyncio.StreamReader] = {}
+        self._last_shim = 0
+        self._is_lost = self._is_closed = False
+        self._outbox = wire.Outbox(1)
+        self._is_writing = self._is_copying = self._is_noticed = self._is_ending = False
+        self._heard_at = time.monotonic()
+        self._copied: Optional[asyncio.Future[Optional[str]]] = None
+        self._notice_file = NoticeFile(place_of(order.job, order.attempt))
+        self._input = wire.LineBuffer(limit=LONGEST_LINE)
+
+    async def run(self, received: bytes) -> None:
+        """Serves the supervisor until it has ended the job, or is lost. received: bytes after the order."""
+        self._loop = asyncio.get_running_loop()
+        self._is_over = asyncio.Event()
+        process_tree.adopt_orphans()
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            self._loop.add_signal_handler(number, self._lose)
+        environment.raise_open_files("auto")  # a process needs one, and a shim another
+        server = await asyncio.start_unix_server(self._serve_shim, self.socket, limit=LONGEST_LINE)
+        self.send(Booted(process_tree.boot()))
+        watch_volumes(self.order.volumes, lambda text: self._send_from_thread(VolumeDead(text)))
+        if self.order.metadata is not None:
+            watch_notices(lambda notice: self._send_from_thread(Noticed(notice)), self.order.metadata)
+        os.set_blocking(0, False)
+        self._loop.add_reader(0, self._read)
+        self._take(self._input.feed(received))
+        self._begin(self._ping())
+        await self._is_over.wait()
+        server.close()
+
+    # -- messages ------------------------------------------------------------------------------------------------
+
+    def send(self, message: Any) -> None:
+        """Sends a message to the supervisor."""
+        self._outbox.put(message)
+        self._write()
+
+    def _send_from_thread(self, message: Any) -> None:
+        self._loop.call_soon_threadsafe(self.send, message)
+
+    def _write(self) -> None:
+        """Writes as much as the supervisor accepts. Processes whose output cannot be sent have to wait."""
+        self._outbox.write()
+        if bool(self._outbox.pending) != self._is_writing:
+            self._is_writing = not self._is_writing
+            if self._is_writing:
+                self._loop.add_writer(1, self._write)
+            else:
+                self._loop.remove_writer(1)
+        was_full, self.is_full = self.is_full, len(self._outbox.pending) >= PENDING_BYTES
+        if was_full and not self.is_full:
+            for process in self._processes.values():
+                process.resume()
+        if self._outbox.broken:
+            self._lose()
+        elif self._is_closed and not self._outbox.pending:
+            self._is_over.set()
+
+    def _read(self) -> None:
+        data = wire.read_now(0)
+        if data is None:
+            return
+        self._heard_at = time.monotonic()
+        self._take(self._input.feed(data))
+        if not data:
+            self._loop.remove_reader(0)
+            self._lose()
+
+    def _take(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self._receive(decode(line, ToAgent))  # type: ignore[arg-type] # a union
+
+    def _receive(self, message: Any) -> None:
+        """Carries out a message of the supervisor."""
+        if isinstance(message, Start):
+            self._start(message)
+        elif isinstance(message, Refuse):
+            _, shim = self._shims.pop(message.shim)
+            shim.close()
+        elif isinstance(message, Reach):
+            self._begin(self._reach(message))
+        elif isinstance(message, Look) and message.p in self._processes:
+            self.send(self._processes[message.p].describe_use())
+        elif isinstance(message, SaveCheckpoint):
+            self._save_checkpoint()
+        elif isinstance(message, End) and not self._is_ending:
+            self._is_ending = True
+            self._begin(self._close())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a coroutine in the background. An error in it is a bug, and ends the agent with a traceback."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finish_task)
+
+    def _finish_task(self, task: "asyncio.Future[Any]") -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._loop.call_exception_handler({"message": "the agent failed", "exception": error})
+            self._lose()
+
+    async def _ping(self) -> None:
+        """Tells the supervisor every few seconds that this host is alive, and what the job's program reports."""
+        while True:
+            pause_s = LOOK_FOR_CHECKPOINT_S if self._is_noticed else PING_EVERY_S
+            await asyncio.sleep(pause_s)
+            self._report_files()
+            if not self._outbox.pending:
+                self.send(Copying() if self._is_copying else Ping())
+            if not self.order.is_here and time.monotonic() > self._heard_at + 2 * self.order.silence_timeout_s:
+                self._lose()  # the supervisor should notice first
+
+    # -- processes -----------------------------------------------------------------------------------------------
+
+    def _start(self, start: Start) -> None:
+        if start.shim is not None:
+            launched, _ = self._shims[start.shim]
+            start.order.launched = {**select_own(launched, start.order.launcher), **start.order.launched}
+        process = self._processes[start.p] = JobProcess(start, self)
+        if self._is_ending:
+            process.end()
+        self._begin(self._run(process, start.shim))
+
+    async def _run(self, process: JobProcess, shim: Optional[int]) -> None:
+        """Runs a process to its end. If its shim ends first, as when torchrun ends its ranks, the process is ended."""
+        watching = None
+        if shim is not None:
+            watching = asyncio.ensure_future(self._watch_shim(shim, process))
+        await process.run()
+        if watching is not None and shim is not None:
+            watching.cancel()
+            _, writer = self._shims.pop(shim)
+            writer.write(b"%d\n" % (process.exit_code or 0))
+            writer.close()
+
+    async def _watch_shim(self, shim: int, process: JobProcess) -> None:
+        reader = self._readers.pop(shim)
+        await reader.read(1)
+        process.end()
+
+    async def _serve_shim(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Passes on the announcement of a process. Its shim may be in a container, with any program in its place."""
+        try:
+            launched = decode(await reader.readline(), dict[str, str])
+        except ValueError:
+            writer.close()
+            return
+        self._last_shim += 1
+        shim = self._last_shim
+        self._shims[shim], self._readers[shim] = (launched, writer), reader
+        self.send(Announced(shim, select_identity(launched)))
+
+    def _reap(self) -> None:
+        """Reaps all children that have ended, and the orphans that this process has adopted."""
+        while True:
+            try:
+                ended, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if ended == 0:
+                return
+            future = self.children.pop(ended, None)
+            if future is not None and not future.done():
+                future.set_result(status)
+
+    async def place_files(self, order: RoleOrder) -> Optional[str]:
+        """Makes the job's working folder, once. Returns why that failed, or None."""
+        if await asyncio.to_thread(is_ready, order):
+            return None
+        if self._copied is None:
+            self._copied = asyncio.ensure_future(asyncio.to_thread(self._copy_files, order.folder))
+            self._is_copying = True
+        error = await asyncio.shield(self._copied)
+        self._is_copying = False
+        return error
+
+    def _copy_files(self, folder: str) -> Optional[str]:
+        order = self.order
+        try:
+            work_folder.place(order.job, order.cwd, order.tree, attempt=order.attempt)
+            os.makedirs(folder, exist_ok=True)  # without files, [train] cwd is not in the copy
+        except OSError as error:
+            return job_folder.describe(error)
+        return None
+
+    async def _reach(self, message: Reach) -> None:
+        found = await asyncio.to_thread(environment.find_unreachable, message.places)
+        self.send(Blocked(message.p, tuple(found)))
+
+    # -- notices -------------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        """Tells the job's program to save a checkpoint."""
+        if self._is_noticed:
+            return
+        self._is_noticed = True
+        for process in self._workers():
+            self._notice_file.announce(process.find())
+
+    def _workers(self) -> list[JobProcess]:
+        return [one for one in self._processes.values() if one.order.role in ("worker", "server")]
+
+    def _report_files(self) -> None:
+        """Reports the numbers that the program has written next to its notice file."""
+        if not self._workers():
+            return
+        saved = self._notice_file.read_new(SAVED)
+        progress = self._notice_file.read_new(PROGRESS)  # not older than the checkpoint
+        if progress:
+            self.send(Reported(progress=progress))
+        if saved is not None:
+            self.send(Reported(saved=saved))
+
+    # -- end -----------------------------------------------------------------------------------------------------
+
+    async def _close(self) -> None:
+        """Ends all processes, and reports what they leave."""
+        for process in self._processes.values():
+            process.end()
+        runs = [task for task in self._tasks if task is not asyncio.current_task()]
+        while any(process.exit_code is None for process in self._processes.values()):
+            await asyncio.wait(runs, timeout=process_tree.LOOK_EVERY_S)
+        left = await end_processes(process_tree.find_descendants, process_tree.our_programs_last)
+        left = sorted({*left, *(one for process in self._processes.values() for one in process.left if is_alive(one))})
+        self._report_files()
+        files = await asyncio.to_thread(self._count_files)
+        self._is_closed = True
+        self.send(Closed(tuple((pid, words) for pid, _, words in left), files))
+        self._loop.call_later(FLUSH_S, self._is_over.set)  # for a supervisor that reads no more
+
+    def _count_files(self) -> Optional[NewFiles]:
+        if not self._processes:
+            return None
+        found = work_folder.count_new(self.order.job, self.order.host)
+        return found if found.count or found.is_part else None
+
+    def _lose(self) -> None:
+        """Ends all processes of the job on this host, and then this program, because the supervisor is lost."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        self._lost_at = time.monotonic()
+        if self._is_writing:
+            self._loop.remove_writer(1)
+        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+        threading.Thread(target=self._end_all, daemon=True).start()
+
+    def _end_all(self) -> None:
+        """Ends the job's processes on this host."""
+        ending = process_tree.Ending(lambda: process_tree.find(self.order.job), self._spare)
+        while ending.go_on():
+            time.sleep(process_tree.LOOK_EVERY_S)
+        remove_all(self.order.job)  # an engine whose programs have been ended lists its containers for ever
+        self._loop.call_soon_threadsafe(self._is_over.set)
+
+    def _spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
+        """For Ending: return the processes that are not descendants of this program, for SPARED_S seconds.
+
+        On the head, they are spared while the supervisor lives, which ends them, and should first learn of the
+        original loss.
+        """
+        is_late = time.monotonic() > self._lost_at + SPARED_S
+        if is_late and not is_held(job_folder.path(self.order.job, "lock")):
+            return process_tree.our_programs_last(found)
+        return set(found) - set(process_tree.find_descendants())
+
+
+def is_ready(order: RoleOrder) -> bool:
+    """Whether the folder where a process runs exists, with the job's files in it."""
+    return work_folder.is_placed(order.job, order.cwd) and os.path.isdir(order.folder)
+
+
+def is_alive(process: process_tree.Process) -> bool:
+    """Whether a process still runs."""
+    return process_tree.start_time(process[0]) == process[1]
+
+
+def select_own(launched: dict[str, str], launcher: str) -> dict[str, str]:
+    """Returns the variables that identify a process: a program in the launcher's container may announce others. Pure.
+
+    Others could mount any folder of the host in the process's container, such as CLUSTER_DATA_CACHE_DIR.
+    """
+    return {name: value for name, value in launched.items() if name.startswith(tuple(ENGINES[launcher].variables))}
+
+
+def select_identity(launched: dict[str, str]) -> dict[str, str]:
+    """Returns the variables that the supervisor needs: ps-lite's, and ranks. Pure."""
+    return {key: value for key, value in launched.items() if key.startswith("DMLC_") or key.endswith("RANK")}

@@ -1,0 +1,312 @@
+"""One process of a job on its node: runs its commands, passes on their output, and ends the processes that they leave.
+
+Its processes have its mark in their environment (MARK), which finds them in any session and under any parent.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Optional, Protocol
+
+from node import wire
+from node.agent import environment
+from node.agent.container import Contained
+from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
+from node.setup import process_tree
+from node.wire import Exited, Joined, Output, RoleOrder, Start, Started, Unread, Used
+from train.engines import ENGINES
+
+MARK = "CLUSTER_PROCESS"
+"""The variable in the environment of a process's processes; its value is the job and the process's number."""
+PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that is held by a process that does not end
+FEW_BYTES = 1 << 12  # larger pieces need no collecting
+ENGINES_CODE = 125  # from here on, an exit code may be that of a container's engine, or of a signal
+LOOK_FOR_PROGRAM_S = 0.05  # in a container that starts
+LOOK_FOR_KEEPER_S = 1.0
+LOOK_AT_DATA_S = 3.0  # after the start, when MXNet has loaded; it reports most errors itself soon after
+
+
+class Host(Protocol):
+    """What a process needs of its agent.
+
+    socket: the path to which an engine's launcher announces processes. place_files(): waits for the job's working
+    folder; returns why that failed, or None.
+    """
+
+    socket: str
+    is_full: bool
+    children: dict[int, "asyncio.Future[int]"]
+
+    def send(self, message: Any) -> None:
+        """Sends a message to the supervisor."""
+
+    async def place_files(self, order: RoleOrder) -> Optional[str]:
+        """Waits until the job's working folder exists. Returns why it does not, or None."""
+
+
+class JobProcess:
+    """One process of the job. pid: that of its running command."""
+
+    def __init__(self, start: Start, host: Host) -> None:
+        self.number, self.order, self._host = start.p, start.order, host
+        self._keep = start.keep
+        self._mark = f"{start.order.job}/{start.p}"
+        self._engine = ENGINES[start.order.launcher]
+        self._env: dict[str, str] = {}
+        self._hides_verbose = False
+        self._at = 0
+        self._why: Optional[str] = None
+        self._end = asyncio.Event()
+        self._child: Optional[subprocess.Popen[bytes]] = None
+        self._contained: Optional[Contained] = None
+        self._has_started = False
+        self._output: Optional[_Output] = None
+        self.left: list[process_tree.Process] = []
+        self.exit_code: Optional[int] = None
+
+    def end(self) -> None:
+        """Has it end: `run` then ends its processes."""
+        self._end.set()
+
+    def resume(self) -> None:
+        """Reads its output again, after the agent's own output was full."""
+        if self._output is not None:
+            self._output.resume()
+
+    async def run(self) -> None:
+        """Runs the commands one after another, and reports the end."""
+        code, number = await self._run_all()
+        if code != 0 and not self._end.is_set() and self._why is None:
+            dead = await asyncio.to_thread(find_dead, self.order.volumes, AFTER_FAILURE_S)
+            self._why = dead.text if dead is not None else None
+        if self._why is not None:
+            self._say(self._why)
+        self.exit_code = code
+        ended = self._end.is_set()
+        self._host.send(Exited(p=self.number, exit_code=code, signal=number, ended=ended, at=self._at, why=self._why))
+
+    async def _run_all(self) -> tuple[int, Optional[int]]:
+        """Returns the exit code of the last command that ran, and its signal or None."""
+        self._why = await self._prepare()
+        if self._why is not None:
+            return 1, None
+        code, number = 0, None
+        for at, command in enumerate(self.order.commands):
+            self._at = at
+            if self._end.is_set():
+                return 128 + signal.SIGTERM.value, signal.SIGTERM.value
+            code, number = await self._run_one(environment.fill_in(command, self._env))
+            if code != 0:
+                break
+        return code, number
+
+    async def _prepare(self) -> Optional[str]:
+        """Makes the environment, and checks what the process needs. Returns why it cannot start, or None."""
+        order = self.order
+        said = environment.raise_open_files(order.open_files)
+        if said:
+            self._say(said)
+        try:
+            self._env = environment.make(order, self._host.socket)
+        except (OSError, ValueError) as error:
+            return f"cannot make the job's environment: {error}"
+        self._env[MARK] = self._mark
+        self._hides_verbose = self._env.get("PS_VERBOSE") == "1" and "PS_VERBOSE" not in order.env
+        unplaced = await self._host.place_files(order)
+        if unplaced:
+            self._at = -1  # before the first command
+            return f"cannot copy the job's files: {unplaced}"
+        blocked = await asyncio.to_thread(environment.find_blocked, order)
+        if blocked:
+            return blocked
+        limit_s = min(LIMIT_S, order.silence_timeout_s / 2)
+        dead = await asyncio.to_thread(find_dead, order.volumes, limit_s) if order.volumes else None
+        return dead.text if dead is not None else None
+
+    async def _run_one(self, command: Sequence[str]) -> tuple[int, Optional[int]]:
+        """Runs a command and ends the processes that it leaves. Returns its exit code, and its signal or None."""
+        self._has_started = False
+        try:
+            if self.order.container is not None:
+                self._contained = Contained(self.order, self.order.container, f"{self.number}-{self._at}")
+                child = self._contained.start(command, self._env, self._host.socket, {MARK: self._mark})
+            else:
+                child = process_tree.start(command, self._env, self.order.folder)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in a word or a variable
+            self._why = f"cannot start {command[0]!r}: {error}"
+            return 127, None
+        assert child.stdout is not None
+        self._child = child
+        exited = self._host.children[child.pid] = asyncio.get_running_loop().create_future()
+        self._output = _Output(child.stdout.fileno(), self._put_lines, lambda: self._host.is_full)
+        if self._contained is None:
+            self._note_start(child.pid)
+        looking = asyncio.ensure_future(self._look_for_program(self._contained)) if self._contained else None
+        status = await self._wait_for_end(exited)
+        if looking is not None:
+            looking.cancel()
+        await self._output.finish()
+        child.stdout.close()
+        if self._contained is not None:
+            return await self._leave_container(self._contained, status)
+        number = status & 0x7F or None
+        return (128 + number if number else status >> 8), number
+
+    async def _wait_for_end(self, exited: "asyncio.Future[int]") -> int:
+        """Waits until the command and its processes have ended. Returns its wait status."""
+        end = asyncio.ensure_future(self._end.wait())
+        both: list[asyncio.Future[Any]] = [exited, end]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        end.cancel()
+        if self._end.is_set() or not self._keep:
+            self.left = await end_processes(self.find, self._spare_engine)
+        if self._end.is_set() and not exited.done():  # it may have been left
+            await asyncio.wait([exited], timeout=process_tree.LOOK_EVERY_S)
+        return exited.result() if exited.done() else signal.SIGKILL.value
+
+    # -- containers ----------------------------------------------------------------------------------------------
+
+    async def _look_for_program(self, contained: Contained) -> None:
+        """Reports the start of a program in a container, which is later than that of the engine's client.
+
+        Then watches the engine: one that can no longer notice its container's end fails the command.
+        """
+        while not self._has_started:
+            pid = contained.find_program()
+            if pid is not None:
+                self._note_start(pid)
+            else:
+                await asyncio.sleep(LOOK_FOR_PROGRAM_S)
+        while not contained.has_lost_keeper():  # noqa: ASYNC110 - the kernel does not tell
+            await asyncio.sleep(LOOK_FOR_KEEPER_S / 2)
+        if self._child is not None:
+            process_tree.send(self._child.pid, signal.SIGKILL)
+
+    async def _leave_container(self, contained: Contained, status: int) -> tuple[int, Optional[int]]:
+        """Returns _run_one's result once the container's processes have ended. Removes the rest of the container."""
+        code, number, why = contained.read_status(status)
+        has_ended_itself = not self._end.is_set()
+        if why is not None and has_ended_itself:
+            self._why = why
+        if not self._has_started and why is None and has_ended_itself:
+            self._note_start(self._child.pid if self._child is not None else 0)  # it ended before it was seen
+        if not has_ended_itself or why is not None or code >= ENGINES_CODE:  # else the engine has removed it
+            await asyncio.to_thread(contained.remove)
+        return code, number
+
+    def _spare_engine(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
+        """For Ending: return the processes that end after the container."""
+        return () if self._contained is None else self._contained.spare(found)
+
+    # -- questions about it --------------------------------------------------------------------------------------
+
+    def find(self) -> list[process_tree.Process]:
+        """Returns its processes: those with its mark, their descendants, and those in its container."""
+        found = set(process_tree.find(self._mark, MARK))
+        return sorted(found if self._contained is None else found | set(self._contained.find_inside()))
+
+    def describe_use(self) -> Used:
+        """Returns the resources that its processes have used."""
+        use = process_tree.describe_use([pid for pid, _, _ in self.find()])
+        return Used(self.number, use["cpu_s"], use["bytes"], tuple((pid, words) for pid, words in use["stopped"]))
+
+    def _note_start(self, pid: int) -> None:
+        """Reports the start of a command."""
+        self._has_started = True
+        self._host.send(Started(self.number, pid))
+        if self.order.data_url:
+            asyncio.get_running_loop().call_later(LOOK_AT_DATA_S, asyncio.ensure_future, self._look_at_data())
+
+    async def _look_at_data(self) -> None:
+        """Reports why this host cannot read the job's data: MXNet may wait silently."""
+        if self.exit_code is not None:
+            return
+        why = await asyncio.to_thread(environment.find_unread, self._env, self.order.data_url or "")
+        if why is not None:
+            self._host.send(Unread(self.number, why))
+
+    # -- output --------------------------------------------------------------------------------------------------
+
+    def _say(self, line: str) -> None:
+        """Sends a message of the agent as a line of output."""
+        self._host.send(Output(self.number, (line,)))
+
+    def _put_lines(self, lines: Iterable[bytes]) -> None:
+        """Passes on lines of output, without the library's reports, unless the user asked for them."""
+        shown = []
+        for line in lines:
+            said = self._engine.read_line(line)
+            if said is not None:
+                self._host.send(Joined(self.number, said.rank, said.bound))
+            if not (self._hides_verbose and self._engine.hides_line(line)):
+                shown.append(wire.text(line))
+        if shown:
+            self._host.send(Output(self.number, tuple(shown)))
+
+
+class _Output:
+    """Reads a command's output as it comes, and lines in quick succession in fewer, larger pieces."""
+
+    def __init__(self, source: int, put_lines: Callable[[Iterable[bytes]], None], is_full: Callable[[], bool]) -> None:
+        self._source, self._put_lines, self._is_full = source, put_lines, is_full
+        self._loop = asyncio.get_running_loop()
+        self._lines = wire.LineBuffer()
+        self._pace = wire.Pace()
+        self._is_reading = False
+        self._has_ended = asyncio.Event()
+        os.set_blocking(source, False)
+        self.resume()
+
+    def resume(self) -> None:
+        """Reads on."""
+        if not self._is_reading and not self._has_ended.is_set() and not self._is_full():
+            self._is_reading = True
+            self._loop.add_reader(self._source, self._read)
+
+    def _pause(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._source)
+
+    def _read(self) -> None:
+        data = wire.read_now(self._source)
+        if data is None:
+            return
+        if not data:
+            self._pause()
+            self._has_ended.set()
+            return
+        self._put_lines(self._lines.feed(data))
+        if self._is_full():
+            self._pause()
+        elif len(data) < FEW_BYTES:
+            self._pace.note()
+            if self._pace.rest_s:
+                self._pause()
+                self._loop.call_later(self._pace.rest_s, self.resume)
+
+    async def finish(self) -> None:
+        """Waits for the end of the output, but only a moment if a process that does not end still holds the pipe."""
+        silent_since = time.monotonic()
+        while not self._has_ended.is_set() and time.monotonic() < silent_since + PIPE_GRACE_S:
+            if self._is_full():
+                silent_since = time.monotonic()
+            self.resume()
+            await asyncio.wait([asyncio.ensure_future(self._has_ended.wait())], timeout=PIPE_GRACE_S / 5)
+        self._pause()
+        self._has_ended.set()
+        self._put_lines(self._lines.flush())
+
+
+async def end_processes(
+    find: Callable[[], Sequence[process_tree.Process]],
+    spare: Callable[[Sequence[process_tree.Process]], Iterable[process_tree.Process]] = lambda _: (),
+) -> list[process_tree.Process]:
+    """Ends processes: SIGTERM, then SIGKILL. Returns those that do not end."""
+    ending = process_tree.Ending(find, spare)
+    while ending.go_on():  # noqa: ASYNC110 - the kernel does not tell
+        await asyncio.sleep(process_tree.LOOK_EVERY_S)
+    return ending.left

@@ -1,0 +1,132 @@
+"""A node's agent as a real child process, with the test as its supervisor."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from foundation.decode import decode
+from node import job_folder, wire
+from node.programs import program_words
+from node.setup import process_tree
+from node.wire import AgentOrder, Closed, End, FromAgent, Output, Ping, RoleOrder, Start
+from train.job.plan import new_job_id
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home folder with a short path, because that of a Unix socket below it may have at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="home-") as folder:
+        monkeypatch.setenv("HOME", folder)
+        yield Path(folder)
+
+
+class NodeAgent:
+    """A running agent. messages: those read so far, without pings."""
+
+    def __init__(self, job: str, process: "subprocess.Popen[bytes]", plug: socket.socket) -> None:
+        self.job, self.process, self._plug = job, process, plug
+        self._lines = plug.makefile("rb")
+        self.messages: list[Any] = []
+        self._taken: Counter[int] = Counter()  # the lines returned so far, by process
+
+    @property
+    def socket(self) -> str:
+        """The path to which shims connect."""
+        return job_folder.path(self.job, "agent-0", "socket")
+
+    def send(self, message: Any) -> None:
+        self._plug.sendall(wire.encode(message))
+
+    def start(self, *words: str, p: int = 0, shim: int | None = None, keep: bool = False, **more: Any) -> None:
+        """Has it start a process, by default one with one command."""
+        order = make_order(self.job, **{"commands": (words,), **more})
+        self.send(Start(p, order, shim, keep))
+
+    def read(self) -> Any:
+        """Returns the next message except a ping; None at the end."""
+        for line in self._lines:
+            message: Any = decode(line, FromAgent)  # type: ignore[arg-type] # a union
+            if not isinstance(message, Ping):
+                self.messages.append(message)
+                return message
+        return None
+
+    def read_until(self, kind: type[T], p: int | None = None) -> T:
+        """Reads up to the next message of this kind, of process `p` if given, and returns it."""
+        while (message := self.read()) is not None:
+            if isinstance(message, kind) and p in (None, getattr(message, "p", None)):
+                return message
+        raise AssertionError(self.messages)
+
+    def read_line(self, p: int = 0) -> str:
+        """Returns the next line of output of process `p`."""
+        at = self._taken[p]
+        self._taken[p] += 1
+        while len(self.lines(p)) <= at:
+            self.read_until(Output, p)
+        return self.lines(p)[at]
+
+    def lines(self, p: int = 0) -> list[str]:
+        """The lines of output of process `p` among the messages read so far."""
+        return [line for one in self.messages if isinstance(one, Output) and one.p == p for line in one.lines]
+
+    def end(self) -> Closed:
+        """Ends it as the supervisor does; returns its last message."""
+        self.send(End())
+        closed = self.read_until(Closed)
+        assert self.process.wait(timeout=30) == 0
+        return closed
+
+    def hang_up(self) -> None:
+        """Ends the connection, and waits until it has ended."""
+        self._lines.close()
+        self._plug.close()
+        self.process.wait(timeout=30)
+
+
+def make_order(job: str, **more: Any) -> RoleOrder:
+    fields: dict[str, Any] = {"job": job, "role": "worker", "host": "node-0", "launcher": "env", "address": None}
+    fields |= {"launched": {}, "commands": (("true",),), "env": {"X": "it's"}, "setup": None}
+    return RoleOrder(**{**fields, "cwd": job_folder.path(job, "work"), **more})
+
+
+@contextmanager
+def run_agent(**more: Any) -> Iterator[NodeAgent]:
+    """Runs an agent as the supervisor does, with one socket as stdin and stdout. more: fields of its order."""
+    job = more.pop("job", None) or new_job_id()
+    order = AgentOrder(job=job, number=0, host="node-0", **{"cwd": job_folder.path(job, "work"), **more})
+    ours, theirs = socket.socketpair()
+    ours.settimeout(60)
+    env = {**os.environ, process_tree.JOB_VARIABLE: job}
+    words = program_words("agent", python=sys.executable)
+    with subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno(), env=env) as process:
+        theirs.close()
+        running = NodeAgent(job, process, ours)
+        running.send(order)
+        try:
+            yield running
+            running.hang_up()
+        finally:
+            process.kill()
+            for pid, _, _ in process_tree.find(job):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    ours.close()
+
+
+def end_from_outside(job: str) -> str:
+    """Runs `agent end` for a job; returns its output."""
+    words = program_words("agent", "end", job, python=sys.executable)
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,385 @@
+"""The node's agent: the processes that it starts, their output, and how it ends them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundation.file_lock import FileLock
+from node import job_folder, wire
+from node.agent.agent import select_identity
+from node.agent.environment import MOST_OPEN_FILES
+from node.programs import shim_words
+from node.setup import process_tree, setup_env
+from node.wire import Announced, Blocked, Booted, Closed, End, Exited, Look, Reach, Refuse, Started, Used
+from node_agent import NodeAgent, end_from_outside, home, run_agent
+from train.engines import ENGINES
+from waits import until
+
+pytestmark = pytest.mark.usefixtures("home")
+__all__ = ["home"]
+
+ENDS = (signal.SIGTERM, signal.SIGKILL)  # which of them ends a spared process depends on the time
+WAITS = "echo $$; exec sleep 600"
+STUBBORN = f"trap '' TERM; {WAITS}"
+BUSY = f"{sys.executable} -Sc 'import os\nwhile sum(os.times()[:2]) < 0.3: pass'"
+# A process in a session of its own, without the job's environment, whose parent has ended.
+STRANGER = f"(env -i setsid sh -c '{WAITS}' &)"
+
+# A process in a session of its own that ignores SIGTERM; its parent prints its pid.
+DAEMON = (
+    """setsid sh -c 'trap "" TERM; echo $$ >pid; exec sleep 600' & until [ -s pid ]; do sleep 0.05; done; cat pid"""
+)
+
+
+def is_gone(pid: int) -> bool:
+    return process_tree.start_time(pid) is None
+
+
+def read_pid(agent: NodeAgent) -> str:
+    """The content of the file `pid` in the working folder; "" if there is none yet."""
+    path = Path(job_folder.path(agent.job, "work", "pid"))
+    return path.read_text().strip() if path.exists() else ""
+
+
+def start_other(job: str) -> Any:
+    """Starts another process of a job on this host, outside of its agent."""
+    env = {**os.environ, process_tree.JOB_VARIABLE: job}
+    return process_tree.start(["sleep", "600"], env, "/", stdout=subprocess.DEVNULL)
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("commands", "lines", "exited"),
+    [
+        (['echo "$X"; echo more >&2; exit 5'], ["it's", "more"], Exited(p=0, exit_code=5)),
+        (["kill -9 $$"], [], Exited(p=0, exit_code=137, signal=9)),
+        (["true", "false", "echo never"], [], Exited(p=0, exit_code=1, at=1)),
+        (["exec >&- 2>&-; exit 3"], [], Exited(p=0, exit_code=3)),  # closes its output first
+    ],
+)
+def test_a_process_reports_start_lines_and_exit(commands: list[str], lines: list[str], exited: Exited) -> None:
+    with run_agent() as agent:
+        agent.start(commands=tuple(("/bin/sh", "-c", command) for command in commands))
+        assert agent.read_until(Exited) == exited
+    booted, started, *_ = agent.messages
+    assert booted == Booted(process_tree.boot())
+    assert isinstance(started, Started)
+    assert agent.lines() == lines
+
+
+def test_processes_run_at_the_same_time() -> None:
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", "echo first; until [ -e go ]; do sleep 0.05; done; echo last; exit 4")
+        assert agent.read_line() == "first"
+        agent.start("/bin/sh", "-c", "echo second; touch go", p=1)
+        exits = sorted((one.p, one.exit_code) for one in (agent.read_until(Exited), agent.read_until(Exited)))
+    assert exits == [(0, 4), (1, 0)]
+    assert (agent.lines(0), agent.lines(1)) == (["first", "last"], ["second"])
+
+
+@pytest.mark.parametrize("subfolder", ["", "my/deep"])
+def test_a_process_runs_in_its_folder(home: Path, subfolder: str) -> None:
+    """[train] sync_dst_dir and cwd, without files of the user's that contain them."""
+    with run_agent(cwd=str(home / "job")) as agent:
+        agent.start("pwd", cwd=str(home / "job"), subfolder=subfolder)
+        agent.read_until(Exited)
+    assert agent.lines() == [str(home / "job" / subfolder)]
+
+
+def test_files_that_cannot_be_copied_are_an_error() -> None:
+    with run_agent(cwd="/proc/none") as agent:
+        agent.start("true", cwd="/proc/none")
+        exited = agent.read_until(Exited)
+    assert (exited.exit_code, exited.at) == (1, -1)
+    assert str(exited.why).startswith("cannot copy the job's files: ")
+
+
+def test_a_command_that_cannot_start_is_an_error() -> None:
+    with run_agent() as agent:
+        agent.start("/bin/echo", "a\0b")
+        exited = agent.read_until(Exited)
+    assert exited.exit_code == 127
+    assert "null byte" in str(exited.why)
+    assert agent.lines() == [exited.why]
+
+
+def test_a_blocked_port_is_an_error() -> None:
+    launched = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "unknown.invalid", "DMLC_PS_ROOT_PORT": "9091"}
+    with run_agent() as agent:
+        agent.start("true", launcher="ssh", launched=launched)
+        exited = agent.read_until(Exited)
+    assert exited.exit_code == 1
+    assert "the scheduler's port 9091 on unknown.invalid cannot be reached from here" in str(exited.why)
+
+
+def test_it_tries_ports_and_reports_use_on_request() -> None:
+    with run_agent() as agent, socket.create_server(("127.0.0.1", 0)) as there:
+        agent.send(Reach(0, (("127.0.0.1", there.getsockname()[1]), ("unknown.invalid", 1))))
+        assert agent.read_until(Blocked) == Blocked(0, ("unknown.invalid:1",))
+        agent.start("/bin/sh", "-c", f"{BUSY}; {WAITS}")
+        pid = int(agent.read_line())
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        agent.send(Look(0))
+        used = agent.read_until(Used)
+    assert used.cpu_s >= 0.3
+    assert used.stopped == ((pid, "sleep 600"),)
+
+
+def test_a_process_does_not_get_the_agents_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in set(os.environ) & set(setup_env.of_login(os.environ)) - {"PATH", "HOME", "USER", "LANG"}:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with run_agent() as agent:
+        agent.start("/usr/bin/env")
+        assert agent.read_until(Exited).exit_code == 0
+    names = {line.partition("=")[0] for line in agent.lines()}
+    ours = {"CLUSTER_JOB_ID", "CLUSTER_PROCESS", "CLUSTER_HOST", "CLUSTER_OUTPUT_DIR", "CLUSTER_NOTICE_FILE"}
+    assert names <= {"HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR", "X", *ours}
+    assert names >= ours
+
+
+def test_the_open_file_limit() -> None:
+    with run_agent() as agent:
+        for p, number in enumerate(("auto", 99, 10**9)):
+            agent.start("/bin/sh", "-c", "ulimit -Sn; ulimit -Hn", p=p, open_files=number)
+            agent.read_until(Exited)
+    soft, hard = agent.lines(0)
+    assert soft == hard or int(soft) == MOST_OPEN_FILES
+    assert agent.lines(1) == ["99", hard]
+    if hard != "unlimited":
+        assert agent.lines(2) == [f"open_files = 1000000000: the maximum on this host is {hard}", hard, hard]
+
+
+def test_the_files_of_the_job_are_counted() -> None:
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", "echo x >a; echo y >$CLUSTER_OUTPUT_DIR/b")
+        agent.read_until(Exited)
+        files = agent.end().files
+    assert files is not None
+    assert (files.host, files.count, files.is_part) == ("node-0", 2, False)
+
+
+# -- output ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_reader_gets_all_output() -> None:
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done; seq 3000 60000")
+        time.sleep(2.5)  # longer than the agent waits for a pipe that does not end
+        assert agent.read_until(Exited).exit_code == 0
+    assert agent.lines() == [str(number) for number in (*range(3000), *range(3000, 60001))]
+
+
+def test_processes_end_though_nobody_reads_their_output() -> None:
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", "echo $$ >pid; exec yes")
+        pid = int(until(lambda: read_pid(agent), "pid"))
+        until(lambda: "pipe" in Path(f"/proc/{pid}/wchan").read_text(), "its output is full")
+        agent.send(End())
+        until(lambda: is_gone(pid), pid)
+        assert agent.read_until(Closed).left == ()
+
+
+# -- its end -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_ends_with_the_processes_that_it_leaves() -> None:
+    """In sessions of their own, even those that ignore SIGTERM, and those that still print."""
+    with run_agent() as agent:
+        prints = "setsid sh -c 'while :; do echo; sleep 0.05; done' &"
+        agent.start("/bin/sh", "-c", f"{DAEMON}; {prints} exit 0")
+        pid = int(agent.read_line())
+        assert agent.read_until(Exited) == Exited(p=0, exit_code=0)
+        assert is_gone(pid)
+        assert process_tree.find(f"{agent.job}/0", "CLUSTER_PROCESS") == []
+
+
+def test_the_processes_that_mpiruns_daemon_leaves_go_on_to_the_end() -> None:
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", DAEMON, keep=True)
+        pid = int(agent.read_line())
+        assert agent.read_until(Exited).exit_code == 0
+        assert not is_gone(pid)
+        assert agent.end().left == ()
+        assert is_gone(pid)
+
+
+def test_its_end_ends_all_processes() -> None:
+    """Those of a command with SIGTERM, then SIGKILL, and those without the job's environment."""
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", f"{STRANGER}; {STUBBORN}")
+        pids = [int(agent.read_line()), int(agent.read_line())]
+        agent.start("/bin/sh", "-c", WAITS, p=1)
+        pids.append(int(agent.read_line(1)))
+        began = time.monotonic()
+        assert agent.end().left == ()
+        assert all(is_gone(pid) for pid in pids)
+        assert time.monotonic() > began + process_tree.TERM_GRACE_S
+    exits = {one.p: one for one in agent.messages if isinstance(one, Exited)}
+    assert exits[0] == Exited(p=0, exit_code=137, signal=9, ended=True)
+    assert exits[1] == Exited(p=1, exit_code=143, signal=15, ended=True)
+
+
+def test_a_process_that_is_started_after_the_end_does_not_run() -> None:
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", STUBBORN)
+        agent.read_line()
+        agent.send(End())
+        agent.start("/bin/sh", "-c", "echo never", p=1)
+        assert agent.read_until(Closed).left == ()
+    assert agent.lines(1) == []
+    assert Exited(p=1, exit_code=143, signal=15, ended=True) in agent.messages
+
+
+@pytest.mark.parametrize("how", ["hang up", "SIGTERM", "SIGHUP", "silence"])
+def test_an_agent_without_its_supervisor_ends_the_job_on_this_host(how: str) -> None:
+    with run_agent(**({"silence_timeout_s": 0.3} if how == "silence" else {})) as agent:
+        agent.start("/bin/sh", "-c", f"exec 2>&-; {STRANGER}; {WAITS}")
+        pids = [int(agent.read_line()) for _ in range(2)]
+        other = start_other(agent.job)
+        if how == "hang up":
+            agent.hang_up()
+        elif how != "silence":
+            agent.process.send_signal(signal.Signals[how])
+        assert agent.process.wait(timeout=30) == 0
+        assert all(is_gone(pid) for pid in pids)
+        assert -other.wait(timeout=20) in ENDS
+
+
+def test_on_the_head_the_supervisor_may_be_silent() -> None:
+    with run_agent(silence_timeout_s=0.3, is_here=True) as agent:
+        time.sleep(3)  # longer than between two looks
+        agent.start("true")
+        assert agent.read_until(Exited) == Exited(p=0, exit_code=0)
+
+
+def test_while_the_supervisor_lives_it_ends_the_other_processes_itself() -> None:
+    """It should first learn of the original loss."""
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", WAITS)
+        pid = int(agent.read_line())
+        other = start_other(agent.job)
+        with FileLock(job_folder.path(agent.job, "lock")) as lock:
+            assert lock.take(1.0)
+            agent.hang_up()
+            assert is_gone(pid)
+            assert other.poll() is None
+        other.kill()
+        other.wait()
+
+
+def test_a_killed_agent_takes_its_children_along() -> None:
+    """Those that are left are found by the job's environment."""
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", f"{DAEMON}; {STUBBORN}")
+        daemon, child = (int(agent.read_line()) for _ in range(2))
+        agent.process.kill()
+        until(lambda: is_gone(child), child)
+        assert not is_gone(daemon)
+        assert json.loads(end_from_outside(agent.job)) == []
+        assert is_gone(daemon)
+
+
+def test_a_stopped_agent_is_ended_from_outside() -> None:
+    """Its processes get SIGTERM first."""
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", "trap 'touch told; exit' TERM; echo ready; while :; do sleep 0.05; done")
+        assert agent.read_line() == "ready"
+        agent.process.send_signal(signal.SIGSTOP)
+        assert json.loads(end_from_outside(agent.job)) == []
+        assert agent.process.wait(timeout=30) in (0, -signal.SIGKILL)
+        assert Path(job_folder.path(agent.job, "work", "told")).exists()
+
+
+# -- processes of a launcher -------------------------------------------------------------------------------------------
+
+
+def start_launcher(agent: NodeAgent, **env: str) -> int:
+    """Starts a launcher of one process, as process 0, with the exit code of its process; returns its shim's pid."""
+    shim = " ".join(shim_words(ENGINES["torchrun"].variables, python=sys.executable))
+    values = " ".join(f"{name}={value}" for name, value in env.items())
+    agent.start(
+        "/bin/sh", "-c", f"{values} sh -c 'echo $$; exec {shim}'; exit $?", role="launcher", launcher="torchrun"
+    )
+    return int(agent.read_line())
+
+
+def test_a_shim_waits_for_its_process() -> None:
+    with run_agent() as agent:
+        start_launcher(agent, RANK="3", WORLD_SIZE="8", OTHER="b")
+        announced = agent.read_until(Announced)
+        assert announced.launched == {"RANK": "3"}  # the rest is not sent to the supervisor and back
+        program = ("/bin/sh", "-c", "echo $RANK $WORLD_SIZE $OTHER; exit 5")
+        agent.start(*program, p=1, shim=announced.shim, launcher="torchrun")
+        assert agent.read_until(Exited, 1).exit_code == 5
+        assert agent.read_until(Exited, 0) == Exited(p=0, exit_code=5)
+    assert agent.lines(1) == ["3 8"]
+
+
+def test_the_process_of_a_killed_shim_is_ended() -> None:
+    with run_agent() as agent:
+        shim = start_launcher(agent, RANK="0")
+        agent.start("/bin/sh", "-c", WAITS, p=1, shim=agent.read_until(Announced).shim, launcher="torchrun")
+        pid = int(agent.read_line(1))
+        os.kill(shim, signal.SIGKILL)
+        assert agent.read_until(Exited, 1) == Exited(p=1, exit_code=143, signal=15, ended=True)
+        assert is_gone(pid)
+
+
+def test_a_refused_shim_fails() -> None:
+    with run_agent() as agent:
+        start_launcher(agent, RANK="0")
+        agent.send(Refuse(agent.read_until(Announced).shim))
+        assert agent.read_until(Exited, 0) == Exited(p=0, exit_code=1)
+
+
+def test_what_is_no_shim_is_ignored() -> None:
+    with run_agent() as agent:
+        assert isinstance(agent.read(), Booted)
+        for data in (b"", b"nonsense\n", b'{"RANK": 1}\n', b"x" * (2 << 20)):
+            with socket.socket(socket.AF_UNIX) as stranger:
+                stranger.connect(agent.socket)
+                with suppress(BrokenPipeError):
+                    stranger.sendall(data)
+        start_launcher(agent, RANK="0")
+        assert agent.read_until(Announced).launched == {"RANK": "0"}
+
+
+def test_what_a_shim_announces_is_short() -> None:
+    """The supervisor gets a message of each of many processes."""
+    needed = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091", "OMPI_COMM_WORLD_RANK": "3", "RANK": "1"}
+    others = {"PMIX_SERVER_URI2": "x" * 3000, "OMPI_ARGV": "y", "OPAL_PREFIX": "/e"}
+    assert select_identity(needed | others) == needed
+
+
+def test_only_the_ranks_own_variables_leave_a_container() -> None:
+    """A program in the launcher's container, which reaches the socket, may send any."""
+    evil = {"LD_PRELOAD": "/evil.so", "PATH": "/evil", "CLUSTER_DATA_CACHE_DIR": "/evil", "HOME": "/evil"}
+    with run_agent() as agent, socket.socket(socket.AF_UNIX) as shim:
+        assert isinstance(agent.read(), Booted)
+        shim.connect(agent.socket)
+        shim.sendall(wire.encode({**evil, "RANK": "1"}))
+        agent.start("/usr/bin/env", p=1, shim=agent.read_until(Announced).shim, launcher="torchrun")
+        assert agent.read_until(Exited).exit_code == 0
+    assert "RANK=1" in agent.lines(1)
+    assert not [line for line in agent.lines(1) if "evil" in line]
+
+
+def test_a_shim_without_its_agent_says_so() -> None:
+    words = shim_words(("RANK",), python=sys.executable)
+    env = {**os.environ, "CLUSTER_AGENT": "/none"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("the program of this job that starts processes has ended: ")

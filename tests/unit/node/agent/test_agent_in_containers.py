@@ -1,0 +1,166 @@
+"""The agent with a container engine: the content of a container, how it ends, and that the engine then lists none."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_podman import make_podman
+from node.protocol import Container
+from node.setup.process_tree import start_time
+from node.wire import Closed, Exited, Started
+from node_agent import NodeAgent, end_from_outside, home, run_agent
+from train.job.plan import new_job_id
+from waits import until
+
+__all__ = ["home"]
+
+# Records each SIGTERM, and ends after the first.
+COUNTS = """
+import os, signal, sys, time
+def note(*_):
+    print("SIGTERM", flush=True)
+    ended.append(1)
+ended = []
+signal.signal(signal.SIGTERM, note)
+print("ready", flush=True)
+while not ended:
+    time.sleep(0.01)
+time.sleep(0.3)
+print("over", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _podman(home: Path) -> None:
+    make_podman(home / "engine")
+
+
+@contextmanager
+def contained(home: Path, *words: str, job: str | None = None, **more: Any) -> Iterator[NodeAgent]:
+    """Runs an agent with a process in a container. more: fields of the container."""
+    fields = {"engine": (f"{home}/engine/podman",), "image": "sha256:ab", "path": "/usr/bin:/bin", **more}
+    with run_agent(job=job) as agent:
+        agent.start(*words, env={"SECRET_OF_JOB": "canary-1"}, container=Container(**fields))
+        yield agent
+    assert containers(home) == []
+
+
+def containers(home: Path) -> list[str]:
+    folder = home / "containers"
+    return sorted(path.name for path in folder.iterdir() if not path.suffix) if folder.exists() else []
+
+
+def calls(home: Path, verb: str) -> list[dict[str, Any]]:
+    found = map(json.loads, (home / "calls").read_text().splitlines())
+    return [call for call in found if call["words"][0] == verb]
+
+
+def pid_of(name: str) -> int:
+    """Waits for an engine's process in this test's home; returns its pid. name: the first word of its command line."""
+
+    def find() -> int:
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                    env = (entry / "environ").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if words[0] == name.encode() and f"HOME={os.environ['HOME']}".encode() in env:
+                    return int(entry.name)
+        return 0
+
+    return int(until(find, name))
+
+
+def test_a_program_in_a_container(home: Path) -> None:
+    with contained(home, "sh", "-c", 'echo "$SECRET_OF_JOB"; echo $$; sleep 1; exit 5') as agent:
+        assert agent.read_until(Exited).exit_code == 5
+    assert agent.lines()[0] == "canary-1"
+    pid = int(agent.lines()[1])
+    assert Started(0, pid) in agent.messages  # that of the program, not of the engine's client
+    [call] = calls(home, "run")
+    assert "canary-1" not in " ".join(call["words"])
+    assert "PATH" not in {word.partition("=")[0] for word in call["words"]}  # the image's own PATH is used
+
+
+def test_what_is_inside(home: Path) -> None:
+    more: dict[str, Any] = {"mounts": [["~/data", "/data", True]], "shm_size": 1 << 30, "gpus": True}
+    with contained(home, "true", has_environment=True, **more) as agent:
+        agent.read_until(Exited)
+    [call] = calls(home, "run")
+    words = call["words"]
+    volumes = [words[at + 1] for at, word in enumerate(words) if word == "--volume"]
+    assert f"{home}/data:/data:ro" in volumes
+    assert f"{home}/.cluster/home:{home}" in volumes
+    assert f"{sys.prefix}:{sys.prefix}:ro" in volumes
+    assert any(volume.endswith("/output") for volume in volumes)
+    assert not any(".ssh" in volume or ".cluster/ssh" in volume for volume in volumes)
+    assert words[words.index("--shm-size") + 1] == "1073741824b"
+    assert "nvidia.com/gpu=all" in words
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_program_that_is_killed(home: Path, number: signal.Signals) -> None:
+    with contained(home, "sh", "-c", f"kill -{number.value} $$") as agent:
+        assert agent.read_until(Exited) == Exited(p=0, exit_code=128 + number, signal=number)
+
+
+def test_it_gets_sigterm_once(home: Path) -> None:
+    with contained(home, sys.executable, "-c", COUNTS) as agent:
+        assert agent.read_line() == "ready"
+        assert agent.end() == Closed()
+    assert agent.lines() == ["ready", "SIGTERM", "over"]
+    assert any(isinstance(one, Exited) and one.ended for one in agent.messages)
+
+
+def test_it_ends_when_the_supervisor_goes_away(home: Path) -> None:
+    with contained(home, "sleep", "1000") as agent:
+        pid = agent.read_until(Started).pid
+    assert start_time(pid) is None
+
+
+@pytest.mark.parametrize("name", ["podman", "conmon"])
+def test_a_killed_engine_ends_the_program(home: Path, name: str) -> None:
+    with contained(home, "sleep", "1000") as agent:
+        pid = agent.read_until(Started).pid
+        os.kill(pid_of(name), signal.SIGKILL)
+        exited = agent.read_until(Exited)
+    assert exited.exit_code == 137
+    assert exited.why == f"{name}, which runs its container, was killed"
+    assert start_time(pid) is None
+
+
+def test_an_engine_that_cannot_start_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = home / "engine" / "client.py"
+    script.write_text(script.read_text().replace('os.environ.get("PODMAN_FAILS")', "True"))
+    with contained(home, "true") as agent:
+        exited = agent.read_until(Exited)
+    assert exited.exit_code == 125
+    assert "Error: it does not start" in agent.lines()
+    assert exited.why == "podman could not start its container"
+
+
+def test_agent_end_removes_what_a_killed_agent_has_left(home: Path) -> None:
+    with contained(home, "sleep", "1000") as agent:
+        pid = agent.read_until(Started).pid
+        agent.process.kill()
+        agent.process.wait()
+        assert json.loads(end_from_outside(agent.job)) == []
+        assert start_time(pid) is None
+
+
+def test_agent_end_names_what_it_cannot_remove(home: Path) -> None:
+    job = new_job_id()
+    folder = home / ".cluster" / "jobs" / job
+    folder.mkdir(parents=True)
+    (folder / "engine").write_text(json.dumps(["/nonexistent/podman"]))
+    why = "/nonexistent/podman does not say whether containers of the job remain"
+    assert json.loads(end_from_outside(job)) == [[0, why]]
