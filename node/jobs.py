@@ -58,7 +58,7 @@ from node.protocol import (
 )
 from node.setup import health, process_tree, setup_env
 from node.supervisor import allocation, follow, job_log, recovery
-from node.wire import Ended, Replace, Say, Stop, Watch
+from node.wire import News, Replace, Say, Stop, Watch
 from train.engines.schedulers import SCHEDULERS
 
 SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
@@ -358,7 +358,9 @@ def ask_to_stop(job: str) -> Optional[JobResult]:
                     ready, _, _ = select.select([plug], [], [], 1.0)
                     data = plug.recv(1 << 16) if ready else None
                     for line in lines.feed(data or b""):
-                        return decode(line, Ended).result
+                        result = decode(line, News).result
+                        if result is not None:
+                            return result
                     if data == b"":
                         break
             except ConnectionError:

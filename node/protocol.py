@@ -287,7 +287,8 @@ class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A line of a job's log, `events`; its keys show its kind.
 
     t: seconds since the epoch. p: the number of a process. With role and host, it is new; rank and pid add to what is
-    known of it; line is its output; exit is its end.
+    known of it; line is its output; exit is its end. bar: its current progress bar, in rows, or "" if it is gone;
+    only those who follow the job receive it: the stored log has its last state, as a line.
     say: the supervisor's message to the user; stalled_since: when the job last made progress, 0: it does again.
     warnings: all current warnings. result: on the last line. files: on the last line, for each host with new files.
     """
@@ -301,6 +302,7 @@ class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit: Optional[ExitCode] = None
     signal: Optional[Annotated[int, Meta(ge=0, le=128)]] = None
     line: Optional[str] = None
+    bar: Optional[str] = None
     say: Optional[str] = None
     stalled_since: Optional[Moment] = None
     warnings: Optional[tuple[str, ...]] = None

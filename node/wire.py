@@ -147,6 +147,13 @@ class Output(Struct, tag=True):
     lines: tuple[str, ...]
 
 
+class Bar(Struct, tag=True):
+    """The current progress bar of process `p`, in rows; "" if it is gone (output.py)."""
+
+    p: int
+    text: str
+
+
 class Joined(Struct, tag=True):
     """What ps-lite has said of process `p`: its rank, or the address and port where it listens."""
 
@@ -227,6 +234,7 @@ FromAgent = Union[
     Announced,
     Started,
     Output,
+    Bar,
     Joined,
     Exited,
     Used,
@@ -244,7 +252,7 @@ FromAgent = Union[
 
 
 class Watch(Struct, tag=True):
-    """Answer with Ended at the job's end."""
+    """Answer with News until the job's end."""
 
 
 class Stop(Struct, tag=True):
@@ -295,10 +303,14 @@ class Answer(Struct, kw_only=True, omit_defaults=True):
     by_head: bool = False
 
 
-class Ended(Struct, kw_only=True):
-    """The supervisor's answer to `Watch`, at the job's end."""
+class News(Struct, kw_only=True, omit_defaults=True):
+    """The supervisor's messages to those that `Watch`.
 
-    result: JobResult
+    bars: all current progress bars, by the process's number, after a change. result: at the job's end.
+    """
+
+    bars: Optional[dict[int, str]] = None
+    result: Optional[JobResult] = None
 
 
 class Done(Struct, kw_only=True):

@@ -178,7 +178,7 @@ class JsonLines:
 
     def take(self, event: Event) -> None:
         """Prints an event if it is selected."""
-        if event.kind != "process" and self._selection.takes(event):
+        if event.kind not in ("process", "bar") and self._selection.takes(event):
             sys.stdout.write(json.dumps(event_document(event)) + "\n")
             sys.stdout.flush()
 

@@ -13,12 +13,13 @@ GAP = "  "
 LONGEST_NAME = 20
 SHORTEST_TITLE = 12  # of a job whose name would hide its state
 SMALLEST_WINDOW = 8  # lines; a smaller window shows only the row for all ranks
+BARS_SHARE = 4  # of the window's lines: at most one in so many has a progress bar
 SILENT_S = 5.0  # a rank that printed something more recently is not shown as silent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A line of the view, never wider than the window."""
+    """A line of the view; the window cuts it if it is too wide."""
 
     text: str
     style: Style = ""
@@ -46,11 +47,24 @@ def render_view(progress: Progress, *, title: str, now: float, columns: int, lin
     """
     most = columns - 1  # a full line would wrap in some terminals
     rows: tuple[Row, ...] = ()
-    if lines >= SMALLEST_WINDOW and progress.reporting:
+    if lines >= SMALLEST_WINDOW and any(rank.has_report for rank in progress.ranks):
         rows = _render_ranks(progress, now=now, most=most, room=max(2, lines // 2 - 3))
+    if lines >= SMALLEST_WINDOW:
+        rows = (*rows, *_render_bars(progress.ranks, room=max(2, lines // BARS_SHARE)))
     if lines >= SMALLEST_WINDOW and progress.warnings:
         rows = (*rows, Row(text=f"warning: {'; '.join(progress.warnings)}"[:most], style="slow"))
     return (*rows, Row(text=_render_all(progress, title=title, now=now, most=most), style="bold"))
+
+
+def _render_bars(ranks: Sequence[RankProgress], *, room: int) -> tuple[Row, ...]:
+    """Renders the current progress bars of all ranks; of several bars of a rank, only the last if not all fit."""
+    drawn = [rank for rank in ranks if rank.bar]
+    rows = [f"[{rank.process.tag}] {text}" for rank in drawn for text in rank.bar]
+    if len(rows) > room:
+        rows = [f"[{rank.process.tag}] {rank.bar[-1]}" for rank in drawn]
+    if len(rows) > room:
+        rows = [*rows[: room - 1], f"and {len(rows) - room + 1} more bars"]
+    return tuple(Row(text=text) for text in rows)
 
 
 def _render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tuple[Row, ...]:
@@ -161,11 +175,14 @@ def _describe_all(progress: Progress, *, now: float) -> list[str]:
     if progress.stalled_since is not None:
         words.append(f"no progress for {render_rounded(now - progress.stalled_since)}")
     workers = count(len(progress.ranks), "worker")
+    if not progress.ranks:
+        return words
     if progress.speed is None:
-        return [*words, workers] if progress.ranks else words
-    reporting = len(progress.reporting)
-    of = f"{reporting} of " if reporting < len(progress.ranks) else ""
-    words += [f"{render_rate(progress.speed)} samples/s", f"{of}{workers}"]
+        words.append(workers)
+    else:
+        reporting = len(progress.reporting)
+        of = f"{reporting} of " if reporting < len(progress.ranks) else ""
+        words += [f"{render_rate(progress.speed)} samples/s", f"{of}{workers}"]
     if progress.stragglers:
         words.append(f"{len(progress.stragglers)} slow")
     if progress.epoch is not None:

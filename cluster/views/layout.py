@@ -1,6 +1,7 @@
 """Fits text to the width of a terminal: wraps lines between words, and leaves out columns of tables. Pure."""
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 DEFAULT_COLUMNS = 80  # without a terminal
@@ -16,6 +17,29 @@ _MORE = frozenset({"&&", "||", "|"})  # another command follows
 _PROSE = re.compile(r"[A-Za-z][a-z]*(?:'[a-z]+)?[,;:.)`]*|\(.*")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _OPEN = re.compile(r"(?:^|[\s=(])['\"]")  # not an apostrophe
+
+
+def find_width(text: str) -> int:
+    """Returns how many columns a line of printable text takes on a terminal."""
+    return len(text) if text.isascii() else sum(map(_width_of, text))
+
+
+def _width_of(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def cut(text: str, columns: int) -> str:
+    """Returns as much of a line as fits into so many columns."""
+    if text.isascii():
+        return text[:columns]
+    room = columns
+    for position, character in enumerate(text):
+        room -= _width_of(character)
+        if room < 0:
+            return text[:position]
+    return text
 
 
 def wrap(text: str, columns: int) -> str:

@@ -22,7 +22,7 @@ from typing import TextIO
 
 from cluster.app import App
 from cluster.views.job_rows import Row, Style, render_view
-from cluster.views.layout import wrap
+from cluster.views.layout import cut, find_width, wrap
 from cluster.views.terminal import (
     can_draw,
     escape,
@@ -32,6 +32,7 @@ from cluster.views.terminal import (
     has_colour,
     paint,
 )
+from train.follow.bars import BarLines
 from train.follow.events import Event, Selection, render_line
 from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, Advisor
 from train.follow.missing_module import advise, find_foreign_python, find_nearby
@@ -82,6 +83,7 @@ class JobDisplay:
             endings=endings,
         )
         self._tracebacks = None if plain else Tracebacks()
+        self._bar_lines = BarLines()
         self._closed = False
         self._stdout_terminal = sys.stdout.isatty()
         with_view = not plain and can_have_view(sys.stdout, sys.stderr)
@@ -90,6 +92,9 @@ class JobDisplay:
 
     def take(self, event: Event) -> None:
         """Shows an event. Raises OSError, such as BrokenPipeError, when the output is closed."""
+        if event.kind == "bar":
+            self._take_bar(event)
+            return
         new_warnings = [text for text in event.warnings if text not in self._progress.warnings]
         report = (self._view or self._progress).take(event)
         for text in new_warnings:
@@ -105,6 +110,14 @@ class JobDisplay:
         if advice is not None and (shown or self._selection.since is None):
             whose = f" [{event.process.tag}]" if event.process is not None else ""
             self.say(f"hint{whose}: {advice}", style="yellow")
+
+    def _take_bar(self, event: Event) -> None:
+        if self._view is not None:
+            self._view.take(event)
+            return
+        self._progress.take(event)
+        if self._selection.takes(event):
+            self._show(self._bar_lines.take(event))
 
     def _show(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -295,7 +308,7 @@ class LiveView:
                 self._changed.notify_all()
             self._dirty = False
             rows = self._rows() if wanted and self._region.is_ours else ()
-        self._region.draw([(self._paint(row), len(row.text)) for row in rows], above)
+        self._region.draw([(self._paint(row), find_width(row.text)) for row in rows], above)
         with self._changed:
             self._settled = wanted
             self._changed.notify_all()
@@ -314,7 +327,7 @@ class LiveView:
         columns, lines = self._region.size
         now = self._progress.now + (time.monotonic() - self._heard_at)
         rows = render_view(self._progress, title=self._title, now=now, columns=columns, lines=lines)
-        return tuple(replace(row, text=escape_line(row.text)[: columns - 1]) for row in rows)
+        return tuple(replace(row, text=cut(escape_line(row.text), columns - 1)) for row in rows)
 
     def _paint(self, row: Row) -> str:
         code = CODES[row.style] if self._colour else ""

@@ -14,9 +14,10 @@ from typing import Any, Optional, Protocol
 from node import wire
 from node.agent import environment
 from node.agent.container import Contained
+from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
 from node.setup import process_tree
-from node.wire import Exited, Joined, Output, RoleOrder, Start, Started, Unread, Used
+from node.wire import Bar, Exited, Joined, Output, RoleOrder, Start, Started, Unread, Used
 from train.engines import ENGINES
 
 MARK = "CLUSTER_PROCESS"
@@ -141,7 +142,7 @@ class JobProcess:
         assert child.stdout is not None
         self._child = child
         exited = self._host.children[child.pid] = asyncio.get_running_loop().create_future()
-        self._output = _Output(child.stdout.fileno(), self._put_lines, lambda: self._host.is_full)
+        self._output = _Output(child.stdout.fileno(), self._put, lambda: self._host.is_full)
         if self._contained is None:
             self._note_start(child.pid)
         looking = asyncio.ensure_future(self._look_for_program(self._contained)) if self._contained else None
@@ -234,27 +235,36 @@ class JobProcess:
         """Sends a message of the agent as a line of output."""
         self._host.send(Output(self.number, (line,)))
 
-    def _put_lines(self, lines: Iterable[bytes]) -> None:
-        """Passes on lines of output, without the library's reports, unless the user asked for them."""
-        shown = []
-        for line in lines:
-            said = self._engine.read_line(line)
+    def _put(self, items: Iterable[Item]) -> None:
+        """Passes on lines of output and bars, without the library's reports, unless the user asked for them."""
+        lines: list[str] = []
+        for text, is_bar in items:
+            if is_bar:
+                self._send_lines(lines)
+                self._host.send(Bar(self.number, text))
+                continue
+            said = self._engine.read_line(text)
             if said is not None:
                 self._host.send(Joined(self.number, said.rank, said.bound))
-            if not (self._hides_verbose and self._engine.hides_line(line)):
-                shown.append(wire.text(line))
-        if shown:
-            self._host.send(Output(self.number, tuple(shown)))
+            if not (self._hides_verbose and self._engine.hides_line(text)):
+                lines.append(text)
+        self._send_lines(lines)
+
+    def _send_lines(self, lines: list[str]) -> None:
+        if lines:
+            self._host.send(Output(self.number, tuple(lines)))
+            lines.clear()
 
 
 class _Output:
     """Reads a command's output as it comes, and lines in quick succession in fewer, larger pieces."""
 
-    def __init__(self, source: int, put_lines: Callable[[Iterable[bytes]], None], is_full: Callable[[], bool]) -> None:
-        self._source, self._put_lines, self._is_full = source, put_lines, is_full
+    def __init__(self, source: int, put: Callable[[Iterable[Item]], None], is_full: Callable[[], bool]) -> None:
+        self._source, self._put, self._is_full = source, put, is_full
         self._loop = asyncio.get_running_loop()
-        self._lines = wire.LineBuffer()
+        self._lines = OutputLines()
         self._pace = wire.Pace()
+        self._due: Optional[asyncio.TimerHandle] = None
         self._is_reading = False
         self._has_ended = asyncio.Event()
         os.set_blocking(source, False)
@@ -279,7 +289,7 @@ class _Output:
             self._pause()
             self._has_ended.set()
             return
-        self._put_lines(self._lines.feed(data))
+        self._feed(data)
         if self._is_full():
             self._pause()
         elif len(data) < FEW_BYTES:
@@ -287,6 +297,15 @@ class _Output:
             if self._pace.rest_s:
                 self._pause()
                 self._loop.call_later(self._pace.rest_s, self.resume)
+
+    def _feed(self, data: bytes = b"") -> None:
+        """Passes on what is complete. A bar, or a line that a bar may still replace, is passed on when it is due."""
+        now = time.monotonic()
+        self._put(self._lines.feed(data, now))
+        if self._due is not None:
+            self._due.cancel()
+        due_at = self._lines.due_at
+        self._due = None if due_at is None else self._loop.call_later(max(0.0, due_at - now), self._feed)
 
     async def finish(self) -> None:
         """Waits for the end of the output, but only a moment if a process that does not end still holds the pipe."""
@@ -298,7 +317,9 @@ class _Output:
             await asyncio.wait([asyncio.ensure_future(self._has_ended.wait())], timeout=PIPE_GRACE_S / 5)
         self._pause()
         self._has_ended.set()
-        self._put_lines(self._lines.flush())
+        if self._due is not None:
+            self._due.cancel()
+        self._put(self._lines.flush())
 
 
 async def end_processes(

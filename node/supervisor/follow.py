@@ -13,7 +13,7 @@ from foundation.decode import decode
 from node import job_folder, wire
 from node.protocol import JobResult, LogLine, LogStart, LogWanted
 from node.supervisor import job_log, recovery
-from node.wire import Ended, Watch
+from node.wire import News, Watch
 from train.job.log_tail import find_processes, find_tail
 
 ALIVE_EVERY_S = 2.0
@@ -39,6 +39,8 @@ class Follower:
         self.result: Optional[JobResult] = None  # from the supervisor
         self.supervisor: Optional[socket.socket] = None
         self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
+        self.bars: dict[int, str] = {}  # the processes' progress bars, by their numbers
+        self.shown_bars: dict[int, str] = {}  # those that the reader knows
         self.changes: Optional[int] = None
         self.is_complete = False  # no process writes to the log any longer
         self.may_have_more = False  # the log may continue beyond what has been read
@@ -73,6 +75,7 @@ class Follower:
             if wait and not self.is_complete:
                 self.find_supervisor()
             self.read()
+            self.send_bars()
             if self.last is not None and self.is_complete:
                 self.outbox.pass_on(self.last)
                 break
@@ -123,6 +126,18 @@ class Follower:
                 lines = lines[: -len(last)]
             self.outbox.pass_on(lines)
 
+    def send_bars(self) -> None:
+        """Sends the progress bars that have changed, once the reader has the log so far, with their processes."""
+        if self.bars == self.shown_bars or self.may_have_more or self.is_full() or self.last is not None:
+            return
+        at = round(time.time(), 3)
+        for number in sorted(self.bars.keys() | self.shown_bars.keys()):
+            text = self.bars.get(number, "")
+            if text != self.shown_bars.get(number, ""):
+                # The first key shows that this line does not count for the offset.
+                self.outbox.put({"bar": text, "p": number, "t": at})
+        self.shown_bars = self.bars
+
     def open(self) -> None:
         """Opens the log if it exists."""
         path = job_folder.path(self.job, "events")
@@ -161,11 +176,14 @@ class Follower:
             self.is_complete = True
 
     def read_supervisor(self, supervisor: socket.socket) -> None:
-        """Reads the supervisor's message: the result, at the job's end."""
+        """Reads the supervisor's messages: the progress bars, and the result, at the job's end."""
         data = wire.read_now(supervisor.fileno())
         for line in self.supervisor_lines.feed(data or b""):
-            self.result = decode(line, Ended).result
-            self.is_complete = True
+            news = decode(line, News)
+            self.bars = self.bars if news.bars is None else news.bars
+            if news.result is not None:
+                self.result = news.result
+                self.is_complete = True
         if data == b"":
             supervisor.close()
             self.supervisor = None

@@ -1,14 +1,15 @@
 """Detects that a job makes no progress, finds the cause, tells the user, and ends the job if stall_timeout requires it.
 
-Output of a worker is progress. So is the use of CPU, files or sockets by a worker or a server: an evaluation or a
-checkpoint may print nothing for a long time. While a worker is silent, the hosts report every few seconds which
-resources it and the servers have used, and which processes are stopped (SIGSTOP): ps-lite waits forever for a process
-that is stopped or unreachable. Without progress, the hosts also try to reach each other.
+Output of a worker is progress, and so is a progress bar that moves. So is the use of CPU, files or sockets by a worker
+or a server: an evaluation or a checkpoint may print nothing for a long time. While a worker is silent, the hosts report
+every few seconds which resources it and the servers have used, and which processes are stopped (SIGSTOP): ps-lite waits
+forever for a process that is stopped or unreachable. Without progress, the hosts also try to reach each other.
 Once a worker has ended with exit code 0, only output and reported batches are progress: workers that wait for one that
 has ended often poll, and so use the CPU for ever.
 [train] stall_timeout: "auto" tells the user; a number of seconds also ends the job; "none" disables this.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable
 from typing import Literal, Optional
@@ -31,6 +32,9 @@ PACE = 3.0  # times the longest time without progress so far, until the user is 
 # An active process uses at least this, and more than its engine's idle_cpu_share.
 LEAST_CPU_S = 0.03
 LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
+# What a bar shows of how far it is. Its clocks, and a spinner, also change while nothing happens.
+BAR_COUNTS = re.compile(r"\d[\d.]*[kMGT]?/\d|\d[\d.]*%|\d+it \[")
+BAR_CLOCKS = re.compile(r"\d+:\d\d(?::\d\d)?|\d[\d.]*(?:ms|s|it/s|s/it)\b|[|/\\\u2800-\u28ff-]")
 LONGEST_COMMAND = 60  # characters of a command line in a message
 
 
@@ -68,6 +72,11 @@ def is_active(seconds: float, cpu_s: float, size_bytes: int, idle_cpu_share: flo
     return used_cpu or abs(size_bytes) >= max(LEAST_BYTES, LEAST_BYTES_PER_S * seconds)
 
 
+def read_position(bar: str) -> str:
+    """Returns what a progress bar shows of how far it is; equal for two states if nothing has moved. Pure."""
+    return " ".join(BAR_COUNTS.findall(bar)) or BAR_CLOCKS.sub("", bar)
+
+
 class Stalls:
     """Watches one job. tell(text, seconds): tells the user. end(error): ends the job.
 
@@ -89,6 +98,7 @@ class Stalls:
         self._limit_s = None if isinstance(limit, str) else limit
         self._every_s = min(LOOK_EVERY_S, self._limit_s / LOOKS) if self._limit_s else LOOK_EVERY_S
         self._progress_at = self._pace_s = 0.0
+        self._positions: dict[int, str] = {}  # of the progress bars, by the worker's number
         self._lines_at: dict[int, float] = {}  # the time of its last line, by the worker's number
         # By a process's number: when it was last active, its cpu_s and size_bytes then; its stopped processes now.
         self._looks: dict[int, tuple[float, float, int, set[Found]]] = {}
@@ -116,6 +126,13 @@ class Stalls:
             self._looks.pop(process.number, None)
             self._stopped.pop(process.number, None)
             self._note_progress(now)
+
+    def hear_bar(self, process: JobProcess, text: str) -> None:
+        """Handles a worker's progress bar: one that moves counts as a line."""
+        position = read_position(text)
+        if position != self._positions.get(process.number):
+            self._positions[process.number] = position
+            self.hear_line(process, text)
 
     def hear_look(self, process: JobProcess, look: Used) -> None:
         """Handles a host's report of the resources that a process has used."""

@@ -28,9 +28,10 @@ from node.supervisor.allocation import Allocation
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.attempt import Attempt, JobSide
 from node.supervisor.attempts.replacement import Replacement
+from node.supervisor.bars import Bars
 from node.supervisor.event_loop import Connection, EventLoop
 from node.supervisor.notifier import Notifier
-from node.wire import Answer, Ended, FromAgent, Launch, Replace, Request, RunProgram, Say, Stop, Watch
+from node.wire import Answer, FromAgent, Launch, News, Replace, Request, RunProgram, Say, Stop, Watch
 from train.engines.engine import assign_hosts
 from train.engines.schedulers import SCHEDULERS
 from train.job.cost import find_cost
@@ -107,6 +108,7 @@ class Supervisor:
         self.notifier = Notifier(order.notify, record)
         self.warnings: dict[str, Optional[str]] = {}  # by their subject
         self.watchers: list[Connection] = []
+        self.bars = Bars(self.loop, self.watchers)
         self.state: Optional[JobState] = None
         self.is_stopped = False  # the job was stopped by a request
         self.is_over = False  # the job has ended, apart from its record
@@ -126,6 +128,7 @@ class Supervisor:
         side = JobSide(
             loop=self.loop,
             log=self.log,
+            bars=self.bars,
             say=self.say,
             warn=self.warn,
             tell_stall=self.tell_stall,
@@ -391,6 +394,7 @@ class Supervisor:
             self.attempt.hear(agent, message)
         elif isinstance(message, Watch):
             self.watchers.append(connection)
+            self.bars.greet(connection)
         elif isinstance(message, Stop):
             self.stop()
         elif isinstance(message, Replace):
@@ -541,7 +545,7 @@ class Supervisor:
         job_folder.remove(job_folder.path(self.job, "socket"))
         self.turn.release()
         for watcher in self.watchers:  # later clients read the record
-            watcher.put(Ended(result=result))
+            watcher.put(News(result=result))
         self.loop.flush(self.watchers, ROLES_END_S)
         self.note_unsent()
         if self.copying is not None and not is_copied:

@@ -159,11 +159,11 @@ class Engine(ABC):
         """The variables of a process on its host."""
         return dict(process.launched)
 
-    def read_line(self, line: bytes) -> Optional[Report]:
+    def read_line(self, line: str) -> Optional[Report]:
         """The report in a line of a process's output, or None."""
         return None
 
-    def hides_line(self, line: bytes) -> bool:
+    def hides_line(self, line: str) -> bool:
         """Whether a line is output that only `environment` causes and that users do not need."""
         return False
 

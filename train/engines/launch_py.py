@@ -85,11 +85,11 @@ class LaunchPy(Engine):
         made.update((key, value) for key, value in wanted.items() if key not in process.own)
         return made
 
-    def read_line(self, line: bytes) -> Optional[Report]:
+    def read_line(self, line: str) -> Optional[Report]:
         """The rank or port in a line of ps-lite."""
         return ps_lite.read(line)
 
-    def hides_line(self, line: bytes) -> bool:
+    def hides_line(self, line: str) -> bool:
         """Whether a line is printed only because of PS_VERBOSE=1 and reports no error."""
         return ps_lite.is_report(line) and not ps_lite.is_failure(line)
 

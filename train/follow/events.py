@@ -45,14 +45,15 @@ class Process:
 class Event:
     """One line of the log; `at` in seconds since the epoch.
 
-    kind "process": `process` is new, or has changed. "line": `text` is its output. "say": `text` is a message of the
+    kind "process": `process` is new, or has changed. "line": `text` is its output. "bar": `text` has the rows of its
+    current progress bar; "": it has none any longer. "say": `text` is a message of the
     supervisor. "state": the job's state is now `state`. "warnings": all current warnings. "result": the last event.
     "damaged": an invalid line; `text` says why, and `at` is the time of the line before it.
     stalled_since: when the workers last made progress, in seconds since the epoch; 0.0: they make progress again;
     None: the event does not report it.
     """
 
-    kind: Literal["process", "line", "say", "state", "warnings", "result", "damaged"]
+    kind: Literal["process", "line", "bar", "say", "state", "warnings", "result", "damaged"]
     at: float
     process: Process | None = None
     text: str = ""
@@ -111,6 +112,8 @@ class EventReader:
         if said.role is not None and said.host is not None:
             known = process.rank if process is not None else None
             process = Process(number=number, role=cast("Role", said.role), host=said.host, rank=known)
+        elif said.bar is not None and process is not None:
+            return Event(kind="bar", at=said.t, process=process, text=said.bar)
         elif process is None:
             raise ValueError(f"process {number} is unknown")
         elif said.line is not None:
@@ -159,7 +162,7 @@ class Selection:
         if self.since is not None and event.at < self.since:
             return False
         process = event.process
-        if process is None or event.kind != "line":
+        if process is None or event.kind not in ("line", "bar"):
             return True
         return (not self.roles or process.role in self.roles) and (not self.ranks or process.rank in self.ranks)
 

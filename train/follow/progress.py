@@ -13,6 +13,12 @@ PyTorch's examples and tutorials, torchvision's references and Hugging Face's Tr
     Epoch: [0][ 10/1252]  Time  0.345 ( 0.512)  Loss 6.9012e+00 (7.0e+00)  Acc@1   0.00 (  0.10)
     Epoch: [0]  [ 10/5005]  eta: 0:10:00  lr: 0.1  img/s: 250.1  loss: 6.9 (7.0)  acc1: 0.0 (0.1)
     Epoch [1/10], Step [100/600], Loss: 0.2345    {'loss': 0.6, 'learning_rate': 5e-05, 'epoch': 0.5}
+    iter 10: loss 4.2, time 300.12ms, mfu 1.00%    step 250: train loss 2.5, val loss 2.6    step 10 loss 0.5
+
+Also the progress bars of tqdm, as Lightning and Hugging Face use it, of rich, and of Keras:
+
+    Epoch 0:  40%|████      | 40/100 [00:04<00:06,  9.93it/s, v_num=0, train_loss=1.230]
+     10/100 ━━━━━━━━━━━━━━━━━━━━ 3s 12ms/step - accuracy: 0.5000 - loss: 1.2000
 
 A slow worker can be detected only if its speed is independent of the others' (dist_async, uneven data). With dist_sync,
 each step waits for the slowest worker, and all workers report its speed.
@@ -22,7 +28,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from foundation.durations import render_rounded
 from node.protocol import JobState
@@ -34,22 +40,43 @@ SLOW_OF_MEDIAN = 0.8
 SLOW_OF_OTHER = 0.7
 FLAGS = re.IGNORECASE | re.ASCII
 LONGEST = 2000  # characters of a line that are examined
+MOST_BARS = 8  # rows of a worker's bars
+LONGEST_BAR = 300  # characters of each
 
 SPEED_PATTERN = re.compile(
     r"\bspeed:?\s*(\d[\d.]*(?:e[+-]?\d+)?|inf)\s*samples/s|\b(?:img|images|samples)/s(?:ec)?[:=]\s*(\d[\d.]*)", FLAGS
 )
 EPOCH_PATTERN = re.compile(r"\b(?:epoch|Iter\[)[:\s\['\"]*(\d+)(?=[\]\s,:/}.]|$)", FLAGS)
-BATCH_PATTERN = re.compile(r"\b(?:batch|step)[:\s]*\[?\s*(?:\d+-)?(\d+)|\bepoch:? \[\d+\]\s*\[\s*(\d+)/", FLAGS)
+BATCH_PATTERN = re.compile(
+    r"(?<![\w(])(?:(?:(?:global[_ ])?step|batch)[=:#\s]*\[?|iter(?:ation)?)\s*(?:\d+-)?(\d+)"
+    r"|\bepoch:? \[\d+\]\s*\[\s*(\d+)/",
+    FLAGS,
+)
+EPOCH_LINE = re.compile(r"\s*Epoch \d+/\d+\s*")
+COLOURS = re.compile(r"\x1b\[[0-9;:]{0,40}m")
+TQDM_PATTERN = re.compile(
+    r"(?P<name>[^|]{0,200}?):?\s*(?:\d{1,3}%\|[^|]{0,300}\|\s*(?P<done>\d+)/\d+|\b(?P<seen>\d+)it) \[", FLAGS
+)
+# rich's, as Lightning uses it, and Keras' old and new one.
+BAR_PATTERN = re.compile(r"(?P<name>[^━]{0,200}?)[━╸╺]+\s*(?P<done>\d+)/\d+ ", FLAGS)
+KERAS_PATTERN = re.compile(r"(?P<name>)\s*(?P<done>\d+)/(?:\d+|Unknown) (?:━|\[[=>.]{5})", FLAGS)
+KERAS_METRIC = re.compile(r" - ([A-Za-z_][\w@]*): ([-+]?\d[\d.]*(?:e[-+]?\d+)?|nan)\b", FLAGS)
+TRAINING_NAME = re.compile(r"epoch|train|step|iter|batch", FLAGS)
+BAR_SPEED = re.compile(r"(\d[\d.]*) ?(?:imgs?|images?|samples?|ex|examples)/s\b", FLAGS)
 SAMPLES_PATTERN = re.compile(r"\bepoch: \d+ \[(\d+)/\d+ \(", FLAGS)
 COST_PATTERN = re.compile(r"\b(?:(?:time|training) cost[=:]|Finished in)\s*(\d[\d.]*)", FLAGS)
 NUMBER = r"([-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|inf|nan)\b)"
 METRIC_PATTERN = re.compile(r"(?<![\w@.-])([A-Za-z_][\w@.-]*)=" + NUMBER, FLAGS)
 ESTIMATOR_PATTERN = re.compile(r"\b(training|validation) ([a-z][\w -]*?): " + NUMBER, FLAGS)
 LOSS_PATTERN = re.compile(
-    r"(?<![\w@.=-])((?:[a-z]+[ _])?loss|acc(?:uracy)?(?:@?\d)?)['\"]?(?::\s*|\s+)" + NUMBER + r"(?:/(\d+)(?= ))?", FLAGS
+    r"(?<![\w@.=-])((?:[a-z]+[ _])?loss|acc(?:uracy)?(?:@?\d)?)['\"]?(?:\s*[:=]\s*['\"]?|\s+)"
+    + NUMBER
+    + r"(?:/(\d+)(?= ))?",
+    FLAGS,
 )
 HELD_OUT_PATTERN = re.compile(r"^\W*(?:\w+:)*(?:test|val|validation)\b", FLAGS)
-NO_METRICS = frozenset({"lr", "cost", "throughput", "learning_rate"})
+HELD_OUT_NAME = re.compile(r"(?:val|valid|validation|eval|test)[_ ](?=.)", FLAGS)
+NO_METRICS = frozenset({"lr", "cost", "throughput", "learning_rate", "v_num"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +84,7 @@ class Report:
     """The report in one line. Metrics of the training set have their own names, others "validation-NAME".
 
     epoch_s: the duration of a whole epoch. samples: read by the worker in this epoch, if the line has no speed.
+    is_bar: it is the state of a progress bar.
     """
 
     epoch: int | None
@@ -65,33 +93,81 @@ class Report:
     metrics: Mapping[str, float]
     epoch_s: float | None
     samples: int | None = None
+    is_bar: bool = False
 
     @property
     def is_passing(self) -> bool:
         """Whether the report covers only some batches, so that a later report replaces it."""
-        return self.batch is not None or self.samples is not None
+        has_tested = any(name.startswith("validation-") for name in self.metrics)
+        return not self.is_bar and not has_tested and (self.batch is not None or self.samples is not None)
 
 
 def parse_report(text: str) -> Report | None:
     """The report in a line of a worker's output; None for other lines. Pure."""
     # Most lines have no report, and there may be very many lines.
-    if "poch" not in text and "samples/s" not in text and "oss" not in text:
+    if not any(word in text for word in ("poch", "samples/s", "oss", "%|", "━", "/step", "it [")):
         return None
-    text = text[:LONGEST]
+    text = COLOURS.sub("", text[:LONGEST])
+    bar = TQDM_PATTERN.match(text) or BAR_PATTERN.match(text) or KERAS_PATTERN.match(text)
+    if bar is not None:
+        return _parse_bar(text, bar)
     epoch = _integer(EPOCH_PATTERN.search(text))
     speed_match = SPEED_PATTERN.search(text)
     metrics = _metrics(text)
     cost = COST_PATTERN.search(text)
     is_held_out = HELD_OUT_PATTERN.search(text) is not None
-    if speed_match is None and (epoch is None or not (metrics or cost)) and not (is_held_out and metrics):
+    batch = _integer(BATCH_PATTERN.search(text)) if "Namespace(" not in text else None
+    has_numbers = bool(metrics) and (epoch is not None or batch is not None or is_held_out)
+    is_of_epoch = epoch is not None and (cost is not None or EPOCH_LINE.fullmatch(text) is not None)
+    if speed_match is None and not has_numbers and not is_of_epoch:
         return None
     return Report(
         epoch=epoch,
-        batch=_integer(BATCH_PATTERN.search(text)),
+        batch=batch,
         samples_per_s=_finite(speed_match[1] or speed_match[2]) if speed_match else None,
         metrics=metrics,
         epoch_s=_number(cost[1]) if cost else None,
         samples=_integer(SAMPLES_PATTERN.search(text)),
+    )
+
+
+def parse_bars(text: str) -> tuple[Report, ...]:
+    """The reports in the rows of progress bars. Pure.
+
+    The numbers of batches of several bars count only for those that are named after training, or that show metrics:
+    another one may count epochs, or batches of an evaluation.
+    """
+    rows = text.split("\n")
+    found = []
+    for row in rows:
+        report = parse_report(row)
+        if report is not None:
+            counts = len(rows) == 1 or report.metrics or TRAINING_NAME.search(row) is not None
+            found.append(report if counts else replace(report, batch=None))
+    return tuple(found)
+
+
+def _parse_bar(text: str, bar: re.Match[str]) -> Report | None:
+    """The report of a progress bar; None for a bar of something else, such as a download."""
+    name, rest = bar["name"].strip(), text[bar.end() - 1 :]
+    metrics = {}
+    for title, words in [*METRIC_PATTERN.findall(rest), *KERAS_METRIC.findall(rest)]:
+        value = _number(words)
+        if value is not None and title.lower() not in NO_METRICS:
+            metrics[_metric_name("", title)] = value
+    metrics = metrics or _losses(rest, "")
+    if name and not metrics and TRAINING_NAME.search(name) is None:
+        return None
+    done = int((bar["done"] or bar["seen"])[:12]) if "seen" in bar.re.groupindex else int(bar["done"][:12])
+    counts_epochs = re.search(r"\bepochs?:?$", name, FLAGS) is not None
+    speed = BAR_SPEED.search(rest)
+    return Report(
+        epoch=done if counts_epochs else _integer(EPOCH_PATTERN.search(text)),
+        batch=None if counts_epochs or HELD_OUT_PATTERN.search(text) is not None else done,
+        samples_per_s=_finite(speed[1]) if speed else None,
+        metrics=metrics,
+        epoch_s=None,
+        is_bar=True,
     )
 
 
@@ -113,14 +189,17 @@ def _losses(text: str, which: str) -> dict[str, float]:
     for name, words, whole in LOSS_PATTERN.findall(text):
         value = _number(words)
         if value is not None:
-            plain = name.lower().removeprefix("average ").removeprefix("train ")
+            plain = name.lower().removeprefix("average ")
             metrics[_metric_name(which, plain)] = value / int(whole) if int(whole or 0) else value
     return metrics
 
 
 def _metric_name(which: str, name: str) -> str:
-    if which.lower() == "validation":
-        return f"validation-{name}"
+    held_out = HELD_OUT_NAME.match(name)
+    if which.lower() == "validation" or held_out is not None:
+        return f"validation-{name[held_out.end() :] if held_out is not None else name}"
+    if name.lower().startswith(("train_", "train ")):
+        return name[len("train_") :]
     kind, dash, rest = name.partition("-")
     if dash and kind.lower() == "train":
         return rest
@@ -147,7 +226,7 @@ def _number(text: str) -> float | None:
 class RankProgress:
     """One worker's progress. speed: smoothed samples/s. heard_at: time of its last output, seconds since the epoch.
 
-    epoch_s: the duration of its last whole epoch.
+    epoch_s: the duration of its last whole epoch. bar: the rows of its current progress bar.
     """
 
     process: Process
@@ -157,12 +236,18 @@ class RankProgress:
     speed: float | None = None
     epoch_s: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    bar: tuple[str, ...] = ()
     counted: tuple[float, int] | None = None  # when it last reported its samples, and how many
 
     @property
     def has_ended(self) -> bool:
         """Whether its process has ended."""
         return self.process.exit_code is not None
+
+    @property
+    def has_report(self) -> bool:
+        """Whether it has reported anything."""
+        return self.epoch is not None or self.batch is not None or self.speed is not None or bool(self.metrics)
 
     def take(self, report: Report) -> None:
         """Updates the progress with a report."""
@@ -181,6 +266,15 @@ class RankProgress:
         for name, value in report.metrics.items():
             if name in self.metrics or len(self.metrics) < MOST_METRICS:
                 self.metrics[name] = value
+
+    def take_bar(self, text: str, at: float) -> None:
+        """Updates the progress with the rows of the current progress bar; "": it has none any longer."""
+        text = text[: MOST_BARS * LONGEST_BAR]
+        self.bar = tuple(row for row in text.split("\n")[:MOST_BARS] if row)
+        if self.bar:
+            self.heard_at = at
+        for report in parse_bars(text):
+            self.take(report)
 
     def _take_samples(self, samples: int) -> None:
         """Updates the speed: the samples read since the last such report, over the time since then."""
@@ -214,10 +308,17 @@ class Progress:
             self.warnings = event.warnings
         if event.process is None or event.process.role != "worker":
             return None
-        rank = self._ranks.get(event.process.number)
+        return self._take_output(event, event.process)
+
+    def _take_output(self, event: Event, process: Process) -> Report | None:
+        rank = self._ranks.get(process.number)
         if rank is None:
-            rank = self._ranks[event.process.number] = RankProgress(process=event.process, heard_at=event.at)
-        rank.process = event.process
+            rank = self._ranks[process.number] = RankProgress(process=process, heard_at=event.at)
+        rank.process = process
+        if rank.has_ended:
+            rank.bar = ()
+        if event.kind == "bar":
+            rank.take_bar(event.text, event.at)
         if event.kind != "line":
             return None
         rank.heard_at = event.at
@@ -280,11 +381,12 @@ class Progress:
 
     def render_summary(self) -> str | None:
         """The job in one line: "12.3 k samples/s over 4 workers, epoch 9, accuracy 0.98, 45 s"; None: no reports."""
-        reporting, speed = self.reporting, self.speed
-        if speed is None:
+        speed = self.speed
+        reporting = self.reporting or [rank for rank in self.ranks if rank.has_report]
+        if not reporting:
             return None
         workers = "1 worker" if len(reporting) == 1 else f"{len(reporting)} workers"
-        words = [f"{render_rate(speed)} samples/s over {workers}"]
+        words = [workers if speed is None else f"{render_rate(speed)} samples/s over {workers}"]
         if self.epoch is not None:
             words.append(f"epoch {self.epoch}")
         words += [f"{name} {render_value(value)}" for name, value in list(self.metrics.items())[:3]]

@@ -207,9 +207,7 @@ class LogStream:
                 came_at = time.monotonic()
                 for line in talk.lines(self._look):
                     self._hear()
-                    if self._is_of_log(line):
-                        self.offset += len(line) + 1
-                        self._ended, self._wanted = 0, None
+                    if self._is_for_reader(line):
                         yield line
                         came_at = time.monotonic()
                     elif not self._wait and time.monotonic() - came_at > WITHOUT_ANSWER_S:
@@ -240,9 +238,14 @@ class LogStream:
             self._say(f"reconnected to {self._head.name}")
             self._lost_at, self._told = None, ""
 
-    def _is_of_log(self, line: bytes) -> bool:
-        """Whether a line is from the log, and not from the protocol around it. Raises NotFoundError, AnswerError."""
+    def _is_for_reader(self, line: bytes) -> bool:
+        """Whether a line is from the log, which it counts, or a bar, and not from the protocol around them.
+
+        Raises NotFoundError, AnswerError.
+        """
         key = find_first_key(line)
+        if key == "bar":
+            return True
         if key == "start" and self._wanted is not None:
             try:
                 start = decode(line, LogStart)
@@ -253,7 +256,11 @@ class LogStream:
             return False
         if key == "error":
             raise NotFoundError(self._head.failed(line, hint="").message, hint="cluster jobs")
-        return key != "alive"
+        if key == "alive":
+            return False
+        self.offset += len(line) + 1
+        self._ended, self._wanted = 0, None
+        return True
 
     def _give_up(self, why: str) -> AnswerError:
         return AnswerError(

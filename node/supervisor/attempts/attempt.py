@@ -18,6 +18,7 @@ from node.supervisor.agents import Agent, Agents
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.interruption import Interruption
 from node.supervisor.attempts.restarts import Ending
+from node.supervisor.bars import Bars
 from node.supervisor.event_loop import Connection, EventLoop
 from node.supervisor.job_log import Log
 from node.supervisor.outcome import Outcome
@@ -25,6 +26,7 @@ from node.supervisor.processes import JobProcess, Processes
 from node.supervisor.stalls import Stalls
 from node.wire import (
     Announced,
+    Bar,
     Blocked,
     Booted,
     Closed,
@@ -50,7 +52,7 @@ from train.job.cost import cost_of
 
 AGENTS_END_S = 5.0
 FIRST_PROGRAM = 1 << 20  # the number of the first of mpirun's daemons; those of processes are smaller
-ProcessReport = Union[Started, Joined, Exited, Used, Blocked, Unread]
+ProcessReport = Union[Started, Bar, Joined, Exited, Used, Blocked, Unread]
 
 
 class JobSide(Struct, frozen=True):
@@ -63,6 +65,7 @@ class JobSide(Struct, frozen=True):
 
     loop: EventLoop
     log: Log
+    bars: Bars
     say: Callable[[str], None]
     warn: Callable[[str, Optional[str]], None]
     tell_stall: Callable[[str, Optional[float]], None]
@@ -152,7 +155,7 @@ class Attempt:
             self.hear_output(message)
         elif isinstance(message, Announced):
             self.announce(agent, message)
-        elif isinstance(message, (Started, Joined, Exited, Used, Blocked, Unread)):
+        elif isinstance(message, (Started, Bar, Joined, Exited, Used, Blocked, Unread)):
             self.hear_report(message)
         elif isinstance(message, Booted):
             agent.boot = message.boot
@@ -179,6 +182,24 @@ class Attempt:
             if process.role == "worker":
                 self.hear_worker(process, text)
 
+    def hear_bar(self, process: JobProcess, text: str) -> None:
+        """Handles the current progress bar of a process."""
+        self._job.bars.put(process.number, text)
+        if process.role == "worker" and text:
+            self.stalls.hear_bar(process, text)
+            self.note_progress(text)
+
+    def end_output(self, process: JobProcess) -> None:
+        """Writes the end of a process's output to the log: with its bar, if it is lost and could not end its line."""
+        for row in self._job.bars.end(process.number):
+            self._job.log.put_line(process.number, row)
+        self._job.log.end_output(process.number)
+
+    def end_outputs(self) -> None:
+        """Writes the end of the output of all processes."""
+        for process in self.processes.all:
+            self.end_output(process)
+
     def hear_worker(self, process: JobProcess, text: str) -> None:
         """Handles a line of a worker's output."""
         self.stalls.hear_line(process, text)
@@ -186,6 +207,10 @@ class Attempt:
             self.resumed = restarts.parse_resumed(text)
             if self.resumed is not None:
                 self._job.note_change()  # the record of the previous attempt contains the number of lost batches
+        self.note_progress(text)
+
+    def note_progress(self, text: str) -> None:
+        """Looks in a worker's line or bar for progress of its training."""
         if kv_store.is_progress(text) and self.outcome.awaits_kv_store():
             self.outcome.note_progress()
 
@@ -238,12 +263,10 @@ class Attempt:
             return
         if isinstance(message, Started):
             self.note_start(process, message.pid)
+        elif isinstance(message, Bar):
+            self.hear_bar(process, message.text)
         elif isinstance(message, Joined):
-            if message.rank is not None:
-                self.hear_rank(process, message.rank)
-            if message.bound is not None:
-                process.bound = message.bound
-                self.outcome.check_joined()
+            self.note_joined(process, message)
         elif isinstance(message, Exited):
             self.note_exit(process, message)
         elif isinstance(message, Used):
@@ -272,18 +295,18 @@ class Attempt:
             self.outcome.all_started()
             self.stalls.start()
 
-    def hear_rank(self, process: JobProcess, rank: int) -> None:
-        """Handles the report of a process's rank."""
-        if process.rank is not None:
-            return
-        process.rank = rank
-        self._job.log.put(p=process.number, rank=rank)
+    def note_joined(self, process: JobProcess, message: Joined) -> None:
+        """Handles ps-lite's report of a process's rank, or of the port where it listens."""
+        if message.rank is not None and process.rank is None:
+            process.rank = message.rank
+            self._job.log.put(p=process.number, rank=message.rank)
+        process.bound = message.bound or process.bound
         self.outcome.check_joined()
 
     def note_exit(self, process: JobProcess, message: Exited) -> None:
         """Handles the end of a process."""
         process.note_end(message)
-        self._job.log.end_output(process.number)
+        self.end_output(process)
         self._job.log.put(p=process.number, exit=message.exit_code, signal=message.signal)
         self._job.note_change()
         waiting = self._waiting.pop(process.number, None)
@@ -346,6 +369,7 @@ class Attempt:
             if agent.closed is not None and agent.closed.left:
                 left.setdefault(agent.host.name, []).extend(agent.closed.left)
         job.step()  # for the last messages
+        self.end_outputs()
         self.agents.end()
         if self._claim is not None:
             self._claim.close()

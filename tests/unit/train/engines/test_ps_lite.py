@@ -23,11 +23,11 @@ def test_every_cpu_wheel_of_the_oracle_has_its_lines_here() -> None:
 
 @pytest.mark.parametrize("wheel", LINES)
 def test_only_ranks_and_ports_are_parsed(wheel: str) -> None:
-    server, worker = ([ps_lite.read(line.encode()) for line in lines] for lines in LINES[wheel])
+    server, worker = ([ps_lite.read(line) for line in lines] for lines in LINES[wheel])
     ports = [re.findall(r"port=(\d+)", lines[0]) for lines in LINES[wheel]]
     assert server == [Report(bound=("127.0.0.1", int(ports[0][0]))), Report(rank=0), None, None]
     assert worker == [Report(bound=("127.0.0.1", int(ports[1][0]))), Report(rank=1), None, None]
-    assert all(ps_lite.is_report(line.encode()) for lines in LINES[wheel] for line in lines)
+    assert all(ps_lite.is_report(line) for lines in LINES[wheel] for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ def test_only_ranks_and_ports_are_parsed(wheel: str) -> None:
 def test_a_line_is_recognised_by_the_source_file_on_any_path(
     line: str, said: Report | None, *, is_report: bool
 ) -> None:
-    assert ps_lite.read(line.encode()) == said
-    assert ps_lite.is_report(line.encode()) == is_report
+    assert ps_lite.read(line) == said
+    assert ps_lite.is_report(line) == is_report
 
 
 def test_a_failure_is_in_the_message_not_in_the_path() -> None:
-    assert ps_lite.is_failure(b"[10:00:00] src/van.cc:1: Check failed: it is")
-    assert not ps_lite.is_failure(b"[10:00:00] /unable/src/van.cc:33: W[9] is stopped")
+    assert ps_lite.is_failure("[10:00:00] src/van.cc:1: Check failed: it is")
+    assert not ps_lite.is_failure("[10:00:00] /unable/src/van.cc:33: W[9] is stopped")
 
 
 @pytest.mark.parametrize("wheel", ["mxnet==1.7.0.post2", "mxnet==1.9.1"])
