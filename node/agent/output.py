@@ -26,7 +26,7 @@ LONGEST_HOLD_S = 30.0
 # What a row is split at. CSI codes (ECMA-48) other than colours, which stay in the text.
 _CONTROL = re.compile(r"[\n\r]|\x08+|\x1b\[([0-9;?]{0,16})([A-Za-ln-z])")
 _REDRAW = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-ln-z]")
-_CUT = re.compile(r"(?:\r|\x1b(?:\[[0-9;?]{0,16})?)\Z")  # means something only with what follows
+_CUT = re.compile(r"(?:\r+|\x1b(?:\[[0-9;?]{0,16})?)\Z")  # means something only with what follows
 _RETURNS = re.compile(r"\r+\n")
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}m")
 
@@ -43,6 +43,11 @@ class _Row:
 
     def __init__(self, now: float = 0.0, *, is_drawn: bool = False) -> None:
         self.text, self.at, self.is_drawn, self.is_fresh = "", now, is_drawn, False
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether a bar was here, and nothing has followed."""
+        return self.is_drawn and self.is_blank and not self.is_fresh
 
     @property
     def is_blank(self) -> bool:
@@ -85,9 +90,9 @@ class OutputLines:
         """Returns the rest at the end of the stream: the last state of a bar is a line."""
         self._write(self._held + self._decoder.decode(b"", final=True), self._left_at)
         self._held = ""
-        rows, self._rows, self._cursor = self._rows, [_Row()], 0
+        rows, self._rows, self._cursor, self._changed_at = self._rows, [_Row()], 0, None
         for row in rows:
-            if not row.is_blank:
+            if row.text:
                 self._put(row)
         if self._bar:
             self._bar = ""
@@ -184,7 +189,7 @@ class OutputLines:
             self._left_at = self._rows[0].at
             self._put(self._rows.pop(0))
             self._cursor -= 1
-        if len(self._rows) == 1 and self._rows[0].is_blank and not self._rows[0].is_fresh:
+        if len(self._rows) == 1 and self._rows[0].is_erased:
             self._rows = [_Row(now)]
 
     def _limit_rows(self, now: float) -> None:
@@ -210,7 +215,7 @@ class OutputLines:
             for row in self._rows:
                 if not row.is_blank:
                     self._put(row)
-            self._rows, self._cursor = [_Row(now, is_drawn=True)], 0
+            self._rows, self._cursor = [_Row(now)], 0
         elif code == "J":
             row = self._rows[self._cursor]
             row.text = "" if row.is_fresh else row.text
