@@ -14,6 +14,7 @@ from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, find_gpus, gather_facts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import FrameworkChoice, Torch, check_torch_wheel, choose_framework
+from bootstrap.environment.node_code import runtime_path
 from bootstrap.environment.package_build import PackageBuilds
 from bootstrap.environment.project import LockedProject
 from bootstrap.environment.requirements import Wanted
@@ -21,6 +22,7 @@ from bootstrap.environment.source_build import Builds, Built, choose_packages
 from bootstrap.environment.steps import NodePlan, add_client, plan_node, plan_setup, script_task, setup_digest
 from bootstrap.environment.target import NO_PROJECT, ChosenPython, choose_python, choose_wheels
 from bootstrap.homes import Turns, find_homes
+from bootstrap.runtime import RuntimePlacing
 from bootstrap.scheduler.slurm import set_up_slurm
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
@@ -41,7 +43,7 @@ SCRIPT = "the set-up script"
 class ReadyNode:
     """A node that can train. `python`, `code_dir` and `project_dir` are absolute paths on the node.
 
-    code_dir: this project's files; project_dir: the user's own files, None if there are none.
+    code_dir: the runtime of our own programs; project_dir: the user's own files, None if there are none.
     setup: the digest of the set-up commands that have run on it, None if there are none. library: the framework in its
     environment, such as "mxnet==1.7.0.post2", "source@v1.7.x+cu112" or "torch==2.13.0+cpu"; "" without one.
     torch: its PyTorch, whichever framework [bootstrap] names; None if it has none, or only among the user's own files.
@@ -69,19 +71,18 @@ class ReadyNode:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trees:
-    """The files that every node gets in addition to its environment. project: the user's own files, or None.
+    """The files that nodes get in addition to the runtime and their environment. project: the user's own, or None.
 
     client: this project's own command, which only the head gets, with an environment of its own; None to send none.
     """
 
-    code: Tree
     project: Tree | None
     client: Tree | None = None
 
     @property
     def all(self) -> tuple[Tree, ...]:
         """All trees that every node gets."""
-        return (self.code,) if self.project is None else (self.code, self.project)
+        return () if self.project is None else (self.project,)
 
     @property
     def kept(self) -> tuple[Tree, ...]:
@@ -115,6 +116,7 @@ def bootstrap(
         sources = Sources(report=report, distribute=config.distribute, fetch=config.fetch)
         with (
             Distribution(report=report, sources=sources, damaged=damaged) as distribution,
+            RuntimePlacing(cache=cache, report=report, damaged=damaged) as runtimes,
             TreeArchives(trees.kept, cache=cache) as archives,
         ):
             package_builds = PackageBuilds(
@@ -130,6 +132,7 @@ def bootstrap(
                 packages=packages,
                 project=project,
                 trees=trees,
+                runtimes=runtimes,
                 archives=archives,
                 connections=connections,
                 bundles=bundles,
@@ -186,6 +189,7 @@ class _Bootstrap:
     packages: tuple[Wanted, ...]
     project: LockedProject
     trees: Trees
+    runtimes: RuntimePlacing
     archives: TreeArchives
     connections: Connections
     bundles: Bundles
@@ -196,7 +200,8 @@ class _Bootstrap:
 
     def prepare(self, host: Host) -> ReadyNode:
         """Makes one node ready. Raises ClusterError."""
-        connection, facts = self.connections.look(host, python=self.config.python, report=self.report)
+        connection, found = self.connections.look(host, python=self.config.python, report=self.report)
+        facts = self.runtimes.place(connection, found)
         first = plan_setup(facts, commands=self.config.setup, framework=self.config.framework)
         if first:
             self._set_up(connection, facts, first, what="[bootstrap] setup", done="[bootstrap] setup has run")
@@ -235,10 +240,10 @@ class _Bootstrap:
             connection=connection,
             facts=facts,
             python=f"{home}/env/{bundle.digest}/bin/python",
-            code_dir=f"{home}/tree/{self.trees.code.digest}",
+            code_dir=runtime_path(facts.home),
             project_dir=f"{home}/tree/{project.digest}" if project is not None else None,
             setup=setup,
-            changed=bool(first or plan),
+            changed=facts.runtimes != found.runtimes or bool(first or plan),
             framework=choice.framework,
             library=bundle.library,
             torch=bundle.torch,

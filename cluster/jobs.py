@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import cache, partial
 
 from bootstrap.apply import ReadyNode
+from bootstrap.environment.node_code import runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from cluster.app import App
@@ -40,7 +41,6 @@ from train.follow.records import (
     read_s3_records,
 )
 from train.follow.run import STOPPED, end_everywhere, render_left, stop_job
-from train.job.payload import code_digest
 
 PATIENCE_S = 4.0  # the longest time to wait for the head's answer
 BRIEF_PATIENCE_S = 2.0  # without a question, for which the user waits anyway
@@ -78,7 +78,7 @@ def open_head(app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S) -> It
         # The first connection uses `nodes`; later ones describe the cluster again, because the node may have ended.
         return source.connect(known.pop(), host, wait_s=wait_s) if known else source.connect_again(host)
 
-    digest = cache(code_digest)
+    digest = cache(runtime_digest)
     head = Head(
         name=host.name,
         connect=connect,
@@ -101,7 +101,7 @@ def end_from_here(app: App, job: str) -> Left:
     others = ends_of_job(app, job) if app.files.other_hosts.exists() else {}
     if not running:
         return end_everywhere(others)
-    command = found_program_command("agent", ["end", job], digest=code_digest())
+    command = found_program_command("agent", ["end", job], digest=runtime_digest())
     with open_connections(app, nodes) as connections:
         return end_everywhere({name: _runner(connections, nodes, name, command) for name in running} | others)
 

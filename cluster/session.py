@@ -151,7 +151,7 @@ def _prepare(
         config=config.bootstrap,
         packages=packages,
         project=project,
-        trees=Trees(code=payload.code, project=payload.project, client=find_client(app, described, nodes=len(hosts))),
+        trees=Trees(project=payload.project, client=find_client(app, described, nodes=len(hosts))),
         connections=connections,
         cache=cache_folder(),
         report=app.report,

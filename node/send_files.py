@@ -1,8 +1,8 @@
 """Sends files that a job needs, below ~/.cluster, from this host, the head, to another node.
 
-    send_files IP PATH...     such as tree/DIGEST, env/DIGEST; with an environment, its Python
+    send_files IP PATH...     such as tree/DIGEST, env/DIGEST, runtime/DIGEST; the latter two with their Python
 
-A tree or an environment is valid once it has its mark .complete, which is sent last.
+A folder is valid once it has its mark .complete, which is sent last.
 """
 
 import os
@@ -28,12 +28,12 @@ def main() -> int:
 
 
 def with_pythons(home: str, paths: Sequence[str]) -> list[str]:
-    """Returns the paths, preceded by the Pythons below `home` that the environments among them use."""
+    """Returns the paths, preceded by the Pythons below `home` that they link to."""
     pythons = []
     for path in paths:
         python = os.path.realpath(os.path.join(home, path, "bin", "python"))
         place = os.path.relpath(python, os.path.realpath(home)).split(os.sep)
-        if path.startswith("env/") and place[0] == "python":
+        if path.startswith(("env/", "runtime/")) and place[0] == "python":
             pythons.append(os.path.join(*place[:2]))
     return [*dict.fromkeys(pythons), *paths]
 

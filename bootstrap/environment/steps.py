@@ -13,6 +13,7 @@ from bootstrap.environment.client import FOLDER as CLIENT_FOLDER
 from bootstrap.environment.cuda import find_cuda
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.runtime import Runtime
 from bootstrap.environment.target import ChosenPython
 from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.tree import Tree
@@ -177,15 +178,26 @@ class MakeEnvironment:
         packed = self.bundle.python
         if packed is None or self.python is not None:
             return [], shlex.quote(self.python or python)
-        folder = f"python/{packed.sha256}"
-        lines = [
+        lines = UnpackPython(packed=packed).render(python)
+        return lines, f"python/{packed.sha256}/bin/python{show(self.bundle.target.python_version)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnpackPython:
+    """Unpack a Python that this machine has sent."""
+
+    packed: BundleFile
+
+    def render(self, python: str) -> list[str]:
+        """This step's lines of the script."""
+        folder = f"python/{self.packed.sha256}"
+        return [
             f"if [ ! -f {folder}/.complete ]; then",
             f"    rm -rf {folder} {folder}.new; mkdir -p {folder}.new",
-            f"    {shlex.join([python, '-W', 'ignore', '-c', UNPACK, _place(packed), f'{folder}.new'])}",
+            f"    {shlex.join([python, '-W', 'ignore', '-c', UNPACK, _place(self.packed), f'{folder}.new'])}",
             f"    touch {folder}.new/.complete; mv {folder}.new {folder}",
             "fi",
         ]
-        return lines, f"{folder}/bin/python{show(self.bundle.target.python_version)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,7 +237,7 @@ class MakeClusterKey:
         ]
 
 
-Step = InstallPackages | RunSetup | MakeEnvironment | CheckLibraries | MakeClusterKey
+Step = InstallPackages | RunSetup | UnpackPython | MakeEnvironment | CheckLibraries | MakeClusterKey
 """`render` gets the path of a Python on the node, which runs our own programs."""
 
 
@@ -310,6 +322,22 @@ def add_client(
     needed_bytes += 2 * sum(each.size_bytes for each in lacking)
     _check_disk(facts, needed_bytes, what="its own cluster command", node=node)
     return NodePlan(files=files, steps=steps, trees=(*plan.trees, *lacking))
+
+
+def plan_runtime(facts: NodeFacts, runtime: Runtime, *, node: str) -> tuple[tuple[BundleFile, ...], tuple[Step, ...]]:
+    """The files and the steps that a node needs before it gets the runtime's tree: a Python, or nothing. Pure.
+
+    Raises ClusterError if the node's disk is too small.
+    """
+    needed_bytes = 2.0 * runtime.tree.size_bytes
+    packed = runtime.packed
+    if packed is None or packed.sha256 in facts.pythons_ready:
+        _check_disk(facts, needed_bytes, what="our own programs", node=node)
+        return (), ()
+    _check_disk(
+        facts, needed_bytes + (packed.size_bytes + packed.unpacked_bytes) * OVERHEAD, what="our own programs", node=node
+    )
+    return () if packed.sha256 in facts.files else (packed,), (UnpackPython(packed=packed),)
 
 
 def _render_kib(kib: int) -> str:

@@ -12,8 +12,9 @@ import tarfile
 import tempfile
 import threading
 import time
+import zipfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -77,6 +78,28 @@ def file_of_bytes(path: str, data: bytes) -> TreeFile:
     )
 
 
+def files_of_wheel(path: Path, site: str) -> list[TreeFile]:
+    """The files of a wheel as an installer places them in a virtual environment.
+
+    site: the path of site-packages in the tree. Programs of the wheel go to bin/. Raises OSError, BadZipFile.
+    """
+    found = []
+    with zipfile.ZipFile(path) as wheel:
+        for entry in wheel.infolist():
+            if entry.is_dir():
+                continue
+            data = wheel.read(entry)
+            top, _, rest = entry.filename.partition("/")
+            kind, _, name = rest.partition("/")
+            if not top.endswith(".data"):
+                found.append(replace(file_of_bytes(f"{site}/{entry.filename}", data), mode=PLAIN))
+            elif kind == "scripts":
+                found.append(replace(file_of_bytes(f"bin/{name}", data), mode=EXECUTABLE))
+            elif kind in ("purelib", "platlib"):
+                found.append(replace(file_of_bytes(f"{site}/{name}", data), mode=PLAIN))
+    return found
+
+
 class TreeArchives:
     """The archives of one command, each written once for all nodes. Safe to use from any thread.
 
@@ -88,7 +111,7 @@ class TreeArchives:
         self._keep = sorted({tree.digest for tree in trees})
         self._root = cache / "archives"
         self._lock = threading.Lock()
-        self._files: dict[str, BundleFile] = {}
+        self._files: dict[tuple[str, int], BundleFile] = {}
         self._folder: Path | None = None
 
     def __enter__(self) -> Self:
@@ -103,12 +126,14 @@ class TreeArchives:
         with self._lock:
             if self._folder is None:
                 self._folder = _make_folder(self._root)
-            if tree.digest not in self._files:
-                self._files[tree.digest] = write_archive(tree, self._folder)
-            file = self._files[tree.digest]
+            key = (tree.digest, id(tree))  # runtimes for different Pythons have the same name
+            if key not in self._files:
+                self._files[key] = write_archive(tree, Path(tempfile.mkdtemp(dir=self._folder)))
+            file = self._files[key]
         return file, {
             "kind": "tree",
             "what": "unpacking files",
+            "folder": "tree",
             "digest": tree.digest,
             "archive": f"files/{file.sha256}/{file.name}",
             "keep": self._keep,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
+from bootstrap.environment.node_code import runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from cluster.app import App
@@ -21,7 +22,6 @@ from provision.model import count
 from train.follow.head import found_program_command
 from train.follow.records import JobRecord
 from train.follow.results import Copy, Listing, choose_files, copy_all, find_clash
-from train.job.payload import code_digest
 from train.s3 import operations as s3
 from train.s3.client import S3Object
 from train.s3.url import parse_url
@@ -51,7 +51,7 @@ def open_results(app: App, record: JobRecord, nodes: Nodes | None) -> Iterator[F
     Raises ClusterError when no node can be reached from this machine.
     """
     found = Found()
-    digest = code_digest()
+    digest = runtime_digest()
     with ExitStack() as stack:
         connects = _find_connects(app, record, nodes, found, stack)
 

@@ -99,7 +99,7 @@ class Agent(object):
                 if time.monotonic() > deadline:
                     raise Failed("another set-up of this node is still running") from error
                 time.sleep(0.05)
-        for name in ("files", "env", "tree", "tools", "ssh", "incoming", "setup", "python"):
+        for name in ("files", "env", "tree", "runtime", "tools", "ssh", "incoming", "setup", "python"):
             os.makedirs(os.path.join(self.root, name), mode=0o700, exist_ok=True)
         return handle
 

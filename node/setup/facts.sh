@@ -177,6 +177,10 @@ tell_complete() {
 tell_complete file 'files/*/*'
 tell_complete env 'env/*/.complete'
 tell_complete client 'client/*/.complete'
+for path in runtime/*/.complete; do
+    # Without the Python that it links to, it is not complete.
+    [ ! -f "$path" ] || [ ! -x "${path%/*}/bin/python" ] || { path=${path#*/}; echo "runtime=${path%%/*}"; }
+done
 tell_complete tree 'tree/*/.complete'
 tell_complete pythons 'python/*/.complete'
 for path in "setup/$host"/*.done; do

@@ -5,6 +5,8 @@
     tree/DIGEST.new/         a tree that is being created
     tree/DIGEST.PID.old/     a tree that is being removed
 
+The runtime of our programs is such a tree in runtime/, with a link to its Python (bootstrap/environment/runtime.py).
+
 Python 3.6 and later, standard library only.
 """
 
@@ -28,33 +30,44 @@ ARCHIVE_LIFETIME_S = 24 * 3600.0
 
 
 def place(home, task):
-    """Creates the tree task["digest"] below `home`, which is ~/.cluster, and removes old trees.
+    """Creates the tree task["digest"] in the folder task["folder"] of `home`, which is ~/.cluster; removes old trees.
 
     task: from TreeArchives.write (bootstrap/transfer/tree.py). For one process at a time. Repairs the state that a
     killed call has left. The archive stays, since other nodes may still take it; see remove_archives.
 
     Raises OSError for errors of the disk, and with EBADMSG for a damaged archive. Then it leaves no partial tree.
     """
-    trees = os.path.join(home, "tree")
+    trees = os.path.join(home, task["folder"])
+    python = task.get("python")
     final = os.path.join(trees, task["digest"])
-    if not os.path.isfile(os.path.join(final, COMPLETE)):
+    if not is_complete(final, python is not None):
         os.makedirs(trees, mode=0o700, exist_ok=True)
         for name in os.listdir(trees):
             if name.endswith(".new"):
                 shutil.rmtree(os.path.join(trees, name))
         if os.path.isdir(final):
             set_aside(final)
-        make(trees, final, os.path.join(home, task["archive"]))
+        make(trees, final, os.path.join(home, task["archive"]), python and os.path.join(home, python))
     remove_old(trees, task["keep"])
     remove_forgotten_archives(os.path.join(home, "files"))
 
 
-def make(trees, final, archive):
-    """Creates a tree under a temporary name, and renames it when all of it is on the disk."""
+def is_complete(final, has_python):
+    """Whether a tree is complete. The Python that it links to may have been removed or replaced."""
+    return os.path.isfile(os.path.join(final, COMPLETE)) and (
+        not has_python or os.access(os.path.join(final, "bin", "python"), os.X_OK)
+    )
+
+
+def make(trees, final, archive, python=None):
+    """Creates a tree under a temporary name, and renames it when all of it is on the disk. python: an absolute path."""
     new = final + ".new"
     try:
         os.mkdir(new, 0o755)
-        flush(new, unpack(archive, new))
+        written = unpack(archive, new)
+        if python is not None:
+            written.append(link_python(new, python))
+        flush(new, written)
         with open(os.path.join(new, COMPLETE), "wb") as stream:
             os.fsync(stream.fileno())
         sync_path(new)
@@ -65,6 +78,16 @@ def make(trees, final, archive):
             error.filename = final
         raise
     sync_path(trees)
+
+
+def link_python(new, python):
+    """Makes a tree a virtual environment of a Python. Returns the path of its settings, as bytes."""
+    os.makedirs(os.path.join(new, "bin"), mode=0o755, exist_ok=True)
+    os.symlink(python, os.path.join(new, "bin", "python"))
+    settings = os.path.join(os.fsencode(new), b"pyvenv.cfg")
+    with open(settings, "w", encoding="utf-8") as stream:
+        stream.write("home = %s\ninclude-system-site-packages = false\n" % os.path.dirname(python))
+    return settings
 
 
 def unpack(path, new):
@@ -200,7 +223,7 @@ def set_aside(path):
 
 def find_used():
     """The digests of the trees that processes run in, or name on their command line or in their environment."""
-    mentioned = re.compile(rb"/tree/([0-9a-f]{64})")
+    mentioned = re.compile(rb"/(?:tree|runtime)/([0-9a-f]{64})")
     found = set()
     for pid in os.listdir("/proc"):
         if pid.isdigit():

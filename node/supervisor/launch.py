@@ -1,17 +1,20 @@
 """Runs MXNet's own tools/launch.py, unchanged, from the installed wheel.
 
-    launch.py PRIVATE_ADDRESS ARGUMENTS...
+    launch.py PYTHON PRIVATE_ADDRESS ARGUMENTS...
+
+PYTHON is that of the training environment, which has launch.py; this program's own Python runs it.
 
 It makes two corrections: the scheduler listens on the head's private address, not on that of the host name, and on a
-port that no other job gets. (_cluster_compat restores Thread.isAlive, which launch.py calls. If launch.py comes from a
-container's image, this program restores it.)
+port that no other job gets. It also restores Thread.isAlive, which launch.py calls.
 """
 
 import getopt
+import glob
 import os
 import re
 import runpy
 import shlex
+import site
 import socket
 import subprocess
 import sys
@@ -78,14 +81,18 @@ def ask(message: Any) -> bytes:
 
 def main() -> None:
     """Runs launch.py with this program's arguments."""
-    address = sys.argv[1]
+    python, address = sys.argv[1:3]
     take_calls()
     environment.raise_open_files("auto")  # one for each process
     threading.excepthook = keep_quiet  # from Python 3.8 on
     if LAUNCHER_FOLDER in os.environ:
         sys.path.insert(0, os.environ[LAUNCHER_FOLDER])
-        thread: Any = threading.Thread
-        thread.isAlive = thread.is_alive
+    else:
+        prefix = os.path.dirname(os.path.dirname(python))
+        for folder in glob.glob(os.path.join(glob.escape(prefix), "lib", "python3*", "site-packages")):
+            site.addsitedir(folder)  # its .pth files may name those of the image
+    thread: Any = threading.Thread
+    thread.isAlive = thread.is_alive
     from dmlc_tracker import tracker  # noqa: PLC0415 - it uses the functions that are replaced above
 
     port, claim = ports.claim(PORTS)
@@ -100,7 +107,7 @@ def main() -> None:
     # The wheel has both packages in the same folder. (Looking for `mxnet` itself would import it.)
     packages = os.path.dirname(os.path.dirname(os.path.abspath(tracker.__file__)))
     path = os.path.join(packages, "mxnet", "tools", "launch.py")
-    sys.argv = [path, *sys.argv[2:]]
+    sys.argv = [path, *sys.argv[3:]]
     with claim:
         try:
             runpy.run_path(path, run_name="__main__")

@@ -49,9 +49,10 @@ class LaunchPy(Engine):
         if not order.servers:
             host = (order.hostfile or (order.hosts[0].ip,))[0].partition(":")[0]
             return (HostLaunch("worker", host, {RANK: "0", WORLD_SIZE: "1"}),)
-        words = [order.hosts[0].ip, "-n", str(order.workers), "-s", str(order.servers), "--launcher", self.name]
+        words = [order.python, order.hosts[0].ip, "-n", str(order.workers), "-s", str(order.servers)]
+        words += ["--launcher", self.name]
         words += self._options(order, head)
-        launch = program_words("launch", *words, *head.role_words, python=order.python)
+        launch = program_words("launch", *words, *head.role_words)
         return (HeadLaunch(tuple(launch), env=self._environment(order, head)),)
 
     def _options(self, order: Order, head: Head) -> list[str]:

@@ -27,13 +27,12 @@ LAST_LINES = 10
 # Runs the program of this version of `cluster` if the head has it, otherwise the newest one that it has.
 _FIND_PROGRAM = f"""
 cd "$HOME/.cluster" 2>/dev/null || exit 0
-programs=tree/$1/node
-[ -e "$programs" ] || programs=$(ls -tc tree/*/node/job_folder.py 2>/dev/null | head -n 1)
-python=$(ls -tcd env/*/bin/python 2>/dev/null | head -n 1)
-[ -n "$programs" ] && [ -n "$python" ] || exit 0
-programs=$PWD/${{programs%/job_folder.py}} python=$PWD/$python
+found=runtime/$1
+[ -e "$found" ] || found=$(ls -tcd runtime/*/ 2>/dev/null | head -n 1)
+[ -x "$found/bin/python" ] || exit 0
+found=$PWD/$found
 shift
-cd && exec "$python" {PYTHON_OPTIONS} "$programs" "$@"
+cd && exec "$found/bin/python" {PYTHON_OPTIONS} "$found/node" "$@"
 """
 
 

@@ -1,62 +1,16 @@
-"""The files that a job needs on every node: node-side code, this project's scripts, the user's own files."""
+"""The user's files that a job needs on every node."""
 
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
+from bootstrap.environment.node_code import SCRIPTS_DIR, find_part
 from bootstrap.transfer.sync import Found, find_below, find_files, read_found
-from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
+from bootstrap.transfer.tree import Tree
 from foundation.errors import ConfigError
 from foundation.progress import Event, Report
-
-SCRIPTS_DIR = "train/scripts"
-"""A folder in the code tree, which has the same folders as this project."""
-CODE = (
-    "foundation/__init__.py",
-    "foundation/decode.py",
-    "foundation/durations.py",
-    "foundation/file_lock.py",
-    "foundation/remote_command.py",
-    "foundation/thread_pool.py",
-    "node/__init__.py",
-    "node/__main__.py",
-    "node/bench_kvstore.py",
-    "node/bench_network.py",
-    "node/instance_credentials.py",
-    "node/job_folder.py",
-    "node/jobs.py",
-    "node/metadata.py",
-    "node/ports.py",
-    "node/programs.py",
-    "node/protocol.py",
-    "node/results.py",
-    "node/send_files.py",
-    "node/torchrun.py",
-    "node/wire.py",
-    "node/agent",
-    "node/setup/_cluster_compat.py",
-    "node/setup/containers/engine.py",
-    "node/agent/shim.py",
-    "node/setup/containers/site",
-    "node/setup/health.py",
-    "node/setup/interfaces.py",
-    "node/setup/notify.py",
-    "node/setup/process_tree.py",
-    "node/setup/setup_env.py",
-    "node/setup/volumes/volume_probe.py",
-    "node/staging",
-    "node/supervisor",
-    "train/__init__.py",
-    "train/engines",
-    "train/job/__init__.py",
-    "train/job/cost.py",
-    "train/job/log_tail.py",
-    "train/scripts",
-)
-"""The parts of this project that the nodes get: files, and all Python files in folders."""
 
 Approve = Callable[[tuple[Path, ...], Found], None]
 """Called with the folders that the files are in, and the files; raises to refuse."""
@@ -64,13 +18,12 @@ Approve = Callable[[tuple[Path, ...], Found], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Payload:
-    """The trees of a job. script: a path in the project tree if is_own, otherwise in the code tree.
+    """The user's files of a job. script: a path in their tree if is_own, otherwise in our code.
 
-    code: this project's files. project: the user's script and [bootstrap] sync, at their paths below the folder of
+    project: the user's script and [bootstrap] sync, at their paths below the folder of
     cluster.toml; None for no such files.
     """
 
-    code: Tree
     project: Tree | None
     script: str
     is_own: bool
@@ -78,7 +31,7 @@ class Payload:
 
 def shipped_scripts() -> list[str]:
     """The names of the training scripts that ship with this project."""
-    return sorted(path.name for path in _find(SCRIPTS_DIR).glob("train_*.py"))
+    return sorted(path.name for path in find_part(SCRIPTS_DIR).glob("train_*.py"))
 
 
 def find_script(script: str, *, project_dir: Path) -> Path | None:
@@ -145,7 +98,7 @@ def collect_trees(
     project = None
     if found.files or found.folders:
         project = read_found(found, project_dir=project_dir, report=report)
-    return Payload(code=_read_code(), project=project, script=path, is_own=own is not None)
+    return Payload(project=project, script=path, is_own=own is not None)
 
 
 def _leave_out(found: Found, private: Path, report: Report) -> None:
@@ -197,11 +150,6 @@ def find_shadowed(script: str, *, project_dir: Path) -> str | None:
     )
 
 
-def code_digest() -> str:
-    """The digest of this version's code tree: the name of its folder on the nodes."""
-    return _read_code().digest
-
-
 def _add_script(found: Found, script: Path, project_dir: Path) -> str:
     """Adds the user's script to the files; returns its path in the tree. Raises ConfigError."""
     path = os.path.relpath(script, project_dir)
@@ -217,18 +165,3 @@ def _add_script(found: Found, script: Path, project_dir: Path) -> str:
         )
     found.files[path] = (place, place.stat())
     return path
-
-
-def _read_code() -> Tree:
-    content = {}
-    for name in CODE:
-        place = _find(name)
-        for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
-            content[f"{name}/{path.relative_to(place).as_posix()}".removesuffix("/.")] = path.read_bytes()
-    return make_tree(file_of_bytes(path, data) for path, data in content.items())
-
-
-def _find(name: str) -> Path:
-    """A file or folder of this project."""
-    package, _, rest = name.partition("/")
-    return Path(str(files(package).joinpath(rest)))

@@ -66,10 +66,11 @@ def plan_hosts(
 
 
 def find_paths(record: Record) -> tuple[str, ...]:
-    """The folders below ~/.cluster that the job's processes use: its environment, and the trees of its files."""
+    """The folders below ~/.cluster that the job's processes use: its environment, its runtime, and its own files."""
     environment = _ENVIRONMENT.search(record.python)
-    trees = [f"tree/{digest}" for digest in (record.code, record.project) if digest]
-    return (*([environment[1]] if environment else []), *trees)
+    trees = [f"tree/{record.project}"] if record.project else []
+    runtime = [f"runtime/{record.code}"] if record.code else []
+    return (*([environment[1]] if environment else []), *runtime, *trees)
 
 
 def check_setup(record: Record, node: ReadyNode) -> None:
@@ -167,7 +168,7 @@ def continue_order(
         before: after
         for before, after in (
             (record.python, planned.python),
-            (f"/tree/{record.code}", f"/tree/{planned.code}"),
+            (f"/runtime/{record.code}", f"/runtime/{planned.code}"),
             (f"/tree/{record.project}", f"/tree/{planned.project}"),
         )
         if before != after and "None" not in before + after

@@ -14,13 +14,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
+from bootstrap.environment.node_code import SCRIPTS_DIR
 from foundation.errors import ClusterError, JobError
 from node.protocol import JobResult, KvStore
 from train.follow.events import Event, Process
 from train.follow.progress import parse_report
 from train.follow.run import check_result
 from train.job.config import DataConfig, TrainConfig
-from train.job.payload import SCRIPTS_DIR
 from train.job.plan import Job, new_job_id, plan_job
 from train.s3.environment import S3Access
 

@@ -73,7 +73,7 @@ class Host:
         return [
             pid
             for pid in all_pids()
-            if re.search(rf"/tree/[0-9a-f]+/node {name}( |$)", " ".join(command_line(pid)[:6]))
+            if re.search(rf"/runtime/[0-9a-f]+/node {name}( |$)", " ".join(command_line(pid)[:6]))
             and namespace_of(pid) == self.namespace
         ]
 

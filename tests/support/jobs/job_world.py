@@ -12,7 +12,7 @@ from train.job.config import DataConfig, TrainConfig
 from train.job.plan import Job, plan_job
 from train.s3.environment import S3Access
 
-CODE_DIR = "/home/ubuntu/.cluster/tree/cd"
+CODE_DIR = "/home/ubuntu/.cluster/runtime/cd"
 PROJECT_DIR = "/home/ubuntu/.cluster/tree/ef"
 SCRIPT = f"{CODE_DIR}/train/scripts/train_mnist.py"
 OWN_SCRIPT = f"{PROJECT_DIR}/my/train.py"

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 launcher, request, hosts, how = sys.argv[1:]
-[code] = glob.glob(os.path.expanduser("~/.cluster/tree/*/node/supervisor"))
+[code] = glob.glob(os.path.expanduser("~/.cluster/runtime/*/node/supervisor"))
 sys.path.insert(0, code.removesuffix("/node/supervisor"))
 
 from node import job_folder  # noqa: E402

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-SCRIPTS = next(path for path in glob.glob(os.path.expanduser("~/.cluster/tree/*/train/scripts")) if os.listdir(path))
+SCRIPTS = next(path for path in glob.glob(os.path.expanduser("~/.cluster/runtime/*/train/scripts")) if os.listdir(path))
 sys.path.insert(0, SCRIPTS)
 
 from common import checkpoints

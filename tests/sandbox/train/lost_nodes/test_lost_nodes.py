@@ -84,7 +84,8 @@ def replace(project: Project, job: str, name: str, by: str) -> dict[str, Any]:
     host = hosts_of(project)[by]
     record = job_of(project, job)
     new = json.dumps([{"name": name, "ip": host.address, "instance_id": host.instance_id}])
-    words = [record["python"], "-Es", f"/home/ubuntu/.cluster/tree/{record['code']}/node", "jobs", "replace", job]
+    runtime = f"/home/ubuntu/.cluster/runtime/{record['code']}"
+    words = [f"{runtime}/bin/python", "-Es", f"{runtime}/node", "jobs", "replace", job]
     done = project.run("exec", "--node", "node-0", "--", "sh", "-c", f"echo '{new}' | {' '.join(words)}")
     answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
     return answer

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,6 +129,8 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
         "tree/cc/.complete",
         "tree/dd/unfinished",
         "python/ee/.complete",
+        "runtime/ii/.complete",
+        "runtime/jj/.complete",
         f"setup/{os.uname().nodename}/ff.done",
         f"setup/{os.uname().nodename}/gg.json",
         "setup/another-host/hh.done",  # which shares the home folder
@@ -136,6 +139,9 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     (tmp_path / ".cluster" / "env" / "bb" / ".unresolved").write_text("checked k\nlibx.so.1\n")
+    for name, python in (("ii", sys.executable), ("jj", "/no/such/python")):  # jj: the image's Python was removed
+        (tmp_path / ".cluster" / "runtime" / name / "bin").mkdir()
+        (tmp_path / ".cluster" / "runtime" / name / "bin" / "python").symlink_to(python)
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "authorized_keys").write_text("ssh-ed25519 U me\nrestrict ssh-ed25519 C cluster-internal\n")
     for _ in range(2):  # first without the cache, then with it
@@ -145,7 +151,7 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
         assert facts.disk_free_kib > 0
         assert facts.cores == os.cpu_count()
         assert (facts.files, facts.envs, facts.trees) == ({"aa"}, {"bb"}, {"cc"})
-        assert (facts.pythons_ready, facts.setups) == ({"ee"}, {"ff"})
+        assert (facts.pythons_ready, facts.setups, facts.runtimes) == ({"ee"}, {"ff"}, {"ii"})
         assert facts.checked == {"bb": Checked(key="k", unresolved=("libx.so.1",))}
         assert facts.authorized == ("restrict ssh-ed25519 C cluster-internal",)
         assert facts.machine == os.uname().machine

@@ -258,7 +258,7 @@ def test_a_job_uses_the_paths_of_another_host() -> None:
         host=LAB,
         facts=replace(node(5).facts, home="/home/alice"),
         python=f"{there}/env/cd/bin/python",
-        code_dir=f"{there}/tree/cd",
+        code_dir=f"{there}/runtime/cd",
         project_dir=f"{there}/tree/ef",
     )
     nodes = [*with_files(cpus(2)), lab]
@@ -271,13 +271,13 @@ def test_a_job_uses_the_paths_of_another_host() -> None:
     assert other is not None
     assert (order.hosts[2].instance_id, other.user, other.port) == ("", "alice", 2222)
     assert other.python == f"{there}/env/cd/bin/python"
-    assert other.code_dir == f"{there}/tree/cd"
+    assert other.code_dir == f"{there}/runtime/cd"
     assert other.command == (other.python, "/home/alice/run/my/train.py", "--x", "--kv-store", "dist_sync")
     assert (other.cwd, other.tree) == ("/home/alice/run", f"{there}/tree/ef")
     shipped = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes).order.hosts[2].place
     assert shipped is not None
     assert shipped.cwd == f"{there}/jobs/j/work"
-    assert shipped.command[1] == f"{there}/tree/cd/train/scripts/train_mnist.py"
+    assert shipped.command[1] == f"{there}/runtime/cd/train/scripts/train_mnist.py"
     assert CODE_DIR not in str(shipped)
     typed = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes, command=("python", "a b")).order
     assert typed.hosts[2].place is not None

@@ -97,7 +97,7 @@ def test_only_files_and_folders_are_unpacked(node: NodeDir, kind: bytes) -> None
 def refuse(node: NodeDir, data: bytes) -> None:
     node.home.mkdir(exist_ok=True)
     (node.home / "archive").write_bytes(data)
-    answer = node.placer.place(node.home, {"kind": "tree", "digest": "0" * 64, "archive": "archive", "keep": []})
+    answer = node.placer.place(node.home, {"folder": "tree", "digest": "0" * 64, "archive": "archive", "keep": []})
     assert answer["errno"] == errno.EBADMSG, answer
     assert list((node.home / "tree").iterdir()) == []
 

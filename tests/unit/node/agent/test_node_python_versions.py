@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from bootstrap.environment.node_code import CODE
 from project import REPOSITORY
 from real_mxnet import VERSIONS, find_python
-from train.job.payload import CODE
 
 IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py")) if path.stem != "__init__"]
 BOOTSTRAP = sorted((REPOSITORY / "node" / "setup").rglob("*.py"))
@@ -20,6 +20,7 @@ OF_JOBS = sorted(
     for name in CODE
     if "scripts" not in name
     for path in ([REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*.py"))
+    if path not in {*BOOTSTRAP, *LEASE}
 )
 ENVIRONMENT = {
     "msgspec",

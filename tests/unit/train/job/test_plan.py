@@ -52,7 +52,7 @@ def test_the_script_gets_its_arguments_and_the_kv_store() -> None:
     job = plan(TrainConfig(args=("--network", "mlp"), kv_store="dist_async"), 2)
     assert job.order.command == (
         "/home/ubuntu/.cluster/env/ab/bin/python",
-        "/home/ubuntu/.cluster/tree/cd/train/scripts/train_mnist.py",
+        "/home/ubuntu/.cluster/runtime/cd/train/scripts/train_mnist.py",
         *("--network", "mlp", "--kv-store", "dist_async"),
     )
 

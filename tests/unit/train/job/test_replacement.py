@@ -52,7 +52,7 @@ def make_record(**values: Any) -> Record:
         "error": None,
         "nodes": HOSTS,
         "python": ENV,
-        "command": (ENV, f"/home/ubuntu/.cluster/tree/{TREE}/train/scripts/train_mnist.py", "--lr", "0.1"),
+        "command": (ENV, f"/home/ubuntu/.cluster/runtime/{TREE}/train/scripts/train_mnist.py", "--lr", "0.1"),
         "code": TREE,
         "project": PROJECT,
         "script": "train_mnist.py",
@@ -96,8 +96,8 @@ def test_what_is_no_instance_cannot_be_replaced(hosts: tuple[JobHost, ...], name
 
 
 def test_a_job_needs_its_environment_and_its_files() -> None:
-    assert find_paths(make_record()) == (f"env/{'e' * 64}", f"tree/{TREE}", f"tree/{PROJECT}")
-    assert find_paths(make_record(python="/usr/bin/python3", project=None)) == (f"tree/{TREE}",)
+    assert find_paths(make_record()) == (f"env/{'e' * 64}", f"runtime/{TREE}", f"tree/{PROJECT}")
+    assert find_paths(make_record(python="/usr/bin/python3", project=None)) == (f"runtime/{TREE}",)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_changed_files_and_secrets_are_named() -> None:
         make_order(code=OTHER, env={"KNOWN_TOKEN": "kept"}), record, NOW, (), first_process=0
     )
 
-    assert order.command[1] == f"/home/ubuntu/.cluster/tree/{OTHER}/train/scripts/train_mnist.py"
+    assert order.command[1] == f"/home/ubuntu/.cluster/runtime/{OTHER}/train/scripts/train_mnist.py"
     assert order.env == {"KNOWN_TOKEN": "kept"}
     assert "have changed since it was started" in warnings[0]
     assert "the values of API_TOKEN, URL are not in the job's record" in warnings[1]

@@ -1,0 +1,115 @@
+"""The runtime of our own programs on a node: their code, a Python, and the packages that they import.
+
+On a node it is ~/.cluster/runtime/DIGEST/, a virtual environment without pip:
+
+    bin/python, pyvenv.cfg     the image's Python if it is 3.10 or newer, otherwise one that this machine sends
+    lib/python3.X/site-packages/   the packages
+    bootstrap/..., node/...    our code, with the folders of this project
+
+DIGEST depends only on this version's code and packages: it is the same on all nodes, whatever their Pythons.
+"""
+
+import hashlib
+import json
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from bootstrap.environment.bundle import fetch_python
+from bootstrap.environment.facts import FoundPython, NodeFacts
+from bootstrap.environment.file_cache import BundleFile, fetch_once
+from bootstrap.environment.node_code import PACKAGES, read_code, runtime_digest
+from bootstrap.environment.package_index import download_wheels
+from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget
+from bootstrap.transfer.tree import Tree, TreeFile, files_of_wheel, make_tree
+from foundation.errors import ClusterError
+from foundation.progress import Report
+from foundation.thread_pool import run_in_thread
+from provision.oracle.tables import Version, show
+
+OLDEST_PYTHON = (3, 10)
+NEWEST_PYTHON = (3, 14)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runtime:
+    """A runtime as one kind of node gets it. python: the image's; None for the packed one, which the node gets too.
+
+    version: that of its Python.
+    """
+
+    tree: Tree
+    version: Version
+    python: str | None
+    packed: BundleFile | None
+
+    @property
+    def python_path(self) -> str:
+        """The Python's path: absolute, or relative to ~/.cluster if this machine sends it."""
+        if self.packed is None:
+            return str(self.python)
+        return f"python/{self.packed.sha256}/bin/python{show(self.version)}"
+
+
+def choose_runtime_python(facts: NodeFacts) -> FoundPython | None:
+    """The node's first Python that runs the runtime; None if this machine sends one. Pure."""
+    return next((found for found in facts.pythons if OLDEST_PYTHON <= found.version <= NEWEST_PYTHON), None)
+
+
+class Runtimes:
+    """This version's runtime for each kind of node, made once even if many nodes ask at the same time.
+
+    cache: foundation.user_folders.cache_folder(), where the packages are kept.
+    """
+
+    def __init__(self, cache: Path, report: Report) -> None:
+        self._cache = cache
+        self._report = report
+        self._lock = threading.Lock()
+        self._made: dict[tuple[Version, str, bool], Future[tuple[Tree, BundleFile | None]]] = {}
+
+    def get(self, facts: NodeFacts, *, node: str) -> Runtime:
+        """The runtime for a node. Raises ClusterError if no Python runs there, or if a package cannot be fetched."""
+        found = choose_runtime_python(facts)
+        if found is None and facts.glibc < MANAGED_GLIBC:
+            raise ClusterError(
+                f"{node}: it has no Python {show(OLDEST_PYTHON)} or newer, and the one that cluster installs needs "
+                f"glibc {show(MANAGED_GLIBC)}; the node has {show(facts.glibc)}",
+                hint="use an image that has one ([provision] ami)",
+            )
+        version = found.version if found is not None else MANAGED_PYTHON
+        key = (version, facts.machine, found is None)
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = run_in_thread(partial(self._make, *key))
+            future = self._made[key]
+        tree, packed = future.result()
+        return Runtime(tree=tree, version=version, python=found.path if found is not None else None, packed=packed)
+
+    def _make(self, version: Version, machine: str, is_packed: bool) -> tuple[Tree, BundleFile | None]:  # noqa: FBT001
+        target = WheelTarget(
+            python_version=version, machine=machine, glibc=MANAGED_GLIBC, requirements=PACKAGES, framework="none"
+        )
+        wheels = fetch_wheels(target, cache=self._cache, report=self._report)
+        site = f"lib/python{show(version)}/site-packages"
+        contents: list[TreeFile] = [one for wheel in wheels for one in files_of_wheel(wheel.path, site)]
+        made = make_tree((*read_code().files, *contents))
+        packed = None
+        if is_packed:
+            packed = fetch_python(version, machine=machine, cache=self._cache, report=self._report)
+        return Tree(files=made.files, folders=(), digest=runtime_digest()), packed
+
+
+def fetch_wheels(target: WheelTarget, *, cache: Path, report: Report) -> tuple[BundleFile, ...]:
+    """The wheels of a runtime's packages and their dependencies, from the cache or from the package index.
+
+    Raises ClusterError with the output of pip.
+    """
+    content = [target.python_version, target.machine, target.requirements]
+    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+    download = partial(download_wheels, target, target.requirements)
+    return fetch_once(
+        cache, f"runtimes/{key}", download, what="fetching the packages of our programs on the nodes", report=report
+    )
