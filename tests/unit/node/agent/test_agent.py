@@ -133,8 +133,8 @@ def test_it_tries_ports_and_reports_use_on_request() -> None:
         until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
         agent.send(Look(0))
         used = agent.read_until(Used)
-    assert used.cpu_s >= 0.3
-    assert [one for one, _ in used.stopped] == [pid]
+    assert used.cpu_s >= 0.2  # in whole ticks
+    assert [number for number, _ in used.stopped] == [pid]
 
 
 def test_a_process_does_not_get_the_agents_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
