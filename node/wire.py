@@ -21,12 +21,14 @@ class RoleOrder(RunSettings, kw_only=True):
     launcher: the name of the engine. address: the host's address, or None. launched: the variables by which the engine
     identifies the process. commands: run one after another, in `folder`. cwd: see Order. data_url: a URL to try to
     read. container: where the commands run; None for the host itself. volumes: folders where volumes are mounted,
-    which must work. attempt: the number of the job's attempt, from 1. authorities: see Order.
+    which must work. attempt: the number of the job's attempt, from 1. authorities: see Order. python: that of the
+    training environment.
     """
 
     job: str
     role: str
     host: str
+    python: str = ""
     launcher: str = "ssh"
     address: Optional[str]
     launched: dict[str, str]

@@ -9,7 +9,6 @@ import pwd
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
@@ -60,10 +59,11 @@ def patch_mxnet(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": ":".join(filter(None, (folder, container.python_path)))}
 
 
-def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[tuple[str, str, bool]]:
+def find_mounts(container: Container, cwd: str, env: Mapping[str, str], *, python: str) -> list[tuple[str, str, bool]]:
     """Returns the mounts of a container, as [(source, target, read only), ...]. Raises OSError.
 
-    env: the environment of the process. All paths are the same as outside; only the home folder is a separate one.
+    env: the environment of the process. python: that of the training environment. All paths are the same as outside;
+    only the home folder is a separate one.
     """
     home = os.path.expanduser("~")
     own_home = os.path.join(home, engine.HOME_FOLDER)
@@ -71,7 +71,7 @@ def find_mounts(container: Container, cwd: str, env: Mapping[str, str]) -> list[
     inside = env.get("HOME", home)
     mounts = [(own_home, inside, False), (CODE_DIR, CODE_DIR, True)]
     if container.has_environment:
-        mounts += [(folder, folder, True) for folder in find_environment(home)]
+        mounts += [(folder, folder, True) for folder in find_environment(python, home)]
     mounts += [(path, path, False) for path in (cwd, env.get("CLUSTER_OUTPUT_DIR", "")) if path]
     if VARIABLE in env:
         mounts.append((os.path.dirname(env[VARIABLE]), os.path.dirname(env[VARIABLE]), False))
@@ -107,10 +107,13 @@ def adapt_mpi(container: Container, own: Mapping[str, str]) -> dict[str, str]:
     return {"OMPI_MCA_btl_vader_single_copy_mechanism": "none", **kept}
 
 
-def find_environment(home: str) -> list[str]:
-    """Returns the folders of this program's Python environment: its own, and its Python's if that is also ours."""
-    ours = os.path.join(home, ".cluster", "")
-    return [sys.prefix, *([sys.base_prefix] if sys.base_prefix.startswith(ours) else [])]
+def find_environment(python: str, home: str) -> list[str]:
+    """Returns the folders of the training environment: its own, and its Python's if that is also ours."""
+    base = os.path.dirname(os.path.dirname(os.path.realpath(python)))
+    return [
+        os.path.dirname(os.path.dirname(python)),
+        *([base] if base.startswith(os.path.join(home, ".cluster", "")) else []),
+    ]
 
 
 def expand(path: str, home: str) -> str:
@@ -147,7 +150,7 @@ class Contained:
         mark: a variable of the engine's own processes on this host. Raises OSError, ValueError.
         """
         note_engine(self._order.job, self._container.engine)
-        mounts = find_mounts(self._container, self._order.cwd, env)
+        mounts = find_mounts(self._container, self._order.cwd, env, python=self._order.python)
         if self._order.role == "launcher":
             mounts.append((os.path.dirname(socket), os.path.dirname(socket), True))
         given = {

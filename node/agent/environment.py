@@ -51,7 +51,8 @@ def _merge(order: RoleOrder) -> dict[str, str]:
         own.setdefault("AWS_CA_BUNDLE", job_folder.write_authorities(order.job, order.authorities))
     if order.role == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
         own["CLUSTER_MXNET_HOOK"] = os.path.join(CODE_DIR, "node", "staging", "hook.py")
-        own["CLUSTER_PYTHON"] = sys.executable  # has the packages that stage.py needs
+        # It has the packages that stage.py needs. A container may not have the Python of ours.
+        own["CLUSTER_PYTHON"] = sys.executable if order.container is None else order.python
     if order.role in ("worker", "server"):
         own[notice.VARIABLE] = notice.place_of(order.job, order.attempt)
         os.makedirs(os.path.dirname(own[notice.VARIABLE]), mode=0o700, exist_ok=True)

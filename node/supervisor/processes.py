@@ -284,6 +284,7 @@ class Processes:
             job=order.job,
             role=process.role,
             host=process.host,
+            python=place.python,
             launcher=order.launcher,
             address=host.ip if host is not None else None,
             launched=launched,
