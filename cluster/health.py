@@ -10,6 +10,7 @@ from cluster.app import App
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
+from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients, make_clients
 from provision.preflight.machines import Hardware, describe_hardware
 
@@ -43,7 +44,9 @@ def leave_out_unhealthy(
     Raises ClusterError for an unhealthy head, for an unhealthy node that [train] hosts names, and for nodes that cannot
     be checked.
     """
-    findings = look_before_set_up(hosts, connections, python=app.config.bootstrap.python, report=app.report)
+    findings = look_before_set_up(
+        hosts, connections, python=app.config.bootstrap.python, cache=cache_folder(), report=app.report
+    )
     unhealthy = find_unhealthy(findings, hardware)
     head = hosts[0]
     ids = {host.name: host.instance_id for host in hosts}

@@ -36,17 +36,17 @@ def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
     if notify is not None:
         settings = {"cluster": notify.cluster, "webhook": notify.webhook, "command": notify.command}
     try:
-        _set_watcher(head.connection, python=head.facts.python, settings=settings)
+        _set_watcher(head.connection, settings=settings)
         app.files.note_watched(is_watched=notify is not None)
     except ClusterError as error:
         what = f"[notify] sends no events but those of jobs: {error.message}"
         app.report(Event(kind="warn", what=what, where=head.host.name))
 
 
-def _set_watcher(connection: NodeConnection, *, python: str, settings: Mapping[str, str | None] | None) -> None:
+def _set_watcher(connection: NodeConnection, *, settings: Mapping[str, str | None] | None) -> None:
     """Starts the head's watcher (node/setup/notify.py) with these settings; None: ends it. Raises ClusterError."""
     name = connection.host.name
-    with closing(NodeProgram(connection, python=python, modules=("notify",), as_root=True)) as program:
+    with closing(NodeProgram(connection, "notify", as_root=True)) as program:
         program.tell({"watch": settings, "user": connection.host.user})
         answer = next(iter(program.messages(time.monotonic() + _START_S)))
     if "error" in answer:

@@ -34,7 +34,6 @@ def mount_all(app: App, nodes: Sequence[ReadyNode], sources: Sequence[MountSourc
     return mount_volumes(
         [node.connection for node in nodes],
         sources,
-        pythons={node.host.name: node.facts.python for node in nodes},
         s3=find_access(app, sources),
         report=app.report,
     )

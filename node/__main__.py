@@ -20,6 +20,12 @@ PROGRAMS = {
     "results": "node.results",
     "bench_network": "node.bench_network",
     "health": "node.setup.health",
+    "verify": "node.setup.verify",
+    "exec": "node.setup.exec_command",
+    "notify": "node.setup.notify",
+    "containers": "node.setup.containers.prepare",
+    "mount_volumes": "node.setup.volumes.mount_volumes",
+    "measure_volume": "node.setup.volumes.measure_volume",
 }
 
 if __name__ == "__main__":

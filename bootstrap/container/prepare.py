@@ -25,7 +25,6 @@ from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from node.setup.containers.engine import PYTHONS_FOLDER
 
-MODULES = ("messages", "containers/engine", "containers/archive", "containers/prepare")
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "ppc64le": "ppc64le", "s390x": "s390x"}
 """The name of each kind of machine in images, by its name in `uname -m`."""
 INSTALL = (
@@ -111,7 +110,7 @@ class ContainerNode(NodeProgram):
     """The conversation with node/containers/prepare.py on a node. Raises ConnectError, NodeCommandError."""
 
     def __init__(self, node: ReadyNode) -> None:
-        super().__init__(node.connection, python=node.facts.python, modules=MODULES)
+        super().__init__(node.connection, "containers")
         self.name = node.host.name
         self.node = node
 

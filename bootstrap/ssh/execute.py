@@ -1,6 +1,6 @@
 """Runs one command on all nodes in parallel: passes on its output, collects the results, and leaves no process behind.
 
-node/exec_command.py runs the command on a node, and describes the protocol.
+node/setup/exec_command.py runs the command on a node, and describes the protocol.
 """
 
 import json
@@ -16,10 +16,9 @@ from msgspec import Meta, Struct
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.node_program import LOADER, read_modules
+from bootstrap.ssh.node_program import runtime_command
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError
-from foundation.remote_command import Quoted, RemoteCommand
 
 BEGIN = b"\0cluster exec\0"
 SHELL_BYTES = 1 << 16  # the limit for the login shell's output
@@ -27,9 +26,6 @@ MAX_FRAME_BYTES = 1 << 20  # the node's program sends 64 KiB at most
 SILENCE_S = 30.0  # the node's program sends signs of life every few seconds
 STOP_TIMEOUT_S = 20.0
 """More than the node's program takes at most: twice its ROOT_TIMEOUT_S and TERM_GRACE_S, 14 s in all."""
-PROGRAM = ("process_tree", "setup_env", "exec_command")
-_PYTHONS = 'python3 /usr/libexec/platform-python "$HOME"/.cluster/env/*/bin/python'
-_NO_PYTHON = "cluster exec needs Python 3.6 or later on the node, and found none"
 
 Stream = Literal["stdout", "stderr"]
 
@@ -172,15 +168,14 @@ class _Run:
 
     def _run(self) -> Ending:
         connection = self._open_connection(self.host)
-        program = read_modules(PROGRAM)
         order = json.dumps({"words": list(self._words)}).encode("ascii") + b"\n"
         with self._lock:
             if self._stopped.is_set():
                 raise ConnectError(f"{self.host.name}: the command was not started")
-            self._channel = channel = connection.open_channel(render_launcher())
+            self._channel = channel = connection.open_channel(runtime_command("exec"))
             channel.settimeout(SILENCE_S)
             try:
-                channel.sendall(program + order)
+                channel.sendall(order)
             except OSError as error:
                 raise self._lost(str(error)) from error
         try:
@@ -283,14 +278,3 @@ class _Frames:
         while self._channel.recv_stderr_ready() and len(said) < SHELL_BYTES:
             said += self._channel.recv_stderr(SHELL_BYTES)
         return said.decode("utf-8", "replace").strip()
-
-
-def render_launcher() -> RemoteCommand:
-    """The command that finds a Python on a node and has it read the program from stdin. Pure."""
-    return RemoteCommand(
-        f'for python in {_PYTHONS}; do command -v "$python" >/dev/null && exec "$python" -I -c ',
-        Quoted(LOADER),
-        "; done; echo ",
-        Quoted(_NO_PYTHON),
-        " >&2; exit 127",
-    )

@@ -1,21 +1,23 @@
-"""Runs a program from node/setup/ over ssh: sends it over the command's stdin, and exchanges lines of JSON with it."""
+"""Runs a program of the node's runtime over ssh, and exchanges lines of JSON with it."""
 
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
 import paramiko
 
+from bootstrap.environment.node_code import FOLDER, runtime_digest
 from bootstrap.ssh.connection import NodeConnection, wait_for_exit
 from bootstrap.ssh.explain import command_error
 from bootstrap.ssh.host import Output
 from foundation.decode import convert, decode
 from foundation.errors import ConnectError
-from foundation.remote_command import run_as_root, run_program
+from foundation.remote_command import Quoted, RemoteCommand
+from node.programs import PYTHON_OPTIONS
 
 SILENCE_S = 20.0
 """These programs send a message every second or two: after this long a silence, the program or its host is dead."""
@@ -23,6 +25,17 @@ MAX_LINE_BYTES = 1 << 20
 MAX_STDERR_BYTES = 1 << 20
 HINT = "cluster status; when the node runs, run the command again"
 T = TypeVar("T")
+# Runs the program in the runtime of this version of `cluster`, or else in the newest that the node has. As root, Python
+# writes no files: the node's user could not remove them.
+_RUN = f"""
+runtime=$HOME/.cluster/{FOLDER}/$1
+[ -x "$runtime/bin/python" ] || runtime=$(ls -tc "$HOME/.cluster/{FOLDER}"/*/.complete 2>/dev/null | head -n 1)
+runtime=${{runtime%/.complete}}
+[ -x "$runtime/bin/python" ] || {{ echo "this node was never set up: cluster up" >&2; exit 127; }}
+shift
+exec $as_root "$runtime/bin/python" {PYTHON_OPTIONS}$more "$runtime/node" "$@"
+"""
+_AS_ROOT = 'more=B; [ "$(id -u)" = 0 ] || as_root="sudo -n"; '
 # Loads the modules that arrive on its stdin, and runs the last one as the program. They share this buffered stdin.
 LOADER = """
 import json, sys, types
@@ -41,30 +54,31 @@ def read_program(name: str) -> str:
 
 @cache
 def read_modules(names: tuple[str, ...]) -> bytes:
-    """Modules of node/setup/ in the form that LOADER reads: "verify", "volumes/volume_probe".
+    """Modules of node/setup/ in the form that LOADER reads. They import each other by name, without the folder."""
+    return json.dumps([(name, read_program(f"{name}.py")) for name in names]).encode() + b"\n"
 
-    They import each other by name, without the folder.
-    """
-    return json.dumps([(name.rpartition("/")[2], read_program(f"{name}.py")) for name in names]).encode() + b"\n"
+
+def runtime_command(name: str, *words: str, as_root: bool = False) -> RemoteCommand:
+    """The command that becomes a program of node/__main__.py in a node's runtime. Pure, but reads our code."""
+    setting = f"as_root= more=; {_AS_ROOT if as_root else ''}set -- "
+    return RemoteCommand(setting, Quoted(runtime_digest(), name, *words), _RUN)
 
 
 class NodeProgram:
     """A program on a node, from its start to its end. Not safe to use from several threads.
 
-    modules: the last one is the program; those before it are the modules that it imports.
+    name: in node/__main__.py. command: runs it; by default, in the node's runtime, which has been placed.
     """
 
     def __init__(
-        self, connection: NodeConnection, *, python: str, modules: Sequence[str], as_root: bool = False
+        self, connection: NodeConnection, name: str, *, command: RemoteCommand | None = None, as_root: bool = False
     ) -> None:
         self.connection = connection
-        self._name = f"{modules[-1].rpartition('/')[2]}.py"
-        words = (python, "-c", LOADER)
-        self._channel = connection.open_channel(run_as_root(*words) if as_root else run_program(*words))
+        self._name = f"{name}.py"
+        self._channel = connection.open_channel(command or runtime_command(name, as_root=as_root))
         self._channel.settimeout(SILENCE_S)
         self._lines: deque[bytes] = deque()
         self._rest = bytearray()
-        self._send(read_modules(tuple(modules)))
 
     def tell(self, message: Mapping[str, Any]) -> None:
         """Sends a message. Raises ConnectError."""

@@ -13,11 +13,12 @@ from msgspec import Meta, Struct
 from bootstrap.environment.file_cache import BundleFile, discard, is_whole
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.explain import find_sudo_hint, render_last_lines
-from bootstrap.ssh.node_program import NodeProgram
+from bootstrap.ssh.node_program import LOADER, NodeProgram, read_modules
 from bootstrap.transfer.sources import Peer, Peers, Sources
 from foundation.decode import convert
 from foundation.errors import ClusterError, NodeCommandError
 from foundation.progress import Event, Report
+from foundation.remote_command import run_program
 
 MODULES = ("store", "chain", "urls", "place_tree", "agent")
 UPLOAD_BYTES = 1 << 18
@@ -28,10 +29,11 @@ SECRET_BYTES = 32
 
 
 class Agent(NodeProgram):
-    """The agent on one node."""
+    """The agent on one node: the only program that runs there without the runtime, which it places."""
 
     def __init__(self, connection: NodeConnection, *, python: str, order: Mapping[str, Any]) -> None:
-        super().__init__(connection, python=python, modules=MODULES)
+        super().__init__(connection, "agent", command=run_program(python, "-c", LOADER))
+        self._send(read_modules(MODULES))
         self.tell(order)
 
     def upload(self, path: Path, *, sha256: str, offset: int) -> None:

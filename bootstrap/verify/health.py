@@ -4,8 +4,10 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from bootstrap.apply import ReadyNode
+from bootstrap.runtime import RuntimePlacing
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
@@ -18,7 +20,6 @@ from node.setup import health
 from provision.model import count
 from provision.preflight.machines import Hardware
 
-MODULES = ("health",)
 TIMEOUT_S = health.GPUS_TIMEOUT_S + 2 * health.LOG_TIMEOUT_S + 5.0
 Unhealthy = Mapping[str, tuple[str, ...]]
 """The unhealthy nodes, by name, with the reasons why they must not be used."""
@@ -32,35 +33,39 @@ class Findings:
     offsets: Mapping[str, Offset]
 
 
-def look_before_set_up(hosts: Sequence[Host], connections: Connections, *, python: str, report: Report) -> Findings:
-    """Looks at nodes that are about to be set up, and keeps their facts. python: [bootstrap] python.
+def look_before_set_up(
+    hosts: Sequence[Host], connections: Connections, *, python: str, cache: Path, report: Report
+) -> Findings:
+    """Looks at nodes that are about to be set up, and keeps their facts. Places the runtime, which it needs.
 
+    python: [bootstrap] python. cache: foundation.user_folders.cache_folder().
     Raises ClusterError, which names every node that cannot be looked at.
     """
-
-    def find_python(host: Host) -> tuple[NodeConnection, str]:
-        connection, facts = connections.look(host, python=python, report=report)
-        connections.keep_facts(host, facts)
-        return connection, facts.python
-
     by_name = {host.name: host for host in hosts}
-    return _look(list(by_name), lambda name: find_python(by_name[name]))
+    with RuntimePlacing(cache=cache, report=report) as placing:
+
+        def connect(name: str) -> NodeConnection:
+            connection, facts = connections.look(by_name[name], python=python, report=report)
+            connections.keep_facts(by_name[name], placing.place(connection, facts))
+            return connection
+
+        return _look(list(by_name), connect)
 
 
 def look(nodes: Sequence[ReadyNode]) -> Findings:
     """Looks at nodes that have been set up. Raises ClusterError, which names every node that cannot be looked at."""
-    found = {node.host.name: (node.connection, node.facts.python) for node in nodes}
+    found = {node.host.name: node.connection for node in nodes}
     return _look(list(found), found.__getitem__)
 
 
-def _look(names: Sequence[str], connect: Callable[[str], tuple[NodeConnection, str]]) -> Findings:
+def _look(names: Sequence[str], connect: Callable[[str], NodeConnection]) -> Findings:
     reports: dict[str, health.Report] = {}
     offsets: dict[str, Offset] = {}
 
     def examine(name: str) -> None:
-        connection, python = connect(name)
+        connection = connect(name)
         sent = time.time()
-        program = NodeProgram(connection, python=python, modules=MODULES)
+        program = NodeProgram(connection, "health")
         try:
             messages = program.messages(time.monotonic() + TIMEOUT_S)
             report = health.check(next(messages))

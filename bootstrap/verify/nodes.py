@@ -1,6 +1,6 @@
 """Checks the nodes and the network between them, in parallel, with one ssh command per node. All waits have a timeout.
 
-node/verify.py checks each node. It is sent over the command's stdin, and writes no files.
+node/setup/verify.py checks each node, and writes no files.
 """
 
 import secrets
@@ -34,7 +34,6 @@ from bootstrap.verify.checks import (
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
-MODULES = ("messages", "setup_env", "verify")
 ANSWER_TIMEOUT_S = 30.0
 PORTS_TIMEOUT_S = 60.0
 CLOCK_SAMPLES = 5
@@ -213,7 +212,7 @@ class _Talk(NodeProgram):
     """The conversation with the program on one node. Its methods raise ConnectError, NodeCommandError."""
 
     def __init__(self, node: ReadyNode) -> None:
-        super().__init__(node.connection, python=node.facts.python, modules=MODULES)
+        super().__init__(node.connection, "verify")
 
     def begin(self, found: _Found, order: Mapping[str, Any]) -> None:
         """Reads the node's clock while it is idle; then has the node listen and start its probes."""

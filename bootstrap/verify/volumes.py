@@ -17,7 +17,6 @@ from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from provision.volumes.source import MountSource
 
-MODULES = ("messages", "volumes/measure_volume")
 SIZE_BYTES = 64 << 20
 STEP_S = 300.0
 LEAST_SHARE = 0.7
@@ -51,7 +50,7 @@ class _Session(NodeProgram):
     """A session of measure_volume.py on one node. Its methods raise ClusterError and its kinds."""
 
     def __init__(self, node: ReadyNode) -> None:
-        super().__init__(node.connection, python=node.facts.python, modules=MODULES)
+        super().__init__(node.connection, "measure_volume")
         self.name = node.host.name
 
     def _ask(self, order: Mapping[str, object]) -> dict[str, Any]:

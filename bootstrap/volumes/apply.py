@@ -16,8 +16,6 @@ from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from provision.volumes.source import MountSource
 
-MODULES = ("messages", "volumes/volume_probe", "volumes/mount_volumes")
-PYTHON = "python3"
 LOOK_S = 60.0
 STEP_S = 60.0
 INSTALL_S = 900.0
@@ -30,8 +28,8 @@ UNMOUNT_S = 60.0
 class _Session(NodeProgram):
     """A session of mount_volumes.py on one node, as root. Its methods raise ClusterError and its kinds."""
 
-    def __init__(self, connection: NodeConnection, *, python: str = PYTHON) -> None:
-        super().__init__(connection, python=python, modules=MODULES, as_root=True)
+    def __init__(self, connection: NodeConnection) -> None:
+        super().__init__(connection, "mount_volumes", as_root=True)
         self.name = connection.host.name
 
     def do(self, step: str, *, what: str, timeout_s: float = STEP_S, **arguments: Any) -> Any:
@@ -53,14 +51,13 @@ class _Session(NodeProgram):
 
 
 @contextmanager
-def _sessions(connections: Sequence[NodeConnection], pythons: Mapping[str, str]) -> Iterator[dict[str, _Session]]:
+def _sessions(connections: Sequence[NodeConnection]) -> Iterator[dict[str, _Session]]:
     """Opens sessions on all nodes, by name; closes them at the end."""
     with ExitStack() as stack:
         sessions = {}
         for connection in connections:
             name = connection.host.name
-            session = _Session(connection, python=pythons.get(name, PYTHON))
-            sessions[name] = stack.enter_context(closing(session))
+            sessions[name] = stack.enter_context(closing(_Session(connection)))
         yield sessions
 
 
@@ -68,16 +65,15 @@ def mount_volumes(
     connections: Sequence[NodeConnection],
     sources: Sequence[MountSource],
     *,
-    pythons: Mapping[str, str],
     s3: S3Access | None,
     report: Report,
 ) -> frozenset[str]:
     """Mounts the volumes on all nodes, and unmounts those that are no longer wanted. Changes only what differs.
 
-    connections: to the nodes, the head first. pythons: the Python of our own programs, by node. s3: for s3:// volumes.
+    connections: to the nodes, the head first. s3: for s3:// volumes.
     Returns the names of the changed nodes. Raises ClusterError, which names every failed node.
     """
-    with _sessions(connections, pythons) as sessions:
+    with _sessions(connections) as sessions:
         work = _Mounting([connection.host for connection in connections], sessions, sources, s3=s3, report=report)
         return work.run()
 

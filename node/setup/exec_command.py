@@ -1,6 +1,6 @@
 """Runs one command of `cluster exec` on a node, and ends it with all its children when the other side goes away.
 
-It is sent over ssh and not stored on the node. stdin has one JSON line, the order {"words": [...]}. The end of stdin
+stdin has one JSON line, the order {"words": [...]}. The end of stdin
 means that the command must end. stdout has frames: a letter, the length in four bytes, and the bytes:
     o, e  a piece of the command's stdout, stderr
     a     empty, a sign of life while there is no output
@@ -21,8 +21,7 @@ import subprocess
 import sys
 import time
 
-import process_tree
-import setup_env
+from node.setup import process_tree, setup_env
 
 BEGIN = b"\0cluster exec\0"  # the login shell's output comes before it
 ALIVE_EVERY_S = 5.0

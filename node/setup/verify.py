@@ -38,8 +38,8 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
-import setup_env
-from messages import stay_alive, tell
+from node.setup import setup_env
+from node.setup.messages import stay_alive, tell
 
 KEPT_BYTES = 1 << 16  # of a probe's output
 TIMEOUT_S = 5.0  # of a peer

@@ -42,9 +42,8 @@ import threading
 import time
 import traceback
 
-import archive
-import engine
-from messages import stay_alive, tell
+from node.setup.containers import archive, engine
+from node.setup.messages import stay_alive, tell
 
 PIPE_EVERY_S = 0.02
 TRY_TIMEOUT_S = 120

@@ -17,7 +17,7 @@ import random
 import sys
 import time
 
-from messages import stay_alive, tell
+from node.setup.messages import stay_alive, tell
 
 BLOCK_BYTES = 1 << 20
 

@@ -24,9 +24,9 @@ import subprocess
 import sys
 import time
 
-import volume_probe
-from messages import stay_alive, tell
-from volume_probe import DISKS, NOTES, RUN
+from node.setup.messages import stay_alive, tell
+from node.setup.volumes import volume_probe
+from node.setup.volumes.volume_probe import DISKS, NOTES, RUN
 
 LOCK = os.path.join(RUN, "lock")
 EXPORTS = os.path.join(RUN, "exports")  # the only folder of this node that sshd shows to other nodes

@@ -1,15 +1,19 @@
 """Nodes whose commands run on this host, and a fake MXNet for the programs that run there."""
 
+import atexit
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -92,6 +96,24 @@ class LocalChannel:
         self._stderr.close()
 
 
+@cache
+def runtime_folder() -> str:
+    """A folder in place of a node's ~/.cluster/runtime, with this checkout as its only runtime."""
+    folder = Path(tempfile.mkdtemp(prefix="runtimes-"))
+    atexit.register(shutil.rmtree, folder)
+    make_runtime(folder / "here")
+    return str(folder)
+
+
+def make_runtime(folder: Path) -> None:
+    """Makes a runtime whose code is this checkout, and whose Python is that of the tests."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (folder / "bin" / "python").chmod(0o755)
+    (folder / "node").symlink_to(REPOSITORY / "node")
+    (folder / ".complete").touch()
+
+
 class LocalConnection:
     """Opens channels on this host, and records them for the test."""
 
@@ -100,7 +122,7 @@ class LocalConnection:
         self.channels: list[LocalChannel] = []
 
     def open_channel(self, command: RemoteCommand) -> LocalChannel:
-        self.channels.append(LocalChannel(command.text))
+        self.channels.append(LocalChannel(command.text.replace("$HOME/.cluster/runtime", runtime_folder())))
         return self.channels[-1]
 
 

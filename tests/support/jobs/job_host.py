@@ -375,6 +375,7 @@ def job_host(tmp_path: Path) -> Iterator[LocalHead]:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
+    (tmp_path / "lib").symlink_to(environment / "lib")  # where launch.py is looked for
     host = LocalHead(home=home, python=str(tmp_path / "bin" / "python"))
     yield host
     host.clean_up()

@@ -17,9 +17,9 @@ from bootstrap.container import chain, prepare
 from bootstrap.container.config import ContainerConfig
 from bootstrap.container.prepare import Login
 from bootstrap.container.reference import parse_reference
-from bootstrap.ssh.node_program import LOADER, read_modules
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
+from project import REPOSITORY
 from waits import until
 
 REFERENCE = parse_reference("r.example.com/train:1")
@@ -272,6 +272,17 @@ esac
 """
 
 
+# podman copies nothing for root
+NODE_SIDE = """
+import os, sys
+sys.path.insert(0, "{code}")
+os.getuid = lambda: 1000
+from node.setup.containers import engine, prepare
+engine.SEARCH_PATH = "{path}"
+prepare.main()
+"""
+
+
 class NodeSide:
     """prepare.py as ssh runs it."""
 
@@ -279,17 +290,15 @@ class NodeSide:
         self.home = home
         (home / "podman").write_text(READS_TWICE)
         (home / "podman").chmod(0o755)
-        program = read_modules(prepare.MODULES).replace(b"/usr/local/bin:/usr/bin", f"{home}:/usr/bin".encode())
-        program = program.replace(b"os.getuid()", b"1000")  # podman copies nothing for root
+        program = NODE_SIDE.format(path=f"{home}:/usr/bin", code=REPOSITORY)
         env = {**os.environ, "HOME": str(home)}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", LOADER],
+            [sys.executable, "-c", program],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=env,
         )
-        self._write(program)
 
     def _write(self, data: bytes) -> None:
         assert self.process.stdin is not None

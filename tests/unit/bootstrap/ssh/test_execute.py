@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootstrap.ssh.execute import PROGRAM, STOP_TIMEOUT_S, Ending, choose_exit_code, render_launcher
-from bootstrap.ssh.node_program import read_modules
+from bootstrap.ssh.execute import STOP_TIMEOUT_S, Ending, choose_exit_code
+from bootstrap.ssh.node_program import runtime_command
 from cluster.commands.shell import KEPT_BYTES, Collector, LinePrinter, render_failures
 from foundation.errors import ConnectError
+from local_nodes import make_runtime
+from project import REPOSITORY
 
 
 def ending(node: str, code: int | None, at: float = 0.0, **more: int) -> Ending:
@@ -78,21 +80,18 @@ def test_the_end_of_long_output_is_kept() -> None:
     assert (collector.text("b", "stderr"), collector.is_cut("b")) == ("", False)
 
 
-FOLDER = Path(__file__).parents[4] / "node" / "setup"
-
-
 def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[list[tuple[bytes, bytes]], int]:
     """Runs the node's program here, with the shell command that nodes use. Returns its frames and exit code."""
-    program = read_modules(PROGRAM)
+    make_runtime(home / ".cluster" / "runtime" / "older")  # of another version of cluster
     with subprocess.Popen(
-        ["sh", "-c", before.decode() + render_launcher().text],
+        ["sh", "-c", before.decode() + runtime_command("exec").text],
         env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(program + json.dumps({"words": words}).encode() + b"\n")
+        process.stdin.write(json.dumps({"words": words}).encode() + b"\n")
         process.stdin.flush()
         data = process.stdout.read().partition(b"\0cluster exec\0")[2]
     frames = []
@@ -129,7 +128,7 @@ END_ALL = """
 import os, subprocess, sys
 from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
-import exec_command, process_tree
+from node.setup import exec_command, process_tree
 tell, now, is_dying = process_tree.tell, 0.0, False
 
 def sleep(seconds):
@@ -159,7 +158,7 @@ os.kill(child.pid, 9) if left else None
 )
 def test_the_grace_period_starts_after_the_signal(unheeded: Sequence[str], said: str) -> None:
     """said: the status, the number of processes left, and the seconds. execute.py waits longer than any of these."""
-    words = [sys.executable, "-c", END_ALL, str(FOLDER), *unheeded]
+    words = [sys.executable, "-c", END_ALL, str(REPOSITORY), *unheeded]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == (said, "")
     assert int(said.rpartition(" ")[2]) < STOP_TIMEOUT_S

@@ -100,7 +100,7 @@ def test_invalid_facts_are_an_error_of_one_line(line: str) -> None:
 
 
 def program(*pieces: bytes, endless: bytes = b"") -> NodeProgram:
-    return NodeProgram(connection(*pieces, endless=endless), python="python3", modules=("store",))
+    return NodeProgram(connection(*pieces, endless=endless), "store")
 
 
 def test_a_line_has_a_size_limit() -> None:

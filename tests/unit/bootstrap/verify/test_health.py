@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import local_nodes
 from bootstrap.ssh.host import Host
 from bootstrap.verify.checks import Offset
 from bootstrap.verify.health import Findings, check_health, find_unhealthy, look
@@ -20,7 +21,7 @@ from cluster.health import refuse_unhealthy
 from fake_nvml import COMPILER, FakeGpu, build, fake_environment
 from fake_nvml import look as look_at
 from foundation.errors import ClusterError, ConnectError
-from local_nodes import LocalConnection, channels, local_node
+from local_nodes import LocalConnection, channels, local_node, make_runtime
 from node.setup import health
 from nvidia_recordings import (
     A10G,
@@ -418,11 +419,12 @@ def test_nodes_are_looked_at_over_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_node_that_answers_nonsense(tmp_path: Path) -> None:
-    """A fake python3 answers instead of health.py."""
-    program(tmp_path, "python3", """read -r line; echo '{"now": "never"}'; sleep 60""")
+def test_a_node_that_answers_nonsense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake Python answers instead of health.py."""
+    make_runtime(tmp_path / "fake")
+    program(tmp_path / "fake" / "bin", "python", """echo '{"now": "never"}'; sleep 60""")
+    monkeypatch.setattr(local_nodes, "runtime_folder", lambda: str(tmp_path))
     node = local_node(0)
-    node = replace(node, facts=replace(node.facts, python=str(tmp_path / "python3")))
     try:
         with pytest.raises(ConnectError, match=r"node-0: health\.py sent an invalid report"):
             look([node])

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -19,14 +18,11 @@ from bootstrap.apply import ReadyNode
 from bootstrap.verify.nodes import verify
 from foundation.progress import silent
 from local_nodes import FakeMXNet, LostConnection, channels, fake_mxnet, local_node, nodes, of_kind
+from node.setup import verify as node_ports
 from node.setup.process_tree import start_time
-from node_facts import NODE_PROGRAMS
 from waits import until
 
 __all__ = ["fake_mxnet", "nodes"]
-
-sys.path.insert(0, str(NODE_PROGRAMS))  # by path, as on the nodes
-import verify as node_ports
 
 SECRET = "0123456789abcdef"
 
@@ -183,7 +179,7 @@ def test_connection_errors(monkeypatch: pytest.MonkeyPatch, listener: socket.soc
         for one in waiting:
             one.settimeout(0)
             one.connect_ex(full.getsockname())
-        assert node_ports.try_to_connect("a", *full.getsockname(), b"s") == "timed out"
+        assert node_ports.try_to_connect("a", "127.0.0.1", full.getsockname()[1], b"s") == "timed out"
         for one in waiting:
             one.close()
 

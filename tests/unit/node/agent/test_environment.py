@@ -1,14 +1,12 @@
 """The variables of a job's process, and those of a login that it keeps."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from bootstrap.ssh.execute import PROGRAM
-from bootstrap.ssh.node_program import LOADER, read_modules
 from node.agent import environment
+from node.programs import program_words
 from node.protocol import Container
 from node.setup import setup_env
 from node_agent import home, make_order
@@ -66,9 +64,9 @@ def test_variables_of_a_login_in_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def exec_environment() -> dict[str, str]:
     """The environment of a command of `cluster exec`."""
-    words = [sys.executable, "-c", LOADER]
+    words = program_words("exec")
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
-        program.stdin.write(read_modules(PROGRAM) + b'{"words": ["sh", "-c", "echo; env"]}\n')
+        program.stdin.write(b'{"words": ["sh", "-c", "echo; env"]}\n')
         program.stdin.flush()
         said = program.stdout.read()
     return dict(line.split("=", 1) for line in said.decode("utf-8", "replace").splitlines() if "=" in line)
