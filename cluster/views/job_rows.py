@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cluster.views.layout import cut
 from foundation.durations import render_rounded
 from provision.model import count
 from train.follow.progress import Progress, RankProgress, render_rate, render_value
@@ -19,7 +20,7 @@ SILENT_S = 5.0  # a rank that printed something more recently is not shown as si
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A line of the view; the window cuts it if it is too wide."""
+    """A line of the view, never wider than the window."""
 
     text: str
     style: Style = ""
@@ -46,17 +47,16 @@ def render_view(progress: Progress, *, title: str, now: float, columns: int, lin
     now: the time by the log's clock, in seconds since the epoch.
     """
     most = columns - 1  # a full line would wrap in some terminals
-    rows: tuple[Row, ...] = ()
-    if lines >= SMALLEST_WINDOW and any(rank.has_report for rank in progress.ranks):
-        rows = _render_ranks(progress, now=now, most=most, room=max(2, lines // 2 - 3))
-    if lines >= SMALLEST_WINDOW:
-        rows = (*rows, *_render_bars(progress.ranks, room=max(2, lines // BARS_SHARE)))
+    rows = bars = _render_bars(progress.ranks, most=most, room=lines // BARS_SHARE) if lines >= SMALLEST_WINDOW else ()
+    room = min(max(2, lines // 2 - 3), lines - 5 - len(bars) - bool(progress.warnings))
+    if lines >= SMALLEST_WINDOW and room > 1 and any(rank.has_report for rank in progress.ranks):
+        rows = (*_render_ranks(progress, now=now, most=most, room=room), *bars)
     if lines >= SMALLEST_WINDOW and progress.warnings:
         rows = (*rows, Row(text=f"warning: {'; '.join(progress.warnings)}"[:most], style="slow"))
     return (*rows, Row(text=_render_all(progress, title=title, now=now, most=most), style="bold"))
 
 
-def _render_bars(ranks: Sequence[RankProgress], *, room: int) -> tuple[Row, ...]:
+def _render_bars(ranks: Sequence[RankProgress], *, most: int, room: int) -> tuple[Row, ...]:
     """Renders the current progress bars of all ranks; of several bars of a rank, only the last if not all fit."""
     drawn = [rank for rank in ranks if rank.bar]
     rows = [f"[{rank.process.tag}] {text}" for rank in drawn for text in rank.bar]
@@ -64,7 +64,7 @@ def _render_bars(ranks: Sequence[RankProgress], *, room: int) -> tuple[Row, ...]
         rows = [f"[{rank.process.tag}] {rank.bar[-1]}" for rank in drawn]
     if len(rows) > room:
         rows = [*rows[: room - 1], f"and {len(rows) - room + 1} more bars"]
-    return tuple(Row(text=text) for text in rows)
+    return tuple(Row(text=cut(text, most)) for text in rows)
 
 
 def _render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tuple[Row, ...]:

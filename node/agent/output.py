@@ -139,7 +139,8 @@ class OutputLines:
                 self._start_row()
             elif control[0] == "\x08":
                 row = self._rows[self._cursor]
-                row.text, row.is_drawn = row.text[: -len(control)], True
+                row.is_drawn = row.is_drawn or bool(row.text)
+                row.text = row.text[: -len(control)]
             else:
                 self._obey(found[2], found[1], now)
         self._print(text[position:], now)

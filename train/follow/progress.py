@@ -27,7 +27,7 @@ each step waits for the slowest worker, and all workers report its speed.
 import math
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from foundation.durations import render_rounded
@@ -46,7 +46,7 @@ LONGEST_BAR = 300  # characters of each
 SPEED_PATTERN = re.compile(
     r"\bspeed:?\s*(\d[\d.]*(?:e[+-]?\d+)?|inf)\s*samples/s|\b(?:img|images|samples)/s(?:ec)?[:=]\s*(\d[\d.]*)", FLAGS
 )
-EPOCH_PATTERN = re.compile(r"\b(?:epoch|Iter\[)[:\s\['\"]*(\d+)(?=[\]\s,:/}.]|$)", FLAGS)
+EPOCH_PATTERN = re.compile(r"\b(?:epoch|Iter\[)[:\s\['\"]*(\d+)(?=[\]\s,:/}.'\"]|$)", FLAGS)
 BATCH_PATTERN = re.compile(
     r"(?<![\w(])(?:(?:(?:global[_ ])?step|batch)[=:#\s]*\[?|iter(?:ation)?)\s*(?:\d+-)?(\d+)"
     r"|\bepoch:? \[\d+\]\s*\[\s*(\d+)/",
@@ -76,7 +76,9 @@ LOSS_PATTERN = re.compile(
 )
 HELD_OUT_PATTERN = re.compile(r"^\W*(?:\w+:)*(?:test|val|validation)\b", FLAGS)
 HELD_OUT_NAME = re.compile(r"(?:val|valid|validation|eval|test)[_ ](?=.)", FLAGS)
-NO_METRICS = frozenset({"lr", "cost", "throughput", "learning_rate", "v_num"})
+NO_METRICS = frozenset(
+    {"lr", "cost", "throughput", "learning_rate", "v_num", "step", "global_step", "iter", "batch", "epoch"}
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,12 +152,8 @@ def parse_bars(text: str) -> tuple[Report, ...]:
 def _parse_bar(text: str, bar: re.Match[str]) -> Report | None:
     """The report of a progress bar; None for a bar of something else, such as a download."""
     name, rest = bar["name"].strip(), text[bar.end() - 1 :]
-    metrics = {}
-    for title, words in [*METRIC_PATTERN.findall(rest), *KERAS_METRIC.findall(rest)]:
-        value = _number(words)
-        if value is not None and title.lower() not in NO_METRICS:
-            metrics[_metric_name("", title)] = value
-    metrics = metrics or _losses(rest, "")
+    named = [*METRIC_PATTERN.findall(rest), *KERAS_METRIC.findall(rest)]
+    metrics = _name_metrics(("", title, words) for title, words in named) or _losses(rest, "")
     if name and not metrics and TRAINING_NAME.search(name) is None:
         return None
     done = int((bar["done"] or bar["seen"])[:12]) if "seen" in bar.re.groupindex else int(bar["done"][:12])
@@ -175,7 +173,12 @@ def _metrics(text: str) -> dict[str, float]:
     is_held_out = re.search(r"\bvalidation: ", text, FLAGS) is not None or HELD_OUT_PATTERN.search(text) is not None
     which = "validation" if is_held_out else ""
     named = [(which, name, words) for name, words in METRIC_PATTERN.findall(text)] + ESTIMATOR_PATTERN.findall(text)
-    metrics = {} if named else _losses(text, which)
+    return _name_metrics(named) or _losses(text, which)
+
+
+def _name_metrics(named: Iterable[tuple[str, str, str]]) -> dict[str, float]:
+    """The metrics among numbers in a line, each as (kind, name, number)."""
+    metrics = {}
     for which, name, words in named:
         value = _number(words)
         if value is not None and name.lower() not in NO_METRICS:

@@ -20,6 +20,10 @@ def line(text: str, rank: int = 0, *, at: float = 101.0) -> Event:
     return Event(kind="line", at=at, process=worker(rank), text=text)
 
 
+def bar(text: str, rank: int = 0, *, at: float = 102.0) -> Event:
+    return Event(kind="bar", at=at, process=worker(rank), text=text)
+
+
 def speed(rank: int, batch: int, samples_per_s: float, *, at: float = 102.0) -> Event:
     text = f"Epoch[0] Batch [0-{batch}]\tSpeed: {samples_per_s} samples/sec\taccuracy=0.25\tcross-entropy=0.125"
     return line(text, rank, at=at)

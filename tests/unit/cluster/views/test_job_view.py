@@ -2,8 +2,8 @@
 
 import pytest
 
-from cluster.views.job_rows import render_view
-from job_events import speed, state, warnings, worker
+from cluster.views.job_rows import SMALLEST_WINDOW, render_view
+from job_events import bar, speed, state, warnings, worker
 from train.follow.events import Event
 from train.follow.progress import Progress
 
@@ -12,16 +12,43 @@ from train.follow.progress import Progress
 @pytest.mark.parametrize("columns", [10, 20, 60, 200])
 @pytest.mark.parametrize("lines", [1, 8, 24, 50])
 @pytest.mark.parametrize("warned", [False, True])
-def test_the_view_fits_every_window(ranks: int, columns: int, lines: int, *, warned: bool) -> None:
+@pytest.mark.parametrize("drawn", [False, True])
+def test_the_view_fits_every_window(ranks: int, columns: int, lines: int, *, warned: bool, drawn: bool) -> None:
     progress = Progress()
     progress.take(warnings(*["2 workers trained 2 separate models"] * warned))
     progress.take(state("running"))
     for rank in range(ranks):
         progress.take(speed(rank, 20, 1000.0 + rank))
+        progress.take(bar("outer: 50%|\ninner: 10%|" * drawn, rank))
     rows = render_view(progress, title="job mnist", now=110.0, columns=columns, lines=lines)
     assert max(len(row.text) for row in rows) < columns
+    assert any("[worker" in row.text for row in rows) == (drawn and lines >= SMALLEST_WINDOW)
     assert len(rows) <= max(1, lines - 2)
     assert rows[-1].text.startswith("job mnist"[: columns - 1])
+
+
+def test_each_rank_shows_its_bars_and_with_little_room_the_innermost() -> None:
+    progress = Progress()
+    progress.take(state("running"))
+    for rank in range(4):
+        progress.take(bar("Epoch 3:  40%|##  | 40/100 [00:04<00:06]\ninner: 10%|", rank))
+
+    def shown(lines: int) -> list[str]:
+        rows = render_view(progress, title="job x", now=110.0, columns=100, lines=lines)
+        return [row.text for row in rows if row.text.startswith("[")] + [row.text for row in rows if "bars" in row.text]
+
+    assert shown(32)[:2] == [
+        "[worker 0 node-0] Epoch 3:  40%|##  | 40/100 [00:04<00:06]",
+        "[worker 0 node-0] inner: 10%|",
+    ]
+    assert len(shown(32)) == 8
+    assert shown(16) == [f"[worker {rank} node-{rank}] inner: 10%|" for rank in range(4)]
+    assert shown(8) == ["[worker 0 node-0] inner: 10%|", "and 3 more bars"]
+    table = render_view(progress, title="job x", now=110.0, columns=100, lines=32)
+    assert table[1].text.split() == ["0", "node-0", "3", "40", "8", "s"]
+    for rank in range(4):
+        progress.take(bar("", rank) if rank else Event(kind="process", at=110.0, process=worker(0, exit_code=0)))
+    assert shown(32) == []
 
 
 def test_with_little_room_the_silent_and_the_slow_are_shown() -> None:

@@ -15,7 +15,7 @@ import pytest
 from cluster.app import App
 from cluster.views.live import DRAW_EVERY_S, JobDisplay
 from foundation.progress import Event as Step
-from job_events import line, result, speed, state, warnings
+from job_events import bar, line, result, speed, state, warnings
 from project import REPOSITORY
 from terminal import Terminal
 from train.follow.events import Selection
@@ -135,6 +135,34 @@ def test_plain_is_plain_on_a_terminal_as_well(terminal: Terminal) -> None:
     assert text.splitlines()[0].startswith("[worker 0 node-0] Epoch[0] Batch [0-20]")
     assert text.splitlines()[2] == r"[worker 0 node-0] text \x1b[2Jon"
     assert "\x1b[J" not in terminal.raw
+
+
+def test_bars_are_drawn_below_the_lines(terminal: Terminal) -> None:
+    with display(terminal) as shown:
+        shown.take(state("running"))
+        shown.take(bar("inner: 10%|\x1b[2J 漢" + 100 * "字"))
+        terminal.wait_for(lambda: "inner: 10%" in terminal.screen.text)
+        shown.take(line("a line"))
+        shown.take(bar("inner: 20%|", at=103.0))
+        terminal.wait_for(lambda: "inner: 20%" in terminal.screen.text)
+        assert terminal.settle().splitlines()[:2] == ["[worker 0 node-0] a line", "[worker 0 node-0] inner: 20%|"]
+        shown.take(bar("", at=104.0))
+        shown.take(line("inner: 100%|", at=104.0))
+        terminal.wait_for(lambda: "20%" not in terminal.screen.text)
+    assert terminal.settle().splitlines() == ["[worker 0 node-0] a line", "[worker 0 node-0] inner: 100%|"]
+    assert "\x1b[2J" not in terminal.raw
+
+
+def test_without_a_terminal_a_bar_is_shown_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    with display(selection=Selection(ranks=frozenset({0}))) as shown:
+        for second in range(150):
+            for rank in (0, 1):
+                shown.take(bar(f"epochs\n{second}/150", rank, at=100.0 + second))
+        shown.take(bar("", at=250.0))
+        shown.take(bar("next", at=260.0))
+    assert capsys.readouterr().out.splitlines() == [
+        f"[worker 0 node-0] {row}" for row in ("epochs", "60/150", "epochs", "120/150")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -336,6 +336,30 @@ def test_nodes_in_reach_again_are_not_reported(job: Job) -> None:
     assert texts[-1].endswith("none of its processes is stopped, and its nodes can reach each other")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "has_moved"),
+    [
+        ("10%|#  | 1/10 [00:01<00:09,  1.00it/s]", "10%|#  | 1/10 [00:02<00:19,  0.50it/s]", False),
+        ("10%|#  | 1/10 [00:01<00:09,  1.00it/s]", "20%|## | 2/10 [00:02<00:08,  1.00it/s]", True),
+        ("40it [00:04,  9.93it/s]", "40it [00:05,  9.90it/s]", False),
+        ("40it [00:04,  9.93it/s]", "41it [00:05,  9.90it/s]", True),
+        ("\u280b loading 0:00:01", "\u2819 loading 0:00:02", False),
+        ("loading ..", "loading ...", True),
+        ("outer 1/3\ninner 9/10", "outer 1/3\ninner 10/10", True),
+    ],
+)
+def test_a_bar_whose_clock_alone_runs_has_not_moved(before: str, after: str, *, has_moved: bool) -> None:
+    assert (stalls.read_position(before) != stalls.read_position(after)) == has_moved
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_bar_that_moves_is_progress(job: Job, *, moves: bool) -> None:
+    for step in range(600):
+        job.run(10)
+        job.stalls.hear_bar(job.worker(0), f"| {step * moves}/999 [{step // 6:02}:{step % 6}0<?]")
+    assert bool(job.told) != moves
+
+
 def test_output_of_ps_lite_is_not_progress(job: Job) -> None:
     line = "[12:00:00] ../3rdparty/ps-lite/src/van.cc:310: Warning: resend"
     for _ in range(300):

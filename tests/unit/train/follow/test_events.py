@@ -15,6 +15,7 @@ LOG = [
     '{"t":3.0,"p":0,"line":"before its rank is known"}',
     '{"t":3.5,"p":0,"rank":2}',
     '{"t":4.0,"p":0,"line":"after"}',
+    '{"bar":"1%|\\n2%|","p":0,"t":4.5}',
     '{"t":5.0,"p":0,"exit":137,"signal":9}',
     '{"t":6.0,"say":"worker 2 on node-1 was killed"}',
     '{"t":6.5,"warnings":["2 models"]}',
@@ -33,12 +34,13 @@ def test_events_build_on_the_lines_before_them() -> None:
         text="before its rank is known",
     )
     assert events[5] == Event(kind="line", at=4.0, process=known, text="after")
-    assert events[6].process == Process(
+    assert events[6] == Event(kind="bar", at=4.5, process=known, text="1%|\n2%|")
+    assert events[7].process == Process(
         number=0, role="worker", host="node-1", rank=2, pid=4711, exit_code=137, signal=9
     )
-    assert events[7] == Event(kind="say", at=6.0, text="worker 2 on node-1 was killed")
-    assert events[8] == Event(kind="warnings", at=6.5, warnings=("2 models",))
-    assert events[9].result == JobResult(
+    assert events[8] == Event(kind="say", at=6.0, text="worker 2 on node-1 was killed")
+    assert events[9] == Event(kind="warnings", at=6.5, warnings=("2 models",))
+    assert events[10].result == JobResult(
         state="failed", exit_code=137, error="worker 2", left={"node-0": [(7, "python")]}
     )
     assert reader.state == "failed"
@@ -50,7 +52,7 @@ def test_a_rank_that_is_known_before_is_that_of_all_lines() -> None:
     events = [reader.read(line.encode()) for line in LOG]
     assert [event.process.tag for event in events if event is not None and event.process is not None] == [
         "worker 2 node-1"
-    ] * 6
+    ] * 7
 
 
 @pytest.mark.parametrize("line", [{"t": 1.0, "weather": "fine"}, {"t": 1.0, "state": "stalled"}, {"alive": True}])

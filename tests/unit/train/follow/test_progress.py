@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from foundation.durations import render_rounded
 from node.protocol import JobResult
 from train.follow.events import Event, Process
-from train.follow.progress import Progress, Report, find_stragglers, parse_report, render_rate
+from train.follow.progress import Progress, Report, find_stragglers, parse_bars, parse_report, render_rate
 
 
 def report(
@@ -69,6 +69,15 @@ def report(
         ("Epoch [1/10], Step [100/600], Loss: 0.2345", report(1, batch=100, loss=0.2345)),
         ("{'loss': 0.6, 'learning_rate': 5e-05, 'epoch': 2.5}", report(2, loss=0.6)),
         ("Epoch 3 | train loss: 0.25", report(3, loss=0.25)),
+        # transformers 5
+        ("{'loss': '1.385', 'grad_norm': '2.1', 'learning_rate': '4.9e-05', 'epoch': '1.5'}", report(1, loss=1.385)),
+        ("{'eval_loss': '1.25', 'eval_runtime': '0.5', 'epoch': '2'}", report(2, validation_loss=1.25)),
+        # nanoGPT
+        ("iter 10: loss 4.2000, time 300.12ms, mfu 1.00%", report(None, batch=10, loss=4.2)),
+        ("step 250: train loss 2.5000, val loss 2.6000", report(None, batch=250, loss=2.5, validation_loss=2.6)),
+        ("step 10 loss 0.5", report(None, batch=10, loss=0.5)),
+        ("[rank0]: global_step=10, loss = 0.5", report(None, batch=10, loss=0.5)),
+        ("Epoch 1/5", report(1)),
         ("Epoch[3] Train-accuracy=0.970000", report(3, accuracy=0.97)),
         ("Epoch[3] Validation-accuracy=0.980000", report(3, validation_accuracy=0.98)),
         ("Epoch[3] Time cost=1.200", report(3, epoch_s=1.2)),
@@ -119,10 +128,64 @@ def test_reports_are_read(text: str, expected: Report) -> None:
         'Saved checkpoint to "mnist-0001.params" after epoch 1',
         "epochs=10",
         "read 3000 samples/sec",
+        "Namespace(batch=64, step=10, loss=0.5)",
+        "batch size 64, loss ce",
+        "Downloading data: 40%|####      | 40/100 [00:04<00:06,  9.93MB/s]",
+        "Validation sanity check: 100%|####| 2/2 [00:00<00:00,  9.93it/s]",
     ],
 )
 def test_other_lines_are_not_reports(text: str) -> None:
     assert parse_report(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "epoch", "batch", "speed", "metrics"),
+    [
+        (" 10%|#         | 50/500 [00:10<01:30,  5.00it/s]", None, 50, None, {}),  # transformers
+        ("100%|██████████| 500/500 [01:40<00:00,  5.00img/s, loss=0.5]", None, 500, 5.0, {"loss": 0.5}),
+        ("Epochs:  33%|███▎      | 1/3 [00:10<00:20, 10.0s/it]", 1, None, None, {}),
+        ("train: 40it [00:04,  9.93it/s, loss=nan]", None, 40, None, {"loss": math.nan}),
+        # Lightning 2, with tqdm and with rich
+        (
+            "Epoch 3:  40%|████      | 40/100 [00:04<00:06,  9.93it/s, v_num=0, train_loss=1.230, val_loss=2.5]",
+            *(3, 40, None, {"loss": 1.23, "validation-loss": 2.5}),
+        ),
+        (
+            "Epoch 3/9  ━━━━━━━━╸━━━━━━━ 40/100 0:00:04 • 0:00:06 9.93it/s v_num: 0.000 train_loss: 1.230",
+            3,
+            40,
+            None,
+            {"loss": 1.23},
+        ),
+        # Keras 3 and 2
+        (
+            (
+                "\x1b[1m 10/100\x1b[0m \x1b[32m━━\x1b[0m\x1b[37m━━\x1b[0m \x1b[1m3s\x1b[0m "
+                "12ms/step - accuracy: 0.5000 - loss: 1.2"
+            ),
+            *(None, 10, None, {"accuracy": 0.5, "loss": 1.2}),
+        ),
+        (
+            " 10/100 [==>.......] - ETA: 3s - loss: 0.5000 - val_accuracy: 0.25",
+            *(None, 10, None, {"loss": 0.5, "validation-accuracy": 0.25}),
+        ),
+    ],
+)
+def test_bars_are_reports(
+    text: str, epoch: int | None, batch: int | None, speed: float | None, metrics: dict[str, float]
+) -> None:
+    found = parse_report(text)
+    assert (found.epoch, found.batch, found.samples_per_s) == (epoch, batch, speed)
+    assert found.metrics == pytest.approx(metrics, nan_ok=True)
+    assert not found.is_passing  # the last state of a bar is printed
+
+
+def test_of_several_bars_only_named_ones_count_batches() -> None:
+    """The second bar of transformers is that of the evaluation; that of an outer loop may count epochs."""
+    bars = " 10%|#   | 50/500 [00:10<01:30,  5.0it/s]\n 50%|##  | 4/8 [00:01<00:01,  4.0it/s]"
+    assert [found.batch for found in parse_bars(bars)] == [None, None]
+    bars = " 33%|#   | 1/3 [00:10<01:30,  5.0it/s]\nEpoch 1:  50%|##  | 4/8 [00:01<00:01,  4.0it/s, loss=0.5]"
+    assert [(found.epoch, found.batch) for found in parse_bars(bars)] == [(None, None), (1, 4)]
 
 
 def test_a_metric_may_be_nan() -> None:
