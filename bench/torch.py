@@ -16,8 +16,8 @@ from pathlib import Path
 
 from bench.support.command import CLUSTER
 from bench.support.jobs import Cluster, Job, clusters, measure, render_table
+from bootstrap.environment.node_code import SCRIPTS_DIR
 from train.engines.torch import PORTS
-from train.job.payload import SCRIPTS_DIR
 
 BOOTSTRAP = 'framework = "pytorch"\ntorch = "torch==2.13.0"'
 TRAIN = [CLUSTER, "train"]

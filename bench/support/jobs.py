@@ -29,7 +29,7 @@ BY_CLUSTER = "cluster train"
 # Prints the environment of a process in a job. A process that is started by hand gets the same environment.
 _PROGRAM = """\
 import glob, json, os, sys
-[scripts] = glob.glob(os.path.expanduser("~/.cluster/tree/*/train/scripts"))
+[scripts] = glob.glob(os.path.expanduser("~/.cluster/runtime/*/train/scripts"))
 print("SEEN", json.dumps([dict(os.environ), sys.executable, scripts.removesuffix("/train/scripts")]))
 """
 _EXPORTED = ("S3_", "AWS_", "CLUSTER_DATA_URL", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
