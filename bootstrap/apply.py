@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bootstrap.config import BootstrapConfig, Framework
-from bootstrap.environment.bundle import Bundle, Bundles
-from bootstrap.environment.client import FOLDER as CLIENT_FOLDER
-from bootstrap.environment.client import choose_client
+from bootstrap.environment.bundle import Bundle, Bundles, fetch_python
+from bootstrap.environment.client import choose_client, make_client, name_client
 from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, find_gpus, gather_facts
 from bootstrap.environment.file_cache import BundleFile
@@ -18,8 +17,9 @@ from bootstrap.environment.node_code import runtime_path
 from bootstrap.environment.package_build import PackageBuilds
 from bootstrap.environment.project import LockedProject
 from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.runtime import fetch_wheels, python_place
 from bootstrap.environment.source_build import Builds, Built, choose_packages
-from bootstrap.environment.steps import NodePlan, add_client, plan_node, plan_setup, script_task, setup_digest
+from bootstrap.environment.steps import NodePlan, plan_client, plan_node, plan_setup, script_task, setup_digest
 from bootstrap.environment.target import NO_PROJECT, ChosenPython, choose_python, choose_wheels
 from bootstrap.homes import Turns, find_homes
 from bootstrap.runtime import RuntimePlacing
@@ -73,7 +73,7 @@ class ReadyNode:
 class Trees:
     """The files that nodes get in addition to the runtime and their environment. project: the user's own, or None.
 
-    client: this project's own command, which only the head gets, with an environment of its own; None to send none.
+    client: this project's own command, which only the head gets, with its packages; None to send none.
     """
 
     project: Tree | None
@@ -83,11 +83,6 @@ class Trees:
     def all(self) -> tuple[Tree, ...]:
         """All trees that every node gets."""
         return () if self.project is None else (self.project,)
-
-    @property
-    def kept(self) -> tuple[Tree, ...]:
-        """All trees, including the one that only the head gets."""
-        return self.all if self.client is None else (*self.all, self.client)
 
 
 def bootstrap(
@@ -117,7 +112,7 @@ def bootstrap(
         with (
             Distribution(report=report, sources=sources, damaged=damaged) as distribution,
             RuntimePlacing(cache=cache, report=report, damaged=damaged) as runtimes,
-            TreeArchives(trees.kept, cache=cache) as archives,
+            TreeArchives(trees.all, cache=cache) as archives,
         ):
             package_builds = PackageBuilds(
                 setup=setup_digest(config.setup), cache=cache, distribution=distribution, report=report
@@ -134,6 +129,7 @@ def bootstrap(
                 trees=trees,
                 runtimes=runtimes,
                 archives=archives,
+                cache=cache,
                 connections=connections,
                 bundles=bundles,
                 builds=builds,
@@ -191,6 +187,7 @@ class _Bootstrap:
     trees: Trees
     runtimes: RuntimePlacing
     archives: TreeArchives
+    cache: Path
     connections: Connections
     bundles: Bundles
     builds: Builds
@@ -258,16 +255,29 @@ class _Bootstrap:
 
         If the head cannot run the command, warns, and returns the plan unchanged and ().
         """
+        packed = None
         try:
             target, python = choose_client(facts, node=node)
-            bundle = self.bundles.get(target)
-            added = add_client(plan, facts, bundle=bundle, python=python, tree=tree, node=node)
+            wheels = fetch_wheels(target, cache=self.cache, report=self.report)
+            if target.managed_python:
+                packed = fetch_python(python.version, machine=facts.machine, cache=self.cache, report=self.report)
+            name = name_client(tree, wheels)
+            self.archives.keep(name)
+            if name not in facts.trees:
+                client = make_client(tree, wheels)
+                files, steps = plan_client(facts, client, packed=packed, node=node)
+                plan = NodePlan(
+                    files=tuple(dict.fromkeys((*plan.files, *files))),
+                    steps=(*plan.steps, *steps),
+                    trees=(*plan.trees, client),
+                )
         except ClusterError as error:
             what = f"it cannot replace lost nodes by itself, the next cluster command does: {error.message}"
             self.report(Event(kind="warn", what=what, where=node))
             return plan, ()
         home = f"{facts.home}/.cluster"
-        return added, (f"{home}/{CLIENT_FOLDER}/{bundle.digest}/bin/python", "-Es", f"{home}/tree/{tree.digest}")
+        path = python.path or f"{home}/{python_place(packed, python.version)}"
+        return plan, (path, "-Es", f"{home}/tree/{name}")
 
     def _find_bundle(
         self, facts: NodeFacts, python: ChosenPython, built: Built | None, *, choice: FrameworkChoice, node: str

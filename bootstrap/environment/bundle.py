@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,11 +40,11 @@ from bootstrap.environment.package_index import (
     download_wheels,
     resolve_wheels,
 )
-from bootstrap.environment.target import SOURCE_PREFIX, WheelTarget
+from bootstrap.environment.target import MANAGED_PYTHON, SOURCE_PREFIX, WheelTarget
 from bootstrap.ssh.explain import render_last_lines
 from foundation.errors import ClusterError
 from foundation.files import write_whole
-from foundation.progress import Event, Report
+from foundation.progress import Event, Report, silent
 from foundation.thread_pool import run_in_thread
 from provision.oracle.tables import Version, show
 
@@ -288,6 +288,13 @@ def find_records(bundle: Bundle) -> dict[str, tuple[BundleFile, ...]]:
     if bundle.python is not None:
         records[_python_key(target.python_version, target.machine)] = (bundle.python,)
     return records
+
+
+def find_python_records(machines: Iterable[str], *, cache: Path) -> dict[str, tuple[BundleFile, ...]]:
+    """The records of the packed Pythons of the runtimes, of those that this machine has fetched."""
+    keys = {_python_key(MANAGED_PYTHON, machine) for machine in machines}
+    found = {key: find_kept(cache, key, report=silent) for key in keys}
+    return {key: files for key, files in found.items() if files is not None}
 
 
 def _python_key(version: Version, machine: str) -> str:

@@ -1,24 +1,27 @@
-"""The environment of this project's own command on the head, which uses it to replace lost nodes. Pure.
+"""This project's own command on the head, which replaces lost nodes with it: its code and its packages in one tree.
 
-It is separate from the jobs' environment, because it needs other packages and a newer Python.
+It runs with the runtime's Python if that is new enough, or else with one that this machine sends.
 """
 
+import hashlib
+import json
+from collections.abc import Sequence
 from importlib.metadata import version
 
 from bootstrap.environment.facts import NodeFacts
+from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, ChosenPython, WheelTarget
+from bootstrap.transfer.tree import Tree, files_of_wheel, make_tree
 from foundation.errors import ClusterError
 from provision.oracle.tables import show
 
-FOLDER = "client"
-"""Its folder in ~/.cluster."""
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("boto3", "click", "cryptography", "fabric", "msgspec", "obstore", "packaging", "pathspec", "rich")
 """The packages that the command imports to launch a node and set it up, not those of other verbs and the sandbox."""
 
 
 def choose_client(facts: NodeFacts, *, node: str) -> tuple[WheelTarget, ChosenPython]:
-    """The wheels, in this machine's versions, and the Python: one of the image's, or a packed one.
+    """The wheels, in this machine's versions, and the Python: one of the image's, or a packed one. Pure.
 
     Raises ClusterError if neither runs on the node.
     """
@@ -38,3 +41,19 @@ def choose_client(facts: NodeFacts, *, node: str) -> tuple[WheelTarget, ChosenPy
         framework="none",
     )
     return target, chosen
+
+
+def name_client(code: Tree, wheels: Sequence[BundleFile]) -> str:
+    """The digest of the tree with the code and the wheels. Pure."""
+    content = [code.digest, [(wheel.name, wheel.sha256) for wheel in wheels]]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def make_client(code: Tree, wheels: Sequence[BundleFile]) -> Tree:
+    """The tree, a folder that Python can run. Reads the wheels."""
+    packages = [
+        file for wheel in wheels for file in files_of_wheel(wheel.path, "") if file.path.partition("/")[0] != "bin"
+    ]
+    ours = {file.path for file in code.files}
+    made = make_tree((*code.files, *(file for file in packages if file.path not in ours)))
+    return Tree(files=made.files, folders=(), digest=name_client(code, wheels))

@@ -74,7 +74,7 @@ class NodeFacts:
     gpus: (compute capability such as "8.6", name) of each GPU, in the driver's order; driver: the driver's version.
     displays: the maker, "NVIDIA" or "AMD", of each graphics device, with a driver or without.
     libraries: the CUDA libraries that the loader finds. cuda_dirs: the directories of others.
-    files, envs, clients, trees, runtimes, pythons_ready, setups: the digests of what is complete in ~/.cluster.
+    files, envs, trees, runtimes, pythons_ready, setups: the digests of what is complete in ~/.cluster.
     checked: for each environment, the libraries that its libmxnet.so does not find.
     cluster_key: the public half of the head's key for the other nodes, or None.
     authorized: the lines of authorized_keys that are the cluster's own.
@@ -104,7 +104,6 @@ class NodeFacts:
     displays: tuple[str, ...] = ()
     libraries: frozenset[str] = frozenset()
     cuda_dirs: tuple[LibraryDir, ...] = ()
-    clients: frozenset[str] = frozenset()
     runtimes: frozenset[str] = frozenset()
     pythons_ready: frozenset[str] = frozenset()
     setups: frozenset[str] = frozenset()
@@ -201,7 +200,6 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
         displays=tuple(several.get("display", ())),
         libraries=digests("library"),
         cuda_dirs=tuple(LibraryDir(path=path, names=frozenset(names)) for path, *names in cuda_dirs),
-        clients=digests("client"),
         runtimes=digests("runtime"),
         pythons_ready=digests("pythons"),
         setups=digests("setup"),

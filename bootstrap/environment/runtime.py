@@ -11,24 +11,28 @@ DIGEST depends only on this version's code and packages: it is the same on all n
 
 import hashlib
 import json
+import platform
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from bootstrap.environment.bundle import fetch_python
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile, fetch_once
-from bootstrap.environment.node_code import PACKAGES, read_code, runtime_digest
+from bootstrap.environment.node_code import PACKAGES, read_code, runtime_digest, runtime_path
 from bootstrap.environment.package_index import download_wheels
 from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget
-from bootstrap.transfer.tree import Tree, TreeFile, files_of_wheel, make_tree
+from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, file_of_bytes, files_of_wheel, make_tree
 from foundation.errors import ClusterError
 from foundation.progress import Report
 from foundation.thread_pool import run_in_thread
+from foundation.user_folders import home_folder
 from provision.oracle.tables import Version, show
 
+COMPLETE = ".complete"
+"""Marks a folder in ~/.cluster as complete."""
 OLDEST_PYTHON = (3, 10)
 NEWEST_PYTHON = (3, 14)
 
@@ -48,9 +52,14 @@ class Runtime:
     @property
     def python_path(self) -> str:
         """The Python's path: absolute, or relative to ~/.cluster if this machine sends it."""
-        if self.packed is None:
-            return str(self.python)
-        return f"python/{self.packed.sha256}/bin/python{show(self.version)}"
+        return self.python or python_place(self.packed, self.version)
+
+
+def python_place(packed: BundleFile | None, version: Version) -> str:
+    """The path in ~/.cluster of a Python that this machine sends. Pure."""
+    if packed is None:
+        raise ValueError("no Python was packed")
+    return f"python/{packed.sha256}/bin/python{show(version)}"
 
 
 def choose_runtime_python(facts: NodeFacts) -> FoundPython | None:
@@ -89,12 +98,14 @@ class Runtimes:
         return Runtime(tree=tree, version=version, python=found.path if found is not None else None, packed=packed)
 
     def _make(self, version: Version, machine: str, is_packed: bool) -> tuple[Tree, BundleFile | None]:  # noqa: FBT001
-        target = WheelTarget(
-            python_version=version, machine=machine, glibc=MANAGED_GLIBC, requirements=PACKAGES, framework="none"
-        )
-        wheels = fetch_wheels(target, cache=self._cache, report=self._report)
         site = f"lib/python{show(version)}/site-packages"
-        contents: list[TreeFile] = [one for wheel in wheels for one in files_of_wheel(wheel.path, site)]
+        contents = _read_own(site) if machine == platform.machine() else []
+        if not contents:
+            target = WheelTarget(
+                python_version=version, machine=machine, glibc=MANAGED_GLIBC, requirements=PACKAGES, framework="none"
+            )
+            wheels = fetch_wheels(target, cache=self._cache, report=self._report)
+            contents = [one for wheel in wheels for one in files_of_wheel(wheel.path, site)]
         made = make_tree((*read_code().files, *contents))
         packed = None
         if is_packed:
@@ -102,8 +113,24 @@ class Runtimes:
         return Tree(files=made.files, folders=(), digest=runtime_digest()), packed
 
 
+def _read_own(site: str) -> list[TreeFile]:
+    """The packages of this machine's own runtime; [] without one. A head that sets up a node may reach no index."""
+    home = Path(runtime_path(str(home_folder())))
+    if not (home / COMPLETE).exists() or not (home / site).is_dir():
+        return []
+    paths = [path for folder in (site, "bin") for path in (home / folder).rglob("*") if path.is_file()]
+    return [
+        replace(
+            file_of_bytes(path.relative_to(home).as_posix(), path.read_bytes()),
+            mode=EXECUTABLE if path.parent == home / "bin" else PLAIN,
+        )
+        for path in paths
+        if path.suffix != ".pyc" and not path.is_symlink()
+    ]
+
+
 def fetch_wheels(target: WheelTarget, *, cache: Path, report: Report) -> tuple[BundleFile, ...]:
-    """The wheels of a runtime's packages and their dependencies, from the cache or from the package index.
+    """The wheels of our own programs' packages and their dependencies, from the cache or from the package index.
 
     Raises ClusterError with the output of pip.
     """
@@ -111,5 +138,5 @@ def fetch_wheels(target: WheelTarget, *, cache: Path, report: Report) -> tuple[B
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
     download = partial(download_wheels, target, target.requirements)
     return fetch_once(
-        cache, f"runtimes/{key}", download, what="fetching the packages of our programs on the nodes", report=report
+        cache, f"runtimes/{key}", download, what="fetching the packages of our own programs", report=report
     )

@@ -9,7 +9,6 @@ from typing import Any
 
 from bootstrap.config import Framework
 from bootstrap.environment.bundle import Bundle
-from bootstrap.environment.client import FOLDER as CLIENT_FOLDER
 from bootstrap.environment.cuda import find_cuda
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
@@ -124,39 +123,36 @@ class RunSetup:
 class MakeEnvironment:
     """Make the Python environment from files on the node.
 
-    python: the absolute path of its Python, or None for the Python in the bundle. folder: the folder of environments
-    in ~/.cluster.
+    python: the absolute path of its Python, or None for the Python in the bundle.
     """
 
     bundle: Bundle
     python: str | None
-    folder: str = "env"
 
     def render(self, python: str) -> list[str]:
         """This step's lines of the script."""
         bundle = self.bundle
-        folder = self.folder
-        env = f"{folder}/{bundle.digest}"
+        env = f"env/{bundle.digest}"
         uv = bundle.uv
         tool = f"tools/uv-{uv.sha256}"
         install = f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python"
         lines, env_python = self._find_python(python)
         return [
             *_forget_damaged(bundle),
-            f"mkdir -p {folder} tools",
+            "mkdir -p env tools",
             *lines,
             f"if [ ! -x {tool} ]; then",
             f"    {shlex.join([python, '-c', TAKE_UV, _place(uv), f'{tool}.new'])}",
             f"    chmod 755 {tool}.new && mv {tool}.new {tool}",
             f'    [ -x {tool} ] || {{ echo "$PWD: programs cannot run there: {NOEXEC}" >&2; exit 1; }}',
             "fi",
-            f"rm -rf {env} {folder}/cache",
+            f"rm -rf {env} env/cache",
             # On the same file system as the environment, so that uv can link from it instead of copying.
-            f'export UV_CACHE_DIR="$PWD/{folder}/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
+            'export UV_CACHE_DIR="$PWD/env/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
             f"{tool} venv --quiet --no-project --python {env_python} {env}",
             *([f"{install} {shlex.join(map(_place, bundle.wheels))}"] if bundle.wheels else []),
             *self._write_pth(env),
-            f"rm -rf {folder}/cache",
+            "rm -rf env/cache",
             f"touch {env}/.complete",
             "trap - EXIT",
         ]
@@ -305,23 +301,15 @@ def plan_node(
     return NodePlan(files=tuple(files), steps=tuple(steps), trees=lacking)
 
 
-def add_client(
-    plan: NodePlan, facts: NodeFacts, *, bundle: Bundle, python: ChosenPython, tree: Tree, node: str
-) -> NodePlan:
-    """The head's plan, with the environment and the files of this project's own command added. Pure.
+def plan_client(
+    facts: NodeFacts, client: Tree, *, packed: BundleFile | None, node: str
+) -> tuple[tuple[BundleFile, ...], tuple[Step, ...]]:
+    """The files and the steps that the head needs before it gets the tree of this project's own command. Pure.
 
-    Raises ClusterError if the node's disk is too small for the addition.
+    packed: the Python that this machine sends for it; None if the head has one. Raises ClusterError if the head's disk
+    is too small.
     """
-    files, steps, needed_bytes = plan.files, plan.steps, 0.0
-    if bundle.digest not in facts.clients:
-        planned = {file.sha256 for file in files}
-        files = (*files, *(file for file in bundle.files if file.sha256 not in facts.files | planned))
-        steps = (*steps, MakeEnvironment(bundle=bundle, python=python.path, folder=CLIENT_FOLDER))
-        needed_bytes += sum(file.size_bytes + file.unpacked_bytes for file in bundle.files) * OVERHEAD
-    lacking = () if tree.digest in facts.trees else (tree,)
-    needed_bytes += 2 * sum(each.size_bytes for each in lacking)
-    _check_disk(facts, needed_bytes, what="its own cluster command", node=node)
-    return NodePlan(files=files, steps=steps, trees=(*plan.trees, *lacking))
+    return _plan_python(facts, packed, 2 * client.size_bytes, what="its own cluster command", node=node)
 
 
 def plan_runtime(facts: NodeFacts, runtime: Runtime, *, node: str) -> tuple[tuple[BundleFile, ...], tuple[Step, ...]]:
@@ -329,14 +317,18 @@ def plan_runtime(facts: NodeFacts, runtime: Runtime, *, node: str) -> tuple[tupl
 
     Raises ClusterError if the node's disk is too small.
     """
-    needed_bytes = 2.0 * runtime.tree.size_bytes
-    packed = runtime.packed
-    if packed is None or packed.sha256 in facts.pythons_ready:
-        _check_disk(facts, needed_bytes, what="our own programs", node=node)
+    return _plan_python(facts, runtime.packed, 2 * runtime.tree.size_bytes, what="our own programs", node=node)
+
+
+def _plan_python(
+    facts: NodeFacts, packed: BundleFile | None, needed_bytes: float, *, what: str, node: str
+) -> tuple[tuple[BundleFile, ...], tuple[Step, ...]]:
+    is_new = packed is not None and packed.sha256 not in facts.pythons_ready
+    if packed is not None and is_new:
+        needed_bytes += (packed.size_bytes + packed.unpacked_bytes) * OVERHEAD
+    _check_disk(facts, needed_bytes, what=what, node=node)
+    if packed is None or not is_new:
         return (), ()
-    _check_disk(
-        facts, needed_bytes + (packed.size_bytes + packed.unpacked_bytes) * OVERHEAD, what="our own programs", node=node
-    )
     return () if packed.sha256 in facts.files else (packed,), (UnpackPython(packed=packed),)
 
 

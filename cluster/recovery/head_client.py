@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from bootstrap.apply import ReadyNode, find_cluster_key
-from bootstrap.environment.bundle import find_records
+from bootstrap.environment.bundle import find_python_records, find_records
 from bootstrap.environment.file_cache import render_record
 from bootstrap.environment.project import LockedProject
 from bootstrap.environment.requirements import Wanted
@@ -28,6 +28,7 @@ from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from foundation.remote_command import RemoteCommand
+from foundation.user_folders import cache_folder
 from provision.model import SshAddress
 
 FOLDER = ".cluster/replace"
@@ -152,12 +153,11 @@ def make_settings(
         said = error.strerror if isinstance(error, OSError) else "damaged"
         raise ClusterError(f"{app.files.known_hosts}: {said}") from error
     table, overrides = leave_secrets_out(read_table(app.config_path), app.overrides)
-    records = {
-        key: render_record(found)
-        for node in nodes
-        if node.bundle is not None
-        for key, found in find_records(node.bundle).items()
-    }
+    files_of = find_python_records([node.facts.machine for node in nodes], cache=cache_folder())
+    for node in nodes:
+        if node.bundle is not None:
+            files_of |= find_records(node.bundle)
+    records = {key: render_record(found) for key, found in files_of.items()}
     return HeadSettings(
         table=table,
         overrides=overrides,

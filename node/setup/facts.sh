@@ -176,7 +176,6 @@ tell_complete() {
 }
 tell_complete file 'files/*/*'
 tell_complete env 'env/*/.complete'
-tell_complete client 'client/*/.complete'
 for path in runtime/*/.complete; do
     # Without the Python that it links to, it is not complete.
     [ ! -f "$path" ] || [ ! -x "${path%/*}/bin/python" ] || { path=${path#*/}; echo "runtime=${path%%/*}"; }

@@ -1,4 +1,4 @@
-"""The environment of this project's own command on the head."""
+"""This project's own command on the head: its Python and its packages."""
 
 from dataclasses import replace
 from importlib.metadata import version
@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from bootstrap.environment.bundle import Bundle, fetch_bundle, find_records
-from bootstrap.environment.client import PACKAGES, choose_client
+from bootstrap.environment.client import PACKAGES, choose_client, make_client, name_client
 from bootstrap.environment.facts import FoundFramework, FoundPython, NodeFacts
-from bootstrap.environment.file_cache import render_record
-from bootstrap.environment.steps import MakeEnvironment, NodePlan, add_client, render_script
+from bootstrap.environment.file_cache import describe_file, render_record
+from bootstrap.environment.steps import UnpackPython, plan_client
+from bootstrap.transfer.tree import file_of_bytes, make_tree
 from foundation.errors import ClusterError
 from foundation.progress import silent
 from index_server import make_wheel
-from node_facts import BUNDLE, FACTS, PYTHON, TARGET, TREE
+from node_facts import BUNDLE, FACTS, TARGET, TREE
 
 OLD = FoundPython(path="/usr/bin/python3", version=(3, 10))
 NEW = FoundPython(path="/usr/bin/python3.13", version=(3, 13))
@@ -48,31 +49,26 @@ def test_a_node_on_which_no_python_runs() -> None:
         choose_client(replace(FACTS, pythons=(OLD,), glibc=(2, 12)), node="node-0")
 
 
-def add(facts: NodeFacts, plan: NodePlan | None = None) -> NodePlan:
-    return add_client(plan or NodePlan(), facts, bundle=BUNDLE, python=PYTHON, tree=TREE, node="node-0")
+def test_its_packages_lie_beside_its_code(tmp_path: Path) -> None:
+    files = {"thing.py": b"x = 1\n", "thing-1.0.data/scripts/thing": b"#!/bin/sh\n", "ours.py": b"theirs"}
+    wheel = describe_file(make_wheel(tmp_path, "thing-1.0-py3-none-any.whl", files))
+    code = make_tree([file_of_bytes("ours.py", b"x = 2\n")])
+    made = make_client(code, [wheel])
+    content = {file.path: file.source for file in made.files}
+    assert (content["thing.py"], content["ours.py"], "bin/thing" in content) == (b"x = 1\n", b"x = 2\n", False)
+    assert made.digest == name_client(code, [wheel]) != code.digest
 
 
-def test_it_is_apart_from_the_jobs_environment() -> None:
-    plan = add(FACTS)
-    assert plan.steps == (MakeEnvironment(bundle=BUNDLE, python=PYTHON.path, folder="client"),)
-    assert (plan.files, plan.trees) == (BUNDLE.files, (TREE,))
-    text = render_script(plan.steps, python=FACTS.python)
-    assert f"touch client/{BUNDLE.digest}/.complete" in text
-    assert "env/" not in text  # `cluster exec` uses the newest environment in that folder
-
-
-def test_it_is_made_once() -> None:
-    made = replace(FACTS, clients=frozenset([BUNDLE.digest]), trees=frozenset([TREE.digest]))
-    assert not add(made)
-    of_job = NodePlan(files=BUNDLE.files[:1])
-    assert add(FACTS, of_job).files == BUNDLE.files  # each of them once
-    assert add(replace(FACTS, files=frozenset(file.sha256 for file in BUNDLE.files))).files == ()
-
-
-def test_a_full_disk_is_noticed() -> None:
-    big = replace(BUNDLE, files=(replace(BUNDLE.files[0], unpacked_bytes=1 << 40), *BUNDLE.files[1:]))
+def test_it_gets_a_python_where_the_head_has_none() -> None:
+    packed = replace(BUNDLE.files[0], path=Path("python-3.11.9.tar.gz"), sha256="5" * 64, unpacked_bytes=1 << 20)
+    step = UnpackPython(packed=packed)
+    assert plan_client(FACTS, TREE, packed=None, node="n") == ((), ())
+    assert plan_client(FACTS, TREE, packed=packed, node="n") == ((packed,), (step,))
+    assert plan_client(replace(FACTS, files=frozenset([packed.sha256])), TREE, packed=packed, node="n") == ((), (step,))
+    ready = replace(FACTS, pythons_ready=frozenset([packed.sha256]))
+    assert plan_client(ready, TREE, packed=packed, node="n") == ((), ())
     with pytest.raises(ClusterError, match="its own cluster command needs"):
-        add_client(NodePlan(), FACTS, bundle=big, python=PYTHON, tree=TREE, node="node-0")
+        plan_client(replace(FACTS, disk_free_kib=100), TREE, packed=packed, node="n")
 
 
 def test_an_environment_is_found_again_from_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
