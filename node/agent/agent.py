@@ -17,6 +17,7 @@ Secrets come with the orders and go into the processes' environment, never to a 
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -125,7 +126,7 @@ class Agent:
         for number in (signal.SIGTERM, signal.SIGHUP):
             self._loop.add_signal_handler(number, self._lose)
         environment.raise_open_files("auto")  # a process needs one, and a shim another
-        server = await asyncio.start_unix_server(self._serve_shim, self.socket, limit=LONGEST_LINE)
+        self._server = await asyncio.start_unix_server(self._serve_shim, self.socket, limit=LONGEST_LINE)
         self.send(Booted(process_tree.boot()))
         watch_volumes(self.order.volumes, lambda text: self._send_from_thread(VolumeDead(text)))
         if self.order.metadata is not None:
@@ -135,7 +136,6 @@ class Agent:
         self._take(self._input.feed(received))
         self._begin(self._ping())
         await self._is_over.wait()
-        server.close()
 
     # -- messages ------------------------------------------------------------------------------------------------
 
@@ -333,6 +333,8 @@ class Agent:
         left = await end_processes(process_tree.find_descendants, process_tree.our_programs_last)
         left = sorted({*left, *(one for process in self._processes.values() for one in process.left if is_alive(one))})
         self._report_files()
+        self._server.close()
+        shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
         files = await asyncio.to_thread(self._count_files)
         self._is_closed = True
         self.send(Closed(tuple((pid, words) for pid, _, words in left), files))

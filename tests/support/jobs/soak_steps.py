@@ -31,7 +31,7 @@ TARGETS = (*PROGRAMS, *ROLES, "ssh", "sshd", "client")
 # The files of a job that stay in its folder. Below work/ and output/, the job's own files may have any name.
 KEPT = re.compile(
     r"starting|supervisor\.err|record\.json|events|lock|notice|recovery|placing-\d+|placed"
-    r"|(work|output)(/.*)?|ranks(/[^/]+\.log)?|agent-\d+"
+    r"|(work|output)(/.*)?|ranks(/[^/]+\.log)?"
 )
 EXPECTED = {JOBS, f"{JOBS}/lock", f"{JOBS}/submit.lock", "home/ubuntu/.sudo_as_admin_successful"}  # sudo makes the last
 PLACES = ("home", "root", "tmp", "run", "var/tmp", "dev/shm")

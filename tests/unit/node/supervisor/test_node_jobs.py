@@ -95,9 +95,7 @@ def test_a_job_of_one_worker_and_its_record(job_host: LocalHead) -> None:
     assert (listed["owner"], listed["code"], listed["name"]) == ("me", "abc", "name")
     assert [(role["role"], role["rank"], role["exit_code"]) for role in listed["roles"]] == [("worker", 0, 3)]
     names = sorted(path.name for path in job_host.folder().iterdir() if path.suffix != ".err")
-    assert [name for name in names if not name.startswith("agent-")] == [
-        *("events", "lock", "notice", "output", "placed", "placing-1", "record.json", "starting")
-    ]
+    assert names == ["events", "lock", "notice", "output", "placed", "placing-1", "record.json", "starting"]
 
 
 def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -> None:
