@@ -6,6 +6,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -237,8 +238,11 @@ def test_of_two_stops_at_the_same_time_one_waits(job_host: LocalHead) -> None:
     assert searched.read_text() == "\n"
 
 
-def test_a_supervisor_that_cannot_start_is_an_error_and_leaves_no_job(job_host: LocalHead) -> None:
+def test_a_supervisor_that_cannot_start_is_an_error_and_leaves_no_job(
+    job_host: LocalHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
     Path(job_host.python).write_text("#!/bin/sh\necho it cannot be >&2; exit 1\n")
+    monkeypatch.setattr(sys, "executable", job_host.python)  # it runs the node programs
     (answer,) = job_host.ask("submit", order=alone(job_host, "true"))
     assert answer == {"error": "the supervisor did not start: it cannot be"}
     assert job_host.ask("list") == [{"jobs": []}]

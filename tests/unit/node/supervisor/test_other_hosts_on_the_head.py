@@ -135,16 +135,16 @@ def test_ssh_uses_the_hosts_user_and_port() -> None:
     assert node[node.index("-p") + 1] == "22"
 
 
-def test_the_agent_uses_the_hosts_own_python() -> None:
-    wanted = "exec env CLUSTER_JOB_ID=j /home/alice/e/bin/python -Es /home/alice/t/node agent"
+def test_the_agent_uses_the_hosts_own_runtime() -> None:
+    wanted = "exec env CLUSTER_JOB_ID=j /home/alice/t/bin/python -Es /home/alice/t/node agent"
     assert wanted in command(ORDER, LAB)[-1]
 
 
-def test_a_search_uses_the_hosts_own_python() -> None:
+def test_a_search_uses_the_hosts_own_runtime() -> None:
     found = recovery.Search("j", lambda command: ["echo", command.text], LAB, python="/e/bin/python")
     assert found.read(time.monotonic() + 10) == [(0, "could not be searched: no answer")]
     (words,) = found._words[1:]
-    assert words == "exec /home/alice/e/bin/python -B -Es /home/alice/t/node agent end j --boot"  # without sudo
+    assert words == "exec /home/alice/t/bin/python -B -Es /home/alice/t/node agent end j --boot"  # without sudo
 
 
 def test_the_record_has_the_hosts_for_a_recovery() -> None:

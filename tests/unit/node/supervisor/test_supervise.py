@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sys
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -340,7 +341,7 @@ def test_roles_have_their_own_environment_and_gpus(job_host: LocalHead) -> None:
     assert lines_of(log, "scheduler") == ["all"]
 
 
-def test_a_full_disk_ends_the_job_with_an_error(job_host: LocalHead) -> None:
+def test_a_full_disk_ends_the_job_with_an_error(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file-size limit replaces the full disk: writes fail in the same way, with another error number."""
     program = "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     program += "resource.setrlimit(resource.RLIMIT_FSIZE, (600000, 600000)); sys.argv = sys.argv[1:]; "
@@ -349,6 +350,7 @@ def test_a_full_disk_ends_the_job_with_an_error(job_host: LocalHead) -> None:
     text = wrapper.read_text().replace('"$@"', "")
     limited = f'case "$3" in supervise) {text.splitlines()[1]} -Es -c "{program}" "$2" "$3";; esac\n'
     wrapper.write_text(text.splitlines()[0] + "\n" + limited + text.splitlines()[1] + ' "$@"\n')
+    monkeypatch.setattr(sys, "executable", job_host.python)  # it runs the node programs
     order = job_host.order(env={"WORKER": "yes"}, **ALONE)
     result, _ = job_host.run(order)
     assert (result["state"], result["exit_code"]) == ("failed", 1)
