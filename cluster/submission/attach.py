@@ -129,7 +129,7 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
         attendance = _Attendance(app, head, started.id, display, interrupts)
         try:
             result = attendance.follow(started.talk, queued=started.state == "queued")
-        except BrokenPipeError:
+        except OSError:  # of stdout, such as a closed pipe or a full disk
             app.say(_still_running(started.id))
             raise
         finally:

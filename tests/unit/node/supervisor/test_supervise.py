@@ -76,6 +76,61 @@ def test_a_good_job_and_its_log(job_host: LocalHead) -> None:
     assert not (job_host.folder() / "socket").exists()
 
 
+BAR = """
+import os, sys, time
+for step in range(1000):
+    sys.stdout.write(f"\\router: 0/1\\n\\rinner: {step}/1000\\x1b[A")
+    sys.stdout.flush()
+    time.sleep(0.02)
+    if step > 50 and os.path.exists(sys.argv[1]):
+        break
+sys.stdout.write("\\router: 1/1\\n")
+sys.stdout.flush()
+sys.stdout.buffer.write(b"caf\\xe9\\n")
+print(input("Continue? "))
+"""
+
+
+def test_a_bar_is_seen_while_it_moves_and_stored_when_it_ends(job_host: LocalHead, tmp_path: Path) -> None:
+    enough = tmp_path / "enough"
+    order = job_host.order(sys.executable, "-c", BAR, str(enough), **ALONE)
+    followed: list[dict[str, Any]] = []
+    with job_host.asking("submit", "--follow", order=order) as client:
+        assert client.stdout is not None
+        for line in client.stdout:
+            followed.append(json.loads(line))
+            if sum("inner" in event.get("bar", "") for event in followed) == 3 and not enough.exists():
+                job_host.wait_for('"running"')
+                with job_host.asking("follow", job_id(1), "0") as other:  # one that comes later sees it at once
+                    assert other.stdout is not None
+                    assert any('"bar"' in text for text in other.stdout)
+                assert "inner" not in job_host.events()
+                enough.touch()
+    bars = [event["bar"] for event in followed if "bar" in event]
+    steps = [int(bar.partition("inner: ")[2].partition("/")[0]) for bar in bars if "inner" in bar]
+    assert steps == sorted(set(steps))
+    assert bars[0].startswith("outer: 0/1\ninner: ")
+    stored = [json.loads(line) for line in job_host.events().splitlines()]
+    assert not [event for event in stored if "bar" in event]
+    lines = lines_of(stored)
+    assert lines[:2] == ["outer: 1/1", "caf\udce9"]
+    assert lines[2].startswith("Continue? ")  # and Python's traceback: there is no input, and nothing waits for it
+    assert lines[-1] == "EOFError: EOF when reading a line"
+    assert job_host.result()["exit_code"] == 1
+
+
+@pytest.mark.parametrize("program", ["role", "worker"])
+def test_the_bar_of_a_program_that_is_killed_is_stored(job_host: LocalHead, program: str) -> None:
+    script = "import sys, time; sys.stdout.write('\\r10%| 1/10'); sys.stdout.flush(); time.sleep(100)"
+    job_host.ask("submit", order=job_host.order(sys.executable, "-c", script, **ALONE))
+    with job_host.asking("follow", job_id(1), "0") as client:
+        assert client.stdout is not None
+        assert any('"bar"' in line for line in client.stdout)
+    os.kill(job_host.pid_of("/node role" if program == "role" else "sys.stdout.write"), signal.SIGKILL)
+    assert job_host.result()["state"] == "failed"
+    assert "10%| 1/10" in lines_of([json.loads(line) for line in job_host.events().splitlines()])
+
+
 def test_ranks_come_from_ps_lites_lines_which_are_hidden(job_host: LocalHead) -> None:
     env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS}
     env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
