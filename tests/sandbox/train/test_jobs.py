@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from job_steps import ONE_WORKER, borrowed, gone, hosts_of, python, records
+from job_steps import ONE_WORKER, borrowed, gone, hosts_of, python, records, running
 from project import CLUSTER, Project, processes_of
 from ps_lite_lines import LINES
 from terminal import Terminal
@@ -354,3 +354,17 @@ def test_jobs_outlive_their_head_in_s3(nodes: Nodes) -> None:
         (found,) = [one for one in json.loads(nodes.run("jobs", "--json").stdout) if one["id"] == job]
         assert (found["source"], found["state"]) == ("s3", "done")
         assert nodes.run("logs", "-f", "kept").stdout == done.stdout
+
+
+def test_one_agent_on_each_node(nodes: Nodes) -> None:
+    """It is above all ranks of a job of launch.py, and nothing of ours is between them."""
+    with running(nodes, "-s", "2") as job:
+        assert job.tree("node-1") == {"agent below others": 1, "python below agent": 2}
+        head = job.tree("node-0")
+        assert head["python below agent"] == 3  # with the scheduler
+        assert (head["agent below supervise"], head["launch below agent"], head["waiting shell below launch"]) == (
+            1,
+            1,
+            1,
+        )
+        assert sum(head.values()) == 8, head  # and the supervisor, and its ssh

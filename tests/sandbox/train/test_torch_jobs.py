@@ -102,6 +102,16 @@ def test_processes_on_two_nodes_reduce_and_report(nodes: Project) -> None:
     assert sorted(role["rank"] for role in record["roles"] if role["role"] == "worker") == [0, 1, 2, 3]
 
 
+def test_one_agent_on_each_node(nodes: Project) -> None:
+    """Below it are torchrun, with a small shell for each rank, and the ranks."""
+    (nodes.directory / "two.toml").write_text("processes = 2\n")
+    with running(nodes, "--job", "two.toml", command=SLEEPS, waiting=4) as job:
+        for host, above in (("node-0", "supervise"), ("node-1", "others")):
+            tree = job.tree(host)
+            assert tree[f"agent below {above}"] == tree["torchrun below agent"] == 1, tree
+            assert tree["waiting shell below torchrun"] == tree["sh below agent"] == 2, tree
+
+
 @pytest.mark.slow
 def test_a_script_of_pytorchs_examples_runs_unmodified(nodes: Project) -> None:
     (nodes.directory / "example.py").write_text(EXAMPLE)

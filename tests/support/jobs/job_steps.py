@@ -6,10 +6,12 @@ import re
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +228,13 @@ class Running:
         (pid,) = self.hosts[host].programs("agent")
         return pid
 
+    def tree(self, host: str) -> "Counter[str]":
+        """The job's processes on a node, by what they are and the process above: "rank below agent"."""
+        namespace = self.hosts[host].namespace
+        pids = [pid for pid in processes_of("CLUSTER_JOB_ID", self.id) if namespace_of(pid) == namespace]
+        kinds = {pid: kind_of(command_line(pid)) for pid in pids}
+        return Counter(f"{kind} below {kinds.get(self.parent_of(pid), 'others')}" for pid, kind in kinds.items())
+
     def ssh(self, host: str = "node-1") -> int:
         """The pid of the supervisor's ssh to a node."""
         return self.ssh_of(self.program("supervise"), host)
@@ -260,6 +269,12 @@ class Running:
     def is_gone(self, *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
         """Waits until no process is left on the hosts."""
         nothing_left(self.id, self.hosts, besides=besides, timeout_s=timeout_s)
+
+
+def kind_of(words: Sequence[str]) -> str:
+    """What a process of a job is: one of the node programs, a shell that waits for a rank, or a rank."""
+    program = next((after for word, after in pairwise(words) if re.search(r"/runtime/[0-9a-f]+/node$", word)), None)
+    return program or ("waiting shell" if WAIT in words else words[0].rpartition("/")[2])
 
 
 def nothing_left(job: str, hosts: dict[str, Host], *, besides: tuple[str, ...] = (), timeout_s: float = END_S) -> None:
@@ -318,7 +333,7 @@ def running(
             line = process.stdout.readline()
             assert line, project.messages.read_text()
             shown.append(line.rstrip("\n"))
-        (job,) = re.findall(r"^job (\S+): [23] (?:workers|processes)", project.messages.read_text(), re.MULTILINE)
+        (job,) = re.findall(r"^job (\S+): [234] (?:workers|processes)", project.messages.read_text(), re.MULTILINE)
         yield Running(project, process, job, hosts, shown)
 
 
