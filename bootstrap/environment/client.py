@@ -20,6 +20,10 @@ PACKAGES = ("boto3", "click", "cryptography", "fabric", "msgspec", "obstore", "p
 """The packages that the command imports to launch a node and set it up, not those of other verbs and the sandbox."""
 
 
+SERVICES = ("ec2", "ecr", "efs", "fsx", "iam", "pricing", "s3", "service-quotas", "ssm", "sts")
+"""The services of AWS that the command calls: botocore's descriptions of all are three quarters of the packages."""
+
+
 def choose_client(facts: NodeFacts, *, node: str) -> tuple[WheelTarget, ChosenPython]:
     """The wheels, in this machine's versions, and the Python: one of the image's, or a packed one. Pure.
 
@@ -51,9 +55,15 @@ def name_client(code: Tree, wheels: Sequence[BundleFile]) -> str:
 
 def make_client(code: Tree, wheels: Sequence[BundleFile]) -> Tree:
     """The tree, a folder that Python can run. Reads the wheels."""
-    packages = [
-        file for wheel in wheels for file in files_of_wheel(wheel.path, "") if file.path.partition("/")[0] != "bin"
-    ]
+    packages = [file for wheel in wheels for file in files_of_wheel(wheel.path, "") if _is_needed(file.path)]
     ours = {file.path for file in code.files}
     made = make_tree((*code.files, *(file for file in packages if file.path not in ours)))
     return Tree(files=made.files, folders=(), digest=name_client(code, wheels))
+
+
+def _is_needed(path: str) -> bool:
+    """Whether the command needs a file of its packages. Pure."""
+    top, *rest = path.split("/")
+    if top == "botocore" and rest[0] == "data" and len(rest) > 2:
+        return rest[1] in SERVICES
+    return top != "bin"

@@ -120,9 +120,10 @@ def read_client() -> Tree:
     for module in MODULES:
         package, _, name = module.partition("/")
         found[module] = Path(str(files(package).joinpath(name))).read_bytes()
-    # The version of uv is part of an environment's name. The head has uv's program already.
-    about = f"Metadata-Version: 2.1\nName: uv\nVersion: {version('uv')}\n"
-    found[f"uv-{version('uv')}.dist-info/METADATA"] = about.encode()
+    # Their versions are part of an environment's name. The head has uv's program already.
+    for name in ("uv", "mxnet-cluster"):
+        about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version(name)}\n"
+        found[f"{name.replace('-', '_')}-{version(name)}.dist-info/METADATA"] = about.encode()
     return make_tree(file_of_bytes(path, data) for path, data in found.items())
 
 

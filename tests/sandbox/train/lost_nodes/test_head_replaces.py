@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,10 +98,11 @@ def wait_until_done(project: Project, job: str, head: Host) -> None:
 
 def find_clients(head: Host) -> list[int]:
     """The pids of the head's own command."""
+    ours = re.compile("/.cluster/tree/[0-9a-f]+$")
     return [
         pid
         for pid in all_pids()
-        if "/.cluster/client/" in " ".join(command_line(pid)[:1]) and namespace_of(pid) == head.namespace
+        if ours.search(" ".join(command_line(pid)[:3])) and namespace_of(pid) == head.namespace
     ]
 
 

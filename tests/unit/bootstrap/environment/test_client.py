@@ -51,11 +51,16 @@ def test_a_node_on_which_no_python_runs() -> None:
 
 def test_its_packages_lie_beside_its_code(tmp_path: Path) -> None:
     files = {"thing.py": b"x = 1\n", "thing-1.0.data/scripts/thing": b"#!/bin/sh\n", "ours.py": b"theirs"}
+    data = {
+        f"botocore/data/{name}": b"{}" for name in ("endpoints.json", "ec2/1/service-2.json", "acm/1/service-2.json")
+    }
+    files |= data
     wheel = describe_file(make_wheel(tmp_path, "thing-1.0-py3-none-any.whl", files))
     code = make_tree([file_of_bytes("ours.py", b"x = 2\n")])
     made = make_client(code, [wheel])
     content = {file.path: file.source for file in made.files}
     assert (content["thing.py"], content["ours.py"], "bin/thing" in content) == (b"x = 1\n", b"x = 2\n", False)
+    assert set(data) - set(content) == {"botocore/data/acm/1/service-2.json"}
     assert made.digest == name_client(code, [wheel]) != code.digest
 
 
@@ -92,10 +97,10 @@ def test_an_environment_is_found_again_from_its_records(tmp_path: Path, monkeypa
         (head / f"{key}.json").parent.mkdir(exist_ok=True)
         (head / f"{key}.json").write_text(render_record(files))
     again = fetch_bundle(target, cache=head, report=silent)
-    assert (again.digest, names(again)) == (bundle.digest, names(bundle))
+    assert (again.digest, file_names(again)) == (bundle.digest, file_names(bundle))
 
 
-def names(bundle: Bundle) -> list[str]:
+def file_names(bundle: Bundle) -> list[str]:
     return [file.name for file in bundle.files]
 
 
