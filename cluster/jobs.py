@@ -57,7 +57,7 @@ def head_of(app: App, nodes: Sequence[ReadyNode]) -> Head:
     return Head(
         name=head.host.name,
         connect=partial(source_of(app).connect_again, head.host),
-        command=lambda words: program_command("jobs", words, python=head.python, code_dir=head.code_dir),
+        command=lambda words: program_command("jobs", words, code_dir=head.code_dir),
         connection=head.connection,
     )
 

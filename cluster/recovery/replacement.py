@@ -241,7 +241,7 @@ def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence
         missing = [path for path in paths if path in find_missing(node, paths)]
         if missing:
             words = [node.host.private_ip, *missing]
-            command = program_command("send_files", words, python=head.python, code_dir=head.code_dir)
+            command = program_command("send_files", words, code_dir=head.code_dir)
             head.connection.run(command, timeout_s=SEND_TIMEOUT_S, what="send_files")
             app.report(Event(kind="done", what="the job's own files are there", where=node.host.name))
     if job.image is not None:

@@ -47,9 +47,9 @@ class HeadGoneError(ClusterError):
     """The head no longer runs, and neither do its jobs. Connecting again will not help."""
 
 
-def program_command(name: str, words: Sequence[str], *, python: str, code_dir: str) -> RemoteCommand:
+def program_command(name: str, words: Sequence[str], *, code_dir: str) -> RemoteCommand:
     """The command line of a node program whose path is known. Pure."""
-    return run_program(*program_words(name, *words, python=python, code_dir=code_dir))
+    return run_program(*program_words(name, *words, code_dir=code_dir))
 
 
 def found_program_command(name: str, words: Sequence[str], *, digest: str) -> RemoteCommand:

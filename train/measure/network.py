@@ -119,7 +119,7 @@ def _listen(nodes: Sequence[ReadyNode], common: Mapping[str, Any], stack: ExitSt
 
 
 def _start(node: ReadyNode, order: Mapping[str, Any]) -> Talk:
-    words = program_words(PROGRAM, python=node.python, code_dir=node.code_dir)
+    words = program_words(PROGRAM, code_dir=node.code_dir)
     talk = Talk(node.connection.open_channel(run_program(*words)), where=node.host.name)
     talk.send(json.dumps(order).encode() + b"\n")
     return talk

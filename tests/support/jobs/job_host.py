@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -142,7 +143,10 @@ def job_id(number: int) -> str:
 
 @dataclass(kw_only=True)
 class LocalHead:
-    """A head that is also all other nodes. home: its user's home."""
+    """A head that is also all other nodes. home: its user's home.
+
+    python: the Python of the environment and of the runtime: a script that tests change, and that stays sys.executable.
+    """
 
     home: Path
     python: str
@@ -173,7 +177,8 @@ class LocalHead:
         with TemporaryFile() as given, TemporaryFile() as said, TemporaryFile() as complained:
             given.write(b"" if line is None else json.dumps(line).encode() + b"\n")
             given.seek(0)
-            ended = run_forked(words, self.env(), [file.fileno() for file in (given, said, complained)])
+            with patch.object(sys, "executable", self.python):  # as if the runtime's Python ran it
+                ended = run_forked(words, self.env(), [file.fileno() for file in (given, said, complained)])
             said.seek(0)
             complained.seek(0)
             complaints = complained.read().decode()
@@ -184,7 +189,7 @@ class LocalHead:
     def asking(self, *words: str, order: dict[str, Any] | None = None) -> Iterator["subprocess.Popen[str]"]:
         """Starts jobs.py; its stdout is a pipe."""
         with subprocess.Popen(
-            program_words("jobs", *words, python=sys.executable),
+            [self.python, *program_words("jobs", *words)[1:]],
             env=self.env(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -370,12 +375,13 @@ def job_host(tmp_path: Path) -> Iterator[LocalHead]:
     environment = make_environment(tmp_path / "environment", packages)
     for path, text in (
         (home / "ssh", SSH),
-        (tmp_path / "bin" / "python", f'#!/bin/sh\nexec {environment}/bin/python "$@"\n'),
+        (tmp_path / "bin" / "python", f'#!/bin/bash\nexec -a "$0" {environment}/bin/python "$@"\n'),
     ):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
-    (tmp_path / "lib").symlink_to(environment / "lib")  # where launch.py is looked for
+    for name in ("lib", "pyvenv.cfg"):
+        (tmp_path / name).symlink_to(environment / name)
     host = LocalHead(home=home, python=str(tmp_path / "bin" / "python"))
     yield host
     host.clean_up()

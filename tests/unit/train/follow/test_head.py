@@ -49,8 +49,8 @@ def test_silence_counts_as_a_broken_connection(clock: None) -> None:
 
 
 def test_command_lines_quote_their_words() -> None:
-    command = program_command("jobs", ["stop", "a'b; $(id)"], python="/p", code_dir="/c")
-    assert command.text == """exec /p -Es /c/node jobs stop 'a'"'"'b; $(id)'"""
+    command = program_command("jobs", ["stop", "a'b; $(id)"], code_dir="/c")
+    assert command.text == """exec /c/bin/python -Es /c/node jobs stop 'a'"'"'b; $(id)'"""
     found = found_program_command("jobs", ["list"], digest="d1")
     assert found.text.startswith("set -- d1 jobs list\n")
 
