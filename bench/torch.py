@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.support.command import CLUSTER
 from bench.support.jobs import Cluster, Job, clusters, measure, render_table
-from bootstrap.environment.node_code import SCRIPTS_DIR
+from bootstrap.runtime.code import SCRIPTS_DIR
 from train.engines.torch import PORTS
 
 BOOTSTRAP = 'framework = "pytorch"\ntorch = "torch==2.13.0"'

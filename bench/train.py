@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.support.command import CLUSTER
 from bench.support.jobs import Cluster, Job, clusters, measure, render_table
-from bootstrap.environment.node_code import SCRIPTS_DIR
+from bootstrap.runtime.code import SCRIPTS_DIR
 
 SSH_CONFIG = """\
 Host *

@@ -13,16 +13,16 @@ from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, find_gpus, gather_facts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import FrameworkChoice, Torch, check_torch_wheel, choose_framework
-from bootstrap.environment.node_code import runtime_path
 from bootstrap.environment.package_build import PackageBuilds
 from bootstrap.environment.project import LockedProject
 from bootstrap.environment.requirements import Wanted
-from bootstrap.environment.runtime import fetch_wheels, python_place
 from bootstrap.environment.source_build import Builds, Built, choose_packages
 from bootstrap.environment.steps import NodePlan, plan_client, plan_node, plan_setup, script_task, setup_digest
 from bootstrap.environment.target import NO_PROJECT, ChosenPython, choose_python, choose_wheels
-from bootstrap.homes import Turns, find_homes
-from bootstrap.runtime import RuntimePlacing
+from bootstrap.homes import Turns, find_homes_of
+from bootstrap.runtime.code import runtime_path
+from bootstrap.runtime.placing import RuntimePlacing
+from bootstrap.runtime.runtime import fetch_wheels, python_place
 from bootstrap.scheduler.slurm import set_up_slurm
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
@@ -103,7 +103,7 @@ def bootstrap(
     Fetches a file again, once, if it was damaged on this machine and nodes refused it.
     Raises ClusterError, which names every failed node.
     """
-    homes = _find_homes(hosts, connections, report)
+    homes = find_homes_of(hosts, connections, report)
 
     def make_ready(damaged: list[BundleFile]) -> tuple[ReadyNode, ...]:
         ready: dict[str, ReadyNode] = {}
@@ -162,18 +162,6 @@ def bootstrap(
         changed = set_up_slurm([node.connection for node in instances], cluster=cluster, report=report)
         nodes = tuple(replace(node, changed=node.changed or node.host.instance_id in changed) for node in nodes)
     return nodes
-
-
-def _find_homes(hosts: Sequence[Host], connections: Connections, report: Report) -> tuple[tuple[str, ...], ...]:
-    """Returns the ids of the hosts of each home folder; those of instances are their own. Raises ClusterError."""
-    own = [host for host in hosts if host.spec]
-    on_all(own, connections.get)
-    found = find_homes([connections.get(host) for host in own])
-    homes = tuple(tuple(own[at].instance_id for at in home) for home in found)
-    for first, *others in homes:
-        if others:
-            report(Event(kind="info", what=f"{', '.join(others)}: the home folder is that of {first}"))
-    return (*homes, *((host.instance_id,) for host in hosts if not host.spec))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,11 +9,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.host import Host
 from foundation.errors import ConnectError
+from foundation.progress import Event, Report
 from foundation.remote_command import RemoteCommand
 
 TIMEOUT_S = 60.0
+
+
+def find_homes_of(hosts: Sequence[Host], connections: Connections, report: Report) -> tuple[tuple[str, ...], ...]:
+    """Returns the ids of the hosts of each home folder; those of instances are their own. Raises ClusterError."""
+    own = [host for host in hosts if host.spec]
+    on_all(own, connections.get)
+    found = find_homes([connections.get(host) for host in own])
+    homes = tuple(tuple(own[at].instance_id for at in home) for home in found)
+    for first, *others in homes:
+        if others:
+            report(Event(kind="info", what=f"{', '.join(others)}: the home folder is that of {first}"))
+    return (*homes, *((host.instance_id,) for host in hosts if not host.spec))
 
 
 def find_homes(connections: Sequence[NodeConnection]) -> tuple[tuple[int, ...], ...]:

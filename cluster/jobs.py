@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import cache, partial
 
 from bootstrap.apply import ReadyNode
-from bootstrap.environment.node_code import runtime_digest
+from bootstrap.runtime.code import runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from cluster.app import App

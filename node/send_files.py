@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from foundation.remote_command import RemoteCommand
 from node.agent.work_folder import COMPLETE
 from node.protocol import JobHost
-from node.supervisor.ssh import ssh_command
+from node.ssh import ssh_command
 
 
 def main() -> int:

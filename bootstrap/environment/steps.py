@@ -12,8 +12,8 @@ from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.cuda import find_cuda
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.runtime import Runtime
 from bootstrap.environment.target import ChosenPython
+from bootstrap.runtime.runtime import Runtime
 from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ClusterError

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import paramiko
 
-from bootstrap.environment.node_code import FOLDER, runtime_digest
+from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.ssh.connection import NodeConnection, wait_for_exit
 from bootstrap.ssh.explain import command_error
 from bootstrap.ssh.host import Output

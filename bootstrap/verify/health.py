@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bootstrap.apply import ReadyNode
-from bootstrap.runtime import RuntimePlacing
+from bootstrap.homes import Turns, find_homes_of
+from bootstrap.runtime.placing import RuntimePlacing
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import HINT, NodeProgram
 from bootstrap.verify.checks import Check, Offset, estimate_offset, find_wrong
 from foundation.errors import ClusterError, ConnectError
-from foundation.progress import Event, Report
+from foundation.progress import Event, Report, silent
 from foundation.remote_command import Quoted, RemoteCommand
 from node.setup import health
 from provision.model import count
@@ -42,11 +43,14 @@ def look_before_set_up(
     Raises ClusterError, which names every node that cannot be looked at.
     """
     by_name = {host.name: host for host in hosts}
+    turns = Turns(find_homes_of(hosts, connections, silent))
     with RuntimePlacing(cache=cache, report=report) as placing:
 
         def connect(name: str) -> NodeConnection:
-            connection, facts = connections.look(by_name[name], python=python, report=report)
-            connections.keep_facts(by_name[name], placing.place(connection, facts))
+            host = by_name[name]
+            with turns.taken(host.instance_id):
+                connection, facts = connections.look(host, python=python, report=report)
+                connections.keep_facts(host, placing.place(connection, facts))
             return connection
 
         return _look(list(by_name), connect)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from bootstrap.apply import ReadyNode
-from bootstrap.environment.node_code import runtime_digest
 from bootstrap.homes import find_homes
+from bootstrap.runtime.code import runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host, Spec, parse_spec

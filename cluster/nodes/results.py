@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from bootstrap.environment.node_code import runtime_digest
+from bootstrap.runtime.code import runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from cluster.app import App

@@ -5,7 +5,7 @@
     tree/DIGEST.new/         a tree that is being created
     tree/DIGEST.PID.old/     a tree that is being removed
 
-The runtime of our programs is such a tree in runtime/, with a link to its Python (bootstrap/environment/runtime.py).
+The runtime of our programs is such a tree in runtime/, with a link to its Python (bootstrap/runtime/runtime.py).
 
 Python 3.6 and later, standard library only.
 """

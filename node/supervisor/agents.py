@@ -12,8 +12,8 @@ from node.agent.notice import find_address
 from node.programs import CODE_DIR, program_words
 from node.protocol import JobHost, Order, copy_settings
 from node.setup import process_tree
+from node.ssh import SSH_FAILED, ssh_command
 from node.supervisor.event_loop import Connection, EventLoop
-from node.supervisor.ssh import SSH_FAILED, ssh_command
 from node.wire import AgentOrder, Closed, Ping
 
 PING_EVERY_S = 2.0

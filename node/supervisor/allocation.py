@@ -16,10 +16,9 @@ from typing import Any, Optional, TypeVar
 
 from msgspec.structs import replace
 
-from node import job_folder, wire
+from node import job_folder, ssh, wire
 from node.protocol import AllocationRequest, JobHost
 from node.setup import process_tree, setup_env
-from node.supervisor import ssh
 from node.supervisor.event_loop import EventLoop
 from train.engines.scheduler import (
     REACHED_WALLTIME,

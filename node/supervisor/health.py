@@ -7,10 +7,10 @@ from typing import Any, Optional
 
 from foundation.decode import decode
 from foundation.remote_command import run_program
+from node import ssh
 from node.programs import CODE_DIR, program_words
 from node.protocol import JobHost
 from node.setup import health
-from node.supervisor import ssh
 
 TIMEOUT_S = health.GPUS_TIMEOUT_S + 5.0
 CONNECT_S = 5

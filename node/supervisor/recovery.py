@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from foundation.decode import decode
 from foundation.file_lock import FileLock, is_held
 from foundation.remote_command import RemoteCommand, run_program
-from node import job_folder
+from node import job_folder, ssh
 from node.programs import CODE_DIR, program_words
 from node.protocol import Attempt, EndReason, JobHost, JobResult, Left, LeftOnHost, Record
 from node.setup import process_tree
-from node.supervisor import allocation, job_log, launching, ssh
+from node.supervisor import allocation, job_log, launching
 from node.supervisor.publish import Copying
 from node.wire import Found
 from train.engines.schedulers import SCHEDULERS

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bootstrap.environment.node_code import SCRIPTS_DIR, find_part
+from bootstrap.runtime.code import SCRIPTS_DIR, find_part
 from bootstrap.transfer.sync import Found, find_below, find_files, read_found
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ConfigError

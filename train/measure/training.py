@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
-from bootstrap.environment.node_code import SCRIPTS_DIR
+from bootstrap.runtime.code import SCRIPTS_DIR
 from foundation.errors import ClusterError, JobError
 from node.protocol import JobResult, KvStore
 from train.follow.events import Event, Process

@@ -1,10 +1,7 @@
 """The second half of the table of faults: nodes, the network, full disks and S3; see test_job_faults.py."""
 
 import json
-import os
 import re
-import shlex
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
@@ -28,7 +25,6 @@ from job_steps import (
     records,
     running,
 )
-from lab import reread_configuration
 from project import Project
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter
@@ -135,23 +131,6 @@ def until_started(project: Project) -> None:
 
 
 # -- the network -----------------------------------------------------------------------------------------------------
-
-
-def test_ssh_that_one_node_refuses(nodes: Project) -> None:
-    """The node refuses ssh from the moment at which launch.py uses it."""
-    config = "/etc/ssh/sshd_config"
-    commands = f"sed -i.away 's/^Port 22$/Port 2200/' {config}\n{reread_configuration(2200)}"
-    setup = json.dumps(f"if [ $CLUSTER_HOST = node-1 ]; then sudo sh -euc {shlex.quote(commands)}; fi")
-    (nodes.directory / "refuse.toml").write_text(f"setup = [{setup}]\n")
-    host = hosts_of(nodes)["node-1"]
-    try:
-        done = fail(nodes, "--job", "refuse.toml", *STARTS)
-    finally:
-        os.replace(f"{host.root}{config}.away", f"{host.root}{config}")
-        inside = ("nsenter", "--target", str(host.pid), "--user", "--mount", "--pid", "--net")
-        subprocess.run((*inside, "sh", "-euc", reread_configuration(22)), check=True, timeout=60)
-    why = r"ssh to it failed: ssh: connect to host \S+ port 22: Connection refused"
-    assert re.search(rf"error: .* failed: (worker|server) on node-1 was lost: {why}", done.stderr)
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|[0-9]*A|[0-9]*[JK])")
 def jobs_py(two_nodes: Project) -> Iterator[list[Path]]:
     """The paths of the head's program in every installed version; it is restored afterwards."""
     root = hosts_of(two_nodes)["node-0"].root
-    places = list((root / "home/ubuntu/.cluster/tree").glob("*/node/__main__.py"))
+    places = list((root / "home/ubuntu/.cluster/runtime").glob("*/node/__main__.py"))
     assert places
     before = {place: place.read_bytes() for place in places}
     yield places

@@ -47,7 +47,7 @@ def contained(home: Path, *words: str, job: str | None = None, **more: Any) -> I
     """Runs an agent with a process in a container. more: fields of the container."""
     fields = {"engine": (f"{home}/engine/podman",), "image": "sha256:ab", "path": "/usr/bin:/bin", **more}
     with run_agent(job=job) as agent:
-        agent.start(*words, env={"SECRET_OF_JOB": "canary-1"}, container=Container(**fields))
+        agent.start(*words, env={"SECRET_OF_JOB": "canary-1"}, container=Container(**fields), python=sys.executable)
         yield agent
     assert containers(home) == []
 

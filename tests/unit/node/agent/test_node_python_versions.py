@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.environment.node_code import CODE
+from bootstrap.runtime.code import CODE
 from project import REPOSITORY
 from real_mxnet import VERSIONS, find_python
 
@@ -16,15 +16,16 @@ IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py"))
 SETUP = REPOSITORY / "node" / "setup"
 # Without the runtime: the agent, which places it; what its scripts run; and what runs in users' Pythons and images.
 WITHOUT = ("agent", "apt_lock", "build_wheel", "chain", "check_libraries", "place_tree", "run_setup", "store", "urls")
-INSIDE = ("interfaces", "containers/rank_proxy", "containers/site/sitecustomize", "_cluster_compat")
+INSIDE = ("interfaces", "containers/site/sitecustomize", "_cluster_compat")
 BOOTSTRAP = sorted([*(SETUP / f"{name}.py" for name in (*WITHOUT, *INSIDE)), *SETUP.glob("probes/*.py")])
+SHIM = REPOSITORY / "node" / "agent" / "shim.py"
 LEASE = sorted((REPOSITORY / "node" / "lease").glob("*.py"))
 OF_RUNTIME = sorted(
     path
     for name in CODE
     if "scripts" not in name
     for path in ([REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*.py"))
-    if path not in {*BOOTSTRAP, *LEASE}
+    if path not in {*BOOTSTRAP, *LEASE, SHIM}
 )
 ENVIRONMENT = {
     "msgspec",
@@ -80,7 +81,10 @@ def unions_in(path: Path) -> list[int]:
     ("paths", "oldest", "known"),
     [
         pytest.param(
-            BOOTSTRAP, (3, 6), {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy", "torch"}, id="outside the runtime"
+            [*BOOTSTRAP, SHIM],
+            (3, 6),
+            {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy", "torch"},
+            id="outside the runtime",
         ),
         pytest.param(LEASE, (3, 6), {"node"}, id="lease"),
         pytest.param(IMPORTED, (3, 9), {"mxnet_cluster", "s3fs", "botocore", "_typeshed"}, id="imported by users"),

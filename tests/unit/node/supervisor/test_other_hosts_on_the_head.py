@@ -10,10 +10,10 @@ from foundation.remote_command import RemoteCommand
 from job_channels import make_agents
 from node import job_folder
 from node.protocol import JobHost, Order, Place
+from node.ssh import ssh_command
 from node.supervisor import recovery
 from node.supervisor.agents import command
 from node.supervisor.processes import Processes, with_secrets
-from node.supervisor.ssh import ssh_command
 from node.wire import RoleOrder
 
 LAB = JobHost(

@@ -119,14 +119,14 @@ def test_a_bar_is_seen_while_it_moves_and_stored_when_it_ends(job_host: LocalHea
     assert job_host.result()["exit_code"] == 1
 
 
-@pytest.mark.parametrize("program", ["role", "worker"])
+@pytest.mark.parametrize("program", ["agent", "worker"])
 def test_the_bar_of_a_program_that_is_killed_is_stored(job_host: LocalHead, program: str) -> None:
     script = "import sys, time; sys.stdout.write('\\r10%| 1/10'); sys.stdout.flush(); time.sleep(100)"
     job_host.ask("submit", order=job_host.order(sys.executable, "-c", script, **ALONE))
     with job_host.asking("follow", job_id(1), "0") as client:
         assert client.stdout is not None
         assert any('"bar"' in line for line in client.stdout)
-    os.kill(job_host.pid_of("/node role" if program == "role" else "sys.stdout.write"), signal.SIGKILL)
+    os.kill(job_host.pid_of("/node agent" if program == "agent" else "sys.stdout.write"), signal.SIGKILL)
     assert job_host.result()["state"] == "failed"
     assert "10%| 1/10" in lines_of([json.loads(line) for line in job_host.events().splitlines()])
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from bootstrap.environment.bundle import fetch_python
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile, fetch_once
-from bootstrap.environment.node_code import PACKAGES, read_code, runtime_digest, runtime_path
 from bootstrap.environment.package_index import download_wheels
 from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget
+from bootstrap.runtime.code import PACKAGES, read_code, runtime_digest, runtime_path
 from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, file_of_bytes, files_of_wheel, make_tree
 from foundation.errors import ClusterError
 from foundation.progress import Report

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.environment import runtime as runtimes
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile, describe_file
-from bootstrap.environment.node_code import FOLDER, runtime_digest, runtime_path
-from bootstrap.environment.runtime import Runtimes
 from bootstrap.environment.steps import UnpackPython, plan_runtime
+from bootstrap.runtime import runtime as runtimes
+from bootstrap.runtime.code import FOLDER, runtime_digest, runtime_path
+from bootstrap.runtime.runtime import Runtimes
 from bootstrap.transfer.tree import TreeArchives
 from foundation.errors import ClusterError
 from foundation.progress import silent

@@ -8,9 +8,9 @@ from typing import Self
 
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.node_code import FOLDER, runtime_digest
-from bootstrap.environment.runtime import Runtimes
 from bootstrap.environment.steps import plan_runtime, script_task
+from bootstrap.runtime.code import FOLDER, runtime_digest
+from bootstrap.runtime.runtime import Runtimes
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.transfer.distribute import Distribution, SetUp
 from bootstrap.transfer.sources import Sources
