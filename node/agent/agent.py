@@ -15,6 +15,8 @@ Secrets come with the orders and go into the processes' environment, never to a 
 """
 
 import asyncio
+import contextlib
+import glob
 import json
 import os
 import shutil
@@ -64,6 +66,7 @@ PENDING_BYTES = 1 << 17
 SPARED_S = 1.5  # less than the time before SIGKILL
 FLUSH_S = 30.0
 LONGEST_LINE = 1 << 20
+FOLDER = "/tmp/cluster-"  # noqa: S108 - not in the home folder: network file systems may have no sockets
 
 
 def main() -> int:
@@ -87,6 +90,8 @@ async def serve(order: AgentOrder, received: bytes) -> None:
 def end(job: str, *options: str) -> int:
     """Ends a job's processes and containers on this host."""
     _, left = process_tree.end(job)
+    for folder in glob.glob(f"{FOLDER}{job}-*"):
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed agent
     if "--boot" in options:
         print(process_tree.boot())
     print(json.dumps([*([pid, words] for pid, _, words in left), *remove_all(job)]))
@@ -98,10 +103,7 @@ class Agent:
 
     def __init__(self, order: AgentOrder) -> None:
         self.order = order
-        folder = job_folder.path(order.job, f"agent-{order.number}")
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        self.socket = os.path.join(folder, "socket")
-        job_folder.remove(self.socket)  # of an earlier attempt
+        self.socket = os.path.join(make_folder(order.job, order.number), "socket")
         self.children: dict[int, asyncio.Future[int]] = {}
         self.is_full = False
         self._processes: dict[int, JobProcess] = {}
@@ -363,6 +365,7 @@ class Agent:
         while ending.go_on():
             time.sleep(process_tree.LOOK_EVERY_S)
         remove_all(self.order.job)  # an engine whose programs have been ended lists its containers for ever
+        shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
         self._loop.call_soon_threadsafe(self._is_over.set)
 
     def _spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
@@ -375,6 +378,15 @@ class Agent:
         if is_late and not is_held(job_folder.path(self.order.job, "lock")):
             return process_tree.our_programs_last(found)
         return set(found) - set(process_tree.find_descendants())
+
+
+def make_folder(job: str, number: int) -> str:
+    """Makes the folder of an agent's socket, which is mounted in containers. Raises OSError if another user has it."""
+    folder = f"{FOLDER}{job}-{number}"
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)  # of an agent that was killed
+    os.mkdir(folder, mode=0o700)
+    return folder
 
 
 def is_ready(order: RoleOrder) -> bool:

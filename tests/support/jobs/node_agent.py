@@ -16,6 +16,7 @@ import pytest
 
 from foundation.decode import decode
 from node import job_folder, wire
+from node.agent.agent import FOLDER
 from node.programs import program_words
 from node.setup import process_tree
 from node.wire import AgentOrder, Closed, End, FromAgent, Output, Ping, RoleOrder, Start
@@ -44,7 +45,7 @@ class NodeAgent:
     @property
     def socket(self) -> str:
         """The path to which shims connect."""
-        return job_folder.path(self.job, "agent-0", "socket")
+        return f"{FOLDER}{self.job}-0/socket"
 
     def send(self, message: Any) -> None:
         self._plug.sendall(wire.encode(message))
