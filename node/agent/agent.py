@@ -1,6 +1,6 @@
 """Runs all processes of a job on one node: starts them, passes on their output, and ends them.
 
-    agent              reads the order, protocol.AgentOrder, as one line from stdin, then messages of the supervisor;
+    agent              reads the order, wire.AgentOrder, as one line from stdin, then messages of the supervisor;
                        writes its own to stdout (wire.py). On the head the supervisor starts it, on others its ssh
     agent end JOB      ends the job's processes and containers on this host; prints a JSON list of those that do not
                        end; with --boot, after a line that identifies this boot of the host
@@ -77,7 +77,10 @@ def main() -> int:
         line, rest = wire.read_line(0)
     except ConnectionError:
         return 1  # the supervisor has ended, and nothing was started
-    asyncio.run(serve(decode(line, AgentOrder), rest))
+    try:
+        asyncio.run(serve(decode(line, AgentOrder), rest))
+    except OSError as error:  # such as a full disk, before anything was started
+        sys.exit(job_folder.describe(error))
     return 0
 
 
@@ -187,6 +190,7 @@ class Agent:
             self._start(message)
         elif isinstance(message, Refuse):
             _, shim = self._shims.pop(message.shim)
+            del self._readers[message.shim]
             shim.close()
         elif isinstance(message, Reach):
             self._begin(self._reach(message))
@@ -280,17 +284,16 @@ class Agent:
         if await asyncio.to_thread(is_ready, order):
             return None
         if self._copied is None:
-            self._copied = asyncio.ensure_future(asyncio.to_thread(self._copy_files, order.folder))
+            self._copied = asyncio.ensure_future(asyncio.to_thread(self._copy_files))
             self._is_copying = True
         error = await asyncio.shield(self._copied)
         self._is_copying = False
-        return error
+        return error or await asyncio.to_thread(make_missing, order.folder)
 
-    def _copy_files(self, folder: str) -> Optional[str]:
+    def _copy_files(self) -> Optional[str]:
         order = self.order
         try:
             work_folder.place(order.job, order.cwd, order.tree, attempt=order.attempt)
-            os.makedirs(folder, exist_ok=True)  # without files, [train] cwd is not in the copy
         except OSError as error:
             return job_folder.describe(error)
         return None
@@ -307,7 +310,10 @@ class Agent:
             return
         self._is_noticed = True
         for process in self._workers():
-            self._notice_file.announce(process.find())
+            try:
+                self._notice_file.announce(process.find())
+            except OSError as error:  # such as a full disk
+                process.say(f"the program cannot be told to save a checkpoint: {job_folder.describe(error)}")
 
     def _workers(self) -> list[JobProcess]:
         return [one for one in self._processes.values() if one.order.role in ("worker", "server")]
@@ -392,6 +398,15 @@ def make_folder(job: str, number: int) -> str:
 def is_ready(order: RoleOrder) -> bool:
     """Whether the folder where a process runs exists, with the job's files in it."""
     return work_folder.is_placed(order.job, order.cwd) and os.path.isdir(order.folder)
+
+
+def make_missing(folder: str) -> Optional[str]:
+    """Makes a folder: without files, [train] cwd is not in the copy. Returns why that failed, or None."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        return job_folder.describe(error)
+    return None
 
 
 def is_alive(process: process_tree.Process) -> bool:

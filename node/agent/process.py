@@ -84,7 +84,7 @@ class JobProcess:
             dead = await asyncio.to_thread(find_dead, self.order.volumes, AFTER_FAILURE_S)
             self._why = dead.text if dead is not None else None
         if self._why is not None:
-            self._say(self._why)
+            self.say(self._why)
         self.exit_code = code
         ended = self._end.is_set()
         self._host.send(Exited(p=self.number, exit_code=code, signal=number, ended=ended, at=self._at, why=self._why))
@@ -109,7 +109,7 @@ class JobProcess:
         order = self.order
         said = environment.raise_open_files(order.open_files)
         if said:
-            self._say(said)
+            self.say(said)
         try:
             self._env = environment.make(order, self._host.socket)
         except (OSError, ValueError) as error:
@@ -231,7 +231,7 @@ class JobProcess:
 
     # -- output --------------------------------------------------------------------------------------------------
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         """Sends a message of the agent as a line of output."""
         self._host.send(Output(self.number, (line,)))
 

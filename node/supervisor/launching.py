@@ -23,8 +23,6 @@ def prepare(order: Order) -> tuple[Head, Optional[socket.socket]]:
 def environment(order: Order) -> dict[str, str]:
     """Returns the environment of launchers on the head: this login's, without secrets."""
     env = setup_env.reach_near(setup_env.of_login(os.environ))
-    if "CLUSTER_SSH" in os.environ:
-        env["CLUSTER_SSH"] = os.environ["CLUSTER_SSH"]
     env["PATH"] = ":".join([os.path.dirname(order.python), "/usr/local/bin:/usr/bin:/bin"])
     env["CLUSTER_SOCKET"] = job_folder.path(order.job, "socket")
     env[process_tree.JOB_VARIABLE] = order.job

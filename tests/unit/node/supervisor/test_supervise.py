@@ -131,6 +131,14 @@ def test_the_bar_of_a_program_that_is_killed_is_stored(job_host: LocalHead, prog
     assert "10%| 1/10" in lines_of([json.loads(line) for line in job_host.events().splitlines()])
 
 
+def test_a_folder_that_is_not_in_the_copy_is_made(job_host: LocalHead) -> None:
+    """launch.py's own folder, which is there, is not that of its processes."""
+    order = job_host.order(env={"WORKER": f"pwd; {RUNNING}"}, subfolder="new/folder", **FEW)
+    result, log = job_host.run({**order, "hosts": order["hosts"][:1], "hostfile": order["hostfile"][:1]})
+    assert (result["state"], result["error"]) == ("done", None)
+    assert [line[-11:] for line in lines_of(log, "worker")] == ["/new/folder"]
+
+
 def test_ranks_come_from_ps_lites_lines_which_are_hidden(job_host: LocalHead) -> None:
     env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS}
     env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
