@@ -6,6 +6,7 @@ import difflib
 import os
 import random
 import re
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from json import JSONDecodeError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
+import botocore.httpsession
 import botocore.session
 from botocore.client import BaseClient
 from botocore.config import Config
@@ -41,6 +43,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 from botocore.parsers import ResponseParserError
+from urllib3.util.ssl_ import create_urllib3_context
 
 from foundation.errors import AwsError, ClusterError, CredentialsError
 from provision.aws.error_hints import (
@@ -86,6 +89,28 @@ C = TypeVar("C", bound=BaseClient)
 PRICING_REGIONS = {"eu": "eu-central-1", "ap": "ap-south-1"}
 """The regions with the price list API, by the first letters of the cluster's region; us-east-1 for all others
 (https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html)."""
+
+
+def _make_tls_context(**options: Any) -> ssl.SSLContext:
+    """Returns urllib3's TLS context, which reads each file of authorities once.
+
+    botocore shares a context between the connections of a client, and urllib3 reads the file again for each connection.
+    OpenSSL crashes if another thread connects meanwhile (https://github.com/boto/botocore/issues/3164).
+    """
+    context = create_urllib3_context(**options)
+    read, lock, load = set[tuple[Any, ...]](), threading.Lock(), context.load_verify_locations
+
+    def load_once(cafile: Any = None, capath: Any = None, cadata: Any = None) -> None:
+        with lock:
+            if (cafile, capath, cadata) not in read:
+                load(cafile, capath, cadata)
+                read.add((cafile, capath, cadata))
+
+    context.load_verify_locations = load_once  # type: ignore[method-assign]
+    return context
+
+
+botocore.httpsession.create_urllib3_context = _make_tls_context  # type: ignore[assignment]  # the stubs name options
 
 
 class Clients:

@@ -2,6 +2,7 @@
 
 import io
 import socket
+import ssl
 import threading
 from getpass import getpass
 from pathlib import Path
@@ -30,12 +31,13 @@ from moto import mock_aws
 from mypy_boto3_ec2 import EC2Client
 
 from foundation.errors import AwsError
-from foundation.thread_pool import run_in_thread
+from foundation.thread_pool import bounded_pool, run_in_thread
 from provision.aws.clients import aws_errors, find_credentials, make_clients
 from provision.aws.error_hints import NOT_AWS, RETRY_CODES
 from provision.describe import describe_cluster
 from provision.membership import KnownInstances
 from provision_world import World, aws_error, listening, make_config
+from s3_server import serve_s3_over_tls
 
 WITH_MFA = """
 [profile base]
@@ -282,3 +284,23 @@ def test_a_profile_prompts_for_its_mfa_code_in_the_calling_thread(
         find_credentials(clients)
         run_in_thread(clients.sts.get_caller_identity).result(timeout=10)
     assert asked == [threading.current_thread().name]
+
+
+def test_the_connections_of_a_client_read_the_authorities_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second reading, while another thread connects, ends the process with SIGSEGV."""
+    read: list[object] = []
+    load = ssl.SSLContext.load_verify_locations
+
+    def count(self: ssl.SSLContext, *files: Any) -> None:
+        read.append(files[0])
+        load(self, *files)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", count, raising=False)
+    with serve_s3_over_tls(tmp_path) as port:
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{port}")
+        s3 = make_clients("us-east-1").s3
+        with bounded_pool() as pool:
+            done = [pool.submit(s3.list_buckets) for _ in range(8)]
+    assert [result.result()["Buckets"] for result in done] == [[]] * 8
+    assert read == [str(tmp_path / "ca.pem")]
