@@ -116,9 +116,9 @@ class EventLoop:
         while time.monotonic() < give_up_at and self._selector.select(timeout=0.0):
             self.step()
 
-    def step(self) -> None:
+    def step(self, longest_wait_s: float = LONGEST_WAIT_S) -> None:
         """Waits for an event, and calls the callbacks of all events that have happened."""
-        wait_s = min([LONGEST_WAIT_S] + [due - time.monotonic() for due, _ in self._timers.values()])
+        wait_s = min([longest_wait_s] + [due - time.monotonic() for due, _ in self._timers.values()])
         if any(connection.outbox.pending for connection in self._connections):
             wait_s = min(wait_s, BLOCKED_WAIT_S)
         for key, _ in self._selector.select(timeout=max(0.0, wait_s)):

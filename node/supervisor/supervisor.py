@@ -29,7 +29,7 @@ from node.supervisor.attempts import restarts
 from node.supervisor.attempts.attempt import Attempt, JobSide
 from node.supervisor.attempts.replacement import Replacement
 from node.supervisor.bars import Bars
-from node.supervisor.event_loop import Connection, EventLoop
+from node.supervisor.event_loop import LONGEST_WAIT_S, Connection, EventLoop
 from node.supervisor.notifier import Notifier
 from node.wire import Answer, FromAgent, Launch, News, Replace, Request, RunProgram, Say, Stop, Watch
 from train.engines.engine import assign_hosts
@@ -193,9 +193,9 @@ class Supervisor:
         else:  # it waits already
             self.copying.hurry()
 
-    def step(self) -> None:
+    def step(self, longest_wait_s: float = LONGEST_WAIT_S) -> None:
         """Handles the next events. Raises OSError."""
-        self.loop.step()
+        self.loop.step(longest_wait_s)
         self.pass_on_said()
         self.log.write()
 
@@ -308,7 +308,7 @@ class Supervisor:
 
     def continues(self, left: Left) -> bool:
         """Returns whether another attempt follows the one that has ended. Creates it, and tells the user why."""
-        self.step_quietly()  # to write all of its output
+        self.step_quietly(0.0)  # to write all of its output
         attempt, order = self.attempt, self.order
         ending = attempt.ending
         if ending.state == "failed":
@@ -485,7 +485,7 @@ class Supervisor:
         error = self.allocation.cancel() if self.allocation is not None else None
         if error is not None:
             self.say(error)
-            self.step_quietly()
+            self.step_quietly(0.0)
         return left
 
     def look_at_health(self) -> None:
@@ -506,10 +506,10 @@ class Supervisor:
             self.notifier.send("unhealthy", health.render({name: reasons}), node=name)
         attempt.unhealthy = restarts.find_replaceable(order, found)
 
-    def step_quietly(self) -> None:
+    def step_quietly(self, longest_wait_s: float = LONGEST_WAIT_S) -> None:
         """Handles the next events. Fails the job if the log cannot be written."""
         try:
-            self.step()
+            self.step(longest_wait_s)
         except OSError as error:
             self.attempt.outcome.fail_for_good(f"{self.head}: {job_folder.describe(error)}")
 

@@ -368,7 +368,7 @@ class Attempt:
         for agent in agents:
             if agent.closed is not None and agent.closed.left:
                 left.setdefault(agent.host.name, []).extend(agent.closed.left)
-        job.step()  # for the last messages
+        job.loop.settle()  # the last messages
         self.end_outputs()
         self.agents.end()
         if self._claim is not None:
