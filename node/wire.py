@@ -9,7 +9,7 @@ from msgspec import Struct, to_builtins
 
 from node.protocol import Container, JobHost, JobResult, NewFiles, RunSettings
 
-LONGEST_REST_S = 0.1
+LONGEST_REST_S = 0.2
 REST_STEP_S = 0.02
 Found = tuple[int, str]
 """A process: its pid and its command line."""

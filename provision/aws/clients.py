@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gzip
 import os
 import random
 import re
@@ -12,11 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from json import JSONDecodeError
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
 import botocore.httpsession
 import botocore.session
+import msgspec
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import (
@@ -42,6 +45,7 @@ from botocore.exceptions import (
     SSOError,
     TokenRetrievalError,
 )
+from botocore.loaders import JSONFileLoader, Loader
 from botocore.parsers import ResponseParserError
 from urllib3.util.ssl_ import create_urllib3_context
 
@@ -110,6 +114,18 @@ def _make_tls_context(**options: Any) -> ssl.SSLContext:
     return context
 
 
+class _ModelLoader(JSONFileLoader):
+    """Reads botocore's descriptions of services: json with OrderedDict takes 0.06 s longer for that of EC2."""
+
+    def load_file(self, file_path: str) -> Any:
+        """Returns the content of `file_path`.json or .json.gz; None if there is no such file."""
+        plain, compressed = Path(f"{file_path}.json"), Path(f"{file_path}.json.gz")
+        if plain.is_file():
+            return msgspec.json.decode(plain.read_bytes())
+        return msgspec.json.decode(gzip.decompress(compressed.read_bytes())) if compressed.is_file() else None
+
+
+Loader.FILE_LOADER_CLASS = _ModelLoader
 botocore.httpsession.create_urllib3_context = _make_tls_context  # type: ignore[assignment]  # the stubs name options
 
 
