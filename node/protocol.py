@@ -80,11 +80,11 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class Container(Struct, frozen=True, kw_only=True):
-    """The containers of a job's processes on one host.
+    """The container of a job's processes on one host.
 
     engine: the first words of its commands, such as ("podman",). image: the image's id. path, python_path: its PATH
     and PYTHONPATH.
-    shm_size: of each process's own /dev/shm in bytes; None for the host's. mounts: [(source, target, read only), ...];
+    shm_size: of the job's own /dev/shm there in bytes; None for the host's. mounts: [(source, target, read only), ...];
     ~/ is the user's home there. gpus: the host has GPUs. has_environment: the host's environment is mounted and used.
     """
 

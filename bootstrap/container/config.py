@@ -113,8 +113,7 @@ class ContainerConfig(Settings, frozen=True, kw_only=True):
         Shape(SHM_PATTERN),
         _check_shm_size,
         Meta(
-            description='the size of /dev/shm of each process: "512m", "2g"; "auto": the node\'s /dev/shm, which its '
-            "processes share"
+            description='the size of the job\'s own /dev/shm on each node: "512m", "2g"; "auto": the node\'s /dev/shm'
         ),
     ] = "auto"
     mounts: Annotated[

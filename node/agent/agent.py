@@ -21,22 +21,23 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from foundation.decode import decode
 from foundation.file_lock import is_held
 from node import job_folder, wire
 from node.agent import environment, work_folder
-from node.agent.container import remove_all
+from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
 from node.agent.notice import watch as watch_notices
 from node.agent.process import JobProcess, end_processes
 from node.agent.volumes import watch as watch_volumes
-from node.protocol import NewFiles
+from node.protocol import Container, NewFiles
 from node.setup import process_tree
 from node.wire import (
     AgentOrder,
@@ -119,6 +120,7 @@ class Agent:
         self._is_writing = self._is_copying = self._is_noticed = self._is_ending = False
         self._heard_at = time.monotonic()
         self._copied: Optional[asyncio.Future[Optional[str]]] = None
+        self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[Optional[str]]]] = {}  # by their mounts
         self._notice_file = NoticeFile(place_of(order.job, order.attempt))
         self._input = wire.LineBuffer(limit=LONGEST_LINE)
 
@@ -298,6 +300,38 @@ class Agent:
             return job_folder.describe(error)
         return None
 
+    async def open_container(
+        self, order: RoleOrder, wanted: Container, env: Mapping[str, str]
+    ) -> tuple[str, Optional[str]]:
+        """Starts the container of the job's processes, once. Returns its name, and why it does not run, or None.
+
+        A process that needs another mount, such as Open MPI's folders, gets another container. Raises OSError.
+        """
+        own = os.path.dirname(self.socket)  # for the ranks that a launcher announces
+        mounts = [(own, own, True), *find_mounts(order, wanted, env)]
+        key = tuple(mounts)
+        if key not in self._containers:
+            name = f"{process_tree.container_prefix(order.job)}{os.getpid()}-{len(self._containers)}"
+            child = start_container(order, wanted, name, mounts)
+            exited = self.children[child.pid] = self._loop.create_future()
+            self._containers[key] = (
+                name,
+                asyncio.ensure_future(self._finish_opening(child, exited, wanted.engine[-1])),
+            )
+        name, opening = self._containers[key]
+        return name, await asyncio.shield(opening)
+
+    async def _finish_opening(
+        self, child: "subprocess.Popen[bytes]", exited: "asyncio.Future[int]", engine: str
+    ) -> Optional[str]:
+        assert child.stdout is not None
+        with child.stdout:
+            said = await asyncio.to_thread(child.stdout.read)
+        if await exited == 0:
+            return None
+        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return f"{os.path.basename(engine)} could not start the job's container: {last}"
+
     async def _reach(self, message: Reach) -> None:
         found = await asyncio.to_thread(environment.find_unreachable, message.places)
         self.send(Blocked(message.p, tuple(found)))
@@ -338,6 +372,9 @@ class Agent:
         runs = [task for task in self._tasks if task is not asyncio.current_task()]
         while any(process.exit_code is None for process in self._processes.values()):
             await asyncio.wait(runs, timeout=process_tree.LOOK_EVERY_S)
+        if self._containers:  # their first programs
+            await end_processes(process_tree.find_descendants, EnginesLast())
+        remaining = await asyncio.to_thread(remove_all, self.order.job) if self._containers else []
         left = await end_processes(process_tree.find_descendants, process_tree.our_programs_last)
         left = sorted({*left, *(one for process in self._processes.values() for one in process.left if is_alive(one))})
         self._report_files()
@@ -345,7 +382,7 @@ class Agent:
         shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
         files = await asyncio.to_thread(self._count_files)
         self._is_closed = True
-        self.send(Closed(tuple((pid, words) for pid, _, words in left), files))
+        self.send(Closed((*((pid, words) for pid, _, words in left), *remaining), files))
         self._loop.call_later(FLUSH_S, self._is_over.set)  # for a supervisor that reads no more
 
     def _count_files(self) -> Optional[NewFiles]:

@@ -1,6 +1,7 @@
-"""Runs a process of a job in a container: its command line, its mounts, its processes, and its end.
+"""Runs a process of a job in its host's container: its command line, its mounts, its processes, and its end.
 
-The engine's client runs in place of the process. The agent, the supervisor and the set-up commands stay outside.
+All of a job's processes on a host share one container, whose first program only keeps it. An engine's client runs in
+place of each process. The agent, the supervisor and the set-up commands stay outside.
 """
 
 import json
@@ -10,11 +11,11 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Optional
 
 from node import job_folder
-from node.agent.notice import VARIABLE
+from node.agent.notice import place_of
 from node.programs import CODE_DIR
 from node.protocol import Container
 from node.setup import process_tree, setup_env
@@ -31,6 +32,8 @@ SIGNALLED = 128  # plus the number of the signal: the exit code of a client whos
 CERTIFICATES = ("AWS_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 SESSION = re.compile(r"/tmp/(ompi|prte|pmix)[^/]*(/|\Z)")  # noqa: S108 - Open MPI's choice
 KEPT = ("HOME", "USER", "LOGNAME", "TZ")
+KEEPER = ("tail", "-f", "/dev/null")  # in every image that has a shell
+Mount = tuple[str, str, bool]
 
 
 def base() -> dict[str, str]:
@@ -39,10 +42,8 @@ def base() -> dict[str, str]:
     return {**setup_env.find_proxies(os.environ), **kept}
 
 
-def find_cache(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
+def find_cache(own: Mapping[str, str]) -> dict[str, str]:
     """Returns the variable with the folder of staged data: containers do not see this host's disks. Raises OSError."""
-    if order.role != "worker":
-        return {}
     from node.staging import cache  # noqa: PLC0415 - importing obstore takes 0.1 s
 
     return {"CLUSTER_DATA_CACHE_DIR": cache.find_folder(own)}
@@ -59,12 +60,12 @@ def patch_mxnet(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": ":".join(filter(None, (folder, container.python_path)))}
 
 
-def find_mounts(container: Container, cwd: str, env: Mapping[str, str], *, python: str) -> list[tuple[str, str, bool]]:
+def find_mounts(order: RoleOrder, container: Container, env: Mapping[str, str]) -> list[Mount]:
     """Returns the mounts of a container, as [(source, target, read only), ...]. Raises OSError.
 
-    env: the environment of the process. python: that of the training environment. All paths are the same as outside;
-    only the home folder is a separate one.
+    env: the environment of a process. All paths are the same as outside; only the home folder is a separate one.
     """
+    cwd, python = order.cwd, order.python
     home = os.path.expanduser("~")
     own_home = os.path.join(home, engine.HOME_FOLDER)
     os.makedirs(own_home, mode=0o700, exist_ok=True)
@@ -73,10 +74,9 @@ def find_mounts(container: Container, cwd: str, env: Mapping[str, str], *, pytho
     if container.has_environment:
         mounts += [(folder, folder, True) for folder in find_environment(python, home)]
     mounts += [(path, path, False) for path in (cwd, env.get("CLUSTER_OUTPUT_DIR", "")) if path]
-    if VARIABLE in env:
-        mounts.append((os.path.dirname(env[VARIABLE]), os.path.dirname(env[VARIABLE]), False))
-    if "CLUSTER_DATA_CACHE_DIR" in env:
-        mounts.append((env["CLUSTER_DATA_CACHE_DIR"], env["CLUSTER_DATA_CACHE_DIR"], False))
+    notices = os.path.dirname(place_of(order.job, order.attempt))
+    os.makedirs(notices, mode=0o700, exist_ok=True)
+    mounts += [(folder, folder, False) for folder in (notices, env["CLUSTER_DATA_CACHE_DIR"])]
     mounts += [(folder, folder, False) for folder in find_sessions(env)]
     mounts += [(env[name], env[name], True) for name in CERTIFICATES if os.path.exists(env.get(name, ""))]
     for source, target, read_only in container.mounts:
@@ -130,53 +130,78 @@ def note_engine(job: str, words: Sequence[str]) -> None:
     os.replace(f"{path}.{os.getpid()}", path)
 
 
-class Contained:
-    """One command of a process in a container. label: distinguishes its container from others of the job."""
+class EnginesLast:
+    """For Ending: spares the engine's programs, which end after the programs in a container, and need time for that.
 
-    def __init__(self, order: RoleOrder, container: Container, label: str) -> None:
-        self._order, self._container = order, container
-        self.name = f"cluster-{order.job}-{os.getpid()}-{label}"
-        self._alone_since: Optional[float] = None  # since when only the engine's own processes are left
+    find_inside(): returns the processes in containers, which may be engines, too.
+    """
+
+    def __init__(self, find_inside: Callable[[], Sequence[process_tree.Process]] = tuple) -> None:
+        self._find_inside = find_inside
+        self._alone_since: Optional[float] = None  # since when only the engine's own programs are left
+
+    def __call__(self, found: Sequence[process_tree.Process]) -> Sequence[process_tree.Process]:
+        """Returns the processes that are not signalled yet."""
+        inside = set(self._find_inside())
+        engines = [one for one in found if one not in inside and process_tree.is_engine_program(one[2])]
+        if len(engines) < len(found):
+            self._alone_since = None
+            return engines
+        self._alone_since = self._alone_since or time.monotonic()
+        return engines if time.monotonic() < self._alone_since + ENGINE_ENDS_S else ()
+
+
+def start_container(
+    order: RoleOrder, container: Container, name: str, mounts: Sequence[Mount]
+) -> "subprocess.Popen[bytes]":
+    """Starts the engine's client that makes a container; it ends once the container has started. Raises OSError."""
+    note_engine(order.job, container.engine)
+    given = {
+        "name": name,
+        "job": order.job,
+        "image": container.image,
+        "shm_size": container.shm_size,
+        "gpus": container.gpus,
+        "mounts": mounts,
+        "cwd": "/",
+        "command": KEEPER,
+        "detached": True,
+    }
+    words, passed = engine.run_words(
+        container.engine, given, {process_tree.JOB_VARIABLE: order.job}, os.getuid(), os.getgid()
+    )
+    return process_tree.start(words, {**passed, **engine.environment(os.environ)}, "/")
+
+
+class Contained:
+    """One command of a process in the container `name`. label: distinguishes it from other commands there."""
+
+    def __init__(self, order: RoleOrder, container: Container, name: str, label: str) -> None:
+        self._order, self._container, self._place = order, container, name
+        self.name = f"{name}-{label}"
+        self.spare = EnginesLast(self.find_inside)
         self._was_seen = False
         self._program: Optional[process_tree.Process] = None
         self._keeper: Optional[process_tree.Process] = None  # conmon, or containerd's shim: the program's parent
         self._gone_since: Optional[float] = None
 
-    def start(
-        self, command: Sequence[str], env: Mapping[str, str], socket: str, mark: Mapping[str, str]
-    ) -> "subprocess.Popen[bytes]":
-        """Starts the engine's client. socket: the agent's, for the ranks that a launcher starts (shim.py).
-
-        mark: a variable of the engine's own processes on this host. Raises OSError, ValueError.
-        """
-        note_engine(self._order.job, self._container.engine)
-        mounts = find_mounts(self._container, self._order.cwd, env, python=self._order.python)
-        if self._order.role == "launcher":
-            mounts.append((os.path.dirname(socket), os.path.dirname(socket), True))
-        given = {
-            "name": self.name,
-            "job": self._order.job,
-            "image": self._container.image,
-            "shm_size": self._container.shm_size,
-            "gpus": self._container.gpus,
-            "mounts": mounts,
-            "cwd": self._order.folder,
-            "command": command,
-        }
-        words, passed = engine.run_words(self._container.engine, given, env, os.getuid(), os.getgid())
-        client_env = {**passed, **engine.environment(os.environ), **mark, process_tree.JOB_VARIABLE: self._order.job}
-        return process_tree.start(words, client_env, "/")
+    def start(self, command: Sequence[str], env: Mapping[str, str], mark: str) -> "subprocess.Popen[bytes]":
+        """Starts the engine's client. mark: the variable that also the engine's processes get. Raises OSError."""
+        given = {"container": self._place, "name": self.name, "cwd": self._order.folder, "command": command}
+        words, passed = engine.exec_words(self._container.engine, given, env, os.getuid(), os.getgid())
+        own = {name: env[name] for name in (mark, process_tree.JOB_VARIABLE)}
+        return process_tree.start(words, {**passed, **engine.environment(os.environ), **own}, "/")
 
     # -- its processes -------------------------------------------------------------------------------------------
 
     def find_inside(self) -> list[process_tree.Process]:
-        """Returns the processes in the container: the program and its descendants."""
+        """Returns the command's processes in the container: the program and its descendants."""
         found = process_tree.find(self.name, engine.CONTAINER_VARIABLE)
         self._was_seen = self._was_seen or bool(found)
         return found
 
     def find_program(self) -> Optional[int]:
-        """Returns the pid of the container's first process; None until it exists."""
+        """Returns the pid of the program; None until it exists."""
         inside = self.find_inside()
         if not inside:
             return None
@@ -185,22 +210,12 @@ class Contained:
         return self._program[0]
 
     def has_lost_keeper(self) -> bool:
-        """Whether the container's keeper process was killed: its client would wait forever."""
+        """Whether the program's keeper process was killed: its client would wait forever."""
         if self._keeper is None or self._program is None or is_alive(self._keeper):
             return False
         now = time.monotonic()
         self._gone_since = self._gone_since or now
         return now > self._gone_since + (KEEPER_GONE_S if is_alive(self._program) else CLIENT_GONE_S)
-
-    def spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
-        """For Ending: return the engine's programs, which end after the container and get some time for that."""
-        inside = set(self.find_inside())
-        outside = [one for one in found if one not in inside and process_tree.is_engine_program(one[2])]
-        if len(outside) < len(found):
-            self._alone_since = None
-            return outside
-        self._alone_since = self._alone_since or time.monotonic()
-        return outside if time.monotonic() < self._alone_since + ENGINE_ENDS_S else ()
 
     # -- its end -------------------------------------------------------------------------------------------------
 
@@ -216,11 +231,7 @@ class Contained:
         ended_by = code - SIGNALLED
         if ended_by in {one.value for one in signal.Signals}:
             return code, ended_by, None
-        return code, None, None if self._was_seen or code != 125 else f"{name} could not start its container"
-
-    def remove(self) -> None:
-        """Removes the container if it still exists, running or not."""
-        run_engine(engine.remove_words(self._container.engine, [self.name]))
+        return code, None, None if self._was_seen or code != 125 else f"{name} could not start it in its container"
 
 
 def is_alive(process: process_tree.Process) -> bool:

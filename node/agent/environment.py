@@ -58,7 +58,7 @@ def _merge(order: RoleOrder) -> dict[str, str]:
         os.makedirs(os.path.dirname(own[notice.VARIABLE]), mode=0o700, exist_ok=True)
     own[process_tree.JOB_VARIABLE] = order.job
     if order.container is not None:  # set-up commands have changed the host, not the image
-        found = container.find_cache(order, own)  # replaces the user's ~/
+        found = container.find_cache(own)  # replaces the user's ~/
         return {
             **container.base(),
             **container.patch_mxnet(order, own),

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Optional, Protocol
 
 from node import wire
@@ -16,6 +16,7 @@ from node.agent import environment
 from node.agent.container import Contained
 from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
+from node.protocol import Container
 from node.setup import process_tree
 from node.wire import Bar, Exited, Joined, Output, RoleOrder, Start, Started, Unread, Used
 from train.engines import ENGINES
@@ -24,7 +25,7 @@ MARK = "CLUSTER_PROCESS"
 """The variable in the environment of a process's processes; its value is the job and the process's number."""
 PIPE_GRACE_S = 0.5  # after the process's end, for a pipe that is held by a process that does not end
 FEW_BYTES = 1 << 12  # larger pieces need no collecting
-ENGINES_CODE = 125  # from here on, an exit code may be that of a container's engine, or of a signal
+NOT_STARTED = 125  # the exit code of an engine that cannot start a container
 LOOK_FOR_PROGRAM_S = 0.05  # in a container that starts
 LOOK_FOR_KEEPER_S = 1.0
 LOOK_AT_DATA_S = 3.0  # after the start, when MXNet has loaded; it reports most errors itself soon after
@@ -34,7 +35,8 @@ class Host(Protocol):
     """What a process needs of its agent.
 
     socket: the path to which an engine's launcher announces processes. place_files(): waits for the job's working
-    folder; returns why that failed, or None.
+    folder; returns why that failed, or None. open_container(order, env): waits for the container in which the job's
+    processes run; returns its name, and why it did not start, or None.
     """
 
     socket: str
@@ -46,6 +48,11 @@ class Host(Protocol):
 
     async def place_files(self, order: RoleOrder) -> Optional[str]:
         """Waits until the job's working folder exists. Returns why it does not, or None."""
+
+    async def open_container(
+        self, order: RoleOrder, wanted: Container, env: Mapping[str, str]
+    ) -> tuple[str, Optional[str]]:
+        """Waits until the container runs. Returns its name, and why it does not run, or None. Raises OSError."""
 
 
 class JobProcess:
@@ -130,10 +137,14 @@ class JobProcess:
     async def _run_one(self, command: Sequence[str]) -> tuple[int, Optional[int]]:
         """Runs a command and ends the processes that it leaves. Returns its exit code, and its signal or None."""
         self._has_started = False
+        wanted = self.order.container
         try:
-            if self.order.container is not None:
-                self._contained = Contained(self.order, self.order.container, f"{self.number}-{self._at}")
-                child = self._contained.start(command, self._env, self._host.socket, {MARK: self._mark})
+            if wanted is not None:
+                name, self._why = await self._host.open_container(self.order, wanted, self._env)
+                if self._why is not None:
+                    return NOT_STARTED, None
+                self._contained = Contained(self.order, wanted, name, f"{self.number}-{self._at}")
+                child = self._contained.start(command, self._env, MARK)
             else:
                 child = process_tree.start(command, self._env, self.order.folder)
         except (OSError, ValueError) as error:  # ValueError: a NUL in a word or a variable
@@ -152,7 +163,7 @@ class JobProcess:
         await self._output.finish()
         child.stdout.close()
         if self._contained is not None:
-            return await self._leave_container(self._contained, status)
+            return self._read_status(self._contained, status)
         number = status & 0x7F or None
         return (128 + number if number else status >> 8), number
 
@@ -186,16 +197,14 @@ class JobProcess:
         if self._child is not None:
             process_tree.send(self._child.pid, signal.SIGKILL)
 
-    async def _leave_container(self, contained: Contained, status: int) -> tuple[int, Optional[int]]:
-        """Returns _run_one's result once the container's processes have ended. Removes the rest of the container."""
+    def _read_status(self, contained: Contained, status: int) -> tuple[int, Optional[int]]:
+        """Returns _run_one's result once the command's processes in the container have ended."""
         code, number, why = contained.read_status(status)
         has_ended_itself = not self._end.is_set()
         if why is not None and has_ended_itself:
             self._why = why
         if not self._has_started and why is None and has_ended_itself:
             self._note_start(self._child.pid if self._child is not None else 0)  # it ended before it was seen
-        if not has_ended_itself or why is not None or code >= ENGINES_CODE:  # else the engine has removed it
-            await asyncio.to_thread(contained.remove)
         return code, number
 
     def _spare_engine(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:

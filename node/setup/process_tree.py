@@ -82,11 +82,23 @@ def find(job: str, variable: str = JOB_VARIABLE) -> List[Process]:
     """The processes of a job on this host, except this one: a list of (pid, start time, command line).
 
     The start time distinguishes a process from a later one with the same pid. variable: the environment variable whose
-    value is `job`.
+    value is `job`. Podman's conmon, which adopts the orphans of its container, has only the container's name.
     """
-    wanted = (variable + "=" + job).encode()
-    pids = [pid for pid in _all_pids() if wanted in _read(pid, "environ").split(b"\0")]
+    wanted, prefix = (variable + "=" + job).encode(), container_prefix(job).encode()
+
+    def belongs(pid: int) -> bool:
+        if wanted in _read(pid, "environ").split(b"\0"):
+            return True
+        words = _read(pid, "cmdline") if variable == JOB_VARIABLE else b""
+        return prefix in words and words.partition(b"\0")[0].endswith(b"conmon")
+
+    pids = [pid for pid in _all_pids() if belongs(pid)]
     return _describe(set(pids) | _below(pids)) if pids else []
+
+
+def container_prefix(job: str) -> str:
+    """How the names of a job's containers begin."""
+    return "cluster-%s-" % job
 
 
 def first_of(processes: Iterable[Process]) -> Process:

@@ -116,20 +116,20 @@ def _is_down(said: bytes) -> bool:
 def run_words(
     engine: Sequence[str], order: Mapping[str, Any], env: Mapping[str, str], uid: int, gid: int
 ) -> Tuple[List[str], Dict[str, str]]:
-    """The command line for a process in a container, and the variables to add to the engine's own environment.
+    """The command line for a new container, and the variables to add to the engine's own environment.
 
     engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
     node has some, "mounts": [[source, target, read only], ...], "cwd", "command"}, and for a command that reads its
-    stdin "input": "pipe" or "terminal". env: the environment of the process. uid, gid: those of the node's user. Values
-    are not on the command line, where all users of the node see them, except for variables that the engine itself would
-    obey, such as PATH and HOME.
+    stdin "input": "pipe" or "terminal"; "detached": the engine returns once it has started. env: the environment of
+    the process. uid, gid: those of the node's user. Values are not on the command line, where all users of the node
+    see them, except for variables that the engine itself would obey, such as PATH and HOME.
     """
     words = list(engine) + ["run", "--rm", "--name", order["name"], "--network", "host", "--pid", "host"]
     words += ["--label", "%s=%s" % (JOB_LABEL, order["job"])]
     if order.get("input"):
         words += ["--interactive"] + (["--tty"] if order["input"] == "terminal" else [])
     else:
-        words += ["--sig-proxy=false"]
+        words += ["--detach"] if order.get("detached") else ["--sig-proxy=false"]
     words += ["--log-driver", "none"]
     if order["shm_size"] is None:
         words += ["--ipc", "host"]
@@ -149,14 +149,33 @@ def run_words(
     for source, target, read_only in sort_mounts(order["mounts"]):
         words += ["--volume", "%s:%s%s" % (source, target, ":ro" if read_only else "")]
     words += ["--env", "%s=%s" % (CONTAINER_VARIABLE, order["name"])]
-    passed = {}  # type: Dict[str, str]
+    given, passed = _pass_on(env)
+    return words + given + [order["image"]] + list(order["command"]), passed
+
+
+def exec_words(
+    engine: Sequence[str], order: Mapping[str, Any], env: Mapping[str, str], uid: int, gid: int
+) -> Tuple[List[str], Dict[str, str]]:
+    """The command line for a process in a container that runs, and the variables as in `run_words`.
+
+    order: {"container", "name": of the process, "cwd", "command"}.
+    """
+    words = list(engine) + ["exec", "--user", "%d:%d" % (uid, gid), "--workdir", order["cwd"]]
+    words += ["--env", "%s=%s" % (CONTAINER_VARIABLE, order["name"])]
+    given, passed = _pass_on(env)
+    return words + given + [order["container"]] + list(order["command"]), passed
+
+
+def _pass_on(env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str]]:
+    """The options for the variables of a process, and those of them that the engine takes from its own environment."""
+    words, passed = [], {}  # type: List[str], Dict[str, str]
     for name in sorted(env):
         if _OF_ENGINE.fullmatch(name):
             words += ["--env", "%s=%s" % (name, env[name])]
         else:
             words += ["--env", name]
             passed[name] = env[name]
-    return words + [order["image"]] + list(order["command"]), passed
+    return words, passed
 
 
 def sort_mounts(mounts: Iterable[Sequence[Any]]) -> List[Tuple[str, str, bool]]:

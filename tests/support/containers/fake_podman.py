@@ -1,6 +1,7 @@
 """A fake podman without images: a client, a conmon that watches the container's program, and that program.
 
-Each container is a file in $HOME/containers, by name. The client records its arguments and environment in $HOME/calls.
+Each container is a file in $HOME/containers, by name, and so is each session of `exec`. The client records its
+arguments and environment in $HOME/calls.
 """
 
 import sys
@@ -32,9 +33,9 @@ elif verb == "rm":
         except (KeyError, ProcessLookupError):
             pass
         os.unlink(os.path.join(place, name))
-elif verb == "run":
+elif verb in ("run", "exec"):
     env, options, at = {}, {}, 0
-    flags = ("--rm", "--interactive", "--tty", "--sig-proxy=false")
+    flags = ("--rm", "--detach")
     while words[at].startswith("--"):
         if words[at] in flags:
             at += 1
@@ -44,19 +45,32 @@ elif verb == "run":
             env[name] = value if equals else os.environ[name]
         options[words[at]] = words[at + 1]
         at += 2
-    name = options["--name"]
-    state = {"label": options["--label"], "cwd": options["--workdir"], "env": env, "command": words[at + 1:]}
-    with open(os.path.join(place, name), "w") as stream:
-        json.dump(state, stream)
-    if os.environ.get("PODMAN_FAILS"):
+    if os.environ.get("PODMAN_FAILS") == verb:
         sys.stderr.write("Error: it does not start\n")
         sys.exit(125)
+    state = {"cwd": options["--workdir"], "env": env, "command": words[at + 1:]}
+    if verb == "run":
+        name = options["--name"]
+        state["label"] = options["--label"]
+    else:
+        name = words[at] + "." + env["CLUSTER_CONTAINER"]  # a session of the container
+        state["env"] = {**read(words[at])["env"], **env}
+    with open(os.path.join(place, name), "w") as stream:
+        json.dump(state, stream)
     if os.fork() == 0:
         os.setsid()
         if os.fork():
             os._exit(0)
+        if verb == "run":
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, 1)
+            os.dup2(null, 2)
         os.execv(PYTHON, ["conmon", "-c", CONMON, place, name])
     os.wait()
+    if verb == "run":
+        while "pid" not in read(name):
+            time.sleep(0.02)
+        sys.exit(0)
     status = os.path.join(place, name + ".status")
     while not os.path.exists(status):
         time.sleep(0.02)
@@ -73,8 +87,9 @@ path = os.path.join(place, name)
 with open(path) as stream:
     state = json.load(stream)
 child = subprocess.Popen(state["command"], env=state["env"], cwd=state["cwd"], stdin=subprocess.DEVNULL)
-with open(path, "w") as stream:
+with open(path + ".new", "w") as stream:
     json.dump({**state, "pid": child.pid}, stream)
+os.rename(path + ".new", path)
 code = child.wait()
 with open(path + ".new", "w") as stream:
     stream.write(str(code if code >= 0 else 128 - code))

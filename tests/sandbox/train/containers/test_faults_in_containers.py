@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pytest
 
 from container_nodes import ContainerNodes, container_nodes, engine_program, in_container
+from job_host import parent_of
 from job_steps import (
     JOINS,
     SILENCE_S,
@@ -85,7 +86,10 @@ PROCESS = r"(worker|server)( \d)? on node-1 \(process \d+\)"
 KILLED = (
     Killed("worker", lambda job: in_container(job, "worker"), rf"{PROCESS} was killed by signal 9", 137),
     Killed("podman", lambda job: engine_program(job, "podman"), rf"{PROCESS}.* podman, which runs its .* killed", 137),
-    Killed("conmon", lambda job: engine_program(job, "conmon"), rf"{PROCESS}.* conmon, which runs its .* killed", 137),
+    Killed(
+        "conmon", lambda job: parent_of(in_container(job, "worker")), rf"{PROCESS}.* conmon, which runs its .* killed",
+        137,
+    ),
     Killed("the agent", lambda job: job.agent("node-1"), AGENT_KILLED),
     Killed("the supervisor", lambda job: job.program("supervise"), "the supervisor on node-0 was killed"),
     Killed(
@@ -114,6 +118,13 @@ def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Ki
     with running(nodes, command=row.command) as job:
         job.kill(row.find(job))
         check(f"in containers: {row.what} killed", job, (row.code, "failed: " + row.said), record_property)
+
+
+def test_the_keeper_of_the_container_is_killed(nodes: Project) -> None:
+    """The job goes on, and its end removes the container."""
+    with running(nodes) as job:
+        job.kill(engine_program(job, "conmon"))
+        nodes.run("stop", job.id)
 
 
 @pytest.mark.parametrize(

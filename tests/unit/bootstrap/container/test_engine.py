@@ -50,6 +50,18 @@ def test_podman() -> None:
     assert passed == {"API_TOKEN": "hunter2", "RANK": "0"}
 
 
+def test_a_process_in_a_container_that_runs() -> None:
+    """Docker and Podman take the same words."""
+    order = {"container": "cluster-j-1", "name": "cluster-j-1-0", "cwd": "/a", "command": ["python3", "a b"]}
+    words, passed = engine.exec_words(["docker"], order, ENV, 1000, 1001)
+    assert words == [
+        *("docker", "exec", "--user", "1000:1001", "--workdir", "/a", "--env", "CLUSTER_CONTAINER=cluster-j-1-0"),
+        *("--env", "API_TOKEN", "--env", "HOME=/home/me", "--env", "PATH=/usr/bin", "--env", "RANK"),
+        *("cluster-j-1", "python3", "a b"),
+    ]
+    assert passed == {"API_TOKEN": "hunter2", "RANK": "0"}
+
+
 def test_docker_as_root() -> None:
     words, _ = run(engine.DOCKER_AS_ROOT, gpus=True)
     assert words[:5] == ["sudo", "-n", "-E", "docker", "run"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fake_podman import make_podman
+from job_host import parent_of
 from node.protocol import Container
 from node.setup.process_tree import start_time
 from node.wire import Closed, Exited, Started
@@ -86,7 +87,7 @@ def test_a_program_in_a_container(home: Path) -> None:
     assert agent.lines()[0] == "canary-1"
     pid = int(agent.lines()[1])
     assert Started(0, pid) in agent.messages  # that of the program, not of the engine's client
-    [call] = calls(home, "run")
+    [call] = calls(home, "exec")
     assert "canary-1" not in " ".join(call["words"])
     assert "PATH" not in {word.partition("=")[0] for word in call["words"]}  # the image's own PATH is used
 
@@ -131,21 +132,37 @@ def test_it_ends_when_the_supervisor_goes_away(home: Path) -> None:
 def test_a_killed_engine_ends_the_program(home: Path, name: str) -> None:
     with contained(home, "sleep", "1000") as agent:
         pid = agent.read_until(Started).pid
-        os.kill(pid_of(name), signal.SIGKILL)
+        os.kill(pid_of(name) if name == "podman" else parent_of(pid), signal.SIGKILL)
         exited = agent.read_until(Exited)
     assert exited.exit_code == 137
     assert exited.why == f"{name}, which runs its container, was killed"
     assert start_time(pid) is None
 
 
-def test_an_engine_that_cannot_start_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("verb", "why"),
+    [
+        ("run", "podman could not start the job's container: Error: it does not start"),
+        ("exec", "podman could not start it in its container"),
+    ],
+)
+def test_an_engine_that_cannot_start_it(home: Path, verb: str, why: str) -> None:
     script = home / "engine" / "client.py"
-    script.write_text(script.read_text().replace('os.environ.get("PODMAN_FAILS")', "True"))
+    script.write_text(script.read_text().replace('os.environ.get("PODMAN_FAILS")', repr(verb)))
     with contained(home, "true") as agent:
         exited = agent.read_until(Exited)
-    assert exited.exit_code == 125
-    assert "Error: it does not start" in agent.lines()
-    assert exited.why == "podman could not start its container"
+    assert (exited.exit_code, exited.why) == (125, why)
+    assert verb == "run" or "Error: it does not start" in agent.lines()
+
+
+def test_the_processes_of_a_node_share_one_container(home: Path) -> None:
+    with contained(home, "sleep", "1000") as agent:
+        container = Container(engine=(f"{home}/engine/podman",), image="sha256:ab", path="/usr/bin:/bin")
+        agent.start("true", p=1, container=container, python=sys.executable)
+        assert agent.read_until(Exited).p == 1
+        assert len(calls(home, "run")) == 1
+        assert len(calls(home, "exec")) == 2
+        assert agent.end() == Closed()
 
 
 def test_agent_end_removes_what_a_killed_agent_has_left(home: Path) -> None:
