@@ -48,7 +48,7 @@ from foundation.progress import Event, Report, silent
 from foundation.thread_pool import run_in_thread
 from provision.oracle.tables import Version, show
 
-COMPAT_FILE = "_cluster_compat.py"
+COMPAT_FILE, JAX_FILE = "_cluster_compat.py", "_cluster_jax.py"
 TORCH_RELEASE = re.compile(r"torch==[0-9.]+")
 """A version of PyTorch without the label of a build."""
 LARGE_GB = 1.0
@@ -81,9 +81,9 @@ class Bundle:
         return next(file for file in self.files if file.name.startswith("uv-"))
 
     @property
-    def compat(self) -> BundleFile | None:
-        """The module that makes MXNet work with later Pythons and NumPys; None without MXNet."""
-        return next((file for file in self.files if file.name == COMPAT_FILE), None)
+    def startup(self) -> tuple[BundleFile, ...]:
+        """Our modules that the environment's Python imports when it starts."""
+        return tuple(file for file in self.files if file.name.endswith(".py"))
 
     @property
     def library(self) -> str:
@@ -153,8 +153,8 @@ def fetch_bundle(
     if target.managed_python:
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
-    compat = (_compat_file(),) if target.framework == "mxnet" else ()
-    return Bundle(target=target, files=(*found, pack_package(cache), *compat))
+    startup = (JAX_FILE, COMPAT_FILE) if target.framework == "mxnet" else (JAX_FILE,)
+    return Bundle(target=target, files=(*found, pack_package(cache), *map(_describe_startup, startup)))
 
 
 def _find_and_build(
@@ -282,7 +282,7 @@ def find_records(bundle: Bundle) -> dict[str, tuple[BundleFile, ...]]:
     They do not include the files that come with this project, nor an MXNet built from source.
     """
     target = bundle.target
-    others = (bundle.compat, bundle.python)
+    others = (*bundle.startup, bundle.python)
     wheels = tuple(file for file in bundle.files if file not in others and not file.name.startswith("mxnet_cluster-"))
     records = {f"bundles/{_find_key(target)}": wheels}
     if bundle.python is not None:
@@ -395,8 +395,8 @@ def _find_modules() -> list[Path]:
 
 
 @cached
-def _compat_file() -> BundleFile:
-    return describe_file(Path(str(files("node").joinpath("setup", COMPAT_FILE))))
+def _describe_startup(name: str) -> BundleFile:
+    return describe_file(Path(str(files("node").joinpath("setup", "startup", name))))
 
 
 class Bundles:

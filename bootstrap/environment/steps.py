@@ -158,16 +158,17 @@ class MakeEnvironment:
         ]
 
     def _write_pth(self, env: str) -> list[str]:
-        """The lines that prepare MXNet's import, and let the environment find its base's packages after its own."""
-        compat, base = self.bundle.compat, self.bundle.target.base
+        """The lines that prepare imports, and let the environment find its base's packages after its own."""
+        base = self.bundle.target.base
         lines = []
-        if compat is not None:
-            lines.append(f'    cp {_place(compat)} "$site/"')
-            lines.append('    echo "import _cluster_compat" >"$site/_cluster_compat.pth"')
+        for file in self.bundle.startup:
+            module = file.name.removesuffix(".py")
+            lines.append(f'    cp {_place(file)} "$site/"')
+            lines.append(f'    echo "import {module}" >"$site/{module}.pth"')
         if base is not None:
             sites = shlex.join([base.python.path, "-E", "-s", "-c", BASE_SITES])
             lines.append(f'    {sites} >"$site/_cluster_base.pth"')
-        return [f"for site in {env}/lib/python3*/site-packages; do", *lines, "done"] if lines else []
+        return [f"for site in {env}/lib/python3*/site-packages; do", *lines, "done"]
 
     def _find_python(self, python: str) -> tuple[list[str], str]:
         """The lines that unpack the bundle's Python, if it is used, and the shell word of the Python to use."""

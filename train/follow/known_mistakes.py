@@ -58,9 +58,9 @@ SMALL_SET = (
     "data"
 )
 JAX = (
-    'with `--launcher env`, pass num_processes=int(os.environ["JAX_NUM_PROCESSES"]) and '
-    'process_id=int(os.environ["JAX_PROCESS_ID"]) to jax.distributed.initialize; with `--launcher mpi` it needs no '
-    "arguments"
+    "jax.distributed.initialize needs no arguments with `--launcher env` in the nodes' environment, or with "
+    "`--launcher mpi`; in another Python, such as an image's own, pass "
+    'num_processes=int(os.environ["JAX_NUM_PROCESSES"]) and process_id=int(os.environ["JAX_PROCESS_ID"])'
 )
 MEMORY = "the node's memory is full: use a smaller `--batch-size`, fewer workers per node, or a larger instance_type"
 NOT_ON_NODES = (

@@ -131,7 +131,7 @@ def test_a_command_in_one_word_is_a_line_for_the_shell_as_it_is_for_launch_py(tw
     assert re.search(r"^job \S+: .*: python$", done.stderr, re.MULTILINE)
 
 
-# Each step needs both workers' values. Without node/setup/_cluster_compat.py all three hang for ever: MXNet drops
+# Each step needs both workers' values. Without _cluster_compat.py all three hang for ever: MXNet drops
 # operations that its engine has not begun when Python exits, and a failing worker waits for the others in a destructor.
 STEPS = """
 import sys

@@ -53,14 +53,18 @@ def real_mxnet(version: str = VERSION) -> str:
     python = next(filter(None, map(find_python, VERSIONS)), None)
     if python is None:
         pytest.skip(f"MXNet needs one of Python {', '.join(VERSIONS)}")
+    return make_once(f"mxnet-{version}", python, (f"mxnet=={version}", *PACKAGES))
+
+
+def make_once(name: str, python: str, packages: Sequence[str]) -> str:
+    """The path of the Python of an environment with these packages."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster-tests"
     base.mkdir(parents=True, exist_ok=True)
-    made = base / "-".join(["mxnet", version, *Path(python).name.split("python")[1:]])
+    made = base / "-".join([name, *Path(python).name.split("python")[1:]])
     with (base / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (made / "complete").exists():
             subprocess.run([UV, "venv", "--quiet", "--clear", "--python", python, made], check=True)
-            packages = (f"mxnet=={version}", *PACKAGES)
             subprocess.run(
                 [UV, "pip", "install", "--quiet", "--python", made / "bin" / "python", *packages], check=True
             )

@@ -164,7 +164,7 @@ def mxnet_training(
     # As on a node: MXNet's environment has no packages for S3, and this project's site module fixes how workers end.
     start = f"import _cluster_compat, runpy, sys; sys.argv = sys.argv[1:]; sys.path.insert(0, {str(SCRIPTS)!r}); "
     start += "runpy.run_path(sys.argv[0], run_name='__main__')"
-    path = {"PYTHONPATH": str(REPOSITORY / "node" / "setup")}
+    path = {"PYTHONPATH": str(REPOSITORY / "node" / "setup" / "startup")}
 
     def environments() -> dict[str, dict[str, str]]:
         if workers == 1:

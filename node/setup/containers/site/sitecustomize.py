@@ -9,7 +9,7 @@ import sys
 
 _here = os.path.dirname(os.path.abspath(__file__))
 _spec = importlib.util.spec_from_file_location(
-    "_cluster_compat", os.path.join(os.path.dirname(os.path.dirname(_here)), "_cluster_compat.py")
+    "_cluster_compat", os.path.join(os.path.dirname(os.path.dirname(_here)), "startup", "_cluster_compat.py")
 )
 _module = sys.modules["_cluster_compat"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_module)

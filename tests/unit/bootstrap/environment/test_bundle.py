@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.environment.bundle import COMPAT_FILE, Bundle, fetch_bundle, fetch_python, pack, pack_package
+from bootstrap.environment.bundle import COMPAT_FILE, JAX_FILE, Bundle, fetch_bundle, fetch_python, pack, pack_package
 from bootstrap.environment.file_cache import check_cache, describe_file, fetch_once
 from bootstrap.environment.steps import plan_node, render_script
 from bootstrap.environment.target import ChosenPython
@@ -96,8 +96,8 @@ def test_a_bundle_is_fetched_once_by_the_real_pip(
     target = replace(TARGET, requirements=("thing==1.0",))
     first = fetch_bundle(target, cache=tmp_path / "cache", report=silent)
     assert [file.name for file in first.files[:2]] == sorted(path.name for path in wheels.iterdir())
-    assert first.files[-1].name == COMPAT_FILE
-    assert (first.uv.name, first.compat.name, first.python) == (first.files[1].name, COMPAT_FILE, None)
+    assert [file.name for file in first.startup] == [JAX_FILE, COMPAT_FILE]
+    assert (first.uv.name, first.startup, first.python) == (first.files[1].name, first.files[-2:], None)
     assert first.wheels == (first.files[0], first.files[2])
     assert first.files[2].name.startswith("mxnet_cluster-")
     with zipfile.ZipFile(first.files[0].path) as wheel:

@@ -180,7 +180,7 @@ def test_importing_mxnet_preloads_its_libraries(env: Path, tmp_path: Path) -> No
     )
     (site / "numpy.py").write_text("")
     code = f"import sys; sys.prefix = {str(env)!r}; import _cluster_compat; import mxnet; print('there')"
-    environment = {"PYTHONPATH": f"{site}:{NODE_PROGRAMS}", "PATH": os.environ["PATH"]}
+    environment = {"PYTHONPATH": f"{site}:{NODE_PROGRAMS / 'startup'}", "PATH": os.environ["PATH"]}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout == "there\n", done.stderr
     (env / ".preload").write_text("")

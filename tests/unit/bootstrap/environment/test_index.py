@@ -93,7 +93,7 @@ def test_versions_stay_when_the_nodes_fetch_instead(tmp_path: Path, index: Index
     make_wheel(index.folder, "part-3.0-py3-none-any.whl", {"part.py": b"y = 3\n"})
     head = fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent, fetch="head")
     assert head.digest == here.digest
-    assert [bool(file.urls) for file in head.files] == [True, True, True, False, False]
+    assert [bool(file.urls) for file in head.files] == [True, True, True, False, False, False]
 
 
 def test_wheels_resolved_earlier_are_downloaded(tmp_path: Path, index: Index) -> None:

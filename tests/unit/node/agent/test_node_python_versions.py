@@ -16,7 +16,7 @@ IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py"))
 SETUP = REPOSITORY / "node" / "setup"
 # Without the runtime: the agent, which places it; what its scripts run; and what runs in users' Pythons and images.
 WITHOUT = ("agent", "apt_lock", "build_wheel", "chain", "check_libraries", "place_tree", "run_setup", "store", "urls")
-INSIDE = ("interfaces", "containers/site/sitecustomize", "_cluster_compat")
+INSIDE = ("interfaces", "containers/site/sitecustomize", "startup/_cluster_compat", "startup/_cluster_jax")
 BOOTSTRAP = sorted([*(SETUP / f"{name}.py" for name in (*WITHOUT, *INSIDE)), *SETUP.glob("probes/*.py")])
 SHIM = REPOSITORY / "node" / "agent" / "shim.py"
 LEASE = sorted((REPOSITORY / "node" / "lease").glob("*.py"))
@@ -83,7 +83,7 @@ def unions_in(path: Path) -> list[int]:
         pytest.param(
             [*BOOTSTRAP, SHIM],
             (3, 6),
-            {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy", "torch"},
+            {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy", "torch", "jax"},
             id="outside the runtime",
         ),
         pytest.param(LEASE, (3, 6), {"node"}, id="lease"),

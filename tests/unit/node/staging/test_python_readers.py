@@ -70,7 +70,7 @@ def test_mxnet_alone_fails_and_the_hint_helps(tmp_path: Path) -> None:
 
 def test_readers_read_staged_data(server: S3Server, tmp_path: Path) -> None:
     env = {
-        "PYTHONPATH": str(REPOSITORY / "node" / "setup"),
+        "PYTHONPATH": str(REPOSITORY / "node" / "setup" / "startup"),
         "CLUSTER_MXNET_HOOK": str(REPOSITORY / "node" / "staging" / "hook.py"),
         "CLUSTER_PYTHON": sys.executable,  # the worker's own Python has no obstore
         "CLUSTER_DATA_CACHE_DIR": str(tmp_path),

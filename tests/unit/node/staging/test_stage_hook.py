@@ -250,7 +250,10 @@ def test_the_import_of_mxnet_loads_the_hook(tmp_path: Path, role: str | None) ->
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    env = {"PYTHONPATH": f"{tmp_path}:{REPOSITORY / 'node' / 'setup'}", "CLUSTER_MXNET_HOOK": f"{tmp_path}/hook.py"}
+    env = {
+        "PYTHONPATH": f"{tmp_path}:{REPOSITORY / 'node' / 'setup' / 'startup'}",
+        "CLUSTER_MXNET_HOOK": f"{tmp_path}/hook.py",
+    }
     env |= {"DMLC_ROLE": role} if role else {}
     code = "import _cluster_compat, mxnet, mxnet.nd"
     done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, check=True)

@@ -29,7 +29,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program with MXNet as a worker of a job whose data is staged."""
     given = {
-        "PYTHONPATH": str(REPOSITORY / "node" / "setup"),
+        "PYTHONPATH": str(REPOSITORY / "node" / "setup" / "startup"),
         "CLUSTER_MXNET_HOOK": str(REPOSITORY / "node" / "staging" / "hook.py"),
         "CLUSTER_PYTHON": sys.executable,  # the worker's own Python has no obstore
         "CLUSTER_DATA_CACHE_DIR": str(cache),
