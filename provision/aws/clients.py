@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import boto3
 import botocore.httpsession
 import botocore.session
-import msgspec
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import (
@@ -49,6 +48,7 @@ from botocore.loaders import JSONFileLoader, Loader
 from botocore.parsers import ResponseParserError
 from urllib3.util.ssl_ import create_urllib3_context
 
+from foundation.decode import decode
 from foundation.errors import AwsError, ClusterError, CredentialsError
 from provision.aws.error_hints import (
     CHECK_CREDENTIALS,
@@ -121,8 +121,8 @@ class _ModelLoader(JSONFileLoader):
         """Returns the content of `file_path`.json or .json.gz; None if there is no such file."""
         plain, compressed = Path(f"{file_path}.json"), Path(f"{file_path}.json.gz")
         if plain.is_file():
-            return msgspec.json.decode(plain.read_bytes())
-        return msgspec.json.decode(gzip.decompress(compressed.read_bytes())) if compressed.is_file() else None
+            return decode(plain.read_bytes(), dict[str, Any])
+        return decode(gzip.decompress(compressed.read_bytes()), dict[str, Any]) if compressed.is_file() else None
 
 
 Loader.FILE_LOADER_CLASS = _ModelLoader
