@@ -100,9 +100,10 @@ class Reach(Struct, tag=True):
 
 
 class Look(Struct, tag=True):
-    """Report the resources that process `p` uses, with Used."""
+    """Report the resources that process `p` uses, with Used; with `place`, also where its program is, with Placed."""
 
     p: int
+    place: bool = False
 
 
 class SaveCheckpoint(Struct, tag=True):
@@ -187,6 +188,13 @@ class Used(Struct, tag=True):
     stopped: tuple[Found, ...]
 
 
+class Placed(Struct, tag=True):
+    """The line at which the Python program of process `p` is, such as "train.py:11 (barrier)"."""
+
+    p: int
+    place: str
+
+
 class Blocked(Struct, tag=True):
     """The ports that process `p` cannot reach, such as "10.0.0.5:34567"."""
 
@@ -241,6 +249,7 @@ FromAgent = Union[
     Exited,
     Used,
     Blocked,
+    Placed,
     Unread,
     VolumeDead,
     Noticed,

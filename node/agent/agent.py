@@ -31,7 +31,7 @@ from typing import Any, Optional
 from foundation.decode import decode
 from foundation.file_lock import is_held
 from node import job_folder, wire
-from node.agent import environment, work_folder
+from node.agent import environment, stack, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
 from node.agent.notice import watch as watch_notices
@@ -50,6 +50,7 @@ from node.wire import (
     Look,
     Noticed,
     Ping,
+    Placed,
     Reach,
     Refuse,
     Reported,
@@ -197,7 +198,10 @@ class Agent:
         elif isinstance(message, Reach):
             self._begin(self._reach(message))
         elif isinstance(message, Look) and message.p in self._processes:
-            self.send(self._processes[message.p].describe_use())
+            process = self._processes[message.p]
+            self.send(process.describe_use())
+            if message.place:
+                self._begin(self._find_place(process))
         elif isinstance(message, SaveCheckpoint):
             self._save_checkpoint()
         elif isinstance(message, End) and not self._is_ending:
@@ -331,6 +335,10 @@ class Agent:
             return None
         last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
         return f"{os.path.basename(engine)} could not start the job's container: {last}"
+
+    async def _find_place(self, process: JobProcess) -> None:
+        pids = [pid for pid, _, _ in process.find()]
+        self.send(Placed(process.number, await asyncio.to_thread(stack.find_place, pids)))
 
     async def _reach(self, message: Reach) -> None:
         found = await asyncio.to_thread(environment.find_unreachable, message.places)

@@ -3,7 +3,8 @@
 Output of a worker is progress, and so is a progress bar that moves. So is the use of CPU, files or sockets by a worker
 or a server: an evaluation or a checkpoint may print nothing for a long time. While a worker is silent, the hosts report
 every few seconds which resources it and the servers have used, and which processes are stopped (SIGSTOP): ps-lite waits
-forever for a process that is stopped or unreachable. Without progress, the hosts also try to reach each other.
+forever for a process that is stopped or unreachable. Without progress, the hosts also try to reach each other, and
+report at which line each worker is: one that has had fewer batches waits at another line than the others.
 Once a worker has ended with exit code 0, only output and reported batches are progress: workers that wait for one that
 has ended often poll, and so use the CPU for ever.
 [train] stall_timeout: "auto" tells the user; a number of seconds also ends the job; "none" disables this.
@@ -11,7 +12,7 @@ has ended often poll, and so use the CPU for ever.
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, Optional
 
 from foundation.durations import render_minutes
@@ -26,8 +27,8 @@ ANSWERS_S = 1.0  # for the hosts to answer
 REACH_S = 4.5  # for all hosts to try each other; more than the agent takes
 REACH_AGAIN_S = 60.0
 TELL_AGAIN_S = 120.0  # doubles each time
-BLOCKED_S, UNEXPLAINED_S = 60.0, 1800.0  # without progress, before telling the user
-ENDED_S = 60.0  # from the end of the first worker on, before telling the user
+APART_S, BLOCKED_S, UNEXPLAINED_S = 30.0, 60.0, 1800.0  # without progress, before telling the user
+ENDED_S = 40.0  # from the end of the first worker on, before telling the user
 PACE = 3.0  # times the longest time without progress so far, until the user is told
 # An active process uses at least this, and more than its engine's idle_cpu_share.
 LEAST_CPU_S = 0.03
@@ -36,17 +37,20 @@ LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
 BAR_COUNTS = re.compile(r"\d[\d.]*[kMGT]?/\d|\d[\d.]*%|\d+it \[")
 BAR_CLOCKS = re.compile(r"\d+:\d\d(?::\d\d)?|\d[\d.]*(?:ms|s|it/s|s/it)\b|[|/\\\u2800-\u28ff-]")
 LONGEST_COMMAND = 60  # characters of a command line in a message
+MOST_PLACES = 4  # lines of programs in a message, and workers at one of them
 
 
 def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) -> float:
     """Returns how many seconds without progress pass before the user is told. Pure.
 
-    found: "stopped", "blocked", None, or "ended": workers have ended, and no other has made progress since. pace_s: the
-    job's longest time without progress so far. limit_s: the time without progress that ends the job; None: no limit.
+    found: "stopped", "blocked", None, "apart": workers are at different lines, or "ended": workers have ended, and no
+    other has made progress since. pace_s: the job's longest time without progress so far. limit_s: the time without
+    progress that ends the job; None: no limit.
     """
     if found == "stopped":
         return 0.0
-    usual_s = ENDED_S if found == "ended" else max(BLOCKED_S if found == "blocked" else UNEXPLAINED_S, PACE * pace_s)
+    least_s = {"apart": APART_S, "blocked": BLOCKED_S}.get(found or "", UNEXPLAINED_S)
+    usual_s = ENDED_S if found == "ended" else max(least_s, PACE * pace_s)
     return usual_s if limit_s is None else min(usual_s, limit_s / 2)
 
 
@@ -77,6 +81,31 @@ def read_position(bar: str) -> str:
     return " ".join(BAR_COUNTS.findall(bar)) or BAR_CLOCKS.sub("", bar)
 
 
+def group_places(places: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Groups workers by the line at which they are: [(place, names), ...], the smallest group first. Pure.
+
+    places: by the worker's name, such as "train.py:11 (barrier)". Two calls in one line are one place.
+    """
+    groups: dict[str, tuple[str, list[str]]] = {}
+    for name, place in places.items():
+        groups.setdefault(place.partition(" (")[0], (place, []))[1].append(name)
+    return sorted(groups.values(), key=lambda group: len(group[1]))
+
+
+def describe_places(places: Mapping[str, str]) -> str:
+    """Describes at which lines workers are, those apart from most others first; "" for none. Pure."""
+    groups = group_places(places)
+    if len(groups) == 1 < len(places):
+        return f"all {len(places)} are at {groups[0][0]}"
+    shown = groups if len(groups) <= MOST_PLACES else [*groups[: MOST_PLACES - 1], groups[-1]]
+    said = []
+    for place, names in shown:
+        is_named = len(names) == 1 or (len(names) <= MOST_PLACES and names is not groups[-1][1])
+        who = ", ".join(names) if is_named else f"{len(names)} others"
+        said.append(f"{who} {'is' if len(names) == 1 else 'are'} at {place}")
+    return "; ".join(said)
+
+
 class Stalls:
     """Watches one job. tell(text, seconds): tells the user. end(error): ends the job.
 
@@ -104,6 +133,7 @@ class Stalls:
         self._looks: dict[int, tuple[float, float, int, set[Found]]] = {}
         # By a process's number: its stopped processes, if stopped in two looks without progress.
         self._stopped: dict[int, list[Found]] = {}
+        self._places: dict[int, str] = {}  # the lines at which workers without progress are, by their numbers
         self._reach_until: Optional[float] = None
         self._reached_at: Optional[float] = None
         self._blocked = ""
@@ -151,6 +181,10 @@ class Stalls:
                 self._note_progress(now)
         self._looks[process.number] = (now, look.cpu_s, look.bytes, stopped)
 
+    def hear_place(self, process: JobProcess, place: str) -> None:
+        """Handles a host's report of the line at which a worker is."""
+        self._places[process.number] = place
+
     def hear_progress(self) -> None:
         """Handles the report of a batch that a worker has finished."""
         self._note_progress(time.monotonic())
@@ -169,6 +203,7 @@ class Stalls:
         if not self._stopped and not self._blocked:  # else the job was not at its own pace
             self._pace_s = max(self._pace_s, now - self._progress_at)
         self._progress_at = now
+        self._places.clear()
 
     # -- looking -------------------------------------------------------------------------------------------------
 
@@ -182,7 +217,8 @@ class Stalls:
         silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
         if any(process.role == "worker" for process in silent):  # other roles never print
             for process in silent:
-                process.agent.put(Look(process.number))
+                is_due = process.role == "worker" and quiet_s >= 2 * self._every_s
+                process.agent.put(Look(process.number, place=is_due))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._have_them_reach(running, now)
@@ -217,28 +253,39 @@ class Stalls:
     # -- telling -------------------------------------------------------------------------------------------------
 
     def _weigh(self, now: float, quiet_s: float) -> None:
-        found = self._describe()
-        kind = "stopped" if self._stopped else "blocked" if self._blocked else "ended" if self._is_waiting() else None
-        if kind in ("ended", None) and quiet_s < 2 * self._every_s:
+        kind = self._classify()
+        if kind in ("ended", "apart", None) and quiet_s < 2 * self._every_s:
             if self._told is not None:
                 self._told = None
                 self._tell("the job makes progress again", None)
             return
-        told = self._told
-        is_news = told is None or found != told[2] or now >= told[0] + told[1]
+        told, found = self._told, self._describe(kind)
+        news = found if kind in ("stopped", "blocked") else kind or ""  # a program that polls is now here, now there
+        is_news = told is None or news != told[2] or now >= told[0] + told[1]
         what = decide(quiet_s, self._pace_s, self._limit_s, kind, is_news=is_news)
-        if self._finished and kind in ("ended", None):
-            cause = self._describe_ended("waits for it", "wait for it")
-        else:
-            cause = found
         if what == "end":
             limit = render_minutes(self._limit_s or 0.0)
-            self._end(f"no worker made progress for {limit} (stall_timeout): {cause}")
+            self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
         elif what == "tell":
-            self._told = (now, TELL_AGAIN_S if told is None or found != told[2] else 2 * told[1], found)
+            self._told = (now, TELL_AGAIN_S if told is None or news != told[2] else 2 * told[1], news)
             explains = kind == "ended" or quiet_s < 2 * self._every_s
-            text = cause if explains else f"no worker has made progress for {render_minutes(quiet_s)}: {cause}"
+            text = found if explains else f"no worker has made progress for {render_minutes(quiet_s)}: {found}"
             self._tell(text, quiet_s)
+
+    def _classify(self) -> Optional[str]:
+        """Returns what has been found, as in `patience_s`."""
+        if self._stopped:
+            return "stopped"
+        if self._blocked:
+            return "blocked"
+        if self._is_waiting():
+            return "ended"
+        return "apart" if len(group_places(self._find_places())) > 1 else None
+
+    def _find_places(self) -> dict[str, str]:
+        """Returns the known lines at which workers are, by their names."""
+        known = ((one, self._places.get(one.number)) for one in self._running() if one.role == "worker")
+        return {one.short_name: place for one, place in known if place}
 
     def _is_waiting(self) -> bool:
         """Whether workers have ended, and no other has made progress since."""
@@ -257,20 +304,25 @@ class Stalls:
     def _describe_ended(self, one: str, several: str) -> str:
         """Describes the end of the first worker. one, several: what another one does, or others do."""
         at, process = self._finished[0]
-        who = process.short_name if process.rank is None else f"worker {process.rank}"
         others = sum(1 for other in self._running() if other.role == "worker")
         rest = f"1 other {one}" if others == 1 else f"{others} others {several}"
-        return f"{who} ended (exit 0) {render_minutes(time.monotonic() - at)} ago; {rest}"
+        return f"{process.short_name} ended with exit code 0 {render_minutes(time.monotonic() - at)} ago; {rest}"
 
-    def _describe(self) -> str:
-        """The finding as text."""
+    def _describe(self, kind: Optional[str]) -> str:
+        """The finding as text. kind: as in `_classify`."""
         said = [self._describe_stopped(process) for process in self._processes.all if process.number in self._stopped]
         if self._blocked:
             said.append(self._blocked + "; `cluster verify` tries their ports")
         if said:
             return "; ".join(said)
-        hosts = {process.host for process in self._running()}
-        return "none of its processes is stopped" + (", and its nodes can reach each other" if len(hosts) > 1 else "")
+        if kind == "ended":
+            said.append(self._describe_ended("has printed nothing since", "have printed nothing since"))
+        elif self._finished:
+            said.append(self._describe_ended("still runs", "still run"))
+        elif kind is None:
+            several = len({process.host for process in self._running()}) > 1
+            said.append(f"none of its processes is stopped{', and its nodes can reach each other' if several else ''}")
+        return "; ".join(filter(None, (*said, describe_places(self._find_places()))))
 
     def _describe_stopped(self, process: JobProcess) -> str:
         """Describes which process of a role is stopped, and how to resume it."""

@@ -38,6 +38,7 @@ from node.wire import (
     Launch,
     Noticed,
     Output,
+    Placed,
     Refuse,
     Reported,
     RunProgram,
@@ -52,7 +53,7 @@ from train.job.cost import cost_of
 
 AGENTS_END_S = 5.0
 FIRST_PROGRAM = 1 << 20  # the number of the first of mpirun's daemons; those of processes are smaller
-ProcessReport = Union[Started, Bar, Joined, Exited, Used, Blocked, Unread]
+ProcessReport = Union[Started, Bar, Joined, Exited, Used, Placed, Blocked, Unread]
 
 
 class JobSide(Struct, frozen=True):
@@ -155,7 +156,7 @@ class Attempt:
             self.hear_output(message)
         elif isinstance(message, Announced):
             self.announce(agent, message)
-        elif isinstance(message, (Started, Bar, Joined, Exited, Used, Blocked, Unread)):
+        elif isinstance(message, (Started, Bar, Joined, Exited, Used, Placed, Blocked, Unread)):
             self.hear_report(message)
         elif isinstance(message, Booted):
             agent.boot = message.boot
@@ -271,6 +272,8 @@ class Attempt:
             self.note_exit(process, message)
         elif isinstance(message, Used):
             self.stalls.hear_look(process, message)
+        elif isinstance(message, Placed):
+            self.stalls.hear_place(process, message.place)
         elif isinstance(message, Blocked):
             process.blocked = message.places
         else:

@@ -36,6 +36,17 @@ for step in range(1000000):
         print("step", step, flush=True)
     time.sleep(0.02)
 """
+UNEVEN = """
+import mxnet as mx
+kv = mx.kv.create("dist_sync")
+kv.init("a", mx.nd.zeros((5, 5)))
+out = mx.nd.zeros((5, 5))
+print("waits for nobody as rank", kv.rank, flush=True)
+for step in range(3 + 3 * kv.rank):
+    kv.push("a", mx.nd.ones((5, 5)))
+    kv.pull("a", out=out)
+    out.wait_to_read()
+"""
 SILENT = """
 import os, time, mxnet as mx
 kv = mx.kv.create("dist_sync")
@@ -87,6 +98,16 @@ def test_a_stopped_process_is_named_and_the_job_is_ended(nodes: Project, record_
         check(f"{role} stopped", job, (124, words), record_property, silence_s=MOST_S)
     told = [line for line in job.shown if re.search(rf"^\[supervisor node-0\] .*{found}$", line)]
     assert told
+
+
+def test_a_worker_with_fewer_batches_is_named(nodes: Project, record_property: Tell) -> None:
+    """It has ended its script, and waits for the other at the end of the program."""
+    with running(nodes, "--job", "stall.toml", command=python(UNEVEN), waiting=2) as job:
+        job.struck_at = time.monotonic()
+        ended = r"worker 0 on node-\d is at the end of the program \(KVStore.__del__\)"
+        waits = r"worker 1 on node-\d is at <string>:10 \(NDArray.wait_to_read\)"
+        words = rf"no worker made progress for 6 s \(stall_timeout\): ({ended}; {waits}|{waits}; {ended})"
+        check("different numbers of batches", job, (124, words), record_property, silence_s=MOST_S)
 
 
 @pytest.mark.slow

@@ -43,8 +43,10 @@ MIN = 60.0
         ("blocked", 20 * MIN, 10 * MIN, 5 * MIN),
         (None, 20 * MIN, 10 * MIN, 5 * MIN),
         (None, 0, 4, 2),
-        ("ended", 0, None, MIN),
-        ("ended", 20 * MIN, None, MIN),
+        ("apart", 0, None, 30),
+        ("apart", 20 * MIN, None, 60 * MIN),
+        ("ended", 0, None, 40),
+        ("ended", 20 * MIN, None, 40),
         ("ended", 0, MIN, 30),
     ],
 )
@@ -70,8 +72,10 @@ def test_the_user_is_told_later_for_slow_jobs_and_unknown_causes(
         (9 * MIN, 10 * MIN, "stopped", False, "wait"),
         (10 * MIN, 10 * MIN, None, True, "end"),
         (10 * MIN, 10 * MIN, "stopped", False, "end"),
-        (59, None, "ended", True, "wait"),
-        (61, None, "ended", True, "tell"),
+        (29, None, "apart", True, "wait"),
+        (31, None, "apart", True, "tell"),
+        (39, None, "ended", True, "wait"),
+        (41, None, "ended", True, "tell"),
         (300 * MIN, None, "ended", False, "wait"),
         (10 * MIN, 10 * MIN, "ended", False, "end"),
     ],
@@ -131,6 +135,8 @@ class HostsAgent:
         if isinstance(message, Look):
             self._job.looks += 1
             self._job.stalls.hear_look(process, self._job.uses[process.name])
+            if message.place and process.name in self._job.places:
+                self._job.stalls.hear_place(process, self._job.places[process.name])
         else:
             lost = {ADDRESSES[name] for name in self._job.lost.get(self._host, ())}
             process.blocked = tuple(f"{ip}:{port}" for ip, port in message.places if ip in lost)
@@ -148,6 +154,7 @@ class Job:
         self.told: list[tuple[float, str]] = []
         self.ended: list[tuple[float, str]] = []
         self.lost: dict[str, list[str]] = {}
+        self.places: dict[str, str] = {}  # the lines at which workers are, by their names
         self.stalls = stalls.Stalls(order, self.processes, self.timers, self.tell, self.end)
         others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
         for role, host in [("scheduler", "node-0"), *others]:
@@ -201,8 +208,51 @@ def test_an_active_job_raises_no_alarm(job: Job, how: dict[str, float]) -> None:
     assert (job.told, job.ended) == ([], [])
 
 
-AGO = "worker 1 ended (exit 0) 60 s ago; "
-WAITS, RUNS = AGO + "1 other waits for it", AGO + "1 other still runs"
+def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job) -> None:
+    """Such as those with different numbers of batches. One that polls is now here, now there."""
+    job.run(100, prints_every_s=1.0)
+    for step in range(30):
+        job.places = {
+            job.worker(0).name: f"train.py:{11 + step % 2} (all_reduce)",
+            job.worker(1).name: "the end of the program (KVStore.__del__)",
+        }
+        job.run(20)
+    at, text = job.told[0]
+    assert 100 + stalls.APART_S <= at <= 160
+    assert text.partition(": ")[2] in {
+        f"worker 0 on node-1 is at train.py:{line} (all_reduce); "
+        "worker 1 on node-2 is at the end of the program (KVStore.__del__)"
+        for line in (11, 12)
+    }
+    assert len(job.told) == 3  # after 2 and 4 min again
+    assert job.ended == []
+
+
+def test_workers_at_the_same_line_are_named_when_nothing_explains_it(job: Job) -> None:
+    job.places = {job.worker(rank).name: f"train.py:11 ({name})" for rank, name in enumerate(("wait", "wrapper"))}
+    job.run(31 * MIN)
+    ((at, text),) = job.told
+    assert at >= 30 * MIN
+    assert text.endswith("can reach each other; all 2 are at train.py:11 (wait)")
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ("", ""),
+        ("a", "w0 is at a"),
+        ("aab", "w2 is at b; 2 others are at a"),
+        ("abbcc", "w0 is at a; w1, w2 are at b; 2 others are at c"),
+        ("abcdef" + 9 * "g", "w0 is at a; w1 is at b; w2 is at c; 9 others are at g"),
+        ("a" + 5 * "b" + 9 * "c", "w0 is at a; 5 others are at b; 9 others are at c"),
+    ],
+)
+def test_workers_apart_from_most_others_come_first(places: str, said: str) -> None:
+    assert stalls.describe_places({f"w{rank}": place for rank, place in enumerate(places)}) == said
+
+
+AGO = "worker 1 on node-2 ended with exit code 0 40 s ago; "
+WAITS, RUNS = AGO + "1 other has printed nothing since", AGO + "1 other still runs"
 
 
 @pytest.mark.parametrize(
@@ -215,7 +265,7 @@ WAITS, RUNS = AGO + "1 other waits for it", AGO + "1 other still runs"
         (10 * MIN, {}, WAITS, True),
         (10 * MIN, {"cpu_share": 0.5}, WAITS, True),
         (10 * MIN, {"prints_every_s": 5 * MIN}, WAITS, False),  # until it prints
-        (MIN, {}, WAITS.replace("60 s", "30 s"), True),
+        (MIN, {}, WAITS.replace("40 s", "30 s"), True),
     ],
 )
 def test_a_worker_has_ended_with_0_while_another_runs(
@@ -234,7 +284,7 @@ def test_a_worker_has_ended_with_0_while_another_runs(
         ((at, error),) = job.ended
         assert float(limit) <= at - 100 <= float(limit) + 2 * stalls.LOOK_EVERY_S
         assert error.startswith("no worker made progress for ")
-        assert "(stall_timeout): worker 1 ended (exit 0) " in error
+        assert "(stall_timeout): worker 1 on node-2 ended with exit code 0 " in error
     else:
         assert job.ended == []
 
