@@ -20,6 +20,7 @@ from train.engines.engine import ADDRESSES, HeadLaunch
 SSH_PORT = 22
 IMAGES_PYTHON = "python3"
 HOST_PATH = "/usr/local/bin:/usr/bin:/bin"
+LONGEST_LINE = 200  # characters of a line of output in a message
 MOST_PAIRS = 4  # the most pairs of hosts that cannot reach each other in a message
 IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")  # whose AWS credentials
 SETUP = 'cd "$2" && PATH=$3:$PATH && eval "$1"'  # a login shell's PATH lacks the job's Python
@@ -38,12 +39,17 @@ def with_secrets(env: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str
     return made
 
 
+def printable(text: str, most: int) -> str:
+    """At most so many characters of a text, without control characters. Pure."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:most])
+
+
 class JobProcess:
     """One process of the job.
 
     title: its name in messages, without rank and host. agent: that of its host. at: the index of its running command.
-    was_ended: whether the agent has ended it. why: the agent's own error. bound: ps-lite's address and port. blocked:
-    ports that it cannot reach.
+    was_ended: whether the agent has ended it. why: the agent's own error. last_line: of its output. bound: ps-lite's
+    address and port. blocked: ports that it cannot reach.
     """
 
     def __init__(self, number: int, role: str, host: str, agent: Agent, *, title: str = "") -> None:
@@ -58,6 +64,7 @@ class JobProcess:
         self.at = 0
         self.was_ended = False
         self.why: Optional[str] = None
+        self.last_line = ""
         self.bound: Optional[tuple[str, int]] = None
         self.blocked: tuple[str, ...] = ()
 
@@ -348,7 +355,11 @@ class Processes:
         how = (
             f"was killed by signal {process.signal}" if process.signal else f"ended with exit code {process.exit_code}"
         )
-        how += ": " + process.why if process.why else ""
+        if process.why:
+            how += f": {process.why}"
+        elif process.last_line and process.role != "launcher":
+            is_cut = len(process.last_line) > LONGEST_LINE
+            how += f"; its last line: {printable(process.last_line, LONGEST_LINE)}{'...' if is_cut else ''}"
         if process.role != "setup" or process.at < 0:
             return f"{process.name} {how}"
         words = self.preparation()[process.at]
@@ -358,7 +369,7 @@ class Processes:
 
     def describe_failures(self, failed: Sequence[JobProcess]) -> str:
         """Returns one message for processes that failed at about the same time, which describes the first of them."""
-        first = self.describe_exit(failed[0])
+        first = self.describe_exit(failed[0]) + self._describe_done_before(failed[0])
         same = sum(1 for process in failed if process.role == failed[0].role)
         if same == len(failed) == 1:
             return first
@@ -366,6 +377,16 @@ class Processes:
             kind = "set-ups" if failed[0].role == "setup" else failed[0].role + "s"
             return f"{len(failed)} {kind} failed; first: {first}"
         return f"{len(failed)} processes failed; first: {first}"
+
+    def _describe_done_before(self, failed: JobProcess) -> str:
+        """Describes the workers that had ended with 0 before one failed, which may be the reason."""
+        at = failed.ended_at or 0.0
+        done = [one for one in self.of("worker") if one.exit_code == 0 and (one.ended_at or 0.0) <= at]
+        if failed.role != "worker" or not done:
+            return ""
+        first = min(done, key=lambda one: one.ended_at or 0.0)
+        more = f" and {len(done) - 1} more" if len(done) > 1 else ""
+        return f"; before that, {first.short_name}{more} ended with exit code 0"
 
     def is_node(self, host: str) -> bool:
         """Whether a host is a node of the cluster, not one of the user's own hosts."""

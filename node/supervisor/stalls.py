@@ -18,7 +18,7 @@ from typing import Literal, Optional
 from foundation.durations import render_minutes
 from node.protocol import Order
 from node.supervisor.event_loop import EventLoop
-from node.supervisor.processes import JobProcess, Processes
+from node.supervisor.processes import JobProcess, Processes, printable
 from node.wire import Found, Look, Reach, Used
 
 LOOK_EVERY_S = 10.0
@@ -327,8 +327,11 @@ class Stalls:
     def _describe_stopped(self, process: JobProcess) -> str:
         """Describes which process of a role is stopped, and how to resume it."""
         pid, words = self._stopped[process.number][0]
-        shown = "".join(letter if letter.isprintable() else "?" for letter in words[:LONGEST_COMMAND])
-        who = process.name if pid == process.pid else f"process {pid} ({shown}) of {process.short_name}"
+        who = (
+            process.name
+            if pid == process.pid
+            else f"process {pid} ({printable(words, LONGEST_COMMAND)}) of {process.short_name}"
+        )
         pids = " ".join(str(pid) for pid, _ in self._stopped[process.number])
         resume = f"kill -CONT {pids}"
         if self._processes.is_node(process.host):

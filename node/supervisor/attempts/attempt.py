@@ -180,6 +180,7 @@ class Attempt:
             return  # such as torchrun's traceback for the signal that ends it: the user already sees the reason
         for text in message.lines:
             self._job.log.put_line(process.number, text)
+            process.last_line = text.strip() or process.last_line
             if process.role == "worker":
                 self.hear_worker(process, text)
 

@@ -69,6 +69,30 @@ def test_a_single_failure_is_named_after_a_moment(job: Job) -> None:
     assert job.error == "worker on node-1 (process 2) ended with exit code 7"
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("", ""),
+        ("KeyError: 'x'", "; its last line: KeyError: 'x'"),
+        ("\x1b]0;x" + "y" * 300, f"; its last line: ?]0;x{'y' * 195}..."),
+    ],
+)
+def test_the_last_line_of_a_process_that_failed(job: Job, line: str, shown: str) -> None:
+    job.workers[1].last_line = line
+    job.exits(1, 7)
+    job.wait(outcome.GATHER_S)
+    assert job.error == "worker on node-1 (process 2) ended with exit code 7" + shown
+
+
+def test_a_worker_that_ended_early_is_named_as_what_came_before(job: Job) -> None:
+    """The others lose their connections to it, and fail."""
+    job.exits(0, 0)
+    job.exits(1, 1)
+    job.wait(outcome.GATHER_S)
+    said = "worker on node-1 (process 2) ended with exit code 1; before that, worker on node-0 ended with exit code 0"
+    assert job.error == said
+
+
 def test_a_killed_launcher_is_named_not_the_processes_that_end_with_it(job: Job) -> None:
     job.ends(job.workers[0], 143, 15, ended=True)
     job.ends(job.launcher, 137, 9)

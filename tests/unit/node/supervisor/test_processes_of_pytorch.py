@@ -87,7 +87,7 @@ def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: LocalHead, 
     result, log = job_host.run(order(job_host, engine, program))
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", 7, {})
     assert result["error"].startswith("worker 1 on node-1 (process ")
-    assert result["error"].endswith("ended with exit code 7")
+    assert result["error"].endswith("ended with exit code 7; its last line: broken")
     assert "broken" in lines_of(log, "worker")
 
 

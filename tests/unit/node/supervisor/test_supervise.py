@@ -190,7 +190,7 @@ def test_processes_that_fail_at_the_same_time_are_reported_together(job_host: Lo
     os.kill(supervisor, signal.SIGCONT)
     result = job_host.result()
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", 7, {})
-    assert re.search(f"^2 workers failed; first: worker on node-[01]{EXIT}7$", result["error"])
+    assert re.search(f"^2 workers failed; first: worker on node-[01]{EXIT}7; its last line: here$", result["error"])
 
 
 def test_a_server_that_fails_after_the_workers_is_only_reported(job_host: LocalHead) -> None:
