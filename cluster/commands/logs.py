@@ -31,16 +31,19 @@ from train.job.log_tail import find_processes, find_tail
 
 
 @click.command("jobs")
+@click.argument("job", type=JOB, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the jobs as JSON.")
 @wide_option
 @pass_app
-def jobs(app: App, *, as_json: bool, wide: bool) -> None:
-    """List the cluster's jobs, newest first.
+def jobs(app: App, *, job: str | None, as_json: bool, wide: bool) -> None:
+    """List the cluster's jobs, newest first, or show one job and where its files are.
 
-    The list comes from the head. Jobs that the head no longer has come from [data] results.
+    JOB is an id, the start of an id, or a name (the newest job of that name). The list comes from the head. Jobs that
+    the head no longer has come from [data] results.
     """
     with open_jobs(app) as sources:
-        records, nodes = sources.find_records(), sources.nodes
+        records = sources.find_records() if job is None else (sources.find_job(job),)
+        nodes = sources.nodes
     gone = find_gone(app, nodes.state) if isinstance(nodes, Ec2Nodes) else frozenset()
     now = datetime.now(UTC)
     table = render_jobs(records, now=now, columns=app.find_columns(wide=wide), gone=gone)

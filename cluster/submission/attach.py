@@ -16,7 +16,7 @@ from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
 from cluster.recovery.replacement import replace_lost
 from cluster.session import describe
 from cluster.views.live import JobDisplay
-from cluster.views.results import find_results, render_new_files
+from cluster.views.results import describe_files, find_results
 from cluster.views.terminal import escape_line
 from foundation.errors import ClusterError, JobError
 from node.protocol import JobResult, NewFiles, Order, parse_record
@@ -151,12 +151,13 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
 
 
 def say_results(app: App, job: Order | JobRecord, files: Sequence[NewFiles]) -> None:
-    """Prints which files a job has created, and the command that copies them. files: its new files on its nodes."""
-    command = find_results(job, files)
+    """Prints where a job's own files are, and the command that copies them. files: its new files on its nodes."""
+    command, where = find_results(job, files), describe_files(job, files)
     if command is None:
+        if where:
+            app.say(where)
         return
-    what = render_new_files(files) or f"its files are below {job.output_url or command.rpartition(' ')[2]}"
-    app.say(f"{what}; to {'copy' if command.startswith('cluster results') else 'list'} them:")
+    app.say(f"{where}; to {'copy' if command.startswith('cluster results') else 'list'} them:")
     app.say_command(command)
 
 

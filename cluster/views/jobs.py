@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from cluster.views.layout import render_table
-from cluster.views.results import find_results
+from cluster.views.results import render_files
 from cluster.views.status import MOMENTS, iso_time, render_took, render_usd
 from foundation.durations import render_age, render_time
 from node.protocol import Attempt, parse_record
@@ -37,8 +37,8 @@ def render_jobs(
         if has_lost_head(record, gone):
             lines.append(f"    its head, {record.nodes[0].name}, has ended")
     newest = next((record for record in records if not record.is_damaged), None)
-    if newest is not None and (results := find_results(newest)):
-        lines.append(f"files of {newest.id}: {results}")
+    if newest is not None and (files := render_files(newest)):
+        lines.append(f"files of {newest.id}: {files}")
     if any(record.source == "s3" for record in records):
         lines.append("(s3): the last copy in [data] results; no longer on the head")
     return "\n".join(lines)

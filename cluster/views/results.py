@@ -25,6 +25,42 @@ def find_results(job: JobRecord | Order, files: Sequence[NewFiles] = ()) -> str 
     return f"cluster results {name}" if found or job.output_url is not None else None
 
 
+def describe_files(job: JobRecord | Order, files: Sequence[NewFiles] = ()) -> str:
+    """Describes where a job's own files are: its nodes and folder, and [data] results; "" before it starts.
+
+    files: its new files, once it has ended.
+    """
+    if isinstance(job, Order):
+        name, hosts, has_ended = job.job, job.hosts, True
+    else:
+        name, hosts, has_ended = job.id, job.nodes, job.has_ended
+        files = files or job.files
+        if job.source == "s3" or job.started_at is None:
+            hosts = ()
+    nodes = [host.name for host in hosts if host.place is None]
+    said = []
+    if nodes and job.cwd:
+        on = f"on {', '.join(nodes) if len(nodes) <= MOST_HOSTS else count(len(nodes), 'node')}"
+        what = render_new_files(files) or (f"no new files {on}" if has_ended else on)
+        said.append(f"{what}, below {_find_folder(name, job.cwd)}")
+    prefix = find_option(job.command, "--model-prefix") or ""
+    results = prefix.rpartition("/")[0] + "/" if prefix.startswith("s3://") else job.output_url
+    return "; ".join([*said, *([f"results in {results}"] if results else [])])
+
+
+def _find_folder(job: str, cwd: str) -> str:
+    """Returns the folder with a job's working folder and its $CLUSTER_OUTPUT_DIR; both, if there is none."""
+    is_own = cwd.endswith(f"/{job}/work")
+    return cwd.removesuffix("/work") if is_own else f"{cwd} and ~/.cluster/jobs/{job}/output"
+
+
+def render_files(job: JobRecord) -> str:
+    """Renders where a job's own files are, and the command that copies or lists them; "" before it starts."""
+    command = find_results(job)
+    does = "copies" if command is not None and command.startswith("cluster results") else "lists"
+    return "; ".join(filter(None, (describe_files(job), f"{command} {does} them" if command is not None else "")))
+
+
 def find_option(words: Sequence[str], name: str) -> str | None:
     """Returns the value of the last `--name VALUE` or `--name=VALUE` among the words of a command."""
     found = None

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster.lease import NodeLease
 from cluster.views.layout import render_table
-from cluster.views.results import find_results
+from cluster.views.results import render_files
 from foundation.durations import render_age, render_duration
 from node.lease.terms import Lease, find_newest, spent_at
 from node.protocol import Unhealthy, shorten
@@ -324,8 +324,8 @@ def render_job_lines(job: HeadJob | None, *, now: datetime) -> list[str]:
         return []
     lines = [f"job    {_render_job(job, now=now)}"]
     shown = job.record or job.last
-    if shown is not None and (results := find_results(shown)):
-        lines.append(f"files  {results}")
+    if shown is not None and (files := render_files(shown)):
+        lines.append(f"files  {files}")
     return lines
 
 

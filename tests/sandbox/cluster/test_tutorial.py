@@ -30,7 +30,9 @@ def test_the_tutorial_works_as_printed(project: Project, tmp_path_factory: pytes
     epochs = re.findall(r"^\[worker (\d) node-\d\] epoch 2: worker \1 of 2, loss", said["train"].stdout, re.MULTILINE)
     assert sorted(epochs) == ["0", "1"], said["train"].stdout
     assert re.search(
-        r"^1 new file on node-\d; to copy them:\n    cluster results \S+$", said["train"].stderr, re.MULTILINE
+        r"^1 new file on node-\d, below \S+; to copy them:\n    cluster results \S+$",
+        said["train"].stderr,
+        re.MULTILINE,
     )
     assert (project.directory / "model" / "model.params").stat().st_size > 20 * 10 * 4
     assert re.search(r"left +nothing", said["down"].stdout)

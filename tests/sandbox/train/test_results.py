@@ -43,7 +43,8 @@ def test_each_jobs_files_are_its_own_and_are_copied_from_all_nodes(nodes: Projec
     """The printed command finds the file that one worker wrote on node-1; the job before left nothing to it."""
     folder = nodes.directory / "results"
     first, _, said = train(nodes, "a", "node-1")
-    assert said == f"1 new file in out/ on node-1; to copy them:\n    cluster results {first}\n"
+    below = "below /home/ubuntu/.cluster/jobs"
+    assert said == f"1 new file in out/ on node-1, {below}/{first}; to copy them:\n    cluster results {first}\n"
     second, printed, _ = train(nodes, "b", "node-0", "node-1")
     assert printed.count("['b']") == 2
     done = nodes.run("results", first)
@@ -54,7 +55,9 @@ def test_each_jobs_files_are_its_own_and_are_copied_from_all_nodes(nodes: Projec
     assert "node-0 and node-1 both have out/b" in done.stderr
     assert "copied 0 files (0 bytes) from node-0, node-1" in nodes.run("results").stderr
     shown = nodes.run("jobs").stdout
-    assert f"files of {second}: cluster results {second}" in shown
+    where = f"1 new file in out/ on node-0, 1 new file in out/ on node-1, {below}/{second}"
+    assert f"files of {second}: {where}; cluster results {second} copies them" in shown
+    assert f"files of {first}: 1 new file in out/ on node-1, {below}/{first};" in nodes.run("jobs", first).stdout
 
 
 def test_what_a_job_has_saved_in_s3_is_copied_too_but_not_its_record(nodes: Project) -> None:
@@ -62,7 +65,9 @@ def test_what_a_job_has_saved_in_s3_is_copied_too_but_not_its_record(nodes: Proj
     nodes.run("data", "put", "--create-bucket", "model", "s3://cluster-results/other/model")
     with nodes.configured(results="s3://cluster-results/jobs"):
         job, _, said = train(nodes, "a", "node-0")
-        assert said.endswith(f"    cluster results {job}\n")
+        assert said.endswith(
+            f"; results in s3://cluster-results/jobs/{job}/; to copy them:\n    cluster results {job}\n"
+        )
         nodes.run("data", "put", "model", f"s3://cluster-results/jobs/{job}/model")
         done = nodes.run("results", job, "all")
     assert done.stderr == "copied 2 files (11 bytes) from node-0, s3 to all\n"

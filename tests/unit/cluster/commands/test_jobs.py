@@ -11,7 +11,7 @@ from cluster import jobs
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.views.jobs import job_documents, render_jobs
-from cluster.views.results import find_results, render_new_files
+from cluster.views.results import find_results, render_files, render_new_files
 from cluster.views.status import HeadJob, Status, render_job_lines, render_status, status_document
 from foundation.errors import ConnectError, NotFoundError, UsageError
 from job_records import NOW, make_record, make_running, make_state
@@ -102,6 +102,40 @@ def test_the_command_that_gets_the_files_of_a_job(values: dict[str, Any], comman
     assert find_results(make_record(1, **values)) == command
 
 
+JOB = "20261121-000000-abc"
+BELOW = f"below /home/me/.cluster/jobs/{JOB}"
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ({"started_at": None}, ""),
+        ({}, f"no new files on node-0, node-1, {BELOW}"),
+        ({"state": "running", "ended_at": None}, f"on node-0, node-1, {BELOW}"),
+        (
+            {"files": [{"host": "node-1", "count": 3, "folders": ["out/"]}], "output_url": f"s3://b/{JOB}/"},
+            f"3 new files in out/ on node-1, {BELOW}; results in s3://b/{JOB}/; cluster results {JOB} copies them",
+        ),
+        (
+            {"cwd": "/home/me/job"},
+            f"no new files on node-0, node-1, below /home/me/job and ~/.cluster/jobs/{JOB}/output",
+        ),
+        (
+            {"source": "s3", "command": ["python", "a.py", "--model-prefix", "s3://b/m/mlp"]},
+            "results in s3://b/m/; cluster data ls s3://b/m/ lists them",
+        ),
+        (
+            {"nodes": [{"name": f"node-{at}", "ip": f"10.0.0.{at}"} for at in range(5)]},
+            f"no new files on 5 nodes, {BELOW}",
+        ),
+    ],
+)
+def test_where_the_files_of_a_job_are(values: dict[str, Any], shown: str) -> None:
+    nodes = [{"name": f"node-{at}", "ip": f"10.0.0.{at}"} for at in range(2)]
+    made = {"cwd": f"/home/me/.cluster/jobs/{JOB}/work", "nodes": nodes, **values}
+    assert render_files(make_record(1, **made)) == shown
+
+
 def new_files(host: str, count: int, *folders: str, **more: Any) -> NewFiles:
     return NewFiles(host=host, count=count, folders=folders, **more)
 
@@ -169,7 +203,7 @@ def test_jobs_as_a_table() -> None:
     assert lines[3].split()[2:] == ["failed", "2", "2", "2026-11-21", "04:55", "EST", "3m20s", "$12.35", "7"]
     assert lines[4] == "    worker 1 on node-1 " + "x" * 60
     assert "? running (s3)" in lines[5]
-    assert lines[6] == f"files of {records[0].id}: cluster results {records[0].id}"
+    assert lines[6] == f"files of {records[0].id}: {render_files(records[0])}"
     assert lines[7].startswith("(s3): ")
     assert render_jobs([], now=NOW) == "no job has run on this cluster"
     document = job_documents(records, now=NOW)[3]
