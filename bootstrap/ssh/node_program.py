@@ -25,14 +25,20 @@ MAX_LINE_BYTES = 1 << 20
 MAX_STDERR_BYTES = 1 << 20
 HINT = "cluster status; when the node runs, run the command again"
 T = TypeVar("T")
-# Runs the program in the runtime of this version of `cluster`, or else in the newest that the node has. As root, Python
-# writes no files: the node's user could not remove them.
-_RUN = f"""
-runtime=$HOME/.cluster/{FOLDER}/$1
-[ -x "$runtime/bin/python" ] || runtime=$(ls -tc "$HOME/.cluster/{FOLDER}"/*/.complete 2>/dev/null | head -n 1)
+FIND_RUNTIME = f"""
+runtimes=$HOME/.cluster/{FOLDER}
+runtime=$runtimes/$1/.complete
+[ -f "$runtime" ] || runtime=$(ls -tc "$runtimes"/*/.complete 2>/dev/null | grep -Ev '[.](new|old)/' | head -n 1)
 runtime=${{runtime%/.complete}}
-[ -x "$runtime/bin/python" ] || {{ echo "this node was never set up: cluster up" >&2; exit 127; }}
 shift
+[ -n "$runtime" ] && [ -x "$runtime/bin/python" ] ||"""
+"""Sets `runtime` to that of this version of `cluster`, $1, or else to the newest that the node has; a command for a
+node without one follows.
+
+An interrupted command may leave one half made, without its mark, or half removed, as *.old.
+"""
+# As root, Python writes no files: the node's user could not remove them.
+_RUN = f"""{FIND_RUNTIME} {{ echo "this node was never set up: cluster up" >&2; exit 127; }}
 exec $as_root "$runtime/bin/python" {PYTHON_OPTIONS}$more "$runtime/node" "$@"
 """
 _AS_ROOT = 'more=B; [ "$(id -u)" = 0 ] || as_root="sudo -n"; '

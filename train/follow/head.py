@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from bootstrap.ssh.connection import NodeConnection, wait_for_exit
+from bootstrap.ssh.node_program import FIND_RUNTIME
 from foundation.errors import ClusterError, ConnectError
 from foundation.remote_command import Quoted, RemoteCommand, run_program
 from foundation.thread_pool import run_in_thread
@@ -24,15 +25,8 @@ END_TIMEOUT_S = 10.0  # from the end of its output to its exit
 SHELL_BYTES = 1 << 16  # what a login shell may print before the answer
 LOOK_EVERY_S = 0.1
 LAST_LINES = 10
-# Runs the program of this version of `cluster` if the head has it, otherwise the newest one that it has.
-_FIND_PROGRAM = f"""
-cd "$HOME/.cluster" 2>/dev/null || exit 0
-found=runtime/$1
-[ -e "$found" ] || found=$(ls -tcd runtime/*/ 2>/dev/null | head -n 1)
-[ -x "$found/bin/python" ] || exit 0
-found=$PWD/$found
-shift
-cd && exec "$found/bin/python" {PYTHON_OPTIONS} "$found/node" "$@"
+_RUN_IF_SET_UP = f"""{FIND_RUNTIME} exit 0
+cd && exec "$runtime/bin/python" {PYTHON_OPTIONS} "$runtime/node" "$@"
 """
 
 
@@ -57,7 +51,7 @@ def found_program_command(name: str, words: Sequence[str], *, digest: str) -> Re
 
     digest: of this version's code tree.
     """
-    return RemoteCommand("set -- ", Quoted(digest, name, *words), _FIND_PROGRAM)
+    return RemoteCommand("set -- ", Quoted(digest, name, *words), _RUN_IF_SET_UP)
 
 
 class AnswerError(ClusterError):

@@ -1,6 +1,8 @@
 """Answers of the head that never come, never end, or are invalid."""
 
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,6 +55,37 @@ def test_command_lines_quote_their_words() -> None:
     assert command.text == """exec /c/bin/python -Es /c/node jobs stop 'a'"'"'b; $(id)'"""
     found = found_program_command("jobs", ["list"], digest="d1")
     assert found.text.startswith("set -- d1 jobs list\n")
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "runs"),
+    [
+        ({}, ""),
+        ({"own": "complete", "newer": "complete"}, "own"),
+        ({"older": "complete", "newer": "complete"}, "newer"),
+        ({"older": "complete", "own": "half made"}, "older"),
+        ({"own": "half made"}, ""),
+        ({"older": "complete", "own.77.old": "complete", "own.new": "complete"}, "older"),
+        ({"own": "complete, without its Python"}, ""),
+    ],
+)
+def test_a_runtime_that_an_interrupted_command_left_does_not_count(
+    tmp_path: Path, runtimes: dict[str, str], runs: str
+) -> None:
+    for number, (name, state) in enumerate(runtimes.items()):
+        folder = tmp_path / ".cluster" / "runtime" / name
+        (folder / "bin").mkdir(parents=True)
+        if state.startswith("complete"):
+            (folder / ".complete").touch()
+        if not state.endswith("without its Python"):
+            (folder / "bin" / "python").write_text(f"#!/bin/sh\necho {name}\n")
+            (folder / "bin" / "python").chmod(0o755)
+        if number:
+            time.sleep(0.02)  # ls -c sorts by the time of the last change
+    found = found_program_command("jobs", ["list"], digest="own")
+    env = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(found.here(), env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, runs, "")
 
 
 def test_foreign_texts_become_one_line_of_limited_length() -> None:
