@@ -1,5 +1,6 @@
 """Decides when and how an attempt of a job ends: the first cause counts, and `decided` contains it."""
 
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Optional
@@ -21,6 +22,8 @@ EARLY_GRACE_S = 5.0  # for workers to report, after launch.py, the scheduler or 
 PROBE_AFTER_S = 5.0
 PROBE_S = 4.5  # more than the agent takes
 STOPPED, OVERTIME = 130, 124
+CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""No process is ended by these because another one has ended."""
 
 
 class Outcome:
@@ -274,6 +277,7 @@ class Outcome:
     def _fail_with_all(self) -> None:
         # A launcher fails because of its processes.
         failed = [process for process in self._failed if process.role != "launcher"] or self._failed
+        failed.sort(key=lambda process: process.signal not in CRASHES)  # the other nodes' reports may be faster
         self.decide("failed", failed[0].exit_code or 1, self._processes.describe_failures(failed))
 
     def _ended_early(self, what: str) -> None:

@@ -63,6 +63,14 @@ def test_workers_that_fail_at_the_same_time_are_counted(job: Job) -> None:
     assert job.outcome.decided == Ending("failed", 7, error, "error")
 
 
+def test_a_killed_worker_is_named_not_one_that_lost_its_connection_to_it(job: Job) -> None:
+    job.exits(0, 1)
+    job.ends(job.workers[1], 137, 9)
+    job.wait(outcome.GATHER_S)
+    error = "2 workers failed; first: worker on node-1 (process 2) was killed by signal 9"
+    assert job.outcome.decided == Ending("failed", 137, error, "error")
+
+
 def test_a_single_failure_is_named_after_a_moment(job: Job) -> None:
     job.exits(1, 7)
     job.wait(outcome.GATHER_S)
