@@ -90,11 +90,11 @@ def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterat
 
 
 def in_container(job: Running, role: str | None = None, host: str = "node-1") -> int:
-    """The first pid of a role in its container, which the engine started. role: None for jobs without roles."""
+    """The first pid of a role in the container, which the engine started. role: None for jobs without roles."""
     found = [
         pid
-        for pid, env in processes_of("CLUSTER_CONTAINER").items()
-        if env.get("CLUSTER_JOB_ID") == job.id and env.get("DMLC_ROLE") == role
+        for pid, env in processes_of("CLUSTER_PROCESS").items()
+        if "CLUSTER_CONTAINER" in env and env.get("CLUSTER_JOB_ID") == job.id and env.get("DMLC_ROLE") == role
         and namespace_of(pid) == job.hosts[host].namespace
     ]  # fmt: skip
     return min(found)
