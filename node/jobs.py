@@ -41,7 +41,7 @@ from typing import IO, Any, Optional, Union
 
 from foundation.decode import decode
 from foundation.file_lock import FileLock
-from node import job_folder, wire
+from node import health, job_folder, wire
 from node.programs import program_words
 from node.protocol import (
     Checked,
@@ -56,7 +56,7 @@ from node.protocol import (
     StopAnswer,
     Submitted,
 )
-from node.setup import health, process_tree, setup_env
+from node.setup import process_tree, setup_env
 from node.supervisor import allocation, follow, job_log, recovery
 from node.wire import News, Replace, Say, Stop, Watch
 from train.engines.schedulers import SCHEDULERS

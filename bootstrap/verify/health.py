@@ -1,10 +1,11 @@
 """Finds unhealthy nodes: node/health.py observes all nodes at the same time, and this machine judges the reports."""
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import json
 
 from bootstrap.apply import ReadyNode
 from bootstrap.homes import Turns, find_homes_of
@@ -14,10 +15,12 @@ from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import HINT, NodeProgram
 from bootstrap.verify.checks import Check, Offset, estimate_offset, find_wrong
+from foundation.decode import convert
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event, Report, silent
 from foundation.remote_command import Quoted, RemoteCommand
-from node.setup import health
+from node import health
+from node.protocol import Unhealthy as Kept
 from provision.model import count
 from provision.preflight.machines import Hardware
 
@@ -72,13 +75,13 @@ def _look(names: Sequence[str], connect: Callable[[str], NodeConnection]) -> Fin
         program = NodeProgram(connection, "health")
         try:
             messages = program.messages(time.monotonic() + TIMEOUT_S)
-            report = health.check(next(messages))
+            report = convert(next(messages), health.Report)
         except ValueError as error:
             raise ConnectError(f"{name}: health.py sent an invalid report: {error}", hint=HINT) from None
         finally:
             program.close()
         reports[name] = report
-        offsets[name] = estimate_offset([(sent, report["now"], time.time())])
+        offsets[name] = estimate_offset([(sent, report.now, time.time())])
 
     on_all(names, examine)
     return Findings(reports={name: reports[name] for name in names}, offsets={name: offsets[name] for name in names})
@@ -102,11 +105,11 @@ def keep_on_head(
 
     Only warns if that fails: a head whose disk is not writable is itself among the unhealthy nodes.
     """
-    kept = {name: {"id": ids[name], "reasons": list(reasons)} for name, reasons in unhealthy.items()}
-    if (findings.reports[head.host.name]["kept"] or {}) == kept:
+    kept = {name: Kept(id=ids[name], reasons=reasons) for name, reasons in unhealthy.items()}
+    if findings.reports[head.host.name].kept == kept:
         return
     path = health.KEPT
-    written = Quoted(json.dumps(kept))
+    written = Quoted(json.encode(kept).decode())
     script = RemoteCommand("umask 077; printf %s ", written, f" >{path}.new && mv {path}.new {path}")
     try:
         head.run(script, timeout_s=60, what="the script that keeps what is unhealthy")
@@ -130,11 +133,11 @@ def check_health(node: str, report: health.Report, reasons: Sequence[str], hardw
             node=node, check="health", subject="node", status="failed", said="; ".join(reasons), hint=advise([node])
         )
     looked = ["disks"]
-    looked += ["memory"] * (report["memory_mib"] is not None and hardware is not None)
-    looked += [count(len(report["gpus"]), "GPU")] if report["gpus"] is not None else []
-    looked += ["kernel log"] * bool(report["gpus"] is not None and report["xids"] is not None)
+    looked += ["memory"] * (hardware is not None)
+    looked += [count(len(report.gpus), "GPU")] if report.gpus is not None else []
+    looked += ["kernel log"] * bool(report.gpus is not None and report.xids is not None)
     said = f"no faults: {', '.join(looked)}"
-    if report["gpus"] is not None and report["xids"] is None:
+    if report.gpus is not None and report.xids is None:
         hint = f"cluster exec --node {node} -- sudo dmesg"
         said += "; its kernel log cannot be read"
         return Check(node=node, check="health", subject="node", status="unchecked", said=said, hint=hint)

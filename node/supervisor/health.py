@@ -3,14 +3,13 @@
 import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Optional
+from typing import Optional
 
 from foundation.decode import decode
 from foundation.remote_command import run_program
-from node import ssh
+from node import health, ssh
 from node.programs import CODE_DIR, program_words
-from node.protocol import JobHost
-from node.setup import health
+from node.protocol import JobHost, Unhealthy
 
 TIMEOUT_S = health.GPUS_TIMEOUT_S + 5.0
 CONNECT_S = 5
@@ -41,15 +40,16 @@ def find_unhealthy(
 def keep(hosts: Sequence[JobHost], unhealthy: Mapping[str, Sequence[str]]) -> None:
     """Stores the verdict on a job's hosts on this host, the head, next to those on other hosts. Raises OSError."""
     names = {host.name for host in hosts}
-    kept = {name: entry for name, entry in (health.read_kept() or {}).items() if name not in names}
+    before = health.read_kept()
+    kept = {name: entry for name, entry in before.items() if name not in names}
     kept.update(
         {
-            host.name: {"id": host.instance_id or host.name, "reasons": list(unhealthy[host.name])}
+            host.name: Unhealthy(id=host.instance_id or host.name, reasons=tuple(unhealthy[host.name]))
             for host in hosts
             if host.name in unhealthy
         }
     )
-    if kept != (health.read_kept() or {}):
+    if kept != before:
         health.keep(kept)
 
 
@@ -77,7 +77,7 @@ class _Look:
             stderr=subprocess.DEVNULL,
         )
 
-    def read(self, deadline: float) -> Optional[dict[str, Any]]:
+    def read(self, deadline: float) -> Optional[health.Report]:
         """Returns its report; None if it fails, or does not answer before `deadline` (monotonic clock)."""
         try:
             out, _ = self._child.communicate(timeout=max(0.1, deadline - time.monotonic()))
@@ -87,12 +87,11 @@ class _Look:
             return None
         self._ended_at = time.time()
         try:
-            found = decode(out.strip().rpartition(b"\n")[2], dict[str, Any])
-            return health.check(found) if self._child.returncode == 0 else None
+            found = decode(out.strip().rpartition(b"\n")[2], health.Report)
         except ValueError:
             return None
+        return found if self._child.returncode == 0 else None
 
-    def find_offset(self, report: Mapping[str, Any]) -> float:
+    def find_offset(self, report: health.Report) -> float:
         """Returns by how many seconds its clock is certainly ahead of this one, or behind if negative."""
-        now = float(report["now"])
-        return min(0.0, now - self._began_at) + max(0.0, now - self._ended_at)
+        return min(0.0, report.now - self._began_at) + max(0.0, report.now - self._ended_at)

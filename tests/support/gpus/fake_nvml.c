@@ -1,6 +1,6 @@
 /* NVIDIA's management library without a GPU: each line of the file $FAKE_NVML is a GPU,
    "error ecc_code ecc rows_code pending failed retired_code retired throttle_code throttle bus name";
-   codes are NVML's. The first line is the result of nvmlInit_v2. The declarations are those of nvml.h. */
+   codes are NVML's. The first line is the result of nvmlInitWithFlags. The declarations are those of nvml.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ typedef struct {
 static Gpu gpus[64];
 static unsigned int count;
 
-int nvmlInit_v2(void) {
+int nvmlInitWithFlags(unsigned int flags) {
     FILE *file = fopen(getenv("FAKE_NVML"), "r");
     int result = 999;
     count = 0;
@@ -43,16 +43,6 @@ int nvmlInit_v2(void) {
 }
 
 int nvmlShutdown(void) { return 0; }
-
-const char *nvmlErrorString(int code) {
-    switch (code) {
-    case 3: return "Not Supported";
-    case 9: return "Driver Not Loaded";
-    case 15: return "GPU is lost";
-    case 18: return "Driver/library version mismatch";
-    default: return "Unknown Error";
-    }
-}
 
 int nvmlDeviceGetCount_v2(unsigned int *found) {
     *found = count;

@@ -1,6 +1,5 @@
 """A fake libnvidia-ml.so.1, built by the machine's C compiler."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -8,8 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from foundation.decode import decode
+from node.health import Gpu
 from project import REPOSITORY
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
@@ -47,17 +47,17 @@ def build(folder: Path) -> Path:
 
 
 def fake_environment(library: Path, gpus: Sequence[FakeGpu], *, init: int = 0) -> Mapping[str, str]:
-    """The variables that make a program load the library. init: the result of nvmlInit_v2; -1: it hangs."""
+    """The variables that make a program load the library. init: the result of nvmlInitWithFlags; -1: it hangs."""
     told = library / "gpus.txt"
     told.write_text("\n".join([str(init), *(gpu.line for gpu in gpus), ""]))
     return {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(told)}
 
 
-def look(environment: Mapping[str, str], *, timeout_s: float = 10.0) -> Any:
-    """[GPUs, driver error], as node/setup/health.py reads them in a process of its own."""
+def look(environment: Mapping[str, str], *, timeout_s: float = 10.0) -> tuple[tuple[Gpu, ...] | None, str | None]:
+    """(GPUs, driver error), as node/setup/health.py reads them in a process of its own."""
     program = (
-        "import json, os; from node.setup import health;"
-        f"print(json.dumps(health.look_at_gpus({timeout_s})), flush=True); os._exit(0)"
+        "import os; from msgspec import json; from node.setup import health;"
+        f"print(json.encode(health.look_at_gpus({timeout_s})).decode(), flush=True); os._exit(0)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -67,4 +67,4 @@ def look(environment: Mapping[str, str], *, timeout_s: float = 10.0) -> Any:
         capture_output=True,
         timeout=60,
     )
-    return json.loads(done.stdout)
+    return decode(done.stdout, tuple[tuple[Gpu, ...] | None, str | None])

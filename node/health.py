@@ -1,0 +1,180 @@
+"""Judges the health of nodes by the reports of node/setup/health.py. Pure, except `read_kept` and `keep`."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Optional
+
+from msgspec import Struct, json
+
+from foundation.decode import decode
+from node.protocol import Unhealthy
+
+GPUS_TIMEOUT_S = 10.0
+LOG_TIMEOUT_S = 5.0
+MAX_APART_S = 5.0
+LEAST_MEMORY = 0.9  # of the type's memory: the kernel and its crash dump use a part
+KERNEL_MIB = 256
+KEPT = ".cluster/health.json"
+
+# The Xids that mean a fault of the GPU, not of a program (https://docs.nvidia.com/deploy/xid-errors/). 63 and 94 are
+# left out: the memory has been repaired, or the row is pending, which the GPU itself reports.
+XIDS = {
+    48: "double-bit ECC error",
+    62: "its micro-controller halted",
+    64: "row remapping or page retirement failed",
+    74: "NVLink error",
+    79: "fell off the bus",
+    95: "uncontained memory error",
+    110: "security fault",
+    119: "its system processor (GSP) does not answer",
+    120: "error of its system processor (GSP)",
+    140: "unrecovered ECC error",
+    143: "failed to initialize",
+}
+RECOVERY_XID = 154
+_RECOVERY = re.compile(r"changed from .* to 0x([0-9a-fA-F]+) \(([^)]*)\)")
+
+
+class Gpu(Struct, frozen=True, kw_only=True):
+    """A GPU. error: why the driver cannot use it. None means that the GPU does not report the value.
+
+    ecc_uncorrected: errors since the driver was loaded. throttled: the reasons.
+    """
+
+    name: str = ""
+    bus: str = ""
+    error: Optional[str] = None
+    ecc_uncorrected: Optional[int] = None
+    remap_pending: Optional[bool] = None
+    remap_failed: Optional[bool] = None
+    retired_pending: Optional[bool] = None
+    throttled: Optional[tuple[str, ...]] = None
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """What a node reports. now: seconds since the epoch.
+
+    read_only: (path, reason) of the folders that a job writes to and that are not writable. gpus: None without NVIDIA's
+    driver. driver_error: why the driver does not work. xids: (bus id, number, text) of the kernel log since the boot;
+    None if the user may not read it. kept: the unhealthy nodes that `keep` has stored on the head, by name.
+    """
+
+    now: float
+    memory_mib: int
+    read_only: tuple[tuple[str, str], ...]
+    gpus: Optional[tuple[Gpu, ...]]
+    driver_error: Optional[str]
+    xids: Optional[tuple[tuple[str, int, str], ...]]
+    kept: dict[str, Unhealthy]
+
+
+def judge(report: Report, gpus: Optional[int] = None, memory_mib: Optional[int] = None) -> list[str]:
+    """Why a node is unhealthy, in words; [] for a healthy one. Pure.
+
+    gpus, memory_mib: those of its instance type; None if unknown. Without a driver, GPUs are not judged, because the
+    fault is the image's.
+    """
+    found = [f"{path} cannot be written to: {why}" for path, why in report.read_only]
+    if memory_mib is not None and is_short(report.memory_mib, memory_mib):
+        found.append(f"{report.memory_mib} MiB of memory, and its type has {memory_mib} MiB")
+    if report.driver_error is not None:
+        found.append(f"NVIDIA's driver: {report.driver_error}")
+    if report.gpus is not None:
+        if gpus is not None and len(report.gpus) < gpus:
+            found.append(f"{len(report.gpus)} of {gpus} GPUs")
+        for index, gpu in enumerate(report.gpus):
+            found += [f"GPU {index}{_shown(gpu.bus)}: {why}" for why in judge_gpu(gpu)]
+    return found + judge_xids(report.xids or ())
+
+
+def is_short(found_mib: int, type_mib: int) -> bool:
+    """Whether a node lacks a part of the memory of its type. Pure."""
+    return found_mib < LEAST_MEMORY * type_mib - KERNEL_MIB
+
+
+def judge_gpu(gpu: Gpu) -> list[str]:
+    """Why a GPU must not be used. Pure."""
+    found = [gpu.error] if gpu.error is not None else []
+    if gpu.ecc_uncorrected:
+        found.append(f"{gpu.ecc_uncorrected} uncorrected ECC errors")
+    if gpu.remap_failed:
+        found.append("a row of its memory could not be remapped")
+    elif gpu.remap_pending:
+        found.append("a row of its memory waits to be remapped, which needs a reset")
+    if gpu.retired_pending:
+        found.append("a page of its memory waits to be retired, which needs a reset")
+    if gpu.throttled:
+        found.append(f"clocks throttled: {', '.join(gpu.throttled)}")
+    return found
+
+
+def judge_xids(xids: Iterable[tuple[str, int, str]]) -> list[str]:
+    """The faults that a kernel log reports, each once for each GPU. Pure.
+
+    For a required recovery, the last message counts.
+    """
+    found: dict[tuple[str, int], Optional[str]] = {}
+    for bus, number, text in xids:
+        if number in XIDS:
+            found[bus, number] = f"Xid {number}{_shown(bus)}: {XIDS[number]}"
+        action = _RECOVERY.search(text) if number == RECOVERY_XID else None
+        if action is not None:
+            needed = int(action[1], 16) != 0
+            found[bus, number] = f"Xid {number}{_shown(bus)}: needs {action[2]}" if needed else None
+    return [words for words in found.values() if words is not None]
+
+
+def _shown(bus: str) -> str:
+    return f" ({bus})" if bus else ""
+
+
+def judge_all(
+    reports: Mapping[str, Report],
+    types: Mapping[str, tuple[Optional[int], Optional[int]]],
+    ahead_s: Mapping[str, float],
+) -> dict[str, list[str]]:
+    """Why nodes are unhealthy, by name; only those that are. Pure.
+
+    types: the number of GPUs and the memory in MiB of each node's type. ahead_s: by name, how far ahead a wrong clock
+    is, in seconds. Missing memory counts only if at least one node has the memory of its type: if all nodes lack some,
+    no single node is at fault.
+    """
+    whole = {
+        name
+        for name, report in reports.items()
+        if types.get(name, (None, None))[1] is not None and not is_short(report.memory_mib, types[name][1] or 0)
+    }
+    found = {}
+    for name, report in reports.items():
+        gpus, memory_mib = types.get(name, (None, None))
+        reasons = judge(report, gpus, memory_mib if whole else None)
+        if name in ahead_s:
+            reasons.append(say_clock(ahead_s[name]))
+        if reasons:
+            found[name] = reasons
+    return found
+
+
+def say_clock(ahead_s: float) -> str:
+    """Describes a clock that is wrong by `ahead_s` seconds. Pure."""
+    return f"its clock is {abs(ahead_s):.1f} s {'ahead' if ahead_s >= 0 else 'behind'}"
+
+
+# -- on the head -------------------------------------------------------------------------------------------------------
+
+
+def read_kept() -> dict[str, Unhealthy]:
+    """Returns the unhealthy nodes that `keep` has stored on this host; {} without a readable file."""
+    try:
+        return decode((Path.home() / KEPT).read_bytes(), dict[str, Unhealthy])
+    except (OSError, ValueError):
+        return {}
+
+
+def keep(found: Mapping[str, Unhealthy]) -> None:
+    """Stores the unhealthy nodes on this host, the head. Raises OSError."""
+    path = Path.home() / KEPT
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(json.encode(found))
+    fresh.replace(path)
