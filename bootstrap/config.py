@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from bootstrap.environment.requirements import check_entry
-from foundation.settings import Settings, Shape
+from foundation.setting_types import Settings, Shape, check_command
 
 # Each pattern must match the whole value.
 PYTHON_PATTERN = r"auto|3\.(9|1[0-4])|/[A-Za-z0-9._/-]+"
@@ -55,15 +55,6 @@ def check_pattern(pattern: str) -> str:
     if not any(found.include is not None for found in parsed):
         raise ValueError("excludes nothing")
     return pattern
-
-
-def check_command(command: str) -> str:
-    """Returns a command, such as an entry of setup, unchanged. Pure. Raises ValueError if no shell can run it."""
-    if not command.strip():
-        raise ValueError("an empty command")
-    if "\0" in command:
-        raise ValueError("a command with a NUL byte")
-    return command
 
 
 class BootstrapConfig(Settings, frozen=True, kw_only=True):

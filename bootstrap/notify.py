@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from bootstrap.config import check_command
 from foundation.errors import ConfigError
-from foundation.settings import HIDDEN, Settings
+from foundation.setting_types import HIDDEN, Settings, check_command
 
 MAX_URL = 2000
 _OF_ENVIRONMENT = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")

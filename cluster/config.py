@@ -15,7 +15,8 @@ from bootstrap.notify import NotifyConfig
 from bootstrap.ssh.host_list import HostsConfig
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
-from foundation.settings import Settings, Shape, check
+from foundation.setting_types import Settings, Shape
+from foundation.settings import check
 from foundation.toml import MOST_BYTES, parse_toml
 from provision.config import NAME_PATTERN, ProvisionConfig
 from provision.lease.config import LeaseConfig

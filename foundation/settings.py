@@ -7,10 +7,8 @@ checked here, because msgspec stops at the first mistake and words its messages 
 
 import difflib
 import json
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -19,11 +17,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import fields, replace
 
 from foundation.errors import ConfigError
-
-ALONE = "a single value is a list of one"
-"""Marks the annotation of a list."""
-HIDDEN = "never shown: may be a secret"
-"""Marks the annotation of a value."""
+from foundation.setting_types import ALONE, HIDDEN, Settings, Shape
 
 _KINDS: dict[Any, tuple[type, ...]] = {
     bool: (bool,),
@@ -38,14 +32,6 @@ _LONGEST_TRIED = 1000
 _MOST_MISTAKES = 50
 _WORD = re.compile(r"\S{1,40}")
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes", tuple: "a list"}
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """A table of valid settings; only `check` creates one from a user's input."""
-
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - for the subclasses
-        """Yields a message for each invalid combination of valid settings. `said`: the keys in the table."""
-        yield from ()
 
 
 S = TypeVar("S", bound=Settings)
@@ -68,25 +54,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     def written(self) -> str:
         """A table's name as TOML writes it."""
         return f"[[{self.name}]]" if self.repeated else f"[{self.name}]"
-
-
-class Shape(Struct, frozen=True):
-    """Marks the annotation of text, all of which `pattern` must match.
-
-    `words`: what the pattern allows, if the description says less.
-
-    Meta also has a pattern, but compiles it in every run, whether the key is set or not.
-    """
-
-    pattern: str
-    words: str = ""
-
-
-def finite(value: float) -> float:
-    """Returns the number. Raises ValueError for an infinite one, which TOML allows and Meta cannot exclude."""
-    if not math.isfinite(value):
-        raise ValueError("must be finite")
-    return value
 
 
 @cache

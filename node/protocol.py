@@ -17,6 +17,7 @@ from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
 
 from foundation.decode import decode
+from node.train_settings import EndsWith, OnNodeLoss
 
 MAX_LINE_BYTES = 8 << 20
 """The limit for a line from the head; the longest line is the list of all jobs."""
@@ -28,13 +29,10 @@ LONGEST_ERROR = 500  # characters
 OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """The ids that train.job.plan.new_job_id creates."""
 
-KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device", "none"]
 Role = Literal["scheduler", "server", "worker", "launcher", "setup"]
 JobState = Literal["queued", "pending", "starting", "running", "waiting", "ending", "done", "failed", "stopped"]
 """waiting: the job waits for nodes that replace lost ones."""
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
-OnNodeLoss = Literal["requeue", "fail"]
-EndsWith = Literal["all", "rank 0"]
 EndReason = Literal["done", "stopped", "error", "overtime", "notice", "lost", "unhealthy"]
 """Why an attempt ended.
 
@@ -44,8 +42,6 @@ failed, and one of its nodes was unhealthy.
 LOSSES: frozenset[EndReason] = frozenset({"notice", "lost", "unhealthy"})
 """The reasons of attempts that count towards [train] restarts."""
 
-ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
-"""The whole name of an environment variable."""
 SHELL = ("bash", "-c")
 """Runs a command given as one line, as launch.py does."""
 

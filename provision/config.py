@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from foundation.errors import ConfigError
-from foundation.settings import ALONE, Settings, Shape
+from foundation.setting_types import ALONE, Settings, Shape
 from provision.model import MAX_NODES, Market, SshAddress
 
 NAME_PATTERN: re.Pattern[str] = re.compile(r"[a-z][a-z0-9-]{0,31}")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from msgspec import Meta, field
 
-from foundation.settings import Settings, finite
+from foundation.setting_types import Settings, finite
 
 # EC2's vCPU quotas limit how many vCPUs of a family of instance types can run at once, on demand and as spot.
 # https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html

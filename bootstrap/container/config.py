@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from bootstrap.container.reference import SERVER, parse_reference
-from foundation.settings import Settings, Shape
+from foundation.setting_types import Settings, Shape
 
 EngineName = Literal["auto", "docker", "podman"]
 SHM_PATTERN = r"auto|[1-9][0-9]{0,9}[kmgKMG]?"

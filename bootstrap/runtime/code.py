@@ -22,6 +22,7 @@ CODE = (
     "foundation/durations.py",
     "foundation/file_lock.py",
     "foundation/remote_command.py",
+    "foundation/setting_types.py",
     "foundation/thread_pool.py",
     "node",
     "train/__init__.py",

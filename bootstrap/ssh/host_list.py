@@ -15,7 +15,7 @@ from msgspec import Meta
 from bootstrap.ssh.host import parse_spec
 from foundation.errors import UsageError
 from foundation.files import read_bounded
-from foundation.settings import Settings
+from foundation.setting_types import Settings
 
 SCONTROL_TIMEOUT_S = 30.0
 ALLOCATIONS: Mapping[str, tuple[str, str, str]] = {

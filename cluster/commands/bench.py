@@ -16,7 +16,8 @@ from cluster.session import describe_and_warn, ready_nodes
 from cluster.views.layout import render_table
 from foundation.errors import ClusterError, ConfigError
 from foundation.progress import Event
-from node.protocol import JobResult, KvStore
+from node.protocol import JobResult
+from node.train_settings import KvStore
 from train.follow.events import Event as JobEvent
 from train.follow.head import Head
 from train.follow.run import run_job

@@ -13,7 +13,7 @@ import click
 from cluster.app import App, pass_app
 from cluster.completion import SCRIPT
 from foundation.errors import UsageError
-from node.protocol import KvStore
+from node.train_settings import KvStore
 from train.engines import LAUNCHERS, REFUSED
 
 

@@ -13,8 +13,8 @@ from bootstrap.ssh.host_list import read_host_list
 from cluster.config import load_job_file
 from cluster.submission.launchers import runs_others
 from foundation.errors import UsageError
-from node.protocol import ENV_NAME_PATTERN, SHELL, KvStore
-from train.job.config import GcType
+from node.protocol import SHELL
+from node.train_settings import ENV_NAME_PATTERN, GcType, KvStore
 from train.job.defaults import find_option
 from train.job.payload import find_likely, shipped_scripts
 from train.job.program import refuse_windows_lines

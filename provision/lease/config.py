@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from foundation.durations import parse_duration
-from foundation.settings import Settings, finite
+from foundation.setting_types import Settings, finite
 
 
 def _check_duration(value: int | str) -> int | str:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from foundation.settings import Settings
+from foundation.setting_types import Settings
 
 SourceKind = Literal["head", "file-system", "s3", "nfs"]
 

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from bootstrap.apply import ReadyNode
 from bootstrap.runtime.code import SCRIPTS_DIR
 from foundation.errors import ClusterError, JobError
-from node.protocol import JobResult, KvStore
+from node.protocol import JobResult
+from node.train_settings import KvStore
 from train.follow.events import Event, Process
 from train.follow.progress import parse_report
 from train.follow.run import check_result

@@ -9,7 +9,8 @@ import pytest
 from msgspec import Meta, field
 
 from foundation.errors import ConfigError
-from foundation.settings import ALONE, HIDDEN, Settings, Shape, check, describe_settings, finite
+from foundation.setting_types import ALONE, HIDDEN, Settings, Shape, finite
+from foundation.settings import check, describe_settings
 
 
 def upper(text: str) -> str:
