@@ -9,7 +9,7 @@ from typing import Optional
 from msgspec import to_builtins
 
 from foundation.decode import decode
-from node.protocol import MAX_RECORD_BYTES, Order, Record
+from node.protocol import MAX_RECORD_BYTES, Record
 
 KEPT = 50  # the number of ended jobs whose folders remain
 # Names of variables whose values are masked. Words that are part of others (KEYBOARD, COMPASS, AUTHOR) count only
@@ -38,19 +38,6 @@ def path(job: str, *names: str) -> str:
     return os.path.join(root(), job, *names)
 
 
-def new_record(order: Order, submitted_at: float) -> Record:
-    """The record of a new job, from its order."""
-    env = {}
-    groups = (("env", order.env, ""), ("env_server", order.env_server, " (servers)"))
-    for key, variables, suffix in (*groups, ("env_worker", order.env_worker, " (workers)")):
-        hidden = order.hidden.get(key, ())
-        for name, value in variables.items():
-            env[name + suffix] = HIDDEN if name in hidden else mask(name, value)
-    fields = {name: getattr(order, name) for name in Record.__struct_fields__ if hasattr(order, name)}
-    fields |= {"id": order.job, "nodes": order.hosts, "env": env, "state": "starting", "submitted_at": submitted_at}
-    return Record(**fields, started_at=None, ended_at=None, exit_code=None, error=None)
-
-
 def mask(name: str, value: str) -> str:
     """Returns a variable's value for display: masked if the name suggests a secret, and without passwords in URLs."""
     if SECRET.search(name):
@@ -65,7 +52,7 @@ def read_record(job: str) -> Optional[Record]:
             record = decode(stream.read(MAX_RECORD_BYTES + 1), Record)
     except (OSError, ValueError):
         return None
-    return record if record.id == job and record.nodes and record.python else None
+    return record if record.id == job and record.nodes and record.spec.python else None
 
 
 def find_damaged() -> list[str]:

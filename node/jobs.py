@@ -134,15 +134,15 @@ def check_job(_words: Sequence[str]) -> None:
         return
     unrunnable = find_unrunnable(order)
     script = None
-    if unrunnable is None and order.scheduler is not None and order.request is not None:
-        script = SCHEDULERS[order.scheduler].render_script(order.request)
+    if unrunnable is None and order.spec.scheduler is not None and order.request is not None:
+        script = SCHEDULERS[order.spec.scheduler].render_script(order.request)
     answer(Checked(script=script, unrunnable=unrunnable))
 
 
 def submit(order: Order, log: Optional[IO[bytes]] = None) -> Submitted:
     """Starts or queues the job of an order; returns the answer. log: that of earlier attempts. Raises OSError."""
     order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
-    job = order.job
+    job = order.spec.id
     unrunnable = find_unrunnable(order)
     if unrunnable is not None:
         return Submitted(unrunnable=unrunnable)
@@ -154,18 +154,21 @@ def submit(order: Order, log: Optional[IO[bytes]] = None) -> Submitted:
             return Submitted(job=job, state=known.state)
         records = recovery.recover_all()
         waiting = [record for record in reversed(records) if not record.has_ended]
-        if waiting and not order.queue:
+        if waiting and not order.train.queue:
             first = waiting[0]
             return Submitted(
                 refused=Refused(id=first.id, name=first.name, state=first.state, waiting_for=first.waiting_for)
             )
         job_folder.prune(records)
         newest = max([record.submitted_at for record in records] + [0.0])
-        record = job_folder.new_record(order, order.submitted_at or max(time.time(), newest + 0.001))
-        if order.attempts:
-            record.started_at = order.attempts[0].started_at
         order.before = tuple(one.id for one in waiting)
-        record.state = "queued" if waiting else "starting"
+        record = Record(
+            spec=order.spec,
+            nodes=order.hosts,
+            state="queued" if waiting else "starting",
+            submitted_at=order.submitted_at or max(time.time(), newest + 0.001),
+            started_at=order.attempts[0].started_at if order.attempts else None,
+        )
         try:
             os.makedirs(job_folder.path(job), mode=0o700)
             with FileLock(job_folder.path(job, "starting")) as starting:
@@ -189,11 +192,11 @@ def find_unrunnable(order: Order) -> Optional[str]:
 
 def find_exceeded(order: Order) -> Optional[str]:
     """Returns why the batch scheduler's queue does not allow the order; None if it does. Completes the request."""
-    if order.scheduler is None or order.request is None:
+    if order.spec.scheduler is None or order.request is None:
         return None
-    questions = allocation.check_request(SCHEDULERS[order.scheduler], order.request)
+    questions = allocation.check_request(SCHEDULERS[order.spec.scheduler], order.request)
     try:
-        order.request = allocation.answer(questions, allocation.environment(order.setup))
+        order.request = allocation.answer(questions, allocation.environment(order.spec.setup))
     except (ValueError, OSError) as error:
         return str(error)
     return None
@@ -204,9 +207,9 @@ def find_unknown(order: Order) -> Optional[str]:
 
     Programs in a container's image are unknown here, so they are not checked.
     """
-    if order.setup or order.job_setup or not order.command or order.containers:
+    if order.spec.setup or order.train.setup or not order.spec.command or order.containers:
         return None
-    word = order.command[0]
+    word = order.spec.command[0]
     if "/" in word:
         path = order.find_placed(word)
         if not os.path.exists(path):
@@ -216,8 +219,8 @@ def find_unknown(order: Order) -> Optional[str]:
     elif shutil.which(word, path=order.env.get("PATH")) is None:
         return f"{word}: no such program on the nodes ([bootstrap] packages and setup install programs)"
     if re.fullmatch(r"python[0-9.]*", os.path.basename(word)):
-        script = next((other for other in order.command[1:] if not other.startswith("-")), "")
-        is_first = order.command[1:2] == (script,) or order.command[1:3] == ("-u", script)
+        script = next((other for other in order.spec.command[1:] if not other.startswith("-")), "")
+        is_first = order.spec.command[1:2] == (script,) or order.spec.command[1:3] == ("-u", script)
         if is_first and script.endswith(".py") and not os.path.exists(order.find_placed(script)):
             return f"{script}: no such file on the nodes ({FILES_ARE_SENT})"
     return None
@@ -228,11 +231,11 @@ def start_supervisor(order: Order) -> None:
 
     On a user's own host, sudo is not called: many systems report users who may not use it.
     """
-    command = program_words("supervise", python=order.python)
+    command = program_words("supervise", python=order.spec.python)
     said = []
     # The head of a cluster of existing hosts has its own `place`, as all such hosts do.
     is_own_host = bool(order.hosts) and order.hosts[0].place is not None
-    for prefix in [*(lingering_scopes(order.job) if is_own_host else scopes(order)), []]:
+    for prefix in [*(lingering_scopes(order.spec.id) if is_own_host else scopes(order)), []]:
         outcome = try_start([*prefix, *command], order)
         if outcome is None:
             return
@@ -245,7 +248,7 @@ def scopes(order: Order) -> list[list[str]]:
     if not os.path.isdir("/run/systemd/system"):
         return []
     user = pwd.getpwuid(os.getuid())
-    words = ["sudo", "-n", "systemd-run", "--quiet", "--scope", "--collect", "--unit=cluster-job-" + order.job]
+    words = ["sudo", "-n", "systemd-run", "--quiet", "--scope", "--collect", "--unit=cluster-job-" + order.spec.id]
     words += [f"--uid={user.pw_uid}", f"--gid={user.pw_gid}"]
     return [words + [f"--setenv={name}={value}" for name, value in sorted(environment(order).items())]]
 
@@ -274,7 +277,7 @@ def environment(order: Order) -> dict[str, str]:
 
 def try_start(command: Sequence[str], order: Order) -> Optional[str]:
     """Starts a supervisor and sends it the order. Returns None if it is ready, else its error."""
-    complaints = job_folder.path(order.job, "supervisor.err")
+    complaints = job_folder.path(order.spec.id, "supervisor.err")
     with open(complaints, "wb") as stream:
         try:
             process = subprocess.Popen(

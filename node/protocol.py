@@ -11,13 +11,13 @@ Pure.
 import posixpath
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Optional, Union
+from typing import Annotated, Literal, Optional, TypeVar
 
 from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
 
 from foundation.decode import decode
-from node.train_settings import EndsWith, OnNodeLoss
+from node.train_settings import TrainSettings
 
 MAX_LINE_BYTES = 8 << 20
 """The limit for a line from the head; the longest line is the list of all jobs."""
@@ -30,8 +30,10 @@ OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """The ids that train.job.plan.new_job_id creates."""
 
 Role = Literal["scheduler", "server", "worker", "launcher", "setup"]
-JobState = Literal["queued", "pending", "starting", "running", "waiting", "ending", "done", "failed", "stopped"]
-"""waiting: the job waits for nodes that replace lost ones."""
+JobState = Literal[
+    "queued", "pending", "starting", "running", "waiting", "ending", "done", "failed", "stopped", "damaged"
+]
+"""waiting: the job waits for nodes that replace lost ones. damaged: its record cannot be read."""
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
 EndReason = Literal["done", "stopped", "error", "overtime", "notice", "lost", "unhealthy"]
 """Why an attempt ended.
@@ -127,24 +129,6 @@ class DataCheck(Struct, frozen=True, kw_only=True):
     needed: bool
 
 
-class RunSettings(Struct, kw_only=True):
-    """Keys of [train] that the processes on every node get unchanged.
-
-    open_files: their open-file limit. p3: MXNet's P3. silence_timeout_s: how long a node may be silent. subfolder: the
-    folder where they run, below `cwd` of the order; "" for that itself.
-    """
-
-    open_files: Union[int, Literal["auto"]] = "auto"
-    p3: bool = False
-    silence_timeout_s: float = 15
-    subfolder: str = ""
-
-
-def copy_settings(given: Any) -> dict[str, Any]:
-    """The RunSettings of a [train] table or an order, by name."""
-    return {name: getattr(given, name) for name in RunSettings.__struct_fields__}
-
-
 class AllocationRequest(Struct, frozen=True, kw_only=True):
     """The nodes that a job needs from a batch scheduler.
 
@@ -163,94 +147,101 @@ class AllocationRequest(Struct, frozen=True, kw_only=True):
     environment: str = ""
 
 
-class Order(RunSettings, kw_only=True):
-    """A job as the head receives it. Times in seconds.
+class JobSpec(Struct, frozen=True, kw_only=True):
+    """What a job runs. Its order and its record contain it, so it contains no secrets (see job_folder.mask).
 
-    selection: [train] nodes. hosts: the head first. launcher: an engine's name. hostfile: the launcher's, private
-    addresses. gpus_per_worker: the GPUs that each worker of a node sees, in their order; () for all. secrets: variables
-    of workers and servers that are in no file. nodes_credentials: the secrets are those of the head's instance profile,
-    which the head reads itself. hidden: by "env", "env_server" and "env_worker", the variables whose values the record
-    masks.
-    setup: the digest of [bootstrap] setup, whose exports the processes get. job_setup: [train] setup.
-    cwd: the job's working folder. tree: the user's files, which are copied there before; None for none.
-    library, code, project: MXNet, and the digests of this project's and the user's files.
-    scheduler, request: the batch scheduler that assigns the nodes, and the request to it. Then hosts are all that it
-    may choose from, and workers, servers and hostfile name the first ones in place of those that it assigns.
-    volumes: the folders where [[volumes]] are mounted.
-    before: the ids of the jobs that the job waits for; jobs.py sets it.
-    ends_with, on_node_loss, restarts, restarts_on_error, checkpoint_grace_s: as in [train]. replace_command: a command
-    on the head that replaces lost nodes: the job's id and the nodes' names are added, and it calls `jobs.py replace`;
-    () for none.
-    attempts, submitted_at: for a job whose head was lost, and which continues on another one: its attempts so far, and
-    when the first head accepted it. first_process: the number of the first process that starts, after those in its log.
-    image: the image that its processes run in, by digest. containers: how they run in it, by the host's name; {} for no
-    containers. image_launcher: the folder on the head with the image's launch.py; None for the environment's launch.py.
-    notify: [notify]; like the secrets, it is in no file.
-    authorities: certificates of the S3 endpoint's private CA, as PEM, for AWS_CA_BUNDLE; None if it has none.
+    train: [train] with the values that were chosen for this job: its name, the engine as launcher, the numbers of
+    processes and the names of its hosts. selection: [train] nodes. scheduler: the batch scheduler that assigns the
+    nodes. python: that of the training environment on the nodes. cwd: the job's working folder. env: the job's
+    variables, also "NAME (servers)" and "NAME (workers)". output_url: the job's own folder in [data] results. setup:
+    the digest of [bootstrap] setup, whose exports the processes get. library: MXNet or PyTorch. image: the image that
+    the processes run in, by digest. code, project: the digests of this project's and the user's files.
+    nodes_credentials: the job uses the credentials of the head's instance profile, which the head reads itself.
     """
 
-    job: JobId
-    python: str
-    workers: int
-    servers: int
-    hosts: tuple[JobHost, ...]
-    command: tuple[str, ...]
-    cwd: str
-    env: dict[str, str]
-    name: str = "job"
-    selection: str = "current"
-    queue: bool = False
-    launcher: Name = "ssh"
-    scheduler: Optional[Name] = None
-    request: Optional[AllocationRequest] = None
-    kv_store: Optional[str] = None
-    start_timeout_s: float = 60
-    stall_timeout: Union[float, Literal["auto", "none"]] = "auto"
-    max_duration_s: Optional[float] = None
-    hostfile: tuple[str, ...] = ()
-    script: Optional[str] = None
+    id: JobId
+    name: Name
+    workers: Count
+    servers: Count
+    train: TrainSettings = TrainSettings()
+    command: tuple[str, ...] = ()
     script_source: Optional[Literal["shipped", "project"]] = None
-    tree: Optional[str] = None
-    env_server: dict[str, str] = {}
-    env_worker: dict[str, str] = {}
-    hidden: dict[str, tuple[str, ...]] = {}
-    gpus_per_worker: tuple[tuple[int, ...], ...] = ()
-    secrets: dict[str, str] = {}
-    nodes_credentials: bool = False
+    selection: str = "current"
+    scheduler: Optional[Name] = None
+    python: str = ""
+    cwd: str = ""
+    env: dict[str, str] = {}
+    output_url: Optional[str] = None
     setup: Optional[str] = None
-    job_setup: tuple[str, ...] = ()
     library: Optional[str] = None
+    image: Optional[str] = None
     code: Optional[str] = None
     project: Optional[str] = None
     owner: Optional[str] = None
-    results_url: Optional[str] = None
-    data_check: Optional[DataCheck] = None
+    nodes_credentials: bool = False
+
+    @property
+    def script(self) -> Optional[str]:
+        """[train] script, if the job runs it; None if it runs a command."""
+        return self.train.script if self.script_source is not None else None
+
+    @property
+    def typed_command(self) -> tuple[str, ...]:
+        """The command that the user typed; () for a script, whose command names paths on the nodes."""
+        return self.command if self.script_source is None else ()
+
+
+class Order(Struct, kw_only=True):
+    """A job as the head receives it: what to run, where, and the secrets, which are in no file.
+
+    hosts: the head first. hostfile: the launcher's, private addresses. tree: the user's files, which are copied to the
+    working folder before; None for none. env, env_server, env_worker: variables of all processes, and of servers and
+    workers. secrets: more variables of workers and servers. gpus_per_worker: the GPUs that each worker of a node
+    sees, in their order; () for all. volumes: the folders where [[volumes]] are mounted.
+    request: the request to the batch scheduler. Then hosts are all that it may choose from, and the spec's processes
+    and hostfile name the first ones in place of those that it assigns.
+    containers: how the processes run in the image, by the host's name; {} for no containers. image_launcher: the folder
+    on the head with the image's launch.py; None for the environment's launch.py.
+    replace_command: a command on the head that replaces lost nodes: the job's id and the nodes' names are added, and it
+    calls `jobs.py replace`; () for none.
+    authorities: certificates of the S3 endpoint's private CA, as PEM, for AWS_CA_BUNDLE; None if it has none.
+    before: the ids of the jobs that the job waits for; jobs.py sets it.
+    attempts, submitted_at: for a job whose head was lost, and which continues on another one: its attempts so far, and
+    when the first head accepted it. first_process: the number of the first process that starts, after those in its log.
+    """
+
+    spec: JobSpec
+    hosts: tuple[JobHost, ...]
+    hostfile: tuple[str, ...] = ()
+    tree: Optional[str] = None
+    env: dict[str, str] = {}
+    env_server: dict[str, str] = {}
+    env_worker: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+    gpus_per_worker: tuple[tuple[int, ...], ...] = ()
     volumes: tuple[str, ...] = ()
-    before: tuple[str, ...] = ()
-    ends_with: EndsWith = "all"
-    on_node_loss: OnNodeLoss = "fail"
-    restarts: int = 3
-    restarts_on_error: int = 0
-    checkpoint_grace_s: float = 90
+    data_check: Optional[DataCheck] = None
+    request: Optional[AllocationRequest] = None
+    containers: dict[str, Container] = {}
+    image_launcher: Optional[str] = None
     replace_command: tuple[str, ...] = ()
+    notify: Optional[Notify] = None
+    authorities: Optional[str] = None
+    before: tuple[str, ...] = ()
     attempts: tuple["Attempt", ...] = ()
     submitted_at: Optional[Moment] = None
     first_process: ProcessNumber = 0
-    image: Optional[str] = None
-    containers: dict[str, Container] = {}
-    image_launcher: Optional[str] = None
-    notify: Optional[Notify] = None
-    authorities: Optional[str] = None
 
     @property
-    def output_url(self) -> Optional[str]:
-        """This job's own folder in [data] results; None without results."""
-        return f"{self.results_url.rstrip('/')}/{self.job}/" if self.results_url else None
+    def train(self) -> TrainSettings:
+        """[train], as in the spec."""
+        return self.spec.train
 
     def find_placed(self, path: str) -> str:
         """Where a file of the job is on the head before it starts. path: as its processes would open it. Pure."""
-        whole = posixpath.normpath(posixpath.join(self.cwd, self.subfolder, path))
-        below = whole.removeprefix(f"{self.cwd}/")
+        cwd = self.spec.cwd
+        whole = posixpath.normpath(posixpath.join(cwd, self.train.subfolder, path))
+        below = whole.removeprefix(f"{cwd}/")
         return whole if self.tree is None or below == whole else posixpath.join(self.tree, below)
 
 
@@ -376,7 +367,7 @@ class Supervisor(Struct, frozen=True, kw_only=True):
 
 
 class Record(Struct, kw_only=True):
-    """A job's record.json. Fields that the order also has are the order's.
+    """A job's record.json.
 
     job_number: the batch scheduler's number for the job. pending: why the scheduler has not assigned the nodes yet.
     attempts: the first one first. roles: the processes of the last attempt. waiting_for: the names of the lost nodes
@@ -385,16 +376,13 @@ class Record(Struct, kw_only=True):
     held_at: since when the job has had its nodes. cost_usd: what they have cost since then; see train/job/cost.py.
     """
 
-    id: JobId
-    name: Name
+    spec: JobSpec
     state: JobState
-    workers: Count
-    servers: Count
     submitted_at: Moment
-    started_at: Optional[Moment]
-    ended_at: Optional[Moment]
-    exit_code: Optional[ExitCode]
-    error: Optional[str]
+    started_at: Optional[Moment] = None
+    ended_at: Optional[Moment] = None
+    exit_code: Optional[ExitCode] = None
+    error: Optional[str] = None
     version: int = 1
     warnings: tuple[str, ...] = ()
     stall: Optional[Stall] = None
@@ -402,34 +390,23 @@ class Record(Struct, kw_only=True):
     nodes: tuple[JobHost, ...] = ()
     roles: tuple[RecordRole, ...] = ()
     supervisor: Optional[Supervisor] = None
-    selection: str = "current"
-    python: str = ""
-    cwd: str = ""
-    subfolder: str = ""
-    command: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    output_url: Optional[str] = None
-    launcher: Name = "ssh"
-    scheduler: Optional[Name] = None
     job_number: Optional[Name] = None
     pending: Optional[Name] = None
-    setup: Optional[str] = None
-    kv_store: Optional[str] = None
-    library: Optional[str] = None
-    image: Optional[str] = None
-    code: Optional[str] = None
-    project: Optional[str] = None
-    script: Optional[str] = None
-    script_source: Optional[str] = None
-    owner: Optional[str] = None
-    max_duration_s: Optional[float] = None
-    nodes_credentials: bool = False
     attempts: tuple[Attempt, ...] = ()
     waiting_for: tuple[Name, ...] = ()
-    on_node_loss: OnNodeLoss = "fail"
     files: tuple[NewFiles, ...] = ()
     held_at: Optional[Moment] = None
     cost_usd: Optional[Usd] = None
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self.spec.id
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.spec.name
 
     @property
     def has_ended(self) -> bool:
@@ -445,8 +422,12 @@ class Record(Struct, kw_only=True):
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
 class _Identified(Struct, frozen=True, kw_only=True):
-    id: JobId
+    id: Optional[JobId] = None
+    spec: Optional["_Identified"] = None
 
 
 class Refused(Struct, frozen=True, kw_only=True):
@@ -540,13 +521,13 @@ def parse_failure(line: bytes) -> str:
     return shorten(decode(line, _Failure).error)
 
 
-def parse_record(data: bytes) -> Record:
-    """A job's record. Raises ValueError."""
+def parse_record(data: bytes, kind: type[AnyRecord]) -> AnyRecord:
+    """A job's record. kind: Record, or a subclass. Raises ValueError."""
     if len(data) > MAX_RECORD_BYTES:
         raise ValueError(f"longer than {MAX_RECORD_BYTES >> 20} MiB")
     if _is_deep(data):
         raise ValueError("nested too deeply")
-    return decode(data, Record)
+    return decode(data, kind)
 
 
 def _is_deep(data: bytes) -> bool:
@@ -560,11 +541,12 @@ def _is_deep(data: bytes) -> bool:
 
 
 def find_record_id(data: bytes) -> Optional[str]:
-    """The id in a record that may be damaged; None if it has none."""
+    """The id in a record that may be damaged, or in what the head sends in its place; None if it has none."""
     try:
-        return decode(data, _Identified).id
+        found = decode(data, _Identified)
     except ValueError:
         return None
+    return found.id or (found.spec.id if found.spec is not None else None)
 
 
 def split_jobs(line: bytes) -> list[bytes]:

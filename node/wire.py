@@ -7,7 +7,7 @@ from typing import Any, Optional, Union
 
 from msgspec import Struct, to_builtins
 
-from node.protocol import Container, JobHost, JobResult, NewFiles, RunSettings
+from node.protocol import Container, JobHost, JobResult, JobSpec, NewFiles
 
 LONGEST_REST_S = 0.2
 REST_STEP_S = 0.02
@@ -15,37 +15,28 @@ Found = tuple[int, str]
 """A process: its pid and its command line."""
 
 
-class RoleOrder(RunSettings, kw_only=True):
+class RoleOrder(Struct, kw_only=True):
     """What one process of a job runs.
 
-    launcher: the name of the engine. address: the host's address, or None. launched: the variables by which the engine
-    identifies the process. commands: run one after another, in `folder`. cwd: see Order. data_url: a URL to try to
-    read. container: where the commands run; None for the host itself. volumes: folders where volumes are mounted,
-    which must work. attempt: the number of the job's attempt, from 1. authorities: see Order. python: that of the
-    training environment.
+    address: the host's address, or None. launched: the variables by which the engine identifies the process. commands:
+    run one after another, in `folder`. cwd: the job's working folder, or for a launcher on the head the job's folder.
+    setup: the digest of the commands whose exports it gets. data_url: a URL to try to read. container: where the
+    commands run; None for the host itself. volumes: folders where volumes are mounted, which must work. python: that of
+    the training environment.
     """
 
-    job: str
     role: str
-    host: str
     python: str = ""
-    launcher: str = "ssh"
-    address: Optional[str]
-    launched: dict[str, str]
+    address: Optional[str] = None
+    launched: dict[str, str] = {}
     commands: tuple[tuple[str, ...], ...]
     cwd: str
+    folder: str
     env: dict[str, str]
-    setup: Optional[str]
+    setup: Optional[str] = None
     data_url: Optional[str] = None
     container: Optional[Container] = None
     volumes: tuple[str, ...] = ()
-    attempt: int = 1
-    authorities: Optional[str] = None
-
-    @property
-    def folder(self) -> str:
-        """The folder where the process runs."""
-        return os.path.join(self.cwd, self.subfolder) if self.subfolder else self.cwd
 
 
 class Notice(Struct, kw_only=True, frozen=True):
@@ -58,15 +49,16 @@ class Notice(Struct, kw_only=True, frozen=True):
 # -- from the supervisor to an agent -----------------------------------------------------------------------------------
 
 
-class AgentOrder(RunSettings, kw_only=True):
+class AgentOrder(Struct, kw_only=True):
     """The first line for an agent: the part of a job that all of its processes on the host share.
 
-    number: the index of the host, which names the agent's files. cwd, tree: see Order. volumes: folders where volumes
-    are mounted, to watch. metadata: the address of EC2's metadata service, to ask it for spot notices; None: do not.
-    is_here: the supervisor runs on this host, so its silence needs no check.
+    number: the index of the host, which names the agent's files. cwd, tree: the job's working folder on the host, and
+    the files that are copied there, or None. volumes: folders where volumes are mounted, to watch. attempt: the number
+    of the job's attempt, from 1. metadata: the address of EC2's metadata service, to ask it for spot notices; None: do
+    not. authorities: see Order. patience_s: how long the supervisor may be silent; None: it runs on this host.
     """
 
-    job: str
+    spec: JobSpec
     number: int
     host: str
     cwd: str
@@ -74,7 +66,8 @@ class AgentOrder(RunSettings, kw_only=True):
     volumes: tuple[str, ...] = ()
     attempt: int = 1
     metadata: Optional[str] = None
-    is_here: bool = False
+    authorities: Optional[str] = None
+    patience_s: Optional[float] = None
 
 
 class Start(Struct, tag=True):

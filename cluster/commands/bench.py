@@ -115,7 +115,7 @@ def bench(
         _check_idle(app, head)
 
         def run(job: Job, take: Callable[[JobEvent], None]) -> JobResult:
-            note_job(app, [node.host for node in nodes], job.order.job)
+            note_job(app, [node.host for node in nodes], job.order.spec.id)
             return run_job(head, job.order, take=take, say=app.say)
 
         for name in dict.fromkeys(what or WHAT):

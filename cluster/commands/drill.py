@@ -13,7 +13,7 @@ from cluster.jobs import ask_head, open_head
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.replacement import replace_lost
 from foundation.errors import ClusterError, JobError, NotFoundError, UsageError
-from node.protocol import Record, parse_record
+from node.protocol import Record
 from provision.aws.clients import Clients, aws_errors, make_clients
 from provision.model import Node
 from train.follow.head import Head
@@ -74,13 +74,13 @@ def find_drilled(records: tuple[JobRecord, ...]) -> Record:
             "no job is running" if record is None else f"job {record.id} is {record.state}",
             hint="cluster train --detach, then cluster drill spot",
         )
-    job = parse_record(record.data)
-    if job.on_node_loss != "requeue":
+    on_node_loss = record.spec.train.on_node_loss
+    if on_node_loss != "requeue":
         raise UsageError(
-            f'job {job.id} would fail, not continue: its [train] on_node_loss is "{job.on_node_loss}"',
+            f'job {record.id} would fail, not continue: its [train] on_node_loss is "{on_node_loss}"',
             hint='set on_node_loss = "requeue" in cluster.toml, and run it again',
         )
-    return job
+    return record
 
 
 def choose_node(job: Record, node: str | None) -> str:
@@ -154,8 +154,8 @@ def watch(app: App, head: Head, before: Record, times: Times) -> Record:
     number, ended_at, running_at = len(before.attempts), None, None
     give_up_at = time.monotonic() + CLIENT_PATIENCE_S
     while time.monotonic() < give_up_at:
-        record = next((one for one in ask_head(app, head) if one.id == before.id), None)
-        job = parse_record(record.data) if record is not None else before
+        record: Record | None = next((one for one in ask_head(app, head) if one.id == before.id), None)
+        job = record or before
         attempt = job.attempts[number - 1] if len(job.attempts) >= number else None
         if ended_at is None and attempt is not None and attempt.ended_at is not None:
             ended_at = attempt.ended_at

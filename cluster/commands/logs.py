@@ -21,6 +21,7 @@ from cluster.recovery.lost_head import find_gone
 from cluster.submission.attach import say_results
 from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.live import JobDisplay
+from cluster.views.results import find_hosts
 from cluster.views.status import iso_time
 from foundation.errors import JobError
 from node.protocol import JobResult, LogWanted, NewFiles, Role
@@ -114,7 +115,7 @@ def logs(
         if result is None:
             raise JobError(f"{app.config.data.results} does not record the end of job {record.id}", exit_code=1)
         if not as_json:
-            say_results(app, record, files)
+            say_results(app, record.spec, files, hosts=find_hosts(record), has_ended=record.has_ended)
         check_result(record.id, result)
 
 
@@ -161,7 +162,7 @@ def _open_sink(app: App, record: JobRecord, selection: Selection, *, live: bool,
         return
     head = next((node.name for node in record.nodes), "node-0")
     display = JobDisplay(
-        app, plain=not live, selection=selection, title=f"job {record.name}", head=head, image=record.image
+        app, plain=not live, selection=selection, title=f"job {record.name}", head=head, image=record.spec.image
     )
     try:
         yield display

@@ -67,8 +67,9 @@ def open_results(app: App, record: JobRecord, nodes: Nodes | None) -> Iterator[F
 
         on_all(tuple(connects), ask)
         found.listings = {name: found.listings[name] for name in connects if name in found.listings}
-        if record.output_url is not None and record.output_url.startswith("/") and found.listings:
-            ask(next(name for name in connects if name in found.listings), record.output_url, place=VOLUME)
+        output_url = record.spec.output_url
+        if output_url is not None and output_url.startswith("/") and found.listings:
+            ask(next(name for name in connects if name in found.listings), output_url, place=VOLUME)
         results = app.config.data.s3_results
         if results is not None:
             found.s3_url = f"{results.rstrip('/')}/{record.id}/"

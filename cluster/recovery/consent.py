@@ -12,43 +12,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Literal
 
-from msgspec import structs, to_builtins
+from msgspec import to_builtins
 
 from cluster.app import App
 from foundation.errors import ClusterError
-from node.job_folder import new_record
-from node.protocol import Order, Record
+from node.protocol import JobHost, JobSpec, Order, Record
 from train.engines import ENGINES
 from train.job.payload import shipped_scripts
 from train.job.reading import find_scope
+from train.job.replacement import restore_config
 
 ENDED = "ended"
 """Noted in place of the digest when this machine has seen the job end: its record no longer continues anything."""
-FIELDS = (
-    *("id", "name", "workers", "servers", "selection", "python", "command", "env", "output_url", "launcher"),
-    *("scheduler", "setup", "kv_store", "library", "image", "code", "project", "script", "script_source", "owner"),
-    *("subfolder", "max_duration_s", "nodes_credentials", "on_node_loss"),
-)
-"""The fields of a record that stay as ordered, as long as the job exists."""
 _NODE = re.compile(r"node-([0-9]{1,4})")
 _SHOWN = 500
 
 
-def digest_order(order: Order) -> str:
-    """Returns the digest of a job's order, which is also that of each of its records."""
-    return digest_record(new_record(order, 0.0))
-
-
-def digest_record(record: Record) -> str:
-    """Returns the digest of what was ordered: not of states, attempts, and the instances and addresses of hosts."""
-    hosts = [(host.name, host.workers, host.servers, host.place is not None) for host in record.nodes]
-    ordered = {name: getattr(record, name) for name in FIELDS} | {"hosts": hosts}
-    return hashlib.sha256(json.dumps(to_builtins(ordered), sort_keys=True).encode()).hexdigest()
+def digest(spec: JobSpec, nodes: Sequence[JobHost]) -> str:
+    """Returns the digest of what was ordered: not of the instances and addresses of its nodes."""
+    hosts = [(host.name, host.workers, host.servers, host.place is not None) for host in nodes]
+    return hashlib.sha256(json.dumps([to_builtins(spec), hosts], sort_keys=True).encode()).hexdigest()
 
 
 def is_noted(record: Record, orders: Mapping[str, str]) -> bool:
     """Whether this machine has submitted the job of this record. orders: the noted digests, by job."""
-    return orders.get(record.id) == digest_record(record)
+    return orders.get(record.id) == digest(record.spec, record.nodes)
 
 
 def find_objection(record: Record, *, nodes: int, orders: Mapping[str, str], scripts: tuple[str, ...]) -> str | None:
@@ -61,41 +49,40 @@ def find_objection(record: Record, *, nodes: int, orders: Mapping[str, str], scr
         return "this machine has seen it end"
     if noted is not None:
         return "its record is not that of the job that this machine submitted"
-    if record.launcher not in ENGINES:
-        return f'its launcher "{record.launcher}" is unknown'
+    spec = record.spec
+    if spec.train.launcher not in ENGINES:
+        return f'its launcher "{spec.train.launcher}" is unknown'
     for host in record.nodes:
         found = _NODE.fullmatch(host.name)
         if host.place is not None or found is None or int(found[1]) >= nodes:
             return f"it needs {host.name}, and [provision] nodes = {nodes}"
-    script = record.script if record.script not in scripts else None
-    for what, path in (
-        (f"its script {script} is", script or ""),
-        (f"its folder {record.subfolder} is", record.subfolder),
-    ):
+    script = spec.script if spec.script not in scripts else None
+    for what, path in ((f"its script {script} is", script or ""), (f"its folder {spec.train.cwd} is", spec.train.cwd)):
         if path.startswith("/") or ".." in PurePosixPath(path).parts:
             return f"{what} outside of the folder of cluster.toml"
     return None
 
 
-def name_files(record: Record, sync: Sequence[str] | Literal["auto"]) -> str:
+def name_files(spec: JobSpec, sync: Sequence[str] | Literal["auto"]) -> str:
     """Names the files that continuing a job would send. sync: [bootstrap] sync. Pure."""
     if sync != "auto":
-        return f"[bootstrap] sync, {record.script}" if record.script else "[bootstrap] sync"
-    if record.script is None or not record.subfolder:
+        return f"[bootstrap] sync, {spec.script}" if spec.script else "[bootstrap] sync"
+    if spec.script is None or not spec.train.subfolder:
         return "the files in the folder of cluster.toml"
-    return f"the files beside {record.script} and in {record.subfolder}"
+    return f"the files beside {spec.script} and in {spec.train.subfolder}"
 
 
-def render_offer(record: Record, *, files: str, urls: tuple[str, ...], launched: tuple[str, ...], kind: str) -> str:
+def render_offer(spec: JobSpec, *, files: str, urls: tuple[str, ...], launched: tuple[str, ...], kind: str) -> str:
     """Describes what continuing a job of another machine would do, for the question. Pure.
 
     files: what would be sent. urls: the S3 folders that the job would have access to. launched: the names of the nodes
     to launch, of the instance type `kind`.
     """
-    command = " ".join(record.command)
+    words = spec.typed_command or ("python", spec.train.script, *spec.train.args)
+    command = "; ".join((*spec.train.setup, " ".join(words)))
     return "\n".join(
         (
-            f"job {record.id} ({record.name}) was not submitted from this machine. To continue it would",
+            f"job {spec.id} ({spec.name}) was not submitted from this machine. To continue it would",
             f"  run      {command if len(command) <= _SHOWN else f'{command[:_SHOWN]}...'}",
             f"  send     {files}",
             f"  access   {', '.join(urls) or 'nothing in S3'}",
@@ -106,7 +93,7 @@ def render_offer(record: Record, *, files: str, urls: tuple[str, ...], launched:
 
 def note_order(app: App, order: Order) -> None:
     """Notes what this machine submits, so that it continues the job later. A failure is only a warning."""
-    _note(app, order.job, digest_order(order))
+    _note(app, order.spec.id, digest(order.spec, order.hosts))
 
 
 def note_end(app: App, job: str) -> None:
@@ -142,12 +129,13 @@ def check_consent(app: App, job: Record, names: Iterable[str]) -> None:
             "can be asked",
             hint="cluster up in a terminal",
         )
-    scope = find_scope(structs.replace(config.train, args=job.command), config.data, command=job.command)
+    train, _ = restore_config(config.train, job.spec)
+    scope = find_scope(train, config.data, command=job.spec.typed_command)
     urls = (scope.data_url, scope.results_url, *scope.also_read, *scope.also_written, *scope.read_secretly)
     app.say(
         render_offer(
-            job,
-            files=name_files(job, config.bootstrap.sync),
+            job.spec,
+            files=name_files(job.spec, config.bootstrap.sync),
             urls=tuple(url for url in urls if url is not None),
             launched=tuple(names),
             kind=config.provision.instance_type,

@@ -26,7 +26,7 @@ from cluster.session import BOOT_TIMEOUT_S, ready_nodes, source_of
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
-from node.protocol import Attempt, Record, parse_record
+from node.protocol import Attempt, Record
 from provision.aws.clients import make_clients
 from provision.aws.iam_policy import render_job_policy
 from provision.model import ClusterState
@@ -40,10 +40,11 @@ from train.job.reading import find_scope
 from train.job.replacement import (
     check_restarts,
     continue_order,
-    continued_config,
     end_attempts,
     find_lost,
     find_orphans,
+    have_files_changed,
+    restore_config,
 )
 from train.job.survey import Surveyor
 from train.s3.environment import find_s3_access
@@ -112,7 +113,7 @@ def find_lost_head(app: App, state: ClusterState) -> LostHead | None:
     results = app.config.data.s3_results
     if results is not None:
         found = read_s3_records(results, region=app.config.provision.region)
-        records = [parse_record(record.data) for record in found if not record.is_damaged]
+        records = [record for record in found if not record.is_damaged]
         jobs = find_orphans(records, gone)
         if begun:
             known = find_jobs_on_head(app, state)
@@ -203,13 +204,14 @@ def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterS
 def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[Attempt, ...]) -> None:
     """Sets the nodes up and submits the job again, as `cluster train` does. Raises ClusterError or a subclass."""
     region = app.config.provision.region
-    train = continued_config(app.config.train, job)
+    train, warnings = restore_config(app.config.train, job.spec)
+    for warning in warnings:
+        app.report(Event(kind="warn", what=warning))
     app.override("train.script", train.script)
     app.override("train.cwd", train.cwd)
-    command = () if job.script else job.command
-    config = app.config
+    command, config = job.spec.typed_command, app.config
     clients = make_clients(region)
-    scope = find_scope(structs.replace(train, args=job.command), config.data, command=command)
+    scope = find_scope(train, config.data, command=command)
     access = find_s3_access(
         region=region,
         instance_profile=source_of(app, clients).instance_profile,
@@ -244,10 +246,10 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
             prices=prices(),
             notify=find_notify(app),
         )
-        first = find_first_process(log)
-        order, warnings = continue_order(planned.order, job, ready, attempts, first_process=first)
-        for warning in warnings:
-            app.report(Event(kind="warn", what=warning))
+        order = continue_order(planned.order, job, attempts, first_process=find_first_process(log))
+        if have_files_changed(order.spec, job.spec):
+            said = f"the files or the packages of job {job.id} have changed since it was started"
+            app.report(Event(kind="warn", what=f"{said}: it continues with the present ones"))
         note_order(app, order)
         with closing(head_of(app, ready)) as head:
             continue_job(head, structs.replace(order, secrets=dict(access.secrets)), log)

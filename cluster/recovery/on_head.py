@@ -29,7 +29,6 @@ from foundation.decode import decode
 from foundation.errors import ClusterError, NotFoundError
 from foundation.files import write_whole
 from foundation.user_folders import cache_folder, home_folder
-from node.protocol import parse_record
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances, sign_token
 from train.job.payload import shipped_scripts
@@ -112,11 +111,10 @@ def main(words: Sequence[str]) -> int:
         prepare(settings, folder)
         app = HeadApp(settings, folder=folder)
         with open_head(app, describe(app)) as head:
-            found = next((record for record in ask_head(app, head) if record.id == job), None)
-        if found is None:
+            record = next((record for record in ask_head(app, head) if record.id == job), None)
+        if record is None:
             raise NotFoundError(f"there is no job {job}")
-        record = parse_record(found.data)
-        if record.image is not None:
+        if record.spec.image is not None:
             find_login(app, None)  # raises before the launch if the registry's password is not on the head
         replace_lost(app, record, names=names)
     except ClusterError as error:

@@ -26,7 +26,7 @@ from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
 from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import run_in_thread
-from node.protocol import Record, parse_record
+from node.protocol import Record
 from provision.apply import apply
 from provision.aws.clients import make_clients
 from provision.model import ClusterState, Node
@@ -56,7 +56,7 @@ def continue_waiting(app: App, record: JobRecord | None, *, waits: bool = False)
     if record is None or record.state != "waiting" or record.source != "head" or not app.has_instances:
         return False
     try:
-        replace_lost(app, parse_record(record.data), waits=waits)
+        replace_lost(app, record, waits=waits)
     except HeadReplacesError as error:
         app.say(f"{error.message}: cluster logs -f {record.id} follows it")
         return False
@@ -244,11 +244,11 @@ def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence
             command = program_command("send_files", words, code_dir=head.code_dir)
             head.connection.run(command, timeout_s=SEND_TIMEOUT_S, what="send_files")
             app.report(Event(kind="done", what="the job's own files are there", where=node.host.name))
-    if job.image is not None:
+    if job.spec.image is not None:
         image = prepare_image(app, [head, *new], find_login(app, None))
-        if image is None or image.reference != job.image:
+        if image is None or image.reference != job.spec.image:
             raise ClusterError(
-                f"job {job.id} runs in {job.image}, and [container] image is another one now",
+                f"job {job.id} runs in {job.spec.image}, and [container] image is another one now",
                 hint=f"restore [container] image in cluster.toml and run the command again, or: cluster stop {job.id}",
             )
 

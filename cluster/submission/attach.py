@@ -19,10 +19,9 @@ from cluster.views.live import JobDisplay
 from cluster.views.results import describe_files, find_results
 from cluster.views.terminal import escape_line
 from foundation.errors import ClusterError, JobError
-from node.protocol import JobResult, NewFiles, Order, parse_record
+from node.protocol import JobHost, JobResult, JobSpec, NewFiles, Order
 from train.follow.events import Event
 from train.follow.head import Head, HeadGoneError, Talk
-from train.follow.records import JobRecord
 from train.follow.run import (
     STOPPED,
     Follower,
@@ -106,7 +105,7 @@ def start(app: App, head: Head, order: Order, *, talk: Talk | None = None) -> No
     started = submit(head, order, follow=False, talk=talk)
     app.print(started.id)
     state = "is queued" if started.state == "queued" else "is running"
-    app.say(f"job {started.id} ({order.name}) {state} on {head.name}: {_next_commands(started.id)}")
+    app.say(f"job {started.id} ({order.spec.name}) {state} on {head.name}: {_next_commands(started.id)}")
 
 
 def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None = None) -> int:
@@ -122,9 +121,9 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
             end_job(app, head, started.id)
             app.say(f"interrupted: job {started.id} did not start, or was stopped at once")
             return STOPPED
-        program = (order.script or "", *order.command)
+        program = (order.spec.script or "", *order.spec.command)
         display = JobDisplay(
-            app, plain=plain, title=f"job {order.name}", head=head.name, program=program, image=order.image
+            app, plain=plain, title=f"job {order.spec.name}", head=head.name, program=program, image=order.spec.image
         )
         attendance = _Attendance(app, head, started.id, display, interrupts)
         try:
@@ -140,19 +139,21 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
         return STOPPED
     note_end(app, started.id)
     if result.state != "done":
-        say_results(app, order, attendance.files)
+        say_results(app, order.spec, attendance.files, hosts=order.hosts)
     check_result(started.id, result)
     if display.warnings:
         app.say(f"job {started.id}: done, but see the warning above", style="yellow")
     else:
         app.say(f"job {started.id}: done", style="green")
-    say_results(app, order, attendance.files)
+    say_results(app, order.spec, attendance.files, hosts=order.hosts)
     return 0
 
 
-def say_results(app: App, job: Order | JobRecord, files: Sequence[NewFiles]) -> None:
+def say_results(
+    app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost], has_ended: bool = True
+) -> None:
     """Prints where a job's own files are, and the command that copies them. files: its new files on its nodes."""
-    command, where = find_results(job, files), describe_files(job, files)
+    command, where = find_results(job, files), describe_files(job, files, hosts=hosts, has_ended=has_ended)
     if command is None:
         if where:
             app.say(where)
@@ -166,9 +167,9 @@ def _submit(head: Head, order: Order, talk: Talk | None) -> Started:
         return submit(head, order, follow=True, talk=talk)
     except KeyboardInterrupt:  # by the second signal: the head does not answer
         raise JobError(
-            f"interrupted before the head confirmed job {order.job}: it may be running",
+            f"interrupted before the head confirmed job {order.spec.id}: it may be running",
             exit_code=STOPPED,
-            hint=f"cluster jobs shows whether it runs; cluster stop {order.job} stops it",
+            hint=f"cluster jobs shows whether it runs; cluster stop {order.spec.id} stops it",
         ) from None
 
 
@@ -248,7 +249,7 @@ class _Attendance:
             try:
                 found = next((one for one in ask_head(self._app, self._head) if one.id == self._job), None)
                 if found is not None and found.state == "waiting":
-                    replace_lost(self._app, parse_record(found.data))
+                    replace_lost(self._app, found)
             except HeadReplacesError:
                 self._replace_at = None  # the job's log says when the head cannot
             except ClusterError as error:

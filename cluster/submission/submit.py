@@ -127,13 +127,13 @@ def submit(
         nodes = choice.add_hardware(ready)
         if not engine.is_on_head:
             check_paths(nodes, launcher=engine.name, why=engine.is_for_nodes_alone)
-        found = access.result()
+        found, job_id = access.result(), new_job_id()
         job_config = structs.replace(config.train, hosts=choice.hosts)
         image = prepare_image(app, find_used(job_config, nodes, framework), login)
         job = plan_job(
             job_config,
             nodes,
-            job_id=new_job_id(),
+            job_id=job_id,
             script=script,
             data=config.data,
             access=found,
@@ -157,10 +157,11 @@ def submit(
         if dry_run:
             show_check(app, head, job.order)
             return 0
-        note_job(app, [node.host for node in nodes], job.order.job)
+        note_job(app, [node.host for node in nodes], job_id)
         order = structs.replace(job.order, secrets=dict(found.secrets))
-        remember_names(app.config_path, "jobs", [order.job, order.name, *find_names(app.config_path, "jobs")])
-        with if_interrupted(f"cluster jobs shows whether job {order.job} runs; cluster stop {order.job} stops it"):
+        name = order.spec.name
+        remember_names(app.config_path, "jobs", [job_id, name, *find_names(app.config_path, "jobs")])
+        with if_interrupted(f"cluster jobs shows whether job {job_id} runs; cluster stop {job_id} stops it"):
             if not detach:
                 return attend(app, head, order, plain=plain, talk=talk)
             start(app, head, order, talk=talk)
@@ -292,7 +293,8 @@ def _survey(surveyor: Surveyor, nodes: Sequence[ReadyNode], data: DataConfig) ->
 
 def _tell(app: App, job: Job, *, replaced: str) -> None:
     """Prints the settings that were chosen for the user, and the warnings. replaced: see TrainRequest."""
-    shadowed = find_shadowed(app.config.train.script, project_dir=app.project_dir) if job.order.script_source else None
+    script = job.order.spec.script
+    shadowed = find_shadowed(script, project_dir=app.project_dir) if script is not None else None
     for warning in (*([shadowed] if shadowed else []), *job.warnings):
         app.report(Event(kind="warn", what=warning))
     lines = render_settings(job)

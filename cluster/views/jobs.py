@@ -8,7 +8,7 @@ from cluster.views.layout import render_table
 from cluster.views.results import render_files
 from cluster.views.status import MOMENTS, iso_time, render_took, render_usd
 from foundation.durations import render_age, render_time
-from node.protocol import Attempt, parse_record
+from node.protocol import Attempt
 from provision.model import count
 from train.follow.records import JobRecord
 from train.job import cost
@@ -67,7 +67,7 @@ def find_cost(record: JobRecord, now: datetime) -> float | None:
     """
     if record.source == "s3" or record.has_ended or record.is_damaged:
         return record.cost_usd
-    return cost.find_cost(parse_record(record.data), now.timestamp())
+    return cost.find_cost(record, now.timestamp())
 
 
 def has_lost_head(record: JobRecord, gone: Collection[str]) -> bool:
@@ -95,8 +95,8 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
         record.id,
         record.name,
         f"{'? ' if lost else ''}{record.state}{in_s3}",
-        str(record.workers),
-        str(record.servers),
+        str(record.spec.workers),
+        str(record.spec.servers),
         "-" if record.started_at is None else render_time(record.started_at),
         "?" if lost else render_took(record, now=now),
         "-" if (usd := find_cost(record, now)) is None else render_usd(usd),
@@ -107,10 +107,10 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
 def _describe_trouble(record: JobRecord) -> list[str]:
     """Returns a job's attempts, error or stall, place in a scheduler's queue and warnings, one line each."""
     found = render_attempts(record)
-    found += [record.error] if record.error else [record.stall] if record.stall else []
+    found += [record.error] if record.error else [record.stall.text] if record.stall else []
     if record.job_number and not record.has_ended:
         pending = f": {record.pending}" if record.pending else ""
-        found.append(f"{record.scheduler} job {record.job_number}{pending}")
+        found.append(f"{record.spec.scheduler} job {record.job_number}{pending}")
     return [text.partition("\n")[0] for text in (*found, *(f"warning: {text}" for text in record.warnings))]
 
 

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 
-from node.protocol import NewFiles, Order
+from node.protocol import JobHost, JobSpec, NewFiles
 from provision.model import count
 from train.follow.records import JobRecord
 
@@ -13,36 +13,28 @@ MOST_HOSTS = 4
 MOST_FOLDERS = 2
 
 
-def find_results(job: JobRecord | Order, files: Sequence[NewFiles] = ()) -> str | None:
+def find_results(job: JobSpec, files: Sequence[NewFiles]) -> str | None:
     """Returns the command that copies or lists the files that a job created; None if it is not known to have any.
 
-    files: its new files, if its record is not known.
+    files: its new files.
     """
     prefix = find_option(job.command, "--model-prefix")
     if prefix is not None and prefix.startswith("s3://"):
         return f"cluster data ls {shlex.quote(prefix.rpartition('/')[0] + '/')}"
-    name, found = (job.job, files) if isinstance(job, Order) else (job.id, files or job.files)
-    return f"cluster results {name}" if found or job.output_url is not None else None
+    return f"cluster results {job.id}" if files or job.output_url is not None else None
 
 
-def describe_files(job: JobRecord | Order, files: Sequence[NewFiles] = ()) -> str:
-    """Describes where a job's own files are: its nodes and folder, and [data] results; "" before it starts.
+def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost], has_ended: bool = True) -> str:
+    """Describes where a job's own files are: its nodes and folder, and [data] results; "" for neither.
 
-    files: its new files, once it has ended.
+    files: its new files, once it has ended. hosts: those that have its files.
     """
-    if isinstance(job, Order):
-        name, hosts, has_ended = job.job, job.hosts, True
-    else:
-        name, hosts, has_ended = job.id, job.nodes, job.has_ended
-        files = files or job.files
-        if job.source == "s3" or job.started_at is None:
-            hosts = ()
     nodes = [host.name for host in hosts if host.place is None]
     said = []
     if nodes and job.cwd:
         on = f"on {', '.join(nodes) if len(nodes) <= MOST_HOSTS else count(len(nodes), 'node')}"
         what = render_new_files(files) or (f"no new files {on}" if has_ended else on)
-        said.append(f"{what}, below {_find_folder(name, job.cwd)}")
+        said.append(f"{what}, below {_find_folder(job.id, job.cwd)}")
     prefix = find_option(job.command, "--model-prefix") or ""
     results = prefix.rpartition("/")[0] + "/" if prefix.startswith("s3://") else job.output_url
     return "; ".join([*said, *([f"results in {results}"] if results else [])])
@@ -54,11 +46,18 @@ def _find_folder(job: str, cwd: str) -> str:
     return cwd.removesuffix("/work") if is_own else f"{cwd} and ~/.cluster/jobs/{job}/output"
 
 
-def render_files(job: JobRecord) -> str:
+def render_files(record: JobRecord) -> str:
     """Renders where a job's own files are, and the command that copies or lists them; "" before it starts."""
-    command = find_results(job)
+    job, files = record.spec, record.files
+    command = find_results(job, files)
     does = "copies" if command is not None and command.startswith("cluster results") else "lists"
-    return "; ".join(filter(None, (describe_files(job), f"{command} {does} them" if command is not None else "")))
+    where = describe_files(job, files, hosts=find_hosts(record), has_ended=record.has_ended)
+    return "; ".join(filter(None, (where, f"{command} {does} them" if command is not None else "")))
+
+
+def find_hosts(record: JobRecord) -> tuple[JobHost, ...]:
+    """Returns the hosts that have a job's files."""
+    return () if record.source == "s3" or record.started_at is None else record.nodes
 
 
 def find_option(words: Sequence[str], name: str) -> str | None:

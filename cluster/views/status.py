@@ -340,7 +340,7 @@ def _render_job(job: HeadJob, *, now: datetime) -> str:
     took = f" for {render_took(job.record, now=now)}" if job.record.started_at is not None else ""
     if job.record.waiting_for:
         took = f" for {', '.join(job.record.waiting_for)}, which cluster up replaces unless the head does"
-    stall = f"\n       {job.record.stall}" if job.record.stall else ""
+    stall = f"\n       {job.record.stall.text}" if job.record.stall else ""
     return (
         f"{job.record.id} ({job.record.name}) {job.record.state}{took}{queued}; "
         f"cluster logs -f {job.record.id} follows it{stall}{warned}"
@@ -353,7 +353,9 @@ def job_document(job: HeadJob) -> dict[str, Any]:
     if record is None:
         return {"state": "none" if job.why is None else "unknown", "why": job.why, "queued": job.queued}
     return {
-        **_pick(record, "id name state workers servers stall"),
+        **_pick(record, "id name state"),
+        **_pick(record.spec, "workers servers"),
+        "stall": record.stall.text if record.stall is not None else None,
         "attempt": len(record.attempts),
         "waiting_for": list(record.waiting_for),
         "started_at": iso_time(record.started_at),

@@ -108,7 +108,7 @@ class Agent:
 
     def __init__(self, order: AgentOrder) -> None:
         self.order = order
-        self.socket = os.path.join(make_folder(order.job, order.number), "socket")
+        self.socket = os.path.join(make_folder(order.spec.id, order.number), "socket")
         self.children: dict[int, asyncio.Future[int]] = {}
         self.is_full = False
         self._processes: dict[int, JobProcess] = {}
@@ -122,7 +122,7 @@ class Agent:
         self._heard_at = time.monotonic()
         self._copied: Optional[asyncio.Future[Optional[str]]] = None
         self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[Optional[str]]]] = {}  # by their mounts
-        self._notice_file = NoticeFile(place_of(order.job, order.attempt))
+        self._notice_file = NoticeFile(place_of(order.spec.id, order.attempt))
         self._input = wire.LineBuffer(limit=LONGEST_LINE)
 
     async def run(self, received: bytes) -> None:
@@ -229,7 +229,8 @@ class Agent:
             self._report_files()
             if not self._outbox.pending:
                 self.send(Copying() if self._is_copying else Ping())
-            if not self.order.is_here and time.monotonic() > self._heard_at + 2 * self.order.silence_timeout_s:
+            patience_s = self.order.patience_s
+            if patience_s is not None and time.monotonic() > self._heard_at + patience_s:
                 self._lose()  # the supervisor should notice first
 
     # -- processes -----------------------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ class Agent:
     def _start(self, start: Start) -> None:
         if start.shim is not None:
             launched, _ = self._shims[start.shim]
-            start.order.launched = {**select_own(launched, start.order.launcher), **start.order.launched}
+            start.order.launched = {**select_own(launched, self.order.spec.train.launcher), **start.order.launched}
         process = self._processes[start.p] = JobProcess(start, self)
         if self._is_ending:
             process.end()
@@ -287,7 +288,7 @@ class Agent:
 
     async def place_files(self, order: RoleOrder) -> Optional[str]:
         """Makes the job's working folder, once. Returns why that failed, or None."""
-        if await asyncio.to_thread(is_ready, order):
+        if await asyncio.to_thread(is_ready, self.order.spec.id, order):
             return None
         if self._copied is None:
             self._copied = asyncio.ensure_future(asyncio.to_thread(self._copy_files))
@@ -299,7 +300,7 @@ class Agent:
     def _copy_files(self) -> Optional[str]:
         order = self.order
         try:
-            work_folder.place(order.job, order.cwd, order.tree, attempt=order.attempt)
+            work_folder.place(order.spec.id, order.cwd, order.tree, attempt=order.attempt)
         except OSError as error:
             return job_folder.describe(error)
         return None
@@ -312,11 +313,11 @@ class Agent:
         A process that needs another mount, such as Open MPI's folders, gets another container. Raises OSError.
         """
         own = os.path.dirname(self.socket)  # for the ranks that a launcher announces
-        mounts = [(own, own, True), *find_mounts(order, wanted, env)]
+        mounts = [(own, own, True), *find_mounts(self.order, order, wanted, env)]
         key = tuple(mounts)
         if key not in self._containers:
-            name = f"{process_tree.container_prefix(order.job)}{os.getpid()}-{len(self._containers)}"
-            child = start_container(order, wanted, name, mounts)
+            name = f"{process_tree.container_prefix(self.order.spec.id)}{os.getpid()}-{len(self._containers)}"
+            child = start_container(self.order.spec.id, wanted, name, mounts)
             exited = self.children[child.pid] = self._loop.create_future()
             self._containers[key] = (
                 name,
@@ -382,7 +383,7 @@ class Agent:
             await asyncio.wait(runs, timeout=process_tree.LOOK_EVERY_S)
         if self._containers:  # their first programs
             await end_processes(process_tree.find_descendants, EnginesLast())
-        remaining = await asyncio.to_thread(remove_all, self.order.job) if self._containers else []
+        remaining = await asyncio.to_thread(remove_all, self.order.spec.id) if self._containers else []
         left = await end_processes(process_tree.find_descendants, process_tree.our_programs_last)
         left = sorted({*left, *(one for process in self._processes.values() for one in process.left if is_alive(one))})
         self._report_files()
@@ -396,7 +397,7 @@ class Agent:
     def _count_files(self) -> Optional[NewFiles]:
         if not self._processes:
             return None
-        found = work_folder.count_new(self.order.job, self.order.host)
+        found = work_folder.count_new(self.order.spec.id, self.order.host)
         return found if found.count or found.is_part else None
 
     def _lose(self) -> None:
@@ -412,10 +413,10 @@ class Agent:
 
     def _end_all(self) -> None:
         """Ends the job's processes on this host."""
-        ending = process_tree.Ending(lambda: process_tree.find(self.order.job), self._spare)
+        ending = process_tree.Ending(lambda: process_tree.find(self.order.spec.id), self._spare)
         while ending.go_on():
             time.sleep(process_tree.LOOK_EVERY_S)
-        remove_all(self.order.job)  # an engine whose programs have been ended lists its containers for ever
+        remove_all(self.order.spec.id)  # an engine whose programs have been ended lists its containers for ever
         shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
         self._loop.call_soon_threadsafe(self._is_over.set)
 
@@ -426,7 +427,7 @@ class Agent:
         original loss.
         """
         is_late = time.monotonic() > self._lost_at + SPARED_S
-        if is_late and not is_held(job_folder.path(self.order.job, "lock")):
+        if is_late and not is_held(job_folder.path(self.order.spec.id, "lock")):
             return process_tree.our_programs_last(found)
         return set(found) - set(process_tree.find_descendants())
 
@@ -440,9 +441,9 @@ def make_folder(job: str, number: int) -> str:
     return folder
 
 
-def is_ready(order: RoleOrder) -> bool:
+def is_ready(job: str, order: RoleOrder) -> bool:
     """Whether the folder where a process runs exists, with the job's files in it."""
-    return work_folder.is_placed(order.job, order.cwd) and os.path.isdir(order.folder)
+    return work_folder.is_placed(job, order.cwd) and os.path.isdir(order.folder)
 
 
 def make_missing(folder: str) -> Optional[str]:

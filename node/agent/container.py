@@ -20,8 +20,7 @@ from node.programs import CODE_DIR
 from node.protocol import Container
 from node.setup import process_tree, setup_env
 from node.setup.containers import engine
-from node.wire import RoleOrder
-from train.engines import ENGINES
+from node.wire import AgentOrder, RoleOrder
 
 ENGINE_ENDS_S = 3.0  # from the end of a container's processes to the end of the engine's; less than Ending waits
 REMOVE_TIMEOUT_S = 20.0
@@ -49,21 +48,22 @@ def find_cache(own: Mapping[str, str]) -> dict[str, str]:
     return {"CLUSTER_DATA_CACHE_DIR": cache.find_folder(own)}
 
 
-def patch_mxnet(order: RoleOrder, own: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that make an image's own MXNet end as our environment's does (_cluster_compat.py). Pure."""
-    container = order.container
-    if container is None or container.has_environment or ENGINES[order.launcher].program != "launch.py":
-        return {}
-    if "PYTHONPATH" in own:
+def patch_mxnet(launcher: str, container: Container, own: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that make an image's own MXNet end as our environment's does (_cluster_compat.py). Pure.
+
+    launcher: the name of the program that starts the processes.
+    """
+    if container.has_environment or launcher != "launch.py" or "PYTHONPATH" in own:
         return {}
     folder = os.path.join(CODE_DIR, "node", "setup", "containers", "site")
     return {"PYTHONPATH": ":".join(filter(None, (folder, container.python_path)))}
 
 
-def find_mounts(order: RoleOrder, container: Container, env: Mapping[str, str]) -> list[Mount]:
+def find_mounts(shared: AgentOrder, order: RoleOrder, container: Container, env: Mapping[str, str]) -> list[Mount]:
     """Returns the mounts of a container, as [(source, target, read only), ...]. Raises OSError.
 
-    env: the environment of a process. All paths are the same as outside; only the home folder is a separate one.
+    shared: the agent's order. env: the environment of a process. All paths are the same as outside; only the home
+    folder is a separate one.
     """
     cwd, python = order.cwd, order.python
     home = os.path.expanduser("~")
@@ -74,7 +74,7 @@ def find_mounts(order: RoleOrder, container: Container, env: Mapping[str, str]) 
     if container.has_environment:
         mounts += [(folder, folder, True) for folder in find_environment(python, home)]
     mounts += [(path, path, False) for path in (cwd, env.get("CLUSTER_OUTPUT_DIR", "")) if path]
-    notices = os.path.dirname(place_of(order.job, order.attempt))
+    notices = os.path.dirname(place_of(shared.spec.id, shared.attempt))
     os.makedirs(notices, mode=0o700, exist_ok=True)
     mounts += [(folder, folder, False) for folder in (notices, env["CLUSTER_DATA_CACHE_DIR"])]
     mounts += [(folder, folder, False) for folder in find_sessions(env)]
@@ -151,14 +151,12 @@ class EnginesLast:
         return engines if time.monotonic() < self._alone_since + ENGINE_ENDS_S else ()
 
 
-def start_container(
-    order: RoleOrder, container: Container, name: str, mounts: Sequence[Mount]
-) -> "subprocess.Popen[bytes]":
+def start_container(job: str, container: Container, name: str, mounts: Sequence[Mount]) -> "subprocess.Popen[bytes]":
     """Starts the engine's client that makes a container; it ends once the container has started. Raises OSError."""
-    note_engine(order.job, container.engine)
+    note_engine(job, container.engine)
     given = {
         "name": name,
-        "job": order.job,
+        "job": job,
         "image": container.image,
         "shm_size": container.shm_size,
         "gpus": container.gpus,
@@ -168,7 +166,7 @@ def start_container(
         "detached": True,
     }
     words, passed = engine.run_words(
-        container.engine, given, {process_tree.JOB_VARIABLE: order.job}, os.getuid(), os.getgid()
+        container.engine, given, {process_tree.JOB_VARIABLE: job}, os.getuid(), os.getgid()
     )
     return process_tree.start(words, {**passed, **engine.environment(os.environ)}, "/")
 

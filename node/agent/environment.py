@@ -15,9 +15,9 @@ from node.agent import container, notice
 from node.programs import CODE_DIR
 from node.setup import process_tree, setup_env
 from node.setup.interfaces import find_interface
-from node.wire import RoleOrder
+from node.wire import AgentOrder, RoleOrder
 from train.engines import ENGINES
-from train.engines.engine import IDENTITY, NewProcess
+from train.engines.engine import IDENTITY, Engine, NewProcess
 
 REACH_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
@@ -27,41 +27,44 @@ SOME_BYTES = 8  # the size of a record's header
 _IDENTITY = re.compile(r"\$(?:({0})\b|\{{({0})\}})".format("|".join(IDENTITY)))
 
 
-def make(order: RoleOrder, socket: str) -> dict[str, str]:
+def make(shared: AgentOrder, order: RoleOrder, socket: str) -> dict[str, str]:
     """Returns the environment of a job's process: this login's, then exports of set-up commands, then the job's own.
 
-    socket: the agent's, to which a launcher announces its processes. Raises OSError, ValueError.
+    shared: the agent's order. socket: the agent's, to which a launcher announces its processes. Raises OSError,
+    ValueError.
     """
-    made = setup_env.reach_near(_merge(order))
+    made = setup_env.reach_near(_merge(shared, order))
     return {**made, AGENT: socket} if order.role == "launcher" else made
 
 
-def _merge(order: RoleOrder) -> dict[str, str]:
+def _merge(shared: AgentOrder, order: RoleOrder) -> dict[str, str]:
+    job, train = shared.spec.id, shared.spec.train
+    engine = ENGINES[train.launcher]
     base = setup_env.of_login(os.environ)
     own = dict(order.env)
     interface = find_interface(order.address) if order.address else None
-    process = NewProcess(order.role, order.launched, own, order.address, interface, order.p3)
-    own.update(ENGINES[order.launcher].environment(process))
-    own["CLUSTER_HOST"] = order.host
+    process = NewProcess(order.role, order.launched, own, order.address, interface, train.p3)
+    own.update(engine.environment(process))
+    own["CLUSTER_HOST"] = shared.host
     output_url = own.get("CLUSTER_OUTPUT_URL", "")
     if output_url.startswith("/"):  # on a volume
         os.makedirs(output_url, exist_ok=True)
-    own["CLUSTER_OUTPUT_DIR"] = job_folder.make_output_dir(order.job)
-    if order.authorities is not None:  # botocore does not use the host's certificates
-        own.setdefault("AWS_CA_BUNDLE", job_folder.write_authorities(order.job, order.authorities))
+    own["CLUSTER_OUTPUT_DIR"] = job_folder.make_output_dir(job)
+    if shared.authorities is not None:  # botocore does not use the host's certificates
+        own.setdefault("AWS_CA_BUNDLE", job_folder.write_authorities(job, shared.authorities))
     if order.role == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
         own["CLUSTER_MXNET_HOOK"] = os.path.join(CODE_DIR, "node", "staging", "hook.py")
         # It has the packages that stage.py needs. A container may not have the Python of ours.
         own["CLUSTER_PYTHON"] = sys.executable if order.container is None else order.python
     if order.role in ("worker", "server"):
-        own[notice.VARIABLE] = notice.place_of(order.job, order.attempt)
+        own[notice.VARIABLE] = notice.place_of(job, shared.attempt)
         os.makedirs(os.path.dirname(own[notice.VARIABLE]), mode=0o700, exist_ok=True)
-    own[process_tree.JOB_VARIABLE] = order.job
+    own[process_tree.JOB_VARIABLE] = job
     if order.container is not None:  # set-up commands have changed the host, not the image
         found = container.find_cache(own)  # replaces the user's ~/
         return {
             **container.base(),
-            **container.patch_mxnet(order, own),
+            **container.patch_mxnet(engine.program, order.container, own),
             **container.adapt_mpi(order.container, own),
             **found,
         }
@@ -124,9 +127,9 @@ def _find_unread_folder(folder: str) -> Optional[str]:
     return None
 
 
-def find_blocked(order: RoleOrder) -> Optional[str]:
+def find_blocked(engine: Engine, order: RoleOrder) -> Optional[str]:
     """Returns why this host cannot reach the other processes of the job, or None."""
-    place = ENGINES[order.launcher].find_rendezvous(order.role, order.launched)
+    place = engine.find_rendezvous(order.role, order.launched)
     error = None if place is None else try_port(place.host, place.port)
     if place is None or error is None:
         return None

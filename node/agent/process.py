@@ -18,7 +18,7 @@ from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
 from node.protocol import Container
 from node.setup import process_tree
-from node.wire import Bar, Exited, Joined, Output, RoleOrder, Start, Started, Unread, Used
+from node.wire import AgentOrder, Bar, Exited, Joined, Output, RoleOrder, Start, Started, Unread, Used
 from train.engines import ENGINES
 
 MARK = "CLUSTER_PROCESS"
@@ -34,11 +34,12 @@ LOOK_AT_DATA_S = 3.0  # after the start, when MXNet has loaded; it reports most 
 class Host(Protocol):
     """What a process needs of its agent.
 
-    socket: the path to which an engine's launcher announces processes. place_files(): waits for the job's working
-    folder; returns why that failed, or None. open_container(order, env): waits for the container in which the job's
-    processes run; returns its name, and why it did not start, or None.
+    order: the agent's. socket: the path to which an engine's launcher announces processes. place_files(): waits for the
+    job's working folder; returns why that failed, or None. open_container(order, env): waits for the container in which
+    the job's processes run; returns its name, and why it did not start, or None.
     """
 
+    order: AgentOrder
     socket: str
     is_full: bool
     children: dict[int, "asyncio.Future[int]"]
@@ -61,8 +62,9 @@ class JobProcess:
     def __init__(self, start: Start, host: Host) -> None:
         self.number, self.order, self._host = start.p, start.order, host
         self._keep = start.keep
-        self._mark = f"{start.order.job}/{start.p}"
-        self._engine = ENGINES[start.order.launcher]
+        self._job, self._train = host.order.spec.id, host.order.spec.train
+        self._mark = f"{self._job}/{start.p}"
+        self._engine = ENGINES[self._train.launcher]
         self._env: dict[str, str] = {}
         self._hides_verbose = False
         self._at = 0
@@ -114,11 +116,11 @@ class JobProcess:
     async def _prepare(self) -> Optional[str]:
         """Makes the environment, and checks what the process needs. Returns why it cannot start, or None."""
         order = self.order
-        said = environment.raise_open_files(order.open_files)
+        said = environment.raise_open_files(self._train.open_files)
         if said:
             self.say(said)
         try:
-            self._env = environment.make(order, self._host.socket)
+            self._env = environment.make(self._host.order, order, self._host.socket)
         except (OSError, ValueError) as error:
             return f"cannot make the job's environment: {error}"
         self._env[MARK] = self._mark
@@ -127,10 +129,10 @@ class JobProcess:
         if unplaced:
             self._at = -1  # before the first command
             return f"cannot copy the job's files: {unplaced}"
-        blocked = await asyncio.to_thread(environment.find_blocked, order)
+        blocked = await asyncio.to_thread(environment.find_blocked, self._engine, order)
         if blocked:
             return blocked
-        limit_s = min(LIMIT_S, order.silence_timeout_s / 2)
+        limit_s = min(LIMIT_S, self._train.silence_timeout_s / 2)
         dead = await asyncio.to_thread(find_dead, order.volumes, limit_s) if order.volumes else None
         return dead.text if dead is not None else None
 

@@ -10,7 +10,7 @@ from typing import Any, Optional
 from foundation.remote_command import run_program
 from node.agent.notice import find_address
 from node.programs import CODE_DIR, program_words
-from node.protocol import JobHost, Order, copy_settings
+from node.protocol import JobHost, Order
 from node.setup import process_tree
 from node.ssh import SSH_FAILED, ssh_command
 from node.supervisor.event_loop import Connection, EventLoop
@@ -97,16 +97,16 @@ class Agents:
         place = host.place
         agent.put(
             AgentOrder(
-                job=order.job,
+                spec=order.spec,
                 number=number,
                 host=host.name,
-                cwd=order.cwd if place is None else place.cwd,
+                cwd=order.spec.cwd if place is None else place.cwd,
                 tree=order.tree if place is None else place.tree,
                 volumes=order.volumes if host.workers else (),
                 attempt=attempt,
                 metadata=find_address(order.env) if host.instance_id else None,
-                is_here=is_here,
-                **copy_settings(order),
+                authorities=order.authorities,
+                patience_s=None if is_here else 2 * order.train.silence_timeout_s,
             )
         )
         assert child.stderr is not None
@@ -151,16 +151,16 @@ class Agents:
 def command(order: Order, host: JobHost) -> list[str]:
     """Returns the words that start the agent on a host of a job."""
     place = host.place
-    python, code_dir = (order.python, CODE_DIR) if place is None else (place.python, place.code_dir)
+    python, code_dir = (order.spec.python, CODE_DIR) if place is None else (place.python, place.code_dir)
     words = program_words("agent", python=python, code_dir=code_dir)
     if host == order.hosts[0]:
         return words
     # With the job in its environment, an agent is found and ended even if it is stopped and has no children.
-    remote = run_program("env", f"{process_tree.JOB_VARIABLE}={order.job}", *words)
+    remote = run_program("env", f"{process_tree.JOB_VARIABLE}={order.spec.id}", *words)
     # ssh waits longer than the supervisor, which reports a silent host better.
-    return ssh_command(host, remote, patience=max(3, int(order.silence_timeout_s / 2) + 2))
+    return ssh_command(host, remote, patience=max(3, int(order.train.silence_timeout_s / 2) + 2))
 
 
 def environment(order: Order) -> Mapping[str, str]:
     """Returns the environment of the agent on the head, and of ssh: this login's."""
-    return {**os.environ, process_tree.JOB_VARIABLE: order.job}
+    return {**os.environ, process_tree.JOB_VARIABLE: order.spec.id}

@@ -24,7 +24,7 @@ def is_reported(order: Order) -> bool:
 
 def render_unused(order: Order, *, has_trained: bool) -> str:
     """Returns the warning that a job's workers are independent. has_trained: whether they have reported progress."""
-    workers = order.workers
+    workers = order.spec.workers
     if has_trained:
         what = f"{workers} workers trained {workers} separate models"
     else:
@@ -33,8 +33,8 @@ def render_unused(order: Order, *, has_trained: bool) -> str:
 
 
 def _advise(order: Order) -> str:
-    wanted = order.kv_store or "dist_sync"
-    words = " ".join(order.command)
+    wanted = order.train.kv_store
+    words = " ".join(order.spec.command)
     given = OPTION.findall(words)
     if given and given[-1][1].startswith("dist"):
         create = "mx.kv.create, to Module.fit or to gluon.Trainer"

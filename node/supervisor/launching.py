@@ -15,7 +15,7 @@ from train.engines.engine import Head
 
 def prepare(order: Order) -> tuple[Head, Optional[socket.socket]]:
     """Returns what the engine's launches need, and the socket that reserves the job's port. Raises OSError."""
-    ports_of_engine = ENGINES[order.launcher].ports
+    ports_of_engine = ENGINES[order.train.launcher].ports
     port, claim = (0, None) if ports_of_engine is None else ports.claim(ports_of_engine)
     return write_files(order, port=port), claim
 
@@ -23,24 +23,24 @@ def prepare(order: Order) -> tuple[Head, Optional[socket.socket]]:
 def environment(order: Order) -> dict[str, str]:
     """Returns the environment of launchers on the head: this login's, without secrets."""
     env = setup_env.reach_near(setup_env.of_login(os.environ))
-    env["PATH"] = ":".join([os.path.dirname(order.python), "/usr/local/bin:/usr/bin:/bin"])
-    env["CLUSTER_SOCKET"] = job_folder.path(order.job, "socket")
-    env[process_tree.JOB_VARIABLE] = order.job
+    env["PATH"] = ":".join([os.path.dirname(order.spec.python), "/usr/local/bin:/usr/bin:/bin"])
+    env["CLUSTER_SOCKET"] = job_folder.path(order.spec.id, "socket")
+    env[process_tree.JOB_VARIABLE] = order.spec.id
     return env
 
 
 def write_files(order: Order, *, port: int = 0) -> Head:
     """Writes the hostfile, and the stand-in for mpirun's ssh. port: the job's port. Raises OSError."""
-    folder = job_folder.path(order.job, "bin")
+    folder = job_folder.path(order.spec.id, "bin")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     mpi_ssh = os.path.join(folder, "mpi-ssh")
     with open(mpi_ssh, "w") as stream:
-        stream.write(f'#!/bin/sh\nexec {order.python} {SHIM_OPTIONS} {CODE_DIR}{SHIM} --ssh "$@"\n')
+        stream.write(f'#!/bin/sh\nexec {order.spec.python} {SHIM_OPTIONS} {CODE_DIR}{SHIM} --ssh "$@"\n')
     os.chmod(mpi_ssh, 0o700)
-    hostfile = job_folder.path(order.job, "hosts")
+    hostfile = job_folder.path(order.spec.id, "hosts")
     with open(hostfile, "w") as stream:
         stream.write("".join(line + "\n" for line in order.hostfile))
-    role_words = tuple(shim_words(ENGINES[order.launcher].variables, python=order.python))
+    role_words = tuple(shim_words(ENGINES[order.train.launcher].variables, python=order.spec.python))
     return Head(hostfile=hostfile, mpi_ssh=mpi_ssh, role_words=role_words, port=port)
 
 

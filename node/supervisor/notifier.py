@@ -25,7 +25,6 @@ OF_RECORD = (
     "started_at",
     "ended_at",
     "cost_usd",
-    "output_url",
 )
 LONGEST_ERROR = 4000
 
@@ -43,7 +42,7 @@ class Notifier:
             return
         record = self._record
         fields = {name: getattr(record, name) for name in OF_RECORD}
-        fields["error"] = record.error and record.error[:LONGEST_ERROR]
+        fields |= {"error": record.error and record.error[:LONGEST_ERROR], "output_url": record.spec.output_url}
         told = {"event": event, "at": round(time.time(), 3), "text": text, "job": fields, **more}
         # The system's Python finds the system's certificates; that of the environment may look elsewhere.
         python = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin") or sys.executable

@@ -90,12 +90,12 @@ class Outcome:
 
     def _look_for_silence(self) -> None:
         self.watch_silence()
-        silence_s = self._order.silence_timeout_s
+        silence_s = self._order.train.silence_timeout_s
         for agent in self._agents.values():
             if not agent.is_open:
                 continue
             if agent.heard_at is None:  # ssh is still connecting, or Python starting
-                limit_s, since = max(silence_s, self._order.start_timeout_s), agent.introduced_at
+                limit_s, since = max(silence_s, self._order.train.start_timeout_s), agent.introduced_at
             else:
                 limit_s, since = silence_s, agent.heard_at
             if time.monotonic() > since + limit_s:
@@ -108,7 +108,7 @@ class Outcome:
 
     def watch_start(self) -> None:
         """Starts the time limit for the start of the launcher's processes."""
-        self._loop.after("start", self._order.start_timeout_s, self._start_timed_out)
+        self._loop.after("start", self._order.train.start_timeout_s, self._start_timed_out)
 
     def note_copying(self) -> None:
         """Starts the time limit again, because a node still copies the job's files."""
@@ -117,7 +117,7 @@ class Outcome:
 
     def _start_timed_out(self) -> None:
         missing = ", ".join(self._processes.missing())
-        self.fail(f"the job did not start within {self._order.start_timeout_s:g} s: {missing} did not")
+        self.fail(f"the job did not start within {self._order.train.start_timeout_s:g} s: {missing} did not")
 
     def look_for_unstarted(self) -> None:
         """Handles the failure of a command of launch.py: its process has reported the reason, or has never started."""
@@ -138,7 +138,7 @@ class Outcome:
             self._loop.after("overtime", duration_s, self._ran_too_long)
 
     def _ran_too_long(self) -> None:
-        self.expire(f"ran longer than max_duration ({render_exact(self._order.max_duration_s or 0.0)})")
+        self.expire(f"ran longer than max_duration ({render_exact(self._order.train.max_duration_s or 0.0)})")
 
     def expire(self, error: str) -> None:
         """Ends the job because its time is over: max_duration, or the walltime of a batch scheduler."""
@@ -157,7 +157,7 @@ class Outcome:
         if not self._processes.unjoined():
             self._loop.cancel("join")
         elif not self._loop.has("join"):
-            self._loop.after("join", min(PROBE_AFTER_S, self._order.start_timeout_s), self._probe)
+            self._loop.after("join", min(PROBE_AFTER_S, self._order.train.start_timeout_s), self._probe)
 
     def _probe(self) -> None:
         """Has the processes, which all wait for each other, try each other's ports."""
@@ -172,11 +172,11 @@ class Outcome:
             advice = "does the security group allow all traffic between its members?"
             self.fail(f"the job's processes cannot find each other: {blocked}; {advice}")
         else:
-            self._loop.after("join", self._order.start_timeout_s, self._join_timed_out)
+            self._loop.after("join", self._order.train.start_timeout_s, self._join_timed_out)
 
     def _join_timed_out(self) -> None:
         names = ", ".join(process.name for process in self._processes.unjoined())
-        self.fail(f"started, but not joined within {self._order.start_timeout_s:g} s: {names}")
+        self.fail(f"started, but not joined within {self._order.train.start_timeout_s:g} s: {names}")
 
     # -- data ----------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class Outcome:
     def awaits_kv_store(self) -> bool:
         """Whether several workers should share a kv-store, but none has created one."""
         order = self._order
-        return order.servers > 0 and order.workers > 1 and not self._processes.uses_kv_store()
+        return order.spec.servers > 0 and order.spec.workers > 1 and not self._processes.uses_kv_store()
 
     def note_progress(self) -> None:
         """Handles the progress of a worker while none has created a kv-store."""
@@ -222,7 +222,7 @@ class Outcome:
     def note_exit(self, process: JobProcess) -> None:
         """Handles the end of a process."""
         workers = self._processes.of("worker")
-        is_done = sum(1 for one in workers if one.exit_code == 0) == self._order.workers
+        is_done = sum(1 for one in workers if one.exit_code == 0) == self._order.spec.workers
         if self._are_dismissed():  # so workers have used the kv-store, regardless of their output
             self._warn("kv-store", None)
         if process.failed and is_done:
@@ -242,7 +242,7 @@ class Outcome:
 
     def _look_at_workers(self, process: JobProcess, workers: Sequence[JobProcess], *, is_done: bool) -> None:
         """Ends the attempt if this was the last process that counts."""
-        is_last = self._order.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
+        is_last = self._order.train.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
         if (is_last and process.exit_code == 0) or (
             is_done and all(one.exit_code is not None for one in self._processes.of_job())
         ):
@@ -250,7 +250,7 @@ class Outcome:
         elif is_done:
             delay_s = 0.0 if self._is_unused() else REAP_GRACE_S
             self._loop.after("early", delay_s, self._end_without_servers)
-        elif len(workers) == self._order.workers and all(one.exit_code is not None for one in workers):
+        elif len(workers) == self._order.spec.workers and all(one.exit_code is not None for one in workers):
             ended = [one for one in workers if one.exit_code]
             if not self._failed and ended:  # the launcher has ended some of them
                 self._loop.after("early", EARLY_GRACE_S, lambda: self.fail(self._processes.describe_exit(ended[0])))
@@ -265,7 +265,7 @@ class Outcome:
             for process in self._processes.of("server") + self._processes.of("scheduler")
             if process.exit_code == 0
         ]
-        return ended.count("server") == self._order.servers > 0 and "scheduler" in ended
+        return ended.count("server") == self._order.spec.servers > 0 and "scheduler" in ended
 
     def note_lost(self, agent: Agent, why: str) -> None:
         """Handles an agent whose connection has ended before the attempt."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from node import job_folder
 from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
-from node.protocol import Container, JobHost, Order, Place, RecordRole, copy_settings
+from node.protocol import Container, JobHost, Order, Place, RecordRole
 from node.setup import process_tree
 from node.supervisor.agents import Agent
 from node.wire import Exited, RoleOrder
@@ -103,17 +103,17 @@ class Processes:
 
     def __init__(self, order: Order, agents: Mapping[str, Agent], first: int = 0) -> None:
         self.order, self._agents, self.first = order, agents, first
-        self.engine = ENGINES[order.launcher]
+        self.engine = ENGINES[order.train.launcher]
         self.all: list[JobProcess] = []
         self.use(order.hosts)
         # The place of the cluster's nodes, in the same form as that of other hosts.
         self._node = Place(
             user="",
             port=SSH_PORT,
-            python=order.python,
+            python=order.spec.python,
             code_dir=CODE_DIR,
-            cwd=order.cwd,
-            command=order.command,
+            cwd=order.spec.cwd,
+            command=order.spec.command,
             tree=order.tree,
         )
 
@@ -165,7 +165,7 @@ class Processes:
         """The number of processes by (role, host) that the engine starts."""
         wanted = Counter({("worker", host.name): host.workers for host in self.hosts})
         wanted += Counter({("server", host.name): host.servers for host in self.hosts})
-        if self.order.servers:
+        if self.order.spec.servers:
             wanted["scheduler", self.head] += 1
         return wanted
 
@@ -217,7 +217,7 @@ class Processes:
     def unjoined(self) -> list[JobProcess]:
         """The servers and workers without a rank, once all have bound their ports."""
         these = self.of("server") + self.of("worker")
-        all_bound = len(these) == self.order.servers + self.order.workers and all(one.bound for one in these)
+        all_bound = len(these) == self.order.spec.servers + self.order.spec.workers and all(one.bound for one in these)
         return [process for process in these if process.rank is None] if all_bound else []
 
     def uses_kv_store(self) -> bool:
@@ -226,46 +226,21 @@ class Processes:
 
     # -- their orders --------------------------------------------------------------------------------------------
 
-    def order_of_head(self, launch: HeadLaunch, env: Mapping[str, str], *, attempt: int = 1) -> RoleOrder:
+    def order_of_head(self, launch: HeadLaunch, env: Mapping[str, str]) -> RoleOrder:
         """Returns the order of a launcher on the head, which gets none of the job's variables. env: its environment."""
-        order = self.order
-        folder = job_folder.path(order.job)
-        return RoleOrder(
-            job=order.job,
-            role="launcher",
-            host=self.head,
-            launcher=order.launcher,
-            address=None,
-            launched={},
-            commands=(launch.words,),
-            cwd=folder,
-            env={**env, **launch.env},
-            setup=None,
-            attempt=attempt,
-            **{**copy_settings(order), "subfolder": ""},
-        )
+        return self._order_of_launcher(launch.words, {**env, **launch.env})
 
-    def order_of_program(self, host: JobHost, text: str, *, attempt: int = 1) -> RoleOrder:
+    def order_of_program(self, text: str) -> RoleOrder:
         """Returns the order of one of mpirun's daemons on a host, as a shell command."""
-        folder = job_folder.path(self.order.job)
         # A wheel may have installed orted there.
-        path = f"{os.path.dirname(self.order.python)}:{HOST_PATH}"
-        return RoleOrder(
-            job=self.order.job,
-            role="launcher",
-            host=host.name,
-            launcher=self.order.launcher,
-            address=None,
-            launched={},
-            commands=(("/bin/sh", "-c", text),),
-            cwd=folder,
-            env={"PATH": path},
-            setup=None,
-            attempt=attempt,
-            **{**copy_settings(self.order), "subfolder": ""},
-        )
+        path = f"{os.path.dirname(self.order.spec.python)}:{HOST_PATH}"
+        return self._order_of_launcher(("/bin/sh", "-c", text), {"PATH": path})
 
-    def order_of(self, process: JobProcess, launched: dict[str, str], *, attempt: int = 1) -> RoleOrder:
+    def _order_of_launcher(self, words: tuple[str, ...], env: dict[str, str]) -> RoleOrder:
+        folder = job_folder.path(self.order.spec.id)
+        return RoleOrder(role="launcher", commands=(words,), cwd=folder, folder=folder, env=env)
+
+    def order_of(self, process: JobProcess, launched: dict[str, str]) -> RoleOrder:
         """Returns the order of a process. The scheduler and launchers get no secrets."""
         order, host = self.order, self._by_name.get(process.host)
         place = (host.place if host is not None else None) or self._node
@@ -273,10 +248,10 @@ class Processes:
         env = {**self._env_at(place), **own}
         if process.role not in ("scheduler", "launcher"):
             env = with_secrets(env, order.secrets)
-        env.setdefault("CLUSTER_JOB_NAME", order.name)
+        env.setdefault("CLUSTER_JOB_NAME", order.spec.name)
         env.setdefault(ADDRESSES, ",".join(self.engine.list_addresses(order)))
-        if order.output_url:
-            env.setdefault("CLUSTER_OUTPUT_URL", order.output_url)
+        if order.spec.output_url:
+            env.setdefault("CLUSTER_OUTPUT_URL", order.spec.output_url)
         if process.role == "worker" and self.order_on_host(process) < len(order.gpus_per_worker):
             gpus = order.gpus_per_worker[self.order_on_host(process)]
             env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(gpu) for gpu in gpus))
@@ -288,23 +263,18 @@ class Processes:
         if process.role == "launcher":
             commands = (self._launcher_words(place, launched, in_image=container is not None),)
         return RoleOrder(
-            job=order.job,
             role=process.role,
-            host=process.host,
             python=place.python,
-            launcher=order.launcher,
             address=host.ip if host is not None else None,
             launched=launched,
             commands=commands,
             cwd=place.cwd,
+            folder=os.path.join(place.cwd, order.train.subfolder) if order.train.subfolder else place.cwd,
             env=env,
-            setup=order.setup,
+            setup=order.spec.setup,
             data_url=self._data_url_of(process),
             container=container,
             volumes=order.volumes if process.role in ("worker", "setup") else (),
-            attempt=attempt,
-            authorities=order.authorities,
-            **copy_settings(order),
         )
 
     def _container_of(self, process: JobProcess) -> Optional[Container]:
@@ -335,7 +305,7 @@ class Processes:
         env = dict(self.order.env)
         if place is self._node:
             return env
-        ours = os.path.dirname(self.order.python) + ":"
+        ours = os.path.dirname(self.order.spec.python) + ":"
         if env.get("PATH", "").startswith(ours):
             env["PATH"] = os.path.dirname(place.python) + ":" + env["PATH"][len(ours) :]
         env.pop("CLUSTER_DATA_CREDENTIALS", None)  # without an instance profile it uses the head's credentials
@@ -345,7 +315,7 @@ class Processes:
         """Returns the commands that a host (default: a node) runs before the job, the same number on each."""
         place = place or self._node
         path = os.path.dirname(place.python)
-        commands = tuple(("bash", "-lc", SETUP, "setup", words, place.cwd, path) for words in self.order.job_setup)
+        commands = tuple(("bash", "-lc", SETUP, "setup", words, place.cwd, path) for words in self.order.train.setup)
         return (*commands, self.engine.requirement) if self.engine.requirement else commands
 
     # -- failures ------------------------------------------------------------------------------------------------

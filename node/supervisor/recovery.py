@@ -110,21 +110,23 @@ def find_hosts(record: Record) -> Sequence[JobHost]:
 
 def give_back_nodes(record: Record) -> None:
     """Cancels the allocation of a batch scheduler. If that fails, it ends a minute after its last heartbeat."""
-    if record.scheduler in SCHEDULERS and record.job_number:
-        allocation.cancel(SCHEDULERS[record.scheduler], record.job_number, allocation.environment(record.setup))
+    spec = record.spec
+    if spec.scheduler in SCHEDULERS and record.job_number:
+        allocation.cancel(SCHEDULERS[spec.scheduler], record.job_number, allocation.environment(spec.setup))
 
 
 def end_job(record: Record, hosts: Sequence[JobHost]) -> Left:
     """Ends a job's processes on this host, its head, and on `hosts` (see `end_on`)."""
-    return end_on(record.id, hosts, head=record.nodes[0], python=record.python)
+    return end_on(record.id, hosts, head=record.nodes[0], python=record.spec.python)
 
 
 def publish(record: Record) -> None:
     """Copies the job to a volume, or to S3 if it uses this host's credentials: the user's are no longer available."""
-    if record.output_url is None or not (record.nodes_credentials or record.output_url.startswith("/")):
+    spec = record.spec
+    if spec.output_url is None or not (spec.nodes_credentials or spec.output_url.startswith("/")):
         return
-    env = {name: value for name, value in record.env.items() if value != job_folder.HIDDEN}
-    Copying(record.id, record.output_url, env, secrets=None).finish(COPY_S)
+    env = {name: value for name, value in spec.env.items() if value != job_folder.HIDDEN}
+    Copying(spec.id, spec.output_url, env, secrets=None).finish(COPY_S)
 
 
 def recover_all() -> list[Record]:

@@ -122,7 +122,7 @@ class Stalls:
     ) -> None:
         self._order, self._processes, self._loop = order, processes, loop
         self._tell, self._end = tell, end
-        limit = order.stall_timeout
+        limit = order.train.stall_timeout_s
         self._is_watching = False
         self._limit_s = None if isinstance(limit, str) else limit
         self._every_s = min(LOOK_EVERY_S, self._limit_s / LOOKS) if self._limit_s else LOOK_EVERY_S
@@ -143,7 +143,7 @@ class Stalls:
 
     def start(self) -> None:
         """Starts watching, because all processes have started."""
-        if self._order.stall_timeout != "none":
+        if self._order.train.stall_timeout_s != "none":
             self._is_watching = True
             self._progress_at = time.monotonic()
             self._loop.after("stalls", self._every_s, self._look)

@@ -48,11 +48,11 @@ def main() -> int:
     """Runs the job."""
     order = decode(sys.stdin.buffer.readline(), Order)
     leave()
-    held = FileLock(job_folder.path(order.job, "lock"))
+    held = FileLock(job_folder.path(order.spec.id, "lock"))
     has_it = held.take(LOCK_TIMEOUT_S)
-    record = job_folder.read_record(order.job)  # with the lock, no other process writes it
+    record = job_folder.read_record(order.spec.id)  # with the lock, no other process writes it
     if not has_it or record is None or record.has_ended:
-        sys.exit(f"{order.job}: another supervisor runs this job, or has ended it")
+        sys.exit(f"{order.spec.id}: another supervisor runs this job, or has ended it")
     environment.raise_open_files("auto")  # a process of the job needs two
     record.supervisor = protocol.Supervisor(pid=os.getpid(), start_time=process_tree.start_time(os.getpid()))
     try:
@@ -85,7 +85,7 @@ def take_credentials(order: Order) -> list[str]:
 
     Raises CredentialsError.
     """
-    if not order.nodes_credentials:
+    if not order.spec.nodes_credentials:
         return []
     keys = instance_credentials.wait_for()
     order.secrets = keys.variables
@@ -98,7 +98,7 @@ class Supervisor:
 
     def __init__(self, order: Order, record: Record) -> None:
         self.order, self.record = order, record
-        self.job = order.job
+        self.job = order.spec.id
         self.log = job_log.Log(self.job)
         self.turn = FileLock(os.path.join(job_folder.root(), "lock"))
         self.copying: Optional[publish.Copying] = None  # to S3
@@ -185,7 +185,7 @@ class Supervisor:
     def leave_host(self) -> None:
         """Handles SIGTERM, such as when this host shuts down: a job whose record is in S3 waits for another head."""
         order = self.order
-        continues = order.on_node_loss == "requeue" or self.state == "queued"
+        continues = order.train.on_node_loss == "requeue" or self.state == "queued"
         if self.copying is None or not continues or order.hosts[0].place is not None:
             self.stop()
         elif self.attempt.started_at is not None:
@@ -242,12 +242,12 @@ class Supervisor:
     def allocate(self) -> None:
         """Starts the job; with a batch scheduler, requests its nodes first."""
         order = self.order
-        if order.scheduler is None or order.request is None:
+        if order.spec.scheduler is None or order.request is None:
             self.start()
         elif self.attempt.outcome.decided is None:
             self.set_state("pending")
             self.allocation = Allocation(
-                SCHEDULERS[order.scheduler],
+                SCHEDULERS[order.spec.scheduler],
                 order.request,
                 order.hosts,
                 self.loop,
@@ -256,13 +256,13 @@ class Supervisor:
                 fail=self.attempt.outcome.fail,
                 expire=self.attempt.outcome.expire,
                 say=self.say,
-                setup=order.setup,
+                setup=order.spec.setup,
             )
             self.allocation.start()
 
     def note_pending(self, number: str, reason: str) -> None:
         """Handles the batch scheduler's acceptance of the request, or its reason for waiting. Raises OSError."""
-        title = SCHEDULERS[self.order.scheduler or ""].title
+        title = SCHEDULERS[self.order.spec.scheduler or ""].title
         if number != self.record.job_number:
             self.say(f"{title} job {number} requests the nodes")
         if reason:
@@ -293,16 +293,16 @@ class Supervisor:
         else:  # in the last copy, the job is queued or waits
             self.save()
             self.copying.hurry()
-        duration_s = None if not order.max_duration_s else max(1.0, order.max_duration_s - self.ran_s)
+        duration_s = None if not order.train.max_duration_s else max(1.0, order.train.max_duration_s - self.ran_s)
         attempt.start(duration_s)
         self.save_soon()
 
     def start_copying(self) -> None:
         """Starts to copy the record and the log to [data] results, if set."""
         order = self.order
-        if order.output_url:
-            secrets = None if order.nodes_credentials else order.secrets
-            self.copying = publish.Copying(self.job, order.output_url, order.env, secrets)
+        if order.spec.output_url:
+            secrets = None if order.spec.nodes_credentials else order.secrets
+            self.copying = publish.Copying(self.job, order.spec.output_url, order.env, secrets)
 
     # -- the next attempt ----------------------------------------------------------------------------------------
 
@@ -368,7 +368,7 @@ class Supervisor:
         self.replacement.end()
         returned, self.replacement = self.replacement.returned, None
         if returned and self.attempt.outcome.decided is None:
-            left = recovery.end_on(self.job, returned, head=self.order.hosts[0], python=self.order.python)
+            left = recovery.end_on(self.job, returned, head=self.order.hosts[0], python=self.order.spec.python)
             if left:
                 raise OSError(f"processes of the attempt before remain on {restarts.join(list(left))}")
         self.record.nodes = self.order.hosts
@@ -480,7 +480,7 @@ class Supervisor:
         self.set_state("ending")
         left = self.attempt.end()
         for host, why in self.attempt.describe_lost().items():
-            text = f"job {self.job} ({self.order.name}) has lost {host}: {why}"
+            text = f"job {self.job} ({self.order.spec.name}) has lost {host}: {why}"
             self.notifier.send("node-lost", text, node=host)
         error = self.allocation.cancel() if self.allocation is not None else None
         if error is not None:
@@ -495,7 +495,7 @@ class Supervisor:
             return  # nothing ran on a node
         silent = {*attempt.outcome.silent_hosts, *attempt.lost}
         try:
-            found = health.find_unhealthy(order.hosts, silent, head=order.hosts[0], python=order.python)
+            found = health.find_unhealthy(order.hosts, silent, head=order.hosts[0], python=order.spec.python)
             health.keep(order.hosts, found)
         except OSError as error:  # such as a full disk
             self.say(f"cannot check the nodes' health: {job_folder.describe(error)}")
@@ -518,7 +518,7 @@ class Supervisor:
         self.is_over = True
         ending = self.attempt.ending
         state, exit_code, error = ending.state, ending.exit_code, ending.error
-        if self.attempt.lost and self.order.on_node_loss == "requeue":
+        if self.attempt.lost and self.order.train.on_node_loss == "requeue":
             error = f"{error}; {restarts.explain_end(self.attempt.lost, self.ended)}"
         if left and state == "done":
             state, exit_code, error = "failed", 1, "the job succeeded, but left processes behind"
@@ -553,7 +553,7 @@ class Supervisor:
 
     def tell_end(self) -> None:
         """Reports the end of the job to [notify]."""
-        record, name = self.record, f"job {self.job} ({self.order.name})"
+        record, name = self.record, f"job {self.job} ({self.order.spec.name})"
         self.complete_record()
         ended = f"{name} is {record.state}" + (f": {record.error}" if record.error else "")
         cost = "" if record.cost_usd is None else f"; its nodes cost ${record.cost_usd:.2f}"

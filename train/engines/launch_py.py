@@ -46,10 +46,10 @@ class LaunchPy(Engine):
 
         Without servers, launch.py would start a scheduler that waits forever for a worker that does not need it.
         """
-        if not order.servers:
+        if not order.spec.servers:
             host = (order.hostfile or (order.hosts[0].ip,))[0].partition(":")[0]
             return (HostLaunch("worker", host, {RANK: "0", WORLD_SIZE: "1"}),)
-        words = [order.python, order.hosts[0].ip, "-n", str(order.workers), "-s", str(order.servers)]
+        words = [order.spec.python, order.hosts[0].ip, "-n", str(order.spec.workers), "-s", str(order.spec.servers)]
         words += ["--launcher", self.name]
         words += self._options(order, head)
         launch = program_words("launch", *words, *head.role_words)
@@ -57,7 +57,7 @@ class LaunchPy(Engine):
 
     def _options(self, order: Order, head: Head) -> list[str]:
         hostfile = [] if self.name == "local" else ["-H", head.hostfile]
-        return [*hostfile, "--p3"] if order.p3 else hostfile
+        return [*hostfile, "--p3"] if order.train.p3 else hostfile
 
     def _environment(self, order: Order, head: Head) -> dict[str, str]:
         """The variables of launch.py itself."""

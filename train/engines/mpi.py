@@ -64,9 +64,9 @@ class MpiEngine(LaunchPy):
 
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
         """The launch of launch.py for MXNet's kv-store, else of mpirun itself."""
-        if order.servers or (order.workers == 1 and order.kv_store != "none"):
+        if order.spec.servers or (order.spec.workers == 1 and order.train.kv_store != "none"):
             return super().plan_launches(order, head)
-        words = ("mpirun", "-n", str(order.workers), "--hostfile", head.hostfile, *head.role_words)
+        words = ("mpirun", "-n", str(order.spec.workers), "--hostfile", head.hostfile, *head.role_words)
         return (HeadLaunch(words, env=self._environment(order, head)),)
 
     def _options(self, order: Order, head: Head) -> list[str]:
@@ -82,7 +82,7 @@ class MpiEngine(LaunchPy):
             "OMPI_MCA_rmaps_base_oversubscribe": "1",
             "OMPI_MCA_hwloc_base_binding_policy": "none",
         }
-        orted = Path(order.python).parent / "orted"
+        orted = Path(order.spec.python).parent / "orted"
         if orted.exists():  # from a wheel, in a folder that other nodes do not search
             env["OMPI_MCA_orte_launch_agent"] = str(orted)
         if os.getuid() == 0:

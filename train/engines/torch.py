@@ -139,7 +139,7 @@ class EnvEngine(TorchEngine):
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
         """One launch for each process, by rank."""
         nodes = list(_nodes(order))
-        world = {"WORLD_SIZE": str(order.workers), "MASTER_ADDR": nodes[0][1].ip, "MASTER_PORT": str(head.port)}
+        world = {"WORLD_SIZE": str(order.spec.workers), "MASTER_ADDR": nodes[0][1].ip, "MASTER_PORT": str(head.port)}
         return tuple(
             HostLaunch(
                 "worker",

@@ -4,27 +4,20 @@ The copy in S3 (node/supervisor/publish.py) outlives the cluster.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from botocore.exceptions import BotoCoreError
+from msgspec import structs, to_builtins
 
 from foundation.errors import AwsError, ClusterError, NotFoundError, UsageError
 from node.protocol import (
-    ENDED,
     MAX_LINE_BYTES,
     MAX_RECORD_BYTES,
     OUR_JOB_ID,
-    Attempt,
-    JobHost,
-    JobState,
-    Left,
-    NewFiles,
+    JobSpec,
     Record,
-    RecordRole,
     find_record_id,
     parse_record,
     split_jobs,
@@ -42,53 +35,14 @@ PIECE_BYTES = 1 << 20
 LOG_PIECE_BYTES = 8 << 20  # one request each, so that a reader may take its time between them
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobRecord:
-    """One job. Times in seconds since the epoch; `data` is the record as it was written.
+class JobRecord(Record, kw_only=True):
+    """One job, as the command line finds it.
 
     source: where the record was read. The copy in S3 may be older.
     state: "damaged" if the record cannot be read; then only `id`, `source` and `error` are valid.
-    stall: why the job makes no progress, while it makes none. image: the container image that it runs in.
-    scheduler, job_number: the batch scheduler that assigns the nodes, and its number for the job; pending: why it has
-    not assigned them yet. attempts: all attempts that have started; waiting_for: the names of the nodes that the next
-    attempt waits for. files: the job's new files on its hosts. cost_usd: what the job's nodes cost while it had them;
-    None if unknown.
     """
 
-    id: str
-    state: JobState | Literal["damaged"]
-    source: Source
-    name: str = ""
-    workers: int = 0
-    servers: int = 0
-    submitted_at: float = 0.0
-    started_at: float | None = None
-    ended_at: float | None = None
-    exit_code: int | None = None
-    error: str | None = None
-    warnings: tuple[str, ...] = ()
-    stall: str | None = None
-    nodes: tuple[JobHost, ...] = ()
-    roles: tuple[RecordRole, ...] = ()
-    left: Left = field(default_factory=dict)
-    cwd: str = ""
-    command: tuple[str, ...] = ()
-    project: str | None = None
-    output_url: str | None = None
-    image: str | None = None
-    scheduler: str | None = None
-    job_number: str | None = None
-    pending: str | None = None
-    attempts: tuple[Attempt, ...] = ()
-    waiting_for: tuple[str, ...] = ()
-    files: tuple[NewFiles, ...] = ()
-    cost_usd: float | None = None
-    data: bytes = field(default=b"", repr=False)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the job has ended, according to the record."""
-        return self.state in ENDED
+    source: Source = "head"
 
     @property
     def is_damaged(self) -> bool:
@@ -97,14 +51,15 @@ class JobRecord:
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """The whole record as it was written; the id and error of a damaged one."""
+        """The record as one table, which `cluster jobs --json` prints; the id and error of a damaged one."""
         if self.is_damaged:
             return {"id": self.id, "state": self.state, "error": self.error}
-        found: dict[str, Any] = json.loads(self.data)
-        return found
-
-
-_SHARED_FIELDS = {field.name for field in fields(JobRecord)} & set(Record.__struct_fields__) - {"stall"}
+        train = self.spec.train
+        of_train = ("launcher", "kv_store", "subfolder", "max_duration_s", "on_node_loss")
+        made = to_builtins(self.spec) | {name: getattr(train, name) for name in of_train} | to_builtins(self)
+        return {key: value for key, value in made.items() if key not in ("spec", "train", "source")} | {
+            "script": self.spec.script
+        }
 
 
 class DamagedRecordError(ClusterError):
@@ -121,12 +76,10 @@ class DamagedRecordError(ClusterError):
 def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRecord:
     """Parses a job's record; a damaged one gets the state "damaged". job: its id, if known."""
     try:
-        form = parse_record(data)
+        return structs.replace(parse_record(data, JobRecord), source=source)
     except ValueError as error:
-        known = job or find_record_id(data) or UNKNOWN_ID
-        return JobRecord(id=known, state="damaged", error=str(error), source=source)
-    same = {name: getattr(form, name) for name in _SHARED_FIELDS}
-    return JobRecord(**same, stall=form.stall.text if form.stall is not None else None, source=source, data=data)
+        spec = JobSpec(id=job or find_record_id(data) or UNKNOWN_ID, name="", workers=0, servers=0)
+        return JobRecord(spec=spec, state="damaged", submitted_at=0.0, error=str(error), source=source)
 
 
 def read_jobs(line: bytes) -> tuple[JobRecord, ...]:

@@ -72,7 +72,7 @@ def submit(head: Head, order: Order, *, follow: bool, look: Look = never, talk: 
     If the connection breaks before the answer, the order is sent again; the head makes one job of both.
     Raises RefusedError, ConnectError, ClusterError for the head's errors.
     """
-    job = order.job
+    job = order.spec.id
     talk = talk or open_submission(head, follow=follow)
     state: JobState | None = None
     try:
@@ -122,14 +122,14 @@ def _hand_over(
         line = talk.answer(look, timeout_s=silence_s)
     except AnswerError as error:
         raise AnswerError(
-            f"{error.message}; job {order.job} may or may not have started",
-            hint=f"cluster jobs; cluster stop {order.job}",
+            f"{error.message}; job {order.spec.id} may or may not have started",
+            hint=f"cluster jobs; cluster stop {order.spec.id}",
         ) from error
     try:
         said = decode(line or b"{}", Submitted)
     except ValueError as error:
         raise AnswerError(
-            f"{head} sent an invalid answer: {error}; job {order.job} may or may not have started",
+            f"{head} sent an invalid answer: {error}; job {order.spec.id} may or may not have started",
             hint="cluster jobs",
         ) from None
     other = said.refused
@@ -142,15 +142,15 @@ def _hand_over(
         )
     if said.unrunnable is not None:
         raise UsageError(f"the job was not started: {said.unrunnable}")
-    if said.job != order.job or said.state is None:
+    if said.job != order.spec.id or said.state is None:
         why = shorten(said.error) if said.error else "no answer"
-        raise ClusterError(f"{head} did not accept job {order.job}: {why}", hint="cluster jobs")
+        raise ClusterError(f"{head} did not accept job {order.spec.id}: {why}", hint="cluster jobs")
     return said.state
 
 
 def _submit_again(head: Head, order: Order, lost: ConnectError, look: Look) -> Started:
     """Sends an order again after its answer was lost; the head may already have the job. Raises as submit."""
-    job = order.job
+    job = order.spec.id
     head.drop()
     try:
         with closing(head.open("submit", look=look)) as talk:

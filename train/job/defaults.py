@@ -123,14 +123,13 @@ def render_settings(job: Job) -> list[str]:
     """The job in a few lines: its defaults with their reasons, but not the values of the user's variables."""
     order = job.order
     used = count(len(set(order.hostfile)), "node")
-    if order.kv_store == "none":
-        where = f"{count(order.workers, 'process', 'processes')} on {used}"
+    if order.train.kv_store == "none":
+        where = f"{count(order.spec.workers, 'process', 'processes')} on {used}"
     else:
-        where = (
-            f"{count(order.workers, 'worker')}, {count(order.servers, 'server')} on {used}, kv_store {order.kv_store}"
-        )
-    launcher = f", launcher {order.launcher}" if order.launcher != "ssh" else ""
-    launcher += f", on nodes from {SCHEDULERS[order.scheduler].title}" if order.scheduler else ""
+        processes = f"{count(order.spec.workers, 'worker')}, {count(order.spec.servers, 'server')}"
+        where = f"{processes} on {used}, kv_store {order.train.kv_store}"
+    launcher = f", launcher {order.train.launcher}" if order.train.launcher != "ssh" else ""
+    launcher += f", on nodes from {SCHEDULERS[order.spec.scheduler].title}" if order.spec.scheduler else ""
     lines = [
         _script(order),
         _image(order),
@@ -143,24 +142,24 @@ def render_settings(job: Job) -> list[str]:
         _variables(job),
     ]
     lines += [_limits(job.config), _preparation(job)]
-    return [f"job {order.job}: {where}{launcher}: {order.name}", *(f"  {line}" for line in lines if line)]
+    return [f"job {order.spec.id}: {where}{launcher}: {order.spec.name}", *(f"  {line}" for line in lines if line)]
 
 
 def _script(order: Order) -> str:
     kinds = {"shipped": "ships with cluster", "project": "yours"}
-    return f"script: {order.script} ({kinds[order.script_source]})" if order.script_source else ""
+    return f"script: {order.spec.script} ({kinds[order.spec.script_source]})" if order.spec.script_source else ""
 
 
 def _image(order: Order) -> str:
     engines = sorted({" ".join(one.engine) for one in order.containers.values()})
-    return f"image: {order.image} ({' and '.join(engines)})" if order.image is not None else ""
+    return f"image: {order.spec.image} ({' and '.join(engines)})" if order.spec.image is not None else ""
 
 
 def _selection(order: Order) -> str:
-    if order.selection == "current":
+    if order.spec.selection == "current":
         return ""
     names = [host.name for host in order.hosts if host.workers or host.servers]
-    return f'nodes = "{order.selection}": {", ".join(names)}'
+    return f'nodes = "{order.spec.selection}": {", ".join(names)}'
 
 
 def _threads(job: Job) -> str:
@@ -180,9 +179,9 @@ def _gpus(job: Job) -> str:
 def _network(job: Job) -> str:
     if "DMLC_INTERFACE" in job.config.env:
         return f"DMLC_INTERFACE={_shown(job, 'DMLC_INTERFACE')} (yours)"
-    if ENGINES[job.order.launcher].ports is not None:
+    if ENGINES[job.order.train.launcher].ports is not None:
         return "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME: the interface with the node's private address"
-    return "DMLC_INTERFACE: the one with the node's private address" if job.order.servers else ""
+    return "DMLC_INTERFACE: the one with the node's private address" if job.order.spec.servers else ""
 
 
 def _s3(job: Job) -> str:
@@ -194,7 +193,7 @@ def _s3(job: Job) -> str:
 
 def _shown(job: Job, name: str) -> str:
     """The value of a variable, masked if the user hid it."""
-    return "***" if name in job.order.hidden.get("env", ()) else job.order.env[name]
+    return job.order.spec.env[name]
 
 
 def _variables(job: Job) -> str:
@@ -213,9 +212,9 @@ def _limits(config: TrainConfig) -> str:
 
 def _preparation(job: Job) -> str:
     order = job.order
-    parts = [f"{count(len(order.job_setup), 'command')} before the start"] if order.job_setup else []
-    parts += [f"files copied to {order.cwd}"] if job.config.sync_dst_dir else []
-    parts += [f"results: {order.output_url}"] if order.output_url else []
+    parts = [f"{count(len(order.train.setup), 'command')} before the start"] if order.train.setup else []
+    parts += [f"files copied to {order.spec.cwd}"] if job.config.sync_dst_dir else []
+    parts += [f"results: {order.spec.output_url}"] if order.spec.output_url else []
     return "; ".join(parts)
 
 

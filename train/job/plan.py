@@ -1,7 +1,7 @@
 """Plans a training job from its configuration and the nodes. Pure."""
 
 import secrets as random_secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -11,7 +11,8 @@ from bootstrap.apply import ReadyNode
 from bootstrap.container.config import ContainerConfig
 from bootstrap.container.prepare import LauncherUse, PreparedImage
 from bootstrap.environment.target import choose_mxnet
-from node.protocol import AllocationRequest, DataCheck, Notify, Order, copy_settings
+from node.job_folder import HIDDEN, mask
+from node.protocol import AllocationRequest, Container, DataCheck, JobHost, JobSpec, Notify, Order
 from train.engines import ENGINES, find_engine
 from train.engines.engine import Framework
 from train.engines.schedulers import SCHEDULERS
@@ -82,8 +83,9 @@ def plan_job(
 
     nodes: the head first. access: the job's access to S3; [train] env overrides its variables. credentials: a line
     that describes the job's credentials. queue: [queue]. framework, mxnet: those of [bootstrap]. program: the text of
-    the user's own program, as far as it is known. survey: AWS's answers, if it was asked. hidden, volumes, notify: see
-    Order. prices: of instances by their ids, in US dollars per hour, as far as they are known.
+    the user's own program, as far as it is known. survey: AWS's answers, if it was asked. hidden: by "env",
+    "env_server" and "env_worker", the variables whose values are never shown. volumes, notify: see Order. prices: of
+    instances by their ids, in US dollars per hour, as far as they are known.
     container: [container]. image: the image that its processes run in, on the nodes that the job may use.
 
     Raises ConfigError for an invalid job.
@@ -99,6 +101,7 @@ def plan_job(
         kv_store=config.kv_store if engine.uses_kv_store(started) else "none",
         kv_store_option=choose_kv_store_option(config.kv_store_option, program),
         on_node_loss=config.on_node_loss if scheduler is None else "fail",  # an allocation ends when it loses a node
+        restarts_on_error=config.restarts_on_error if scheduler is None else 0,
     )
     placement = _place(config, nodes)
     is_shipped = not command and script.startswith(f"{head.code_dir}/")
@@ -163,58 +166,64 @@ def plan_job(
             nodes=len(placement.processes),
             max_duration_s=config.max_duration_s,
         )
-    order = Order(
-        job=job_id,
+    hosts = describe_hosts(placement, words=words, folder=folder, prices=prices or {})
+    containers = plan_containers(container or ContainerConfig(), image, nodes, framework, volumes=volumes)
+    output_url = f"{data.results.rstrip('/')}/{job_id}/" if data.results else None
+    urls = {"CLUSTER_DATA_URL": data.url, "CLUSTER_RESULTS_URL": data.results, "CLUSTER_OUTPUT_URL": output_url}
+    env = {
+        **_environment(config, threads, containers, python=head.python),
+        "CLUSTER_JOB_NAME": name,
+        **({"CLUSTER_VOLUMES": ":".join(volumes)} if volumes else {}),
+        **{key: url for key, url in urls.items() if url is not None},
+        **reading_environment(reading, data, placement, access),
+        **access.env,
+        **config.env,
+    }
+    train = _settle(config, name, hosts, hidden=hidden or {})
+    spec = JobSpec(
+        id=job_id,
         name=name,
-        selection=str(config.nodes),
-        queue=config.queue,
-        python=head.python,
-        launcher=config.launcher,
-        scheduler=scheduler,
-        request=request,
         workers=proposed.workers,
         servers=sum(placement.servers.values()),
-        kv_store=config.kv_store,
-        start_timeout_s=config.start_timeout_s,
-        stall_timeout=config.stall_timeout_s,
-        max_duration_s=config.max_duration_s,
-        ends_with=config.ends_with,
-        on_node_loss=config.on_node_loss,
-        restarts=config.restarts,
-        restarts_on_error=config.restarts_on_error if scheduler is None else 0,
-        checkpoint_grace_s=config.checkpoint_grace_s,
-        replace_command=head.client if scheduler is None and config.on_node_loss == "requeue" else (),
-        hosts=describe_hosts(placement, words=words, folder=folder, prices=prices or {}),
-        hostfile=placement.hostfile,
+        train=train,
         command=words(head),
-        script=None if command else config.script,
         script_source=None if command else "shipped" if is_shipped else "project",
+        selection=str(config.nodes),
+        scheduler=scheduler,
+        python=head.python,
         cwd=folder(head),
-        tree=head.project_dir,
-        env={},
-        env_server=dict(config.env_server),
-        env_worker=dict(config.env_worker),
-        hidden=dict(hidden or {}),
-        gpus_per_worker=shares,
-        nodes_credentials=access.of_nodes,
+        env={
+            **_mask(env, (hidden or {}).get("env", ())),
+            **{f"{key} (servers)": value for key, value in train.env_server.items()},
+            **{f"{key} (workers)": value for key, value in train.env_worker.items()},
+        },
+        output_url=output_url,
         setup=head.setup,
-        job_setup=tuple(config.setup),
         library=library,
+        image=image.reference if image is not None else None,
         code=_base(head.code_dir),
         project=_base(head.project_dir) if head.project_dir else None,
         owner=survey.owner,
-        results_url=data.results,
-        image=image.reference if image is not None else None,
-        image_launcher=image.launcher if image is not None else None,
-        containers=plan_containers(container or ContainerConfig(), image, nodes, framework, volumes=volumes),
+        nodes_credentials=access.of_nodes,
+    )
+    order = Order(
+        spec=spec,
+        hosts=hosts,
+        hostfile=placement.hostfile,
+        tree=head.project_dir,
+        env=env,
+        env_server=config.env_server,
+        env_worker=config.env_worker,
+        gpus_per_worker=shares,
         volumes=tuple(volumes),
+        data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
+        request=request,
+        containers=containers,
+        image_launcher=image.launcher if image is not None else None,
+        replace_command=head.client if scheduler is None and config.on_node_loss == "requeue" else (),
         notify=notify,
         authorities=access.authorities,
-        data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
-        **copy_settings(config),
     )
-    staging = reading_environment(reading, data, placement, access)
-    order.env = {**_environment(order, data, config, threads), **staging, **access.env, **config.env}
     return Job(
         order=order,
         config=config,
@@ -263,18 +272,17 @@ def find_used(config: TrainConfig, nodes: Sequence[ReadyNode], framework: Framew
     return (nodes[0], *(node for node in nodes[1:] if node in chosen))
 
 
-def _environment(order: Order, data: DataConfig, config: TrainConfig, threads: Threads) -> dict[str, str]:
-    """The variables that this project sets for a job's processes."""
-    path = "/usr/local/bin:/usr/bin:/bin"
-    if order.containers:
-        path = next(iter(order.containers.values())).path
+def _environment(
+    config: TrainConfig, threads: Threads, containers: Mapping[str, Container], *, python: str
+) -> dict[str, str]:
+    """The variables that this project sets for a job's processes, except the job's name and its URLs."""
+    path = next((one.path for one in containers.values()), "/usr/local/bin:/usr/bin:/bin")
     env = {
-        "PATH": f"{order.python.rpartition('/')[0]}:{path}",
+        "PATH": f"{python.rpartition('/')[0]}:{path}",
         "OMP_NUM_THREADS": str(threads.count),
         "PYTHONUNBUFFERED": "1",
-        "CLUSTER_JOB_NAME": order.name,
     }
-    if any(not one.has_environment for one in order.containers.values()):
+    if any(not one.has_environment for one in containers.values()):
         del env["PATH"]  # the image has its own Python
     if config.kv_store != "none":
         env["CLUSTER_KV_STORE"] = config.kv_store
@@ -282,10 +290,32 @@ def _environment(order: Order, data: DataConfig, config: TrainConfig, threads: T
         env["CUDA_VISIBLE_DEVICES"] = "" if config.gpus == "none" else ",".join(map(str, config.gpus))
     if config.p3:
         env["MXNET_UPDATE_ON_KVSTORE"] = "0"  # P3's servers only add up gradients, and cannot update the model
-    if order.volumes:
-        env["CLUSTER_VOLUMES"] = ":".join(order.volumes)
-    urls = {"CLUSTER_DATA_URL": data.url, "CLUSTER_RESULTS_URL": data.results, "CLUSTER_OUTPUT_URL": order.output_url}
-    return env | {key: url for key, url in urls.items() if url is not None}
+    return env
+
+
+def _settle(
+    config: TrainConfig, name: str, hosts: Sequence[JobHost], *, hidden: Mapping[str, tuple[str, ...]]
+) -> TrainConfig:
+    """[train] as the job's spec has it: with the values chosen for it, and without secrets. See JobSpec."""
+    used = [host for host in hosts if host.workers or host.servers] or hosts
+    uses_slots = ENGINES[config.launcher].uses_slots
+    return structs.replace(
+        config,
+        name=name,
+        nodes="current",
+        hosts=tuple(host.name for host in used for _ in range(host.workers if uses_slots else 1)),
+        workers=sum(host.workers for host in hosts),
+        servers=sum(host.servers for host in hosts) or "auto",
+        processes="auto",
+        env=_mask(config.env, hidden.get("env", ())),
+        env_server=_mask(config.env_server, hidden.get("env_server", ())),
+        env_worker=_mask(config.env_worker, hidden.get("env_worker", ())),
+    )
+
+
+def _mask(variables: Mapping[str, str], hidden: Collection[str]) -> dict[str, str]:
+    """Variables without secrets. hidden: the names of those whose values are secrets whatever their names."""
+    return {name: HIDDEN if name in hidden else mask(name, value) for name, value in variables.items()}
 
 
 def _base(path: str) -> str:

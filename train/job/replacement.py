@@ -1,22 +1,19 @@
 """Finds the nodes that a job has lost, and what it needs on the nodes that replace them. Pure.
 
-A job whose head is lost is ordered again, from the current cluster.toml; values in the job's record in S3 override
-those of cluster.toml.
+A job whose head is lost is its spec, in its record in S3, submitted again.
 """
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ClusterError
-from node.protocol import LOSSES, Attempt, JobHost, Order, Record
-from train.engines import ENGINES
+from foundation.settings import check
+from node.job_folder import HIDDEN
+from node.protocol import LOSSES, Attempt, JobHost, JobSpec, Order, Record
 from train.job.config import TrainConfig
-
-MASKED = "***"
-"""Replaces a secret, or a part of it, in the record (node/job_folder.py)."""
 
 _NODE = re.compile(r"node-([0-9]{1,4})")
 _ENVIRONMENT = re.compile(r"/\.cluster/(env/[0-9a-f]{64})/bin/python")
@@ -67,15 +64,15 @@ def plan_hosts(
 
 def find_paths(record: Record) -> tuple[str, ...]:
     """The folders below ~/.cluster that the job's processes use: its environment, its runtime, and its own files."""
-    environment = _ENVIRONMENT.search(record.python)
-    trees = [f"tree/{record.project}"] if record.project else []
-    runtime = [f"runtime/{record.code}"] if record.code else []
+    environment = _ENVIRONMENT.search(record.spec.python)
+    trees = [f"tree/{record.spec.project}"] if record.spec.project else []
+    runtime = [f"runtime/{record.spec.code}"] if record.spec.code else []
     return (*([environment[1]] if environment else []), *runtime, *trees)
 
 
 def check_setup(record: Record, node: ReadyNode) -> None:
     """Raises ClusterError if the new node has run other set-up commands than the job's other nodes."""
-    if node.setup != record.setup:
+    if node.setup != record.spec.setup:
         raise ClusterError(
             f"[bootstrap] setup has changed since job {record.id} was started, so {node.host.name} differs from the "
             "nodes that the job knows",
@@ -100,8 +97,8 @@ def find_orphans(records: Iterable[Record], gone: Collection[str]) -> tuple[Reco
         record
         for record in ours
         if not record.has_ended
-        and record.scheduler is None
-        and (record.state == "queued" or record.on_node_loss == "requeue")
+        and record.spec.scheduler is None
+        and (record.state == "queued" or record.spec.train.on_node_loss == "requeue")
     )
 
 
@@ -136,92 +133,37 @@ def check_restarts(record: Record, attempts: Iterable[Attempt], restarts: int) -
         )
 
 
-def continued_config(config: TrainConfig, record: Record) -> TrainConfig:
-    """[train] for a job that continues: what its record does not contain comes from the current cluster.toml."""
-    uses_slots = ENGINES[record.launcher].uses_slots
-    used = [host for host in record.nodes if host.workers or host.servers] or list(record.nodes)
-    return structs.replace(
-        config,
-        script=record.script or config.script,
-        args=(),
-        cwd=record.subfolder or ".",
-        name=record.name,
-        workers=record.workers,
-        servers=record.servers if (record.kv_store or "").startswith("dist") else "auto",
-        launcher=record.launcher,
-        kv_store=record.kv_store or "none",
-        hosts=tuple(host.name for host in used for _ in range(host.workers if uses_slots else 1)),
-        queue=False,
-    )
+def restore_config(config: TrainConfig, spec: JobSpec) -> tuple[TrainConfig, tuple[str, ...]]:
+    """[train] of a job that continues, and warnings. Raises ConfigError for a forged spec.
 
-
-def continue_order(
-    planned: Order, record: Record, nodes: Sequence[ReadyNode], attempts: tuple[Attempt, ...], *, first_process: int
-) -> tuple[Order, tuple[str, ...]]:
-    """The order of a job that continues, and warnings. planned: from plan_job with continued_config.
-
-    nodes: the current nodes. first_process: see Order.
+    It is that of the spec. From `config`, the current [train], come restarts, and the values that may be secrets.
     """
-    now = {node.host.name: node.host for node in nodes}
-    warnings = []
-    moved = {
-        before: after
-        for before, after in (
-            (record.python, planned.python),
-            (f"/runtime/{record.code}", f"/runtime/{planned.code}"),
-            (f"/tree/{record.project}", f"/tree/{planned.project}"),
-        )
-        if before != after and "None" not in before + after
-    }
-    if moved:
-        warnings.append(
-            f"the files or the packages of job {record.id} have changed since it was started: it continues with the "
-            "present ones"
-        )
-    env, hidden = _continued_env(planned, record)
-    if hidden:
-        warnings.append(
-            f"the values of {', '.join(hidden)} are not in the job's record, because they may be secrets: set them in "
-            "[train] env if the job needs them"
-        )
-    order = structs.replace(
+    table, lost = to_builtins(spec.train), []
+    for key in ("env", "env_server", "env_worker"):
+        present: dict[str, str] = getattr(config, key)
+        masked = [name for name, value in table[key].items() if HIDDEN in value]
+        lost += [name for name in masked if name not in present]
+        kept = {name: value for name, value in table[key].items() if name not in masked}
+        table[key] = {**kept, **{name: present[name] for name in masked if name in present}}
+    table |= {"queue": True, "restarts": config.restarts}
+    warning = (
+        f"the values of {', '.join(sorted(lost))} are not in the job's record, because they may be secrets: set them "
+        "in [train] env if the job needs them"
+    )
+    return check(TrainConfig, table, source=f"the record of job {spec.id}"), (warning,) if lost else ()
+
+
+def continue_order(planned: Order, record: Record, attempts: tuple[Attempt, ...], *, first_process: int) -> Order:
+    """The order of a job that continues. planned: from plan_job with restore_config. first_process: see Order."""
+    return structs.replace(
         planned,
-        command=tuple(_move(word, moved) for word in record.command),
-        script=record.script,
-        script_source="shipped" if record.script_source == "shipped" else "project" if record.script else None,
-        selection=record.selection,
-        max_duration_s=record.max_duration_s,
-        workers=record.workers,
-        servers=record.servers,
-        hosts=tuple(
-            structs.replace(host, ip=now[host.name].private_ip, instance_id=now[host.name].instance_id)
-            for host in record.nodes
-        ),
-        env=env,
-        on_node_loss=record.on_node_loss,
-        queue=True,
+        spec=structs.replace(planned.spec, selection=record.spec.selection),
         attempts=attempts,
         submitted_at=record.submitted_at,
         first_process=first_process,
     )
-    return order, tuple(warnings)
 
 
-def _move(word: str, moved: dict[str, str]) -> str:
-    for before, after in moved.items():
-        word = word.replace(before, after)
-    return word
-
-
-def _continued_env(planned: Order, record: Record) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The planned variables, overridden by the record's, and the names of those whose values are no longer known."""
-    env, hidden = dict(planned.env), []
-    for name, value in record.env.items():
-        if " " in name:  # "NAME (servers)": those of [train] env_server and env_worker
-            continue
-        if MASKED in value:
-            if name not in env:
-                hidden.append(name)
-        elif not name.startswith(("AWS_", "S3_", "PATH")):  # these depend on the machine and on the current keys
-            env[name] = value
-    return env, tuple(sorted(hidden))
+def have_files_changed(planned: JobSpec, spec: JobSpec) -> bool:
+    """Whether the files or the packages of a job that continues have changed since it was started."""
+    return any(getattr(planned, name) != getattr(spec, name) for name in ("python", "code", "project"))

@@ -139,7 +139,7 @@ def run_to_end(run: Runner, job: Job) -> _Output:
     output = _Output()
     result = run(job, output.take)
     try:
-        check_result(job.order.job, result)
+        check_result(job.order.spec.id, result)
     except JobError as error:
         said = "\n".join(output.last)
         raise JobError(f"{error.message}\n{said}" if said else error.message, exit_code=error.exit_code) from error
@@ -177,7 +177,7 @@ def read_bandwidth(output: Sequence[tuple[Process, Sequence[str]]], *, job: Job,
         batches = [match for line in lines if (match := _BATCH.search(line))]
         sizes = [match for line in lines if (match := _SIZE.search(line))]
         if not batches or not sizes:
-            raise ClusterError(f"{process.tag}: measure.py printed no result", hint=f"cluster logs {job.order.job}")
+            raise ClusterError(f"{process.tag}: measure.py printed no result", hint=f"cluster logs {job.order.spec.id}")
         arrays, size_mb = int(sizes[0][1]), float(sizes[0][2])
         worker = WorkerBandwidth(
             rank=process.rank,
@@ -187,7 +187,7 @@ def read_bandwidth(output: Sequence[tuple[Process, Sequence[str]]], *, job: Job,
         )
         workers.append(worker)
     return KvResult(
-        job=job.order.job,
+        job=job.order.spec.id,
         kv_store=job.config.kv_store,
         arrays=arrays,
         size_mb=size_mb,
@@ -258,10 +258,10 @@ def measure_scaling(
     job = _plan(config, changes, nodes, script=f"{nodes[0].code_dir}/{SCRIPTS_DIR}/{workload.script}", **planned)
     output = run_to_end(run, job).of_workers()
     return ScalingRun(
-        job=job.order.job,
+        job=job.order.spec.id,
         workers=count,
         kv_store=job.config.kv_store,
-        worker_speeds=tuple(read_speed(process, lines, job=job.order.job) for process, lines in output),
+        worker_speeds=tuple(read_speed(process, lines, job=job.order.spec.id) for process, lines in output),
     )
 
 

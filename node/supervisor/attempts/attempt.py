@@ -133,7 +133,7 @@ class Attempt:
                 self.start_process(self.processes.add(launch.role, launch.address), dict(launch.launched))
             else:
                 process = self.processes.add("launcher", self.processes.head)
-                role = self.processes.order_of_head(launch, launching.environment(order), attempt=self.number)
+                role = self.processes.order_of_head(launch, launching.environment(order))
                 self.take_in(process)
                 process.agent.put(Start(process.number, role))
         self.outcome.watch_start()
@@ -145,7 +145,7 @@ class Attempt:
         if process.role == "worker":
             process.rank = self.processes.engine.find_rank(launched)
         self.take_in(process)
-        process.agent.put(Start(process.number, self.processes.order_of(process, launched, attempt=self.number), shim))
+        process.agent.put(Start(process.number, self.processes.order_of(process, launched), shim))
 
     # -- messages ------------------------------------------------------------------------------------------------
 
@@ -242,9 +242,7 @@ class Attempt:
             return
         number = FIRST_PROGRAM + len(self._programs)
         self._programs[number] = connection
-        self.agents.by_host[host.name].put(
-            Start(number, self.processes.order_of_program(host, message.text, attempt=self.number), keep=True)
-        )
+        self.agents.by_host[host.name].put(Start(number, self.processes.order_of_program(message.text), keep=True))
 
     def take_in(self, process: JobProcess) -> None:
         """Adds a new process to the log and the record."""
@@ -363,11 +361,13 @@ class Attempt:
         if self.number == 1:  # a host that has never answered is not lost, but set up incorrectly
             suspects &= {one.host.name for one in agents if one.boot is not None}
         unclean = self.processes.find_unclean() if self.started_at is not None else []
-        if self.order.on_node_loss == "requeue":  # a node that goes down may report that its processes have failed
+        if (
+            self.order.train.on_node_loss == "requeue"
+        ):  # a node that goes down may report that its processes have failed
             unclean += [host for host in self.order.hosts if host.name in suspects and host not in unclean]
         boots: dict[str, str] = {}
         left = recovery.end_on(
-            self.order.job, unclean, silent, head=self.order.hosts[0], python=self.order.python, boots=boots
+            self.order.spec.id, unclean, silent, head=self.order.hosts[0], python=self.order.spec.python, boots=boots
         )
         for agent in agents:
             if agent.closed is not None and agent.closed.left:

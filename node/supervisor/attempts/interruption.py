@@ -19,8 +19,8 @@ TIMER = "checkpoint"
 
 def grace_s(order: Order, notice: Notice, now: float) -> float:
     """Returns how many seconds a job may take to save its checkpoint. now: seconds since the epoch. Pure."""
-    left_s = order.checkpoint_grace_s if notice.at is None else notice.at - now - MARGIN_S
-    return max(0.0, min(order.checkpoint_grace_s, left_s))
+    left_s = order.train.checkpoint_grace_s if notice.at is None else notice.at - now - MARGIN_S
+    return max(0.0, min(order.train.checkpoint_grace_s, left_s))
 
 
 class Interruption:
@@ -57,7 +57,7 @@ class Interruption:
         self._say(f"spot notice: EC2 will {notice.action} {host} {at}")
         if is_first:
             self.tell_all()
-        if self._order.on_node_loss == "fail":
+        if self._order.train.on_node_loss == "fail":
             return  # the job may end before the node does
         seconds = grace_s(self._order, notice, time.time())
         if is_first:
@@ -79,7 +79,7 @@ class Interruption:
         if is_first:
             place = f" of epoch {saved['epoch']}, batch {saved['batch']}" if {"epoch", "batch"} <= set(saved) else ""
             self._say(f"{who} has saved a checkpoint{place}")
-        if self._order.on_node_loss != "fail":
+        if self._order.train.on_node_loss != "fail":
             self._end()
 
     def note_progress(self, progress: "dict[str, int]") -> None:

@@ -102,9 +102,9 @@ class Replacement:
         order = self._order
         env = launching.environment(order)
         del env[process_tree.JOB_VARIABLE]  # it may still have work to do once the job continues
-        words = [*order.replace_command, order.job, *self.waiting_for]
+        words = [*order.replace_command, order.spec.id, *self.waiting_for]
         try:
-            self._child = process_tree.start(words, env, job_folder.path(order.job))
+            self._child = process_tree.start(words, env, job_folder.path(order.spec.id))
         except OSError as error:
             self._say(f"{words[0]} cannot be started: {job_folder.describe(error)}")
             self._say_who()
@@ -142,7 +142,8 @@ class Replacement:
         if self._child is not None or time.monotonic() < self._claimed_until or self._search is not None:
             return
         hosts = [host for host in self._order.hosts if host.name in self.waiting_for]
-        self._search = recovery.Searches(self._order.job, hosts, python=self._order.python, connect_timeout_s=CONNECT_S)
+        spec = self._order.spec
+        self._search = recovery.Searches(spec.id, hosts, python=spec.python, connect_timeout_s=CONNECT_S)
         self._loop.after("answers", LOOK_S, self._look_at_answers)
 
     def _look_at_answers(self) -> None:

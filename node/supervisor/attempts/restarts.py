@@ -50,7 +50,7 @@ def find_lost(ending: Ending, suspects: Collection[str], left: Left, rebooted: C
 
 def find_replaceable(order: Order, unhealthy: Collection[str]) -> tuple[str, ...]:
     """Returns the unhealthy hosts to replace: not the head, where this program runs, and not the user's own hosts."""
-    if order.on_node_loss != "requeue":
+    if order.train.on_node_loss != "requeue":
         return ()
     return tuple(host.name for host in order.hosts[1:] if host.place is None and host.name in unhealthy)
 
@@ -75,9 +75,9 @@ def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, bef
     reasons = [attempt.reason for attempt in before]
     if lost:
         replaceable = {host.name for host in order.hosts if host.place is None}
-        has_left = sum(reason in LOSSES for reason in reasons) < order.restarts
-        return "wait" if order.on_node_loss == "requeue" and has_left and replaceable.issuperset(lost) else "end"
-    return "again" if reasons.count("error") < order.restarts_on_error else "end"
+        has_left = sum(reason in LOSSES for reason in reasons) < order.train.restarts
+        return "wait" if order.train.on_node_loss == "requeue" and has_left and replaceable.issuperset(lost) else "end"
+    return "again" if reasons.count("error") < order.train.restarts_on_error else "end"
 
 
 def explain_end(lost: Sequence[str], before: Iterable[Attempt]) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 GOOD = (
-    '{"id": "20261121-000000-abcdef", "name": "good", "state": "done", "workers": 1, "servers": 0, '
+    '{"spec": {"id": "20261121-000000-abcdef", "name": "good", "workers": 1, "servers": 0}, "state": "done", '
     '"submitted_at": 9.0, "started_at": 9.0, "ended_at": 10.0, "exit_code": 0, "error": null}'
 )
 LOG = r"""
@@ -24,7 +24,10 @@ def say(text, end="\\n"):
 def records(*texts):
     say('{{"jobs": [' + ", ".join(texts + (GOOD,)) + "]}}")
 def record(**values):
-    return json.dumps(dict(json.loads(GOOD), id="20261121-000001-abcdef", **values))
+    made = json.loads(GOOD)
+    for key, value in dict(values, id="20261121-000001-abcdef").items():
+        (made["spec"] if key in ("id", "name", "workers") else made)[key] = value
+    return json.dumps(made)
 """
 
 

@@ -140,5 +140,5 @@ def make_agents(order: Order) -> dict[str, Any]:
 def make_order(**changes: Any) -> Order:
     """The order of a job with one worker, with its processes placed on its hosts."""
     given: dict[str, Any] = {"job": "j1", "name": "mine", "python": "python", "workers": 1, "servers": 0, "env": {}}
-    order = Order(**{**given, "hosts": (JobHost(name="node-0"),), "command": ("true",), "cwd": "/", **changes})
-    return convert(place_processes(to_builtins(order)), Order)
+    flat = {**given, "hosts": (JobHost(name="node-0"),), "command": ("true",), "cwd": "/", **changes}
+    return convert(place_processes(to_builtins(flat)), Order)

@@ -25,6 +25,7 @@ from unittest.mock import patch
 
 import pytest
 
+from job_forms import nest_order
 from node import jobs
 from node.programs import program_words
 from node.setup import process_tree
@@ -215,8 +216,9 @@ class LocalHead:
         return result
 
     def record(self, job: str = job_id(1)) -> dict[str, Any]:
+        """A job's record, with the keys of its spec beside the others."""
         record: dict[str, Any] = json.loads((self.folder(job) / "record.json").read_text())
-        return record
+        return {**record["spec"], **record}
 
     def folder(self, job: str = job_id(1)) -> Path:
         return self.home / ".cluster" / "jobs" / job
@@ -323,7 +325,7 @@ def processes() -> Iterator[tuple[int, str, list[bytes]]]:
 
 
 def place_processes(order: dict[str, Any]) -> dict[str, Any]:
-    """The order with the numbers of processes on its hosts, as its engine places them."""
+    """The order, with the numbers of processes on its hosts, as its engine places them."""
     names = {host["ip"]: host["name"] for host in order["hosts"]}
     head = order["hosts"][0]["name"]
     chosen = [names[line.partition(":")[0]] for line in order.get("hostfile", ())] or [head]
@@ -334,7 +336,7 @@ def place_processes(order: dict[str, Any]) -> dict[str, Any]:
         {**host, "workers": placed["worker", host["name"]], "servers": placed["server", host["name"]]}
         for host in order["hosts"]
     ]
-    return {**order, "hosts": hosts}
+    return nest_order({**order, "hosts": hosts})
 
 
 def lines_of(log: Sequence[dict[str, Any]], role: str | None = None) -> list[str]:

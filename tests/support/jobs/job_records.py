@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from job_forms import nest_record
 from provision.model import ClusterState, InstanceState
 from provision_world import make_node
 from train.follow.records import JobRecord, Source, read_record
@@ -13,9 +14,8 @@ NOW = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 
 
 def make_document(number: int, **values: Any) -> dict[str, Any]:
-    """The JSON of a job that has succeeded; a job with a greater number is newer."""
+    """The record of a job that has succeeded, as JSON; a job with a greater number is newer."""
     made = {
-        "version": 1,
         "id": f"2026112{number}-000000-abc",
         "name": "train_mnist",
         "state": "done",
@@ -29,7 +29,7 @@ def make_document(number: int, **values: Any) -> dict[str, Any]:
         "cwd": "/home/ubuntu/x",
         "project": "x",
     }
-    return {**made, **values}
+    return nest_record({**made, **values})
 
 
 def make_record(number: int, source: Source = "head", **values: Any) -> JobRecord:

@@ -114,9 +114,10 @@ def borrowed(project: Project) -> Iterator[Project]:
 
 
 def records(project: Project) -> list[dict[str, Any]]:
-    """The records of the cluster's jobs on its head."""
+    """The records of the cluster's jobs on its head, with the keys of their specs beside the others."""
     folder = hosts_of(project)["node-0"].root / "home/ubuntu/.cluster/jobs"
-    return [json.loads(path.read_text()) for path in folder.glob("*/record.json")]
+    found = [json.loads(path.read_text()) for path in folder.glob("*/record.json")]
+    return [{**record["spec"]["train"], **record["spec"], **record} for record in found]
 
 
 def job_of(project: Project, job: str) -> dict[str, Any]:

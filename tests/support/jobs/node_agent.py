@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,9 @@ from foundation.decode import decode
 from node import job_folder, wire
 from node.agent.agent import FOLDER
 from node.programs import program_words
+from node.protocol import JobSpec
 from node.setup import process_tree
+from node.train_settings import TrainSettings
 from node.wire import AgentOrder, Closed, End, FromAgent, Output, Ping, RoleOrder, Start
 from train.job.plan import new_job_id
 
@@ -98,16 +100,22 @@ class NodeAgent:
 
 
 def make_order(job: str, **more: Any) -> RoleOrder:
-    fields: dict[str, Any] = {"job": job, "role": "worker", "host": "node-0", "launcher": "env", "address": None}
-    fields |= {"launched": {}, "commands": (("true",),), "env": {"X": "it's"}, "setup": None}
-    return RoleOrder(**{**fields, "cwd": job_folder.path(job, "work"), **more})
+    folder = job_folder.path(job, "work")
+    fields: dict[str, Any] = {"role": "worker", "commands": (("true",),), "env": {"X": "it's"}}
+    return RoleOrder(**{**fields, "cwd": folder, "folder": folder, **more})
+
+
+def make_agent_order(job: str, *, train: Mapping[str, Any] | None = None, **more: Any) -> AgentOrder:
+    settings = TrainSettings(**{"launcher": "env", **(train or {})})
+    spec = JobSpec(id=job, name="mine", workers=1, servers=0, train=settings)
+    return AgentOrder(**{"spec": spec, "number": 0, "host": "node-0", "cwd": job_folder.path(job, "work"), **more})
 
 
 @contextmanager
 def run_agent(**more: Any) -> Iterator[NodeAgent]:
-    """Runs an agent as the supervisor does, with one socket as stdin and stdout. more: fields of its order."""
+    """Runs an agent as the supervisor does, with one socket as stdin and stdout. more: see make_agent_order."""
     job = more.pop("job", None) or new_job_id()
-    order = AgentOrder(job=job, number=0, host="node-0", **{"cwd": job_folder.path(job, "work"), **more})
+    order = make_agent_order(job, **more)
     ours, theirs = socket.socketpair()
     ours.settimeout(60)
     env = {**os.environ, process_tree.JOB_VARIABLE: job}

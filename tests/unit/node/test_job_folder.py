@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from msgspec import to_builtins
 
-from job_channels import make_order
 from node import job_folder
 from node.protocol import JobResult
 from node.supervisor import job_log
@@ -29,36 +28,6 @@ def test_only_the_newest_jobs_keep_their_output(home: Path) -> None:
     names = {path.name for path in jobs.iterdir()}
     assert {"new", "old-0", f"old-{job_folder.KEPT + 2}"} <= names
     assert len(names) == job_folder.KEPT + 1
-
-
-def test_no_secret_is_in_a_record(home: Path) -> None:
-    env = {
-        "A_TOKEN": "x1",
-        "DB_PASSWORD": "x2",
-        "AWS_SECRET_ACCESS_KEY": "x3",
-        "credential_file": "x4",
-        "API_KEY": "x5",
-    }
-    env |= {"KEY_COLOUR": "red", "PATH": "/bin"}
-    own = {"MY_TOKEN": "x6", "DB_PASS": "x8"}
-    job = make_order(job="j", env=env, env_worker=own, secrets={"S": "x7"}, results_url="s3://b/r")
-    record = job_folder.new_record(job, 1.0)
-    assert "x" not in "".join(value for value in record.env.values() if value not in {"red", "/bin"})
-    assert record.env["KEY_COLOUR"] == "red"
-    assert "x7" not in json.dumps(to_builtins(record))
-    assert record.output_url == "s3://b/r/j/"
-
-
-def test_a_hidden_value_is_in_no_record() -> None:
-    """`--env NAME` passes secrets, whatever the names of the variables."""
-    order = make_order(
-        env={"LABEL": "x1", "TYPED": "seen"},
-        env_server={"LABEL": "x2"},
-        env_worker={"LABEL": "also seen"},
-        hidden={"env": ("LABEL",), "env_server": ("LABEL",)},
-    )
-    shown = {"LABEL": "***", "TYPED": "seen", "LABEL (servers)": "***", "LABEL (workers)": "also seen"}
-    assert job_folder.new_record(order, 1.0).env == shown
 
 
 SECRET_NAMES = """

@@ -6,6 +6,7 @@ from typing import Any
 import boto3
 import pytest
 
+from job_forms import nest_record
 from job_steps import ec2_of, hosts_of, live
 from project import Project
 from waits import until
@@ -34,7 +35,7 @@ def forge(number: int, head: str, **values: Any) -> dict[str, Any]:
         "launcher": "env",
         "kv_store": "none",
     }
-    return record | values
+    return nest_record(record | values)
 
 
 def test_forged_records_of_a_lost_head(spot_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +53,9 @@ def test_forged_records_of_a_lost_head(spot_nodes: Project, monkeypatch: pytest.
         forge(4, head, launcher="nonesuch"),
     ]
     for record in records:
-        s3.put_object(Bucket="results", Key=f"jobs/{record['id']}/record.json", Body=json.dumps(record).encode())
+        s3.put_object(
+            Bucket="results", Key=f"jobs/{record['spec']['id']}/record.json", Body=json.dumps(record).encode()
+        )
     with spot_nodes.configured(results="s3://results/jobs/"):
         ec2.terminate_instances(InstanceIds=[head])
         until(lambda: head not in live(ec2))
@@ -62,11 +65,11 @@ def test_forged_records_of_a_lost_head(spot_nodes: Project, monkeypatch: pytest.
 
         assert live(ec2) == left  # these commands only read
         assert "cluster up continues" in said[0]
-        assert all(record["id"] in said[1] for record in records)
+        assert all(record["spec"]["id"] in said[1] for record in records)
         refused = spot_nodes.run("train", "--detach", "--", "true", code=1)
         assert live(ec2) == left
         for record in records:
-            assert refused.stderr.count(f"job {record['id']} is not continued: ") == 1
+            assert refused.stderr.count(f"job {record['spec']['id']} is not continued: ") == 1
         mints = [call for call in spot_nodes.run("sandbox", "log", "--json").stdout.splitlines() if "payroll" in call]
         assert mints == []
 

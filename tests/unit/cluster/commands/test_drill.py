@@ -7,6 +7,7 @@ from msgspec.json import encode
 
 from cluster.commands.drill import Times, choose_node, find_drilled, render_drill
 from foundation.errors import NotFoundError, UsageError
+from job_forms import make_record as convert_record
 from node.protocol import Attempt, JobHost, Place, Record
 from train.follow.records import JobRecord, read_record
 
@@ -36,7 +37,7 @@ def make_record(**values: Any) -> Record:
         "on_node_loss": "requeue",
         "attempts": (Attempt(number=1, nodes=("node-0",), started_at=1.0, lost_batches=3),),
     }
-    return Record(**{**defaults, **values})
+    return convert_record(**{**defaults, **values})
 
 
 def read(record: Record) -> JobRecord:

@@ -99,7 +99,8 @@ def test_a_stall_or_a_warning_of_a_running_job_is_shown(values: dict[str, Any], 
     ],
 )
 def test_the_command_that_gets_the_files_of_a_job(values: dict[str, Any], command: str | None) -> None:
-    assert find_results(make_record(1, **values)) == command
+    record = make_record(1, **values)
+    assert find_results(record.spec, record.files) == command
 
 
 JOB = "20261121-000000-abc"

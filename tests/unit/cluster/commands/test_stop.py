@@ -105,7 +105,7 @@ def test_processes_that_an_ended_job_left_are_ended(
 ) -> None:
     ended = make_document(2, state="failed", left=LEFT, nodes=NODES)
     fake = stop_of(StoppedJobs(make_document(1, left=LEFT), ended), words)
-    assert fake.asked == [["list"], ["stop", ended["id"], "i-1"]]
+    assert fake.asked == [["list"], ["stop", ended["spec"]["id"], "i-1"]]
     shown = capsys.readouterr()
     none = "no job runs\n" if words is None else ""
     assert shown.out == (

@@ -11,27 +11,26 @@ from cluster.app import App
 from cluster.recovery.consent import check_consent, name_files, note_end, note_order
 from cluster.recovery.replacement import continue_waiting
 from foundation.errors import ClusterError
-from node.job_folder import new_record
-from node.protocol import JobHost, Order, Place, Record, parse_record
+from node.protocol import JobHost, JobSpec, Order, Place, Record, parse_record
+from node.train_settings import TrainSettings
 from train.follow.records import read_record
 
 ORDER = Order(
-    job="20300101-000000-abcdef",
-    name="mine",
-    python="/home/ubuntu/.cluster/env/e/bin/python",
-    workers=2,
-    servers=2,
+    spec=JobSpec(
+        id="20300101-000000-abcdef",
+        name="mine",
+        workers=2,
+        servers=2,
+        train=TrainSettings(script="train.py", args=("--data", "s3://mine/data/"), launcher="ssh"),
+        script_source="project",
+        python="/home/ubuntu/.cluster/env/e/bin/python",
+    ),
     hosts=(
         JobHost(name="node-0", ip="10.0.0.4", workers=1, servers=1, instance_id="i-0"),
         JobHost(name="node-1", ip="10.0.0.5", workers=1, servers=1, instance_id="i-1"),
     ),
-    command=("python", "train.py", "--data", "s3://mine/data/"),
-    cwd="/home/ubuntu",
-    env={"OMP_NUM_THREADS": "2", "API_TOKEN": "secret"},
-    script="train.py",
-    script_source="project",
-    on_node_loss="requeue",
 )
+RECORD = Record(spec=ORDER.spec, nodes=ORDER.hosts, state="running", submitted_at=1.0)
 OTHER = "20300101-000000-fedcba"
 NOT_OURS = "its record is not that of the job that this machine submitted"
 ELSEWHERE = Place(user="u", port=22, python="python", code_dir="/", cwd="/", command=())
@@ -51,18 +50,27 @@ def app(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
 
 def as_written(record: Record) -> Record:
     """The record as it comes back from a bucket or a head."""
-    return parse_record(json.dumps(to_builtins(record)).encode())
+    return parse_record(json.dumps(to_builtins(record)).encode(), Record)
+
+
+def forge(record: Record, forged: dict[str, Any]) -> Record:
+    """The record with other values: of the record, of its spec or, by default, of [train]."""
+    spec, of_record = record.spec, {key: value for key, value in forged.items() if key in record.__struct_fields__}
+    of_spec = {key: value for key, value in forged.items() if key in spec.__struct_fields__ and key != "cwd"}
+    of_train = {key: value for key, value in forged.items() if key not in of_record | of_spec}
+    spec = structs.replace(spec, **of_spec, train=structs.replace(spec.train, **of_train))
+    return structs.replace(record, **of_record, spec=spec)
 
 
 @pytest.mark.parametrize(
     ("forged", "why"),
     [
         ({"command": ("sh", "-c", "evil")}, NOT_OURS),
-        ({"command": ("python", "train.py", "--data", "s3://payroll/")}, NOT_OURS),
+        ({"args": ("--data", "s3://payroll/")}, NOT_OURS),
         ({"script": "../.ssh/id_ed25519"}, NOT_OURS),
         ({"env": {"LD_PRELOAD": "/tmp/evil.so"}}, NOT_OURS),
-        ({"subfolder": "private"}, NOT_OURS),
-        ({"id": OTHER, "subfolder": "../x"}, "its folder ../x is outside of the folder of cluster.toml"),
+        ({"cwd": "private"}, NOT_OURS),
+        ({"id": OTHER, "cwd": "../x"}, "its folder ../x is outside of the folder of cluster.toml"),
         ({"nodes": hosts(64)}, NOT_OURS),
         ({"launcher": "nonesuch"}, NOT_OURS),
         ({"id": OTHER}, UNASKED),
@@ -76,7 +84,7 @@ def as_written(record: Record) -> Record:
 )  # fmt: skip
 def test_a_forged_record(forged: dict[str, Any], why: str, app: App) -> None:
     note_order(app, ORDER)
-    record = as_written(structs.replace(new_record(ORDER, 1.0), **forged))
+    record = as_written(forge(RECORD, forged))
     with pytest.raises(ClusterError) as caught:
         check_consent(app, record, ["node-0"])
     assert caught.value.message.startswith(f"job {record.id} is not continued: {why}")
@@ -85,11 +93,11 @@ def test_a_forged_record(forged: dict[str, Any], why: str, app: App) -> None:
 def test_a_job_of_this_machine(app: App) -> None:
     """It continues, also with other instances than those that it was ordered with, until it was seen to end."""
     note_order(app, ORDER)
-    later = structs.replace(new_record(ORDER, 1.0), state="waiting", waiting_for=("node-1",), nodes=(
+    later = structs.replace(RECORD, state="waiting", waiting_for=("node-1",), nodes=(
         structs.replace(ORDER.hosts[0], instance_id="i-7", ip="10.0.0.9", usd_per_hour=0.3), ORDER.hosts[1],
     ))  # fmt: skip
     check_consent(app, as_written(later), ["node-1"])
-    note_end(app, ORDER.job)
+    note_end(app, ORDER.spec.id)
     with pytest.raises(ClusterError, match="is not continued: this machine has seen it end"):
         check_consent(app, as_written(later), ["node-1"])
 
@@ -100,7 +108,7 @@ def test_a_job_of_another_machine_is_shown(
 ) -> None:
     monkeypatch.setattr(app, "is_interactive", lambda: True)
     monkeypatch.setattr(app, "confirm", lambda _, *, yes: agrees and not yes)
-    record = as_written(new_record(ORDER, 1.0))
+    record = as_written(RECORD)
     if agrees:
         check_consent(app, record, ["node-0"])
     else:
@@ -115,18 +123,18 @@ def test_a_job_of_another_machine_is_shown(
     ("changes", "sync", "named"),
     [
         ({}, "auto", "the files in the folder of cluster.toml"),
-        ({"subfolder": "a"}, "auto", "the files beside train.py and in a"),
-        ({"script": None}, "auto", "the files in the folder of cluster.toml"),
-        ({"script": None}, ("x",), "[bootstrap] sync"),
+        ({"cwd": "a"}, "auto", "the files beside train.py and in a"),
+        ({"script_source": None}, "auto", "the files in the folder of cluster.toml"),
+        ({"script_source": None}, ("x",), "[bootstrap] sync"),
         ({}, ("x",), "[bootstrap] sync, train.py"),
     ],
 )
 def test_the_files_that_would_be_sent(changes: dict[str, Any], sync: Any, named: str) -> None:
-    assert name_files(structs.replace(new_record(ORDER, 1.0), **changes), sync) == named
+    assert name_files(forge(RECORD, changes).spec, sync) == named
 
 
 def test_a_head_that_says_that_a_job_waits(app: App, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is asked of EC2, which this machine could not reach."""
-    forged = structs.replace(new_record(ORDER, 1.0), state="waiting", waiting_for=("node-1",))
+    forged = structs.replace(RECORD, state="waiting", waiting_for=("node-1",))
     assert not continue_waiting(app, read_record(json.dumps(to_builtins(forged)).encode(), source="head"))
-    assert f"job {ORDER.job} is not continued: {UNASKED}" in " ".join(capsys.readouterr().err.split())
+    assert f"job {ORDER.spec.id} is not continued: {UNASKED}" in " ".join(capsys.readouterr().err.split())

@@ -7,13 +7,12 @@ import pytest
 from cluster.app import App
 from cluster.recovery import replacement
 from foundation.errors import ClusterError, ConnectError
-from node.protocol import JobHost, Record
+from node.protocol import JobHost, JobSpec, Record
 from provision.model import ClusterState, Node
 from provision_world import make_node, make_state
 
 JOB = Record(
-    id="20300101-000000-abcdef", name="job", state="waiting", workers=3, servers=0, submitted_at=1.0, started_at=2.0,
-    ended_at=None, exit_code=None, error=None,
+    spec=JobSpec(id="20300101-000000-abcdef", name="job", workers=3, servers=0), state="waiting", submitted_at=1.0,
     nodes=tuple(JobHost(name=f"node-{index}", ip=f"10.0.0.{index}", instance_id=f"i-{index}") for index in range(3)),
 )  # fmt: skip
 

@@ -100,14 +100,14 @@ def test_processes_run_at_the_same_time() -> None:
 def test_a_process_runs_in_its_folder(home: Path, subfolder: str) -> None:
     """[train] sync_dst_dir and cwd, without files of the user's that contain them."""
     with run_agent(cwd=str(home / "job")) as agent:
-        agent.start("pwd", cwd=str(home / "job"), subfolder=subfolder)
+        agent.start("pwd", cwd=str(home / "job"), folder=str(home / "job" / subfolder))
         agent.read_until(Exited)
     assert agent.lines() == [str(home / "job" / subfolder)]
 
 
 def test_files_that_cannot_be_copied_are_an_error() -> None:
     with run_agent(cwd="/proc/none") as agent:
-        agent.start("true", cwd="/proc/none")
+        agent.start("true", cwd="/proc/none", folder="/proc/none")
         exited = agent.read_until(Exited)
     assert (exited.exit_code, exited.at) == (1, -1)
     assert str(exited.why).startswith("cannot copy the job's files: ")
@@ -124,8 +124,8 @@ def test_a_command_that_cannot_start_is_an_error() -> None:
 
 def test_a_blocked_port_is_an_error() -> None:
     launched = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "unknown.invalid", "DMLC_PS_ROOT_PORT": "9091"}
-    with run_agent() as agent:
-        agent.start("true", launcher="ssh", launched=launched)
+    with run_agent(train={"launcher": "ssh"}) as agent:
+        agent.start("true", launched=launched)
         exited = agent.read_until(Exited)
     assert exited.exit_code == 1
     assert "the scheduler's port 9091 on unknown.invalid cannot be reached from here" in str(exited.why)
@@ -159,15 +159,17 @@ def test_a_process_does_not_get_the_agents_own_environment(monkeypatch: pytest.M
 
 
 def test_the_open_file_limit() -> None:
-    with run_agent() as agent:
-        for p, number in enumerate(("auto", 99, 10**9)):
-            agent.start("/bin/sh", "-c", "ulimit -Sn; ulimit -Hn", p=p, open_files=number)
+    lines = []
+    for number in ("auto", 256, 10**9):
+        with run_agent(train={"open_files": number}) as agent:
+            agent.start("/bin/sh", "-c", "ulimit -Sn; ulimit -Hn")
             agent.read_until(Exited)
-    soft, hard = agent.lines(0)
+            lines.append(agent.lines())
+    soft, hard = lines[0]
     assert soft == hard or int(soft) == MOST_OPEN_FILES
-    assert agent.lines(1) == ["99", hard]
+    assert lines[1] == ["256", hard]
     if hard != "unlimited":
-        assert agent.lines(2) == [f"open_files = 1000000000: the maximum on this host is {hard}", hard, hard]
+        assert lines[2] == [f"open_files = 1000000000: the maximum on this host is {hard}", hard, hard]
 
 
 def test_the_files_of_the_job_are_counted() -> None:
@@ -253,7 +255,7 @@ def test_a_process_that_is_started_after_the_end_does_not_run() -> None:
 
 @pytest.mark.parametrize("how", ["hang up", "SIGTERM", "SIGHUP", "silence"])
 def test_an_agent_without_its_supervisor_ends_the_job_on_this_host(how: str) -> None:
-    with run_agent(**({"silence_timeout_s": 0.3} if how == "silence" else {})) as agent:
+    with run_agent(**({"patience_s": 0.6} if how == "silence" else {})) as agent:
         agent.start("/bin/sh", "-c", f"exec 2>&-; {STRANGER}; {WAITS}")
         pids = [int(agent.read_line()) for _ in range(2)]
         other = start_other(agent.job)
@@ -267,7 +269,7 @@ def test_an_agent_without_its_supervisor_ends_the_job_on_this_host(how: str) -> 
 
 
 def test_on_the_head_the_supervisor_may_be_silent() -> None:
-    with run_agent(silence_timeout_s=0.3, is_here=True) as agent:
+    with run_agent(patience_s=None) as agent:
         time.sleep(3)  # longer than between two looks
         agent.start("true")
         assert agent.read_until(Exited) == Exited(p=0, exit_code=0)
@@ -314,32 +316,33 @@ def test_a_stopped_agent_is_ended_from_outside() -> None:
 # -- processes of a launcher -------------------------------------------------------------------------------------------
 
 
+TORCHRUN = {"launcher": "torchrun"}
+
+
 def start_launcher(agent: NodeAgent, **env: str) -> int:
     """Starts a launcher of one process, as process 0, with the exit code of its process; returns its shim's pid."""
     shim = " ".join(shim_words(ENGINES["torchrun"].variables, python=sys.executable))
     values = " ".join(f"{name}={value}" for name, value in env.items())
-    agent.start(
-        "/bin/sh", "-c", f"{values} sh -c 'echo $$; exec {shim}'; exit $?", role="launcher", launcher="torchrun"
-    )
+    agent.start("/bin/sh", "-c", f"{values} sh -c 'echo $$; exec {shim}'; exit $?", role="launcher")
     return int(agent.read_line())
 
 
 def test_a_shim_waits_for_its_process() -> None:
-    with run_agent() as agent:
+    with run_agent(train=TORCHRUN) as agent:
         start_launcher(agent, RANK="3", WORLD_SIZE="8", OTHER="b")
         announced = agent.read_until(Announced)
         assert announced.launched == {"RANK": "3"}  # the rest is not sent to the supervisor and back
         program = ("/bin/sh", "-c", "echo $RANK $WORLD_SIZE $OTHER; exit 5")
-        agent.start(*program, p=1, shim=announced.shim, launcher="torchrun")
+        agent.start(*program, p=1, shim=announced.shim)
         assert agent.read_until(Exited, 1).exit_code == 5
         assert agent.read_until(Exited, 0) == Exited(p=0, exit_code=5)
     assert agent.lines(1) == ["3 8"]
 
 
 def test_the_process_of_a_killed_shim_is_ended() -> None:
-    with run_agent() as agent:
+    with run_agent(train=TORCHRUN) as agent:
         shim = start_launcher(agent, RANK="0")
-        agent.start("/bin/sh", "-c", WAITS, p=1, shim=agent.read_until(Announced).shim, launcher="torchrun")
+        agent.start("/bin/sh", "-c", WAITS, p=1, shim=agent.read_until(Announced).shim)
         pid = int(agent.read_line(1))
         os.kill(shim, signal.SIGKILL)
         assert agent.read_until(Exited, 1) == Exited(p=1, exit_code=143, signal=15, ended=True)
@@ -347,14 +350,14 @@ def test_the_process_of_a_killed_shim_is_ended() -> None:
 
 
 def test_a_refused_shim_fails() -> None:
-    with run_agent() as agent:
+    with run_agent(train=TORCHRUN) as agent:
         start_launcher(agent, RANK="0")
         agent.send(Refuse(agent.read_until(Announced).shim))
         assert agent.read_until(Exited, 0) == Exited(p=0, exit_code=1)
 
 
 def test_what_is_no_shim_is_ignored() -> None:
-    with run_agent() as agent:
+    with run_agent(train=TORCHRUN) as agent:
         assert isinstance(agent.read(), Booted)
         for data in (b"", b"nonsense\n", b'{"RANK": 1}\n', b"x" * (2 << 20)):
             with socket.socket(socket.AF_UNIX) as stranger:
@@ -375,11 +378,11 @@ def test_what_a_shim_announces_is_short() -> None:
 def test_only_the_ranks_own_variables_leave_a_container() -> None:
     """A program in the launcher's container, which reaches the socket, may send any."""
     evil = {"LD_PRELOAD": "/evil.so", "PATH": "/evil", "CLUSTER_DATA_CACHE_DIR": "/evil", "HOME": "/evil"}
-    with run_agent() as agent, socket.socket(socket.AF_UNIX) as shim:
+    with run_agent(train=TORCHRUN) as agent, socket.socket(socket.AF_UNIX) as shim:
         assert isinstance(agent.read(), Booted)
         shim.connect(agent.socket)
         shim.sendall(wire.encode({**evil, "RANK": "1"}))
-        agent.start("/usr/bin/env", p=1, shim=agent.read_until(Announced).shim, launcher="torchrun")
+        agent.start("/usr/bin/env", p=1, shim=agent.read_until(Announced).shim)
         assert agent.read_until(Exited).exit_code == 0
     assert "RANK=1" in agent.lines(1)
     assert not [line for line in agent.lines(1) if "evil" in line]

@@ -9,17 +9,19 @@ from node.agent import environment
 from node.programs import program_words
 from node.protocol import Container
 from node.setup import setup_env
-from node_agent import home, make_order
+from node_agent import home, make_agent_order, make_order
 from train.job.plan import new_job_id
 
 pytestmark = pytest.mark.usefixtures("home")
 __all__ = ["home"]
 
 
-def made_environment(**more: object) -> dict[str, str]:
+def made_environment(*, authorities: str | None = None, p3: bool = False, **more: object) -> dict[str, str]:
     launched = {"DMLC_ROLE": "worker", "DMLC_NODE_HOST": "127.0.0.1"}
-    order = make_order(new_job_id(), **{"launched": launched, "address": "127.0.0.1", "launcher": "ssh", **more})
-    made: dict[str, str] = environment.make(order, "/agent")
+    job = new_job_id()
+    shared = make_agent_order(job, train={"launcher": "ssh", "p3": p3}, authorities=authorities)
+    order = make_order(job, **{"launched": launched, "address": "127.0.0.1", **more})
+    made: dict[str, str] = environment.make(shared, order, "/agent")
     return made
 
 

@@ -165,7 +165,7 @@ def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_h
 
 def test_a_job_that_does_not_save_in_time_is_interrupted_anyway(job_host: LocalHead) -> None:
     with noticed_once_here(job_host) as env:
-        submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice"}, checkpoint_grace_s=0.5))
+        submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice"}, checkpoint_grace=1))
         wait_for_state(job_host, "waiting")
         assert [answer["result"] for answer in job_host.ask("stop", JOB)] == [
             {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}

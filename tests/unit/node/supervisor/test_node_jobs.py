@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
 
 import waits
 from job_channels import make_order
+from job_forms import nest_record
 from job_host import LocalHead, job_host, job_id, lines_of
 from node import jobs
 
@@ -37,7 +37,7 @@ def test_no_job_has_ever_run(job_host: LocalHead) -> None:
     assert job_host.ask("follow", "../../etc", "0") == [{"error": "there is no job ../../etc"}]
     (answer,) = job_host.ask("submit", order=alone(job_host, "true", job="../x"))
     assert answer["error"].startswith("invalid order: ")
-    assert "$.job" in answer["error"]
+    assert "$.spec.id" in answer["error"]
 
 
 def test_without_an_order_there_is_no_job(job_host: LocalHead) -> None:
@@ -91,9 +91,9 @@ def test_a_job_of_one_worker_and_its_record(job_host: LocalHead) -> None:
     assert result["error"].startswith("worker 0 on node-0 (process ")
     assert lines_of(log) == [str(job_host.folder() / "output")]
     [listed] = job_host.ask("list")[0]["jobs"]
-    assert listed == job_host.record()
-    assert listed["env"] == {"A_TOKEN": "***"}
-    assert (listed["owner"], listed["code"], listed["name"]) == ("me", "abc", "name")
+    assert {**listed["spec"], **listed} == job_host.record()
+    spec = listed["spec"]
+    assert (spec["env"], spec["owner"], spec["code"], spec["name"]) == ({"A_TOKEN": "***"}, "me", "abc", "name")
     assert [(role["role"], role["rank"], role["exit_code"]) for role in listed["roles"]] == [("worker", 0, 3)]
     names = sorted(path.name for path in job_host.folder().iterdir() if path.suffix != ".err")
     assert names == ["events", "lock", "notice", "output", "placed", "placing-1", "record.json", "starting"]
@@ -115,10 +115,10 @@ def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -
     *_, last = job_host.ask("follow", job_id(5), "0")
     assert last["result"]["state"] == "done"
     jobs = job_host.ask("list")[0]["jobs"]
-    states = {job["id"]: job["state"] for job in jobs}
+    states = {job["spec"]["id"]: job["state"] for job in jobs}
     assert states == {job_id(5): "done", job_id(4): "stopped", job_id(3): "failed", job_id(1): "stopped"}
-    assert [job["id"] for job in jobs] == [job_id(5), job_id(4), job_id(3), job_id(1)]
-    assert {job["id"]: job["started_at"] is None for job in jobs}[job_id(4)]
+    assert [job["spec"]["id"] for job in jobs] == [job_id(5), job_id(4), job_id(3), job_id(1)]
+    assert {job["spec"]["id"]: job["started_at"] is None for job in jobs}[job_id(4)]
     (stopped,) = job_host.ask("stop", job_id(1))
     assert stopped["already"]
 
@@ -252,9 +252,9 @@ def test_old_jobs_are_removed(job_host: LocalHead) -> None:
     jobs = job_host.folder("x").parent
     for number in range(job_folder.KEPT + 2):
         (jobs / f"old-{number}").mkdir(parents=True)
-        record = job_folder.new_record(make_order(job=f"old-{number}"), number)
-        record.state = "done"
-        (jobs / f"old-{number}" / "record.json").write_text(json.dumps(to_builtins(record)))
+        keys = {"job": f"old-{number}", "name": "mine", "python": "python", "nodes": [{"name": "node-0"}]}
+        record = {**keys, "workers": 1, "servers": 0, "state": "done", "submitted_at": number, "ended_at": 1}
+        (jobs / f"old-{number}" / "record.json").write_text(json.dumps(nest_record(record)))
     job_host.run(alone(job_host, "true"))
     left = {path.name for path in jobs.iterdir() if path.is_dir()}
     assert "old-1" not in left
@@ -319,7 +319,7 @@ def test_a_damaged_record_does_not_affect_other_jobs(job_host: LocalHead, damage
     (folder / "record.json").write_bytes(damaged)
     assert job_host.run(alone(job_host, "true"))[0]["state"] == "done"
     good, told = job_host.ask("list")[0]["jobs"]
-    assert (good["id"], good["state"]) == (job_id(1), "done")
+    assert (good["spec"]["id"], good["state"]) == (job_id(1), "done")
     assert told == {"id": "damaged"}
     assert job_host.ask("stop", "damaged") == [{"error": "there is no job damaged"}]
     shutil.rmtree(folder)

@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from foundation.remote_command import RemoteCommand
-from job_channels import make_agents
-from node import job_folder
-from node.protocol import JobHost, Order, Place
+from job_channels import make_agents, make_order
+from node.protocol import JobHost, Place
 from node.ssh import ssh_command
 from node.supervisor import recovery
 from node.supervisor.agents import command
@@ -30,7 +29,7 @@ LAB = JobHost(
         tree="/home/alice/t",
     ),
 )
-ORDER = Order(
+ORDER = make_order(
     job="j",
     name="mine",
     python="/e/bin/python",
@@ -55,13 +54,13 @@ def order_for(book: Processes, role: str, host: str) -> RoleOrder:
 def test_processes_get_the_hosts_paths_and_the_jobs_credentials() -> None:
     book = Processes(ORDER, make_agents(ORDER))
     there, here = order_for(book, "worker", "10.9.0.1"), order_for(book, "worker", "10.0.0.4")
-    assert (there.host, there.address) == ("lab", "10.9.0.1")
+    assert there.address == "10.9.0.1"
     assert there.cwd == "/home/alice/run"
     assert there.commands == (("/home/alice/e/bin/python", "a.py"),)
-    ours = {"CLUSTER_JOB_NAME": "mine", "CLUSTER_ADDRESSES": ""}  # no host has workers here
+    ours = {"CLUSTER_JOB_NAME": "mine", "CLUSTER_ADDRESSES": "10.0.0.4,10.9.0.1"}
     wanted = {"PATH": "/home/alice/e/bin:/usr/bin", "AWS_SECRET_ACCESS_KEY": "x", **ours}
     assert there.env == wanted  # without CLUSTER_DATA_CREDENTIALS: the host has no instance profile
-    assert (here.commands, here.cwd) == ((ORDER.command,), "/run")
+    assert (here.commands, here.cwd) == ((ORDER.spec.command,), "/run")
     assert here.env == {**wanted, "PATH": "/e/bin:/usr/bin", "CLUSTER_DATA_CREDENTIALS": "instance"}
     [make] = order_for(book, "setup", "10.9.0.1").commands
     assert make[-2:] == ("/home/alice/run", "/home/alice/e/bin")
@@ -145,7 +144,3 @@ def test_a_search_uses_the_hosts_own_runtime() -> None:
     assert found.read(time.monotonic() + 10) == [(0, "could not be searched: no answer")]
     (words,) = found._words[1:]
     assert words == "exec /home/alice/t/bin/python -B -Es /home/alice/t/node agent end j --boot"  # without sudo
-
-
-def test_the_record_has_the_hosts_for_a_recovery() -> None:
-    assert job_folder.new_record(ORDER, 1.0).nodes == ORDER.hosts

@@ -138,7 +138,6 @@ def test_running_servers_at_the_end_mean_workers_without_a_kv_store(
 ) -> None:
     warned: dict[str, str] = {}
     monkeypatch.setattr(job.outcome, "_warn", warned.__setitem__)
-    job.outcome._order.kv_store = "dist_sync"
     job.workers[0].bound, job.workers[0].rank = bound, rank
     job.exits(0, 0)
     job.exits(1, 0)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from job_channels import make_order
-from node.job_folder import new_record
+from job_forms import make_record
 from node.protocol import Attempt, EndReason, JobHost, Order, Place
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.interruption import MARGIN_S, grace_s
@@ -36,10 +36,9 @@ STUCK = {"node-0": [(77, "python train.py")]}
 
 def order(**changes: Any) -> Order:
     return make_order(
-        hosts=HOSTS,
         workers=2,
         hostfile=("10.0.0.4", "10.0.0.5"),
-        **{"on_node_loss": "requeue", "restarts": 2, "restarts_on_error": 1, **changes},
+        **{"hosts": HOSTS, "on_node_loss": "requeue", "restarts": 2, "restarts_on_error": 1, **changes},
     )
 
 
@@ -82,10 +81,7 @@ def before(*reasons: EndReason) -> list[Attempt]:
 def test_what_follows_an_attempt(
     *, ending: Ending, lost: Any, left: Any, reasons: Any, changes: dict[str, Any], follows: str
 ) -> None:
-    given = order()
-    for name, value in changes.items():
-        setattr(given, name, value)
-    assert restarts.plan_next(given, ending, lost, left, before(*reasons)) == follows
+    assert restarts.plan_next(order(**changes), ending, lost, left, before(*reasons)) == follows
 
 
 @pytest.mark.parametrize(
@@ -111,7 +107,7 @@ def test_later_attempts_resume() -> None:
     assert first.env == {"A": "1", "CLUSTER_ATTEMPT": "1"}
     assert second.env == {"A": "1", "CLUSTER_ATTEMPT": "2", "CLUSTER_RESUME": "1"}
     assert given.env == {"A": "1"}
-    assert second.command == given.command
+    assert second.spec == given.spec
 
 
 def test_new_hosts_run_what_the_old_ones_did() -> None:
@@ -175,9 +171,9 @@ def test_where_a_worker_continues() -> None:
 @pytest.mark.parametrize(
     ("in_s", "grace", "expected"), [(None, 90, 90), (120, 90, 90), (120, 600, 120 - MARGIN_S), (5, 90, 0), (-20, 90, 0)]
 )
-def test_a_checkpoint_may_not_take_longer_than_the_node_exists(in_s: Any, grace: float, expected: float) -> None:
+def test_a_checkpoint_may_not_take_longer_than_the_node_exists(in_s: Any, grace: int, expected: float) -> None:
     notice = Notice(action="terminate", at=None if in_s is None else 1000.0 + in_s)
-    assert grace_s(order(checkpoint_grace_s=grace), notice, 1000.0) == expected
+    assert grace_s(order(checkpoint_grace=grace), notice, 1000.0) == expected
 
 
 def test_only_the_newest_attempts_of_a_record_have_their_nodes() -> None:
@@ -197,7 +193,7 @@ def test_the_error_of_a_job_that_may_not_start_again() -> None:
 def test_a_job_pays_for_its_attempts_and_between_them_for_the_nodes_that_it_keeps() -> None:
     prices = {"node-0": 3600.0, "node-1": 7200.0}
     nodes = tuple(JobHost(name=name, usd_per_hour=price) for name, price in prices.items())
-    record = new_record(order(), 0.0)
+    record = make_record(job="j", name="mine", workers=2, servers=0, state="running", submitted_at=0.0)
     record.nodes, record.held_at = nodes, 100.0
     first = Attempt(number=1, nodes=tuple(prices), started_at=100.0, ended_at=110.0, lost=("node-1",), cost_usd=30.0)
     record.attempts = (first,)
@@ -223,10 +219,7 @@ def test_a_job_pays_for_its_attempts_and_between_them_for_the_nodes_that_it_keep
     ],
 )
 def test_which_unhealthy_nodes_are_replaced(unhealthy: Any, changes: dict[str, Any], replaced: Any) -> None:
-    given = order()
-    for name, value in changes.items():
-        setattr(given, name, value)
-    assert restarts.find_replaceable(given, unhealthy) == replaced
+    assert restarts.find_replaceable(order(**changes), unhealthy) == replaced
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ class Job:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: float | str = "auto", launcher: str = "ssh") -> None:
         self.timers, self.looks = Timers(monkeypatch), 0
         hosts = tuple(JobHost(name=name, ip=ip) for name, ip in ADDRESSES.items())
+        limit = limit if isinstance(limit, str) else int(limit)
         order = make_order(hosts=hosts, workers=2, servers=2, stall_timeout=limit, launcher=launcher)
         agents = {name: cast("Any", HostsAgent(self, name)) for name in ADDRESSES}
         self.processes = Processes(order, agents)
@@ -440,7 +441,7 @@ def test_a_job_is_ended_at_the_users_limit(monkeypatch: pytest.MonkeyPatch, foun
 def test_a_thread_of_gloo_that_polls_is_not_progress(
     monkeypatch: pytest.MonkeyPatch, launcher: str, *, is_ended: bool
 ) -> None:
-    job = Job(monkeypatch, limit=600.0, launcher=launcher)
+    job = Job(monkeypatch, limit=600, launcher=launcher)
     job.run(3600, cpu_share=0.005)
     assert bool(job.ended) == is_ended
 

@@ -64,7 +64,8 @@ def test_launch_py_gets_its_options(launcher: str, options: list[str], *, p3: bo
     (launch,) = ENGINES[launcher].plan_launches(order, HEAD)
     assert isinstance(launch, HeadLaunch)
     at = launch.words.index("launch")
-    assert list(launch.words[at + 1 :]) == [order.python, "10.0.0.4", "-n", "3", "-s", "2", *options, *HEAD.role_words]
+    words = [order.spec.python, "10.0.0.4", "-n", "3", "-s", "2", *options, *HEAD.role_words]
+    assert list(launch.words[at + 1 :]) == words
     assert ("OMPI_MCA_plm_rsh_agent" in launch.env) == (launcher == "mpi")
 
 

@@ -39,18 +39,18 @@ from train.job.survey import Survey
     ],
 )
 def test_workers_servers_and_threads(config: TrainConfig, nodes: int, workers: int, servers: int, threads: str) -> None:
-    job = plan(config, nodes)
-    assert (job.order.workers, job.order.servers, job.order.env["OMP_NUM_THREADS"]) == (workers, servers, threads)
-    there = job.order.hosts[0]
+    order = plan(config, nodes).order
+    assert (order.spec.workers, order.spec.servers, order.env["OMP_NUM_THREADS"]) == (workers, servers, threads)
+    there = order.hosts[0]
     assert (there.name, there.ip, there.instance_id, there.place) == ("node-0", "10.0.0.4", "i-0", None)
-    assert sum(host.workers for host in job.order.hosts) == workers
-    assert sum(host.servers for host in job.order.hosts) == servers
-    assert len(job.order.hosts) == (nodes if servers else 1)
+    assert sum(host.workers for host in order.hosts) == workers
+    assert sum(host.servers for host in order.hosts) == servers
+    assert len(order.hosts) == (nodes if servers else 1)
 
 
 def test_the_script_gets_its_arguments_and_the_kv_store() -> None:
     job = plan(TrainConfig(args=("--network", "mlp"), kv_store="dist_async"), 2)
-    assert job.order.command == (
+    assert job.order.spec.command == (
         "/home/ubuntu/.cluster/env/ab/bin/python",
         "/home/ubuntu/.cluster/runtime/cd/train/scripts/train_mnist.py",
         *("--network", "mlp", "--kv-store", "dist_async"),
@@ -79,11 +79,11 @@ def test_jobs_of_the_same_files_run_in_folders_of_their_own() -> None:
     for job in ("a", "b"):
         order = plan(TrainConfig(), nodes, script=OWN_SCRIPT, job_id=job).order
         work = f"/home/ubuntu/.cluster/jobs/{job}/work"
-        assert (order.cwd, order.tree, order.setup) == (work, PROJECT_DIR, "ab")
-        assert order.command[1] == f"{work}/my/train.py"
-        assert order.find_placed("my/train.py") == order.find_placed(order.command[1]) == OWN_SCRIPT
+        assert (order.spec.cwd, order.tree, order.spec.setup) == (work, PROJECT_DIR, "ab")
+        assert order.spec.command[1] == f"{work}/my/train.py"
+        assert order.find_placed("my/train.py") == order.find_placed(order.spec.command[1]) == OWN_SCRIPT
         shipped = plan(TrainConfig(), 2, job_id=job).order
-        assert (shipped.cwd, shipped.tree, shipped.command[1]) == (work, None, SCRIPT)
+        assert (shipped.spec.cwd, shipped.tree, shipped.spec.command[1]) == (work, None, SCRIPT)
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_gpus_are_divided_among_the_workers_of_a_node(
 ) -> None:
     job = plan(TrainConfig(**keys), with_files(nodes), script=script)
     assert (job.gpus, job.order.gpus_per_worker) == (options, shares)
-    ours = job.order.command[2 + len(job.config.args) :]
+    ours = job.order.spec.command[2 + len(job.config.args) :]
     assert ours == ("--kv-store", "dist_sync", *(("--gpus", options) if options else ()))
 
 
 def test_a_command_runs_word_for_word_without_more_options() -> None:
     words = ("python", "x.py", "--kv-store", "it's", "$(id)")
     job = plan(TrainConfig(gc_type="2bit", gpus=(0,)), gpus(1, 1), command=words)
-    assert job.order.command == words
+    assert job.order.spec.command == words
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ def test_a_command_runs_word_for_word_without_more_options() -> None:
 def test_a_script_gets_the_kv_store_with_its_own_option(option: str, script: str, added: tuple[str, ...]) -> None:
     config = TrainConfig(kv_store_option=option, args=("--lr", "1"))
     job = plan(config, with_files(cpus(2)), script=script)
-    assert job.order.command[2:] == ("--lr", "1", *added)
+    assert job.order.spec.command[2:] == ("--lr", "1", *added)
     assert job.order.env["CLUSTER_KV_STORE"] == "dist_sync"
-    assert job.order.script_source == ("project" if script == OWN_SCRIPT else "shipped")
+    assert job.order.spec.script_source == ("project" if script == OWN_SCRIPT else "shipped")
 
 
 def test_gradient_compression_is_passed_to_the_script() -> None:
     job = plan(check(TrainConfig, {"gc_type": "2bit", "gc_threshold": 1}, source="cluster.toml"), 2)
-    assert job.order.command[2:] == ("--kv-store", "dist_sync", "--gc-type", "2bit", "--gc-threshold", "1.0")
+    assert job.order.spec.command[2:] == ("--kv-store", "dist_sync", "--gc-type", "2bit", "--gc-threshold", "1.0")
 
 
 def test_p3_leaves_updates_to_the_workers() -> None:
@@ -173,37 +173,49 @@ def test_where_processes_run(keys: dict[str, Any], hosts: list[int], hostfile: l
 def test_a_job_runs_where_its_files_are_copied() -> None:
     config = TrainConfig(sync_dst_dir="~/job/")
     order = plan(config, with_files(cpus(2)), script=OWN_SCRIPT).order
-    assert (order.cwd, order.tree) == ("/home/ubuntu/job", PROJECT_DIR)
-    assert order.command[1] == "/home/ubuntu/job/my/train.py"
-    assert plan(config, with_files(cpus(2))).order.command[1] == SCRIPT
+    assert (order.spec.cwd, order.tree) == ("/home/ubuntu/job", PROJECT_DIR)
+    assert order.spec.command[1] == "/home/ubuntu/job/my/train.py"
+    assert plan(config, with_files(cpus(2))).order.spec.command[1] == SCRIPT
 
 
 def test_a_job_runs_in_a_subfolder() -> None:
-    """All launchers pass RunSettings on; the script's path does not depend on it."""
+    """The script's path does not depend on it."""
     order = plan(TrainConfig(cwd="./my/"), with_files(cpus(2)), script=OWN_SCRIPT).order
-    assert (order.cwd, order.subfolder) == ("/home/ubuntu/.cluster/jobs/j/work", "my")
-    assert order.command[1] == f"{order.cwd}/my/train.py"
+    assert (order.spec.cwd, order.train.subfolder) == ("/home/ubuntu/.cluster/jobs/j/work", "my")
+    assert order.spec.command[1] == f"{order.spec.cwd}/my/train.py"
     assert order.find_placed("train.py") == f"{PROJECT_DIR}/my/train.py"
     assert order.find_placed("../other/x") == f"{PROJECT_DIR}/other/x"
     assert order.find_placed("/usr/bin/x") == "/usr/bin/x"
-    assert plan(TrainConfig(cwd="."), with_files(cpus(2)), script=OWN_SCRIPT).order.subfolder == ""
+    assert plan(TrainConfig(cwd="."), with_files(cpus(2)), script=OWN_SCRIPT).order.train.subfolder == ""
 
 
 def test_the_order_as_json() -> None:
-    keys: dict[str, Any] = {"open_files": 4096, "env_server": {"A": "1"}, "env_worker": {"A": "2"}}
-    config = TrainConfig(max_duration="2h", queue=True, setup=("true",), **keys)
+    keys: dict[str, Any] = {"env_server": {"A": "1"}, "env_worker": {"A": "2", "A_TOKEN": "hush"}}
+    config = TrainConfig(max_duration="2h", queue=True, setup=("true",), open_files=4096, **keys)
     survey = Survey(owner="arn:aws:iam::1:user/me")
-    data = DataConfig(results="s3://bucket/y")
-    order = to_builtins(plan(config, 2, survey=survey, data=data).order)
-    wanted = {**keys, "job": "j", "name": "train_mnist", "queue": True, "launcher": "ssh", "max_duration_s": 7200}
-    wanted |= {"stall_timeout": "auto", "start_timeout_s": 60, "silence_timeout_s": 15, "job_setup": ("true",)}
-    wanted |= {"library": "mxnet==1.7.0.post2", "code": "cd", "project": None, "owner": survey.owner}
-    wanted |= {"results_url": data.results, "tree": None, "secrets": {}}
-    assert {key: order[key] for key in wanted} == wanted
+    order = plan(config, 2, survey=survey, data=DataConfig(results="s3://bucket/y"))
     env = {"CLUSTER_OUTPUT_URL": "s3://bucket/y/j/", "CLUSTER_JOB_NAME": "train_mnist"}
-    env["CLUSTER_RESULTS_URL"] = "s3://bucket/y"
-    assert {key: order["env"][key] for key in env} == env
-    assert "CLUSTER_DATA_URL" not in order["env"]
+    env |= {"CLUSTER_RESULTS_URL": "s3://bucket/y"}
+    document = to_builtins(order.order)
+    assert {key: document[key] for key in keys} == keys
+    assert (document["tree"], document["secrets"]) == (None, {})
+    assert {key: document["env"][key] for key in env} == env
+    assert "CLUSTER_DATA_URL" not in document["env"]
+    spec = document["spec"]
+    wanted: dict[str, Any] = {
+        "id": "j",
+        "name": "train_mnist",
+        "owner": survey.owner,
+        "output_url": env["CLUSTER_OUTPUT_URL"],
+    }
+    wanted |= {"library": "mxnet==1.7.0.post2", "code": "cd", "project": None, "workers": 2, "servers": 2}
+    assert {key: spec[key] for key in wanted} == wanted
+    shown = {**document["env"], "A (servers)": "1", "A (workers)": "2", "A_TOKEN (workers)": "***"}
+    assert spec["env"] == shown
+    settled = {"name": "train_mnist", "queue": True, "launcher": "ssh", "max_duration": "2h", "open_files": 4096}
+    settled |= {"workers": 2, "servers": 2, "hosts": ("node-0", "node-1"), "setup": ("true",), "nodes": "current"}
+    settled |= {"env_server": {"A": "1"}, "env_worker": {"A": "2", "A_TOKEN": "***"}}
+    assert {key: spec["train"][key] for key in settled} == settled
 
 
 URL = "s3://bucket/data/"
@@ -261,7 +273,7 @@ def test_what_nodes_try_to_read(
     ],
 )
 def test_the_name_of_a_job(name: str, command: tuple[str, ...], wanted: str) -> None:
-    assert plan(TrainConfig(name=name), 2, command=command).order.name == wanted
+    assert plan(TrainConfig(name=name), 2, command=command).order.spec.name == wanted
 
 
 def test_defaults_are_shown_with_their_reasons() -> None:
@@ -308,7 +320,7 @@ def test_a_hidden_value_is_not_shown() -> None:
     config = TrainConfig(env={"OMP_NUM_THREADS": "hush", "DMLC_INTERFACE": "hush", "S3_ENDPOINT": "hush"})
     env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
     job = plan(config, 2, access=replace(NO_ACCESS, env=env), hidden={"env": tuple(config.env)})
-    assert job.order.hidden == {"env": tuple(config.env)}
+    assert set(job.order.spec.train.env.values()) == {"***"}
     said = "\n".join(render_settings(job))
     assert "hush" not in said
     assert "OMP_NUM_THREADS=*** (yours)" in said

@@ -37,9 +37,9 @@ def prepared(nodes: int, **more: Any) -> PreparedImage:
 def test_an_image_with_its_own_framework() -> None:
     config = ContainerConfig(image="r.example.com/train:1", shm_size="2g", mounts=("~/data:/data:ro",))
     job = plan(TrainConfig(launcher="ssh"), 2, framework="none", container=config, image=prepared(2, launcher="/l"))
-    assert job.order.command[:2] == ("python3", SCRIPT)
+    assert job.order.spec.command[:2] == ("python3", SCRIPT)
     assert "PATH" not in job.order.env
-    assert job.order.image == REFERENCE
+    assert job.order.spec.image == REFERENCE
     assert job.order.containers["node-1"] == Container(
         engine=("podman",),
         image="sha256:1",
@@ -55,14 +55,14 @@ def test_an_image_with_its_own_framework() -> None:
 
 def test_a_mounted_environment() -> None:
     job = plan(TrainConfig(), gpus(1, 1), container=ContainerConfig(image="a"), image=prepared(2))
-    assert job.order.command[0] == "/home/ubuntu/.cluster/env/ab/bin/python"
+    assert job.order.spec.command[0] == "/home/ubuntu/.cluster/env/ab/bin/python"
     assert job.order.env["PATH"] == "/home/ubuntu/.cluster/env/ab/bin:/opt/bin:/usr/bin"
     assert all(one.has_environment and one.gpus for one in job.order.containers.values())
 
 
 def test_no_image() -> None:
     job = plan(TrainConfig(), 2)
-    assert (job.order.image, job.order.containers, job.order.image_launcher) == (None, {}, None)
+    assert (job.order.spec.image, job.order.containers, job.order.image_launcher) == (None, {}, None)
 
 
 def test_every_launcher_runs_what_only_an_image_has() -> None:
@@ -80,8 +80,8 @@ def test_mxnet_in_the_image_uses_its_kv_store(launcher: str, with_mxnet: str, wi
     for folder, engine, store, servers in (("/l", with_mxnet, "dist_sync", 2), (None, without, "none", 0)):
         image = prepared(2, launcher=folder)
         order = plan(config, 2, framework="none", container=container, image=image).order
-        assert (order.launcher, order.kv_store, order.servers) == (engine, store, servers)
-        assert (order.image_launcher, order.command[0]) == (folder, "python3")
+        assert (order.train.launcher, order.train.kv_store, order.spec.servers) == (engine, store, servers)
+        assert (order.image_launcher, order.spec.command[0]) == (folder, "python3")
 
 
 def test_which_launchers_look_for_mxnet_in_the_image() -> None:

@@ -38,13 +38,13 @@ def workers_of(job: Job) -> dict[str, int]:
 def test_processes_per_node(config: TrainConfig, nodes: Any, workers: dict[str, int]) -> None:
     order = plan_torch(config, nodes).order
     assert {host.name: host.workers for host in order.hosts} == workers
-    assert (order.workers, order.servers, order.launcher) == (sum(workers.values()), 0, "torchrun")
+    assert (order.spec.workers, order.spec.servers, order.train.launcher) == (sum(workers.values()), 0, "torchrun")
 
 
 def test_the_script_gets_no_option_of_mxnets_and_sees_all_gpus() -> None:
     job = plan_torch(TrainConfig(args=("--epochs", "1"), kv_store="dist_sync"), gpus(2, 2))
-    assert job.order.command[-2:] == ("--epochs", "1")
-    assert (job.order.kv_store, job.order.gpus_per_worker, job.gpus) == ("none", (), None)
+    assert job.order.spec.command[-2:] == ("--epochs", "1")
+    assert (job.order.train.kv_store, job.order.gpus_per_worker, job.gpus) == ("none", (), None)
     assert not {"CLUSTER_KV_STORE", "CUDA_VISIBLE_DEVICES"} & set(job.order.env)
     assert render_settings(job)[0].startswith("job j: 4 processes on 2 nodes, launcher torchrun: ")
 
@@ -67,7 +67,7 @@ def test_chosen_gpus_are_the_only_visible_ones(chosen: Any, visible: str) -> Non
     ],
 )
 def test_the_engine_follows_from_launcher_and_framework(launcher: str, framework: Any, engine: str) -> None:
-    assert plan(TrainConfig(launcher=launcher), 2, framework=framework).order.launcher == engine
+    assert plan(TrainConfig(launcher=launcher), 2, framework=framework).order.train.launcher == engine
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_launcher_that_does_not_fit_the_framework_is_refused(launcher: str, fr
 def test_mxnets_launch_py_needs_a_kv_store() -> None:
     with pytest.raises(ConfigError, match='kv_store = "none"'):
         plan(TrainConfig(kv_store="none"), 2)
-    assert plan(TrainConfig(kv_store="none", launcher="mpi"), 2).order.servers == 0
+    assert plan(TrainConfig(kv_store="none", launcher="mpi"), 2).order.spec.servers == 0
 
 
 def test_a_scheduler_chooses_among_all_nodes() -> None:
@@ -91,7 +91,7 @@ def test_a_scheduler_chooses_among_all_nodes() -> None:
     assert workers_of(job) == {"node-0": 0, "node-1": 1, "node-2": 1, "node-3": 0}
     request = job.order.request
     assert request is not None
-    assert (job.order.scheduler, request.nodes, request.queue, request.account) == ("slurm", 2, "gpu", "lab")
+    assert (job.order.spec.scheduler, request.nodes, request.queue, request.account) == ("slurm", 2, "gpu", "lab")
     assert (request.slots_per_node, request.walltime_s) == (4, 5400)
     assert "on nodes from Slurm" in render_settings(job)[0]
 

@@ -1,84 +1,53 @@
 """The nodes that a job has lost, and its order on another head."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from foundation.errors import ClusterError
-from node.protocol import Attempt, JobHost, Order, Record
+from foundation.errors import ClusterError, ConfigError
+from job_forms import make_record as record_of
+from job_world import OWN_SCRIPT, SCRIPT, cpus, plan, with_files
+from node.protocol import Attempt, JobHost, Record
 from train.job.config import TrainConfig
 from train.job.replacement import (
     check_restarts,
     continue_order,
-    continued_config,
     end_attempts,
     find_lost,
     find_orphans,
     find_paths,
+    have_files_changed,
+    restore_config,
 )
 
 ENV = f"/home/ubuntu/.cluster/env/{'e' * 64}/bin/python"
-TREE, PROJECT, OTHER = "a" * 64, "b" * 64, "c" * 64
+TREE, PROJECT = "a" * 64, "b" * 64
 HOSTS = (
     JobHost(name="node-0", ip="10.0.0.10", workers=1, servers=1, instance_id="i-0"),
     JobHost(name="node-1", ip="10.0.0.11", workers=1, servers=1, instance_id="i-1"),
 )
 
 
-class FakeHost:
-    def __init__(self, name: str, ip: str, instance_id: str) -> None:
-        self.name, self.private_ip, self.instance_id = name, ip, instance_id
-
-
-class FakeNode:
-    def __init__(self, name: str, ip: str, instance_id: str) -> None:
-        self.host = FakeHost(name, ip, instance_id)
-
-
-NOW: Any = (FakeNode("node-0", "10.0.0.50", "i-50"), FakeNode("node-1", "10.0.0.11", "i-1"))
-
-
 def make_record(**values: Any) -> Record:
     defaults: dict[str, Any] = {
-        "id": "20300101-000000-abcdef",
+        "job": "20300101-000000-abcdef",
         "name": "job",
         "state": "running",
         "workers": 2,
         "servers": 2,
         "submitted_at": 100.0,
         "started_at": 110.0,
-        "ended_at": None,
-        "exit_code": None,
-        "error": None,
         "nodes": HOSTS,
         "python": ENV,
-        "command": (ENV, f"/home/ubuntu/.cluster/runtime/{TREE}/train/scripts/train_mnist.py", "--lr", "0.1"),
         "code": TREE,
         "project": PROJECT,
-        "script": "train_mnist.py",
         "script_source": "shipped",
-        "kv_store": "dist_sync",
         "on_node_loss": "requeue",
         "attempts": (Attempt(number=1, nodes=("node-0", "node-1"), started_at=110.0),),
     }
-    return Record(**{**defaults, **values})
-
-
-def make_order(**values: Any) -> Order:
-    defaults: dict[str, Any] = {
-        "job": "20300101-000000-abcdef",
-        "python": ENV,
-        "workers": 2,
-        "servers": 2,
-        "hosts": HOSTS,
-        "command": ("planned",),
-        "cwd": "/home/ubuntu",
-        "env": {"OMP_NUM_THREADS": "2"},
-        "code": TREE,
-        "project": PROJECT,
-        "secrets": {"AWS_SECRET_ACCESS_KEY": "new"},
-    }
-    return Order(**{**defaults, **values})
+    return record_of(**{**defaults, **values})
 
 
 def test_lost_nodes_are_known_by_their_index_and_instance() -> None:
@@ -148,7 +117,7 @@ QUEUED: dict[str, Any] = {"state": "queued", "attempts": (), "started_at": None}
 )
 def test_the_jobs_of_a_lost_head_go_on_in_their_order(jobs: list[dict[str, Any]], names: str) -> None:
     records = [
-        make_record(**{"id": f"2030-{number}", "name": "abc"[number], "submitted_at": 100.0 + number, **job})
+        make_record(**{"job": f"2030-{number}", "name": "abc"[number], "submitted_at": 100.0 + number, **job})
         for number, job in enumerate(jobs)
     ]
     assert "".join(record.name for record in find_orphans(reversed(records), {"i-0", "i-1"})) == names
@@ -180,46 +149,52 @@ def test_restarts_are_limited() -> None:
         check_restarts(make_record(), lost, 1)
 
 
-def test_cluster_toml_is_read_with_what_the_record_says() -> None:
-    config = continued_config(TrainConfig(args=("--lr", "9"), queue=True), make_record(name="mine", workers=2))
-    assert (config.name, config.workers, config.servers, config.args) == ("mine", 2, 2, ())
-    assert (config.hosts, config.kv_store, config.launcher, config.queue) == (
-        ("node-0", "node-1"),
-        "dist_sync",
-        "ssh",
-        False,
-    )
-    local = continued_config(TrainConfig(), make_record(kv_store="local", servers=0, nodes=HOSTS[:1]))
-    assert (local.servers, local.hosts) == ("auto", ("node-0",))
-    assert (config.subfolder, continued_config(TrainConfig(cwd="b"), make_record(subfolder="a")).subfolder) == ("", "a")
-
-
-def test_the_order_is_that_of_the_record_on_the_new_hosts() -> None:
-    record = make_record(env={"OMP_NUM_THREADS": "4", "COLOUR": "blue", "AWS_REGION": "old", "A (servers)": "1"})
-    attempts = end_attempts(record, ["node-0"], at=200.0)
-
-    order, warnings = continue_order(make_order(), record, NOW, attempts, first_process=7)
-
+@pytest.mark.parametrize(
+    ("script", "command"), [(OWN_SCRIPT, ()), (SCRIPT, ()), (SCRIPT, ("python", "x.py", "--lr", "0.1"))]
+)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"args": ("--lr", "0.1"), "hosts": ("node-1", "node-2")},
+        {"launcher": "mpi", "kv_store": "none", "processes": 2, "nodes": 2, "hosts": ()},
+        {"kv_store": "local", "hosts": ("node-1",), "cwd": "my", "sync_dst_dir": "~/job", "setup": ("make",)},
+        {"env": {"A": "1"}, "env_worker": {"URL": "x"}, "max_duration": "2h", "on_node_loss": "requeue", "queue": True},
+    ],
+)
+def test_a_job_on_another_head_is_its_spec(keys: dict[str, Any], script: str, command: tuple[str, ...]) -> None:
+    """The same words run in the same places, at the new addresses."""
+    nodes = with_files(cpus(3))
+    first = plan(TrainConfig(**keys), nodes, script=script, command=command).order
+    moved = [replace(one, host=replace(one.host, private_ip=f"10.9.0.{at}")) for at, one in enumerate(nodes)]
+    restored, warnings = restore_config(TrainConfig(args=("other",), cwd="other"), first.spec)
+    again = plan(restored, moved, script=script, command=first.spec.typed_command).order
+    record = make_record(selection=first.spec.selection)
+    order = continue_order(again, record, (), first_process=7)
     assert warnings == ()
-    assert order.command == record.command
-    assert [(host.name, host.ip, host.instance_id, host.workers, host.servers) for host in order.hosts] == [
-        ("node-0", "10.0.0.50", "i-50", 1, 1),
-        ("node-1", "10.0.0.11", "i-1", 1, 1),
+    assert structs.replace(order.spec, train=structs.replace(order.train, queue=first.train.queue)) == first.spec
+    assert [(host.name, host.workers, host.servers) for host in order.hosts] == [
+        (host.name, host.workers, host.servers) for host in first.hosts
     ]
-    assert order.env == {"OMP_NUM_THREADS": "4", "COLOUR": "blue"}
-    assert (order.script_source, order.on_node_loss, order.queue) == ("shipped", "requeue", True)
-    assert (order.attempts, order.submitted_at, order.first_process) == (attempts, 100.0, 7)
-    assert order.secrets == {"AWS_SECRET_ACCESS_KEY": "new"}
+    assert {host.ip for host in order.hosts} <= {one.host.private_ip for one in moved}
+    assert (order.env, order.train.queue) == (first.env, True)
+    assert (order.submitted_at, order.first_process) == (100.0, 7)
+    assert not have_files_changed(order.spec, first.spec)
+    assert have_files_changed(order.spec, structs.replace(first.spec, code="other"))
 
 
-def test_changed_files_and_secrets_are_named() -> None:
-    record = make_record(env={"API_TOKEN": "***", "KNOWN_TOKEN": "***", "URL": "https://me:***@host/"})
+def test_secrets_come_from_cluster_toml() -> None:
+    """As do restarts, so that the user can allow more."""
+    env = {"API_TOKEN": "hush", "KNOWN_TOKEN": "hush", "URL": "https://me:hush@host/", "PLAIN": "1"}
+    spec = plan(TrainConfig(env=env, env_worker={"A_KEY": "hush"}), 2).order.spec
+    assert "hush" not in str(spec)
+    now = TrainConfig(env={"KNOWN_TOKEN": "now", "PLAIN": "2"}, env_worker={"A_KEY": "now"}, restarts=9)
+    restored, warnings = restore_config(now, spec)
+    assert (restored.env, restored.env_worker) == ({"PLAIN": "1", "KNOWN_TOKEN": "now"}, {"A_KEY": "now"})
+    assert restored.restarts == 9
+    assert warnings[0].startswith("the values of API_TOKEN, URL are not in the job's record")
 
-    order, warnings = continue_order(
-        make_order(code=OTHER, env={"KNOWN_TOKEN": "kept"}), record, NOW, (), first_process=0
-    )
 
-    assert order.command[1] == f"/home/ubuntu/.cluster/runtime/{OTHER}/train/scripts/train_mnist.py"
-    assert order.env == {"KNOWN_TOKEN": "kept"}
-    assert "have changed since it was started" in warnings[0]
-    assert "the values of API_TOKEN, URL are not in the job's record" in warnings[1]
+def test_a_forged_spec_is_checked_as_cluster_toml_is() -> None:
+    spec = make_record(cwd="/", launcher="nonesuch").spec
+    with pytest.raises(ConfigError, match="launcher"):
+        restore_config(TrainConfig(), spec)

@@ -179,7 +179,7 @@ def test_the_bandwidth_of_the_kv_store() -> None:
     assert [round(result.mb_per_s(worker), 3) for worker in result.workers] == [102.016, 408.063]
     assert result.workers[0].worst_error == 1e-6
     (job,) = run.jobs
-    assert (job.order.workers, job.order.servers, job.order.name, job.order.results_url) == (
+    assert (job.order.spec.workers, job.order.spec.servers, job.order.spec.name, job.order.spec.output_url) == (
         2,
         2,
         "bench-kvstore",
@@ -187,7 +187,7 @@ def test_the_bandwidth_of_the_kv_store() -> None:
     )
     assert job.order.env["A"] == "b"
     program = f"{CODE_DIR}/node/bench_kvstore.py"
-    assert job.order.command[1:] == (
+    assert job.order.spec.command[1:] == (
         program, "--kv-store", "dist_sync", "--num-layers", "50", "--num-batches", "3", "--test-results", "1",
         "--gc-type", "none",
     )  # fmt: skip
@@ -215,8 +215,8 @@ def test_sums_that_must_differ_are_not_compared() -> None:
         result = measure_kvstore(run, nodes, config=config, kv_store=cast("Any", kv_store), batches=3)
         assert not result.checked
         assert kvstore_document(result)["workers"][0]["error"] is None
-        assert "--test-results 0" in " ".join(run.jobs[-1].order.command)
-    assert run.jobs[1].order.command[-2:] == ("--optimizer", "sgd")
+        assert "--test-results 0" in " ".join(run.jobs[-1].order.spec.command)
+    assert run.jobs[1].order.spec.command[-2:] == ("--optimizer", "sgd")
 
 
 def test_a_job_that_fails_shows_its_last_lines() -> None:
@@ -263,14 +263,14 @@ def test_a_workers_speed_is_the_median_without_the_first_report() -> None:
     assert found.worker_speeds == (120, 90)
     assert found.speed == 210
     assert [host.name for host in job.order.hosts] == ["node-0", "node-1"]
-    assert (job.order.workers, job.order.servers, job.config.kv_store, job.config.gc_type) == (
+    assert (job.order.spec.workers, job.order.spec.servers, job.config.kv_store, job.config.gc_type) == (
         2,
         2,
         "dist_sync",
         "2bit",
     )
-    assert job.order.command[1] == f"{CODE_DIR}/train/scripts/train_mnist.py"
-    words = " ".join(job.order.command)
+    assert job.order.spec.command[1] == f"{CODE_DIR}/train/scripts/train_mnist.py"
+    words = " ".join(job.order.spec.command)
     assert "--network lenet --benchmark 1" in words
     assert "--batch-size 64 --disp-batches 20 --num-examples 25600 --kv-store dist_sync" in words
 
@@ -278,15 +278,15 @@ def test_a_workers_speed_is_the_median_without_the_first_report() -> None:
 def test_one_worker_alone_needs_no_servers() -> None:
     found, job = run_scaling(1, speeds(50), nodes=[node(0), node(1)])
     assert (found.speed, found.kv_store) == (50, "local")  # a single report is better than none
-    assert (job.order.workers, job.order.servers, job.config.gc_type) == (1, 0, "none")
+    assert (job.order.spec.workers, job.order.spec.servers, job.config.gc_type) == (1, 0, "none")
     assert job.order.env["OMP_NUM_THREADS"] == "4"  # as with two workers on 8 cores
 
 
 def test_with_gpus_the_workload_is_larger() -> None:
     found, job = run_scaling(1, speeds(1, 2), nodes=[node(0, gpus=4), node(1, gpus=4)])
     assert found.kv_store == "device"
-    assert job.order.command[1] == f"{CODE_DIR}/train/scripts/train_imagenet.py"
-    words = " ".join(job.order.command)
+    assert job.order.spec.command[1] == f"{CODE_DIR}/train/scripts/train_imagenet.py"
+    words = " ".join(job.order.spec.command)
     assert "--network resnet --num-layers 50 --benchmark 1 --num-epochs 1 --batch-size 128" in words
     assert "--gpus 0,1,2,3" in words
 

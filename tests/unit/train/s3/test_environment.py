@@ -93,4 +93,4 @@ def test_an_instance_profile_needs_no_keys_here(profile: str, monkeypatch: pytes
     assert access.of_nodes
     assert not access.secrets
     assert access.env["S3_REGION"] == "us-east-1"
-    assert plan(TrainConfig(), 2, access=access).order.nodes_credentials
+    assert plan(TrainConfig(), 2, access=access).order.spec.nodes_credentials
