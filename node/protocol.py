@@ -22,7 +22,6 @@ from node.train_settings import TrainSettings
 MAX_LINE_BYTES = 8 << 20
 """The limit for a line from the head; the longest line is the list of all jobs."""
 MAX_RECORD_BYTES = 1 << 20
-MAX_RECORD_DEPTH = 32  # of nesting; printed with indentation, each level lengthens all lines below it
 MAX_JOBS = 1000  # the head keeps 50 that have ended
 MAX_VALUES = 600_000  # in the list of all jobs
 LONGEST_ERROR = 500  # characters
@@ -506,8 +505,6 @@ class _Failure(Struct, frozen=True, kw_only=True):
 _FIRST_KEY = re.compile(rb'\s*\{\s*"([A-Za-z_]{1,40})"\s*:')
 _JOBS = re.compile(rb'\s*\{\s*"jobs"\s*:\s*\[')
 _SIGN = re.compile(rb'\\.|["\[\]{},]', re.DOTALL)
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_INNERMOST = re.compile(rb"[\[{][^\[\]{}]*[\]}]")
 
 
 def find_first_key(line: bytes) -> str:
@@ -525,19 +522,7 @@ def parse_record(data: bytes, kind: type[AnyRecord]) -> AnyRecord:
     """A job's record. kind: Record, or a subclass. Raises ValueError."""
     if len(data) > MAX_RECORD_BYTES:
         raise ValueError(f"longer than {MAX_RECORD_BYTES >> 20} MiB")
-    if _is_deep(data):
-        raise ValueError("nested too deeply")
     return decode(data, kind)
-
-
-def _is_deep(data: bytes) -> bool:
-    """Whether lists and objects are nested more than MAX_RECORD_DEPTH deep."""
-    bare = _STRING.sub(b"", data)
-    for _ in range(MAX_RECORD_DEPTH):
-        bare, count = _INNERMOST.subn(b"", bare)
-        if not count:
-            return False
-    return b"[" in bare or b"{" in bare
 
 
 def find_record_id(data: bytes) -> Optional[str]:

@@ -9,33 +9,26 @@ consent.py decides which jobs continue.
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
-
-from msgspec import structs
+from dataclasses import dataclass
 
 from cluster.app import App, if_interrupted
-from cluster.containers import find_login, prepare_image
-from cluster.costs import ask_for_prices
-from cluster.health import find_hardware
+from cluster.containers import find_login
 from cluster.jobs import ask_head, end_from_here, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.notify import find_notify
 from cluster.recovery.consent import check_consent, note_order
 from cluster.recovery.replacement import launch_until_they_answer
-from cluster.session import BOOT_TIMEOUT_S, ready_nodes, source_of
+from cluster.session import BOOT_TIMEOUT_S, ready_nodes
+from cluster.submission.preparation import Preparation
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
 from node.protocol import Attempt, Record
 from provision.aws.clients import make_clients
-from provision.aws.iam_policy import render_job_policy
 from provision.model import ClusterState
 from provision.status import find_lease_end
 from train.follow.events import EventReader
 from train.follow.records import open_s3_log, read_s3_records
 from train.follow.run import continue_job, render_left
-from train.job.plan import find_used, plan_job
-from train.job.program import read_program
 from train.job.reading import find_scope
 from train.job.replacement import (
     check_restarts,
@@ -46,8 +39,6 @@ from train.job.replacement import (
     have_files_changed,
     restore_config,
 )
-from train.job.survey import Surveyor
-from train.s3.environment import find_s3_access
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,56 +194,32 @@ def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterS
 
 def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[Attempt, ...]) -> None:
     """Sets the nodes up and submits the job again, as `cluster train` does. Raises ClusterError or a subclass."""
-    region = app.config.provision.region
     train, warnings = restore_config(app.config.train, job.spec)
     for warning in warnings:
         app.report(Event(kind="warn", what=warning))
     app.override("train.script", train.script)
     app.override("train.cwd", train.cwd)
     command, config = job.spec.typed_command, app.config
-    clients = make_clients(region)
-    scope = find_scope(train, config.data, command=command)
-    access = find_s3_access(
-        region=region,
-        instance_profile=source_of(app, clients).instance_profile,
-        cluster=config.name,
-        policy=None if scope.is_empty else render_job_policy(scope, region=region),
-        max_duration_s=train.max_duration_s,
+    clients, nodes = make_clients(config.provision.region), Ec2Nodes(state, config.provision)
+    prepared = Preparation(
+        app,
+        run_in_thread(lambda: nodes),
+        command=command,
+        scope=find_scope(train, config.data, command=command),
+        login=find_login(app, clients),
         clients=clients,
+        keys_s=train.max_duration_s,
     )
-    surveyor = Surveyor(clients, url=config.data.s3_url, owner=None)
     log = read_log(app, job)
-    nodes = Ec2Nodes(state, config.provision)
-    prices, hardware = ask_for_prices(app, clients, run_in_thread(lambda: nodes)), find_hardware(app, nodes, clients)
-    with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S, command=command) as (set_up, script):
-        ready = tuple(replace(node, hardware=hardware.get(node.host.name)) for node in set_up)
-        image = prepare_image(app, find_used(train, ready, config.bootstrap.framework), find_login(app, clients))
-        planned = plan_job(
-            train,
-            ready,
-            job_id=job.id,
-            script=script,
-            data=config.data,
-            access=access,
-            command=command,
-            queue=config.queue,
-            framework=config.bootstrap.framework,
-            mxnet=config.bootstrap.mxnet,
-            program=read_program(train.script, command=command, project_dir=app.project_dir, subfolder=train.subfolder),
-            survey=surveyor.result(),
-            container=config.container,
-            image=image,
-            volumes=[volume.mount for volume in config.volumes],
-            prices=prices(),
-            notify=find_notify(app),
-        )
+    with ready_nodes(app, nodes, wait_s=BOOT_TIMEOUT_S, command=command) as (ready, script):
+        planned = prepared.plan(train, ready, job_id=job.id, script=script)
         order = continue_order(planned.order, job, attempts, first_process=find_first_process(log))
         if have_files_changed(order.spec, job.spec):
             said = f"the files or the packages of job {job.id} have changed since it was started"
             app.report(Event(kind="warn", what=f"{said}: it continues with the present ones"))
         note_order(app, order)
         with closing(head_of(app, ready)) as head:
-            continue_job(head, structs.replace(order, secrets=dict(access.secrets)), log)
+            continue_job(head, order, log)
 
 
 def read_log(app: App, job: Record) -> bytes:

@@ -10,46 +10,38 @@ from typing import Any
 
 from msgspec import structs
 
-from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.other_hosts import check_paths
 from cluster.app import App, if_interrupted
 from cluster.config import load_config
-from cluster.containers import find_login, prepare_image
-from cluster.costs import ask_for_prices
-from cluster.health import find_hardware, leave_out_unhealthy
+from cluster.containers import find_login
+from cluster.health import leave_out_unhealthy
 from cluster.jobs import head_of
 from cluster.last_known import find_names, remember_names
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
-from cluster.notify import find_notify
 from cluster.recovery.continuation import complete_nodes
-from cluster.session import describe, ready_nodes, source_of, warn
+from cluster.session import describe, ready_nodes, warn
 from cluster.submission.attach import attend, show_check, start
 from cluster.submission.launchers import replace_launcher
+from cluster.submission.preparation import Preparation
 from cluster.submission.request import TrainRequest, check_first_line, find_cwd, read, read_store, read_words
 from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
-from foundation.user_folders import find_user
 from provision.aws.clients import Clients, find_credentials, make_clients
-from provision.aws.iam_policy import render_job_policy
 from provision.preflight.machines import Hardware
 from train.engines import find_engine
 from train.engines.schedulers import SCHEDULERS
 from train.follow.run import open_submission
 from train.job.checks import check_framework
-from train.job.config import DataConfig
 from train.job.defaults import render_settings
-from train.job.folder_survey import find_folder_data
 from train.job.payload import find_script, find_shadowed
-from train.job.plan import Job, find_used, new_job_id, plan_job
-from train.job.program import find_command, read_program
-from train.job.reading import find_scope, render_access
+from train.job.plan import Job, new_job_id
+from train.job.program import find_command
+from train.job.reading import find_scope
 from train.job.selection import TooFewNodesError
-from train.job.survey import Survey, Surveyor
-from train.s3.environment import S3Access, find_s3_access
 
 NODES_EVERY_S = 10.0
 
@@ -73,43 +65,27 @@ def submit(
     command = request.command
     app.enter_cloud()
     config = app.config
-    provision, framework = config.provision, config.bootstrap.framework
+    framework = config.bootstrap.framework
     engine = find_engine(config.train.launcher, framework)
     check_framework(engine.name, framework, has_image=bool(config.container.image))
     scope = find_scope(config.train, config.data, command=command)
-    policy = None if scope.is_empty else render_job_policy(scope, region=provision.region)
-    clients = make_clients(provision.region) if app.has_instances or policy is not None else None
+    has_clients = app.has_instances or not scope.is_empty
+    clients = make_clients(config.provision.region) if has_clients else None
     if clients is not None:
         find_credentials(clients)
     login = find_login(app, clients)
     # Threads query AWS while this one connects to the nodes.
     described = run_in_thread(lambda: describe(app, clients))
-    access = run_in_thread(
-        lambda: (
-            find_s3_access(
-                region=provision.region,
-                instance_profile=source_of(app, clients).instance_profile,
-                cluster=config.name,
-                policy=policy,
-                # A queued job may start at any time, so the lifetime of its keys cannot be derived from its duration.
-                max_duration_s=None if config.train.queue else config.train.max_duration_s,
-                clients=clients,
-            )
-            if clients is not None
-            else S3Access(env={}, secrets={})
-        )
-    )
     if not dry_run:
         now = complete_nodes(app, described.result())
         described = run_in_thread(lambda: now)
-    prices = ask_for_prices(app, clients, described)
-    hardware = run_in_thread(lambda: find_hardware(app, described.result(), clients))
-    surveyor = Surveyor(clients, url=config.data.s3_url, owner=None if app.has_instances else find_user())
-
-    choice = _NodeChoice(app, described, hardware, clients, is_scheduled=engine.name in SCHEDULERS)
+    # A queued job may start at any time, so the lifetime of its keys cannot be derived from its duration.
+    keys_s = None if config.train.queue else config.train.max_duration_s
+    prepared = Preparation(app, described, command=command, scope=scope, login=login, clients=clients, keys_s=keys_s)
+    choice = _NodeChoice(app, described, prepared.hardware, clients, is_scheduled=engine.name in SCHEDULERS)
 
     if not app.has_instances:
-        access.result()  # raises before any host is set up
+        prepared.access.result()  # raises before any host is set up
     with (
         if_interrupted("run cluster train again; no job was started"),
         ready_nodes(
@@ -124,42 +100,17 @@ def submit(
         # Python starts on the head while this command waits for AWS and plans the job.
         closing(open_submission(head, follow=not detach)) as talk,
     ):
-        nodes = choice.add_hardware(ready)
         if not engine.is_on_head:
-            check_paths(nodes, launcher=engine.name, why=engine.is_for_nodes_alone)
-        found, job_id = access.result(), new_job_id()
-        job_config = structs.replace(config.train, hosts=choice.hosts)
-        image = prepare_image(app, find_used(job_config, nodes, framework), login)
-        job = plan_job(
-            job_config,
-            nodes,
-            job_id=job_id,
-            script=script,
-            data=config.data,
-            access=found,
-            command=command,
-            credentials=render_access(found, scope),
-            queue=config.queue,
-            framework=framework,
-            mxnet=config.bootstrap.mxnet,
-            program=read_program(
-                config.train.script, command=command, project_dir=app.project_dir, subfolder=config.train.subfolder
-            ),
-            survey=_survey(surveyor, nodes, config.data),
-            hidden=request.hidden,
-            container=config.container,
-            image=image,
-            volumes=[volume.mount for volume in config.volumes],
-            prices=prices(),
-            notify=find_notify(app),
-        )
+            check_paths(ready, launcher=engine.name, why=engine.is_for_nodes_alone)
+        train = structs.replace(config.train, hosts=choice.hosts)
+        job = prepared.plan(train, ready, job_id=new_job_id(), script=script, hidden=request.hidden)
+        order = job.order
+        job_id, name = order.spec.id, order.spec.name
         _tell(app, job, replaced=request.replaced)
         if dry_run:
-            show_check(app, head, job.order)
+            show_check(app, head, order)
             return 0
-        note_job(app, [node.host for node in nodes], job_id)
-        order = structs.replace(job.order, secrets=dict(found.secrets))
-        name = order.spec.name
+        note_job(app, [node.host for node in ready], job_id)
         remember_names(app.config_path, "jobs", [job_id, name, *find_names(app.config_path, "jobs")])
         with if_interrupted(f"cluster jobs shows whether job {job_id} runs; cluster stop {job_id} stops it"):
             if not detach:
@@ -252,11 +203,6 @@ class _NodeChoice:
             self.hosts = nodes.select(config.train.nodes, requested=_requested(self._app, nodes))
         return healthy
 
-    def add_hardware(self, nodes: Sequence[ReadyNode]) -> tuple[ReadyNode, ...]:
-        """Returns the nodes with the hardware of their instance types, if known."""
-        known = self._hardware.result()
-        return tuple(replace(node, hardware=known.get(node.host.name)) for node in nodes)
-
 
 def _requested(app: App, nodes: Nodes) -> int:
     return app.config.provision.nodes if app.has_instances else len(nodes.names)
@@ -281,14 +227,6 @@ def _wait_for_nodes(app: App, nodes: Nodes, clients: Clients | None) -> tuple[No
         time.sleep(NODES_EVERY_S)
         nodes = describe(app, clients)
     return nodes, train.hosts  # without nodes, the set-up raises
-
-
-def _survey(surveyor: Surveyor, nodes: Sequence[ReadyNode], data: DataConfig) -> Survey:
-    """Returns the survey from AWS, with what the nodes find below a [data] url on a volume. Raises ClusterError."""
-    found = surveyor.result()
-    if data.url is None or data.s3_url is not None:
-        return found
-    return replace(found, data=find_folder_data(nodes, data.url))
 
 
 def _tell(app: App, job: Job, *, replaced: str) -> None:

@@ -37,7 +37,7 @@ from train.s3.environment import S3Access
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """One run of a job: its order, still without secrets, and what the user sees of it.
+    """One run of a job: its order, and what the user sees of it.
 
     config: [train] with its overrides. gpus: the value of --gpus, None for none. reading: how its workers read s3://.
     credentials: a line that describes the job's credentials.
@@ -214,6 +214,7 @@ def plan_job(
         env=env,
         env_server=config.env_server,
         env_worker=config.env_worker,
+        secrets=dict(access.secrets),
         gpus_per_worker=shares,
         volumes=tuple(volumes),
         data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,

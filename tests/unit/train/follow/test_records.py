@@ -85,7 +85,6 @@ DAMAGED = {
     "roles without hosts": but(roles=[{"role": "worker"}]),
     "no UTF-8": but().replace(b"train_mnist", b"\xff\xfe"),
     "deep": but().replace(b'["ever"]', DEEP.encode()),
-    "a little deep": but().replace(b'["ever"]', b"[" * 40 + b"]" * 40),
     "long": but(error="x" * MAX_RECORD_BYTES),
 }
 

@@ -1,0 +1,109 @@
+"""Finds out what the plan of a job needs besides its nodes, in threads, while the command connects to these."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+from bootstrap.apply import ReadyNode
+from bootstrap.container.prepare import FindLogin
+from cluster.app import App
+from cluster.containers import prepare_image
+from cluster.costs import ask_for_prices
+from cluster.health import find_hardware
+from cluster.nodes.source import Nodes
+from cluster.notify import find_notify
+from cluster.session import source_of
+from foundation.thread_pool import run_in_thread
+from foundation.user_folders import find_user
+from provision.aws.clients import Clients
+from provision.aws.iam_policy import S3Scope, render_job_policy
+from train.job.config import TrainConfig
+from train.job.folder_survey import find_folder_data
+from train.job.plan import Job, find_used, plan_job
+from train.job.program import read_program
+from train.job.reading import render_access
+from train.job.survey import Surveyor
+from train.s3.environment import S3Access, find_s3_access
+
+
+class Preparation:
+    """What the plan of a job needs besides its nodes. It is being found out once this exists.
+
+    described: the cluster's nodes. command: the one that the user typed; () for a script. scope: what the job may
+    access. login: finds the login for [container] image. clients: None for a job without AWS. keys_s: how long the
+    job's credentials have to be valid; None: as long as possible. hardware: by the nodes' names.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        described: Future[Nodes],
+        *,
+        command: tuple[str, ...],
+        scope: S3Scope,
+        login: FindLogin,
+        clients: Clients | None,
+        keys_s: int | None,
+    ) -> None:
+        self._app, self._command, self._scope, self._login = app, command, scope, login
+        self.access = run_in_thread(lambda: _find_access(app, clients, scope, keys_s))
+        self.hardware = run_in_thread(lambda: find_hardware(app, described.result(), clients))
+        self._prices = ask_for_prices(app, clients, described)
+        owner = None if app.has_instances else find_user()
+        self._surveyor = Surveyor(clients, url=app.config.data.s3_url, owner=owner)
+
+    def plan(
+        self,
+        train: TrainConfig,
+        ready: Sequence[ReadyNode],
+        *,
+        job_id: str,
+        script: str,
+        hidden: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> Job:
+        """Plans a job. train: its [train]. ready: the nodes. script: its path there. hidden: see plan_job.
+
+        Raises ClusterError or a subclass.
+        """
+        app, config, known, access = self._app, self._app.config, self.hardware.result(), self.access.result()
+        nodes = [replace(node, hardware=known.get(node.host.name)) for node in ready]
+        survey = self._surveyor.result()
+        if config.data.url is not None and config.data.s3_url is None:
+            survey = replace(survey, data=find_folder_data(nodes, config.data.url))
+        return plan_job(
+            train,
+            nodes,
+            job_id=job_id,
+            script=script,
+            data=config.data,
+            access=access,
+            command=self._command,
+            credentials=render_access(access, self._scope),
+            queue=config.queue,
+            framework=config.bootstrap.framework,
+            mxnet=config.bootstrap.mxnet,
+            program=read_program(
+                train.script, command=self._command, project_dir=app.project_dir, subfolder=train.subfolder
+            ),
+            survey=survey,
+            hidden=hidden,
+            container=config.container,
+            image=prepare_image(app, find_used(train, nodes, config.bootstrap.framework), self._login),
+            volumes=[volume.mount for volume in config.volumes],
+            prices=self._prices(),
+            notify=find_notify(app),
+        )
+
+
+def _find_access(app: App, clients: Clients | None, scope: S3Scope, keys_s: int | None) -> S3Access:
+    if clients is None:
+        return S3Access(env={}, secrets={})
+    region = app.config.provision.region
+    return find_s3_access(
+        region=region,
+        instance_profile=source_of(app, clients).instance_profile,
+        cluster=app.config.name,
+        policy=None if scope.is_empty else render_job_policy(scope, region=region),
+        max_duration_s=keys_s,
+        clients=clients,
+    )
