@@ -163,9 +163,6 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
         Literal["auto"] | Annotated[int, Meta(ge=256, le=1_000_000_000)],
         Meta(description='the open-file limit of a process, at least 256; "auto": the node\'s maximum'),
     ] = "auto"
-    nice: Annotated[
-        int, Meta(ge=0, le=19, description="how far the processes let others go first, as nice(1) does, 0 to 19")
-    ] = 0
     start_timeout_s: Annotated[
         int, Meta(ge=5, le=3600, description="seconds within which all processes must start, 5 to 3600")
     ] = 60

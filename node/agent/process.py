@@ -140,8 +140,6 @@ class JobProcess:
         """Runs a command and ends the processes that it leaves. Returns its exit code, and its signal or None."""
         self._has_started = False
         wanted = self.order.container
-        if self._train.nice:
-            command = ("nice", "-n", str(self._train.nice), *command)
         try:
             if wanted is not None:
                 name, self._why = await self._host.open_container(self.order, wanted, self._env)

@@ -172,13 +172,6 @@ def test_the_open_file_limit() -> None:
         assert lines[2] == [f"open_files = 1000000000: the maximum on this host is {hard}", hard, hard]
 
 
-def test_the_niceness() -> None:
-    with run_agent(train={"nice": 5}) as agent:
-        agent.start("nice")
-        agent.read_until(Exited)
-    assert agent.lines() == ["5"]
-
-
 def test_the_files_of_the_job_are_counted() -> None:
     with run_agent() as agent:
         agent.start("/bin/sh", "-c", "echo x >a; echo y >$CLUSTER_OUTPUT_DIR/b")
