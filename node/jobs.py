@@ -21,8 +21,8 @@ Answers are lines of JSON on stdout, with the exit code 0:
              instance id, "reasons": [...]}, ...} if there are unhealthy nodes
     stop     protocol.StopAnswer when all processes have ended; "already": true if the job had ended before: then the
              processes that it left are ended
-    replace  protocol.Replaced, with the nodes that are still missing; the job continues once there are none
-    say      protocol.Said
+    replace  wire.Answer, with the nodes that are still missing; the job continues once there are none
+    say      wire.Answer
 or {"error": text}. Every verb except check also ends the processes of killed supervisors, and completes their records.
 """
 
@@ -50,9 +50,6 @@ from node.protocol import (
     LogWanted,
     Order,
     Record,
-    Refused,
-    Replaced,
-    Said,
     StopAnswer,
     Submitted,
 )
@@ -155,10 +152,7 @@ def submit(order: Order, log: Optional[IO[bytes]] = None) -> Submitted:
         records = recovery.recover_all()
         waiting = [record for record in reversed(records) if not record.has_ended]
         if waiting and not order.train.queue:
-            first = waiting[0]
-            return Submitted(
-                refused=Refused(id=first.id, name=first.name, state=first.state, waiting_for=first.waiting_for)
-            )
+            return Submitted(refused=waiting[0])
         job_folder.prune(records)
         newest = max([record.submitted_at for record in records] + [0.0])
         order.before = tuple(one.id for one in waiting)
@@ -411,28 +405,22 @@ def replace_nodes(words: Sequence[str]) -> None:
     except ValueError as error:
         answer({"error": f"invalid list of hosts: {error}"})
         return
-    said = ask_supervisor(words[0], Replace(hosts))
-    if said is not None:
-        answer(Replaced(job=words[0], waiting_for=said.waiting_for, by_head=said.by_head))
+    ask_supervisor(words[0], Replace(hosts))
 
 
 def say_line(words: Sequence[str]) -> None:
     """Adds a line to the log of a running job."""
-    if ask_supervisor(words[0], Say(words[1])) is not None:
-        answer(Said(job=words[0]))
+    ask_supervisor(words[0], Say(words[1]))
 
 
-def ask_supervisor(job: str, message: Union[Replace, Say]) -> Optional[wire.Answer]:
-    """Sends a message to a job's supervisor and returns its answer.
-
-    If there is no answer, or the supervisor refuses, prints an error as the answer and returns None.
-    """
+def ask_supervisor(job: str, message: Union[Replace, Say]) -> None:
+    """Sends a message to a job's supervisor and prints its answer; an error if there is none, or it refuses."""
     if find_job(job) is None:
-        return None
+        return
     record = recovery.recover(job)
     if record is None or record.has_ended:
         answer({"error": f"job {job} has ended"})
-        return None
+        return
     plug = follow.connect(job)
     error = f"the supervisor of job {job} does not answer"
     if plug is not None:
@@ -442,12 +430,13 @@ def ask_supervisor(job: str, message: Union[Replace, Say]) -> Optional[wire.Answ
                 plug.sendall(wire.encode(message))
                 said = decode(plug.makefile("rb").readline(), wire.Answer)
                 if said.error is None:
-                    return said
+                    said.job = job
+                    answer(said)
+                    return
                 error = said.error
             except (OSError, ValueError):
                 pass  # the supervisor has just ended, or is stopped
     answer({"error": error})
-    return None
 
 
 VERBS = {

@@ -11,7 +11,7 @@ Pure.
 import posixpath
 import re
 from collections.abc import Iterator
-from typing import Annotated, Literal, Optional, TypeVar
+from typing import Annotated, Literal, Optional
 
 from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
@@ -421,29 +421,17 @@ class Record(Struct, kw_only=True):
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-AnyRecord = TypeVar("AnyRecord", bound=Record)
-
-
 class _Identified(Struct, frozen=True, kw_only=True):
     id: Optional[JobId] = None
     spec: Optional["_Identified"] = None
 
 
-class Refused(Struct, frozen=True, kw_only=True):
-    """The running job because of which another job is refused. waiting_for: as in its record."""
-
-    id: JobId
-    name: Name
-    state: JobState
-    waiting_for: tuple[Name, ...] = ()
-
-
 class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to an order."""
+    """The answer to an order. refused: the running job because of which this one is refused."""
 
     job: Optional[JobId] = None
     state: Optional[JobState] = None
-    refused: Optional[Refused] = None
+    refused: Optional[Record] = None
     unrunnable: Optional[str] = None
     error: Optional[str] = None
 
@@ -461,23 +449,6 @@ class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     result: JobResult
     already: bool = False
-
-
-class Replaced(Struct, frozen=True, kw_only=True):
-    """The answer to `replace`. waiting_for: the names of nodes that the job still waits for.
-
-    by_head: the head's own command is replacing them.
-    """
-
-    job: JobId
-    waiting_for: tuple[Name, ...] = ()
-    by_head: bool = False
-
-
-class Said(Struct, frozen=True, kw_only=True):
-    """The answer to `say`."""
-
-    job: JobId
 
 
 class _Jobs(Struct, frozen=True, kw_only=True):
@@ -516,13 +487,6 @@ def find_first_key(line: bytes) -> str:
 def parse_failure(line: bytes) -> str:
     """The head's error message, in one line. Raises ValueError."""
     return shorten(decode(line, _Failure).error)
-
-
-def parse_record(data: bytes, kind: type[AnyRecord]) -> AnyRecord:
-    """A job's record. kind: Record, or a subclass. Raises ValueError."""
-    if len(data) > MAX_RECORD_BYTES:
-        raise ValueError(f"longer than {MAX_RECORD_BYTES >> 20} MiB")
-    return decode(data, kind)
 
 
 def find_record_id(data: bytes) -> Optional[str]:

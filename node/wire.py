@@ -297,11 +297,12 @@ Request = Union[Watch, Stop, Replace, Say, Launch, RunProgram, NotStarted]
 
 
 class Answer(Struct, kw_only=True, omit_defaults=True):
-    """The supervisor's answer to `Replace` and `Say`. error: why it refuses. waiting_for: the nodes still missing.
+    """The supervisor's answer to `Replace` and `Say`. job: set by jobs.py, which passes it on. error: why it refuses.
 
-    by_head: the head's own command is replacing them.
+    waiting_for: the nodes still missing. by_head: the head's own command is replacing them.
     """
 
+    job: Optional[str] = None
     error: Optional[str] = None
     waiting_for: tuple[str, ...] = ()
     by_head: bool = False

@@ -170,6 +170,12 @@ def test_a_flow_has_ten_files_at_most_and_goes_downwards(flow: str) -> None:
     assert packages == sorted(packages)
 
 
+def test_an_addition_takes_three_files_at_most() -> None:
+    lists = [block for block in DOCUMENT.partition("## How to add")[2].split("\n\n") if STEP.search(block)]
+    assert len(lists) >= 6
+    assert [block for block in lists if len(STEP.findall(block)) > 3] == []
+
+
 def test_the_document_has_every_package_and_its_folders() -> None:
     picture = DOCUMENT.partition("## Packages")[2].partition("\n`describe_*`")[0]
     for package in BELOW:

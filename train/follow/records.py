@@ -11,6 +11,7 @@ from typing import Any, Literal
 from botocore.exceptions import BotoCoreError
 from msgspec import structs, to_builtins
 
+from foundation.decode import decode
 from foundation.errors import AwsError, ClusterError, NotFoundError, UsageError
 from node.protocol import (
     MAX_LINE_BYTES,
@@ -19,7 +20,6 @@ from node.protocol import (
     JobSpec,
     Record,
     find_record_id,
-    parse_record,
     split_jobs,
 )
 from node.wire import LineBuffer
@@ -76,7 +76,9 @@ class DamagedRecordError(ClusterError):
 def read_record(data: bytes, *, source: Source, job: str | None = None) -> JobRecord:
     """Parses a job's record; a damaged one gets the state "damaged". job: its id, if known."""
     try:
-        return structs.replace(parse_record(data, JobRecord), source=source)
+        if len(data) > MAX_RECORD_BYTES:
+            raise ValueError(f"longer than {MAX_RECORD_BYTES >> 20} MiB")  # noqa: TRY301 - as for other damage
+        return structs.replace(decode(data, JobRecord), source=source)
     except ValueError as error:
         spec = JobSpec(id=job or find_record_id(data) or UNKNOWN_ID, name="", workers=0, servers=0)
         return JobRecord(spec=spec, state="damaged", submitted_at=0.0, error=str(error), source=source)

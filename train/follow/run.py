@@ -22,12 +22,12 @@ from node.protocol import (
     LogWanted,
     Order,
     RecordRole,
-    Replaced,
     StopAnswer,
     Submitted,
     find_first_key,
     shorten,
 )
+from node.wire import Answer
 from train.follow.events import Event, EventReader
 from train.follow.head import LOOK_EVERY_S, SILENCE_S, WITHOUT_ANSWER_S, AnswerError, Head, Look, Talk, never
 
@@ -374,7 +374,7 @@ def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, 
         error = head.failed(line, hint="cluster jobs")
         raise NotReplacedError(error.message, hint=error.hint)
     try:
-        said = decode(line, Replaced)
+        said = decode(line, Answer)
     except ValueError as error:
         raise head.not_understood(error) from None
     if said.by_head and not hosts:

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from bootstrap.apply import ReadyNode
 from foundation.errors import ConfigError
 from node.protocol import JobHost, Place
@@ -133,18 +135,26 @@ def describe_hosts(
         )
 
     return tuple(
-        JobHost(
-            name=node.host.name,
-            ip=node.host.private_ip,
+        structs.replace(
+            describe_host(node, prices),
             workers=placement.workers.get(node.host.name, 0),
             servers=placement.servers.get(node.host.name, 0),
-            instance_id="" if node.host.spec else node.host.instance_id,
             place=place_of(node) if node.host.spec else None,
-            usd_per_hour=None if node.host.spec else prices.get(node.host.instance_id),
-            gpus=node.hardware.gpus if node.hardware is not None else None,
-            memory_mib=node.hardware.memory_mib if node.hardware is not None else None,
         )
         for node in placement.nodes
+    )
+
+
+def describe_host(node: ReadyNode, prices: Mapping[str, float]) -> JobHost:
+    """A host without processes. prices: US dollars per hour by instance id, as far as they are known."""
+    host, hardware = node.host, node.hardware
+    return JobHost(
+        name=host.name,
+        ip=host.private_ip,
+        instance_id="" if host.spec else host.instance_id,
+        usd_per_hour=None if host.spec else prices.get(host.instance_id),
+        gpus=hardware.gpus if hardware is not None else None,
+        memory_mib=hardware.memory_mib if hardware is not None else None,
     )
 
 

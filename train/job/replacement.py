@@ -14,6 +14,7 @@ from foundation.settings import check
 from node.job_folder import HIDDEN
 from node.protocol import LOSSES, Attempt, JobHost, JobSpec, Order, Record
 from train.job.config import TrainConfig
+from train.job.placement import describe_host
 
 _NODE = re.compile(r"node-([0-9]{1,4})")
 _ENVIRONMENT = re.compile(r"/\.cluster/(env/[0-9a-f]{64})/bin/python")
@@ -49,17 +50,7 @@ def plan_hosts(
             f"job {record.id} still waits for {', '.join(missing)}: there was no capacity for a new node",
             hint="cluster up tries again",
         )
-    return tuple(
-        JobHost(
-            name=name,
-            ip=found[name].host.private_ip,
-            instance_id=found[name].host.instance_id,
-            usd_per_hour=prices.get(found[name].host.instance_id),
-            gpus=hardware.gpus if (hardware := found[name].hardware) is not None else None,
-            memory_mib=hardware.memory_mib if hardware is not None else None,
-        )
-        for name in names
-    )
+    return tuple(describe_host(found[name], prices) for name in names)
 
 
 def find_paths(record: Record) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from msgspec import structs, to_builtins
 from cluster.app import App
 from cluster.recovery.consent import check_consent, name_files, note_end, note_order
 from cluster.recovery.replacement import continue_waiting
+from foundation.decode import decode
 from foundation.errors import ClusterError
-from node.protocol import JobHost, JobSpec, Order, Place, Record, parse_record
+from node.protocol import JobHost, JobSpec, Order, Place, Record
 from node.train_settings import TrainSettings
 from train.follow.records import read_record
 
@@ -50,7 +51,7 @@ def app(app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> App:
 
 def as_written(record: Record) -> Record:
     """The record as it comes back from a bucket or a head."""
-    return parse_record(json.dumps(to_builtins(record)).encode(), Record)
+    return decode(json.dumps(to_builtins(record)).encode(), Record)
 
 
 def forge(record: Record, forged: dict[str, Any]) -> Record:

@@ -130,11 +130,11 @@ def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_h
             "error": "the job does not wait for node-7, but for node-1"
         }
         # A later job is refused: this one keeps its place.
-        assert job_host.ask("submit", order=make_order(job_host, job=job_id(2))) == [
-            {"refused": {"id": JOB, "name": "name", "state": "waiting", "waiting_for": ["node-1"]}}
-        ]
+        [refused] = job_host.ask("submit", order=make_order(job_host, job=job_id(2)))
+        other = refused["refused"]
+        assert (other["spec"]["id"], other["state"], other["waiting_for"]) == (JOB, "waiting", ["node-1"])
         assert job_host.ask("say", JOB, "the lease ends in 10 minutes") == [{"job": JOB}]
-        assert replace(job_host, NEW) == {"job": JOB, "waiting_for": [], "by_head": False}
+        assert replace(job_host, NEW) == {"job": JOB}
         result = job_host.result()
     assert result == {"state": "done", "exit_code": 0, "error": None, "left": {}}
     log = [json.loads(line) for line in job_host.events().splitlines()]
@@ -215,7 +215,7 @@ def test_a_node_that_is_lost_without_notice_is_waited_for(job_host: LocalHead) -
     until((job_host.folder() / "notice" / "attempt-1.progress").exists)
     lose_node_1(job_host)
     assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-1"]
-    assert replace(job_host, NEW) == {"job": JOB, "waiting_for": [], "by_head": False}
+    assert replace(job_host, NEW) == {"job": JOB}
     assert job_host.result()["state"] == "done"
     first, _ = job_host.record()["attempts"]
     assert (first["reason"], first["lost"], first["lost_batches"]) == ("lost", ["node-1"], 5)
@@ -227,8 +227,8 @@ def test_launchers_start_another_attempt(job_host: LocalHead, launcher: str, ser
     job_host.wait_for('"state": "running"')
     lose_node_1(job_host, count=2 + 2 * servers)
     assert wait_for_state(job_host, "waiting")["waiting_for"] == ["node-1"]
-    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": False}  # a replacement begins
-    assert replace(job_host, NEW) == {"job": JOB, "waiting_for": [], "by_head": False}
+    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"]}  # a replacement begins
+    assert replace(job_host, NEW) == {"job": JOB}
     assert job_host.result()["state"] == "done"
     assert [attempt["reason"] for attempt in job_host.record()["attempts"]] == ["lost", "done"]
     assert not job_host.processes()
@@ -305,7 +305,7 @@ def test_while_the_heads_own_command_runs_nobody_else_replaces_the_node(job_host
     assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": True}
     go.touch()
     job_host.wait_for("`cluster up` replaces it")
-    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"], "by_head": False}
+    assert replace(job_host) == {"job": JOB, "waiting_for": ["node-1"]}
     replace(job_host, NEW)
     assert job_host.result()["state"] == "done"
 

@@ -102,7 +102,7 @@ def test_a_job_of_one_worker_and_its_record(job_host: LocalHead) -> None:
 def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -> None:
     assert job_host.ask("submit", order=alone(job_host, "sleep 100")) == [{"job": job_id(1), "state": "starting"}]
     (refused,) = job_host.ask("submit", order=alone(job_host, "true", job=job_id(2)))
-    assert (refused["refused"]["id"], refused["refused"]["name"]) == (job_id(1), "name")
+    assert refused["refused"]["spec"]["id"] == job_id(1)
     queued = [alone(job_host, "true", job=job_id(number), queue=True) for number in (3, 4, 5)]
     answers = [job_host.ask("submit", order=order)[0]["state"] for order in queued]
     assert answers == ["queued"] * 3

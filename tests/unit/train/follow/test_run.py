@@ -10,7 +10,8 @@ from msgspec import to_builtins
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError
 from job_channels import ALIVE, BROKEN, LOG, Channel, FakeHead, channel, encode, make_order, no_answer
-from node.protocol import JobResult, LogWanted, Order, RecordRole
+from job_forms import make_record
+from node.protocol import JobResult, LogWanted, Order, RecordRole, Submitted
 from train.follow import run
 from train.follow.events import Event, EventReader
 from train.follow.head import HeadGoneError
@@ -65,7 +66,8 @@ def test_a_detached_job_has_no_channel() -> None:
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["at once", "after a lost answer"])
 def test_a_second_job_is_refused_with_the_name_of_the_first(*, is_lost: bool) -> None:
-    answer = b'{"refused":{"id":"j0","name":"first","state":"running"}}\n'
+    first = make_record(job="j0", name="first", workers=1, servers=0, state="running", submitted_at=1.0)
+    answer = encode([to_builtins(Submitted(refused=first))])
     fake = breaks_off(answer) if is_lost else FakeHead(lambda _: channel(answer))
     with pytest.raises(RefusedError, match=r"job j0 \(first\) is running") as caught:
         submit(fake.make(), ORDER, follow=True)
