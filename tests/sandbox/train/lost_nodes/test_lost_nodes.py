@@ -119,7 +119,7 @@ def test_a_spot_notice(nodes: Project) -> None:
     status = json.loads(nodes.run("status", "--json").stdout)["job"]
     assert (status["state"], status["waiting_for"], status["attempt"]) == ("waiting", ["node-1"], 1)
     assert "waiting for node-1" in nodes.run("logs", "--json", job).stdout  # with --json, nothing is replaced
-    assert replace(nodes, job, "node-1", by="node-2") == {"job": job, "waiting_for": [], "by_head": False}
+    assert replace(nodes, job, "node-1", by="node-2") == {"job": job}
     done = nodes.run("logs", "-f", "--plain", job)
     lines = done.stdout.splitlines()
     assert sum("told by file and signal" in line for line in lines) >= 1
