@@ -305,7 +305,7 @@ def _settle(
         name=name,
         nodes="current",
         hosts=tuple(host.name for host in used for _ in range(host.workers if uses_slots else 1)),
-        workers=sum(host.workers for host in hosts),
+        workers="auto" if uses_slots and config.kv_store == "none" else sum(host.workers for host in hosts),
         servers=sum(host.servers for host in hosts) or "auto",
         processes="auto",
         env=_mask(config.env, hidden.get("env", ())),

@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from foundation.decode import decode
 from foundation.errors import ConfigError
 from job_world import cpus, gpus, plan
+from node.protocol import Order
+from node.wire import encode
 from train.job.checks import check_framework
 from train.job.config import QueueConfig, TrainConfig
 from train.job.defaults import render_settings
@@ -29,6 +32,7 @@ def workers_of(job: Job) -> dict[str, int]:
         (TrainConfig(gpus="none"), gpus(4, 4), {"node-0": 1, "node-1": 1}),
         (TrainConfig(gpus=(0, 1)), gpus(4, 4), {"node-0": 2, "node-1": 2}),
         (TrainConfig(processes=3), 2, {"node-0": 3, "node-1": 3}),
+        (TrainConfig(processes=1000), 2, {"node-0": 1000, "node-1": 1000}),
         (TrainConfig(workers=2), gpus(4, 4), {"node-0": 1, "node-1": 1}),
         (TrainConfig(workers=1), 2, {"node-0": 1}),
         (TrainConfig(hosts=("node-1", "node-1", "node-0")), gpus(4, 4), {"node-0": 1, "node-1": 2}),
@@ -39,6 +43,7 @@ def test_processes_per_node(config: TrainConfig, nodes: Any, workers: dict[str, 
     order = plan_torch(config, nodes).order
     assert {host.name: host.workers for host in order.hosts} == workers
     assert (order.spec.workers, order.spec.servers, order.train.launcher) == (sum(workers.values()), 0, "torchrun")
+    assert encode(decode(encode(order), Order)) == encode(order)  # the head accepts it
 
 
 def test_the_script_gets_no_option_of_mxnets_and_sees_all_gpus() -> None:
