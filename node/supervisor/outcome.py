@@ -243,9 +243,7 @@ class Outcome:
     def _look_at_workers(self, process: JobProcess, workers: Sequence[JobProcess], *, is_done: bool) -> None:
         """Ends the attempt if this was the last process that counts."""
         is_last = self._order.train.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
-        if (is_last and process.exit_code == 0) or (
-            is_done and all(one.exit_code is not None for one in self._processes.of_job())
-        ):
+        if (is_last and process.exit_code == 0) or (is_done and self._processes.all_ended()):
             self.decide("done", 0, None, "done")
         elif is_done:
             delay_s = 0.0 if self._is_unused() else REAP_GRACE_S

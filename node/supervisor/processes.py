@@ -190,6 +190,11 @@ class Processes:
         """Whether all processes run or have run."""
         return sum(1 for process in self.of_job() if process.pid is not None) >= sum(self.expected().values())
 
+    def all_ended(self) -> bool:
+        """Whether all processes have run and ended: an engine's launcher may not have announced the last one yet."""
+        ended = sum(1 for process in self.of_job() if process.exit_code is not None)
+        return ended >= sum(self.expected().values())
+
     def all_ended_on(self, host: str) -> bool:
         """Whether all workers of a host have ended."""
         ended = sum(1 for process in self.of("worker") if process.host == host and process.exit_code is not None)

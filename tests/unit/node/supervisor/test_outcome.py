@@ -145,3 +145,13 @@ def test_running_servers_at_the_end_mean_workers_without_a_kv_store(
     job.wait(outcome.REAP_GRACE_S)
     assert job.outcome.decided == Ending("done", 0, None, "done")
     assert list(warned) == ["kv-store"] * is_warned_of
+
+
+def test_the_end_waits_for_a_process_that_is_announced_late(job: Job) -> None:
+    """The engine's launcher may start the last one when a short program has already ended in the others."""
+    job.outcome._warn = lambda *_: None
+    for process in (*job.workers, job.scheduler):
+        job.ends(process, 0)
+    assert job.outcome.decided is None
+    job.ends(job._add("server", "node-1", 3), 0)
+    assert job.outcome.decided == Ending("done", 0, None, "done")
