@@ -149,7 +149,7 @@ def measure(order: dict[str, Any], peer: dict[str, Any], secret: bytes) -> dict[
     try:
         trips = time_round_trips(peer, secret, order["pings"])
         total, seconds = send(peer, secret, order["seconds"], order["streams"])
-    except socket.timeout:
+    except TimeoutError:
         return {"error": "timed out"}
     except (OSError, EOFError) as error:
         return {"error": str(getattr(error, "strerror", None) or error).lower()}

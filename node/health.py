@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Optional
 
 from msgspec import Struct, json
 
@@ -44,12 +43,12 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
     name: str = ""
     bus: str = ""
-    error: Optional[str] = None
-    ecc_uncorrected: Optional[int] = None
-    remap_pending: Optional[bool] = None
-    remap_failed: Optional[bool] = None
-    retired_pending: Optional[bool] = None
-    throttled: Optional[tuple[str, ...]] = None
+    error: str | None = None
+    ecc_uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    retired_pending: bool | None = None
+    throttled: tuple[str, ...] | None = None
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -63,13 +62,13 @@ class Report(Struct, frozen=True, kw_only=True):
     now: float
     memory_mib: int
     read_only: tuple[tuple[str, str], ...]
-    gpus: Optional[tuple[Gpu, ...]]
-    driver_error: Optional[str]
-    xids: Optional[tuple[tuple[str, int, str], ...]]
+    gpus: tuple[Gpu, ...] | None
+    driver_error: str | None
+    xids: tuple[tuple[str, int, str], ...] | None
     kept: dict[str, Unhealthy]
 
 
-def judge(report: Report, gpus: Optional[int] = None, memory_mib: Optional[int] = None) -> list[str]:
+def judge(report: Report, gpus: int | None = None, memory_mib: int | None = None) -> list[str]:
     """Why a node is unhealthy, in words; [] for a healthy one. Pure.
 
     gpus, memory_mib: those of its instance type; None if unknown. Without a driver, GPUs are not judged, because the
@@ -114,7 +113,7 @@ def judge_xids(xids: Iterable[tuple[str, int, str]]) -> list[str]:
 
     For a required recovery, the last message counts.
     """
-    found: dict[tuple[str, int], Optional[str]] = {}
+    found: dict[tuple[str, int], str | None] = {}
     for bus, number, text in xids:
         if number in XIDS:
             found[bus, number] = f"Xid {number}{_shown(bus)}: {XIDS[number]}"
@@ -131,7 +130,7 @@ def _shown(bus: str) -> str:
 
 def judge_all(
     reports: Mapping[str, Report],
-    types: Mapping[str, tuple[Optional[int], Optional[int]]],
+    types: Mapping[str, tuple[int | None, int | None]],
     ahead_s: Mapping[str, float],
 ) -> dict[str, list[str]]:
     """Why nodes are unhealthy, by name; only those that are. Pure.

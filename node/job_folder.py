@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-from typing import Optional
 
 from msgspec import to_builtins
 
@@ -45,7 +44,7 @@ def mask(name: str, value: str) -> str:
     return URL_TOKEN.sub(r"\1***@", URL_PASSWORD.sub(r"\1***@", value))
 
 
-def read_record(job: str) -> Optional[Record]:
+def read_record(job: str) -> Record | None:
     """A job's record; None if there is none, or it is damaged."""
     try:
         with open(path(job, "record.json"), "rb") as stream:

@@ -37,7 +37,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import IO, Any, Optional, Union
+from typing import IO, Any
 
 from foundation.decode import decode
 from foundation.file_lock import FileLock
@@ -81,7 +81,7 @@ def answer(message: Any) -> None:
     wire.write_all(1, wire.encode(message))
 
 
-def find_job(job: str) -> Optional[Record]:
+def find_job(job: str) -> Record | None:
     """Returns a job's record. If there is none, prints an error as the answer and returns None."""
     record = job_folder.read_record(job) if job_folder.ID.match(job) else None
     if record is None:
@@ -136,7 +136,7 @@ def check_job(_words: Sequence[str]) -> None:
     answer(Checked(script=script, unrunnable=unrunnable))
 
 
-def submit(order: Order, log: Optional[IO[bytes]] = None) -> Submitted:
+def submit(order: Order, log: IO[bytes] | None = None) -> Submitted:
     """Starts or queues the job of an order; returns the answer. log: that of earlier attempts. Raises OSError."""
     order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
     job = order.spec.id
@@ -179,12 +179,12 @@ def submit(order: Order, log: Optional[IO[bytes]] = None) -> Submitted:
         return Submitted(job=job, state=record.state)
 
 
-def find_unrunnable(order: Order) -> Optional[str]:
+def find_unrunnable(order: Order) -> str | None:
     """Returns why the order cannot run, because of its command or the scheduler's limits; None if it can."""
     return find_exceeded(order) or find_unknown(order)
 
 
-def find_exceeded(order: Order) -> Optional[str]:
+def find_exceeded(order: Order) -> str | None:
     """Returns why the batch scheduler's queue does not allow the order; None if it does. Completes the request."""
     if order.spec.scheduler is None or order.request is None:
         return None
@@ -196,7 +196,7 @@ def find_exceeded(order: Order) -> Optional[str]:
     return None
 
 
-def find_unknown(order: Order) -> Optional[str]:
+def find_unknown(order: Order) -> str | None:
     """Returns why the order's command cannot run on this node; None if it can, or if set-up commands may change that.
 
     Programs in a container's image are unknown here, so they are not checked.
@@ -269,7 +269,7 @@ def environment(order: Order) -> dict[str, str]:
     return {**kept, "HOME": home, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell, "PATH": path}
 
 
-def try_start(command: Sequence[str], order: Order) -> Optional[str]:
+def try_start(command: Sequence[str], order: Order) -> str | None:
     """Starts a supervisor and sends it the order. Returns None if it is ready, else its error."""
     complaints = job_folder.path(order.spec.id, "supervisor.err")
     with open(complaints, "wb") as stream:
@@ -339,7 +339,7 @@ def stop_job(words: Sequence[str]) -> None:
     answer(StopAnswer(result=result))
 
 
-def ask_to_stop(job: str) -> Optional[JobResult]:
+def ask_to_stop(job: str) -> JobResult | None:
     """Asks the supervisor to end its job. Returns the result, or None if the supervisor does not answer."""
     give_up_at = time.monotonic() + STOP_TIMEOUT_S
     plug = follow.connect(job)
@@ -413,7 +413,7 @@ def say_line(words: Sequence[str]) -> None:
     ask_supervisor(words[0], Say(words[1]))
 
 
-def ask_supervisor(job: str, message: Union[Replace, Say]) -> None:
+def ask_supervisor(job: str, message: Replace | Say) -> None:
     """Sends a message to a job's supervisor and prints its answer; an error if there is none, or it refuses."""
     if find_job(job) is None:
         return

@@ -4,7 +4,6 @@ The command line imports this module on this machine, and the programs of node i
 from a node or from S3 is decoded here before use: each value has its type and is within its limits, or a one-line
 ValueError says what is wrong. Keys of a newer version are ignored.
 
-The nodes run it on Python 3.9, so types are written as msgspec reads them there: Optional[str], not str | None.
 Pure.
 """
 
@@ -73,7 +72,7 @@ class Place(Struct, frozen=True, kw_only=True):
     code_dir: str
     cwd: str
     command: tuple[str, ...]
-    tree: Optional[str] = None
+    tree: str | None = None
 
 
 class Container(Struct, frozen=True, kw_only=True):
@@ -89,7 +88,7 @@ class Container(Struct, frozen=True, kw_only=True):
     image: str
     path: str = ""
     python_path: str = ""
-    shm_size: Optional[int] = None
+    shm_size: int | None = None
     mounts: tuple[tuple[str, str, bool], ...] = ()
     gpus: bool = False
     has_environment: bool = False
@@ -106,19 +105,19 @@ class JobHost(Struct, frozen=True, kw_only=True):
     ip: Name = ""
     workers: Count = 0
     servers: Count = 0
-    instance_id: Optional[Annotated[str, Meta(max_length=255)]] = None
-    place: Optional[Place] = None
-    usd_per_hour: Optional[Usd] = None
-    gpus: Optional[Count] = None
-    memory_mib: Optional[Annotated[int, Meta(ge=0)]] = None
+    instance_id: Annotated[str, Meta(max_length=255)] | None = None
+    place: Place | None = None
+    usd_per_hour: Usd | None = None
+    gpus: Count | None = None
+    memory_mib: Annotated[int, Meta(ge=0)] | None = None
 
 
 class Notify(Struct, frozen=True, kw_only=True):
     """[notify]: where the head reports a cluster's events. The webhook's URL is a secret, never written to disk."""
 
     cluster: str
-    webhook: Optional[str] = None
-    command: Optional[str] = None
+    webhook: str | None = None
+    command: str | None = None
 
 
 class DataCheck(Struct, frozen=True, kw_only=True):
@@ -139,7 +138,7 @@ class AllocationRequest(Struct, frozen=True, kw_only=True):
     name: str
     nodes: int
     queue: str = ""
-    walltime_s: Optional[int] = None
+    walltime_s: int | None = None
     account: str = ""
     slots_per_node: int = 0
     options: tuple[str, ...] = ()
@@ -164,23 +163,23 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     servers: Count
     train: TrainSettings = TrainSettings()
     command: tuple[str, ...] = ()
-    script_source: Optional[Literal["shipped", "project"]] = None
+    script_source: Literal["shipped", "project"] | None = None
     selection: str = "current"
-    scheduler: Optional[Name] = None
+    scheduler: Name | None = None
     python: str = ""
     cwd: str = ""
     env: dict[str, str] = {}
-    output_url: Optional[str] = None
-    setup: Optional[str] = None
-    library: Optional[str] = None
-    image: Optional[str] = None
-    code: Optional[str] = None
-    project: Optional[str] = None
-    owner: Optional[str] = None
+    output_url: str | None = None
+    setup: str | None = None
+    library: str | None = None
+    image: str | None = None
+    code: str | None = None
+    project: str | None = None
+    owner: str | None = None
     nodes_credentials: bool = False
 
     @property
-    def script(self) -> Optional[str]:
+    def script(self) -> str | None:
         """[train] script, if the job runs it; None if it runs a command."""
         return self.train.script if self.script_source is not None else None
 
@@ -212,23 +211,23 @@ class Order(Struct, kw_only=True):
     spec: JobSpec
     hosts: tuple[JobHost, ...]
     hostfile: tuple[str, ...] = ()
-    tree: Optional[str] = None
+    tree: str | None = None
     env: dict[str, str] = {}
     env_server: dict[str, str] = {}
     env_worker: dict[str, str] = {}
     secrets: dict[str, str] = {}
     gpus_per_worker: tuple[tuple[int, ...], ...] = ()
     volumes: tuple[str, ...] = ()
-    data_check: Optional[DataCheck] = None
-    request: Optional[AllocationRequest] = None
+    data_check: DataCheck | None = None
+    request: AllocationRequest | None = None
     containers: dict[str, Container] = {}
-    image_launcher: Optional[str] = None
+    image_launcher: str | None = None
     replace_command: tuple[str, ...] = ()
-    notify: Optional[Notify] = None
-    authorities: Optional[str] = None
+    notify: Notify | None = None
+    authorities: str | None = None
     before: tuple[str, ...] = ()
     attempts: tuple["Attempt", ...] = ()
-    submitted_at: Optional[Moment] = None
+    submitted_at: Moment | None = None
     first_process: ProcessNumber = 0
 
     @property
@@ -264,9 +263,9 @@ class JobResult(Struct, frozen=True, kw_only=True):
     """How a job ended."""
 
     state: JobState
-    exit_code: Optional[ExitCode]
-    error: Optional[str] = None
-    left: Optional[Left] = None
+    exit_code: ExitCode | None
+    error: str | None = None
+    left: Left | None = None
 
 
 class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -280,20 +279,20 @@ class LogLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     t: Moment
-    p: Optional[ProcessNumber] = None
-    role: Optional[Name] = None
-    host: Optional[Name] = None
-    rank: Optional[Count] = None
-    pid: Optional[Count] = None
-    exit: Optional[ExitCode] = None
-    signal: Optional[Annotated[int, Meta(ge=0, le=128)]] = None
-    line: Optional[str] = None
-    bar: Optional[str] = None
-    say: Optional[str] = None
-    stalled_since: Optional[Moment] = None
-    warnings: Optional[tuple[str, ...]] = None
-    state: Optional[str] = None
-    result: Optional[JobResult] = None
+    p: ProcessNumber | None = None
+    role: Name | None = None
+    host: Name | None = None
+    rank: Count | None = None
+    pid: Count | None = None
+    exit: ExitCode | None = None
+    signal: Annotated[int, Meta(ge=0, le=128)] | None = None
+    line: str | None = None
+    bar: str | None = None
+    say: str | None = None
+    stalled_since: Moment | None = None
+    warnings: tuple[str, ...] | None = None
+    state: str | None = None
+    result: JobResult | None = None
     files: tuple[NewFiles, ...] = ()
 
 
@@ -302,13 +301,13 @@ class RecordRole(Struct, frozen=True, kw_only=True):
 
     role: Name
     host: Name
-    number: Optional[Count] = None
-    rank: Optional[Count] = None
-    pid: Optional[Count] = None
-    started_at: Optional[Moment] = None
-    ended_at: Optional[Moment] = None
-    exit_code: Optional[ExitCode] = None
-    signal: Optional[Annotated[int, Meta(ge=0, le=128)]] = None
+    number: Count | None = None
+    rank: Count | None = None
+    pid: Count | None = None
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+    exit_code: ExitCode | None = None
+    signal: Annotated[int, Meta(ge=0, le=128)] | None = None
 
 
 class LogWanted(Struct, frozen=True, kw_only=True):
@@ -319,7 +318,7 @@ class LogWanted(Struct, frozen=True, kw_only=True):
 
     roles: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
-    tail: Optional[Count] = None
+    tail: Count | None = None
 
 
 class LogStart(Struct, frozen=True, kw_only=True):
@@ -349,20 +348,20 @@ class Attempt(Struct, frozen=True, kw_only=True):
     nodes: tuple[Name, ...]
     started_at: Moment
     instances: dict[Name, Name] = {}
-    ended_at: Optional[Moment] = None
-    exit_code: Optional[ExitCode] = None
-    error: Optional[str] = None
-    reason: Optional[EndReason] = None
+    ended_at: Moment | None = None
+    exit_code: ExitCode | None = None
+    error: str | None = None
+    reason: EndReason | None = None
     lost: tuple[Name, ...] = ()
-    lost_batches: Optional[Count] = None
-    cost_usd: Optional[Usd] = None
+    lost_batches: Count | None = None
+    cost_usd: Usd | None = None
 
 
 class Supervisor(Struct, frozen=True, kw_only=True):
     """The process on the head that runs the job. start_time: in clock ticks since the head booted."""
 
     pid: Count
-    start_time: Optional[Count]
+    start_time: Count | None
 
 
 class Record(Struct, kw_only=True):
@@ -378,24 +377,24 @@ class Record(Struct, kw_only=True):
     spec: JobSpec
     state: JobState
     submitted_at: Moment
-    started_at: Optional[Moment] = None
-    ended_at: Optional[Moment] = None
-    exit_code: Optional[ExitCode] = None
-    error: Optional[str] = None
+    started_at: Moment | None = None
+    ended_at: Moment | None = None
+    exit_code: ExitCode | None = None
+    error: str | None = None
     version: int = 1
     warnings: tuple[str, ...] = ()
-    stall: Optional[Stall] = None
+    stall: Stall | None = None
     left: Left = {}
     nodes: tuple[JobHost, ...] = ()
     roles: tuple[RecordRole, ...] = ()
-    supervisor: Optional[Supervisor] = None
-    job_number: Optional[Name] = None
-    pending: Optional[Name] = None
+    supervisor: Supervisor | None = None
+    job_number: Name | None = None
+    pending: Name | None = None
     attempts: tuple[Attempt, ...] = ()
     waiting_for: tuple[Name, ...] = ()
     files: tuple[NewFiles, ...] = ()
-    held_at: Optional[Moment] = None
-    cost_usd: Optional[Usd] = None
+    held_at: Moment | None = None
+    cost_usd: Usd | None = None
 
     @property
     def id(self) -> str:
@@ -422,26 +421,26 @@ class Record(Struct, kw_only=True):
 
 
 class _Identified(Struct, frozen=True, kw_only=True):
-    id: Optional[JobId] = None
+    id: JobId | None = None
     spec: Optional["_Identified"] = None
 
 
 class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to an order. refused: the running job because of which this one is refused."""
 
-    job: Optional[JobId] = None
-    state: Optional[JobState] = None
-    refused: Optional[Record] = None
-    unrunnable: Optional[str] = None
-    error: Optional[str] = None
+    job: JobId | None = None
+    state: JobState | None = None
+    refused: Record | None = None
+    unrunnable: str | None = None
+    error: str | None = None
 
 
 class Checked(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to an order that is only checked. script: the batch scheduler's, if there is one."""
 
-    script: Optional[str] = None
-    unrunnable: Optional[str] = None
-    error: Optional[str] = None
+    script: str | None = None
+    unrunnable: str | None = None
+    error: str | None = None
 
 
 class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -489,7 +488,7 @@ def parse_failure(line: bytes) -> str:
     return shorten(decode(line, _Failure).error)
 
 
-def find_record_id(data: bytes) -> Optional[str]:
+def find_record_id(data: bytes) -> str | None:
     """The id in a record that may be damaged, or in what the head sends in its place; None if it has none."""
     try:
         found = decode(data, _Identified)

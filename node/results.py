@@ -13,7 +13,6 @@ import os
 import struct
 import sys
 from collections.abc import Iterator
-from typing import Optional
 
 from node import job_folder, wire
 from node.agent.work_folder import Entry, find_below, find_new
@@ -39,7 +38,7 @@ def main() -> int:
     return 0
 
 
-def find_files(job: str, folders: list[str]) -> Iterator[Optional[Entry]]:
+def find_files(job: str, folders: list[str]) -> Iterator[Entry | None]:
     """Yields the job's files, as find_new."""
     if not folders:
         yield from find_new(job)

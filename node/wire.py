@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from typing import Any, Optional, Union
+from typing import Any
 
 from msgspec import Struct, to_builtins
 
@@ -27,15 +27,15 @@ class RoleOrder(Struct, kw_only=True):
 
     role: str
     python: str = ""
-    address: Optional[str] = None
+    address: str | None = None
     launched: dict[str, str] = {}
     commands: tuple[tuple[str, ...], ...]
     cwd: str
     folder: str
     env: dict[str, str]
-    setup: Optional[str] = None
-    data_url: Optional[str] = None
-    container: Optional[Container] = None
+    setup: str | None = None
+    data_url: str | None = None
+    container: Container | None = None
     volumes: tuple[str, ...] = ()
 
 
@@ -43,7 +43,7 @@ class Notice(Struct, kw_only=True, frozen=True):
     """EC2 will interrupt this instance. action: terminate, stop or hibernate. at: seconds since the epoch, if known."""
 
     action: str
-    at: Optional[float] = None
+    at: float | None = None
 
 
 # -- from the supervisor to an agent -----------------------------------------------------------------------------------
@@ -62,12 +62,12 @@ class AgentOrder(Struct, kw_only=True):
     number: int
     host: str
     cwd: str
-    tree: Optional[str] = None
+    tree: str | None = None
     volumes: tuple[str, ...] = ()
     attempt: int = 1
-    metadata: Optional[str] = None
-    authorities: Optional[str] = None
-    patience_s: Optional[float] = None
+    metadata: str | None = None
+    authorities: str | None = None
+    patience_s: float | None = None
 
 
 class Start(Struct, tag=True):
@@ -75,7 +75,7 @@ class Start(Struct, tag=True):
 
     p: int
     order: RoleOrder
-    shim: Optional[int] = None
+    shim: int | None = None
     keep: bool = False
 
 
@@ -111,7 +111,7 @@ class Ping(Struct, tag=True):
     """Sent by both sides every few seconds: silence, or the end of the stream, means that the other side is lost."""
 
 
-ToAgent = Union[Start, Refuse, Reach, Look, SaveCheckpoint, End, Ping]
+ToAgent = Start | Refuse | Reach | Look | SaveCheckpoint | End | Ping
 
 # -- from an agent to the supervisor -----------------------------------------------------------------------------------
 
@@ -154,8 +154,8 @@ class Joined(Struct, tag=True):
     """What ps-lite has said of process `p`: its rank, or the address and port where it listens."""
 
     p: int
-    rank: Optional[int] = None
-    bound: Optional[tuple[str, int]] = None
+    rank: int | None = None
+    bound: tuple[str, int] | None = None
 
 
 class Exited(Struct, tag=True, kw_only=True):
@@ -166,10 +166,10 @@ class Exited(Struct, tag=True, kw_only=True):
 
     p: int
     exit_code: int
-    signal: Optional[int] = None
+    signal: int | None = None
     ended: bool = False
     at: int = 0
-    why: Optional[str] = None
+    why: str | None = None
 
 
 class Used(Struct, tag=True):
@@ -217,8 +217,8 @@ class Noticed(Struct, tag=True):
 class Reported(Struct, tag=True):
     """The numbers in the files of the job's program (notice.py): the last batch, or that of a complete checkpoint."""
 
-    progress: Optional[dict[str, int]] = None
-    saved: Optional[dict[str, int]] = None
+    progress: dict[str, int] | None = None
+    saved: dict[str, int] | None = None
 
 
 class Copying(Struct, tag=True):
@@ -229,28 +229,28 @@ class Closed(Struct, tag=True):
     """All processes have ended, except those in `left`. files: the job's new files on the host."""
 
     left: tuple[Found, ...] = ()
-    files: Optional[NewFiles] = None
+    files: NewFiles | None = None
 
 
-FromAgent = Union[
-    Booted,
-    Announced,
-    Started,
-    Output,
-    Bar,
-    Joined,
-    Exited,
-    Used,
-    Blocked,
-    Placed,
-    Unread,
-    VolumeDead,
-    Noticed,
-    Reported,
-    Copying,
-    Closed,
-    Ping,
-]
+FromAgent = (
+    Booted
+    | Announced
+    | Started
+    | Output
+    | Bar
+    | Joined
+    | Exited
+    | Used
+    | Blocked
+    | Placed
+    | Unread
+    | VolumeDead
+    | Noticed
+    | Reported
+    | Copying
+    | Closed
+    | Ping
+)
 
 # -- from other programs on the head to the supervisor, over its socket ------------------------------------------------
 
@@ -293,7 +293,7 @@ class NotStarted(Struct, tag=True):
     """From launch.py: a command that starts a process has failed."""
 
 
-Request = Union[Watch, Stop, Replace, Say, Launch, RunProgram, NotStarted]
+Request = Watch | Stop | Replace | Say | Launch | RunProgram | NotStarted
 
 
 class Answer(Struct, kw_only=True, omit_defaults=True):
@@ -302,8 +302,8 @@ class Answer(Struct, kw_only=True, omit_defaults=True):
     waiting_for: the nodes still missing. by_head: the head's own command is replacing them.
     """
 
-    job: Optional[str] = None
-    error: Optional[str] = None
+    job: str | None = None
+    error: str | None = None
     waiting_for: tuple[str, ...] = ()
     by_head: bool = False
 
@@ -314,8 +314,8 @@ class News(Struct, kw_only=True, omit_defaults=True):
     bars: all current progress bars, by the process's number, after a change. result: at the job's end.
     """
 
-    bars: Optional[dict[int, str]] = None
-    result: Optional[JobResult] = None
+    bars: dict[int, str] | None = None
+    result: JobResult | None = None
 
 
 class Done(Struct, kw_only=True):
@@ -403,7 +403,7 @@ class Pace:
         return max(0.0, self._until - time.monotonic())
 
 
-def read_now(descriptor: int) -> Optional[bytes]:
+def read_now(descriptor: int) -> bytes | None:
     """Returns the bytes that can be read now; b"" at the end of the stream, None if there are none yet."""
     try:
         return os.read(descriptor, 1 << 16)

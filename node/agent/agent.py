@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 from foundation.decode import decode
 from foundation.file_lock import is_held
@@ -120,8 +120,8 @@ class Agent:
         self._outbox = wire.Outbox(1)
         self._is_writing = self._is_copying = self._is_noticed = self._is_ending = False
         self._heard_at = time.monotonic()
-        self._copied: Optional[asyncio.Future[Optional[str]]] = None
-        self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[Optional[str]]]] = {}  # by their mounts
+        self._copied: asyncio.Future[str | None] | None = None
+        self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[str | None]]] = {}  # by their mounts
         self._notice_file = NoticeFile(place_of(order.spec.id, order.attempt))
         self._input = wire.LineBuffer(limit=LONGEST_LINE)
 
@@ -244,7 +244,7 @@ class Agent:
             process.end()
         self._begin(self._run(process, start.shim))
 
-    async def _run(self, process: JobProcess, shim: Optional[int]) -> None:
+    async def _run(self, process: JobProcess, shim: int | None) -> None:
         """Runs a process to its end. If its shim ends first, as when torchrun ends its ranks, the process is ended."""
         watching = None
         if shim is not None:
@@ -286,7 +286,7 @@ class Agent:
             if future is not None and not future.done():
                 future.set_result(status)
 
-    async def place_files(self, order: RoleOrder) -> Optional[str]:
+    async def place_files(self, order: RoleOrder) -> str | None:
         """Makes the job's working folder, once. Returns why that failed, or None."""
         if await asyncio.to_thread(is_ready, self.order.spec.id, order):
             return None
@@ -297,7 +297,7 @@ class Agent:
         self._is_copying = False
         return error or await asyncio.to_thread(make_missing, order.folder)
 
-    def _copy_files(self) -> Optional[str]:
+    def _copy_files(self) -> str | None:
         order = self.order
         try:
             work_folder.place(order.spec.id, order.cwd, order.tree, attempt=order.attempt)
@@ -307,7 +307,7 @@ class Agent:
 
     async def open_container(
         self, order: RoleOrder, wanted: Container, env: Mapping[str, str]
-    ) -> tuple[str, Optional[str]]:
+    ) -> tuple[str, str | None]:
         """Starts the container of the job's processes, once. Returns its name, and why it does not run, or None.
 
         A process that needs another mount, such as Open MPI's folders, gets another container. Raises OSError.
@@ -328,7 +328,7 @@ class Agent:
 
     async def _finish_opening(
         self, child: "subprocess.Popen[bytes]", exited: "asyncio.Future[int]", engine: str
-    ) -> Optional[str]:
+    ) -> str | None:
         assert child.stdout is not None
         with child.stdout:
             said = await asyncio.to_thread(child.stdout.read)
@@ -394,7 +394,7 @@ class Agent:
         self.send(Closed((*((pid, words) for pid, _, words in left), *remaining), files))
         self._loop.call_later(FLUSH_S, self._is_over.set)  # for a supervisor that reads no more
 
-    def _count_files(self) -> Optional[NewFiles]:
+    def _count_files(self) -> NewFiles | None:
         if not self._processes:
             return None
         found = work_folder.count_new(self.order.spec.id, self.order.host)
@@ -446,7 +446,7 @@ def is_ready(job: str, order: RoleOrder) -> bool:
     return work_folder.is_placed(job, order.cwd) and os.path.isdir(order.folder)
 
 
-def make_missing(folder: str) -> Optional[str]:
+def make_missing(folder: str) -> str | None:
     """Makes a folder: without files, [train] cwd is not in the copy. Returns why that failed, or None."""
     try:
         os.makedirs(folder, exist_ok=True)

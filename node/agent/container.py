@@ -12,7 +12,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Optional
 
 from node import job_folder
 from node.agent.notice import place_of
@@ -138,7 +137,7 @@ class EnginesLast:
 
     def __init__(self, find_inside: Callable[[], Sequence[process_tree.Process]] = tuple) -> None:
         self._find_inside = find_inside
-        self._alone_since: Optional[float] = None  # since when only the engine's own programs are left
+        self._alone_since: float | None = None  # since when only the engine's own programs are left
 
     def __call__(self, found: Sequence[process_tree.Process]) -> Sequence[process_tree.Process]:
         """Returns the processes that are not signalled yet."""
@@ -179,9 +178,9 @@ class Contained:
         self.name = f"{name}-{label}"
         self.spare = EnginesLast(self.find_inside)
         self._was_seen = False
-        self._program: Optional[process_tree.Process] = None
-        self._keeper: Optional[process_tree.Process] = None  # conmon, or containerd's shim: the program's parent
-        self._gone_since: Optional[float] = None
+        self._program: process_tree.Process | None = None
+        self._keeper: process_tree.Process | None = None  # conmon, or containerd's shim: the program's parent
+        self._gone_since: float | None = None
 
     def start(self, command: Sequence[str], env: Mapping[str, str], mark: str) -> "subprocess.Popen[bytes]":
         """Starts the engine's client. mark: the variable that also the engine's processes get. Raises OSError."""
@@ -198,7 +197,7 @@ class Contained:
         self._was_seen = self._was_seen or bool(found)
         return found
 
-    def find_program(self) -> Optional[int]:
+    def find_program(self) -> int | None:
         """Returns the pid of the program; None until it exists."""
         inside = self.find_inside()
         if not inside:
@@ -217,7 +216,7 @@ class Contained:
 
     # -- its end -------------------------------------------------------------------------------------------------
 
-    def read_status(self, status: int) -> tuple[int, Optional[int], Optional[str]]:
+    def read_status(self, status: int) -> tuple[int, int | None, str | None]:
         """Returns (exit code, signal or None, message or None) for the client's wait status."""
         number = status & 0x7F or None
         name = os.path.basename(self._container.engine[-1])
@@ -237,7 +236,7 @@ def is_alive(process: process_tree.Process) -> bool:
     return process_tree.start_time(process[0]) == process[1]
 
 
-def run_engine(words: Sequence[str], user: Optional[pwd.struct_passwd] = None) -> Optional[str]:
+def run_engine(words: Sequence[str], user: pwd.struct_passwd | None = None) -> str | None:
     """Runs an engine's command on this host, as `user` if given. Returns its output, or None if it fails."""
     base_env: dict[str, str] = dict(os.environ)
     as_user: dict[str, object] = {}

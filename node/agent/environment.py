@@ -7,7 +7,6 @@ import resource
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Optional, Union
 
 from foundation.thread_pool import map_in_threads
 from node import job_folder
@@ -80,7 +79,7 @@ def _merge(shared: AgentOrder, order: RoleOrder) -> dict[str, str]:
     return {**merged, **own, "PATH": ":".join(words)}
 
 
-def raise_open_files(wanted: Union[int, str]) -> Optional[str]:
+def raise_open_files(wanted: int | str) -> str | None:
     """Raises the open-file limit of this process and its children to a number, or to the maximum ("auto").
 
     Returns a line for the user, or None.
@@ -94,7 +93,7 @@ def raise_open_files(wanted: Union[int, str]) -> Optional[str]:
     return None
 
 
-def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
+def find_unread(env: Mapping[str, str], url: str) -> str | None:
     """Returns why this host cannot list a folder in S3 or on a volume and read a file there, or None."""
     if url.startswith("/"):
         return _find_unread_folder(url)
@@ -110,7 +109,7 @@ def find_unread(env: Mapping[str, str], url: str) -> Optional[str]:
     return None
 
 
-def _find_unread_folder(folder: str) -> Optional[str]:
+def _find_unread_folder(folder: str) -> str | None:
     """Returns why this host cannot list a folder and read a file there, or None."""
 
     def fail(error: OSError) -> None:
@@ -127,7 +126,7 @@ def _find_unread_folder(folder: str) -> Optional[str]:
     return None
 
 
-def find_blocked(engine: Engine, order: RoleOrder) -> Optional[str]:
+def find_blocked(engine: Engine, order: RoleOrder) -> str | None:
     """Returns why this host cannot reach the other processes of the job, or None."""
     place = engine.find_rendezvous(order.role, order.launched)
     error = None if place is None else try_port(place.host, place.port)
@@ -150,7 +149,7 @@ def find_unreachable(places: Sequence[tuple[str, int]]) -> list[str]:
     return sorted(f"{host}:{port}" for (host, port) in itertools.compress(places, fails))
 
 
-def try_port(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> Optional[OSError]:
+def try_port(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) -> OSError | None:
     """Returns why this host cannot reach a port, or None. A port that refuses or closes the connection is reachable."""
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()

@@ -16,7 +16,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
-from typing import Optional
 from urllib.parse import urlsplit
 
 from node import job_folder
@@ -38,7 +37,7 @@ def place_of(job: str, attempt: int) -> str:
     return job_folder.path(job, "notice", f"attempt-{attempt}")
 
 
-def parse_notice(text: str) -> Optional[Notice]:
+def parse_notice(text: str) -> Notice | None:
     """Parses the metadata service's answer. Returns None if it is not a notice. Pure."""
     try:
         found = json.loads(text)
@@ -46,7 +45,7 @@ def parse_notice(text: str) -> Optional[Notice]:
     except (ValueError, KeyError, TypeError):
         return None
     try:
-        at: Optional[float] = (
+        at: float | None = (
             datetime.strptime(found["time"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
         )
     except (ValueError, KeyError, TypeError):
@@ -65,7 +64,7 @@ def parse_numbers(data: bytes) -> dict[str, int]:
     return {key: value for key, value in found.items() if type(value) is int and 0 <= value < LARGEST}
 
 
-def find_notice(service: MetadataService) -> Optional[Notice]:
+def find_notice(service: MetadataService) -> Notice | None:
     """Returns the spot notice of this instance, or None. Raises OSError if the service does not answer."""
     answer = service.get(PATH)
     return parse_notice(answer.text) if answer.status == 200 else None
@@ -114,7 +113,7 @@ class NoticeFile:
             if process_tree.start_time(pid) == began and process_tree.has_handler(pid, signal.SIGUSR1):
                 process_tree.send(pid, signal.SIGUSR1)
 
-    def read_new(self, suffix: str) -> Optional[dict[str, int]]:
+    def read_new(self, suffix: str) -> dict[str, int] | None:
         """Returns the numbers that the program has written to one of its files since the last call, or None."""
         path = self._path + suffix
         try:

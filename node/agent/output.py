@@ -13,7 +13,7 @@ terminal shows them as \xff (cluster/views/terminal.py), files and pipes get the
 
 import codecs
 import re
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 LONGEST = 1 << 16  # characters; a longer line is cut into pieces of this length
 LONGEST_BAR = 300  # characters of each row of a bar
@@ -67,7 +67,7 @@ class OutputLines:
         self._left_at = 0.0  # when the last row became a line
         self._bar = ""  # the one that was passed on last
         self._bar_at = float("-inf")
-        self._changed_at: Optional[float] = None  # since when the rows differ from it
+        self._changed_at: float | None = None  # since when the rows differ from it
         self._items: list[Item] = []
 
     def feed(self, data: bytes, now: float) -> list[Item]:
@@ -100,7 +100,7 @@ class OutputLines:
         return self._take()
 
     @property
-    def due_at(self) -> Optional[float]:
+    def due_at(self) -> float | None:
         """When to call `feed` again if nothing is printed before; None: not before that."""
         times = []
         if self._changed_at is not None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Optional, Protocol
+from typing import Any, Protocol
 
 from node import wire
 from node.agent import environment
@@ -47,12 +47,12 @@ class Host(Protocol):
     def send(self, message: Any) -> None:
         """Sends a message to the supervisor."""
 
-    async def place_files(self, order: RoleOrder) -> Optional[str]:
+    async def place_files(self, order: RoleOrder) -> str | None:
         """Waits until the job's working folder exists. Returns why it does not, or None."""
 
     async def open_container(
         self, order: RoleOrder, wanted: Container, env: Mapping[str, str]
-    ) -> tuple[str, Optional[str]]:
+    ) -> tuple[str, str | None]:
         """Waits until the container runs. Returns its name, and why it does not run, or None. Raises OSError."""
 
 
@@ -68,14 +68,14 @@ class JobProcess:
         self._env: dict[str, str] = {}
         self._hides_verbose = False
         self._at = 0
-        self._why: Optional[str] = None
+        self._why: str | None = None
         self._end = asyncio.Event()
-        self._child: Optional[subprocess.Popen[bytes]] = None
-        self._contained: Optional[Contained] = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._contained: Contained | None = None
         self._has_started = False
-        self._output: Optional[_Output] = None
+        self._output: _Output | None = None
         self.left: list[process_tree.Process] = []
-        self.exit_code: Optional[int] = None
+        self.exit_code: int | None = None
 
     def end(self) -> None:
         """Has it end: `run` then ends its processes."""
@@ -98,7 +98,7 @@ class JobProcess:
         ended = self._end.is_set()
         self._host.send(Exited(p=self.number, exit_code=code, signal=number, ended=ended, at=self._at, why=self._why))
 
-    async def _run_all(self) -> tuple[int, Optional[int]]:
+    async def _run_all(self) -> tuple[int, int | None]:
         """Returns the exit code of the last command that ran, and its signal or None."""
         self._why = await self._prepare()
         if self._why is not None:
@@ -113,7 +113,7 @@ class JobProcess:
                 break
         return code, number
 
-    async def _prepare(self) -> Optional[str]:
+    async def _prepare(self) -> str | None:
         """Makes the environment, and checks what the process needs. Returns why it cannot start, or None."""
         order = self.order
         said = environment.raise_open_files(self._train.open_files)
@@ -136,7 +136,7 @@ class JobProcess:
         dead = await asyncio.to_thread(find_dead, order.volumes, limit_s) if order.volumes else None
         return dead.text if dead is not None else None
 
-    async def _run_one(self, command: Sequence[str]) -> tuple[int, Optional[int]]:
+    async def _run_one(self, command: Sequence[str]) -> tuple[int, int | None]:
         """Runs a command and ends the processes that it leaves. Returns its exit code, and its signal or None."""
         self._has_started = False
         wanted = self.order.container
@@ -199,7 +199,7 @@ class JobProcess:
         if self._child is not None:
             process_tree.send(self._child.pid, signal.SIGKILL)
 
-    def _read_status(self, contained: Contained, status: int) -> tuple[int, Optional[int]]:
+    def _read_status(self, contained: Contained, status: int) -> tuple[int, int | None]:
         """Returns _run_one's result once the command's processes in the container have ended."""
         code, number, why = contained.read_status(status)
         has_ended_itself = not self._end.is_set()
@@ -275,7 +275,7 @@ class _Output:
         self._loop = asyncio.get_running_loop()
         self._lines = OutputLines()
         self._pace = wire.Pace()
-        self._due: Optional[asyncio.TimerHandle] = None
+        self._due: asyncio.TimerHandle | None = None
         self._is_reading = False
         self._has_ended = asyncio.Event()
         os.set_blocking(source, False)

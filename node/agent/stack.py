@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Optional
 
 from msgspec import Struct
 
@@ -22,14 +21,14 @@ class Frame(Struct):
     name: str
     filename: str
     line: int
-    short_filename: Optional[str] = None
+    short_filename: str | None = None
 
 
 class Thread(Struct):
     """A thread. frames: the innermost one first."""
 
     frames: tuple[Frame, ...] = ()
-    os_thread_id: Optional[int] = None
+    os_thread_id: int | None = None
 
 
 def find_place(pids: Iterable[int]) -> str:

@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from node.setup.volumes import volume_probe
 
@@ -24,7 +24,7 @@ class Dead(NamedTuple):
     text: str
 
 
-def find_dead(mounts: Sequence[str], limit_s: float = LIMIT_S) -> Optional[Dead]:
+def find_dead(mounts: Sequence[str], limit_s: float = LIMIT_S) -> Dead | None:
     """Returns the first of these volumes that does not work on this node; None if all work.
 
     All are checked at once, in at most about limit_s seconds, even if a server does not respond at all.

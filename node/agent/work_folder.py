@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Optional
 
 from node import job_folder
 from node.protocol import NewFiles
@@ -40,7 +39,7 @@ def is_placed(job: str, cwd: str) -> bool:
     return os.path.isfile(job_folder.path(job, PLACED)) and os.path.isdir(cwd)
 
 
-def place(job: str, cwd: str, tree: Optional[str], *, attempt: int = 1) -> None:
+def place(job: str, cwd: str, tree: str | None, *, attempt: int = 1) -> None:
     """Makes a job's working folder, unless it is complete, and copies the tree to it. Raises OSError.
 
     May be called by several processes at once, also on hosts that share the home folder: the first one to create the
@@ -136,10 +135,10 @@ class Entry:
     name: str
     size_bytes: int
     mtime_ns: int
-    what: Optional[str] = None
+    what: str | None = None
 
 
-def find_new(job: str) -> Iterator[Optional[Entry]]:
+def find_new(job: str) -> Iterator[Entry | None]:
     """Yields the files that a job has created or changed on this host, and None for each other entry on the way.
 
     Python's caches of compiled modules do not count.
@@ -155,7 +154,7 @@ def find_new(job: str) -> Iterator[Optional[Entry]]:
     yield from find_below(job_folder.path(job, OUTPUT), prefix=f"{OUTPUT}/")
 
 
-def find_below(root: str, *, since: int = 0, prefix: str = "") -> Iterator[Optional[Entry]]:
+def find_below(root: str, *, since: int = 0, prefix: str = "") -> Iterator[Entry | None]:
     """Yields the files below a folder, the topmost first, as find_new. since: the earliest ctime."""
     waiting = deque([""])
     while waiting:

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Optional
+from typing import Any
 
 from foundation.remote_command import run_program
 from node.agent.notice import find_address
@@ -34,11 +34,11 @@ class Agent:
     ) -> None:
         self.host, self.connection, self.child, self.is_here = host, connection, child, is_here
         self.introduced_at = time.monotonic()
-        self.heard_at: Optional[float] = None
-        self.boot: Optional[str] = None
-        self.closed: Optional[Closed] = None
+        self.heard_at: float | None = None
+        self.boot: str | None = None
+        self.closed: Closed | None = None
         self.said = b""  # the end of what ssh has printed
-        self.ended_at: Optional[float] = None
+        self.ended_at: float | None = None
 
     @property
     def is_open(self) -> bool:
@@ -49,7 +49,7 @@ class Agent:
         """Sends a message."""
         self.connection.put(message)
 
-    def explain_end(self) -> Optional[str]:
+    def explain_end(self) -> str | None:
         """Returns why the connection has ended; None while its program may still say so."""
         code = self.child.poll()
         said = self.said.decode("utf-8", "replace").strip()

@@ -12,7 +12,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Optional, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -101,7 +101,7 @@ def look_at(scheduler: Scheduler, number: str, *, is_granted: bool = False) -> "
     return found
 
 
-def give_back(scheduler: Scheduler, number: str) -> "Questions[Optional[str]]":
+def give_back(scheduler: Scheduler, number: str) -> "Questions[str | None]":
     """Cancels a job. Returns the error, or None if the job has ended or will end."""
     answer = yield scheduler.cancel_command(number)
     if answer.exit_code == 0:
@@ -137,7 +137,7 @@ def match_hosts(nodes: Sequence[AllocatedNode], hosts: Sequence[JobHost]) -> tup
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def environment(setup: Optional[str] = None) -> dict[str, str]:
+def environment(setup: str | None = None) -> dict[str, str]:
     """Returns the environment of the scheduler's commands, without secrets.
 
     setup: the digest of [bootstrap] setup, or None.
@@ -193,16 +193,16 @@ class _Dialogue:
         loop: EventLoop,
         questions: "Questions[Any]",
         env: Mapping[str, str],
-        then: Callable[[Any, Optional[str]], None],
+        then: Callable[[Any, str | None], None],
     ) -> None:
         self._loop, self._questions, self._env, self._then = loop, questions, env, then
-        self._child: Optional[subprocess.Popen[bytes]] = None
+        self._child: subprocess.Popen[bytes] | None = None
         self._words: Words = ()
         self._output: dict[int, bytearray] = {}
         self._open: list[int] = []
         self._send(None)
 
-    def _send(self, reply: Optional[Answer]) -> None:
+    def _send(self, reply: Answer | None) -> None:
         try:
             self._words = next(self._questions) if reply is None else self._questions.send(reply)
         except StopIteration as end:
@@ -303,16 +303,16 @@ class Allocation:
         fail: Callable[[str], None],
         expire: Callable[[str], None],
         say: Callable[[str], None],
-        setup: Optional[str] = None,
+        setup: str | None = None,
     ) -> None:
         self.scheduler, self.request, self._hosts, self._loop = scheduler, request, hosts, loop
         self._note, self._grant, self._fail, self._expire, self._say = note, grant, fail, expire, say
         self._env = environment(setup)
-        self._dialogue: Optional[_Dialogue] = None
-        self._heartbeat: Optional[Heartbeat] = None
+        self._dialogue: _Dialogue | None = None
+        self._heartbeat: Heartbeat | None = None
         self.number = ""
         self._noted = ""
-        self._granted_at: Optional[float] = None
+        self._granted_at: float | None = None
         self._failures = 0
         self.is_over = False
 
@@ -320,10 +320,10 @@ class Allocation:
         """Checks the request, submits it, and then watches it."""
         self._ask(check_request(self.scheduler, self.request), self._submit)
 
-    def _ask(self, questions: "Questions[Any]", then: Callable[[Any, Optional[str]], None]) -> None:
+    def _ask(self, questions: "Questions[Any]", then: Callable[[Any, str | None], None]) -> None:
         self._dialogue = _Dialogue(self._loop, questions, self._env, then)
 
-    def _submit(self, request: Optional[AllocationRequest], error: Optional[str]) -> None:
+    def _submit(self, request: AllocationRequest | None, error: str | None) -> None:
         if self.is_over:
             return
         if request is None:
@@ -340,7 +340,7 @@ class Allocation:
             return
         self._ask(submit_request(self.scheduler, path), self._submitted)
 
-    def _submitted(self, number: Optional[str], error: Optional[str]) -> None:
+    def _submitted(self, number: str | None, error: str | None) -> None:
         self.number = number or ""
         if self.is_over:
             return
@@ -354,7 +354,7 @@ class Allocation:
         is_granted = self._granted_at is not None
         self._ask(look_at(self.scheduler, self.number, is_granted=is_granted), self._hear)
 
-    def _hear(self, found: Optional[AllocationState], error: Optional[str]) -> None:
+    def _hear(self, found: AllocationState | None, error: str | None) -> None:
         if self.is_over:
             return
         self._report_failures(error)
@@ -369,7 +369,7 @@ class Allocation:
         if not self.is_over:
             self._loop.after("allocation", POLL_EVERY_S, self._look)
 
-    def _report_failures(self, error: Optional[str]) -> None:
+    def _report_failures(self, error: str | None) -> None:
         """Reports a scheduler that does not answer for some time. It does not end the job, as it may be restarting."""
         if error is None:
             if self._failures >= FAILURES_TO_REPORT:
@@ -412,7 +412,7 @@ class Allocation:
         self.is_over = True
         self._fail(error)
 
-    def cancel(self) -> Optional[str]:
+    def cancel(self) -> str | None:
         """Releases the nodes. Waits a limited number of seconds for the scheduler. Returns an error, or None."""
         self.is_over = True
         if self._dialogue is not None and not self.number:
@@ -425,7 +425,7 @@ class Allocation:
         return cancel(self.scheduler, self.number, self._env) if self.number else None
 
 
-def cancel(scheduler: Scheduler, number: str, env: Mapping[str, str]) -> Optional[str]:
+def cancel(scheduler: Scheduler, number: str, env: Mapping[str, str]) -> str | None:
     """Cancels the allocation of a job whose supervisor ends or was killed. Returns an error, or None."""
     return answer(give_back(scheduler, number), env, CANCEL_TIMEOUT_S)
 
@@ -435,7 +435,7 @@ class Heartbeat:
 
     def __init__(self, job: str, host: JobHost, loop: EventLoop, say: Callable[[str], None]) -> None:
         self._job, self._host, self._loop, self._say = job, host, loop, say
-        self._ssh: Optional[subprocess.Popen[bytes]] = None
+        self._ssh: subprocess.Popen[bytes] | None = None
         self._is_reported = False
         self._count = 0
         self._beat()

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Optional
+from typing import Any
 
 from foundation.decode import decode
 from node import job_folder, wire
@@ -33,18 +33,18 @@ class Follower:
     def __init__(self, job: str, offset: int, out: int) -> None:
         self.job = job
         self.outbox = wire.Outbox(out)
-        self.events: Optional[int] = None
+        self.events: int | None = None
         self.offset = offset
-        self.last: Optional[bytes] = None  # the result line, once read
-        self.result: Optional[JobResult] = None  # from the supervisor
-        self.supervisor: Optional[socket.socket] = None
+        self.last: bytes | None = None  # the result line, once read
+        self.result: JobResult | None = None  # from the supervisor
+        self.supervisor: socket.socket | None = None
         self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
         self.bars: dict[int, str] = {}  # the processes' progress bars, by their numbers
         self.shown_bars: dict[int, str] = {}  # those that the reader knows
-        self.changes: Optional[int] = None
+        self.changes: int | None = None
         self.is_complete = False  # no process writes to the log any longer
         self.may_have_more = False  # the log may continue beyond what has been read
-        self.until: Optional[int] = None  # the offset up to which to read; None: the end of the job
+        self.until: int | None = None  # the offset up to which to read; None: the end of the job
         self.pace = wire.Pace()
         self.alive_at = self.taken_at = time.monotonic()
 
@@ -224,7 +224,7 @@ def is_result(line: bytes) -> bool:
         return False
 
 
-def connect(job: str) -> Optional[socket.socket]:
+def connect(job: str) -> socket.socket | None:
     """Connects to a job's supervisor. Returns None if there is none."""
     plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -235,7 +235,7 @@ def connect(job: str) -> Optional[socket.socket]:
     return plug
 
 
-def watch(path: str) -> Optional[int]:
+def watch(path: str) -> int | None:
     """Returns a descriptor that becomes readable when a file changes; None if the kernel does not provide one."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = libc.inotify_init1(IN_NONBLOCK_CLOEXEC)

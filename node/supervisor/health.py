@@ -3,7 +3,6 @@
 import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Optional
 
 from foundation.decode import decode
 from foundation.remote_command import run_program
@@ -77,7 +76,7 @@ class _Look:
             stderr=subprocess.DEVNULL,
         )
 
-    def read(self, deadline: float) -> Optional[health.Report]:
+    def read(self, deadline: float) -> health.Report | None:
         """Returns its report; None if it fails, or does not answer before `deadline` (monotonic clock)."""
         try:
             out, _ = self._child.communicate(timeout=max(0.1, deadline - time.monotonic()))

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections import deque
 from functools import partial
-from typing import IO, Any, Optional
+from typing import IO, Any
 
 from msgspec import to_builtins
 
@@ -84,7 +84,7 @@ class Log:
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._descriptor).st_size
         self._pending: list[bytes] = []
-        self._time: Optional[bytes] = None
+        self._time: bytes | None = None
         self._shares: dict[int, Share] = {}  # by the process's number
         self._failed = False
 
@@ -172,7 +172,7 @@ def restore(job: str, log: IO[bytes]) -> None:
         _drop_incomplete(stream)
 
 
-def repair(job: str) -> Optional[JobResult]:
+def repair(job: str) -> JobResult | None:
     """Removes a dead writer's incomplete line. Returns the result in the last line, or None."""
     try:
         with open(job_folder.path(job, "events"), "r+b") as stream:

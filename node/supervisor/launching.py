@@ -3,7 +3,6 @@
 import os
 import shutil
 import socket
-from typing import Optional
 
 from node import job_folder, ports
 from node.programs import CODE_DIR, SHIM, SHIM_OPTIONS, shim_words
@@ -13,7 +12,7 @@ from train.engines import ENGINES
 from train.engines.engine import Head
 
 
-def prepare(order: Order) -> tuple[Head, Optional[socket.socket]]:
+def prepare(order: Order) -> tuple[Head, socket.socket | None]:
     """Returns what the engine's launches need, and the socket that reserves the job's port. Raises OSError."""
     ports_of_engine = ENGINES[order.train.launcher].ports
     port, claim = (0, None) if ports_of_engine is None else ports.claim(ports_of_engine)

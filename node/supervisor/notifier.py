@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from typing import Any, Optional
+from typing import Any
 
 from msgspec import to_builtins
 
@@ -32,7 +32,7 @@ LONGEST_ERROR = 4000
 class Notifier:
     """Sends the events of one job. notify: None to send no events. The job waits for it only at its end."""
 
-    def __init__(self, notify: Optional[Notify], record: Record) -> None:
+    def __init__(self, notify: Notify | None, record: Record) -> None:
         self._notify, self._record = notify, record
         self._children: list[subprocess.Popen[bytes]] = []
 

@@ -3,7 +3,6 @@
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Optional
 
 from foundation.durations import render_exact
 from node.protocol import EndReason, JobState, Order
@@ -40,20 +39,20 @@ class Outcome:
         loop: EventLoop,
         *,
         say: Callable[[str], None],
-        warn: Callable[[str, Optional[str]], None],
+        warn: Callable[[str, str | None], None],
     ) -> None:
         self._order, self._processes, self._agents = order, processes, agents
         self._loop, self._say, self._warn = loop, say, warn
         self._failed: list[JobProcess] = []
         self._has_trained = False  # a worker has reported progress
-        self.decided: Optional[Ending] = None
+        self.decided: Ending | None = None
         # The hosts to which the connection was lost, and those of them that send no messages any longer.
         self.suspects: set[str] = set()
         self.silent_hosts: set[str] = set()
         self.lost_hosts: dict[str, str] = {}  # the reason, by the host's name
 
     def decide(
-        self, state: JobState, exit_code: int, error: Optional[str], reason: EndReason = "error", *, final: bool = False
+        self, state: JobState, exit_code: int, error: str | None, reason: EndReason = "error", *, final: bool = False
     ) -> None:
         """Ends the attempt with this outcome, unless another one has already been decided."""
         if self.decided is None:
@@ -132,7 +131,7 @@ class Outcome:
         """Cancels the time limit of the start, because all processes have started."""
         self._loop.cancel("start")
 
-    def watch_duration(self, duration_s: Optional[float]) -> None:
+    def watch_duration(self, duration_s: float | None) -> None:
         """Starts the limit of the job's duration, which includes its set-up. duration_s: the remaining seconds."""
         if duration_s is not None:
             self._loop.after("overtime", duration_s, self._ran_too_long)

@@ -4,7 +4,6 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Optional
 
 from msgspec.structs import replace
 
@@ -55,17 +54,17 @@ class JobProcess:
     def __init__(self, number: int, role: str, host: str, agent: Agent, *, title: str = "") -> None:
         self.number, self.role, self.host, self.agent = number, role, host, agent
         self.title = title or role
-        self.rank: Optional[int] = None
-        self.pid: Optional[int] = None
-        self.started_at: Optional[float] = None
-        self.ended_at: Optional[float] = None
-        self.exit_code: Optional[int] = None
-        self.signal: Optional[int] = None
+        self.rank: int | None = None
+        self.pid: int | None = None
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.exit_code: int | None = None
+        self.signal: int | None = None
         self.at = 0
         self.was_ended = False
-        self.why: Optional[str] = None
+        self.why: str | None = None
         self.last_line = ""
-        self.bound: Optional[tuple[str, int]] = None
+        self.bound: tuple[str, int] | None = None
         self.blocked: tuple[str, ...] = ()
 
     @property
@@ -139,12 +138,12 @@ class Processes:
         same = [other for other in self.all if (other.role, other.host) == (process.role, process.host)]
         return same.index(process)
 
-    def by_number(self, number: int) -> Optional[JobProcess]:
+    def by_number(self, number: int) -> JobProcess | None:
         """The process with a number, or None."""
         at = number - self.first
         return self.all[at] if 0 <= at < len(self.all) else None
 
-    def find_host(self, address: str) -> Optional[JobHost]:
+    def find_host(self, address: str) -> JobHost | None:
         """The host of the job with this address, or None."""
         return self._by_name.get(self._names.get(address, address))
 
@@ -282,7 +281,7 @@ class Processes:
             volumes=order.volumes if process.role in ("worker", "setup") else (),
         )
 
-    def _container_of(self, process: JobProcess) -> Optional[Container]:
+    def _container_of(self, process: JobProcess) -> Container | None:
         """Returns the container of a process, or None. A launcher runs in one if only the image contains it."""
         found = self.order.containers.get(process.host)
         if process.role == "launcher":
@@ -300,7 +299,7 @@ class Processes:
             return words
         return tuple(word for word in words if word != PYTHON_OPTIONS)  # images may need their PYTHONPATH
 
-    def _data_url_of(self, process: JobProcess) -> Optional[str]:
+    def _data_url_of(self, process: JobProcess) -> str | None:
         """Returns the URL that a process's program tries to read, or None: one worker on each host reads it."""
         check = self.order.data_check
         return check.url if check and process.role == "worker" and self.order_on_host(process) == 0 else None
@@ -316,7 +315,7 @@ class Processes:
         env.pop("CLUSTER_DATA_CREDENTIALS", None)  # without an instance profile it uses the head's credentials
         return env
 
-    def preparation(self, place: Optional[Place] = None) -> tuple[tuple[str, ...], ...]:
+    def preparation(self, place: Place | None = None) -> tuple[tuple[str, ...], ...]:
         """Returns the commands that a host (default: a node) runs before the job, the same number on each."""
         place = place or self._node
         path = os.path.dirname(place.python)

@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING
 
 from node import instance_credentials, job_folder
 
@@ -28,7 +28,7 @@ class Copying:
     env, secrets: the variables of its processes. secrets: None for the newest credentials of the instance itself.
     """
 
-    def __init__(self, job: str, url: str, env: Mapping[str, str], secrets: Optional[Mapping[str, str]]) -> None:
+    def __init__(self, job: str, url: str, env: Mapping[str, str], secrets: Mapping[str, str] | None) -> None:
         self._url, self._env, self._given_secrets = url, env, secrets
         self._place = url if url.startswith("/") else "S3"
         self._folder = job_folder.path(job)
@@ -87,7 +87,7 @@ class Copying:
         self._waking.clear()
         return self._ending.is_set()
 
-    def _open(self) -> Union["s3.Store", "Folder"]:
+    def _open(self) -> "s3.Store | Folder":
         """Opens the target of the copies. Raises OSError, ValueError."""
         if self._url.startswith("/"):
             return Folder()
@@ -115,7 +115,7 @@ class Copying:
         copied = [publish(name) for name in names]  # the record also after a failure
         return all(copied)
 
-    def _publish(self, store: Union["s3.Store", "Folder"], name: str) -> None:
+    def _publish(self, store: "s3.Store | Folder", name: str) -> None:
         """Publishes a file if it has changed. Raises OSError."""
         path = os.path.join(self._folder, name)
         try:

@@ -5,7 +5,6 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Optional
 
 from msgspec.structs import replace
 
@@ -37,7 +36,7 @@ def is_alive(job: str) -> bool:
     return not ended and any(is_held(job_folder.path(job, name)) for name in ("starting", "lock"))
 
 
-def recover(job: str) -> Optional[Record]:
+def recover(job: str) -> Record | None:
     """Returns a job's record, completed if its supervisor is dead; None if there is no record. Raises OSError.
 
     Of two simultaneous calls, the second waits for the first.
@@ -151,7 +150,7 @@ def end_on(
     *,
     head: JobHost,
     python: str,
-    boots: Optional[dict[str, str]] = None,
+    boots: dict[str, str] | None = None,
 ) -> Left:
     """Ends a job's processes on this host, its head, and on the hosts of `unclean`, in parallel.
 
@@ -242,7 +241,7 @@ class Search:
         self._child.kill()
         self._child.communicate()
 
-    def _wait(self, deadline: float) -> tuple[Optional[list[Found]], str]:
+    def _wait(self, deadline: float) -> tuple[list[Found] | None, str]:
         """Waits for the answer. Returns (processes or None, error output)."""
         try:
             out, said = self._child.communicate(timeout=max(0.1, deadline - time.monotonic()))

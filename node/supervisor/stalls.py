@@ -13,7 +13,7 @@ has ended often poll, and so use the CPU for ever.
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, Optional
+from typing import Literal
 
 from foundation.durations import render_minutes
 from node.protocol import Order
@@ -40,7 +40,7 @@ LONGEST_COMMAND = 60  # characters of a command line in a message
 MOST_PLACES = 4  # lines of programs in a message, and workers at one of them
 
 
-def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) -> float:
+def patience_s(found: str | None, pace_s: float, limit_s: float | None) -> float:
     """Returns how many seconds without progress pass before the user is told. Pure.
 
     found: "stopped", "blocked", None, "apart": workers are at different lines, or "ended": workers have ended, and no
@@ -55,7 +55,7 @@ def patience_s(found: Optional[str], pace_s: float, limit_s: Optional[float]) ->
 
 
 def decide(
-    quiet_s: float, pace_s: float, limit_s: Optional[float], found: Optional[str], *, is_news: bool
+    quiet_s: float, pace_s: float, limit_s: float | None, found: str | None, *, is_news: bool
 ) -> Literal["end", "tell", "wait"]:
     """Decides what to do: "end" the job, "tell" the user, or "wait". Pure.
 
@@ -117,7 +117,7 @@ class Stalls:
         order: Order,
         processes: Processes,
         loop: EventLoop,
-        tell: Callable[[str, Optional[float]], None],
+        tell: Callable[[str, float | None], None],
         end: Callable[[str], None],
     ) -> None:
         self._order, self._processes, self._loop = order, processes, loop
@@ -134,12 +134,12 @@ class Stalls:
         # By a process's number: its stopped processes, if stopped in two looks without progress.
         self._stopped: dict[int, list[Found]] = {}
         self._places: dict[int, str] = {}  # the lines at which workers without progress are, by their numbers
-        self._reach_until: Optional[float] = None
-        self._reached_at: Optional[float] = None
+        self._reach_until: float | None = None
+        self._reached_at: float | None = None
         self._blocked = ""
         self._finished: list[tuple[float, JobProcess]] = []  # the workers that have succeeded, and when
         # The last message to the user: time, seconds before the next, finding.
-        self._told: Optional[tuple[float, float, str]] = None
+        self._told: tuple[float, float, str] | None = None
 
     def start(self) -> None:
         """Starts watching, because all processes have started."""
@@ -272,7 +272,7 @@ class Stalls:
             text = found if explains else f"no worker has made progress for {render_minutes(quiet_s)}: {found}"
             self._tell(text, quiet_s)
 
-    def _classify(self) -> Optional[str]:
+    def _classify(self) -> str | None:
         """Returns what has been found, as in `patience_s`."""
         if self._stopped:
             return "stopped"
@@ -308,7 +308,7 @@ class Stalls:
         rest = f"1 other {one}" if others == 1 else f"{others} others {several}"
         return f"{process.short_name} ended with exit code 0 {render_minutes(time.monotonic() - at)} ago; {rest}"
 
-    def _describe(self, kind: Optional[str]) -> str:
+    def _describe(self, kind: str | None) -> str:
         """The finding as text. kind: as in `_classify`."""
         said = [self._describe_stopped(process) for process in self._processes.all if process.number in self._stopped]
         if self._blocked:

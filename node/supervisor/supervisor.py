@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -101,15 +101,15 @@ class Supervisor:
         self.job = order.spec.id
         self.log = job_log.Log(self.job)
         self.turn = FileLock(os.path.join(job_folder.root(), "lock"))
-        self.copying: Optional[publish.Copying] = None  # to S3
-        self.allocation: Optional[Allocation] = None  # of a batch scheduler
-        self.replacement: Optional[Replacement] = None  # while the job waits for nodes
+        self.copying: publish.Copying | None = None  # to S3
+        self.allocation: Allocation | None = None  # of a batch scheduler
+        self.replacement: Replacement | None = None  # while the job waits for nodes
         self.loop = EventLoop(job_folder.path(self.job, "socket"), self.hear, self.hear_end)
         self.notifier = Notifier(order.notify, record)
-        self.warnings: dict[str, Optional[str]] = {}  # by their subject
+        self.warnings: dict[str, str | None] = {}  # by their subject
         self.watchers: list[Connection] = []
         self.bars = Bars(self.loop, self.watchers)
-        self.state: Optional[JobState] = None
+        self.state: JobState | None = None
         self.is_stopped = False  # the job was stopped by a request
         self.is_over = False  # the job has ended, apart from its record
         self.files: dict[str, NewFiles] = {}  # by the host's name
@@ -117,7 +117,7 @@ class Supervisor:
         self.ended = list(order.attempts)  # the attempts before the current one
         # The time for which they have run.
         self.ran_s = sum((one.ended_at or one.started_at) - one.started_at for one in self.ended)
-        self.done: Optional[dict[str, int]] = None  # the last batch that they have finished
+        self.done: dict[str, int] | None = None  # the last batch that they have finished
         self.attempt = self.make_attempt(len(self.ended) + 1, order.first_process)
         self.loop.watch_signals(
             {signal.SIGTERM: self.leave_host, signal.SIGINT: self.stop, signal.SIGCHLD: self.look_at_children}
@@ -208,7 +208,7 @@ class Supervisor:
         """Shows the user a message."""
         self.log.put(say=text)
 
-    def warn(self, about: str, text: Optional[str]) -> None:
+    def warn(self, about: str, text: str | None) -> None:
         """Sets the warning about a subject in log and record; None withdraws it."""
         if self.warnings.get(about) == text:
             return
@@ -217,7 +217,7 @@ class Supervisor:
         self.log.put(warnings=self.record.warnings)
         self.save_soon()
 
-    def tell_stall(self, text: str, seconds: Optional[float]) -> None:
+    def tell_stall(self, text: str, seconds: float | None) -> None:
         """Tells the user that the job has made no progress for `seconds`, and why; None: it makes progress again."""
         since = 0.0 if seconds is None else round(time.time() - seconds, 3)
         self.log.put(say=text, stalled_since=since)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal, Optional, Union
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -64,7 +64,7 @@ class HostLaunch(Struct, frozen=True):
     launched: Mapping[str, str] = field(default_factory=dict)
 
 
-Launch = Union[HeadLaunch, HostLaunch]
+Launch = HeadLaunch | HostLaunch
 
 
 class NewProcess(Struct, frozen=True):
@@ -77,8 +77,8 @@ class NewProcess(Struct, frozen=True):
     role: str
     launched: Mapping[str, str]
     own: Mapping[str, str]
-    address: Optional[str] = None
-    interface: Optional[str] = None
+    address: str | None = None
+    interface: str | None = None
     p3: bool = False
 
 
@@ -93,8 +93,8 @@ class Rendezvous(Struct, frozen=True):
 class Report(Struct, frozen=True):
     """The content of a line of a process's output. bound: the address and port where the process listens."""
 
-    rank: Optional[int] = None
-    bound: Optional[tuple[str, int]] = None
+    rank: int | None = None
+    bound: tuple[str, int] | None = None
 
 
 class Engine(ABC):
@@ -112,7 +112,7 @@ class Engine(ABC):
     """Whether each process sees only its share of its node's GPUs; otherwise all of them."""
     variables: tuple[str, ...] = ()
     """The names, or their prefixes, of the variables by which the launcher identifies a process."""
-    ports: Optional[range] = None
+    ports: range | None = None
     """The ports of which each job reserves one; None if it needs none."""
     idle_cpu_share = 0.002
     """The most CPU that a process uses while it waits for others, as a share of a core. MXNet's processes use none."""
@@ -141,7 +141,7 @@ class Engine(ABC):
         """The command line of a launcher on a host (HostLaunch). role_words: the command line of one process there."""
         return tuple(role_words)
 
-    def find_rank(self, launched: Mapping[str, str]) -> Optional[int]:
+    def find_rank(self, launched: Mapping[str, str]) -> int | None:
         """The rank of a new process, or None if its variables do not contain it."""
         rank = launched.get(RANK, "")
         return int(rank) if rank.isdecimal() else None
@@ -151,7 +151,7 @@ class Engine(ABC):
         hosts = hosts_by_rank(order) or tuple(host for host in order.hosts if host.workers)
         return tuple(host.ip for host in hosts for _ in range(host.workers))
 
-    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
+    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Rendezvous | None:
         """The rendezvous that a process must reach before it starts, or None."""
         return None
 
@@ -159,7 +159,7 @@ class Engine(ABC):
         """The variables of a process on its host."""
         return dict(process.launched)
 
-    def read_line(self, line: str) -> Optional[Report]:
+    def read_line(self, line: str) -> Report | None:
         """The report in a line of a process's output, or None."""
         return None
 

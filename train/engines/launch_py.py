@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Optional
 
 from node.programs import program_words
 from node.protocol import Order
@@ -63,7 +62,7 @@ class LaunchPy(Engine):
         """The variables of launch.py itself."""
         return {LAUNCHER_FOLDER: order.image_launcher} if order.image_launcher is not None else {}
 
-    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
+    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Rendezvous | None:
         """The scheduler's address and port: ps-lite itself would wait for them silently and forever."""
         if role not in ("server", "worker") or "DMLC_PS_ROOT_URI" not in launched:
             return None
@@ -86,7 +85,7 @@ class LaunchPy(Engine):
         made.update((key, value) for key, value in wanted.items() if key not in process.own)
         return made
 
-    def read_line(self, line: str) -> Optional[Report]:
+    def read_line(self, line: str) -> Report | None:
         """The rank or port in a line of ps-lite."""
         return ps_lite.read(line)
 

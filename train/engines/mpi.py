@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Optional
 
 from node.protocol import Order
 from train.engines.engine import (
@@ -89,7 +88,7 @@ class MpiEngine(LaunchPy):
             env["OMPI_ALLOW_RUN_AS_ROOT"] = env["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
         return env
 
-    def find_rank(self, launched: Mapping[str, str]) -> Optional[int]:
+    def find_rank(self, launched: Mapping[str, str]) -> int | None:
         """Open MPI's rank; None for ps-lite's processes, to which ps-lite assigns the ranks."""
         if "DMLC_ROLE" in launched:
             return None

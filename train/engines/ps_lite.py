@@ -1,7 +1,6 @@
 """Parses the output of ps-lite, MXNet's parameter server, with PS_VERBOSE=1."""
 
 import re
-from typing import Optional
 
 from train.engines.engine import Report
 
@@ -19,7 +18,7 @@ def is_report(line: str) -> bool:
     return VERBOSE.match(line) is not None
 
 
-def read(line: str) -> Optional[Report]:
+def read(line: str) -> Report | None:
     """The process's rank, or its address and port, in a line of ps-lite; None for other lines."""
     match = VERBOSE.match(line)
     if match is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Literal, Optional
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -51,10 +51,10 @@ class QueueLimits(Struct, frozen=True):
     name: str
     is_default: bool = False
     is_open: bool = True
-    max_walltime_s: Optional[int] = None
-    min_nodes: Optional[int] = None
-    max_nodes: Optional[int] = None
-    nodes: Optional[int] = None
+    max_walltime_s: int | None = None
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    nodes: int | None = None
     slots: int = 0
     rules: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
@@ -147,20 +147,20 @@ class Scheduler(ABC):
         """The queue's limits, completed from the output of these commands."""
         return limits
 
-    def find_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> Optional[QueueLimits]:
+    def find_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> QueueLimits | None:
         """The request's queue; None for an unknown name, or if the request has none and the default is unknown."""
         if request.queue:
             return next((one for one in queues if one.name == request.queue), None)
         return next((one for one in queues if one.is_default), queues[0] if len(queues) == 1 else None)
 
-    def check_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> Optional[str]:
+    def check_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> str | None:
         """The error for a queue that does not exist, or None."""
         if not request.queue or self.find_queue(request, queues) is not None:
             return None
         known = ", ".join(one.name for one in queues) or "none"
         return f'{self.title} has no {self.queue_word} "{request.queue}" (it has: {known})'
 
-    def check_limits(self, request: AllocationRequest, limits: QueueLimits) -> Optional[str]:
+    def check_limits(self, request: AllocationRequest, limits: QueueLimits) -> str | None:
         """The error for a request that the queue does not allow, with the queue's numbers; or None."""
         queue = f'{self.title} {self.queue_word} "{limits.name}"'
         if not limits.is_open:
@@ -255,7 +255,7 @@ def render_clock(seconds: int) -> str:
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def parse_clock(text: str) -> Optional[int]:
+def parse_clock(text: str) -> int | None:
     """The seconds in "1-02:00:00", "26:00:00", "10:00" or "600"; None for no limit. Raises ValueError."""
     if text.upper() in _ENDLESS:
         return None
@@ -268,7 +268,7 @@ def parse_clock(text: str) -> Optional[int]:
     return seconds + 86400 * int(found[1] or 0)
 
 
-def parse_count(text: str) -> Optional[int]:
+def parse_count(text: str) -> int | None:
     """The number in `text`; None for UNLIMITED and other words."""
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Optional
 
 from msgspec.structs import replace
 
@@ -74,7 +73,7 @@ class SgeScheduler(Scheduler):
         blocks = re.split(r"^(?=qname\s)", joined, flags=re.MULTILINE)
         return tuple(_parse_queue(_parse_fields(block)) for block in blocks if block.startswith("qname"))
 
-    def check_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> Optional[str]:
+    def check_queue(self, request: AllocationRequest, queues: Sequence[QueueLimits]) -> str | None:
         """Also an error if the request fits several queues, because their parallel environments may differ."""
         error = super().check_queue(request, queues)
         if error is not None or self.find_queue(request, queues) is not None or _names_environment(request):
@@ -198,7 +197,7 @@ def _first(text: str) -> str:
 def _parse_queue(fields: dict[str, str]) -> QueueLimits:
     limits: list[tuple[int, str]] = []
     for key in ("h_rt", "s_rt"):
-        seconds: Optional[int] = parse_clock(_first(fields.get(key, "")))
+        seconds: int | None = parse_clock(_first(fields.get(key, "")))
         if seconds is not None:
             limits.append((seconds, f"{key} {_first(fields[key])}"))
     longest = min(limits, default=None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Optional
 
 from msgspec.structs import replace
 
@@ -45,12 +44,12 @@ class TorchEngine(Engine):
         """One process for each entry of `hosts`, then in turn."""
         return take_turns(hosts, workers, role="worker")
 
-    def find_rank(self, launched: Mapping[str, str]) -> Optional[int]:
+    def find_rank(self, launched: Mapping[str, str]) -> int | None:
         """The rank that torchrun or this engine has set."""
         rank = launched.get("RANK", "")
         return int(rank) if rank.isdecimal() else None
 
-    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
+    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Rendezvous | None:
         """The host where rank 0 listens: without it, the others would wait for minutes."""
         if "MASTER_ADDR" not in launched or launched.get("RANK") == "0":
             return None
@@ -120,7 +119,7 @@ class TorchrunEngine(TorchEngine):
             *("--no_python", *role_words),
         )
 
-    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Optional[Rendezvous]:
+    def find_rendezvous(self, role: str, launched: Mapping[str, str]) -> Rendezvous | None:
         """Each torchrun must reach the first one; its processes use the same port."""
         is_first = launched.get("GROUP_RANK") == "0"
         return None if role != "launcher" or is_first else super().find_rendezvous(role, launched)

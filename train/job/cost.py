@@ -1,12 +1,11 @@
 """Computes what a job's nodes have cost. Runs on the head: Python 3.9. Pure."""
 
 from collections.abc import Iterable
-from typing import Optional
 
 from node.protocol import JobHost, Record
 
 
-def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:
+def cost_of(hosts: Iterable[JobHost], seconds: float) -> float | None:
     """What the nodes among these hosts cost in this time, in US dollars; None if a price is unknown, or without nodes.
 
     The user's own hosts do not count.
@@ -18,7 +17,7 @@ def cost_of(hosts: Iterable[JobHost], seconds: float) -> Optional[float]:
     return sum(known) * max(seconds, 0.0) / 3600
 
 
-def find_cost(record: Record, now: float) -> Optional[float]:
+def find_cost(record: Record, now: float) -> float | None:
     """What a job's nodes have cost since it got them, up to its end or now; None as in cost_of. Pure.
 
     Between two attempts, the job has the nodes that it has not lost. For an ended attempt, the cost in the record

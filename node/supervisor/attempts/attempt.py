@@ -6,7 +6,7 @@ It ends when `outcome` has decided how. The supervisor then decides whether anot
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Optional, Union
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,7 +53,7 @@ from train.job.cost import cost_of
 
 AGENTS_END_S = 5.0
 FIRST_PROGRAM = 1 << 20  # the number of the first of mpirun's daemons; those of processes are smaller
-ProcessReport = Union[Started, Bar, Joined, Exited, Used, Placed, Blocked, Unread]
+ProcessReport = Started | Bar | Joined | Exited | Used | Placed | Blocked | Unread
 
 
 class JobSide(Struct, frozen=True):
@@ -68,8 +68,8 @@ class JobSide(Struct, frozen=True):
     log: Log
     bars: Bars
     say: Callable[[str], None]
-    warn: Callable[[str, Optional[str]], None]
-    tell_stall: Callable[[str, Optional[float]], None]
+    warn: Callable[[str, str | None], None]
+    tell_stall: Callable[[str, float | None], None]
     note_change: Callable[[], None]
     note_running: Callable[[], None]
     step: Callable[[], None]
@@ -92,13 +92,13 @@ class Attempt:
         self.interruption = Interruption(order, hosts, loop, job.say, self.outcome.interrupt)
         self._waiting: dict[int, Connection] = {}  # by the process's number: who waits for its end
         self._programs: dict[int, Connection] = {}  # mpirun's daemons, by a number
-        self._claim: Optional[socket.socket] = None  # reserves the job's port
-        self.started_at: Optional[float] = None
-        self.ended_at: Optional[float] = None
+        self._claim: socket.socket | None = None  # reserves the job's port
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
         self.lost: tuple[str, ...] = ()
         self.unhealthy: tuple[str, ...] = ()  # those that can be replaced
-        self.lost_batches: Optional[int] = None
-        self.resumed: Optional[dict[str, int]] = None  # the batch from which it resumes
+        self.lost_batches: int | None = None
+        self.resumed: dict[str, int] | None = None  # the batch from which it resumes
         self.is_running = self.is_over = False
 
     def use(self, order: Order) -> None:
@@ -108,11 +108,11 @@ class Attempt:
         self.processes.use(ours.hosts)
 
     @property
-    def done(self) -> Optional[dict[str, int]]:
+    def done(self) -> dict[str, int] | None:
         """The last batch that it has finished, as far as that is known."""
         return self.interruption.progress or self.interruption.saved
 
-    def start(self, duration_s: Optional[float]) -> None:
+    def start(self, duration_s: float | None) -> None:
         """Starts the set-up or, if there is none, the job. duration_s: how long it may run. Raises OSError."""
         self.started_at = time.time()
         self.outcome.watch_silence()
@@ -138,7 +138,7 @@ class Attempt:
                 process.agent.put(Start(process.number, role))
         self.outcome.watch_start()
 
-    def start_process(self, process: JobProcess, launched: dict[str, str], shim: Optional[int] = None) -> None:
+    def start_process(self, process: JobProcess, launched: dict[str, str], shim: int | None = None) -> None:
         """Has the agent of its host start a process. shim: the agent's number of the shim that announced it."""
         if process.role == "scheduler":  # servers and workers print where they listen
             process.bound = (launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))

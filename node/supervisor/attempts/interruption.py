@@ -6,7 +6,6 @@ job are informed. Once one of them has saved a checkpoint, or the time is over, 
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Optional
 
 from node.protocol import Order
 from node.supervisor.agents import Agent
@@ -38,8 +37,8 @@ class Interruption:
         self._say, self._interrupt = say, interrupt
         self._notices: dict[str, Notice] = {}
         self._grace_s = 0.0
-        self.progress: Optional[dict[str, int]] = None  # the last finished batch of the foremost worker
-        self.saved: Optional[dict[str, int]] = None  # the last finished batch in the checkpoint
+        self.progress: dict[str, int] | None = None  # the last finished batch of the foremost worker
+        self.saved: dict[str, int] | None = None  # the last finished batch in the checkpoint
 
     @property
     def hosts(self) -> tuple[str, ...]:

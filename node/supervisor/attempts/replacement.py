@@ -8,7 +8,6 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Optional
 
 from node import job_folder, wire
 from node.protocol import EndReason, JobHost, Order
@@ -34,7 +33,7 @@ class Replacement:
         self,
         order: Order,
         waiting_for: tuple[str, ...],
-        reason: Optional[EndReason],
+        reason: EndReason | None,
         loop: EventLoop,
         say: Callable[[str], None],
         *,
@@ -44,8 +43,8 @@ class Replacement:
         self.waiting_for = waiting_for
         self.returned: list[JobHost] = []  # the same instances as before, where processes may have been left
         self._may_return = reason not in ("notice", "unhealthy")  # those nodes still answer, but must be replaced
-        self._child: Optional["subprocess.Popen[bytes]"] = None
-        self._search: Optional[recovery.Searches] = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._search: recovery.Searches | None = None
         self._claimed_until = 0.0
 
     def start(self) -> None:

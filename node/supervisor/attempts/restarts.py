@@ -6,7 +6,7 @@ replaced, at most `restarts` times. A job that fails by itself starts again at m
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal, Optional
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ class Ending(Struct, frozen=True):
 
     state: JobState
     exit_code: int
-    error: Optional[str]
+    error: str | None
     reason: EndReason
     lost: tuple[str, ...] = ()
     final: bool = False
@@ -55,7 +55,7 @@ def find_replaceable(order: Order, unhealthy: Collection[str]) -> tuple[str, ...
     return tuple(host.name for host in order.hosts[1:] if host.place is None and host.name in unhealthy)
 
 
-def find_reason(reason: Optional[EndReason], lost: Collection[str], unhealthy: Collection[str]) -> Optional[EndReason]:
+def find_reason(reason: EndReason | None, lost: Collection[str], unhealthy: Collection[str]) -> EndReason | None:
     """Returns why an attempt has ended: an error with a lost or an unhealthy node is attributed to the node."""
     if reason != "error" or not (lost or unhealthy):
         return reason
@@ -100,9 +100,7 @@ def next_order(order: Order, number: int) -> Order:
     return replace(order, env={**env, RESUME: "1"})
 
 
-def find_refused(
-    hosts: Sequence[JobHost], waiting_for: Collection[str], present: Collection[str] = ()
-) -> Optional[str]:
+def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str], present: Collection[str] = ()) -> str | None:
     """Returns why these hosts cannot replace the ones that a job waits for, or None.
 
     present: its other hosts but the head: one of them may have ended while the job waits, and been replaced, too.
@@ -134,7 +132,7 @@ def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:
     order.hostfile = tuple(lines)
 
 
-def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapping[str, int]]) -> Optional[int]:
+def count_lost_batches(done: Mapping[str, int] | None, resumed: Mapping[str, int] | None) -> int | None:
     """Returns the number of batches that an attempt had finished and the next one repeats; None if it is unknown.
 
     done, resumed: {"epoch", "batch", perhaps "batches" of an epoch}: the progress of the first attempt, and the point
@@ -149,7 +147,7 @@ def count_lost_batches(done: Optional[Mapping[str, int]], resumed: Optional[Mapp
     return max(0, epochs * (batches or 0) + done["batch"] - resumed["batch"])
 
 
-def parse_resumed(text: str) -> Optional[dict[str, int]]:
+def parse_resumed(text: str) -> dict[str, int] | None:
     """Returns where a worker resumes, or None if this line of its output does not report it."""
     if BEGUN_ANEW.search(text):
         return {"epoch": 0, "batch": 0}

@@ -30,6 +30,8 @@ OF_RUNTIME = sorted(
 ENVIRONMENT = {
     "msgspec",
     "obstore",
+    "psutil",
+    "pynvml",
     "mxnet",
     "numpy",
     "torch",
