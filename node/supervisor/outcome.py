@@ -196,6 +196,11 @@ class Outcome:
         order = self._order
         return order.spec.servers > 0 and order.spec.workers > 1 and not self._processes.uses_kv_store()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether one of the job's processes has failed."""
+        return bool(self._failed)
+
     def note_progress(self) -> None:
         """Handles the progress of a worker while none has created a kv-store."""
         self._has_trained = True

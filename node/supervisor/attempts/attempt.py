@@ -176,8 +176,8 @@ class Attempt:
         process = self.processes.by_number(message.p)
         if process is None:  # one of mpirun's daemons
             process = next(iter(self.processes.of("launcher")))
-        if process.role == "launcher" and self.is_over:
-            return  # such as torchrun's traceback for the signal that ends it: the user already sees the reason
+        if process.role == "launcher" and (self.is_over or self.outcome.has_failed):
+            return  # such as torchrun's own traceback: the user already sees the reason
         for text in message.lines:
             self._job.log.put_line(process.number, text)
             process.last_line = text.strip() or process.last_line
