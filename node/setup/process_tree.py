@@ -2,9 +2,7 @@
 
 Every process of a job has CLUSTER_JOB_ID in its environment, as do its children and our programs that run it. The
 variable identifies them in any session and under any parent. Their descendants belong to the job too, whatever their
-environment. `cluster exec` ends its command in the same way, even before a node has a Python environment.
-
-Linux. Python 3.6 and later, standard library only.
+environment. `cluster exec` ends its command in the same way.
 """
 
 import ctypes
@@ -12,7 +10,8 @@ import os
 import signal
 import subprocess
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 JOB_VARIABLE = "CLUSTER_JOB_ID"
 TERM_GRACE_S = 2.0
@@ -26,7 +25,7 @@ PAUSES = ("catatonit -P", "podman pause", "podman")
 KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _LIBC = ctypes.CDLL(None, use_errno=True)
-Process = Tuple[int, int, str]  # its pid, its start time, its command line
+Process = tuple[int, int, str]  # its pid, its start time, its command line
 
 
 def die_with_parent() -> None:
@@ -78,13 +77,13 @@ def _wake(*_: Any) -> None:
     """Does nothing: Python writes a signal to set_wakeup_fd only if the signal has a handler."""
 
 
-def find(job: str, variable: str = JOB_VARIABLE) -> List[Process]:
+def find(job: str, variable: str = JOB_VARIABLE) -> list[Process]:
     """The processes of a job on this host, except this one: a list of (pid, start time, command line).
 
     The start time distinguishes a process from a later one with the same pid. variable: the environment variable whose
     value is `job`. Podman's conmon, which adopts the orphans of its container, has only the container's name.
     """
-    wanted, prefix = (variable + "=" + job).encode(), container_prefix(job).encode()
+    wanted, prefix = f"{variable}={job}".encode(), container_prefix(job).encode()
 
     def belongs(pid: int) -> bool:
         if wanted in _read(pid, "environ").split(b"\0"):
@@ -98,7 +97,7 @@ def find(job: str, variable: str = JOB_VARIABLE) -> List[Process]:
 
 def container_prefix(job: str) -> str:
     """How the names of a job's containers begin."""
-    return "cluster-%s-" % job
+    return f"cluster-{job}-"
 
 
 def first_of(processes: Iterable[Process]) -> Process:
@@ -106,12 +105,12 @@ def first_of(processes: Iterable[Process]) -> Process:
     return min(processes, key=lambda one: (one[1], one[0]))
 
 
-def find_descendants() -> List[Process]:
+def find_descendants() -> list[Process]:
     """The processes that descend from this one, in the form of `find`."""
     return _describe(_below([os.getpid()]))
 
 
-def describe_use(pids: Iterable[int]) -> Dict[str, Any]:
+def describe_use(pids: Iterable[int]) -> dict[str, Any]:
     """The resources that processes have used, and which of them are stopped.
 
     {"cpu_s": with children that have ended, "bytes": read and written, "stopped": [[pid, command line], ...]}.
@@ -128,13 +127,13 @@ def describe_use(pids: Iterable[int]) -> Dict[str, Any]:
         if fields[0] == b"T" and _numbers(pid, "status", (b"TracerPid",)) == [0]:
             stopped.append(pid)
     return {
-        "cpu_s": ticks / float(os.sysconf("SC_CLK_TCK")),
+        "cpu_s": ticks / os.sysconf("SC_CLK_TCK"),
         "bytes": size_bytes,
         "stopped": [[pid, words] for pid, _, words in _describe(stopped)],
     }
 
 
-def end(job: str) -> Tuple[List[Process], List[Process]]:
+def end(job: str) -> tuple[list[Process], list[Process]]:
     """Ends all processes of a job on this host except this one: SIGTERM, then SIGKILL. Our own programs come last.
 
     Returns (those that it had to end, those that have not ended), both in the form of `find`.
@@ -178,12 +177,12 @@ class Ending:
         self._find = find
         self._spare = spare
         # The time after the first signals, not before: a busy machine may delay this process.
-        self._told_at = None  # type: Optional[float]
-        self._killed_at = None  # type: Optional[float]
+        self._told_at: float | None = None
+        self._killed_at: float | None = None
         self._look_at = 0.0
-        self._told = set()  # type: Set[Tuple[Process, int]]
-        self.left = []  # type: List[Process]
-        self.over_at = None  # type: Optional[float]
+        self._told: set[tuple[Process, int]] = set()
+        self.left: list[Process] = []
+        self.over_at: float | None = None
 
     def go_on(self) -> bool:
         """Does the next step. Returns whether processes are left to wait for."""
@@ -210,7 +209,7 @@ class Ending:
 
 def tell(pids: Iterable[int], number: int) -> None:
     """Sends a signal to processes; as root, if necessary. Then continues them: a stopped process would not get it."""
-    refused = []  # type: List[str]
+    refused: list[str] = []
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -222,7 +221,7 @@ def tell(pids: Iterable[int], number: int) -> None:
     if refused:
         try:
             sudo = subprocess.Popen(
-                ["sudo", "-n", "sh", "-c", KILL_AS_ROOT, "kill", str(int(number))] + refused,
+                ["sudo", "-n", "sh", "-c", KILL_AS_ROOT, "kill", str(int(number)), *refused],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -248,13 +247,13 @@ def send(pid: int, number: int) -> None:
         pass
 
 
-def find_parent(pid: int) -> Optional[Process]:
+def find_parent(pid: int) -> Process | None:
     """The parent of a process, in the form of `find`; None if one of them is gone."""
     fields = _stat(pid)
     return next(iter(_describe([int(fields[1])])), None) if fields is not None else None
 
 
-def start_time(pid: int) -> Optional[int]:
+def start_time(pid: int) -> int | None:
     """The start time of a process, in clock ticks since boot; None if it is gone or dead."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
@@ -265,22 +264,17 @@ def boot() -> str:
 
     On a host that shares its kernel with others, only the second one differs.
     """
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as stream:
-            kernel = stream.read().strip()
-    except (OSError, IOError):
-        kernel = ""
-    began = start_time(1)
-    return "%s:%s" % (kernel, "" if began is None else began)
+    kernel, began = _read("sys/kernel/random", "boot_id").decode().strip(), start_time(1)
+    return f"{kernel}:{'' if began is None else began}"
 
 
 def is_other_boot(one: str, other: str) -> bool:
     """Whether two texts from `boot` are of different boots. Parts that are empty in one of them do not count."""
-    pairs = zip(one.split(":"), other.split(":"))  # noqa: B905 - Python 3.6 has no strict=
+    pairs = zip(one.split(":"), other.split(":"), strict=False)
     return any(a and b and a != b for a, b in pairs)
 
 
-def _describe(pids: Iterable[int]) -> List[Process]:
+def _describe(pids: Iterable[int]) -> list[Process]:
     found = []
     for pid in sorted(pids):
         began = start_time(pid)
@@ -291,14 +285,14 @@ def _describe(pids: Iterable[int]) -> List[Process]:
     return found
 
 
-def _below(roots: Iterable[int]) -> Set[int]:
+def _below(roots: Iterable[int]) -> set[int]:
     """The pids of all descendants of some processes, without the processes themselves."""
-    children = {}  # type: Dict[int, List[int]]
+    children: dict[int, list[int]] = {}
     for pid in _all_pids():
         fields = _stat(pid)
         if fields is not None:
             children.setdefault(int(fields[1]), []).append(pid)
-    found = set()  # type: Set[int]
+    found: set[int] = set()
     parents = list(roots)
     while parents:
         for child in children.get(parents.pop(), ()):
@@ -308,25 +302,25 @@ def _below(roots: Iterable[int]) -> Set[int]:
     return found
 
 
-def _all_pids() -> List[int]:
+def _all_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _stat(pid: int) -> Optional[List[bytes]]:
+def _stat(pid: int) -> list[bytes] | None:
     """The fields of /proc/PID/stat, from the third one, the state, on; None if the process is gone."""
     return _read(pid, "stat").rpartition(b")")[2].split() or None
 
 
-def _numbers(pid: int, name: str, keys: Sequence[bytes]) -> List[int]:
+def _numbers(pid: int, name: str, keys: Sequence[bytes]) -> list[int]:
     """The numbers after these keys in a file of /proc/PID."""
     pairs = [line.partition(b":") for line in _read(pid, name).splitlines()]
     return [int(value) for key, _, value in pairs if key in keys]
 
 
-def _read(pid: int, name: str) -> bytes:
-    """The content of a file of /proc/PID; empty if the process is gone or belongs to another user."""
+def _read(pid: int | str, name: str) -> bytes:
+    """The content of a file in /proc/PID, or in another folder; empty if the process is gone or of another user."""
     try:
-        with open("/proc/%d/%s" % (pid, name), "rb") as stream:
+        with open(f"/proc/{pid}/{name}", "rb") as stream:
             return stream.read()
-    except (OSError, IOError):
+    except OSError:
         return b""
