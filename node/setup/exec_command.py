@@ -8,7 +8,6 @@ means that the command must end. stdout has frames: a letter, the length in four
 The command's orphans become this process's children (PR_SET_CHILD_SUBREAPER), so that all descendants of the command
 are found, whatever their session, user or environment. If the command ends on its own, its background processes keep
 running, as with ssh.
-Linux. Python 3.6 and later, standard library only.
 """
 
 import glob
@@ -20,6 +19,8 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from node.setup import process_tree, setup_env
 
@@ -32,8 +33,9 @@ PIECE_BYTES = 1 << 16
 LONGEST_PIPE_BYTES = 1 << 20  # /proc/sys/fs/pipe-max-size
 
 
-def main():
-    order = json.loads(sys.stdin.buffer.readline().decode("ascii"))
+def main() -> None:
+    """Runs the command of the order on stdin."""
+    order = json.loads(sys.stdin.buffer.readline())
     process_tree.adopt_orphans()
     os.set_blocking(1, False)
     deaths = process_tree.watch_children()
@@ -45,7 +47,7 @@ def main():
         child = process_tree.start(words, environment(os.environ), home, stderr=subprocess.PIPE)
     except (OSError, ValueError) as error:  # ValueError: an empty word, or one with a NUL
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        pipe.frame(b"e", ("cannot start %r: %s\n" % (order["words"][0], reason)).encode("utf-8", "replace"))
+        pipe.frame(b"e", f"cannot start {order['words'][0]!r}: {reason}\n".encode("utf-8", "replace"))
         code = 126 if isinstance(error, PermissionError) else 127
         finish(pipe, {"exit": code, "signal": None, "left": []})
         return
@@ -54,31 +56,31 @@ def main():
     finish(pipe, {"exit": 128 + number if number else status >> 8, "signal": number, "left": left})
 
 
-def environment(base):
+def environment(base: Mapping[str, str]) -> dict[str, str]:
     """The command's variables: those of `base`, with the newest environment of this node and its CUDA libraries."""
     made = setup_env.reach_near(base)
     ready = glob.glob(os.path.expanduser("~/.cluster/env/*/.complete"))
     if ready:
         folder = os.path.dirname(max(ready, key=os.path.getmtime))
-        made["PATH"] = os.path.join(folder, "bin") + ":" + base.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+        made["PATH"] = f"{folder}/bin:{base.get('PATH', '/usr/local/bin:/usr/bin:/bin')}"
         libraries = sorted(glob.glob(os.path.join(folder, "lib/python3*/site-packages/nvidia/*/lib")))
         if libraries:
-            made["LD_LIBRARY_PATH"] = ":".join(libraries + [p for p in [base.get("LD_LIBRARY_PATH")] if p])
+            made["LD_LIBRARY_PATH"] = ":".join(libraries + [path for path in [base.get("LD_LIBRARY_PATH")] if path])
     return made
 
 
-class Pipe(object):
+class Pipe:
     """Output for the other side, written only as fast as it is read, so that this process never blocks."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.pending = bytearray()
         self.broken = False
 
-    def frame(self, letter, data=b""):
+    def frame(self, letter: bytes, data: bytes = b"") -> None:
         """Appends one frame."""
         self.pending += letter + struct.pack(">I", len(data)) + data
 
-    def write(self):
+    def write(self) -> None:
         """Writes as much as the other side accepts now."""
         try:
             del self.pending[: os.write(1, bytes(self.pending[:PIECE_BYTES]))]
@@ -88,26 +90,29 @@ class Pipe(object):
             self.broken = True
 
 
-class Relay(object):
+class Relay:
     """Passes on the command's output until the command ends; ends the command when the other side is gone."""
 
-    def __init__(self, child, pipe, deaths):
+    def __init__(self, child: "subprocess.Popen[bytes]", pipe: Pipe, deaths: int) -> None:
         self._deaths = deaths
         self._child = child
         self._pipe = pipe
+        assert child.stdout is not None
+        assert child.stderr is not None
         self._letters = {child.stdout.fileno(): b"o", child.stderr.fileno(): b"e"}
         self._left_bytes = dict.fromkeys(self._letters, LONGEST_PIPE_BYTES)
-        self._status = self._ended_at = None
+        self._status: int | None = None
+        self._ended_at = 0.0
         self._said_at = time.monotonic()
 
-    def run(self):
+    def run(self) -> tuple[int, list[int]]:
         """Passes on output to the end. Returns the command's wait status, and the pids that could not be ended."""
         while True:
             full = len(self._pipe.pending) >= PENDING_BYTES
             sources = [] if full else list(self._letters)
             wanted = [1] if self._pipe.pending else []
             wait_s = ALIVE_EVERY_S if self._status is None else PIPE_GRACE_S
-            ready, writable, _ = select.select([0, self._deaths] + sources, wanted, [], wait_s)
+            ready, writable, _ = select.select([0, self._deaths, *sources], wanted, [], wait_s)
             if (0 in ready and not os.read(0, PIECE_BYTES)) or self._pipe.broken:
                 return end_all(self._child.pid, self._status)
             if self._deaths in ready:
@@ -117,15 +122,15 @@ class Relay(object):
                 if source in self._letters:
                     self._take(source)
             self._say(writable)
-            if self._is_over(full or bool(set(ready) & set(sources))):
+            if self._status is not None and self._is_over(full or bool(set(ready) & set(sources))):
                 return self._status, []
 
-    def _look_at_child(self):
+    def _look_at_child(self) -> None:
         if self._status is None:
             self._status = reap(self._child.pid)
             self._ended_at = time.monotonic()
 
-    def _take(self, source):
+    def _take(self, source: int) -> None:
         data = os.read(source, PIECE_BYTES)
         if data:
             self._pipe.frame(self._letters[source], data)
@@ -134,20 +139,18 @@ class Relay(object):
         if not data or self._left_bytes[source] < 0:  # everything that the command itself has written has been read
             del self._letters[source]
 
-    def _say(self, writable):
+    def _say(self, writable: list[int]) -> None:
         if writable:
             self._pipe.write()
             self._said_at = time.monotonic()
         elif not self._pipe.pending and time.monotonic() > self._said_at + ALIVE_EVERY_S / 2:
             self._pipe.frame(b"a")
 
-    def _is_over(self, busy):
-        if self._status is None:
-            return False
+    def _is_over(self, busy: bool) -> bool:  # noqa: FBT001
         return not self._letters or (not busy and time.monotonic() >= self._ended_at + PIPE_GRACE_S)
 
 
-def reap(pid):
+def reap(pid: int) -> int | None:
     """Reaps all children that have ended. Returns the wait status of `pid` if it is among them, else None."""
     status = None
     while True:
@@ -161,7 +164,7 @@ def reap(pid):
             status = its_status
 
 
-def end_all(pid, status):
+def end_all(pid: int, status: int | None) -> tuple[int, list[int]]:
     """Ends all descendants of this process: SIGTERM, then SIGKILL. Returns what `Relay.run` returns."""
     ending = process_tree.Ending(process_tree.find_descendants, process_tree.our_programs_last)
     while True:
@@ -172,9 +175,9 @@ def end_all(pid, status):
         time.sleep(process_tree.LOOK_EVERY_S)
 
 
-def finish(pipe, result):
+def finish(pipe: Pipe, result: Mapping[str, Any]) -> None:
     """Writes the pending output, and the last frame."""
-    pipe.frame(b"x", json.dumps(result).encode("ascii"))
+    pipe.frame(b"x", json.dumps(result).encode())
     lifelines = [0]
     while pipe.pending and not pipe.broken:
         ready, writable, _ = select.select(lifelines, [1], [])
@@ -183,7 +186,3 @@ def finish(pipe, result):
             signal.alarm(LAST_WORD_S)  # this ends the process: the other side may be gone, and never read the rest
         if writable:
             pipe.write()
-
-
-if __name__ == "__main__":
-    main()
