@@ -255,7 +255,7 @@ def render_build(
         variables.append(f'export LDFLAGS="${{LDFLAGS:-}} "{shlex.quote(flag)}')
     return "\n".join(
         [
-            *render_start(node_python=node_python, setup=setup),
+            *render_start(setup),
             'cd "$cluster"',
             f"building=building/{key}",
             'rm -rf "$building"; mkdir -p "$building"',

@@ -24,6 +24,7 @@ from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept
 from bootstrap.environment.steps import InstallPackages, MakeEnvironment, NodePlan, script_task, setup_digest
 from bootstrap.environment.target import SOURCE_PREFIX, ChosenPython, WheelTarget, choose_wheels
+from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import parse_message, read_program
@@ -55,7 +56,7 @@ EXPORT = """
 import shlex, sys
 for name, value in sorted(merge(os.environ, read(sys.argv[1], sys.argv[2])).items()):
     if name.isidentifier() and os.environ.get(name) != value:
-        print("export %s=%s" % (name, shlex.quote(value)))
+        print(f"export {name}={shlex.quote(value)}")
 """
 
 
@@ -132,7 +133,7 @@ def render_build(build: SourceBuild, *, python: str, node_python: str, setup: st
     After a kill, the build starts from scratch, since object files may be incomplete. After a failure, it continues.
     """
     lines = [
-        *render_start(node_python=node_python, setup=setup),
+        *render_start(setup),
         "export GIT_TERMINAL_PROMPT=0",
         'mkdir -p "$cluster/building"; cd "$cluster/building"',
         f"[ -f {build.key}/resumable ] || rm -rf {build.key}",
@@ -158,15 +159,15 @@ def render_build(build: SourceBuild, *, python: str, node_python: str, setup: st
     return "\n".join([*lines, ""])
 
 
-def render_start(*, node_python: str, setup: str | None) -> list[str]:
+def render_start(setup: str | None) -> list[str]:
     """The first lines of a build's script. They set `$cluster` and the variables that the set-up commands export. Pure.
 
     setup: the digest of the set-up commands, or None.
     """
     lines = ["set -eu", "umask 077", 'cluster="$HOME/.cluster"']
     if setup is not None:
-        program = read_program("setup_env.py") + EXPORT
-        lines.append(f'exports=$({shlex.join([node_python, "-c", program])} "$cluster" {setup})')
+        program = shlex.quote(read_program("setup_env.py") + EXPORT)
+        lines.append(f'exports=$("$cluster/{FOLDER}/{runtime_digest()}/bin/python" -c {program} "$cluster" {setup})')
         lines.append('eval "$exports"')
     return lines
 

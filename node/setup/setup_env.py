@@ -1,13 +1,13 @@
 """The variables of the users' programs on a node: those of a login, and those that set-up commands exported.
 
 `exec`, `ssh` and jobs have the same variables of a login. run_setup.py stores the exports.
-Python 3.6 and later, standard library only.
 """
 
 import json
 import os
 import re
-from typing import Any, Dict, List, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 _NAMES = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TZ", "TMPDIR")
 _PROXY = re.compile("[A-Za-z]+_(proxy|PROXY)")
@@ -17,7 +17,7 @@ _ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=", re.MULT
 _NEAR = ("localhost", "127.0.0.1", "169.254.169.254")
 
 
-def of_login(environ: Mapping[str, str], file: str = "/etc/environment") -> Dict[str, str]:
+def of_login(environ: Mapping[str, str], file: str = "/etc/environment") -> dict[str, str]:
     """Those of a login's variables that a job keeps. file: what it sets, for every login, is kept too (pam_env(8))."""
     try:
         with open(file, encoding="utf-8", errors="replace") as stream:
@@ -31,29 +31,29 @@ def of_login(environ: Mapping[str, str], file: str = "/etc/environment") -> Dict
     }
 
 
-def find_proxies(environ: Mapping[str, str]) -> Dict[str, str]:
+def find_proxies(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that name a proxy, and the hosts that are reached without one. Pure."""
     return {name: value for name, value in environ.items() if _PROXY.fullmatch(name)}
 
 
-def reach_near(environ: Mapping[str, str]) -> Dict[str, str]:
+def reach_near(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables, with this host and its metadata service in NO_PROXY where a proxy is set. Pure."""
     if not any(name.lower() != "no_proxy" for name in find_proxies(environ)):
         return dict(environ)
     words = [word.strip() for name in ("no_proxy", "NO_PROXY") for word in environ.get(name, "").split(",")]
-    value = ",".join(dict.fromkeys(word for word in words + list(_NEAR) if word))
+    value = ",".join(dict.fromkeys(word for word in (*words, *_NEAR) if word))
     return dict(environ, NO_PROXY=value, no_proxy=value)
 
 
-def read(cluster_dir: str, digest: str) -> Dict[str, Any]:
+def read(cluster_dir: str, digest: str) -> dict[str, Any]:
     """Reads the changes that the commands of a digest made; `cluster_dir` is ~/.cluster. Raises OSError, ValueError."""
-    path = os.path.join(cluster_dir, "setup", os.uname().nodename, digest + ".env")
+    path = os.path.join(cluster_dir, "setup", os.uname().nodename, f"{digest}.env")
     with open(path, encoding="utf-8") as stream:
-        changes = json.load(stream)  # type: Dict[str, Any]
-        return changes  # noqa: RET504 - typed
+        changes: dict[str, Any] = json.load(stream)
+    return changes
 
 
-def merge(environment: Mapping[str, str], changes: Mapping[str, Any]) -> Dict[str, str]:
+def merge(environment: Mapping[str, str], changes: Mapping[str, Any]) -> dict[str, str]:
     """The environment with the changes. Pure.
 
     In lists of paths, new entries come before and after those of `environment`, which stay.
@@ -61,11 +61,11 @@ def merge(environment: Mapping[str, str], changes: Mapping[str, Any]) -> Dict[st
     merged = {name: value for name, value in environment.items() if name not in changes["unset"]}
     merged.update(changes["set"])
     for name, words in changes["prepend"].items():
-        merged[name] = ":".join(list(words) + _words(merged, name, words))
+        merged[name] = ":".join([*words, *_words(merged, name, words)])
     for name, words in changes["append"].items():
-        merged[name] = ":".join(_words(merged, name, words) + list(words))
+        merged[name] = ":".join([*_words(merged, name, words), *words])
     return merged
 
 
-def _words(environment: Mapping[str, str], name: str, besides: Sequence[str]) -> List[str]:
+def _words(environment: Mapping[str, str], name: str, besides: Sequence[str]) -> list[str]:
     return [word for word in environment.get(name, "").split(":") if word and word not in besides]

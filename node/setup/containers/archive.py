@@ -1,9 +1,6 @@
 """An image as a file in the node's store (store.py), from which chain.py gives it to other nodes.
 
-    ~/.cluster/images/      files that are being saved; locked
-    ~/.cluster/files/       whole files: SHA256/image-ID.tar
-
-Linux. Python 3.6 and later, standard library only.
+While it is saved, it is in ~/.cluster/images/, which is locked; a whole one is ~/.cluster/files/SHA256/image-ID.tar.
 """
 
 import errno
@@ -11,18 +8,20 @@ import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 READ_BYTES = 1 << 20
 
 
-def folder(name):
+def folder(name: str) -> str:
     """The path of a folder below ~/.cluster. Creates it if it does not exist."""
     path = os.path.join(os.path.expanduser("~"), ".cluster", name)
     os.makedirs(path, mode=0o700, exist_ok=True)
     return path
 
 
-def save(image, write):
+def save(image: str, write: Callable[[str], None]) -> dict[str, Any]:
     """Saves an image to the store. Returns {"sha256", "name", "size"}. write(PATH) writes the file. Raises OSError.
 
     Removes the file that a killed save has left: while this process holds the lock, no other one writes it.
@@ -33,7 +32,7 @@ def save(image, write):
         fcntl.flock(lock, fcntl.LOCK_EX)
         for name in os.listdir(unfinished):
             os.unlink(os.path.join(unfinished, name))
-        name = "image-%s.tar" % image.rpartition(":")[2][:12]
+        name = f"image-{image.rpartition(':')[2][:12]}.tar"
         path = os.path.join(unfinished, name)
         try:
             write(path)
@@ -53,7 +52,7 @@ def save(image, write):
     return {"sha256": digest.hexdigest(), "name": name, "size": size}
 
 
-def find(sha256):
+def find(sha256: str) -> str:
     """The path of a whole file in the store. Raises OSError."""
     place = os.path.join(folder("files"), sha256)
     names = os.listdir(place)
@@ -62,6 +61,6 @@ def find(sha256):
     return os.path.join(place, names[0])
 
 
-def forget(sha256):
+def forget(sha256: str) -> None:
     """Removes a file from the store."""
     shutil.rmtree(os.path.join(folder("files"), sha256), ignore_errors=True)

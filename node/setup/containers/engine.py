@@ -3,14 +3,13 @@
 A container shares the node's network and processes, and its /dev/shm if no other size is set. So a job's processes
 reach each other, share GPU memory, and are found and signalled as without a container. They have the node user's id:
 the files that they write belong to that user, and they are not root on the node.
-
-Linux. Python 3.6 and later, standard library only.
 """
 
 import os
 import re
 import subprocess
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 DOCKER, PODMAN = "docker", "podman"
 DOCKER_AS_ROOT = ["sudo", "-n", "-E", DOCKER]  # -E: it reads variables that are given by name from its environment
@@ -42,7 +41,7 @@ def is_podman(engine: Sequence[str]) -> bool:
     return os.path.basename(engine[-1]) == PODMAN
 
 
-def environment(base: Mapping[str, str]) -> Dict[str, str]:
+def environment(base: Mapping[str, str]) -> dict[str, str]:
     """The environment of the engine's own commands on this node, from this process's environment."""
     kept = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST", "LANG")
     made = {name: base[name] for name in kept if name in base}
@@ -50,13 +49,13 @@ def environment(base: Mapping[str, str]) -> Dict[str, str]:
     return made
 
 
-def find(wanted: str, base: Mapping[str, str]) -> Tuple[Optional[List[str]], List[str]]:
+def find(wanted: str, base: Mapping[str, str]) -> tuple[list[str] | None, list[str]]:
     """Finds the first engine that works. wanted: "auto", "docker" or "podman".
 
     Returns the first words of its commands, or None, and the errors of those that do not work:
     ["docker: cannot connect ...", ...].
     """
-    said = []  # type: List[str]
+    said: list[str] = []
     for words in ([DOCKER], DOCKER_AS_ROOT, [PODMAN]):
         name = words[-1]
         if wanted not in ("auto", name):
@@ -64,19 +63,19 @@ def find(wanted: str, base: Mapping[str, str]) -> Tuple[Optional[List[str]], Lis
         refusal = _try(words, base)
         if refusal is None:
             return words, said
-        said.append("%s: %s" % (" ".join(words), refusal))
+        said.append(f"{' '.join(words)}: {refusal}")
         if words == [DOCKER] and refusal.startswith("not installed"):
             said[-1] = "docker: not installed"
     return None, [line for line in said if not (line.startswith("sudo") and "docker: not installed" in said)]
 
 
-def _try(words: List[str], base: Mapping[str, str]) -> Optional[str]:
+def _try(words: list[str], base: Mapping[str, str]) -> str | None:
     """Why an engine does not work; None if it does."""
     env = environment(base)
     try:
         # podman-docker installs podman under docker's name.
         about = subprocess.run(
-            words + ["--version"],
+            [*words, "--version"],
             check=False,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -88,7 +87,7 @@ def _try(words: List[str], base: Mapping[str, str]) -> Optional[str]:
             return "is podman"
         # `podman info` also asks the system's package manager about podman's programs, which takes most of its time.
         done = subprocess.run(
-            words + (["ps", "--quiet"] if is_podman(words) else ["info"]),
+            [*words, *(["ps", "--quiet"] if is_podman(words) else ["info"])],
             check=False,
             env=env,
             stdin=subprocess.DEVNULL,
@@ -99,13 +98,13 @@ def _try(words: List[str], base: Mapping[str, str]) -> Optional[str]:
     except FileNotFoundError:
         return "not installed"
     except subprocess.TimeoutExpired:
-        return "does not answer within %d s" % ANSWER_TIMEOUT_S
+        return f"does not answer within {ANSWER_TIMEOUT_S} s"
     except OSError as error:
         return str(error)
     if done.returncode == 0 and not _is_down(done.stdout):
         return None
     lines = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace").splitlines()
-    return lines[-1].strip() if lines else "exit code %d" % done.returncode
+    return lines[-1].strip() if lines else f"exit code {done.returncode}"
 
 
 def _is_down(said: bytes) -> bool:
@@ -115,7 +114,7 @@ def _is_down(said: bytes) -> bool:
 
 def run_words(
     engine: Sequence[str], order: Mapping[str, Any], env: Mapping[str, str], uid: int, gid: int
-) -> Tuple[List[str], Dict[str, str]]:
+) -> tuple[list[str], dict[str, str]]:
     """The command line for a new container, and the variables to add to the engine's own environment.
 
     engine: the first words. order: {"name", "job", "image": its id, "shm_size": bytes or null, "gpus": whether the
@@ -124,8 +123,8 @@ def run_words(
     the process. uid, gid: those of the node's user. Values are not on the command line, where all users of the node
     see them, except for variables that the engine itself would obey, such as PATH and HOME.
     """
-    words = list(engine) + ["run", "--rm", "--name", order["name"], "--network", "host", "--pid", "host"]
-    words += ["--label", "%s=%s" % (JOB_LABEL, order["job"])]
+    words = [*engine, "run", "--rm", "--name", order["name"], "--network", "host", "--pid", "host"]
+    words += ["--label", f"{JOB_LABEL}={order['job']}"]
     if order.get("input"):
         words += ["--interactive"] + (["--tty"] if order["input"] == "terminal" else [])
     else:
@@ -134,9 +133,9 @@ def run_words(
     if order["shm_size"] is None:
         words += ["--ipc", "host"]
     else:
-        words += ["--shm-size", "%db" % order["shm_size"]]
+        words += ["--shm-size", f"{order['shm_size']}b"]
     # Without it, the USER of the image would decide whose files these processes can read, and leave behind.
-    words += ["--user", "%d:%d" % (uid, gid)]
+    words += ["--user", f"{uid}:{gid}"]
     if is_podman(engine):
         words += ["--userns", "keep-id"] if uid else []
         words += ["--ulimit", "host", "--pull", "never"]
@@ -147,85 +146,85 @@ def run_words(
     words += ["--security-opt", "label=disable"]
     words += ["--entrypoint", "", "--workdir", order["cwd"]]
     for source, target, read_only in sort_mounts(order["mounts"]):
-        words += ["--volume", "%s:%s%s" % (source, target, ":ro" if read_only else "")]
-    words += ["--env", "%s=%s" % (CONTAINER_VARIABLE, order["name"])]
+        words += ["--volume", f"{source}:{target}{':ro' if read_only else ''}"]
+    words += ["--env", f"{CONTAINER_VARIABLE}={order['name']}"]
     given, passed = _pass_on(env)
-    return words + given + [order["image"]] + list(order["command"]), passed
+    return [*words, *given, order["image"], *order["command"]], passed
 
 
 def exec_words(
     engine: Sequence[str], order: Mapping[str, Any], env: Mapping[str, str], uid: int, gid: int
-) -> Tuple[List[str], Dict[str, str]]:
+) -> tuple[list[str], dict[str, str]]:
     """The command line for a process in a container that runs, and the variables as in `run_words`.
 
     order: {"container", "name": of the process, "cwd", "command"}.
     """
-    words = list(engine) + ["exec", "--user", "%d:%d" % (uid, gid), "--workdir", order["cwd"]]
-    words += ["--env", "%s=%s" % (CONTAINER_VARIABLE, order["name"])]
+    words = [*engine, "exec", "--user", f"{uid}:{gid}", "--workdir", order["cwd"]]
+    words += ["--env", f"{CONTAINER_VARIABLE}={order['name']}"]
     given, passed = _pass_on(env)
-    return words + given + [order["container"]] + list(order["command"]), passed
+    return [*words, *given, order["container"], *order["command"]], passed
 
 
-def _pass_on(env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str]]:
+def _pass_on(env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """The options for the variables of a process, and those of them that the engine takes from its own environment."""
-    words, passed = [], {}  # type: List[str], Dict[str, str]
+    words: list[str] = []
+    passed: dict[str, str] = {}
     for name in sorted(env):
         if _OF_ENGINE.fullmatch(name):
-            words += ["--env", "%s=%s" % (name, env[name])]
+            words += ["--env", f"{name}={env[name]}"]
         else:
             words += ["--env", name]
             passed[name] = env[name]
     return words, passed
 
 
-def sort_mounts(mounts: Iterable[Sequence[Any]]) -> List[Tuple[str, str, bool]]:
+def sort_mounts(mounts: Iterable[Sequence[Any]]) -> list[tuple[str, str, bool]]:
     """Sorts mounts so that a folder comes before those inside it. Of several with the same target, the last counts."""
     by_target = {target: (source, target, bool(read_only)) for source, target, read_only in mounts}
     return [by_target[target] for target in sorted(by_target)]
 
 
-def create_words(engine: Sequence[str], image: str, name: str) -> List[str]:
+def create_words(engine: Sequence[str], image: str, name: str) -> list[str]:
     """The command line of podman that creates a container without starting it, with the same ids as `run_words`."""
-    words = list(engine) + ["create", "--name", name, "--label", "%s=none" % JOB_LABEL, "--pull", "never"]
-    return words + ["--userns", "keep-id", "--entrypoint", "", image, "true"]
+    words = [*engine, "create", "--name", name, "--label", f"{JOB_LABEL}=none", "--pull", "never"]
+    return [*words, "--userns", "keep-id", "--entrypoint", "", image, "true"]
 
 
-def layers_words(engine: Sequence[str], name: str) -> List[str]:
+def layers_words(engine: Sequence[str], name: str) -> list[str]:
     """The command line of podman that prints the folders of a container's layers, as a JSON object of paths."""
-    return list(engine) + ["container", "inspect", "--format", "{{json .GraphDriver.Data}}", name]
+    return [*engine, "container", "inspect", "--format", "{{json .GraphDriver.Data}}", name]
 
 
-def remove_words(engine: Sequence[str], names: Iterable[str]) -> List[str]:
+def remove_words(engine: Sequence[str], names: Iterable[str]) -> list[str]:
     """The command line that kills and removes containers by name or id. Containers that are gone are not an error."""
-    words = list(engine) + ["rm", "--force", "--volumes"]
-    return words + (["--ignore", "--time", "0"] if is_podman(engine) else []) + list(names)
+    words = ["--ignore", "--time", "0"] if is_podman(engine) else []
+    return [*engine, "rm", "--force", "--volumes", *words, *names]
 
 
-def list_words(engine: Sequence[str], job: str) -> List[str]:
+def list_words(engine: Sequence[str], job: str) -> list[str]:
     """The command line that prints the names of a job's containers, including those that have ended."""
-    form = "{{.Names}}"
-    return list(engine) + ["ps", "--all", "--filter", "label=%s=%s" % (JOB_LABEL, job), "--format", form]
+    return [*engine, "ps", "--all", "--filter", f"label={JOB_LABEL}={job}", "--format", "{{.Names}}"]
 
 
-def pull_words(engine: Sequence[str], reference: str, credentials: Optional[str]) -> List[str]:
+def pull_words(engine: Sequence[str], reference: str, credentials: str | None) -> list[str]:
     """The command line that pulls an image. credentials: the path of the file that has them, or None."""
     if credentials is None:
-        return list(engine) + ["pull", "--quiet", reference]
+        return [*engine, "pull", "--quiet", reference]
     if is_podman(engine):
-        return list(engine) + ["pull", "--quiet", "--authfile", credentials, reference]
-    return list(engine) + ["--config", os.path.dirname(credentials), "pull", "--quiet", reference]
+        return [*engine, "pull", "--quiet", "--authfile", credentials, reference]
+    return [*engine, "--config", os.path.dirname(credentials), "pull", "--quiet", reference]
 
 
-def inspect_words(engine: Sequence[str], reference: str) -> List[str]:
+def inspect_words(engine: Sequence[str], reference: str) -> list[str]:
     """The command line that describes an image of the node, as a JSON list of one object."""
-    return list(engine) + ["image", "inspect", reference]
+    return [*engine, "image", "inspect", reference]
 
 
-def save_words(engine: Sequence[str], image: str) -> List[str]:
+def save_words(engine: Sequence[str], image: str) -> list[str]:
     """The command line that writes an image to stdout, in a format that both engines load. The image keeps its id."""
-    return list(engine) + ["save", image]
+    return [*engine, "save", image]
 
 
-def load_words(engine: Sequence[str], path: str) -> List[str]:
+def load_words(engine: Sequence[str], path: str) -> list[str]:
     """The command line that loads the image in a file."""
-    return list(engine) + ["load", "--quiet", "--input", path]
+    return [*engine, "load", "--quiet", "--input", path]

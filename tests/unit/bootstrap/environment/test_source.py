@@ -29,6 +29,7 @@ from bootstrap.environment.source_build import (
     render_find_built,
 )
 from bootstrap.environment.steps import InstallPackages, MakeEnvironment, plan_node
+from bootstrap.runtime.code import runtime_path
 from foundation.errors import ClusterError
 from node_facts import BUNDLE, FACTS, PYTHON, TARGET, make_programs, run_shell
 from source_repository import FILES, commit, git, write_repository
@@ -152,15 +153,15 @@ def test_every_node_gets_the_linked_libraries(*, envs: frozenset[str], installed
 
 
 class Head:
-    """A home folder for the build script, whose Python with setuptools is the Python of the tests."""
+    """A home folder for the build script, whose Pythons are the Python of the tests."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.root = home / ".cluster"
-        (self.root / "env").mkdir(parents=True)
-        python = self.root / "env" / "python"
-        python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-        python.chmod(0o755)
+        for python in (self.root / "env" / "python", Path(runtime_path(str(home))) / "bin" / "python"):
+            python.parent.mkdir(parents=True)
+            python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+            python.chmod(0o755)
 
     def build(self, build: SourceBuild, *, setup: str | None = None) -> subprocess.CompletedProcess[str]:
         text = render_build(build, python="env/python", node_python=sys.executable, setup=setup)
