@@ -5,6 +5,8 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 
+from msgspec import to_builtins
+
 from bootstrap.apply import ReadyNode
 from bootstrap.notify import find_webhook
 from bootstrap.ssh.connection import NodeConnection
@@ -34,7 +36,7 @@ def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
         return
     settings = None
     if notify is not None:
-        settings = {"cluster": notify.cluster, "webhook": notify.webhook, "command": notify.command}
+        settings = {**to_builtins(notify), "user": head.host.user}
     try:
         _set_watcher(head.connection, settings=settings)
         app.files.note_watched(is_watched=notify is not None)
@@ -47,7 +49,7 @@ def _set_watcher(connection: NodeConnection, *, settings: Mapping[str, str | Non
     """Starts the head's watcher (node/setup/notify.py) with these settings; None: ends it. Raises ClusterError."""
     name = connection.host.name
     with closing(NodeProgram(connection, "notify", as_root=True)) as program:
-        program.tell({"watch": settings, "user": connection.host.user})
+        program.tell({"settings": settings})
         answer = next(iter(program.messages(time.monotonic() + _START_S)))
     if "error" in answer:
         raise ClusterError(

@@ -1,16 +1,16 @@
 """Sends a cluster's events to [notify] webhook and command. Runs on the head.
 
-    notify.py            one line of JSON on stdin: {"settings": SETTINGS, "event": EVENT}; answers {"errors": [text]}
-    over NodeProgram     as root: {"watch": SETTINGS or null, "user": NAME} starts the watcher, or ends it
+stdin has one line of JSON, the request:
 
-SETTINGS is {"cluster": name, "webhook": URL or null, "command": text or null}. The URL is a secret: it is in no file,
-argument, environment variable or message of this program; it comes over stdin and stays in memory. So errors name only
-the host, and do not repeat the server's answer.
+    {"settings": SETTINGS, "event": EVENT}   sends the event; answered by {"errors": [text]}
+    {"settings": SETTINGS or null}           starts the watcher, or ends it; {"pid": its pid or null}, {"error": text}
+
+SETTINGS is {"cluster": name, "webhook": URL or null, "command": text or null, "user": NAME}. The command runs as the
+user NAME, if it is there. The URL is a secret: it is in no file, argument, environment variable or message of this
+program; it comes over stdin and stays in memory. So errors name only the host, and do not repeat the server's answer.
 
 The watcher sends the events that other programs of root write to EVENTS as NAME.json (an object with "event", "at" and
 "text"), and removes each file. It logs the results in LOG.
-
-Linux. Python 3.6 and later, standard library only.
 """
 
 import fcntl
@@ -28,6 +28,15 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NoReturn
+
+from msgspec import Struct
+
+from foundation.decode import decode
+from node.protocol import Notify
 
 RUN = "/run/cluster"
 EVENTS = os.path.join(RUN, "events")
@@ -47,56 +56,53 @@ MAX_EVENT_BYTES = 64 << 10
 MAX_LOG_BYTES = 256 << 10
 
 
+class Settings(Notify, frozen=True, kw_only=True):
+    """user: runs the command; None for this process's own."""
+
+    user: str | None = None
+
+
+class _Request(Struct, frozen=True, kw_only=True):
+    settings: Settings | None
+    event: dict[str, Any] | None = None
+
+
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Follows no redirects: one would send the event to a host that the user has not named."""
 
-    def redirect_request(self, *_args, **_more):
+    def redirect_request(self, *_args: Any, **_more: Any) -> None:
         return None
 
 
-def send(settings, event):
+def send(settings: Settings, event: Mapping[str, Any]) -> list[str]:
     """Sends an event to the webhook and to the command. Returns the errors, which contain no secret."""
-    full = dict({"cluster": settings.get("cluster")}, **event)
-    full.setdefault("at", time.time())
-    errors = []  # type: list[str]
-    threads = []
-    for key, deliver in (("webhook", post), ("command", run_command)):
-        if settings.get(key):
-            thread = threading.Thread(target=_collect, args=(errors, deliver, settings, full), daemon=True)
-            thread.start()
-            threads.append(thread)
-    for thread in threads:
-        thread.join()
-    return errors
-
-
-def _collect(errors, deliver, settings, event):
-    error = deliver(settings, event)
-    if error is not None:
-        errors.append(error)
+    full = {"cluster": settings.cluster, "at": time.time(), **event}
+    with ThreadPoolExecutor() as pool:
+        sent = [pool.submit(post, settings.webhook, full)] if settings.webhook else []
+        sent += [pool.submit(run_command, settings.command, full, settings.user)] if settings.command else []
+    return [error for one in sent if (error := one.result()) is not None]
 
 
 # -- webhook -----------------------------------------------------------------------------------------------------------
 
 
-def post(settings, event):
+def post(url: str, event: Mapping[str, Any]) -> str | None:
     """POST the event as JSON, with retries. Returns the error, or None.
 
     `text` and `content` are the fields that chat services show.
     """
-    url = settings["webhook"]
-    body = json.dumps(dict(event, content=event.get("text", ""))).encode("utf-8")
-    error = None  # type: str | None
+    body = json.dumps({**event, "content": event.get("text", "")}).encode()
+    error: str | None = None
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSES_S[attempt - 1])
         error, is_final = _post_in_time(url, body)
         if error is None or is_final:
             break
-    return None if error is None else "webhook at %s: %s" % (host_of(url), error)
+    return None if error is None else f"webhook at {host_of(url)}: {error}"
 
 
-def host_of(url):
+def host_of(url: str) -> str:
     """The host in a URL, without user, port, path and query; "?" if it has none."""
     try:
         return urllib.parse.urlsplit(url).hostname or "?"
@@ -104,16 +110,16 @@ def host_of(url):
         return "?"
 
 
-def _post_in_time(url, body):
+def _post_in_time(url: str, body: bytes) -> tuple[str | None, bool]:
     """Like _post_once, but takes ATTEMPT_S at most: a server may send its answer byte by byte."""
-    answers = []  # type: list[tuple[str | None, bool]]
+    answers: list[tuple[str | None, bool]] = []
     thread = threading.Thread(target=lambda: answers.append(_post_once(url, body)), daemon=True)
     thread.start()
     thread.join(ATTEMPT_S)
-    return answers[0] if answers else ("no answer within %g s" % ATTEMPT_S, False)
+    return answers[0] if answers else (f"no answer within {ATTEMPT_S:g} s", False)
 
 
-def _post_once(url, body):
+def _post_once(url: str, body: bytes) -> tuple[str | None, bool]:
     """POST the body once. Returns (error or None, whether a retry is useless)."""
     headers = {"Content-Type": "application/json", "User-Agent": "cluster"}
     try:
@@ -125,7 +131,7 @@ def _post_once(url, body):
     return None, True
 
 
-def explain(error):
+def explain(error: Exception) -> tuple[str, bool]:
     """Explains an exception. Returns (reason, whether a retry is useless).
 
     Does not repeat the text of an exception, which may contain the URL.
@@ -134,7 +140,7 @@ def explain(error):
         error.close()
         words = http.client.responses.get(error.code, "")
         followed = "; redirects are not followed" if 300 <= error.code < 400 else ""
-        return ("HTTP %d %s" % (error.code, words)).strip() + followed, error.code < 500 and error.code != 429
+        return f"HTTP {error.code} {words}".strip() + followed, error.code < 500 and error.code != 429
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, http.client.HTTPException) and not isinstance(reason, http.client.InvalidURL):
         return "the answer is not HTTP", False
@@ -143,7 +149,7 @@ def explain(error):
     return "not a valid URL", True
 
 
-def make_context():
+def make_context() -> ssl.SSLContext:
     """The default TLS context of this Python, with the system's authorities if it has found none itself."""
     context = ssl.create_default_context()
     if not context.cert_store_stats()["x509_ca"]:
@@ -154,12 +160,12 @@ def make_context():
     return context
 
 
-def _describe(reason):
+def _describe(reason: object) -> str:
     """Why a connection failed, in the system's words."""
     if isinstance(reason, ssl.SSLError):
-        return "TLS: %s" % (getattr(reason, "verify_message", None) or reason.reason or "failed")
-    if isinstance(reason, socket.timeout):
-        return "no answer within %g s" % ANSWER_S
+        return f"TLS: {getattr(reason, 'verify_message', None) or reason.reason or 'failed'}"
+    if isinstance(reason, TimeoutError):
+        return f"no answer within {ANSWER_S:g} s"
     if isinstance(reason, socket.gaierror):
         return "its name is not known"
     if isinstance(reason, OSError) and reason.errno is not None:
@@ -170,50 +176,47 @@ def _describe(reason):
 # -- command -----------------------------------------------------------------------------------------------------------
 
 
-def run_command(settings, event):
+def run_command(command: str, event: Mapping[str, Any], name: str | None) -> str | None:
     """Runs the command with the event as JSON on its stdin. Returns the error, or None.
 
-    Runs it as the user that the settings name, or else as this process's user, in that user's home folder.
+    name: the user who runs it, in the user's home folder; None for this process's user.
     """
-    user = pwd.getpwnam(settings["user"]) if settings.get("user") else pwd.getpwuid(os.getuid())
+    user = pwd.getpwnam(name) if name else pwd.getpwuid(os.getuid())
     env = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell}
     env["PATH"] = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
-
-    def become():
-        if os.getuid() == 0 and user.pw_uid != 0:
-            os.initgroups(user.pw_name, user.pw_gid)
-            os.setgid(user.pw_gid)
-            os.setuid(user.pw_uid)
-
+    become: dict[str, Any] = {}
+    if os.getuid() == 0:
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+        become = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
     try:
         child = subprocess.Popen(
-            ["/bin/sh", "-c", settings["command"]],
+            ["/bin/sh", "-c", command],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=env,
             cwd=user.pw_dir if os.path.isdir(user.pw_dir) else "/",
             start_new_session=True,
-            preexec_fn=become,
+            **become,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return "command: %s" % (getattr(error, "strerror", None) or type(error).__name__)
+        return f"command: {getattr(error, 'strerror', None) or type(error).__name__}"
     try:
-        child.communicate(json.dumps(event).encode("utf-8") + b"\n", timeout=COMMAND_S)
+        child.communicate(json.dumps(event).encode() + b"\n", timeout=COMMAND_S)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-        return "command: did not end within %g s" % COMMAND_S
+        return f"command: did not end within {COMMAND_S:g} s"
     code = child.returncode
     if code == 0:
         return None
-    return "command: exit code %d" % code if code > 0 else "command: killed by signal %d" % -code
+    return f"command: exit code {code}" if code > 0 else f"command: killed by signal {-code}"
 
 
 # -- watcher -----------------------------------------------------------------------------------------------------------
 
 
-def set_watcher(settings):
+def set_watcher(settings: Settings | None) -> int | None:
     """Ends the running watcher, and starts one with these settings, if any. Returns its pid, or None.
 
     Raises OSError.
@@ -238,7 +241,7 @@ def set_watcher(settings):
         return int(said.read() or 0) or None
 
 
-def _end_watcher(lock):
+def _end_watcher(lock: int) -> None:
     """Acquires the lock, and ends the watcher that holds it. Raises OSError."""
     give_up_at = time.monotonic() + END_S
     while True:
@@ -258,7 +261,7 @@ def _end_watcher(lock):
         time.sleep(0.02)
 
 
-def _become_watcher(lock, writing, settings):
+def _become_watcher(lock: int, writing: int, settings: Settings) -> NoReturn:
     """Watches in this process, which inherits the lock. Never returns."""
     try:
         os.chdir("/")
@@ -276,14 +279,14 @@ def _become_watcher(lock, writing, settings):
         os._exit(1)
 
 
-def watch(settings):
+def watch(settings: Settings) -> NoReturn:
     """Sends the events that appear, until this process ends."""
     while True:
         send_new(settings)
         time.sleep(LOOK_S)
 
 
-def send_new(settings):
+def send_new(settings: Settings) -> None:
     """Sends the events in EVENTS, in the order of their names, and removes them."""
     for name in sorted(os.listdir(EVENTS) if os.path.isdir(EVENTS) else []):
         path = os.path.join(EVENTS, name)
@@ -291,53 +294,43 @@ def send_new(settings):
         if event is None:
             continue
         errors = send(settings, event) if event else ["not an event"]
-        _note("%s %s: %s" % (event.get("event", "?"), name, "; ".join(errors) or "sent"))
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
+        _note(f"{event.get('event', '?')} {name}: {'; '.join(errors) or 'sent'}")
+        Path(path).unlink(missing_ok=True)
 
 
-def read_event(path):
+def read_event(path: str) -> dict[str, Any] | None:
     """The event in a file; None while it is being written, or if it cannot be read; {} for a file without an event."""
     try:
         with open(path, "rb") as stream:
-            found = json.loads(stream.read(MAX_EVENT_BYTES).decode("utf-8", "replace"))
-        return found if isinstance(found, dict) and isinstance(found.get("event"), str) else {}
+            data, written_at = stream.read(MAX_EVENT_BYTES), os.fstat(stream.fileno()).st_mtime
+        found = json.loads(data)
     except OSError:
         return None
     except ValueError:
-        try:
-            return None if time.time() - os.stat(path).st_mtime < UNREADABLE_S else {}
-        except OSError:
-            return None
+        return None if time.time() - written_at < UNREADABLE_S else {}
+    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else {}
 
 
-def _note(line):
+def _note(line: str) -> None:
     """Adds a line to the log, which must stay small, since it is in memory."""
     try:
         with open(LOG, "a", encoding="utf-8") as stream:
             if stream.tell() > MAX_LOG_BYTES:
                 stream.truncate(0)
-            stream.write("%s %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), line))
+            stream.write(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {line}\n")
     except OSError:
         pass  # the log does not matter for the event
 
 
-def main():
+def main() -> None:
     """Carries out the request on stdin."""
-    asked = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
-    if "event" in asked:
-        answer = {"errors": send(asked["settings"], asked["event"])}
+    asked = decode(sys.stdin.buffer.readline(), _Request)
+    answer: dict[str, Any]
+    if asked.settings is not None and asked.event is not None:
+        answer = {"errors": send(asked.settings, asked.event)}
     else:
-        settings = asked["watch"] and dict(asked["watch"], user=asked["user"])
         try:
-            answer = {"pid": set_watcher(settings)}
+            answer = {"pid": set_watcher(asked.settings)}
         except OSError as error:
             answer = {"error": error.strerror or type(error).__name__}
-    sys.stdout.write(json.dumps(answer) + "\n")
-    sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+    print(json.dumps(answer), flush=True)

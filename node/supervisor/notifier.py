@@ -1,20 +1,16 @@
 """Sends a job's events to [notify] webhook and command, each by a child process (node/setup/notify.py)."""
 
 import json
-import os
 import select
-import shutil
 import subprocess
-import sys
 import time
 from typing import Any
 
 from msgspec import to_builtins
 
-from node.programs import CODE_DIR, PYTHON_OPTIONS
+from node.programs import program_words
 from node.protocol import Notify, Record
 
-PROGRAM = os.path.join(CODE_DIR, "node", "setup", "notify.py")
 OF_RECORD = (
     "id",
     "name",
@@ -44,11 +40,9 @@ class Notifier:
         fields = {name: getattr(record, name) for name in OF_RECORD}
         fields |= {"error": record.error and record.error[:LONGEST_ERROR], "output_url": record.spec.output_url}
         told = {"event": event, "at": round(time.time(), 3), "text": text, "job": fields, **more}
-        # The system's Python finds the system's certificates; that of the environment may look elsewhere.
-        python = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin") or sys.executable
         try:
             child = subprocess.Popen(
-                [python, PYTHON_OPTIONS, PROGRAM],
+                program_words("notify"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from bootstrap.notify import NotifyConfig, find_webhook
 from cluster.config import load_config, parse_config
@@ -172,8 +173,8 @@ def status(code: int, **headers: str) -> Callable[[BaseHTTPRequestHandler, int],
     return answer
 
 
-def settings(webhook: str | None = None, command: str | None = None) -> dict[str, str | None]:
-    return {"cluster": "demo", "webhook": webhook, "command": command}
+def settings(webhook: str | None = None, command: str | None = None) -> notify.Settings:
+    return notify.Settings(cluster="demo", webhook=webhook, command=command)
 
 
 @pytest.fixture(autouse=True)
@@ -318,7 +319,7 @@ def test_both_are_tried() -> None:
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import notify
+from node.setup import notify
 notify.RUN = sys.argv[2]
 for name, file in (("EVENTS", "events"), ("LOCK", "notify.lock"), ("LOG", "notify.log")):
     setattr(notify, name, notify.RUN + "/" + file)
@@ -327,12 +328,10 @@ notify.main()
 """
 
 
-def ask(run: Path, watch: dict[str, str | None] | None) -> dict[str, Any]:
+def ask(run: Path, watch: notify.Settings | None) -> dict[str, Any]:
     """Does what the program over ssh does, with another folder in place of /run/cluster; returns the answer."""
-    import pwd  # noqa: PLC0415 - for this machine's user
-
-    line = json.dumps({"watch": watch, "user": pwd.getpwuid(os.getuid()).pw_name})
-    words = [sys.executable, "-c", PROGRAM, str(REPOSITORY / "node" / "setup"), str(run)]
+    line = json.dumps({"settings": to_builtins(watch)})
+    words = [sys.executable, "-c", PROGRAM, str(REPOSITORY), str(run)]
     done = subprocess.run(words, input=line + "\n", capture_output=True, text=True, timeout=30, check=True)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

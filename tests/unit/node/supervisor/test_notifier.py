@@ -10,6 +10,8 @@ import pytest
 
 from http_server import serve_http
 from job_host import LocalHead, job_host, job_id
+from node.programs import PYTHON_OPTIONS
+from project import REPOSITORY
 from secret_watch import has_any, watching
 from waits import until
 
@@ -36,6 +38,11 @@ def webhook(code: int = 200) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         yield f"{url}/services/{SECRET}", events
 
 
+def sender(job_host: LocalHead) -> str:
+    """The command line of the program that sends the events of this host's jobs."""
+    return f"{job_host.python} {PYTHON_OPTIONS} {REPOSITORY}/node notify"
+
+
 def notified(job_host: LocalHead, url: str | None, command: str | None = None, **more: Any) -> dict[str, Any]:
     return job_host.order(notify={"cluster": "demo", "webhook": url, "command": command}, **more)
 
@@ -58,7 +65,9 @@ def test_the_end_of_a_job_is_reported_and_the_url_is_nowhere(job_host: LocalHead
     assert json.loads((job_host.home / "event").read_text())["event"] == "job-ended"
     assert record["warnings"] == []
     assert log[-1]["result"] == result
-    assert watch.lines_with("/node/setup/notify.py")  # the watch has seen the program
+    assert watch.lines_with(
+        f"{job_host.python} {PYTHON_OPTIONS} {REPOSITORY}/node notify"
+    )  # the watch has seen the program
     assert watch.lines_with(SECRET) == []
     assert watch.holders_of(SECRET) == set()
     assert [path for path in job_host.home.rglob("*") if path.is_file() and has_any(path, [SECRET])] == []
@@ -109,4 +118,4 @@ def test_a_lost_node_is_reported(job_host: LocalHead) -> None:
 def test_nothing_is_sent_without_settings(job_host: LocalHead, notify: dict[str, str] | None) -> None:
     with watching() as watch:
         assert job_host.run(job_host.order(notify=notify))[0]["state"] == "done"
-    assert watch.lines_with("/node/setup/notify.py") == []
+    assert watch.lines_with(sender(job_host)) == []
