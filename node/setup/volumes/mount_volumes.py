@@ -8,8 +8,6 @@ It arrives over stdin, followed by one line of JSON for each step, and ends with
 It notes its mounts in /run, which a reboot empties together with the mounts. Everything that may wait for a dead server
 runs in a child process with a time limit. Keys and passwords stay in /run, in memory. The private key with which a node
 logs in to the node that serves a volume is created on that first node and never leaves it.
-
-Linux. Python 3.6 and later, standard library only.
 """
 
 import fcntl
@@ -23,6 +21,8 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from node.setup.messages import stay_alive, tell
 from node.setup.volumes import volume_probe
@@ -50,45 +50,45 @@ class Failed(Exception):
     """A step failed; the text is the reason."""
 
 
-def call(words, limit_s=SHORT_S, env=None, data=None):
+def call(words: Sequence[str], limit_s: float = SHORT_S, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Runs a command. Returns (exit code, output). Raises Failed if it cannot run or takes more than limit_s seconds.
 
     A daemon that the command starts may keep its output open, so the output goes to a file without a name.
     """
-    environment = dict(os.environ, PATH=SBIN, LC_ALL="C", DEBIAN_FRONTEND="noninteractive", **(env or {}))
+    environment = {**os.environ, "PATH": SBIN, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", **(env or {})}
     with open(RUN, "rb", opener=_open_unnamed) as output:
         try:
             child = subprocess.Popen(
-                words, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+                words, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
         except OSError as error:
-            raise Failed("%s: %s" % (words[0], error.strerror or error)) from None
+            raise Failed(f"{words[0]}: {error.strerror or error}") from None
         try:
-            child.communicate(data, timeout=limit_s)
+            child.wait(limit_s)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
-            raise Failed("%s did not end within %g s" % (os.path.basename(words[0]), limit_s)) from None
+            raise Failed(f"{os.path.basename(words[0])} did not end within {limit_s:g} s") from None
         output.seek(0)
         return child.returncode, output.read().decode("utf-8", "replace")
 
 
-def _open_unnamed(folder, _flags):
+def _open_unnamed(folder: str, _flags: int) -> int:
     return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
 
 
-def run(words, limit_s=SHORT_S, env=None, data=None):
+def run(words: Sequence[str], limit_s: float = SHORT_S, env: Mapping[str, str] | None = None) -> str:
     """Runs a command. Returns its output. Raises Failed with its last lines if it fails."""
-    code, said = call(words, limit_s, env, data)
+    code, said = call(words, limit_s, env)
     if code != 0:
         last = "; ".join(line.strip() for line in said.splitlines()[-LAST_LINES:] if line.strip())
-        raise Failed("%s ended with exit code %d: %s" % (os.path.basename(words[0]), code, last or "without a message"))
+        raise Failed(f"{os.path.basename(words[0])} ended with exit code {code}: {last or 'without a message'}")
     return said
 
 
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-def look(mounts, volume_ids):
+def look(mounts: Sequence[str], volume_ids: Sequence[str]) -> dict[str, Any]:
     """Gathers the facts about this node. mounts: the folders that matter; volume_ids: the EBS volumes that matter."""
     noted = read_notes()
     user = find_user()
@@ -110,7 +110,7 @@ def look(mounts, volume_ids):
     }
 
 
-def has_filesystem(name, module):
+def has_filesystem(name: str, module: str) -> bool:
     """Whether the kernel has a file system. Loads its module if necessary."""
     if _is_known(name):
         return True
@@ -119,12 +119,12 @@ def has_filesystem(name, module):
     return _is_known(name)
 
 
-def _is_known(name):
+def _is_known(name: str) -> bool:
     with open("/proc/filesystems") as stream:
         return any(line.split()[-1:] == [name] for line in stream)
 
 
-def is_device(path):
+def is_device(path: str) -> bool:
     """Whether a path is a character device."""
     try:
         return stat.S_ISCHR(os.stat(path).st_mode)
@@ -132,32 +132,27 @@ def is_device(path):
         return False
 
 
-def find_user():
+def find_user() -> pwd.struct_passwd:
     """The user who logs in to this node, whose jobs use the volumes."""
     return pwd.getpwuid(int(os.environ.get("SUDO_UID") or os.getuid()))
 
 
-def read_host_key():
+def read_host_key() -> str:
     """This node's own ssh host key, "type base64"; "" if it has none."""
     for kind in ("ed25519", "ecdsa", "rsa"):
-        try:
-            with open("/etc/ssh/ssh_host_%s_key.pub" % kind) as stream:
-                return " ".join(stream.read().split()[:2])
-        except OSError:
-            continue
+        found = _read(f"/etc/ssh/ssh_host_{kind}_key.pub")
+        if found:
+            return " ".join(found.split()[:2])
     return ""
 
 
-def read_notes():
+def read_notes() -> dict[str, Any]:
     """The mounts that this program has made since the last boot: {mount: entry}."""
-    try:
-        with open(NOTES) as stream:
-            return json.load(stream)
-    except (OSError, ValueError):
-        return {}
+    found: dict[str, Any] = json.loads(_read(NOTES) or "{}")
+    return found
 
 
-def note(mount, entry):
+def note(mount: str, entry: Mapping[str, Any] | None) -> None:
     """Notes a mount. With None as its entry, forgets it."""
     noted = read_notes()
     noted.pop(mount, None)
@@ -166,7 +161,7 @@ def note(mount, entry):
     write(NOTES, json.dumps(noted), 0o644)  # the programs that run a job read it, too
 
 
-def write(path, text, mode):
+def write(path: str, text: str, mode: int) -> None:
     """Writes or replaces a file, atomically."""
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     fresh = path + ".new"
@@ -179,58 +174,55 @@ def write(path, text, mode):
 # -- packages ----------------------------------------------------------------------------------------------------------
 
 
-def install(packages):
+def install(packages: Sequence[str]) -> None:
     """Installs packages of Debian or Ubuntu."""
     apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"]
-    run(apt + ["update"], LONG_S)
-    run(apt + ["install", "-y", "--no-install-recommends"] + packages, LONG_S)
+    run([*apt, "update"], LONG_S)
+    run([*apt, "install", "-y", "--no-install-recommends", *packages], LONG_S)
 
 
 # -- the disk ----------------------------------------------------------------------------------------------------------
 
 
-def find_device(volume_id, device):
+def find_device(volume_id: str, device: str) -> str | None:
     """The path of an EBS volume's device; None if it does not exist. device: the device name of the attachment, or "".
 
     https://docs.aws.amazon.com/ebs/latest/userguide/identify-nvme-ebs-device.html
     """
-    by_id = "/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_" + volume_id.replace("-", "")
-    names = [by_id]
+    serial = volume_id.replace("-", "")
+    names = [f"/dev/disk/by-id/nvme-Amazon_Elastic_Block_Store_{serial}"]
     if device:  # Xen's names, on instance types without NVMe
         names += [device, device.replace("/dev/sd", "/dev/xvd")]
     for name in names:
         if os.path.exists(name):
             return os.path.realpath(name)
-    serial = volume_id.replace("-", "")
     for path in glob.glob("/sys/block/nvme*/device/serial"):  # for systems without udev's links
-        with open(path) as stream:
-            if stream.read().strip() == serial:
-                return "/dev/" + path.split("/")[3]
+        if _read(path).strip() == serial:
+            return f"/dev/{path.split('/')[3]}"
     return None
 
 
-def disk(volume_id, device, path, read_only, wait_s):
+def disk(volume_id: str, device: str, path: str, *, read_only: bool, wait_s: float) -> dict[str, bool]:
     """Mounts an EBS volume at `path`. Creates a file system on a blank one first.
 
     Waits for its device for wait_s seconds. Returns {"formatted": ..., "changed": ...}. Raises Failed.
     """
     give_up_at = time.monotonic() + wait_s
-    while find_device(volume_id, device) is None:
+    while (found := find_device(volume_id, device)) is None:
         if time.monotonic() > give_up_at:
-            raise Failed("the disk %s is attached, but no device of it has appeared" % volume_id)
+            raise Failed(f"the disk {volume_id} is attached, but no device of it has appeared")
         time.sleep(0.2)
-    found = find_device(volume_id, device)
     if volume_probe.find_mount(path) is not None:
         if volume_probe.probe(path) is None:
             return {"formatted": False, "changed": False}
         unmount(path)
     kind = find_filesystem(found)
     formatted = kind is None
-    if formatted:
+    if kind is None:
         if not is_blank(found):
-            raise Failed("%s (%s) has no file system, but is not blank; it is not formatted" % (found, volume_id))
+            raise Failed(f"{found} ({volume_id}) has no file system, but is not blank; it is not formatted")
         user = find_user()  # mkfs itself sets the owner: after a kill, the next run leaves the file system as it is
-        run(["mkfs.ext4", "-q", "-m", "0", "-E", "root_owner=%d:%d" % (user.pw_uid, user.pw_gid), found], LONG_S)
+        run(["mkfs.ext4", "-q", "-m", "0", "-E", f"root_owner={user.pw_uid}:{user.pw_gid}", found], LONG_S)
         kind = "ext4"
     os.makedirs(path, mode=0o755, exist_ok=True)
     options = "nosuid,nodev,noatime" + (",ro" if read_only else "")
@@ -240,18 +232,18 @@ def disk(volume_id, device, path, read_only, wait_s):
     return {"formatted": formatted, "changed": True}
 
 
-def find_filesystem(device):
+def find_filesystem(device: str) -> str | None:
     """The type of a device's file system; None if blkid finds nothing. Raises Failed for other contents."""
     code, said = call(["blkid", "-p", "-o", "export", device])
     if code == NOTHING_FOUND:
         return None
     values = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     if code != 0 or not values.get("TYPE"):
-        raise Failed("%s has no file system, but a partition table or unknown contents; it is not formatted" % device)
+        raise Failed(f"{device} has no file system, but a partition table or unknown contents; it is not formatted")
     return values["TYPE"]
 
 
-def is_blank(device):
+def is_blank(device: str) -> bool:
     """Whether a device begins with zeros, as a new EBS volume does."""
     with open(device, "rb") as stream:
         return not stream.read(BLANK_BYTES).strip(b"\0")
@@ -260,7 +252,7 @@ def is_blank(device):
 # -- serving -----------------------------------------------------------------------------------------------------------
 
 
-def key():
+def key() -> str:
     """The public key with which this node logs in to the node that serves a volume. Creates a key if there is none."""
     if not os.path.exists(KEY + ".pub"):
         os.makedirs(RUN, mode=0o755, exist_ok=True)
@@ -268,11 +260,10 @@ def key():
             if os.path.exists(path):
                 os.unlink(path)
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster-volumes", "-f", KEY])
-    with open(KEY + ".pub") as stream:
-        return stream.read().strip()
+    return _read(KEY + ".pub").strip()
 
 
-def serve_sftp(folders, config, authorized):
+def serve_sftp(folders: Mapping[str, str], config: str, authorized: str) -> list[str]:
     """Serves folders to other nodes by an sshd that shows nothing else. folders: {name: path}.
 
     config: sshd's configuration without UsePAM, which is copied from the node's own sshd: without PAM, sshd refuses
@@ -282,18 +273,18 @@ def serve_sftp(folders, config, authorized):
     for name, path in sorted(folders.items()):
         target = os.path.join(EXPORTS, name)
         os.makedirs(target, mode=0o755, exist_ok=True)
-        if os.path.exists(path) and not is_same(path, target):
+        if os.path.exists(path) and not os.path.samefile(path, target):
             if volume_probe.find_mount(target) is not None:
                 unmount(target)
             run(["mount", "--bind", path, target])
             changed.append(name)
         elif not os.path.exists(path):
-            raise Failed("%s: no such folder" % path)
+            raise Failed(f"{path}: no such folder")
     for name in set(os.listdir(EXPORTS)) - set(folders):
         unmount(os.path.join(EXPORTS, name))
         os.rmdir(os.path.join(EXPORTS, name))
     write(os.path.join(RUN, "authorized_keys"), authorized, 0o644)
-    text = config + "UsePAM %s\n" % find_use_pam()
+    text = f"{config}UsePAM {find_use_pam()}\n"
     pid = find_sshd()
     if pid is not None and _read(SSHD_CONFIG) == text:
         return changed
@@ -301,40 +292,34 @@ def serve_sftp(folders, config, authorized):
     if pid is not None:
         end_sshd(pid)
     os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # for sshd's privilege separation
-    run([shutil.which("sshd", path=SBIN), "-f", SSHD_CONFIG, "-E", SSHD_LOG])
+    run([shutil.which("sshd", path=SBIN) or "sshd", "-f", SSHD_CONFIG, "-E", SSHD_LOG])
     wait_until(lambda: find_sshd() is not None, "the sshd for volumes has not started: " + _read(SSHD_LOG)[-300:])
-    return changed + ["sshd"]
+    return [*changed, "sshd"]
 
 
-def is_same(path, target):
-    """Whether two paths are the same folder, as with a bind mount."""
-    one, other = os.stat(path), os.stat(target)
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
-
-
-def find_sshd():
+def find_sshd() -> int | None:
     """The pid of the sshd for volumes; None if it does not run."""
     try:
         pid = int(_read(os.path.join(RUN, "sshd.pid")) or 0)
-        with open("/proc/%d/cmdline" % pid, "rb") as stream:
+        with open(f"/proc/{pid}/cmdline", "rb") as stream:
             return pid if pid and SSHD_CONFIG.encode() in stream.read() else None
     except (OSError, ValueError):
         return None
 
 
-def end_sshd(pid):
+def end_sshd(pid: int) -> None:
     """Ends the sshd for volumes; the kernel closes its connections."""
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: find_sshd() is None, "the sshd for volumes does not end")
 
 
-def find_use_pam():
+def find_use_pam() -> str:
     """Whether the node's own sshd uses PAM: "yes" or "no"."""
-    code, said = call([shutil.which("sshd", path=SBIN), "-T"])
+    code, said = call([shutil.which("sshd", path=SBIN) or "sshd", "-T"])
     return "yes" if code == 0 and "usepam yes" in said.lower().splitlines() else "no"
 
 
-def stop_serving():
+def stop_serving() -> None:
     """Ends the sshd for volumes, and withdraws all exports."""
     pid = find_sshd()
     if pid is not None:
@@ -347,7 +332,7 @@ def stop_serving():
         call(["exportfs", "-ra"])
 
 
-def serve_nfs(exports):
+def serve_nfs(exports: str) -> bool:
     """Exports folders by the kernel's NFS server. exports: lines of exports(5). Returns whether it changed anything."""
     if _read(NFS_EXPORTS) == exports and call(["pgrep", "-x", "nfsd"])[0] == 0:
         return False
@@ -357,7 +342,7 @@ def serve_nfs(exports):
     return True
 
 
-def wait_until(condition, complaint):
+def wait_until(condition: Callable[[], bool], complaint: str) -> None:
     """Waits until a condition is true. Raises Failed with `complaint` if it is not true in time."""
     give_up_at = time.monotonic() + SHORT_S
     while not condition():
@@ -366,7 +351,8 @@ def wait_until(condition, complaint):
         time.sleep(0.05)
 
 
-def _read(path):
+def _read(path: str) -> str:
+    """The content of a file; "" if it cannot be read."""
     try:
         with open(path) as stream:
             return stream.read()
@@ -377,7 +363,7 @@ def _read(path):
 # -- mounting ----------------------------------------------------------------------------------------------------------
 
 
-def mount(mount, words, entry, env, known_hosts):
+def mount(mount: str, words: Sequence[str], entry: Mapping[str, Any], env: Mapping[str, str], known_hosts: str) -> None:
     """Mounts a volume by a command, and notes it. Raises Failed.
 
     env: variables of the command. known_hosts: lines of ssh's known_hosts, "" for a command without ssh.
@@ -393,26 +379,26 @@ def mount(mount, words, entry, env, known_hosts):
         raise Failed(why)
 
 
-def add_known_hosts(text):
+def add_known_hosts(text: str) -> None:
     """Adds servers' keys to this node's known hosts. They replace earlier keys of the same servers."""
     names = {line.split()[0] for line in text.splitlines()}
     others = [line for line in _read(KNOWN_HOSTS).splitlines() if line.strip() and line.split()[0] not in names]
     write(KNOWN_HOSTS, "".join(line + "\n" for line in others + text.splitlines()), 0o600)
 
 
-def check_folder(mount):
+def check_folder(mount: str) -> None:
     """Creates the folder of a mount. Raises Failed if it is not empty, or is a mount already."""
     try:
         os.makedirs(mount, mode=0o755, exist_ok=True)
         if volume_probe.find_mount(mount) is not None:
-            raise Failed("%s: something else is mounted there" % mount)
+            raise Failed(f"{mount}: something else is mounted there")
         if os.listdir(mount):
-            raise Failed("%s: the folder is not empty; a mount would hide its contents" % mount)
+            raise Failed(f"{mount}: the folder is not empty; a mount would hide its contents")
     except OSError as error:
-        raise Failed("%s: %s" % (mount, error.strerror or error)) from None
+        raise Failed(f"{mount}: {error.strerror or error}") from None
 
 
-def unmount(mount):
+def unmount(mount: str) -> bool:
     """Unmounts a folder: at once if possible, else as soon as it is not in use any more. Returns whether it was in use.
 
     A dead server does not delay this. Raises Failed.
@@ -428,15 +414,15 @@ def unmount(mount):
     return False
 
 
-def detach(mount):
+def detach(mount: str) -> None:
     """Unmounts a folder lazily, with all mounts below it. Programs keep their open files. Raises Failed."""
     call(["umount", "-l", mount], UNMOUNT_S)
     if volume_probe.find_mount(mount) is not None:
-        raise Failed("%s cannot be unmounted" % mount)
+        raise Failed(f"{mount} cannot be unmounted")
     note(mount, None)
 
 
-def renew(mount):
+def renew(mount: str) -> bool:
     """Unmounts a folder, unless it is in use. Returns whether it is unmounted."""
     code, _ = call(["umount", mount], UNMOUNT_S)
     if code == 0:
@@ -444,7 +430,7 @@ def renew(mount):
     return code == 0
 
 
-def unmount_all():
+def unmount_all() -> list[str]:
     """Undoes all mounts of this program, and stops serving. Returns the folders that were in use."""
     busy = [path for path in read_notes() if unmount(path)]
     stop_serving()
@@ -452,7 +438,7 @@ def unmount_all():
     return busy + [path for path in disks if unmount(path)]
 
 
-STEPS = {
+STEPS: dict[str, Callable[..., Any]] = {
     one.__name__: one
     for one in (
         look, install, disk, key, serve_sftp, serve_nfs, mount, unmount, renew, unmount_all,
@@ -460,14 +446,14 @@ STEPS = {
 }  # fmt: skip
 
 
-def main():
+def main() -> None:
     """Carries out steps until stdin ends."""
     stay_alive()
     os.makedirs(RUN, mode=0o755, exist_ok=True)
     with open(LOCK, "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)  # another command may run this program at the same time
         for line in sys.stdin.buffer:
-            order = json.loads(line.decode("utf-8"))
+            order = json.loads(line)
             try:
                 tell({"result": STEPS[order.pop("step")](**order)})
             except (Failed, OSError) as error:

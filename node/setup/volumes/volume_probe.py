@@ -1,12 +1,8 @@
-"""Probes whether a mounted volume works. A child process asks its server, so that a dead one cannot block the caller.
-
-Linux. Python 3.6 and later, standard library only.
-"""
+"""Probes whether a volume works. A child process asks its server, so that a dead one cannot block the caller."""
 
 import subprocess
 import sys
 import time
-from typing import List, Optional
 
 RUN = "/run/cluster-volumes"
 """The folder for data of mount_volumes.py that must not outlive a reboot, such as keys: it is in memory."""
@@ -27,9 +23,9 @@ except OSError as error:
 """
 
 
-def find_mount(path: str) -> Optional[List[str]]:
+def find_mount(path: str) -> list[str] | None:
     """[type, source] of the file system mounted at a path; None if none is. Asks only the kernel, no server."""
-    found = None  # type: Optional[List[str]]
+    found: list[str] | None = None
     with open("/proc/self/mountinfo", "rb") as stream:
         for line in stream:
             fields, _, rest = line.decode("utf-8", "surrogateescape").partition(" - ")
@@ -45,13 +41,13 @@ def unescape(word: str) -> str:
     return word
 
 
-class Question(object):
+class Question:
     """The question whether a mount works, asked by a process of its own."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._asked_at = time.monotonic()
-        self._child = None  # type: Optional[subprocess.Popen[bytes]]
+        self._child: subprocess.Popen[bytes] | None = None
         if find_mount(path) is not None:
             self._child = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-c", ASK, path],
@@ -61,22 +57,22 @@ class Question(object):
                 start_new_session=True,
             )
 
-    def answer(self, limit_s: float = LIMIT_S) -> Optional[str]:
+    def answer(self, limit_s: float = LIMIT_S) -> str | None:
         """None until there is an answer; then "" if the mount works, else the reason why it does not."""
         if self._child is None:
             return NOT_MOUNTED
         if self._child.poll() is not None:
             said, _ = self._child.communicate()
             if self._child.returncode:  # it was killed, or Python did not start
-                return "its probe ended with exit code %d" % self._child.returncode
+                return f"its probe ended with exit code {self._child.returncode}"
             return said.decode("utf-8", "replace")
         if time.monotonic() < self._asked_at + limit_s:
             return None
         self._child.kill()  # it may end only when the mount gives up, so it is not waited for
-        return "no answer for %g s" % limit_s
+        return f"no answer for {limit_s:g} s"
 
 
-def probe(path: str, limit_s: float = LIMIT_S) -> Optional[str]:
+def probe(path: str, limit_s: float = LIMIT_S) -> str | None:
     """The reason why a mount does not work; None if it works. Takes at most about limit_s seconds."""
     question = Question(path)
     while True:
