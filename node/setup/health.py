@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import psutil
 import pynvml
@@ -76,7 +76,7 @@ def find_read_only(folders: Iterable[str]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _try_to_write(folder: str) -> Optional[str]:
+def _try_to_write(folder: str) -> str | None:
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
         return "mounted read-only"
     descriptor, path = tempfile.mkstemp(prefix=".cluster-health-", dir=folder)
@@ -85,7 +85,7 @@ def _try_to_write(folder: str) -> Optional[str]:
     return None
 
 
-def read_kernel_log() -> Optional[str]:
+def read_kernel_log() -> str | None:
     """The kernel's messages since the boot; None if this user may not read them."""
     for words in (["dmesg"], ["sudo", "-n", "dmesg"], ["journalctl", "-k", "-b", "-q", "--no-pager"]):
         if shutil.which(words[0]) is None:
@@ -96,15 +96,14 @@ def read_kernel_log() -> Optional[str]:
     return None
 
 
-def _run(words: Sequence[str], timeout_s: float) -> Optional[str]:
+def _run(words: Sequence[str], timeout_s: float) -> str | None:
     """The output of a command; None if it fails or takes longer than timeout_s seconds."""
     try:
         done = subprocess.run(
             words,
             check=False,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             timeout=timeout_s,
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -112,7 +111,7 @@ def _run(words: Sequence[str], timeout_s: float) -> Optional[str]:
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
 
 
-def parse_xids(log: Optional[str]) -> Optional[tuple[tuple[str, int, str], ...]]:
+def parse_xids(log: str | None) -> tuple[tuple[str, int, str], ...] | None:
     """Returns the Xid messages of a kernel log as (bus id, number, text); None without a log. Pure."""
     if log is None:
         return None
@@ -135,19 +134,19 @@ def _is_gpu(device: Path) -> bool:
 # -- GPUs --------------------------------------------------------------------------------------------------------------
 
 
-def look_at_gpus(timeout_s: float) -> tuple[Optional[tuple[Gpu, ...]], Optional[str]]:
+def look_at_gpus(timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str | None]:
     """Returns (GPUs, driver error); (None, None) without a driver.
 
     Uses a thread, because the driver of a broken GPU can hang.
     """
-    found: list[tuple[Optional[tuple[Gpu, ...]], Optional[str]]] = []
+    found: list[tuple[tuple[Gpu, ...] | None, str | None]] = []
     thread = threading.Thread(target=lambda: found.append(read_gpus()), daemon=True)
     thread.start()
     thread.join(timeout_s)
     return found[0] if found else (None, f"did not answer within {timeout_s:g} s")
 
 
-def read_gpus() -> tuple[Optional[tuple[Gpu, ...]], Optional[str]]:
+def read_gpus() -> tuple[tuple[Gpu, ...] | None, str | None]:
     """Like look_at_gpus, but without a time limit."""
     try:
         pynvml.nvmlInit()

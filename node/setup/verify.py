@@ -20,8 +20,6 @@ and sends:
 It listens for its peers until its stdin ends. With the secret of this verification, it proves to them which node it is.
 When stdin ends, it ends, and so do its probes. Probes may hang, abort or crash the interpreter, so each has its own
 process.
-
-Python 3.6 and later, standard library only.
 """
 
 import hashlib
@@ -29,6 +27,7 @@ import hmac
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -36,7 +35,9 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from node.setup import setup_env
 from node.setup.messages import stay_alive, tell
@@ -47,41 +48,39 @@ TRIES = 20
 NONCE_BYTES = 16
 MAX_PARALLEL = 256
 FREE_RANGE = (20000, 29999)  # below the ports that Linux assigns to clients
-_running = set()  # the probes' processes
+_running: set[subprocess.Popen[bytes]] = set()  # the probes' processes
 _running_lock = threading.Lock()
 
 
-def look_at_disk():
+def look_at_disk() -> list[tuple[str, int, int]]:
     """[path, device, free bytes for ordinary users] of the home folder and of /tmp."""
-    found = []
-    for path in (os.path.expanduser("~"), "/tmp"):  # noqa: S108 - the folder that programs use
-        status = os.statvfs(path)
-        found.append([path, os.stat(path).st_dev, status.f_bavail * status.f_frsize])
-    return found
+    paths = (os.path.expanduser("~"), "/tmp")  # noqa: S108 - the folder that programs use
+    return [(path, os.stat(path).st_dev, shutil.disk_usage(path).free) for path in paths]
 
 
-def begin(order):
+def begin(order: Mapping[str, Any]) -> None:
     """Listens, looks at the disk, and starts the probes."""
-    ports, refused = [], None
+    ports: list[int] = []
+    refused = None
     for first, last in order["ranges"]:
         try:
             listener = listen(order["address"], first, last)
         except OSError as error:
-            refused = "%s port %d to %d: %s" % (order["address"], first, last, error.strerror or error)
+            refused = f"{order['address']} port {first} to {last}: {error.strerror or error}"
             break
-        serve(listener, order["name"], order["secret"].encode("utf-8"))
+        serve(listener, order["name"], order["secret"].encode())
         ports.append(listener.getsockname()[1])
     tell({"listening": ports, "refused": refused, "free": find_free(order["address"]), "disk": look_at_disk()})
     in_background("probes", run_probes, order)
 
 
-def run_probes(order):
+def run_probes(order: Mapping[str, Any]) -> None:
     """Runs the probes one after the other: two MXNets at the same time would compete for the cores."""
     for probe in order["probes"]:
         run_one(order, probe)
 
 
-def run_one(order, probe):
+def run_one(order: Mapping[str, Any], probe: Mapping[str, Any]) -> None:
     """Runs a probe, and sends its result."""
     env = probe_environment(order["python"], order["setup"])
     command = [order["python"], "-c", order["loader"]]
@@ -89,16 +88,16 @@ def run_one(order, probe):
     tell({"probe": probe["name"], "result": result})
 
 
-def connect_to_peers(peers, secret):
+def connect_to_peers(peers: Iterable[tuple[str, str, Sequence[int]]], secret: str) -> None:
     """Tries every port of every peer."""
     targets = [(name, address, port) for name, address, ports in peers for port in ports]
-    tell({"ports": connect_all(targets, secret.encode("utf-8"))})
+    tell({"ports": connect_all(targets, secret.encode())})
 
 
-def in_background(name, work, *args):
+def in_background(name: str, work: Callable[..., None], *args: Any) -> None:
     """Does `work` in a thread, and always reports its end, with the traceback of an error."""
 
-    def follow():
+    def follow() -> None:
         try:
             work(*args)
         finally:
@@ -110,19 +109,18 @@ def in_background(name, work, *args):
 # -- probes ------------------------------------------------------------------------------------------------------------
 
 
-def probe_environment(python, setup):
+def probe_environment(python: str, setup: str | None) -> dict[str, str]:
     """A probe's environment variables; setup: the digest of the user's set-up commands, or None."""
-    env = dict(os.environ)
     # Otherwise the framework would use all cores for six numbers.
-    env.update({"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"})
-    env["PATH"] = "%s:/usr/local/bin:/usr/bin:/bin" % os.path.dirname(python)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    env["PATH"] = f"{os.path.dirname(python)}:/usr/local/bin:/usr/bin:/bin"
     if setup is None:
         return env
     cluster_dir = os.path.join(os.path.expanduser("~"), ".cluster")
     return setup_env.merge(env, setup_env.read(cluster_dir, setup))
 
 
-def run_probe(command, lines, env, timeout_s):
+def run_probe(command: Sequence[str], lines: Iterable[Any], env: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
     """Runs a command with a list of values as JSON lines on stdin. Returns its result as a dict.
 
     exit_code: None if it was killed after timeout_s seconds, below 0 if a signal ended it.
@@ -133,9 +131,9 @@ def run_probe(command, lines, env, timeout_s):
     with _running_lock:
         _running.add(process)
     try:
-        given = b"".join(json.dumps(line).encode("utf-8") + b"\n" for line in lines)
+        given = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         stdout, stderr = process.communicate(given, timeout=timeout_s)
-        exit_code = process.returncode
+        exit_code: int | None = process.returncode
     except subprocess.TimeoutExpired:
         _kill(process)
         stdout, stderr = process.communicate()
@@ -146,58 +144,51 @@ def run_probe(command, lines, env, timeout_s):
     return {"exit_code": exit_code, "stdout": _tail(stdout), "stderr": _tail(stderr)}
 
 
-def kill_probes():
+def kill_probes() -> None:
     """Kills every probe that still runs."""
     with _running_lock:
         for process in _running:
             _kill(process)
 
 
-def _kill(process):
+def _kill(process: "subprocess.Popen[bytes]") -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _tail(data):
+def _tail(data: bytes) -> str:
     return data[-KEPT_BYTES:].decode("utf-8", "replace")
 
 
 # -- ports -------------------------------------------------------------------------------------------------------------
 
 
-def listen(address, first, last):
+def listen(address: str, first: int, last: int) -> socket.socket:
     """Listens on a random free port from first to last. Returns the socket. Raises OSError after TRIES failures."""
     for left in reversed(range(TRIES)):
         port = random.randint(first, last)  # noqa: S311 - no secret
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((address, port))
-            listener.listen(256)
+            return socket.create_server((address, port), backlog=256)
         except OSError:
-            listener.close()
             if not left:
                 raise
-            continue
-        return listener
     raise AssertionError  # TRIES is not 0
 
 
-def find_free(address):
+def find_free(address: str) -> int | None:
     """A port that is free at the moment; None if none is found, or if this node does not have the address."""
     try:
-        listener = listen(address, *FREE_RANGE)
+        with listen(address, *FREE_RANGE) as listener:
+            port: int = listener.getsockname()[1]
+            return port
     except OSError:
         return None
-    port = listener.getsockname()[1]
-    listener.close()
-    return port
 
 
-def serve(listener, name, secret):
+def serve(listener: socket.socket, name: str, secret: bytes) -> None:
     """Answers every client, in threads, as long as this process lives."""
 
-    def accept():
+    def accept() -> None:
         while True:
             try:
                 connection, _ = listener.accept()
@@ -210,74 +201,61 @@ def serve(listener, name, secret):
     threading.Thread(target=accept, daemon=True).start()
 
 
-def answer(connection, name, secret):
+def answer(connection: socket.socket, name: str, secret: bytes) -> None:
     """Proves to a client that this is the node `name`. A client that sends no request in time gets no answer."""
     try:
-        connection.settimeout(TIMEOUT_S)
-        port = connection.getsockname()[1]
-        nonce = _receive(connection, NONCE_BYTES)
-        if len(nonce) == NONCE_BYTES:
-            connection.sendall(prove(nonce, name, port, secret))
+        with connection, connection.makefile("rb") as stream:
+            connection.settimeout(TIMEOUT_S)
+            nonce = stream.read(NONCE_BYTES)
+            if len(nonce) == NONCE_BYTES:
+                connection.sendall(prove(nonce, name, connection.getsockname()[1], secret))
     except OSError:
         return  # the client reports the error
-    finally:
-        connection.close()
 
 
-def prove(nonce, name, port, secret):
+def prove(nonce: bytes, name: str, port: int, secret: bytes) -> bytes:
     """The proof, by a process that knows the secret, that this is the node `name` listening on `port`. 32 bytes."""
-    return hmac.new(secret, nonce + ("%s:%d" % (name, port)).encode("utf-8"), hashlib.sha256).digest()
+    return hmac.new(secret, nonce + f"{name}:{port}".encode(), hashlib.sha256).digest()
 
 
-def connect_all(targets, secret):
-    """Connects to every (name, address, port). Returns a list of [name, port, error or None]."""
+def connect_all(targets: Iterable[tuple[str, str, int]], secret: bytes) -> list[tuple[str, int, str | None]]:
+    """Connects to every (name, address, port). Returns a list of (name, port, error or None)."""
 
-    def connect(target):
+    def connect(target: tuple[str, str, int]) -> tuple[str, int, str | None]:
         name, address, port = target
-        return [name, port, try_to_connect(name, address, port, secret)]
+        return name, port, try_to_connect(name, address, port, secret)
 
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
         return list(pool.map(connect, targets))
 
 
-def try_to_connect(name, address, port, secret):
+def try_to_connect(name: str, address: str, port: int, secret: bytes) -> str | None:
     """Connects once, and has the other side prove which node it is. Returns the error, or None."""
     try:
         connection = socket.create_connection((address, port), timeout=TIMEOUT_S)
-    except socket.timeout:
+    except TimeoutError:
         return "timed out"
     except ConnectionRefusedError:
         return "refused"
     except OSError as error:
         return (error.strerror or str(error)).lower()
     try:
-        nonce = os.urandom(NONCE_BYTES)
-        connection.sendall(nonce)
-        proof = _receive(connection, hashlib.sha256().digest_size)
+        with connection, connection.makefile("rb") as stream:
+            nonce = os.urandom(NONCE_BYTES)
+            connection.sendall(nonce)
+            proof = stream.read(hashlib.sha256().digest_size)
     except OSError:
         return "no answer"
-    finally:
-        connection.close()
     return None if hmac.compare_digest(proof, prove(nonce, name, port, secret)) else "wrong answer"
 
 
-def _receive(connection, size):
-    """Receives `size` bytes, or fewer if the other side hangs up. Raises OSError."""
-    data = b""
-    while len(data) < size:
-        more = connection.recv(size - len(data))
-        if not more:
-            break
-        data += more
-    return data
-
-
-def main():
+def main() -> None:
     """Answers until stdin ends."""
     stay_alive()
-    secret, order = "", {}
+    secret = ""
+    order: dict[str, Any] = {}
     for line in sys.stdin.buffer:
-        message = json.loads(line.decode("utf-8"))
+        message = json.loads(line)
         if "clock" in message:
             tell({"clock": message["clock"], "now": time.time()})
         elif "peers" in message:

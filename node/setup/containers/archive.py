@@ -21,7 +21,7 @@ def folder(name: str) -> str:
     return path
 
 
-def save(image: str, write: Callable[[str], None]) -> dict[str, Any]:
+def save(image: str, write: Callable[[str], object]) -> dict[str, Any]:
     """Saves an image to the store. Returns {"sha256", "name", "size"}. write(PATH) writes the file. Raises OSError.
 
     Removes the file that a killed save has left: while this process holds the lock, no other one writes it.

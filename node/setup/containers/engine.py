@@ -91,8 +91,7 @@ def _try(words: list[str], base: Mapping[str, str]) -> str | None:
             check=False,
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             timeout=ANSWER_TIMEOUT_S,
         )
     except FileNotFoundError:

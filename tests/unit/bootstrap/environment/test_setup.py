@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bootstrap.environment.steps import render_commands, setup_digest
+from node.setup import setup_env
 from node_facts import NODE_PROGRAMS, SYSTEM_PATH
 
 sys.path.insert(0, str(NODE_PROGRAMS))
 # Imported by path, as on the nodes.
 import apt_lock
 import run_setup
-import setup_env
 
 
 def setup(home: Path, *commands: str, silence_s: float = 60, notice_s: float = 60) -> subprocess.CompletedProcess[str]:
