@@ -16,6 +16,7 @@ from sandbox import control
 
 PACKAGES = ("podman", "crun", "uidmap", "fuse-overlayfs", "containers-storage")
 """containers-storage contains a setting that makes podman mount layers instead of copying them."""
+ENGINES = ("podman", "conmon", "crun", "fuse-overlayfs", "slirp4netns")
 VARIABLE = "PASSWORD_OF_THE_REGISTRY"
 PASSWORD = "canaryR3gistryPassw0rd0123456789"
 
@@ -59,6 +60,13 @@ class ContainerNodes:
             if listed.exists():
                 found += [f"[{host.name}] {', '.join(one['names'])}" for one in json.loads(listed.read_text())]
         return found
+
+    def engine_programs(self) -> list[str]:
+        """The command lines of the engine's programs on all nodes."""
+        inside = {host.namespace for host in self.hosts.values()}
+        lines = [command_line(pid) for pid in all_pids() if namespace_of(pid) in inside]
+        words = [" ".join(line).strip() for line in lines if os.path.basename(line[0] if line else "") in ENGINES]
+        return [line for line in words if line != "podman"]  # it keeps the user's namespace and does not end
 
     def uid_of(self, node: str) -> int:
         """The uid on this machine of a node's user."""

@@ -22,11 +22,8 @@ from job_steps import (
     STARTS,
     Running,
     Tell,
-    all_pids,
     borrowed,
     check,
-    command_line,
-    namespace_of,
     nothing_left,
     records,
     running,
@@ -36,8 +33,6 @@ from project import Project, processes_of
 from waits import until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
-
-ENGINES = ("podman", "conmon", "crun", "fuse-overlayfs", "slirp4netns")
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +53,7 @@ def nodes(shared: ContainerNodes) -> Iterator[Project]:
     with borrowed(shared.project) as project:
         yield project
     until(lambda: not shared.containers(), f"containers are left: {shared.containers()}", timeout_s=15.0)
-    until(lambda: not engine_programs(shared), f"left: {engine_programs(shared)}", timeout_s=15.0)
-
-
-def engine_programs(nodes: ContainerNodes) -> list[str]:
-    """The command lines of the engine's programs on all nodes."""
-    inside = {host.namespace for host in nodes.hosts.values()}
-    lines = [command_line(pid) for pid in all_pids() if namespace_of(pid) in inside]
-    words = [" ".join(line).strip() for line in lines if os.path.basename(line[0] if line else "") in ENGINES]
-    return [line for line in words if line != "podman"]  # it keeps the user's namespace and does not end
+    until(lambda: not shared.engine_programs(), f"left: {shared.engine_programs()}", timeout_s=15.0)
 
 
 @dataclass(frozen=True)
