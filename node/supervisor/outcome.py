@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from foundation.durations import render_exact
 from node.protocol import EndReason, JobState, Order
@@ -17,6 +17,7 @@ SILENCE_EVERY_S = 1.0
 UNSTARTED_S = 1.0  # for a process to report an error, after launch.py's command for it has failed
 GATHER_S = 0.3  # for others that fail at the same time as the first, and for the end of a program that led to a node
 REAP_GRACE_S = 10.0  # for servers and scheduler, after all workers are done
+ENDED_GRACE_S = 2.0  # for the cause to be reported, after a launcher such as mpirun has ended one of its processes
 EARLY_GRACE_S = 5.0  # for workers to report, after launch.py, the scheduler or a server has succeeded
 PROBE_AFTER_S = 5.0
 PROBE_S = 4.5  # more than the agent takes
@@ -235,6 +236,10 @@ class Outcome:
             self._failed.append(process)
             delay_s = 0.0 if workers and all(one.exit_code is not None for one in workers) else GATHER_S
             self._loop.after("gather", delay_s, self._fail_with_all)
+        elif process.was_ended and not is_done:  # launch.py goes on when its mpirun fails
+            if not self._loop.has("ended"):
+                error = f"{process.name} was ended by the program that started it"
+                self._loop.after("ended", ENDED_GRACE_S, lambda: self.fail(error))
         elif process.role == "launcher" and self._processes.all_ended_on(process.host):
             pass
         elif process.role in ("scheduler", "server", "launcher") and not is_done:
@@ -242,9 +247,9 @@ class Outcome:
                 self._loop.cancel("early")
             else:  # at the end of a successful job it can be a moment ahead of the others
                 self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(process.short_name))
-        self._look_at_workers(process, workers, is_done=is_done)
+        self._look_at_workers(process, is_done=is_done)
 
-    def _look_at_workers(self, process: JobProcess, workers: Sequence[JobProcess], *, is_done: bool) -> None:
+    def _look_at_workers(self, process: JobProcess, *, is_done: bool) -> None:
         """Ends the attempt if this was the last process that counts."""
         is_last = self._order.train.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
         if (is_last and process.exit_code == 0) or (is_done and self._processes.all_ended()):
@@ -252,10 +257,6 @@ class Outcome:
         elif is_done:
             delay_s = 0.0 if self._is_unused() else REAP_GRACE_S
             self._loop.after("early", delay_s, self._end_without_servers)
-        elif len(workers) == self._order.spec.workers and all(one.exit_code is not None for one in workers):
-            ended = [one for one in workers if one.exit_code]
-            if not self._failed and ended:  # the launcher has ended some of them
-                self._loop.after("early", EARLY_GRACE_S, lambda: self.fail(self._processes.describe_exit(ended[0])))
 
     def _are_dismissed(self) -> bool:
         """Whether the workers have freed their kv-stores, as at the end of a function that created one.

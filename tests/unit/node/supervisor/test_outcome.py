@@ -109,6 +109,15 @@ def test_a_killed_launcher_is_named_not_the_processes_that_end_with_it(job: Job)
     assert job.outcome.decided == Ending("failed", 137, error, "error")
 
 
+def test_a_process_that_mpirun_has_ended_ends_the_job(job: Job) -> None:
+    """Its mpirun has failed, as without its daemon on a node, and launch.py continues."""
+    job.ends(job.workers[0], 143, 15, ended=True)
+    job.wait(outcome.ENDED_GRACE_S / 2)
+    assert job.error is None
+    job.wait(outcome.ENDED_GRACE_S)
+    assert job.error == "worker on node-0 (process 2) was ended by the program that started it"
+
+
 def test_the_reason_for_a_failed_launcher_may_arrive_a_moment_later(job: Job) -> None:
     job.ends(job.launcher, 1)
     job.wait(outcome.GATHER_S / 2)
