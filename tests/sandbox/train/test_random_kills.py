@@ -71,7 +71,7 @@ EXPECTED = {
     "ssh": ({1}, "node-1.* was lost: ssh to it failed: "),
     "sshd": ({1}, "{host}.* was lost: ssh to it failed: "),
     "podman": ({125, 137}, RANK + " (was killed by signal 9|.* podman)"),
-    "conmon": ({137}, RANK + ".* (podman|conmon)"),
+    "conmon": ({137, 255}, RANK + ".* (podman|conmon|Error: timed out waiting for file)"),  # 255: podman's own
 }
 
 
