@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pynvml
 from msgspec import json
 
@@ -42,13 +41,19 @@ def look() -> Report:
     temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - tempfile.gettempdir() fails on a full disk
     return Report(
         now=time.time(),
-        memory_mib=psutil.virtual_memory().total >> 20,
+        memory_mib=read_memory(),
         read_only=find_read_only([home, os.path.join(home, ".cluster"), temporary]),
         gpus=gpus,
         driver_error=driver_error,
         xids=parse_xids(read_kernel_log()) if has_nvidia else (),
         kept=read_kept(),
     )
+
+
+def read_memory() -> int:
+    """Returns the memory of this host in MiB. Raises OSError."""
+    total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
+    return int(total.split()[1]) // 1024
 
 
 def find_read_only(folders: Iterable[str]) -> tuple[tuple[str, str], ...]:

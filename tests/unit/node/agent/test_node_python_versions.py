@@ -30,7 +30,6 @@ OF_RUNTIME = sorted(
 ENVIRONMENT = {
     "msgspec",
     "obstore",
-    "psutil",
     "pynvml",
     "mxnet",
     "numpy",

@@ -24,8 +24,8 @@ JOB = job_id(1)
 NEW = {"name": "node-1", "ip": "127.0.0.3", "instance_id": "i-9"}
 # In the first attempt, the worker on node-0 runs $FIRST. The second attempt runs $SECOND, and succeeds.
 WORKER = """
-echo "here $CLUSTER_ATTEMPT $CLUSTER_RESUME $*"
 [ "${DMLC_ROLE:-worker}" != worker ] || echo $PPID >~/role-$CLUSTER_HOST
+echo "here $CLUSTER_ATTEMPT $CLUSTER_RESUME $*"
 if [ "${DMLC_ROLE:-worker}" != worker ]; then
     [ "$CLUSTER_ATTEMPT" != 1 ] || sleep 100
     until [ $(grep -c '"exit": 0' ~/.cluster/jobs/$CLUSTER_JOB_ID/events) -ge 2 ]; do sleep 0.05; done
