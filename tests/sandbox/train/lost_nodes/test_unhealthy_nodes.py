@@ -102,7 +102,7 @@ def test_unhealthy_nodes_are_replaced(own_project: Path) -> None:
     waiting = records(project)[0]
     assert waiting["waiting_for"] == ["node-1"]
     assert (waiting["attempts"][0]["reason"], waiting["attempts"][0]["exit_code"]) == ("unhealthy", 5)
-    shown = project.run("status").stderr
+    shown = project.run("up").stderr
     assert f"job {waiting['id']} continues" in shown
     until(lambda: records(project)[0]["state"] == "done", "the job ends", timeout_s=60)
     ids = {name: host.instance_id for name, host in hosts_of(project, again=True).items()}
