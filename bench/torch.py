@@ -61,8 +61,8 @@ def run() -> str:
         "Ratio: the wall time to that by hand in the same round. At once: each on a cluster of its own, so that both",
         "have the same machine, and half of it. First batch: from the command to the script's first line on its speed",
         "(10 batches). End: from the last line of the last epoch to the end of the command. samples/s: of all",
-        "ranks, the median of all lines. Training CPU: of the script's processes, from first batch to last epoch.",
-        "CPU beside: of everything else on the nodes meanwhile, as a share of it.",
+        "ranks, the median of all lines. Training CPU: of the script's processes, from first batch to sixth last",
+        "epoch. CPU beside: of everything else on the nodes meanwhile, as a share of it.",
         "",
         *table,
     ]

@@ -9,7 +9,7 @@ supervision, the record, and the search for leftover processes.
 
 This work takes some time once for each job, so a longer job is measured, too, and one with two workers on each node,
 where the settings differ by more than a variable. The cost of supervision during training is measured by the CPU time
-of all processes on the nodes other than the job's own, from the first batch to the last epoch. It cannot slow the
+of all processes on the nodes other than the job's own, from the first batch to the sixth last epoch. It cannot slow the
 training down by more than the CPU time that it uses.
 """
 
@@ -75,9 +75,9 @@ def run() -> str:
         "hand in the same round, since this machine is faster in one minute than in the next. At once: each on a",
         "cluster of its own, so that both have the same machine, and half of it. First batch: from the",
         "command to the first line of MXNet's Speedometer (10 batches). samples/s: of all workers, the median of",
-        "all lines. Training CPU: of the job's own processes from the first batch to the last epoch; the work is the",
-        "same each time, so that this tells how fast the machine was. CPU beside: of all that runs on the nodes beside",
-        "them meanwhile, as a share of it; each node's look at the job's data is among it, once.",
+        "all lines. Training CPU: of the job's own processes from the first batch to the sixth last epoch; the work",
+        "is the same each time, so that this tells how fast the machine was. CPU beside: of all that runs on the nodes",
+        "beside them meanwhile, as a share of it; each node's look at the job's data is among it, once.",
     ]
     for job, found in runs.items():
         lines += ["", *render_table(found, job, base=WITH_OURS)]

@@ -65,7 +65,7 @@ class Run:
     first_batch_s: float
     end_s: float  # from the last line of the last epoch to the end of the command
     samples_per_s: float
-    training_s: float  # the CPU time of the job's processes from the first batch to the last epoch
+    training_s: float  # the CPU time of the job's processes from the first batch to the sixth last epoch
     beside: float  # the CPU time of all other processes on the nodes, as a share of training_s
 
 
@@ -154,7 +154,7 @@ class Cluster:
         speeds = []
         lines = []
         before = after = None
-        last = f"Epoch[{job.epochs - 1}]"
+        last, near_end = f"Epoch[{job.epochs - 1}]", f"Epoch[{job.epochs - 6}] Batch"  # lines may come 0.4 s late
         with subprocess.Popen(
             words, cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
@@ -169,7 +169,7 @@ class Cluster:
                         first_batch_s = first_batch_s or time.perf_counter() - started
                         speeds.append(float(found[1]))
                         before = before or read_cpu_times(sandbox, job.script)
-                        after = after or (read_cpu_times(sandbox, job.script) if f"{last} Batch" in line else None)
+                        after = after or (read_cpu_times(sandbox, job.script) if near_end in line else None)
             except BaseException:
                 process.kill()
                 raise
