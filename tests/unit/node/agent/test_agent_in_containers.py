@@ -157,6 +157,7 @@ def test_an_engine_that_cannot_start_it(home: Path, verb: str, why: str) -> None
 
 def test_the_processes_of_a_node_share_one_container(home: Path) -> None:
     with contained(home, "sleep", "1000") as agent:
+        agent.read_until(Started)
         container = Container(engine=(f"{home}/engine/podman",), image="sha256:ab", path="/usr/bin:/bin")
         agent.start("true", p=1, container=container, python=sys.executable)
         assert agent.read_until(Exited).p == 1
