@@ -385,7 +385,12 @@ class Agent:
             await end_processes(process_tree.find_descendants, EnginesLast())
         remaining = await asyncio.to_thread(remove_all, self.order.spec.id) if self._containers else []
         left = await end_processes(process_tree.find_descendants, process_tree.our_programs_last)
-        left = sorted({*left, *(one for process in self._processes.values() for one in process.left if is_alive(one))})
+        left = sorted(
+            {
+                *left,
+                *(one for process in self._processes.values() for one in process.left if process_tree.is_alive(one)),
+            }
+        )
         self._report_files()
         self._server.close()
         shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
@@ -453,11 +458,6 @@ def make_missing(folder: str) -> str | None:
     except OSError as error:
         return job_folder.describe(error)
     return None
-
-
-def is_alive(process: process_tree.Process) -> bool:
-    """Whether a process still runs."""
-    return process_tree.start_time(process[0]) == process[1]
 
 
 def select_own(launched: dict[str, str], launcher: str) -> dict[str, str]:

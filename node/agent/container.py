@@ -1,7 +1,7 @@
 """Runs a process of a job in its host's container: its command line, its mounts, its processes, and its end.
 
-All of a job's processes on a host share one container, whose first program only keeps it. An engine's client runs in
-place of each process. The agent, the supervisor and the set-up commands stay outside.
+All of a job's processes on a host share one container, whose first program only keeps it running. An engine's client
+runs in place of each process. The agent, the supervisor and the set-up commands stay outside.
 """
 
 import json
@@ -135,7 +135,7 @@ class EnginesLast:
     find_inside(): returns the processes in containers, which may be engines, too.
     """
 
-    def __init__(self, find_inside: Callable[[], Sequence[process_tree.Process]] = tuple) -> None:
+    def __init__(self, find_inside: Callable[[], Sequence[process_tree.Process]] = lambda: ()) -> None:
         self._find_inside = find_inside
         self._alone_since: float | None = None  # since when only the engine's own programs are left
 
@@ -183,7 +183,10 @@ class Contained:
         self._gone_since: float | None = None
 
     def start(self, command: Sequence[str], env: Mapping[str, str], mark: str) -> "subprocess.Popen[bytes]":
-        """Starts the engine's client. mark: the variable that also the engine's processes get. Raises OSError."""
+        """Starts the engine's client. mark: the name of a variable that the engine's own processes get, too.
+
+        Raises OSError.
+        """
         given = {"container": self._place, "name": self.name, "cwd": self._order.folder, "command": command}
         words, passed = engine.exec_words(self._container.engine, given, env, os.getuid(), os.getgid())
         own = {name: env[name] for name in (mark, process_tree.JOB_VARIABLE)}
@@ -208,11 +211,11 @@ class Contained:
 
     def has_lost_keeper(self) -> bool:
         """Whether the program's keeper process was killed: its client would wait forever."""
-        if self._keeper is None or self._program is None or is_alive(self._keeper):
+        if self._keeper is None or self._program is None or process_tree.is_alive(self._keeper):
             return False
         now = time.monotonic()
         self._gone_since = self._gone_since or now
-        return now > self._gone_since + (KEEPER_GONE_S if is_alive(self._program) else CLIENT_GONE_S)
+        return now > self._gone_since + (KEEPER_GONE_S if process_tree.is_alive(self._program) else CLIENT_GONE_S)
 
     # -- its end -------------------------------------------------------------------------------------------------
 
@@ -229,11 +232,6 @@ class Contained:
         if ended_by in {one.value for one in signal.Signals}:
             return code, ended_by, None
         return code, None, None if self._was_seen or code != 125 else f"{name} could not start it in its container"
-
-
-def is_alive(process: process_tree.Process) -> bool:
-    """Whether a process still runs."""
-    return process_tree.start_time(process[0]) == process[1]
 
 
 def run_engine(words: Sequence[str], user: pwd.struct_passwd | None = None) -> str | None:

@@ -35,8 +35,8 @@ class Host(Protocol):
     """What a process needs of its agent.
 
     order: the agent's. socket: the path to which an engine's launcher announces processes. place_files(): waits for the
-    job's working folder; returns why that failed, or None. open_container(order, env): waits for the container in which
-    the job's processes run; returns its name, and why it did not start, or None.
+    job's working folder; returns why that failed, or None. open_container(order, wanted, env): waits for the container
+    in which the job's processes run; returns its name, and why it did not start, or None.
     """
 
     order: AgentOrder

@@ -259,6 +259,11 @@ def start_time(pid: int) -> int | None:
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def is_alive(process: Process) -> bool:
+    """Whether a process still runs."""
+    return start_time(process[0]) == process[1]
+
+
 def boot() -> str:
     """A text that identifies this boot of the host: the kernel's id, and the start time of the first process.
 

@@ -361,9 +361,8 @@ class Attempt:
         if self.number == 1:  # a host that has never answered is not lost, but set up incorrectly
             suspects &= {one.host.name for one in agents if one.boot is not None}
         unclean = self.processes.find_unclean() if self.started_at is not None else []
-        if (
-            self.order.train.on_node_loss == "requeue"
-        ):  # a node that goes down may report that its processes have failed
+        # A node that goes down may report that its processes have failed.
+        if self.order.train.on_node_loss == "requeue":
             unclean += [host for host in self.order.hosts if host.name in suspects and host not in unclean]
         boots: dict[str, str] = {}
         left = recovery.end_on(

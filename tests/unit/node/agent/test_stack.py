@@ -4,7 +4,7 @@ import pytest
 
 from node.agent.stack import Frame, describe_place
 
-MAIN = Frame("<module>", "/home/ubuntu/.cluster/jobs/1/work/train.py", 11, "train.py")
+MAIN = Frame("<module>", "/jobs/1/work/train.py", 11, "train.py")
 REDUCE = Frame("all_reduce", "/e/lib/python3.11/site-packages/torch/c10d.py", 3, "torch/distributed/c10d.py")
 IMPORT = Frame("_find_and_load", "<frozen importlib._bootstrap>", 5)
 DELETE = Frame("KVStore.__del__", "/e/lib/python3.11/site-packages/mxnet/kvstore.py", 73, "mxnet/kvstore.py")
