@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 
 from bootstrap.apply import ReadyNode
-from bootstrap.runtime.code import runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.node_program import AnswerError, runtime_command
 from cluster.app import App
 from cluster.last_known import remember_names
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S
@@ -23,14 +23,7 @@ from foundation.remote_command import RemoteCommand
 from foundation.thread_pool import run_in_thread
 from node.protocol import JobResult, Left, parse_unhealthy
 from provision.model import count
-from train.follow.head import (
-    SILENCE_S,
-    AnswerError,
-    Head,
-    HeadGoneError,
-    found_program_command,
-    program_command,
-)
+from train.follow.head import SILENCE_S, Head, HeadGoneError
 from train.follow.records import (
     DamagedRecordError,
     JobRecord,
@@ -54,12 +47,8 @@ MOST_UNCOPIED = 3
 def head_of(app: App, nodes: Sequence[ReadyNode]) -> Head:
     """Returns the head of nodes that are set up. It uses their connection until that breaks."""
     head = nodes[0]
-    return Head(
-        name=head.host.name,
-        connect=partial(source_of(app).connect_again, head.host),
-        command=lambda words: program_command("jobs", words, code_dir=head.code_dir),
-        connection=head.connection,
-    )
+    connect = partial(source_of(app).connect_again, head.host)
+    return Head(name=head.host.name, connect=connect, connection=head.connection)
 
 
 @contextmanager
@@ -78,12 +67,7 @@ def open_head(app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S) -> It
         # The first connection uses `nodes`; later ones describe the cluster again, because the node may have ended.
         return source.connect(known.pop(), host, wait_s=wait_s) if known else source.connect_again(host)
 
-    digest = cache(runtime_digest)
-    head = Head(
-        name=host.name,
-        connect=connect,
-        command=lambda words: found_program_command("jobs", words, digest=digest()),
-    )
+    head = Head(name=host.name, connect=connect)
     try:
         yield head
     finally:
@@ -101,7 +85,7 @@ def end_from_here(app: App, job: str) -> Left:
     others = ends_of_job(app, job) if app.files.other_hosts.exists() else {}
     if not running:
         return end_everywhere(others)
-    command = found_program_command("agent", ["end", job], digest=runtime_digest())
+    command = runtime_command("agent", "end", job, must_exist=False)
     with open_connections(app, nodes) as connections:
         return end_everywhere({name: _runner(connections, nodes, name, command) for name in running} | others)
 

@@ -1,9 +1,9 @@
 """[notify] of cluster.toml: the settings for a job's supervisor and for the head's watcher."""
 
 import os
-import time
 from collections.abc import Mapping
 from contextlib import closing
+from typing import Any
 
 from msgspec import to_builtins
 
@@ -47,11 +47,8 @@ def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
 
 def _set_watcher(connection: NodeConnection, *, settings: Mapping[str, str | None] | None) -> None:
     """Starts the head's watcher (node/setup/notify.py) with these settings; None: ends it. Raises ClusterError."""
-    name = connection.host.name
+    hint = f"cluster ssh {connection.host.name}; then run it again"
     with closing(NodeProgram(connection, "notify", as_root=True)) as program:
-        program.tell({"settings": settings})
-        answer = next(iter(program.messages(time.monotonic() + _START_S)))
-    if "error" in answer:
-        raise ClusterError(
-            f"{name}: [notify] could not be set up: {answer['error']}", hint=f"cluster ssh {name}; then run it again"
+        program.call(
+            {"settings": settings}, dict[str, Any], timeout_s=_START_S, what="[notify] could not be set up", hint=hint
         )

@@ -19,6 +19,7 @@ from foundation.decode import decode
 from node.train_settings import TrainSettings
 
 MAX_LINE_BYTES = 8 << 20
+OUTPUT_ENCODING = "latin-1"  # of a program's output in messages: one character for each byte
 """The limit for a line from the head; the longest line is the list of all jobs."""
 MAX_RECORD_BYTES = 1 << 20
 MAX_JOBS = 1000  # the head keeps 50 that have ended

@@ -6,10 +6,10 @@ while it arrives, and loads it. The image's id is the digest of its content, so 
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -22,6 +22,7 @@ from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
 FEWEST_NODES = 2
+T = TypeVar("T")
 NOT_HERE = Path(os.devnull)
 """The folder on this machine for files that only nodes have: it can contain no file."""
 
@@ -32,7 +33,7 @@ class Talk(Protocol):
     name: str
     node: ReadyNode
 
-    def ask(self, request: Mapping[str, Any], kind: type[Any]) -> Any:
+    def call(self, message: Any, kind: type[T]) -> T:
         """Sends a request. Returns the answer."""
 
 
@@ -67,7 +68,7 @@ def pass_on(head: Talk, others: Sequence[Talk], image_id: str, *, report: Report
     """
     with ExitStack() as stack:
         report(Event(kind="start", what=f"saving the image for {len(others)} nodes", where=head.name))
-        saved: _Saved = head.ask({"save": image_id}, _Saved)
+        saved = head.call({"save": image_id}, _Saved)
         if saved.failed is not None:
             report(Event(kind="warn", what=f"cannot save the image for others: {saved.failed}", where=head.name))
             return
@@ -87,7 +88,7 @@ def pass_on(head: Talk, others: Sequence[Talk], image_id: str, *, report: Report
             except ClusterError as error:
                 report(Event(kind="warn", what=f"cannot take the image from another node: {error}", where=talk.name))
                 return
-            done: _Done = talk.ask({"load": saved.sha256}, _Done)
+            done = talk.call({"load": saved.sha256}, _Done)
             if done.failed is not None:
                 report(Event(kind="warn", what=f"cannot load the image: {done.failed}", where=talk.name))
                 return
@@ -103,4 +104,4 @@ def _set_up(talk: Talk, *, files: Sequence[BundleFile] = (), holds: Sequence[Bun
 
 def _forget(talks: Sequence[Talk], saved: _Saved) -> None:
     """Removes the file from all nodes. Call this once no node takes it any more."""
-    on_all(talks, lambda talk: talk.ask({"forget": saved.sha256}, _Done))
+    on_all(talks, lambda talk: talk.call({"forget": saved.sha256}, _Done))

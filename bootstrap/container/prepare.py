@@ -114,36 +114,27 @@ class ContainerNode(NodeProgram):
         self.name = node.host.name
         self.node = node
 
-    def ask(self, request: Mapping[str, Any], kind: type[Any]) -> Any:
-        """Sends a request. Returns the answer."""
-        self.tell(request)
-        return self.read(next(self.messages()), kind)
-
     def find_engine(self, wanted: str) -> _Found:
         """Has the node find its engine. wanted: [container] engine."""
-        found: _Found = self.ask({"find": wanted}, _Found)
-        return found
+        return self.call({"find": wanted}, _Found)
 
     def inspect(self, reference: str) -> _Image | None:
         """The image; None if the node does not have it."""
-        found: _Inspected = self.ask({"inspect": reference}, _Inspected)
-        return found.image
+        return self.call({"inspect": reference}, _Inspected).image
 
     def pull(self, reference: str, login: Login | None) -> str | None:
         """Pulls an image. Returns the engine's output if that failed, else None."""
         given = None
         if login is not None:
             given = {"server": login.server, "username": login.username, "password": login.password}
-        done: _Done = self.ask({"pull": reference, "login": given}, _Done)
-        return done.failed
+        return self.call({"pull": reference, "login": given}, _Done).failed
 
     def run(self, order: Mapping[str, Any], *, once: str | None = None) -> str | None:
         """Runs a command in a container to its end. Returns its output if it failed, else None.
 
         once: a name for what the command tries; the node does not run it again if it has succeeded there before.
         """
-        done: _Done = self.ask({"try": order, "once": once}, _Done)
-        return done.failed
+        return self.call({"try": order, "once": once}, _Done).failed
 
 
 def prepare(
@@ -275,7 +266,7 @@ def map_owners(talk: ContainerNode, image: _Image, *, report: Report) -> None:
     what = "preparing the image for this user, once"
     report(Event(kind="start", what=what, where=talk.name))
     started = time.monotonic()
-    done: _Done = talk.ask({"map": image.id}, _Done)
+    done = talk.call({"map": image.id}, _Done)
     if done.failed is None:
         report(Event(kind="done", what=what, where=talk.name, duration_s=time.monotonic() - started))
         return
@@ -470,7 +461,7 @@ def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig) -
     """
     order = {**brief_order(image.id), "command": ["python3", "-c", _PACK_LAUNCHER]}
     folder = f".cluster/launcher/{image.id.partition(':')[2]}"
-    done: _Done = talk.ask({"take": folder, "from": order}, _Done)
+    done = talk.call({"take": folder, "from": order}, _Done)
     if done.failed is not None:
         shown = "\n  ".join(done.failed.splitlines()[-_SHOWN_LINES:])
         raise ClusterError(

@@ -3,27 +3,21 @@
 node/setup/exec_command.py runs the command on a node, and describes the protocol.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
-import paramiko
 from msgspec import Meta, Struct
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.node_program import runtime_command
-from foundation.decode import decode
+from bootstrap.ssh.node_program import NodeProgram
 from foundation.errors import ClusterError, ConnectError
+from node.protocol import OUTPUT_ENCODING
 
-BEGIN = b"\0cluster exec\0"
-SHELL_BYTES = 1 << 16  # the limit for the login shell's output
-MAX_FRAME_BYTES = 1 << 20  # the node's program sends 64 KiB at most
-SILENCE_S = 30.0  # the node's program sends signs of life every few seconds
 STOP_TIMEOUT_S = 20.0
 """More than the node's program takes at most: twice its ROOT_TIMEOUT_S and TERM_GRACE_S, 14 s in all."""
 
@@ -133,12 +127,12 @@ class _Run:
         self._changed = changed
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._channel: paramiko.Channel | None = None
+        self._program: NodeProgram | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether the command is known to have ended, or was never started."""
-        return self._channel is None or (self.ending is not None and self.ending.error is None)
+        return self._program is None or (self.ending is not None and self.ending.error is None)
 
     def follow(self) -> None:
         """Connects, starts the command, and passes on its output until it ends."""
@@ -152,9 +146,9 @@ class _Run:
     def stop(self) -> None:
         """Has the node end the command. Drops further output."""
         self._stopped.set()
-        with self._lock, suppress(OSError, EOFError, paramiko.SSHException):
-            if self._channel is not None:
-                self._channel.shutdown_write()
+        with self._lock:
+            if self._program is not None:
+                self._program.end_input()
 
     def _end(self, ending: Ending) -> None:
         with self._changed:
@@ -168,39 +162,24 @@ class _Run:
 
     def _run(self) -> Ending:
         connection = self._open_connection(self.host)
-        order = json.dumps({"words": list(self._words)}).encode("ascii") + b"\n"
         with self._lock:
             if self._stopped.is_set():
                 raise ConnectError(f"{self.host.name}: the command was not started")
-            self._channel = channel = connection.open_channel(runtime_command("exec"))
-            channel.settimeout(SILENCE_S)
-            try:
-                channel.sendall(order)
-            except OSError as error:
-                raise self._lost(str(error)) from error
-        try:
-            return self._follow_frames(_Frames(channel))
-        finally:
-            channel.close()
-
-    def _follow_frames(self, frames: "_Frames") -> Ending:
-        if not frames.find_beginning():
-            raise self._lost(frames.find_cause())
-        while (frame := frames.read()) is not None:
-            letter, data = frame
-            if letter in {b"o", b"e"}:
-                self._pass_on("stdout" if letter == b"o" else "stderr", data)
-            elif letter == b"x":
-                try:
-                    result = decode(data, _Result)
-                except ValueError as error:
-                    raise self._lost(f"cannot parse its result: {error}") from None
-                self.left = result.left
-                ended_at = time.monotonic()
-                self._pass_on("stdout", b"")
-                self._pass_on("stderr", b"")
-                return Ending(node=self.host.name, exit_code=result.exit, signal=result.signal, ended_at=ended_at)
-        raise self._lost(frames.find_cause())
+            self._program = program = NodeProgram(connection, "exec")
+            program.tell({"words": list(self._words)})
+        with closing(program):
+            for message in program.messages():
+                piece = program.read(message, _Piece)
+                streams: tuple[tuple[Stream, str], ...] = (("stdout", piece.out), ("stderr", piece.err))
+                for stream, text in streams:
+                    if text or piece.exit is not None:
+                        self._pass_on(stream, text.encode(OUTPUT_ENCODING, "replace"))
+                if piece.exit is not None:
+                    self.left = piece.left
+                    return Ending(
+                        node=self.host.name, exit_code=piece.exit, signal=piece.signal, ended_at=time.monotonic()
+                    )
+        raise AssertionError  # messages never ends by itself
 
     def _pass_on(self, stream: Stream, data: bytes) -> None:
         if self._stopped.is_set():
@@ -211,70 +190,12 @@ class _Run:
             self._stopped.set()
             self._break(error)
 
-    def _lost(self, why: str) -> ConnectError:
-        return ConnectError(
-            f"{self.host.name} ({self.host.address}): the command was lost: {why or 'the connection ended'}",
-            hint="cluster status; a node that loses the connection ends the command",
-        )
 
+class _Piece(Struct, frozen=True):
+    """A message of node/setup/exec_command.py: output, or the result."""
 
-class _Result(Struct, frozen=True):
-    """The content of the last frame."""
-
-    exit: Annotated[int, Meta(ge=0, le=255)]
-    signal: Annotated[int, Meta(ge=0, le=127)] | None
-    left: tuple[int, ...]
-
-
-class _Frames:
-    """The frames that node/exec_command.py sends over a channel."""
-
-    def __init__(self, channel: paramiko.Channel) -> None:
-        self._channel = channel
-        self._rest = bytearray()
-        self._silent = False
-        self._damage: str | None = None
-
-    def find_beginning(self) -> bool:
-        """Skips the output of the login shell. Returns False if the channel has nothing else."""
-        while BEGIN not in self._rest:
-            if len(self._rest) > SHELL_BYTES or not self._fill():
-                return False
-        del self._rest[: self._rest.index(BEGIN) + len(BEGIN)]
-        return True
-
-    def read(self) -> tuple[bytes, bytes] | None:
-        """The next frame, its letter and its data; None at the end."""
-        while len(self._rest) < 5 or len(self._rest) < 5 + self._size():
-            if len(self._rest) >= 5 and self._size() > MAX_FRAME_BYTES:
-                self._damage = f"it sent a frame of more than {MAX_FRAME_BYTES >> 20} MiB"
-                return None
-            if not self._fill():
-                return None
-        size = self._size()
-        frame = bytes(self._rest[:1]), bytes(self._rest[5 : 5 + size])
-        del self._rest[: 5 + size]
-        return frame
-
-    def _size(self) -> int:
-        return int.from_bytes(self._rest[1:5], "big")
-
-    def _fill(self) -> bool:
-        try:
-            data = self._channel.recv(1 << 16)
-        except TimeoutError:
-            self._silent = True
-            return False
-        self._rest += data
-        return bool(data)
-
-    def find_cause(self) -> str:
-        """The reason why the frames ended too early: the cause, or the errors of the node's shell or Python."""
-        if self._damage is not None:
-            return self._damage
-        if self._silent:
-            return f"no message for {SILENCE_S:.0f} s"
-        said = b""
-        while self._channel.recv_stderr_ready() and len(said) < SHELL_BYTES:
-            said += self._channel.recv_stderr(SHELL_BYTES)
-        return said.decode("utf-8", "replace").strip()
+    out: str = ""
+    err: str = ""
+    exit: Annotated[int, Meta(ge=0, le=255)] | None = None
+    signal: Annotated[int, Meta(ge=0, le=127)] | None = None
+    left: tuple[int, ...] = ()

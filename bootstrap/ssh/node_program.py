@@ -1,47 +1,58 @@
-"""Runs a program of the node's runtime over ssh, and exchanges lines of JSON with it."""
+"""Runs a program of the node's runtime over ssh, and exchanges lines of JSON with it: the one way to talk to a node.
+
+A program prints its messages, and {"alive": true} while it has none. Its shell may print other lines before them.
+"""
 
 import json
+import math
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
 import paramiko
+from msgspec import to_builtins
 
 from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.ssh.connection import NodeConnection, wait_for_exit
 from bootstrap.ssh.explain import command_error
 from bootstrap.ssh.host import Output
 from foundation.decode import convert, decode
-from foundation.errors import ConnectError
+from foundation.errors import ClusterError, ConnectError
 from foundation.remote_command import Quoted, RemoteCommand
 from node.programs import PYTHON_OPTIONS
+from node.protocol import MAX_LINE_BYTES, find_first_key, shorten
 
 SILENCE_S = 20.0
 """These programs send a message every second or two: after this long a silence, the program or its host is dead."""
-MAX_LINE_BYTES = 1 << 20
+STILL_TALKS_S = 5.0  # a connection that was active within this time is not lost
+LOOK_EVERY_S = 0.1
+END_TIMEOUT_S = 10.0  # from the end of its output to its exit
 MAX_STDERR_BYTES = 1 << 20
+FIRST_SIGNAL_CODE = 129  # shells report signals as 128 + their number
 HINT = "cluster status; when the node runs, run the command again"
 T = TypeVar("T")
-FIND_RUNTIME = f"""
-runtimes=$HOME/.cluster/{FOLDER}
+Look = Callable[[], None]
+FIND_RUNTIME = """
+runtimes=$HOME/.cluster/{folder}
 runtime=$runtimes/$1/.complete
 [ -f "$runtime" ] || runtime=$(ls -tc "$runtimes"/*/.complete 2>/dev/null | grep -Ev '[.](new|old)/' | head -n 1)
 runtime=${{runtime%/.complete}}
 shift
-[ -n "$runtime" ] && [ -x "$runtime/bin/python" ] ||"""
-"""Sets `runtime` to that of this version of `cluster`, $1, or else to the newest that the node has; a command for a
-node without one follows.
+[ -n "$runtime" ] && [ -x "$runtime/bin/python" ] || {missing}
+echo
+exec $as_root "$runtime/bin/python" {options}$more "$runtime/node" "$@"
+"""
+"""Runs a program in the runtime of this version of `cluster`, $1, or else in the newest that the node has.
 
-An interrupted command may leave one half made, without its mark, or half removed, as *.old.
+An interrupted command may leave one half made, without its mark, or half removed, as *.old. The empty line ends what a
+login shell printed.
 """
 # As root, Python writes no files: the node's user could not remove them.
-_RUN = f"""{FIND_RUNTIME} {{ echo "this node was never set up: cluster up" >&2; exit 127; }}
-exec $as_root "$runtime/bin/python" {PYTHON_OPTIONS}$more "$runtime/node" "$@"
-"""
 _AS_ROOT = 'more=B; [ "$(id -u)" = 0 ] || as_root="sudo -n"; '
+_FAIL = '{ echo "this node was never set up: cluster up" >&2; exit 127; }'
 # Loads the modules that arrive on its stdin, and runs the last one as the program. They share this buffered stdin.
 LOADER = """
 import json, sys, types
@@ -64,10 +75,23 @@ def read_modules(names: tuple[str, ...]) -> bytes:
     return json.dumps([(name, read_program(f"{name}.py")) for name in names]).encode() + b"\n"
 
 
-def runtime_command(name: str, *words: str, as_root: bool = False) -> RemoteCommand:
-    """The command that becomes a program of node/__main__.py in a node's runtime. Pure, but reads our code."""
+def runtime_command(name: str, *words: str, as_root: bool = False, must_exist: bool = True) -> RemoteCommand:
+    """The command that becomes a program of node/__main__.py in a node's runtime. Pure, but reads our code.
+
+    must_exist: without a runtime, the command fails; otherwise it prints nothing and succeeds.
+    """
     setting = f"as_root= more=; {_AS_ROOT if as_root else ''}set -- "
-    return RemoteCommand(setting, Quoted(runtime_digest(), name, *words), _RUN)
+    missing = _FAIL if must_exist else "exit 0"
+    run = FIND_RUNTIME.format(folder=FOLDER, missing=missing, options=PYTHON_OPTIONS)
+    return RemoteCommand(setting, Quoted(runtime_digest(), name, *words), run)
+
+
+def never() -> None:
+    """A `look` that does nothing."""
+
+
+class AnswerError(ClusterError):
+    """A node's program sent an invalid answer, or none. Another request will not help."""
 
 
 class NodeProgram:
@@ -76,42 +100,108 @@ class NodeProgram:
     name: in node/__main__.py. command: runs it; by default, in the node's runtime, which has been placed.
     """
 
+    silence_s: float = SILENCE_S  # how long it may send nothing
+
     def __init__(
-        self, connection: NodeConnection, name: str, *, command: RemoteCommand | None = None, as_root: bool = False
+        self,
+        connection: NodeConnection,
+        name: str,
+        *,
+        command: RemoteCommand | None = None,
+        as_root: bool = False,
     ) -> None:
         self.connection = connection
         self._name = f"{name}.py"
         self._channel = connection.open_channel(command or runtime_command(name, as_root=as_root))
-        self._channel.settimeout(SILENCE_S)
         self._lines: deque[bytes] = deque()
         self._rest = bytearray()
+        self._has_begun = False
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def tell(self, message: Any) -> None:
         """Sends a message. Raises ConnectError."""
-        self._send(json.dumps(message).encode() + b"\n")
+        self.send(json.dumps(to_builtins(message)).encode() + b"\n")
 
-    def messages(self, deadline: float = float("inf")) -> Iterator[dict[str, Any]]:
-        """Yields the program's messages, without its signs of life, until it ends.
+    def send(self, data: bytes) -> None:
+        """Sends bytes. Raises ConnectError if the program does not read them."""
+        self._channel.settimeout(self.silence_s)
+        try:
+            self._channel.sendall(data)
+        except TimeoutError:
+            raise self._silent() from None
+        except (OSError, EOFError, paramiko.SSHException):
+            return  # the other side has closed the channel; `lines` yields its messages from before that
 
-        deadline: by time.monotonic(). Raises ConnectError if the connection is lost or the deadline passes, and
-        NodeCommandError if the program fails.
+    def end_input(self) -> None:
+        """Ends the program's stdin."""
+        try:
+            self._channel.shutdown_write()
+        except (OSError, EOFError, paramiko.SSHException):
+            return  # as in `send`
+
+    def call(
+        self, message: Any, kind: type[T], *, timeout_s: float = math.inf, what: str = "", hint: str | None = None
+    ) -> T:
+        """Sends a message, and returns the answer, of this type.
+
+        what, hint: for an error that the program reports. Raises as `messages`, and ClusterError for such an error.
         """
-        while time.monotonic() < deadline:
-            # Between two messages, the caller may send, which may also receive lines.
-            while self._lines:
-                message = parse_message(self._lines.popleft())
-                if message and "alive" not in message:
-                    yield message
-            if not self._receive():
-                self._raise_ended()
-        raise ConnectError(f"{self._where}: {self._name} did not end in time", hint=HINT)
+        self.tell(message)
+        answer = next(self.messages(time.monotonic() + timeout_s))
+        if answer.get("error") is not None:
+            raise ClusterError(
+                ": ".join(part for part in (self.connection.host.name, what, shorten(str(answer["error"]))) if part),
+                hint=hint,
+            )
+        return self.read(answer, kind)
 
-    def read(self, message: Mapping[str, Any], kind: type[T]) -> T:
-        """Converts a message to a type. Raises ConnectError for an invalid message."""
+    def messages(self, deadline: float = math.inf) -> Iterator[dict[str, Any]]:
+        """Yields the program's messages, without its signs of life. Raises as `lines`, and ConnectError at its end."""
+        for line in self.lines(deadline):
+            message = parse_message(line)
+            if message and "alive" not in message:
+                yield message
+        raise self._lost()
+
+    def answer(self, *, timeout_s: float, look: Look = never) -> bytes:
+        """The next line that is no sign of life; b"" if the program ends without one. Raises as `lines`."""
+        for line in self.lines(time.monotonic() + timeout_s, look=look):
+            if find_first_key(line) != "alive":
+                return line
+        return b""
+
+    def lines(self, deadline: float = math.inf, *, look: Look = never) -> Generator[bytes]:
+        """Yields the program's lines from its first message on, without newlines, until it ends.
+
+        look: called several times a second, and may raise. deadline: by time.monotonic(). Raises ConnectError if the
+        connection is lost, AnswerError if the program sends other lines until the deadline, or one that is too long,
+        and NodeCommandError if it fails.
+        """
+        heard_at = time.monotonic()
+        while True:
+            look()
+            # Stored in self, not in this generator: the caller may stop here and continue with another one.
+            while self._lines:
+                line = self._lines.popleft()
+                self._has_begun = self._has_begun or bool(find_first_key(line))
+                if self._has_begun:
+                    yield line
+            data = self._receive()
+            now = time.monotonic()
+            if data == b"":
+                self._check_end()
+                return
+            heard_at = now if data else heard_at
+            if now - heard_at > self.silence_s:
+                raise self._silent()
+            if now > deadline:
+                raise self._late() if now - heard_at < STILL_TALKS_S else self._silent()
+
+    def read(self, message: Any, kind: type[T]) -> T:
+        """Converts a message to a type. Raises AnswerError for an invalid message."""
         try:
             return convert(message, kind)
         except ValueError as error:
-            raise ConnectError(f"{self._where}: {self._name} sent an invalid message: {error}", hint=HINT) from None
+            raise AnswerError(f"{self._where}: {self._name} sent an invalid message: {error}", hint=HINT) from None
 
     def close(self) -> None:
         """Closes the program's stdin and output, which ends it."""
@@ -122,46 +212,50 @@ class NodeProgram:
         host = self.connection.host
         return f"{host.name} ({host.address})"
 
-    def _send(self, data: bytes) -> None:
+    def _receive(self) -> bytes | None:
+        """Receives bytes; b"" at the end of the stream, None if there are none yet."""
+        self._channel.settimeout(LOOK_EVERY_S)
         try:
-            self._channel.sendall(data)
+            data: bytes = self._channel.recv(1 << 16)
         except TimeoutError:
-            raise self._silent() from None
-        except (OSError, EOFError, paramiko.SSHException):
-            return  # the other side has closed the channel; `messages` yields its messages from before that
-
-    def _receive(self) -> bool:
-        try:
-            data = self._channel.recv(1 << 16)
-        except TimeoutError:
-            raise self._silent() from None
+            return None
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise ConnectError(f"{self._where}: the connection is lost: {error}", hint=HINT) from error
         first, newline, data_after = data.partition(b"\n")
         self._rest += first
         if len(self._rest) > MAX_LINE_BYTES:
-            raise ConnectError(
+            raise AnswerError(
                 f"{self._where}: {self._name} has sent a line of more than {MAX_LINE_BYTES >> 20} MiB", hint=HINT
             )
         if newline:
             *lines, rest = data_after.split(b"\n")
             self._lines += [bytes(self._rest), *lines]
             self._rest = bytearray(rest)
-        return bool(data)
+        return data
 
     def _silent(self) -> ConnectError:
-        return ConnectError(f"{self._where}: no message for {SILENCE_S:g} s", hint=HINT)
+        return ConnectError(f"{self._where}: no message for {self.silence_s:g} s", hint=HINT)
 
-    def _raise_ended(self) -> None:
-        code = wait_for_exit(self._channel, timeout_s=SILENCE_S)
+    def _late(self) -> AnswerError:
+        return AnswerError(f"{self._where}: {self._name} did not end in time", hint=HINT)
+
+    def _lost(self) -> ConnectError:
+        return ConnectError(f"{self._where}: the connection is lost, or {self._name} was killed", hint=HINT)
+
+    def _check_end(self) -> None:
+        code = wait_for_exit(self._channel, timeout_s=END_TIMEOUT_S)
+        if code == 0:
+            return
         said = b""
         while len(said) < MAX_STDERR_BYTES and self._channel.recv_stderr_ready():
             said += self._channel.recv_stderr(1 << 16)
-        if code == -1 or not said:
-            raise ConnectError(f"{self._where}: the connection is lost, or {self._name} was killed", hint=HINT)
+        if not said or code < 0 or code >= FIRST_SIGNAL_CODE:
+            raise self._lost()
         raise self._failed(said.decode("utf-8", "replace"), exit_code=code)
 
-    def _failed(self, said: str, *, exit_code: int) -> Exception:
+    def _failed(self, said: str, *, exit_code: int) -> ClusterError:
+        if "Traceback (most recent call last):" in said:
+            said = said.strip().splitlines()[-1]
         return command_error(self.connection.host, self._name, Output(stdout="", stderr=said, exit_code=exit_code))
 
 

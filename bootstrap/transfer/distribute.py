@@ -33,7 +33,7 @@ class Agent(NodeProgram):
 
     def __init__(self, connection: NodeConnection, *, python: str, order: Mapping[str, Any]) -> None:
         super().__init__(connection, "agent", command=run_program(python, "-c", LOADER))
-        self._send(read_modules(MODULES))
+        self.send(read_modules(MODULES))
         self.tell(order)
 
     def upload(self, path: Path, *, sha256: str, offset: int) -> None:
@@ -50,7 +50,7 @@ class Agent(NodeProgram):
                     self._receive()
                 if self._channel.exit_status_ready():
                     return
-                self._send(data)
+                self.send(data)
 
 
 class _Failed(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,10 +14,9 @@ from bootstrap.runtime.placing import RuntimePlacing
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.node_program import HINT, NodeProgram
+from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.verify.checks import Check, Offset, estimate_offset, find_wrong
-from foundation.decode import convert
-from foundation.errors import ClusterError, ConnectError
+from foundation.errors import ClusterError
 from foundation.progress import Event, Report, silent
 from foundation.remote_command import Quoted, RemoteCommand
 from node import health
@@ -72,14 +72,8 @@ def _look(names: Sequence[str], connect: Callable[[str], NodeConnection]) -> Fin
     def examine(name: str) -> None:
         connection = connect(name)
         sent = time.time()
-        program = NodeProgram(connection, "health")
-        try:
-            messages = program.messages(time.monotonic() + TIMEOUT_S)
-            report = convert(next(messages), health.Report)
-        except ValueError as error:
-            raise ConnectError(f"{name}: health.py sent an invalid report: {error}", hint=HINT) from None
-        finally:
-            program.close()
+        with closing(NodeProgram(connection, "health")) as program:
+            report = program.read(next(program.messages(time.monotonic() + TIMEOUT_S)), health.Report)
         reports[name] = report
         offsets[name] = estimate_offset([(sent, report.now, time.time())])
 

@@ -1,7 +1,6 @@
 """Checks volumes for `cluster verify`: whether all other nodes read what one node writes, and at which rates."""
 
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -53,21 +52,14 @@ class _Session(NodeProgram):
         super().__init__(node.connection, "measure_volume")
         self.name = node.host.name
 
-    def _ask(self, order: Mapping[str, object]) -> dict[str, Any]:
-        self.tell(order)
-        answer = next(iter(self.messages(time.monotonic() + STEP_S)))
-        if "error" in answer:
-            raise ClusterError(f"{self.name}: {answer['error']}")
-        return answer
-
     def write(self, path: str, *, seed: int) -> float:
         """Writes a file. Returns the rate in bytes per second."""
-        answer = self._ask({"write": path, "size_bytes": SIZE_BYTES, "seed": seed})
-        return SIZE_BYTES / max(self.read(answer, _Written).seconds, 1e-6)
+        answer = self.call({"write": path, "size_bytes": SIZE_BYTES, "seed": seed}, _Written, timeout_s=STEP_S)
+        return SIZE_BYTES / max(answer.seconds, 1e-6)
 
     def read_file(self, path: str, *, seed: int) -> float:
         """Reads the file. Returns the rate in bytes per second. Raises ClusterError if it is not as it was written."""
-        found = self.read(self._ask({"read": path, "seed": seed}), _Read)
+        found = self.call({"read": path, "seed": seed}, _Read, timeout_s=STEP_S)
         if not found.same or found.bytes != SIZE_BYTES:
             raise ClusterError(
                 f"{self.name}: {path}: it read {found.bytes} bytes that differ from the {SIZE_BYTES} bytes written"
@@ -76,7 +68,7 @@ class _Session(NodeProgram):
 
     def remove(self, path: str) -> None:
         """Removes the file."""
-        self._ask({"remove": path})
+        self.call({"remove": path}, dict[str, Any], timeout_s=STEP_S)
 
 
 def check_volumes(nodes: Sequence[ReadyNode], sources: Sequence[MountSource], *, report: Report) -> tuple[Check, ...]:

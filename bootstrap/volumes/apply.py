@@ -34,12 +34,8 @@ class _Session(NodeProgram):
 
     def do(self, step: str, *, what: str, timeout_s: float = STEP_S, **arguments: Any) -> Any:
         """Carries out a step. Returns its result. what: the description of the step in an error."""
-        self.tell({"step": step, **arguments})
-        answer = next(iter(self.messages(time.monotonic() + timeout_s)))
-        if "error" in answer:
-            raise ClusterError(
-                f"{self.name}: {what}: {answer['error']}", hint=f"cluster ssh {self.name}; then run the command again"
-            )
+        hint = f"cluster ssh {self.name}; then run the command again"
+        answer = self.call({"step": step, **arguments}, dict[str, Any], timeout_s=timeout_s, what=what, hint=hint)
         return answer.get("result")
 
     def look(self, sources: Sequence[MountSource]) -> VolumeFacts:

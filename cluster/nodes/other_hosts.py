@@ -8,10 +8,10 @@ from functools import partial
 
 from bootstrap.apply import ReadyNode
 from bootstrap.homes import find_homes
-from bootstrap.runtime.code import runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host, Spec, parse_spec
+from bootstrap.ssh.node_program import runtime_command
 from bootstrap.ssh.other_hosts import (
     KEPT,
     REMOVED,
@@ -34,7 +34,7 @@ from foundation.progress import Event
 from foundation.remote_command import run_program
 from provision.resources.resource import Resource, Unseen
 from train.engines import find_engine
-from train.follow.head import SILENCE_S, found_program_command
+from train.follow.head import SILENCE_S
 
 KIND = "set-up of a host of yours"
 
@@ -155,7 +155,7 @@ def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
 
 def ends_of_job(app: App, job: str) -> dict[str, Callable[[], str]]:
     """Returns functions that end a job's processes on the user's own hosts, by host name."""
-    command = found_program_command("agent", ["end", job], digest=runtime_digest())
+    command = runtime_command("agent", "end", job, must_exist=False)
 
     def end(connect_to_host: Callable[[], NodeConnection]) -> str:
         with closing(connect_to_host()) as connection:
@@ -206,7 +206,7 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
             connection = ssh.connect(host)
             stack.callback(connection.close)
             for job in entry.jobs:  # the head is gone: end what may still run before its files are deleted
-                words = found_program_command("agent", ["end", job], digest=runtime_digest())
+                words = runtime_command("agent", "end", job, must_exist=False)
                 connection.run(words, check=False, timeout_s=SCRIPT_TIMEOUT_S)
         except ClusterError as error:
             leave(entry, error)

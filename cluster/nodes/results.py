@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from bootstrap.runtime.code import runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.node_program import runtime_command
 from cluster.app import App
 from cluster.nodes.other_hosts import connect_to_hosts_of
 from cluster.nodes.source import Nodes
@@ -19,7 +19,6 @@ from cluster.views.data import counting_bar
 from cluster.views.results import render_skipped
 from foundation.errors import ClusterError, NotFoundError
 from provision.model import count
-from train.follow.head import found_program_command
 from train.follow.records import JobRecord
 from train.follow.results import Copy, Listing, choose_files, copy_all, find_clash
 from train.s3 import operations as s3
@@ -51,13 +50,12 @@ def open_results(app: App, record: JobRecord, nodes: Nodes | None) -> Iterator[F
     Raises ClusterError when no node can be reached from this machine.
     """
     found = Found()
-    digest = runtime_digest()
     with ExitStack() as stack:
         connects = _find_connects(app, record, nodes, found, stack)
 
         def ask(name: str, *words: str, place: str = "") -> None:
             try:
-                command = found_program_command("results", [record.id, *words], digest=digest)
+                command = runtime_command("results", record.id, *words, must_exist=False)
                 listing = Listing(connects[name](), command, where=name)
             except ClusterError as error:
                 found.errors[name] = error

@@ -13,6 +13,7 @@ from dataclasses import replace
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
+from bootstrap.ssh.node_program import runtime_command
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
 from cluster.costs import ask_for_prices, noting_costs
@@ -35,7 +36,6 @@ from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
 from provision.up import prepare_replacement
 from provision.up import up as carry_out
-from train.follow.head import program_command
 from train.follow.records import JobRecord
 from train.follow.run import HeadReplacesError, NotReplacedError, replace_nodes
 from train.job.replacement import check_setup, find_lost, find_paths, plan_hosts
@@ -240,8 +240,7 @@ def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence
         check_setup(job, node)
         missing = [path for path in paths if path in find_missing(node, paths)]
         if missing:
-            words = [node.host.private_ip, *missing]
-            command = program_command("send_files", words, code_dir=head.code_dir)
+            command = runtime_command("send_files", node.host.private_ip, *missing)
             head.connection.run(command, timeout_s=SEND_TIMEOUT_S, what="send_files")
             app.report(Event(kind="done", what="the job's own files are there", where=node.host.name))
     if job.spec.image is not None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Literal, Self
 
+from bootstrap.ssh.node_program import NodeProgram
 from cluster.app import App
 from cluster.jobs import ask_head, end_from_here, end_job, open_head
 from cluster.nodes.ec2 import Ec2Nodes
@@ -21,7 +22,7 @@ from cluster.views.terminal import escape_line
 from foundation.errors import ClusterError, JobError
 from node.protocol import JobHost, JobResult, JobSpec, NewFiles, Order
 from train.follow.events import Event
-from train.follow.head import Head, HeadGoneError, Talk
+from train.follow.head import Head, HeadGoneError
 from train.follow.run import (
     STOPPED,
     Follower,
@@ -99,24 +100,24 @@ def show_check(app: App, head: Head, order: Order) -> None:
     app.say("the job can run; nothing was started")
 
 
-def start(app: App, head: Head, order: Order, *, talk: Talk | None = None) -> None:
-    """Submits a job and returns (`--detach`). talk: see train.follow.run.submit. Raises the same errors as submit."""
+def start(app: App, head: Head, order: Order, *, submission: NodeProgram | None = None) -> None:
+    """Submits a job and returns (`--detach`). submission: from open_submission. Raises the same errors as submit."""
     note_order(app, order)
-    started = submit(head, order, follow=False, talk=talk)
+    started = submit(head, order, follow=False, program=submission)
     app.print(started.id)
     state = "is queued" if started.state == "queued" else "is running"
     app.say(f"job {started.id} ({order.spec.name}) {state} on {head.name}: {_next_commands(started.id)}")
 
 
-def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None = None) -> int:
+def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeProgram | None = None) -> int:
     """Submits a job and follows it to its end. Returns 0, or 130 when it was left running or withdrawn.
 
-    talk: see train.follow.run.submit. plain: show no live view. Raises JobError with the exit code of the first process
+    submission: from open_submission. plain: show no live view. Raises JobError with the exit code of the first process
     that failed, and the same errors as submit.
     """
     note_order(app, order)
     with Interrupts() as interrupts:
-        started = _submit(head, order, talk)
+        started = _submit(head, order, submission)
         if interrupts.number:  # before the head confirmed the start
             end_job(app, head, started.id)
             app.say(f"interrupted: job {started.id} did not start, or was stopped at once")
@@ -127,7 +128,7 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, talk: Talk | None
         )
         attendance = _Attendance(app, head, started.id, display, interrupts)
         try:
-            result = attendance.follow(started.talk, queued=started.state == "queued")
+            result = attendance.follow(started.program, queued=started.state == "queued")
         except OSError:  # of stdout, such as a closed pipe or a full disk
             app.say(_still_running(started.id))
             raise
@@ -162,9 +163,9 @@ def say_results(
     app.say_command(command)
 
 
-def _submit(head: Head, order: Order, talk: Talk | None) -> Started:
+def _submit(head: Head, order: Order, submission: NodeProgram | None) -> Started:
     try:
-        return submit(head, order, follow=True, talk=talk)
+        return submit(head, order, follow=True, program=submission)
     except KeyboardInterrupt:  # by the second signal: the head does not answer
         raise JobError(
             f"interrupted before the head confirmed job {order.spec.id}: it may be running",
@@ -204,12 +205,12 @@ class _Attendance:
         """The job's new files, once it has ended."""
         return self._follower.reader.files
 
-    def follow(self, talk: Any, *, queued: bool) -> JobResult | None:
+    def follow(self, program: NodeProgram | None, *, queued: bool) -> JobResult | None:
         """Returns the job's result; None if the job is left running. Raises JobError if it ended with its head."""
         while True:
             try:
                 try:
-                    return self._follower.run(talk)
+                    return self._follower.run(program)
                 except _NodesMissingError:
                     self._replace_nodes()
                 except HeadGoneError as error:
@@ -226,7 +227,7 @@ class _Attendance:
                     stopped = end_job(self._app, self._head, self._job, say=self._display.say)
                     if not stopped.by_head:
                         return stopped.result
-            talk = None
+            program = None
 
     def _take(self, event: Event) -> None:
         if event.at <= self._shown_until and event.result is None:

@@ -98,7 +98,7 @@ def submit(
         ) as (ready, script),
         closing(head_of(app, ready)) as head,
         # Python starts on the head while this command waits for AWS and plans the job.
-        closing(open_submission(head, follow=not detach)) as talk,
+        closing(open_submission(head, follow=not detach)) as submission,
     ):
         if not engine.is_on_head:
             check_paths(ready, launcher=engine.name, why=engine.is_for_nodes_alone)
@@ -114,8 +114,8 @@ def submit(
         remember_names(app.config_path, "jobs", [job_id, name, *find_names(app.config_path, "jobs")])
         with if_interrupted(f"cluster jobs shows whether job {job_id} runs; cluster stop {job_id} stops it"):
             if not detach:
-                return attend(app, head, order, plain=plain, talk=talk)
-            start(app, head, order, talk=talk)
+                return attend(app, head, order, plain=plain, submission=submission)
+            start(app, head, order, submission=submission)
     return 0
 
 

@@ -1,10 +1,9 @@
 """Runs one command of `cluster exec` on a node, and ends it with all its children when the other side goes away.
 
-stdin has one JSON line, the order {"words": [...]}. The end of stdin
-means that the command must end. stdout has frames: a letter, the length in four bytes, and the bytes:
-    o, e  a piece of the command's stdout, stderr
-    a     empty, a sign of life while there is no output
-    x     the last one, JSON: {"exit": code, "signal": number or null, "left": [pids that could not be ended]}
+stdin has one JSON line, the order {"words": [...]}. The end of stdin means that the command must end. stdout has lines:
+    {"out": text}, {"err": text}   a piece of the command's stdout, stderr, with a character for each byte
+    {"alive": true}                a sign of life while there is no output
+    {"exit": code, "signal": number or null, "left": [pids that could not be ended]}   the last one
 The command's orphans become this process's children (PR_SET_CHILD_SUBREAPER), so that all descendants of the command
 are found, whatever their session, user or environment. If the command ends on its own, its background processes keep
 running, as with ssh.
@@ -15,16 +14,15 @@ import json
 import os
 import select
 import signal
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from node.protocol import OUTPUT_ENCODING
 from node.setup import process_tree, setup_env
 
-BEGIN = b"\0cluster exec\0"  # the login shell's output comes before it
 ALIVE_EVERY_S = 5.0
 PIPE_GRACE_S = 0.5  # after the command's end, for pipes that background processes hold open
 LAST_WORD_S = 5
@@ -40,14 +38,13 @@ def main() -> None:
     os.set_blocking(1, False)
     deaths = process_tree.watch_children()
     pipe = Pipe()
-    pipe.pending += BEGIN
     words = [word.encode("utf-8", "surrogateescape") for word in order["words"]]
     try:
         home = os.path.expanduser("~")
         child = process_tree.start(words, environment(os.environ), home, stderr=subprocess.PIPE)
     except (OSError, ValueError) as error:  # ValueError: an empty word, or one with a NUL
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        pipe.frame(b"e", f"cannot start {order['words'][0]!r}: {reason}\n".encode("utf-8", "replace"))
+        pipe.put_output("err", f"cannot start {order['words'][0]!r}: {reason}\n".encode("utf-8", "replace"))
         code = 126 if isinstance(error, PermissionError) else 127
         finish(pipe, {"exit": code, "signal": None, "left": []})
         return
@@ -76,9 +73,13 @@ class Pipe:
         self.pending = bytearray()
         self.broken = False
 
-    def frame(self, letter: bytes, data: bytes = b"") -> None:
-        """Appends one frame."""
-        self.pending += letter + struct.pack(">I", len(data)) + data
+    def put(self, message: Mapping[str, Any]) -> None:
+        """Appends one message."""
+        self.pending += json.dumps(message).encode("ascii") + b"\n"
+
+    def put_output(self, stream: str, data: bytes) -> None:
+        """Appends a piece of the command's output. stream: "out" or "err"."""
+        self.put({stream: data.decode(OUTPUT_ENCODING)})
 
     def write(self) -> None:
         """Writes as much as the other side accepts now."""
@@ -99,8 +100,8 @@ class Relay:
         self._pipe = pipe
         assert child.stdout is not None
         assert child.stderr is not None
-        self._letters = {child.stdout.fileno(): b"o", child.stderr.fileno(): b"e"}
-        self._left_bytes = dict.fromkeys(self._letters, LONGEST_PIPE_BYTES)
+        self._streams = {child.stdout.fileno(): "out", child.stderr.fileno(): "err"}
+        self._left_bytes = dict.fromkeys(self._streams, LONGEST_PIPE_BYTES)
         self._status: int | None = None
         self._ended_at = 0.0
         self._said_at = time.monotonic()
@@ -109,7 +110,7 @@ class Relay:
         """Passes on output to the end. Returns the command's wait status, and the pids that could not be ended."""
         while True:
             full = len(self._pipe.pending) >= PENDING_BYTES
-            sources = [] if full else list(self._letters)
+            sources = [] if full else list(self._streams)
             wanted = [1] if self._pipe.pending else []
             wait_s = ALIVE_EVERY_S if self._status is None else PIPE_GRACE_S
             ready, writable, _ = select.select([0, self._deaths, *sources], wanted, [], wait_s)
@@ -119,7 +120,7 @@ class Relay:
                 os.read(self._deaths, PIECE_BYTES)
             self._look_at_child()
             for source in ready:
-                if source in self._letters:
+                if source in self._streams:
                     self._take(source)
             self._say(writable)
             if self._status is not None and self._is_over(full or bool(set(ready) & set(sources))):
@@ -133,21 +134,21 @@ class Relay:
     def _take(self, source: int) -> None:
         data = os.read(source, PIECE_BYTES)
         if data:
-            self._pipe.frame(self._letters[source], data)
+            self._pipe.put_output(self._streams[source], data)
         if self._status is not None:
             self._left_bytes[source] -= len(data)
         if not data or self._left_bytes[source] < 0:  # everything that the command itself has written has been read
-            del self._letters[source]
+            del self._streams[source]
 
     def _say(self, writable: list[int]) -> None:
         if writable:
             self._pipe.write()
             self._said_at = time.monotonic()
         elif not self._pipe.pending and time.monotonic() > self._said_at + ALIVE_EVERY_S / 2:
-            self._pipe.frame(b"a")
+            self._pipe.put({"alive": True})
 
     def _is_over(self, busy: bool) -> bool:  # noqa: FBT001
-        return not self._letters or (not busy and time.monotonic() >= self._ended_at + PIPE_GRACE_S)
+        return not self._streams or (not busy and time.monotonic() >= self._ended_at + PIPE_GRACE_S)
 
 
 def reap(pid: int) -> int | None:
@@ -176,8 +177,8 @@ def end_all(pid: int, status: int | None) -> tuple[int, list[int]]:
 
 
 def finish(pipe: Pipe, result: Mapping[str, Any]) -> None:
-    """Writes the pending output, and the last frame."""
-    pipe.frame(b"x", json.dumps(result).encode())
+    """Writes the pending output, and the last message."""
+    pipe.put(result)
     lifelines = [0]
     while pipe.pending and not pipe.broken:
         ready, writable, _ = select.select(lifelines, [1], [])

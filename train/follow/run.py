@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from msgspec import to_builtins
 
 from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.node_program import LOOK_EVERY_S, AnswerError, Look, NodeProgram, never
 from foundation.decode import decode
 from foundation.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError, UsageError
 from node.protocol import (
@@ -29,14 +30,13 @@ from node.protocol import (
 )
 from node.wire import Answer
 from train.follow.events import Event, EventReader
-from train.follow.head import LOOK_EVERY_S, SILENCE_S, WITHOUT_ANSWER_S, AnswerError, Head, Look, Talk, never
+from train.follow.head import SILENCE_S, Head
 
 CLIENT_PATIENCE_S = 600.0
 """How long to retry a broken connection; the job does not wait for it."""
 LONGEST_PAUSE_S = 15.0
 SUBMIT_TIMEOUT_S = 90.0  # longer than jobs.py waits for another submission
 STOP_TIMEOUT_S = 60.0  # the supervisor searches all hosts, some of which may not answer
-MOST_ENDS = 5
 STOPPED = 130
 
 
@@ -54,41 +54,43 @@ class NotReplacedError(ClusterError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Started:
-    """A job that the head has accepted. talk: the connection on which its events follow, if requested."""
+    """A job that the head has accepted. program: sends its events, if requested."""
 
     id: str
     state: JobState
-    talk: Talk | None
+    program: NodeProgram | None
 
 
-def open_submission(head: Head, *, follow: bool) -> Talk:
+def open_submission(head: Head, *, follow: bool) -> NodeProgram:
     """Starts the head's program that accepts an order, before the order is known. Raises as Head.open."""
     return head.open("submit", *(["--follow"] if follow else []))
 
 
-def submit(head: Head, order: Order, *, follow: bool, look: Look = never, talk: Talk | None = None) -> Started:
-    """Submits a job to the head. talk: from open_submission, with the same `follow`.
+def submit(
+    head: Head, order: Order, *, follow: bool, look: Look = never, program: NodeProgram | None = None
+) -> Started:
+    """Submits a job to the head. program: from open_submission, with the same `follow`.
 
     If the connection breaks before the answer, the order is sent again; the head makes one job of both.
     Raises RefusedError, ConnectError, ClusterError for the head's errors.
     """
     job = order.spec.id
-    talk = talk or open_submission(head, follow=follow)
+    program = program or open_submission(head, follow=follow)
     state: JobState | None = None
     try:
-        state = _hand_over(talk, order, look, head=head.name)
+        state = _hand_over(program, order, look, head=head.name)
     except ConnectError as error:
         return _submit_again(head, order, error, look)
     finally:
         if state is None or not follow:
-            talk.close()
-    return Started(id=job, state=state, talk=talk if follow else None)
+            program.close()
+    return Started(id=job, state=state, program=program if follow else None)
 
 
 def continue_job(head: Head, order: Order, log: bytes) -> JobState:
     """Continues a job whose head was lost, on a new head. log: of its attempts so far. Raises as submit."""
-    with closing(head.open("continue")) as talk:
-        return _hand_over(talk, order, never, head=head.name, silence_s=SUBMIT_TIMEOUT_S, log=log)
+    with closing(head.open("continue")) as program:
+        return _hand_over(program, order, never, head=head.name, silence_s=SUBMIT_TIMEOUT_S, log=log)
 
 
 def check_order(head: Head, order: Order) -> str | None:
@@ -96,9 +98,9 @@ def check_order(head: Head, order: Order) -> str | None:
 
     Raises UsageError for a job that cannot run, ConnectError, ClusterError for the head's errors.
     """
-    with closing(head.open("check")) as talk:
-        talk.send(json.dumps(to_builtins(order)).encode() + b"\n")
-        line = talk.answer(never, timeout_s=SUBMIT_TIMEOUT_S)
+    with closing(head.open("check")) as program:
+        program.tell(order)
+        line = program.answer(timeout_s=SUBMIT_TIMEOUT_S)
     try:
         said = decode(line or b"{}", Checked)
     except ValueError as error:
@@ -111,15 +113,18 @@ def check_order(head: Head, order: Order) -> str | None:
 
 
 def _hand_over(
-    talk: Talk, order: Order, look: Look, *, head: str, silence_s: float = SILENCE_S, log: bytes = b""
+    program: NodeProgram, order: Order, look: Look, *, head: str, silence_s: float = SILENCE_S, log: bytes = b""
 ) -> JobState:
     """Sends the order and reads the answer. silence_s: how long that may take. Raises as submit.
 
     log: sent after the order; see continue_job.
     """
-    talk.send(json.dumps(to_builtins(order)).encode() + b"\n" + log)
+    program.silence_s = silence_s
+    program.tell(order)
+    program.send(log)
+    program.end_input()
     try:
-        line = talk.answer(look, timeout_s=silence_s)
+        line = program.answer(timeout_s=silence_s, look=look)
     except AnswerError as error:
         raise AnswerError(
             f"{error.message}; job {order.spec.id} may or may not have started",
@@ -153,14 +158,14 @@ def _submit_again(head: Head, order: Order, lost: ConnectError, look: Look) -> S
     job = order.spec.id
     head.drop()
     try:
-        with closing(head.open("submit", look=look)) as talk:
-            state = _hand_over(talk, order, look, head=head.name, silence_s=SUBMIT_TIMEOUT_S)
+        with closing(head.open("submit", look=look)) as program:
+            state = _hand_over(program, order, look, head=head.name, silence_s=SUBMIT_TIMEOUT_S)
     except (ConnectError, AwsError) as error:
         raise ConnectError(
             f"{lost.message}\n  and then: {error.message}\n  job {job} may or may not have started",
             hint="cluster jobs",
         ) from error
-    return Started(id=job, state=state, talk=None)
+    return Started(id=job, state=state, program=None)
 
 
 class LogStream:
@@ -192,40 +197,33 @@ class LogStream:
         self._lost_at: float | None = None  # None while connected
         self._pause_s = 0.0
         self._told = ""
-        self._ended = 0  # consecutive runs of jobs.py that ended without a line
 
-    def lines(self, talk: Talk | None = None) -> Generator[bytes]:
-        """The lines from the offset on, without newlines. talk: a connection that already sends them.
+    def lines(self, program: NodeProgram | None = None) -> Generator[bytes]:
+        """The lines from the offset on, without newlines. program: one that already sends them.
 
         A call after an exception of `look` continues where the last one stopped. Raises ConnectError when the head
         cannot be reached for CLIENT_PATIENCE_S, HeadGoneError, NotFoundError, AnswerError.
         """
         while True:
             try:
-                if talk is None:
-                    talk = self._head.open(*self._words(), look=self._look)
-                came_at = time.monotonic()
-                for line in talk.lines(self._look):
+                if program is None:
+                    program = self._head.open(*self._words(), look=self._look)
+                program.silence_s = SILENCE_S
+                for line in program.lines(look=self._look):
                     self._hear()
                     if self._is_for_reader(line):
                         yield line
-                        came_at = time.monotonic()
-                    elif not self._wait and time.monotonic() - came_at > WITHOUT_ANSWER_S:
-                        raise self._give_up(f"has sent only keep-alives for {WITHOUT_ANSWER_S:.0f} s")
                 if not self._wait:
                     return
-                self._ended += 1
-                if self._ended == MOST_ENDS:
-                    raise self._give_up(f"the program on the node ended {MOST_ENDS} times without sending a line")
                 self._tolerate(
                     ConnectError(f"{self._head.name}: the program that sends the log ended before job {self._job}")
                 )
             except (ConnectError, AwsError) as error:
                 self._tolerate(error)
             finally:
-                if talk is not None:
-                    talk.close()
-                talk = None
+                if program is not None:
+                    program.close()
+                program = None
             self._head.drop()
             self._rest()
 
@@ -259,14 +257,8 @@ class LogStream:
         if key == "alive":
             return False
         self.offset += len(line) + 1
-        self._ended, self._wanted = 0, None
+        self._wanted = None
         return True
-
-    def _give_up(self, why: str) -> AnswerError:
-        return AnswerError(
-            f"{self._head.name} does not send the log of job {self._job}: {why}",
-            hint="cluster jobs; the job may still run",
-        )
 
     def _tolerate(self, error: ClusterError) -> None:
         """Reports a broken connection once. Raises ConnectError when it stays broken too long."""
@@ -309,9 +301,9 @@ class Follower:
         self._stream = LogStream(head, job, say=say, look=look)
         self._take = take
 
-    def run(self, talk: Talk | None = None) -> JobResult:
+    def run(self, program: NodeProgram | None = None) -> JobResult:
         """Follows the job to its end. Raises, and can be called again, as LogStream.lines."""
-        with closing(self._stream.lines(talk)) as lines:
+        with closing(self._stream.lines(program)) as lines:
             result = pass_on(lines, self.reader, self._take)
         if result is None:
             raise AssertionError  # a stream that waits does not end by itself
@@ -337,7 +329,7 @@ def run_job(head: Head, order: Order, *, take: Callable[[Event], None], say: Cal
     """
     started = submit(head, order, follow=True)
     try:
-        return Follower(head, started.id, take=take, say=say).run(started.talk)
+        return Follower(head, started.id, take=take, say=say).run(started.program)
     except KeyboardInterrupt:
         stop_job(head, started.id)
         raise
@@ -367,9 +359,9 @@ def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, 
     Raises ConnectError, AnswerError; NotReplacedError for the head's errors; HeadReplacesError without hosts while the
     head replaces the nodes itself.
     """
-    with closing(head.open("replace", job)) as talk:
-        talk.send(json.dumps(to_builtins(hosts)).encode() + b"\n")
-        line = talk.answer(never, timeout_s=STOP_TIMEOUT_S)
+    with closing(head.open("replace", job)) as program:
+        program.tell(hosts)
+        line = program.answer(timeout_s=STOP_TIMEOUT_S)
     if find_first_key(line) == "error":
         error = head.failed(line, hint="cluster jobs")
         raise NotReplacedError(error.message, hint=error.hint)

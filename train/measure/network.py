@@ -1,6 +1,5 @@
 """Measures the network between nodes, pair by pair: bytes per second and round trips."""
 
-import json
 import secrets
 import statistics
 import time
@@ -13,12 +12,11 @@ from msgspec import Meta, Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import on_all
+from bootstrap.ssh.node_program import NodeProgram
 from foundation.decode import decode
 from foundation.errors import ClusterError
-from foundation.remote_command import run_program
-from node.programs import program_words
 from node.protocol import Name, find_first_key, shorten
-from train.follow.head import SILENCE_S, Talk, never
+from train.follow.head import SILENCE_S
 
 MAX_ALL_PAIRS = 8
 """Up to this many nodes, every ordered pair is measured; with more nodes, the head to all others, and a ring."""
@@ -92,8 +90,8 @@ def measure_network(
         for source, targets in targets_of.items():
             peers = [{"name": name, "ip": by_name[name].host.private_ip, "port": ports[name]} for name in targets]
             order = {"do": "send", "peers": peers, "seconds": seconds, "streams": streams, "pings": PINGS}
-            with closing(_start(by_name[source], {**order, **common})) as talk:
-                for said in _messages(talk, source, deadline_s=limit_s, silence_s=SILENCE_S + seconds):
+            with closing(_start(by_name[source], {**order, **common}, silence_s=SILENCE_S + seconds)) as program:
+                for said in _messages(program, source, deadline_s=limit_s):
                     pair = _read_pair(source, said)
                     on_pair(pair)
                     pairs.append(pair)
@@ -107,9 +105,9 @@ def _listen(nodes: Sequence[ReadyNode], common: Mapping[str, Any], stack: ExitSt
     ports: dict[str, int] = {}
 
     def listen(node: ReadyNode) -> None:
-        talk = _start(node, {"do": "receive", "address": node.host.private_ip, **common})
-        stack.callback(talk.close)
-        said = next(_messages(talk, node.host.name, deadline_s=START_S), None)
+        program = _start(node, {"do": "receive", "address": node.host.private_ip, **common})
+        stack.callback(program.close)
+        said = next(_messages(program, node.host.name, deadline_s=START_S), None)
         if said is None or said.listening is None:
             raise ClusterError(f"{node.host.name}: {PROGRAM} ended before it listened", hint=_BLOCKED)
         ports[node.host.name] = said.listening
@@ -118,11 +116,11 @@ def _listen(nodes: Sequence[ReadyNode], common: Mapping[str, Any], stack: ExitSt
     return ports
 
 
-def _start(node: ReadyNode, order: Mapping[str, Any]) -> Talk:
-    words = program_words(PROGRAM, code_dir=node.code_dir)
-    talk = Talk(node.connection.open_channel(run_program(*words)), where=node.host.name)
-    talk.send(json.dumps(order).encode() + b"\n")
-    return talk
+def _start(node: ReadyNode, order: Mapping[str, Any], *, silence_s: float = SILENCE_S) -> NodeProgram:
+    program = NodeProgram(node.connection, PROGRAM)
+    program.silence_s = silence_s
+    program.tell(order)
+    return program
 
 
 class _Said(Struct, frozen=True, kw_only=True):
@@ -136,9 +134,9 @@ class _Said(Struct, frozen=True, kw_only=True):
     round_trips_s: Annotated[tuple[Annotated[float, Meta(ge=0, le=1e9)], ...], Meta(max_length=PINGS)] = ()
 
 
-def _messages(talk: Talk, node: str, *, deadline_s: float, silence_s: float = SILENCE_S) -> Iterator[_Said]:
+def _messages(program: NodeProgram, node: str, *, deadline_s: float) -> Iterator[_Said]:
     """Yields the program's messages, without keep-alives. Raises ClusterError for an invalid line."""
-    for line in talk.lines(never, silence_s=silence_s, deadline=time.monotonic() + deadline_s):
+    for line in program.lines(time.monotonic() + deadline_s):
         if find_first_key(line) == "alive":
             continue
         try:

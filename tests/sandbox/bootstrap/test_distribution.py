@@ -11,10 +11,10 @@ import pytest
 from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
 from bootstrap.environment.file_cache import BundleFile, describe_file
-from bootstrap.ssh import node_program
 from bootstrap.ssh.connections import Connections, InstanceAccess
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins
+from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.transfer.distribute import Agent, Distribution, SetUp
 from cluster.nodes.ec2 import open_console
 from foundation.errors import ClusterError, ConnectError
@@ -185,7 +185,7 @@ def test_the_transfers_secret_is_on_no_command_line(four: Four, file: BundleFile
 
     def tell(self: Agent, message: object) -> None:
         secrets.append(message.get("secret", "") if isinstance(message, dict) else "")
-        original(self, message)  # type: ignore[arg-type]
+        original(self, message)
 
     four.shape_link(3, SLOW_MBIT)
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -215,7 +215,7 @@ def test_a_frozen_or_dead_node(
     four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch, fault: str, number: int
 ) -> None:
     """The kill is the last case, because the node stays dead."""
-    monkeypatch.setattr(node_program, "SILENCE_S", SILENCE_S)
+    monkeypatch.setattr(NodeProgram, "silence_s", SILENCE_S)
     node = four.hosts[number]
 
     def strike() -> None:

@@ -136,7 +136,7 @@ def test_a_job_is_followed_without_a_lost_or_doubled_line_however_often_it_is_cu
     for each in clients:
         shown, said = counted(each.out.read_text()), each.messages.read_text()
         assert shown == list(range(len(shown)))
-        assert said.count("was lost") == said.count("reconnected to node-0") == 2
+        assert said.count("the connection is lost") == said.count("reconnected to node-0") == 2
         assert f"job {job} keeps running; retrying for 10 min" in said
         assert f"job {job} failed: " in said
         assert "exit code 3" in said

@@ -1,6 +1,7 @@
 """A head whose jobs.py is a Python function, behind channels like paramiko's."""
 
 import json
+import shlex
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -105,12 +106,10 @@ class FakeHead:
     asked: list[list[str]] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
     connected: int = 0
+    host: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(name="node-0", address="10.0.0.1", spec=None))
 
     def make(self) -> Head:
-        def command(words: Sequence[str]) -> RemoteCommand:
-            return RemoteCommand("\0".join(words))
-
-        return Head(name="node-0", connect=cast("Any", self._connect), command=command)
+        return Head(name="node-0", connect=cast("Any", self._connect))
 
     def _connect(self) -> "FakeHead":
         if self.refuse:
@@ -119,7 +118,8 @@ class FakeHead:
         return self
 
     def open_channel(self, command: RemoteCommand) -> Channel:
-        self.asked.append(command.text.split("\0"))
+        words = shlex.split(command.text.partition("set -- ")[2].splitlines()[0])
+        self.asked.append(words[2:])  # after the runtime's digest and the program's name
         made = self.answer(self.asked[-1])
         self.channels.append(made)
         return made

@@ -93,7 +93,7 @@ class Owner:
         self.asked: list[Any] = []
         self._failed = failed
 
-    def ask(self, request: Any, kind: Any) -> Any:
+    def call(self, request: Any, kind: Any) -> Any:
         self.asked.append(request)
         return kind(failed=self._failed)
 

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bootstrap.ssh.execute import STOP_TIMEOUT_S, Ending, choose_exit_code
-from bootstrap.ssh.node_program import runtime_command
+from bootstrap.ssh.node_program import parse_message, runtime_command
 from cluster.commands.shell import KEPT_BYTES, Collector, LinePrinter, render_failures
 from foundation.errors import ConnectError
 from local_nodes import make_runtime
@@ -80,8 +81,8 @@ def test_the_end_of_long_output_is_kept() -> None:
     assert (collector.text("b", "stderr"), collector.is_cut("b")) == ("", False)
 
 
-def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[list[tuple[bytes, bytes]], int]:
-    """Runs the node's program here, with the shell command that nodes use. Returns its frames and exit code."""
+def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[list[dict[str, Any]], int]:
+    """Runs the node's program here, with the shell command that nodes use. Returns its messages and exit code."""
     make_runtime(home / ".cluster" / "runtime" / "older")  # of another version of cluster
     with subprocess.Popen(
         ["sh", "-c", before.decode() + runtime_command("exec").text],
@@ -93,13 +94,8 @@ def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[l
         assert process.stdout is not None
         process.stdin.write(json.dumps({"words": words}).encode() + b"\n")
         process.stdin.flush()
-        data = process.stdout.read().partition(b"\0cluster exec\0")[2]
-    frames = []
-    while data:
-        size = int.from_bytes(data[1:5], "big")
-        frames.append((data[:1], data[5 : 5 + size]))
-        data = data[5 + size :]
-    return frames, process.returncode
+        messages = [message for line in process.stdout if (message := parse_message(line)) is not None]
+    return messages, process.returncode
 
 
 def test_a_command_runs_in_the_newest_environment(tmp_path: Path) -> None:
@@ -111,14 +107,13 @@ def test_a_command_runs_in_the_newest_environment(tmp_path: Path) -> None:
             (folder / ".complete").touch()
             os.utime(folder / ".complete", (number, number))
     script = 'echo "$PATH"; echo "$LD_LIBRARY_PATH"; pwd; echo oh >&2; exit 3'
-    frames, code = run_program(["sh", "-c", script], tmp_path, before=b"echo a login shell talks;")
+    messages, code = run_program(["sh", "-c", script], tmp_path, before=b"printf 'a login shell talks';")
     new = tmp_path / ".cluster" / "env" / "new"
-    said = b"".join(data for letter, data in frames if letter == b"o").decode().splitlines()
+    said = "".join(message.get("out", "") for message in messages).splitlines()
     libraries = new / "lib" / "python3.11" / "site-packages" / "nvidia" / "nccl" / "lib"
     assert said == [f"{new}/bin:/usr/bin:/bin", str(libraries), str(tmp_path)]
-    assert b"".join(data for letter, data in frames if letter == b"e") == b"oh\n"
-    assert frames[-1][0] == b"x"
-    assert json.loads(frames[-1][1]) == {"exit": 3, "signal": None, "left": []}
+    assert "".join(message.get("err", "") for message in messages) == "oh\n"
+    assert messages[-1] == {"exit": 3, "signal": None, "left": []}
     assert code == 0
 
 

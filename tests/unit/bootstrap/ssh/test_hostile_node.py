@@ -1,5 +1,6 @@
 """Answers of a hostile node are limited and validated: facts, `exec`, and the programs that set it up."""
 
+import json
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -10,14 +11,14 @@ import pytest
 from bootstrap.environment.facts import parse_facts
 from bootstrap.ssh import connection as connection_module
 from bootstrap.ssh.connection import NodeConnection, drain, wait_for_exit
-from bootstrap.ssh.execute import BEGIN, MAX_FRAME_BYTES, execute
+from bootstrap.ssh.execute import Stream, execute
 from bootstrap.ssh.explain import NO_EXIT_CODE
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.node_program import MAX_LINE_BYTES, NodeProgram, parse_message
+from bootstrap.ssh.node_program import AnswerError, NodeProgram, parse_message
 from bootstrap.transfer.distribute import failure
 from bootstrap.verify.nodes import _Begun, _Clock, _Tried
 from cluster.commands.shell import Collector
-from foundation.errors import ClusterError, ConnectError
+from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
 from job_channels import Channel
 from node_facts import HOST
@@ -104,14 +105,14 @@ def program(*pieces: bytes, endless: bytes = b"") -> NodeProgram:
 
 
 def test_a_line_has_a_size_limit() -> None:
-    with pytest.raises(ConnectError, match=r"store\.py has sent a line of more than 1 MiB"):
-        next(program(endless=b"x" * (MAX_LINE_BYTES // 4)).messages())
+    with pytest.raises(AnswerError, match=r"store\.py has sent a line of more than 8 MiB"):
+        next(program(endless=b"x" * (1 << 21)).messages())
 
 
 def test_signs_of_life_do_not_extend_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter(range(10**6))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(moments)))
-    with pytest.raises(ConnectError, match="did not end in time"):
+    with pytest.raises(AnswerError, match="did not end in time"):
         next(program(endless=b'{"alive": true}\n').messages(30.0))
 
 
@@ -140,7 +141,7 @@ def test_lines_that_are_not_messages(line: bytes) -> None:
     ],
 )
 def test_an_invalid_message_is_an_error_of_one_line(message: dict[str, Any], kind: type) -> None:
-    with pytest.raises(ConnectError, match=r"store\.py sent an invalid message: ") as caught:
+    with pytest.raises(AnswerError, match=r"store\.py sent an invalid message: ") as caught:
         program().read(message, kind)
     assert "\n" not in caught.value.message
 
@@ -153,30 +154,25 @@ def test_an_invalid_failure_report(said: dict[str, Any]) -> None:
 # -- exec --------------------------------------------------------------------------------------------------------------
 
 
-def frame(letter: bytes, data: bytes) -> bytes:
-    return letter + len(data).to_bytes(4, "big") + data
-
-
 @pytest.mark.parametrize(
-    ("pieces", "why"),
-    [
-        ([BEGIN, b"o\xff\xff\xff\xff"], "a frame of more than 1 MiB"),
-        ([BEGIN, frame(b"x", b"{}")], "cannot parse its result"),
-        ([BEGIN, frame(b"x", b'{"exit": 1000, "signal": null, "left": []}')], "cannot parse its result"),
-        ([BEGIN, frame(b"x", b'{"exit": 0, "signal": null, "left": ' + b"[" * 10**5 + b"}")], "cannot parse"),
-        ([BEGIN, frame(b"x", b"\xff")], "cannot parse its result"),
-    ],
+    "message", [b'{"exit": 1000}', b'{"exit": 0, "left": [null]}', b'{"out": 5}', b'{"exit": 0, "signal": -1}']
 )
-def test_an_invalid_answer_to_exec_is_a_failure(pieces: list[bytes], why: str) -> None:
-    opened = connection(*pieces, endless=b"x" * 65536)
+def test_an_invalid_answer_to_exec_is_a_failure(message: bytes) -> None:
+    opened = connection(message + b"\n", endless=b"x" * 65536)
     [ending] = execute([HOST], ["true"], open_connection=lambda _: opened, sink=Collector())
     assert ending.error is not None
-    assert why in ending.error.message
+    assert "exec.py sent an invalid message" in ending.error.message
 
 
-def test_a_frame_may_have_the_maximum_size() -> None:
-    data = b"x" * MAX_FRAME_BYTES
-    opened = connection(BEGIN, frame(b"o", data), frame(b"x", b'{"exit": 0, "signal": null, "left": []}'))
-    collector = Collector()
-    [ending] = execute([HOST], ["true"], open_connection=lambda _: opened, sink=collector)
-    assert (ending.exit_code, collector.text("node-1", "stdout")) == (0, data.decode())
+def test_output_of_exec_is_any_bytes() -> None:
+    data = bytes(range(256))
+    said = json.dumps({"out": data.decode("latin-1")}).encode() + b'\n{"exit": 0, "signal": null, "left": []}\n'
+    seen = []
+
+    class Seen(Collector):
+        def take(self, node: str, stream: Stream, data: bytes) -> None:
+            seen.append((node, stream, data))
+
+    [ending] = execute([HOST], ["true"], open_connection=lambda _: connection(said), sink=Seen())
+    assert ending.exit_code == 0
+    assert seen == [("node-1", "stdout", data), ("node-1", "stdout", b""), ("node-1", "stderr", b"")]

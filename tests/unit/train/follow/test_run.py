@@ -50,7 +50,7 @@ def test_a_job_is_submitted_on_stdin_and_followed_on_the_same_channel() -> None:
     assert decode(fake.channels[0].got, Order) == ORDER
     assert (started.id, started.state) == ("j1", "starting")
     events: list[Event] = []
-    result = Follower(fake.make(), "j1", take=events.append, say=pytest.fail).run(started.talk)
+    result = Follower(fake.make(), "j1", take=events.append, say=pytest.fail).run(started.program)
     assert result.state == "done"
     assert events == everything()
     assert fake.channels[0].closed
@@ -59,7 +59,7 @@ def test_a_job_is_submitted_on_stdin_and_followed_on_the_same_channel() -> None:
 def test_a_detached_job_has_no_channel() -> None:
     fake = FakeHead(lambda _: channel(b'{"job":"j1","state":"queued"}\n'))
     started = submit(fake.make(), ORDER, follow=False)
-    assert (started.state, started.talk) == ("queued", None)
+    assert (started.state, started.program) == ("queued", None)
     assert fake.asked == [["submit"]]
     assert fake.channels[0].closed
 
@@ -91,7 +91,7 @@ def test_a_job_whose_answer_was_lost_is_submitted_again() -> None:
     """Both requests create one job on the head."""
     fake = breaks_off(b'{"job":"j1","state":"running"}\n')
     started = submit(fake.make(), ORDER, follow=True)
-    assert (started.id, started.state, started.talk) == ("j1", "running", None)
+    assert (started.id, started.state, started.program) == ("j1", "running", None)
     assert fake.asked == [["submit", "--follow"], ["submit"]]
     assert [decode(each.got, Order) for each in fake.channels] == [ORDER, ORDER]
     assert all(each.closed for each in fake.channels)
@@ -143,7 +143,7 @@ def test_each_problem_of_the_connection_is_reported_once() -> None:
 
     Follower(fake.make(), "j1", take=take, say=said.append).run()
     assert [words.partition(";")[0] for words in said] == [
-        "the connection to node-0 was lost: it broke, or the program on the node was killed",
+        "node-0 (10.0.0.1): the connection is lost, or jobs.py was killed",
         "node-0: no answer on port 22",
         "reconnected to node-0",
     ]
