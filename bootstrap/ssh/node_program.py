@@ -190,18 +190,37 @@ class NodeProgram:
             if data == b"":
                 self._check_end()
                 return
-            heard_at = now if data else heard_at
+            if data:
+                self._split(data)
+                heard_at = now
             if now - heard_at > self.silence_s:
                 raise self._silent()
             if now > deadline:
                 raise self._late() if now - heard_at < STILL_TALKS_S else self._silent()
+
+    def read_bytes(self, count: int) -> bytes:
+        """The next bytes of the program's output, after the last line. Raises ConnectError, NodeCommandError."""
+        heard_at = time.monotonic()
+        while len(self._rest) < count:
+            data = self._receive()
+            if data == b"":
+                self._check_end()
+                raise self._lost()
+            if data:
+                self._rest += data
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > self.silence_s:
+                raise self._silent()
+        found = bytes(self._rest[:count])
+        del self._rest[:count]
+        return found
 
     def read(self, message: Any, kind: type[T]) -> T:
         """Converts a message to a type. Raises AnswerError for an invalid message."""
         try:
             return convert(message, kind)
         except ValueError as error:
-            raise AnswerError(f"{self._where}: {self._name} sent an invalid message: {error}", hint=HINT) from None
+            raise self.invalid(error) from None
 
     def close(self) -> None:
         """Closes the program's stdin and output, which ends it."""
@@ -221,6 +240,10 @@ class NodeProgram:
             return None
         except (OSError, EOFError, paramiko.SSHException) as error:
             raise ConnectError(f"{self._where}: the connection is lost: {error}", hint=HINT) from error
+        return data
+
+    def _split(self, data: bytes) -> None:
+        """Adds received bytes to the lines."""
         first, newline, data_after = data.partition(b"\n")
         self._rest += first
         if len(self._rest) > MAX_LINE_BYTES:
@@ -231,10 +254,13 @@ class NodeProgram:
             *lines, rest = data_after.split(b"\n")
             self._lines += [bytes(self._rest), *lines]
             self._rest = bytearray(rest)
-        return data
 
     def _silent(self) -> ConnectError:
         return ConnectError(f"{self._where}: no message for {self.silence_s:g} s", hint=HINT)
+
+    def invalid(self, why: object) -> AnswerError:
+        """The error for an invalid message."""
+        return AnswerError(f"{self._where}: {self._name} sent an invalid message: {why}", hint=HINT)
 
     def _late(self) -> AnswerError:
         return AnswerError(f"{self._where}: {self._name} did not end in time", hint=HINT)

@@ -10,7 +10,6 @@ from rich.filesize import decimal
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
-from bootstrap.ssh.node_program import runtime_command
 from cluster.app import App
 from cluster.nodes.other_hosts import connect_to_hosts_of
 from cluster.nodes.source import Nodes
@@ -55,8 +54,7 @@ def open_results(app: App, record: JobRecord, nodes: Nodes | None) -> Iterator[F
 
         def ask(name: str, *words: str, place: str = "") -> None:
             try:
-                command = runtime_command("results", record.id, *words, must_exist=False)
-                listing = Listing(connects[name](), command, where=name)
+                listing = Listing(connects[name](), record.id, *words)
             except ClusterError as error:
                 found.errors[name] = error
             else:
@@ -158,7 +156,7 @@ def copy_results(app: App, record: JobRecord, found: Found, folder: Path) -> Non
     app.say(f"copied {count(files, 'file')} ({decimal(size_bytes)}) from {', '.join(places)} to {folder}{same}")
     for copy in copies:
         if copy.error is not None:
-            found.errors[copy.listing.where] = copy.error
+            found.errors[copy.listing.name] = copy.error
     _raise_errors(found.errors, [text for copy in copies for text in copy.failed])
 
 

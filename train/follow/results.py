@@ -6,28 +6,24 @@ node/results.py lists and sends them. A node decides about the files' content, n
 import os
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from bootstrap.ssh.connection import NodeConnection, wait_for_exit
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.node_program import NodeProgram, runtime_command
 from foundation.decode import decode
-from foundation.errors import ClusterError, ConnectError
-from foundation.remote_command import RemoteCommand
+from foundation.errors import ClusterError
 from node.protocol import shorten
 from train.s3.partial_file import LocalFolder, PartialFiles, refuse_links
 from train.s3.run_journal import Run, noted, remove_unfinished
 from train.s3.url import explain_path
 
 MOST_FILES = 1_000_000
-MAX_LINE_BYTES = 1 << 16
 MAX_BLOCK_BYTES = 1 << 20
-SHELL_BYTES = 1 << 16  # what a login shell may print before the first line
 SILENCE_S = 60.0
-END_TIMEOUT_S = 10.0
 _LENGTH = struct.Struct(">i")
 FileName = Annotated[str, Meta(max_length=4096)]
 Size = Annotated[int, Meta(ge=0, lt=1 << 62)]
@@ -47,115 +43,64 @@ class _Line(NodeFile, frozen=True, kw_only=True):
     end: bool = False
 
 
-class Listing:
+class Listing(NodeProgram):
     """A job's files on one node: lists them now, and sends them later. Raises ConnectError, ClusterError.
 
-    where: the node's name. command: the command line of node/results.py.
+    words: those of node/results.py.
     """
 
-    def __init__(self, connection: NodeConnection, command: RemoteCommand, *, where: str) -> None:
-        self.where = where
-        self._channel = connection.open_channel(command)
-        self._channel.settimeout(SILENCE_S)
-        self._rest = bytearray()
-        self.files = self._read_list()
+    silence_s = SILENCE_S
 
-    def close(self) -> None:
-        """Closes the connection to the program on the node, which ends it."""
-        self._channel.close()
+    def __init__(self, connection: NodeConnection, *words: str) -> None:
+        super().__init__(connection, "results", command=runtime_command("results", *words, must_exist=False))
+        self.name = connection.host.name
+        self.files = self._read_list()
 
     def fetch(self, wanted: Sequence[int], write: Callable[[int, bytes | None], None]) -> dict[int, str]:
         """Receives files, by their numbers in `files`; returns those that the node cannot read, and why.
 
         write(number, data): receives each piece of a file, and None at its end.
         """
-        with suppress(OSError):  # reading shows why
-            self._channel.sendall(f"{list(wanted)}\n".encode())
+        self.tell(wanted)
         refused = {}
         for number in wanted:
             left = self.files[number].size_bytes
             while length := self._read_length():
                 if length < 0:
-                    refused[number] = shorten(self._read(self._read_length()).decode("utf-8", "replace"))
+                    refused[number] = shorten(self._read_block(self._read_length()).decode("utf-8", "replace"))
                     break
                 left -= length
-                if left < 0 or length > MAX_BLOCK_BYTES:
-                    raise self._invalid("more bytes than the file has")
-                write(number, self._read(length))
+                if left < 0:
+                    raise self.invalid("more bytes than the file has")
+                write(number, self._read_block(length))
             else:
                 write(number, None)
         return refused
 
     def _read_list(self) -> tuple[NodeFile, ...]:
+        """The node's list; without our programs, a node has no files."""
         files: list[NodeFile] = []
-        begun, skipped = False, 0
-        while True:
-            line = self._read_line()
-            if line is None:
-                return self._end_without_list(begun=begun)
-            begun = begun or line.startswith(b"{")
-            if not begun:
-                skipped += len(line)
-                if skipped > SHELL_BYTES:
-                    raise self._invalid("no list of files")
-                continue
+        for line in self.lines():
             try:
                 said = decode(line, _Line)
             except ValueError as error:
-                raise self._invalid(str(error)) from None
+                raise self.invalid(error) from None
             if said.end:
                 return tuple(files)
             files.append(NodeFile(name=said.name, size_bytes=said.size_bytes, mtime_ns=said.mtime_ns, what=said.what))
             if len(files) > MOST_FILES:
-                raise ClusterError(f"{self.where}: the job has created more than {MOST_FILES} files", hint=_BY_HAND)
-
-    def _end_without_list(self, *, begun: bool) -> tuple[NodeFile, ...]:
-        """Returns no files for a node without our programs. Raises for any other end."""
-        code = wait_for_exit(self._channel, timeout_s=END_TIMEOUT_S)
-        if code == 0 and not begun and not self._rest.startswith(b"{"):
-            return ()
-        if code > 0:
-            raise ClusterError(f"{self.where}: the program that lists the files failed", hint="cluster up")
-        raise self._lost("it broke")
-
-    def _read_line(self) -> bytes | None:
-        while (end := self._rest.find(b"\n")) < 0:
-            if len(self._rest) > MAX_LINE_BYTES:
-                raise self._invalid("a line without an end")
-            if not self._receive():
-                return None
-        line = bytes(self._rest[:end])
-        del self._rest[: end + 1]
-        return line
+                raise ClusterError(f"{self.name}: the job has created more than {MOST_FILES} files", hint=_BY_HAND)
+        if files:
+            raise self.invalid("a list without an end")
+        return ()
 
     def _read_length(self) -> int:
-        return int(_LENGTH.unpack(self._read(_LENGTH.size))[0])
+        return int(_LENGTH.unpack(self.read_bytes(_LENGTH.size))[0])
 
-    def _read(self, count: int) -> bytes:
-        if not 0 <= count <= MAX_BLOCK_BYTES:
-            raise self._invalid(f"a block of {count} bytes")
-        while len(self._rest) < count:
-            if not self._receive():
-                raise self._lost("it broke, or the program on the node was killed")
-        data = bytes(self._rest[:count])
-        del self._rest[:count]
-        return data
-
-    def _receive(self) -> bool:
-        try:
-            data: bytes = self._channel.recv(1 << 17)
-        except TimeoutError:
-            raise self._lost(f"no answer for {SILENCE_S:.0f} s") from None
-        except (OSError, EOFError) as error:
-            raise self._lost(str(error)) from error
-        self._rest += data
-        return bool(data)
-
-    def _lost(self, why: str) -> ConnectError:
-        return ConnectError(f"the connection to {self.where} was lost: {why}", hint="cluster status")
-
-    def _invalid(self, what: str) -> ClusterError:
-        return ClusterError(f"{self.where} sent an invalid answer: {what}", hint="cluster verify checks the nodes")
+    def _read_block(self, length: int) -> bytes:
+        if not 0 <= length <= MAX_BLOCK_BYTES:
+            raise self.invalid(f"a block of {length} bytes")
+        return self.read_bytes(length)
 
 
 _BY_HAND = "copy the folder that you need: cluster cp NODE:PATH ."
@@ -266,7 +211,7 @@ def _copy(copy: Copy, folder: Path, partials: PartialFiles, moved: Callable[[int
     writing = _Writing(copy, folder, partials, moved)
     try:
         refused = copy.listing.fetch(wanted, writing.write)
-        copy.failed += [f"{copy.listing.where}: {_show(copy.names[number])}: {why}" for number, why in refused.items()]
+        copy.failed += [f"{copy.listing.name}: {_show(copy.names[number])}: {why}" for number, why in refused.items()]
     except ClusterError as error:
         copy.error = error
     finally:

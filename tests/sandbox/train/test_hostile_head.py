@@ -20,7 +20,7 @@ from project import CLUSTER, Project
 
 pytestmark = pytest.mark.sandbox
 
-LIMIT_S = 30
+LIMIT_S = 45
 LIMIT_KIB = 100 << 10
 OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|[0-9]*A|[0-9]*[JK])")
 """Colours, and what the view and the passing line of a step write: no other sequence is for a terminal."""
