@@ -16,34 +16,25 @@ from foundation.errors import ClusterError
 from foundation.progress import Event
 from foundation.remote_command import run_as_root
 from foundation.thread_pool import map_in_threads
-from node.lease.terms import Lease, render_lease
 from provision.apply import apply
 from provision.aws.clients import Clients
 from provision.lease.arm import plan_lease
 from provision.lease.plan import describe_lease, update_rates
+from provision.lease.terms import Lease, render_lease
 from provision.lease.user_data import PROGRAM
 from provision.model import ClusterState
 from provision.pause import describe_rates
 from provision.plan import Plan
 
 ANSWER_S = 20.0
-# $1: the program; the rest are its words.
-_RUN = """\
-[ -e "$1" ] || { echo "no lease program: the node was launched by an earlier version" >&2; exit 1; }
-for python in python3 /usr/libexec/platform-python; do
-    command -v $python >/dev/null && exec $python -Es "$@"
-done
-echo "no Python" >&2; exit 1"""
 
 
 class NodeAnswer(Struct, frozen=True, kw_only=True):
-    """The answer of a node's lease program, node/lease/agent.py."""
+    """The answer of a node's lease program, node/lease.sh."""
 
     lease: str
     idle_s: float | None
     why: str | None
-    ends: tuple[tuple[str, float], ...]
-    spent_usd: float
     saved: bool
 
 
@@ -139,14 +130,13 @@ def answer_document(one: NodeLease) -> dict[str, Any]:
         "busy": None if answer is None else answer.why,
         "lease": None if answer is None else answer.lease,
         "saved": None if answer is None else answer.saved,
-        "spent_usd": None if answer is None else round(answer.spent_usd, 4),
     }
 
 
 def _ask(name: str, connection: NodeConnection, lease: Lease | None) -> NodeLease:
     """Queries a node, and sends it the lease, if one is given. Raises ClusterError or a subclass."""
     words = ["show"] if lease is None else ["set", render_lease(lease)]
-    command = run_as_root("sh", "-c", _RUN, "sh", PROGRAM, *words)
+    command = run_as_root("sh", PROGRAM, *words)
     said = connection.run(command, timeout_s=ANSWER_S, what="the lease program")
     try:
         return NodeLease(name=name, answer=decode(said.last_line.encode(), NodeAnswer))

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from foundation.errors import NotFoundError
-from node.lease.terms import Lease, find_newest
+from provision.lease.terms import Lease, find_newest
 
 SshAddress = Literal["public", "private"]
 Market = Literal["on-demand", "spot"]

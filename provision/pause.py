@@ -26,7 +26,6 @@ from botocore.exceptions import ClientError
 from foundation.errors import AwsError, ClusterError
 from foundation.progress import Event, Report
 from foundation.waiting import poll
-from node.lease.terms import Lease, spent_at
 from provision.allow import plan_allow
 from provision.aws.clients import Clients, aws_errors, error_code, translate_refusal
 from provision.aws.error_hints import find_start_hint
@@ -36,6 +35,7 @@ from provision.files import ClusterFiles
 from provision.lease.arm import SetLease
 from provision.lease.config import LeaseConfig
 from provision.lease.plan import Rates, add_rates, make_lease
+from provision.lease.terms import Lease, spent_at
 from provision.membership import no_nodes
 from provision.model import (
     TAG_RAN,

@@ -5,12 +5,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from operator import or_
 from typing import Literal
 
 from foundation.durations import render_duration
-from node.lease.terms import render_moment
 from provision.config import ProvisionConfig, all_types
+from provision.lease.terms import render_moment
 from provision.model import ClusterState, Instance, Node, format_indices
 from provision.pause import STOPPED_BY_CALL, running_s
 from provision.preflight.prices import Prices
@@ -127,20 +126,19 @@ def find_errors(state: ClusterState) -> tuple[NodeError, ...]:
 def find_lease_end(state: ClusterState, *, now: float) -> str | None:
     """Returns how the lease has ended the cluster, in words; None if it has not. Pure.
 
-    EC2 does not report why an instance shut itself down. It was the lease if all instances did so, or if a call ended
-    the ones that could not (node/lease/peers.py). A user who shuts down a single node leaves the others
-    running. EC2 no longer lists terminated instances after an hour. After that, the lease is on the group, unless a
-    command has ended the nodes. The nodes may also run without being known to this machine.
+    EC2 does not report why an instance shut itself down. It was the lease if all instances did so: a user who shuts
+    down a single node leaves the others running. EC2 no longer lists terminated instances after an hour. After that,
+    the lease is on the group, unless a command has ended the nodes. The nodes may also run without being known to this
+    machine.
     """
     lease = state.lease
     if lease is None or not lease.limits or _find_running((*state.nodes, *state.untrusted)):
         return None
     reasons = [*(node.state_reason for node in state.nodes), *state.ended.values()]
     off = [reason is not None and reason.startswith(SWITCHED_OFF) for reason in reasons]
-    called = [reason is not None and reason.startswith(STOPPED_BY_CALL) for reason in reasons]
     if lease.until is not None and lease.until <= now and (all(off) or any(off)):
         return f"its lifetime ended at {render_moment(lease.until)}"
-    if any(off) and all(map(or_, off, called)):
+    if off and all(off):
         limits = [
             *((f"idle = {render_duration(lease.idle_s)}",) if lease.idle_s is not None else ()),
             *((f"budget_usd = {lease.budget_usd:g}",) if lease.budget_usd is not None else ()),

@@ -8,7 +8,6 @@ from msgspec import structs
 
 from foundation.errors import CapacityError, ClusterError, ConfigError, NoCapacityError, NotFoundError, StalePlanError
 from foundation.progress import Event, Report, silent
-from node.lease.terms import Lease, render_moment
 from provision.apply import apply
 from provision.aws.clients import Clients
 from provision.aws.role_policy import render_role_policy
@@ -16,6 +15,7 @@ from provision.config import ProvisionConfig, all_types
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
 from provision.lease.arm import SetLease, plan_repair
+from provision.lease.terms import Lease, render_moment
 from provision.model import ClusterState, Node, Preflight, format_indices
 from provision.plan import Plan, Step, Wanted, Wishes
 from provision.preflight.caller import describe_caller

@@ -10,10 +10,10 @@ from cluster.lease import NodeLease
 from cluster.views.layout import render_table
 from cluster.views.results import render_files
 from foundation.durations import render_age, render_duration
-from node.lease.terms import Lease, find_newest, spent_at
 from node.protocol import Unhealthy, shorten
 from provision.describe import ClusterSummary
 from provision.lease.plan import describe_lease, render_left
+from provision.lease.terms import Lease, find_newest, spent_at
 from provision.membership import describe_untrusted
 from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
 from provision.preflight.prices import Prices

@@ -84,9 +84,9 @@ def render_role_policy(
     ours: Condition = {"StringEquals": {f"aws:ResourceTag/{TAG_NAME}": name}}
     here: Condition = {"StringEquals": {"aws:RequestedRegion": region}}
     instances = f"arn:{partition}:ec2:{region}:*:instance/*"
-    statements.append(allow("FindNodes", ["ec2:DescribeInstances", "ec2:DescribeInstanceStatus"], ["*"], here))
-    statements.append(allow("EndNodes", ["ec2:StopInstances", "ec2:TerminateInstances"], [instances], ours))
+    statements.append(allow("FindNodes", ["ec2:DescribeInstances"], ["*"], here))
     if replaces_nodes:
+        statements.append(allow("EndNodes", ["ec2:TerminateInstances"], [instances], ours))
         statements += _launch_statements(config, name=name, region=region, here=here, ours=ours)
     return render_document(statements)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from node.lease.terms import Lease, render_lease
+from provision.lease.terms import Lease, render_lease
 from provision.lease.user_data import render_user_data
 from provision.model import TAG_LEASE, ClusterState, Node, format_indices
 from provision.plan import Context, Step
@@ -44,7 +44,7 @@ class SetLease(Step):
     def apply(self, context: Context) -> bool:
         """Changes the tags last: a cluster whose tags show a lease has it. Always returns True."""
         ec2 = context.clients.ec2
-        user_data = render_user_data(self.lease, cluster=context.cluster, endpoint=ec2.meta.endpoint_url)
+        user_data = render_user_data(self.lease, cluster=context.cluster)
         for node in self.stopped:
             ec2.modify_instance_attribute(InstanceId=node.instance_id, UserData={"Value": user_data})
         for node in self.behaving:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from foundation.durations import render_duration
 from foundation.errors import ConfigError, UsageError
-from node.lease.terms import End, Lease, find_ends, render_moment, spent_at
 from provision.lease.config import LeaseConfig
+from provision.lease.terms import End, Lease, find_end, render_moment, spent_at
 from provision.preflight.prices import HOURS_A_MONTH, USD_PER_ADDRESS_HOUR
 
 SOON_S = 300.0
@@ -129,23 +129,24 @@ def find_near_end(current: Lease | None, changed: Lease, *, now: float) -> str |
 
     Returns None if the cluster ends as early without the change. A change counts as use, so the idle time begins `now`.
     """
-    ends = _find_ends(changed, now=now)
-    if not ends or ends[0].left_s >= SOON_S:
+    end = _find_first_end(changed, now=now)
+    if end is None or end.at - now >= SOON_S:
         return None
-    before = _find_ends(current, now=now) if current is not None else []
-    if before and before[0].left_s <= ends[0].left_s:
+    before = None if current is None else _find_first_end(current, now=now)
+    if before is not None and before.at <= end.at:
         return None
     why = {
         "lifetime": "its lifetime",
         "idle": f"idle = {render_duration(changed.idle_s or 0)}",
         "budget": f"the budget of ${changed.budget_usd or 0:g}",
-    }[ends[0].why]
-    return f"in {render_left(ends[0].left_s)}: {why}"
+    }[end.why]
+    return f"in {render_left(end.at - now)}: {why}"
 
 
-def _find_ends(lease: Lease, *, now: float) -> list[End]:
-    """Returns the ends of a lease, the earliest first, for a cluster that is idle from `now` on."""
-    return find_ends(lease, None if lease.until is None else lease.until - now, 0.0, spent_at(lease, now))
+def _find_first_end(lease: Lease, *, now: float) -> End | None:
+    """Returns the first end of a cluster that is idle from `now` on."""
+    idle = None if lease.idle_s is None else End(now + lease.idle_s, "idle")
+    return min((end for end in (find_end(lease), idle) if end is not None), default=None)
 
 
 def update_rates(lease: Lease, rates: Rates, *, now: float) -> Lease:

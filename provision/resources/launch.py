@@ -17,7 +17,6 @@ from botocore.exceptions import ClientError
 
 from foundation.errors import NoCapacityError, QuotaError, StalePlanError
 from foundation.progress import Event
-from node.lease.terms import Lease, parse_lease, render_lease
 from provision.aws.clients import error_code, translate_refusal
 from provision.aws.error_hints import RETRY_CODES
 from provision.describe import describe_now
@@ -25,6 +24,7 @@ from provision.files import TOKEN_LIFETIME_S
 from provision.lease.arm import tag_lease
 from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.lease.plan import add_rates, make_lease
+from provision.lease.terms import Lease, parse_lease, render_lease
 from provision.model import MAX_TAG_LENGTH, LaunchOption, Quota, count, format_indices
 from provision.plan import Context, Step, Wanted
 from provision.preflight.mounts import find_volume_gib
@@ -212,7 +212,6 @@ def launch_dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
         name=wanted.name,
         owner=wanted.caller.owner,
         group_id=group.group_id if group is not None and usable else None,
-        endpoint=ec2.meta.endpoint_url,
     )
     run = partial(DryRun, action="ec2:RunInstances", call=ec2.run_instances)
     yield run(request=request, also=("ec2:CreateTags",))  # the request has tags
@@ -268,7 +267,6 @@ def _build_request(
         name=context.cluster,
         owner=context.owner,
         group_id=context.group_id(step.group_id),
-        endpoint=context.clients.ec2.meta.endpoint_url,
         lease=lease,
     )
 

@@ -19,9 +19,9 @@ from botocore.exceptions import (
 )
 
 from foundation.progress import Event, Report
-from node.lease.terms import Lease, render_lease
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_words, error_code
 from provision.aws.error_hints import RETRY_CODES
+from provision.lease.terms import Lease, render_lease
 from provision.lease.user_data import render_user_data
 from provision.model import TAG_INDEX, TAG_LEASE, LaunchOption, format_indices
 from provision.resources.resource import tag_specification
@@ -67,16 +67,14 @@ def run_instances_request(
     name: str,
     owner: str,
     group_id: str | None,
-    endpoint: str,
     lease: Lease | None = None,
 ) -> RunInstancesRequestTypeDef:
     """Returns the whole request except its ClientToken. Pure.
 
     Metadata is available only by IMDSv2 and one hop away: containers on a node cannot use the node's role. The root
     volume is encrypted and deleted with its instance. All instances have the same tags; provision/describe.py finds
-    their index. least: how many nodes are enough. group_id: None for a dry run without a group. endpoint: the URL of
-    EC2, for the nodes. lease: when they end by themselves. Their metadata includes their tags, so that they see changes
-    of the lease.
+    their index. least: how many nodes are enough. group_id: None for a dry run without a group. lease: when
+    the nodes end by themselves. Their metadata includes their tags, so that they see changes of the lease.
     """
     tag = partial(tag_specification, name=name, owner=owner, role="node")
     leased = {} if lease is None else {TAG_LEASE: render_lease(lease)}
@@ -103,7 +101,7 @@ def run_instances_request(
             }
         ],
         "UserData": render_user_data(  # type: ignore[typeddict-item]  # or bytes
-            lease, cluster=name, endpoint=endpoint, user=nodes.user, authorized=nodes.authorized
+            lease, cluster=name, user=nodes.user, authorized=nodes.authorized
         ),
         "NetworkInterfaces": [_network_interface(option, group_id=group_id, public_address=nodes.public_address)],
         "TagSpecifications": [

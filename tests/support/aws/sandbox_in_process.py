@@ -23,7 +23,6 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from moto.s3.models import s3_backends
 
 from provision.aws.clients import Clients
-from provision.lease.user_data import render_program
 from sandbox.api import moto_setup
 from sandbox.api.consistency import Unsettled
 from sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
@@ -64,9 +63,6 @@ class InProcessSandbox:
 
     def __init__(self, log: Path, clock: Clock) -> None:
         self.clock = clock
-        # Must run before moto's applications parse their routes in another thread, because Python 3.11 may then raise
-        # SystemError: see render_program(), which caches its result.
-        render_program()
         self._one_at_a_time = threading.Lock()
         self.book = FaultBook()
         self.fleet = PhantomFleet()

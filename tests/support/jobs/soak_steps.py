@@ -175,7 +175,7 @@ class Soak:
         """Runs a first job, and records the state of the nodes after it."""
         self.project.run("train", *KINDS["distributed"])
         quiet = Counter(
-            {line: count for line, count in self.nodes.processes().items() if "pid1.py" in line or "lease.py" in line}
+            {line: count for line, count in self.nodes.processes().items() if "pid1.py" in line or "lease.sh" in line}
         )
         until(lambda: sum((self.nodes.processes() - quiet).values()) == len(self.nodes.hosts), "more than sshd runs")
         until(self.remember, "what is open changes")

@@ -11,9 +11,9 @@ import pytest
 from bootstrap.ssh.keys import MARK, authorized_line
 from foundation.errors import ClusterError
 from foundation.progress import silent
-from node.lease.terms import Lease
 from provision.files import ClusterFiles
 from provision.lease.config import LeaseConfig
+from provision.lease.terms import Lease
 from provision.lease.user_data import MAX_BYTES, render_user_data
 from provision.model import ClusterState, Node, tags
 from provision.plan import Plan
@@ -102,11 +102,11 @@ LEASE = Lease(
 def test_a_new_node_lets_the_head_in_at_its_first_boot(
     tmp_path: Path, shell: str, there: str, then: str | None
 ) -> None:
-    data = render_user_data(LEASE, cluster="a" * 32, endpoint="https://ec2", user="ubuntu", authorized=LINE)
+    data = render_user_data(LEASE, cluster="a" * 32, user="ubuntu", authorized=LINE)
     assert len(data) <= MAX_BYTES
     text = gzip.decompress(data).decode()
     assert subprocess.run([shell, "-n"], input=text, text=True, check=False).returncode == 0
-    begin, end = text.index("user="), text.index("# Makes sshd end")
+    begin, end = text.index("\nuser=ubuntu"), text.index("# Makes sshd end")
     keys = tmp_path / ".ssh/authorized_keys"
     keys.parent.mkdir()
     keys.write_text(there)

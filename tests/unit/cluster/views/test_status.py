@@ -23,9 +23,9 @@ from cluster.views.status import (
     status_document,
 )
 from foundation.durations import render_age
-from node.lease.terms import Lease, render_lease
 from provision.describe import ClusterSummary, describe_clusters
 from provision.files import ClusterFiles
+from provision.lease.terms import Lease, render_lease
 from provision.model import ClusterState, Instance, Node, SecurityGroup, UntrustedInstance
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume

@@ -4,16 +4,6 @@ import pytest
 
 from foundation.errors import ClusterError, ConfigError, UsageError
 from foundation.settings import check
-from node.lease.terms import (
-    MAX_TEXT,
-    Lease,
-    find_ends,
-    find_newest,
-    is_near,
-    parse_lease,
-    render_lease,
-    spent_at,
-)
 from provision.lease.config import LeaseConfig, find_conflicts
 from provision.lease.plan import (
     Change,
@@ -24,6 +14,15 @@ from provision.lease.plan import (
     find_near_end,
     make_lease,
     update_rates,
+)
+from provision.lease.terms import (
+    MAX_TEXT,
+    Lease,
+    find_end,
+    find_newest,
+    parse_lease,
+    render_lease,
+    spent_at,
 )
 
 NOW = 1_800_000_000.0
@@ -63,42 +62,17 @@ def test_the_newest_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left_s", "idle_s", "spent", "why", "first_s"),
+    ("lease", "end"),
     [
-        (600.0, 0.0, 0.0, "lifetime", 600.0),
-        (5000.0, 1700.0, 0.0, "idle", 100.0),
-        (5000.0, 0.0, 199.5, "budget", 900.0),
-        (0.0, 0.0, 0.0, "lifetime", 0.0),
-        (-60.0, 5000.0, 0.0, "idle", -3200.0),
-        (5000.0, None, 0.0, "lifetime", 5000.0),  # unknown whether it is idle
-        (None, 0.0, 0.0, "idle", 1800.0),
+        (Lease(set_at=NOW, until=NOW + 600), (NOW + 600, "lifetime")),
+        (Lease(set_at=NOW, budget_usd=3.0, usd_per_hour=2.0, spent_usd=1.0), (NOW + 3600, "budget")),
+        (Lease(set_at=NOW, until=NOW + 600, budget_usd=3.0, usd_per_hour=2.0), (NOW + 600, "lifetime")),
+        (Lease(set_at=NOW, budget_usd=3.0), None),  # unknown prices
+        (Lease(set_at=NOW, idle_s=60.0), None),
     ],
 )
-def test_the_first_end(left_s: float | None, idle_s: float | None, spent: float, why: str, first_s: float) -> None:
-    lease = Lease(until=1.0, idle_s=1800.0, budget_usd=200.0, usd_per_hour=2.0)
-    first = find_ends(lease, left_s, idle_s, spent)[0]
-    assert (first.why, first.left_s) == (why, first_s)
-
-
-def test_no_end_without_limits() -> None:
-    assert find_ends(Lease(), None, 1e9, 1e9) == []
-    assert find_ends(Lease(budget_usd=1.0), None, None, 5.0) == []  # unknown prices
-
-
-@pytest.mark.parametrize(
-    ("idle_s", "why", "left_s", "near"),
-    [
-        (None, "lifetime", 601.0, False), (None, "lifetime", 600.0, True), (3600.0, "idle", 601.0, False),
-        (3600.0, "idle", 600.0, True), (600.0, "idle", 400.0, False), (600.0, "idle", 300.0, True),
-        (600.0, "budget", 500.0, True),
-    ],
-)  # fmt: skip
-def test_when_to_warn(idle_s: float | None, why: str, left_s: float, *, near: bool) -> None:
-    lease = Lease(idle_s=idle_s)
-    end = next(
-        e for e in [*find_ends(lease._replace(until=1.0, budget_usd=1.0, usd_per_hour=1.0), 0, 0, 0)] if e.why == why
-    )
-    assert is_near(lease, end._replace(left_s=left_s)) is near
+def test_the_deadline(lease: Lease, end: tuple[float, str] | None) -> None:
+    assert find_end(lease) == end
 
 
 def make_config(**values: object) -> LeaseConfig:

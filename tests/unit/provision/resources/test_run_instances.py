@@ -28,15 +28,12 @@ from provision.resources.run_instances import (
 from provision_world import aws_error, make_option
 from sandbox_in_process import Clock
 
-EC2 = "https://ec2.us-east-1.amazonaws.com"
 NODES = NodeSpec(indices=(0, 1, 4), key_name="cluster-demo", volume_size_gib=50, public_address=True)
 
 
 def request(nodes: NodeSpec = NODES, *, least: int = 3, group_id: str | None = "sg-1", **option: Any) -> Any:
     owner = "arn:aws:iam::1:user/ada"
-    return run_instances_request(
-        nodes, make_option(**option), least=least, name="demo", owner=owner, group_id=group_id, endpoint=EC2
-    )
+    return run_instances_request(nodes, make_option(**option), least=least, name="demo", owner=owner, group_id=group_id)
 
 
 def test_the_request() -> None:
@@ -69,7 +66,7 @@ def test_the_request() -> None:
                 },
             }
         ],
-        "UserData": render_user_data(None, cluster="demo", endpoint=EC2),
+        "UserData": render_user_data(None, cluster="demo"),
         "NetworkInterfaces": [
             {
                 "DeviceIndex": 0,

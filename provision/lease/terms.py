@@ -1,17 +1,17 @@
 """The terms of a cluster's lease: when its nodes end by themselves. Their text is in the user data and in EC2's tags.
 
     set=2026-11-25T15:00:00Z until=2026-11-26T03:00:00Z idle=3600 budget=200 then=down rate=1.23 stopped=0.05 spent=7.5
+    end=1795921200 why=lifetime
 
-A change has a later `set`; of two texts, the later one counts. Pure. Runs here and on the nodes: Python 3.6, standard
-library only.
+A change has a later `set`; of two texts, the later one counts. The nodes (node/lease.sh) read `end`, `why`, `idle` and
+`then`. Pure.
 """
 
 import calendar
 import time
-from typing import Dict, List, NamedTuple, Optional
+from typing import NamedTuple
 
 MAX_TEXT = 256  # characters of a tag's value
-WARN_S = 600.0
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -24,12 +24,12 @@ class Lease(NamedTuple):
     """
 
     set_at: float = 0.0
-    until: Optional[float] = None
-    idle_s: Optional[float] = None
-    budget_usd: Optional[float] = None
+    until: float | None = None
+    idle_s: float | None = None
+    budget_usd: float | None = None
     then: str = "down"
-    usd_per_hour: Optional[float] = None
-    stopped_usd_per_hour: Optional[float] = None
+    usd_per_hour: float | None = None
+    stopped_usd_per_hour: float | None = None
     spent_usd: float = 0.0
 
     @property
@@ -39,10 +39,10 @@ class Lease(NamedTuple):
 
 
 class End(NamedTuple):
-    """A coming end. why: "lifetime", "idle" or "budget". left_s: seconds; for idle, if the cluster stays idle."""
+    """The deadline. at: seconds since 1970. why: "lifetime" or "budget"."""
 
+    at: float
     why: str
-    left_s: float
 
 
 def render_moment(at: float) -> str:
@@ -52,6 +52,7 @@ def render_moment(at: float) -> str:
 
 def render_lease(lease: Lease) -> str:
     """Returns the lease as text of at most MAX_TEXT characters."""
+    end = find_end(lease)
     words = [
         ("set", render_moment(lease.set_at)),
         ("until", None if lease.until is None else render_moment(lease.until)),
@@ -61,13 +62,15 @@ def render_lease(lease: Lease) -> str:
         ("rate", _number(lease.usd_per_hour)),
         ("stopped", _number(lease.stopped_usd_per_hour)),
         ("spent", _number(lease.spent_usd) if lease.spent_usd else None),
+        ("end", None if end is None else f"{end.at:.0f}"),
+        ("why", None if end is None else end.why),
     ]
-    return " ".join("{}={}".format(key, value) for key, value in words if value is not None)
+    return " ".join(f"{key}={value}" for key, value in words if value is not None)
 
 
-def parse_lease(text: str) -> Optional[Lease]:
+def parse_lease(text: str) -> Lease | None:
     """Parses the text of render_lease; None if it is not such a text. Skips unknown keys."""
-    words: Dict[str, str] = {}
+    words: dict[str, str] = {}
     for word in text.split():
         key, _, value = word.partition("=")
         words[key] = value
@@ -87,7 +90,7 @@ def parse_lease(text: str) -> Optional[Lease]:
     return lease if lease.then in ("down", "stop") else None
 
 
-def find_newest(texts: List[str]) -> Optional[Lease]:
+def find_newest(texts: list[str]) -> Lease | None:
     """Returns the lease that was set last; None if no text is a lease."""
     found = [lease for lease in map(parse_lease, texts) if lease is not None]
     return max(found, key=lambda lease: lease.set_at) if found else None
@@ -98,33 +101,20 @@ def spent_at(lease: Lease, now: float) -> float:
     return lease.spent_usd + max(now - lease.set_at, 0.0) * (lease.usd_per_hour or 0.0) / 3600.0
 
 
-def find_ends(lease: Lease, until_left_s: Optional[float], idle_for_s: Optional[float], spent_usd: float) -> List[End]:
-    """Returns the coming ends, the earliest first.
-
-    until_left_s: seconds to the deadline. idle_for_s: how long the whole cluster has been idle; None if unknown.
-    """
-    ends = []
-    if until_left_s is not None:
-        ends.append(End("lifetime", until_left_s))
-    if lease.idle_s is not None and idle_for_s is not None:
-        ends.append(End("idle", lease.idle_s - idle_for_s))
+def find_end(lease: Lease) -> End | None:
+    """Returns the deadline: the end of the lifetime, or the time at which the budget is spent. None without one."""
+    ends = [] if lease.until is None else [End(lease.until, "lifetime")]
     if lease.budget_usd is not None and lease.usd_per_hour:
-        ends.append(End("budget", (lease.budget_usd - spent_usd) / lease.usd_per_hour * 3600.0))
-    return sorted(ends, key=lambda end: end.left_s)
+        spent_after_s = (lease.budget_usd - lease.spent_usd) / lease.usd_per_hour * 3600
+        ends.append(End(lease.set_at + spent_after_s, "budget"))
+    return min(ends, default=None)
 
 
-def is_near(lease: Lease, end: End) -> bool:
-    """Returns whether to warn of an end: ten minutes before it; for a short idle time, in its second half."""
-    if end.why == "idle" and lease.idle_s is not None:
-        return end.left_s <= min(WARN_S, lease.idle_s / 2)
-    return end.left_s <= WARN_S
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.6f}".rstrip("0").rstrip(".")
 
 
-def _number(value: Optional[float]) -> Optional[str]:
-    return None if value is None else "{:.6f}".format(value).rstrip("0").rstrip(".")
-
-
-def _positive(text: Optional[str]) -> Optional[float]:
+def _positive(text: str | None) -> float | None:
     """Raises ValueError if the text is not a number of at least 0."""
     if text is None:
         return None

@@ -1,0 +1,337 @@
+"""The lease program of the nodes, run here: its folders are moved, and the programs that it calls are scripts."""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from project import REPOSITORY
+from provision.lease.terms import Lease, render_lease
+from provision.lease.user_data import MAX_BYTES, render_user_data
+from waits import until
+
+SHELLS = ("dash", "bash")
+FULL = Lease(
+    set_at=1.8e9, until=1.9e9, idle_s=1800.0, budget_usd=123456.78, then="stop", usd_per_hour=1234.567891,
+    stopped_usd_per_hour=12.345678, spent_usd=98765.432101,
+)  # fmt: skip
+QUIET = {"curl": "exit 7", "shutdown": 'touch "$ROOT/off"', "poweroff": "exit 1", "nvidia-smi": "exit 1"}
+
+
+@dataclass
+class FakeNode:
+    """A node whose files are below a folder. commands: scripts that replace programs, by name."""
+
+    root: Path
+    commands: Mapping[str, str] = field(default_factory=dict)
+    shell: str = "sh"
+
+    def __post_init__(self) -> None:
+        for folder in ("run", "saved", "hook", "bin", "proc/1", "proc/20", "dev/pts", "home"):
+            (self.root / folder).mkdir(parents=True)
+        (self.root / "passwd").write_text(
+            f"root:x:0:0::/nowhere:\nubuntu:x:{os.getuid() or 1000}:0::{self.root}/home:\n"
+        )
+        for name, text in {**QUIET, **self.commands}.items():
+            (self.root / "bin" / name).write_text(f"#!/bin/sh\nROOT={self.root}\n{text}\n")
+            (self.root / "bin" / name).chmod(0o755)
+        self.add_process(1, "init", ticks=0)
+        text = (REPOSITORY / "node/lease.sh").read_text()
+        for before, after in {
+            "PATH=/usr/local/sbin": f"PATH={self.root}/bin:/usr/local/sbin",
+            "run=/run/cluster ": f"run={self.root}/run ",
+            "saved=/var/lib/cluster-lease": f"saved={self.root}/saved",
+            "/var/lib/cloud/scripts/per-boot": str(self.root / "hook"),
+            "/etc/passwd": str(self.root / "passwd"),
+            "/proc/[0-9]*": f"{self.root}/proc/[0-9]*",
+            "file#/proc/": f"file#{self.root}/proc/",
+            "/dev/": f"{self.root}/dev/",
+            "tag_every_s=60": "tag_every_s=1",
+            "boot_s=20": "boot_s=1",
+        }.items():
+            assert before in text, before
+            text = text.replace(before, after)
+        self.program.write_text(text.replace(f"{self.root}/dev/null", "/dev/null"))
+
+    @property
+    def program(self) -> Path:
+        return self.root / "run" / "lease.sh"
+
+    def add_process(self, pid: int, command: str, *, name: str = "x", ticks: int = 0) -> None:
+        folder = self.root / "proc" / str(pid)
+        folder.mkdir(exist_ok=True)
+        (folder / "cmdline").write_text(f"{command}\0")
+        (folder / "comm").write_text(f"{name}\n")
+        (folder / "stat").write_text(f"{pid} (a) b) S 1 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 1\n")
+
+    def add_job(self, state: str, *, ended_s_ago: float = 0.0) -> None:
+        folder = self.root / "home/.cluster/jobs/20261128-000000-abcdef"
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(json.dumps({"spec": {"name": "x"}, "state": state}))
+        at = time.time() - ended_s_ago
+        os.utime(folder / "record.json", (at, at))
+
+    def call(self, *words: str) -> str:
+        done = subprocess.run(
+            [self.shell, str(self.program), *words], capture_output=True, text=True, check=True, timeout=30
+        )
+        assert not done.stderr, done.stderr
+        return done.stdout
+
+    def show(self, *words: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.call(*(words or ("show",))))
+        return found
+
+    def is_off(self) -> bool:
+        return (self.root / "off").exists()
+
+
+@dataclass
+class Nodes:
+    root: Path
+    loops: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def make(self, shell: str = "sh", **commands: str) -> FakeNode:
+        return FakeNode(self.root / "node", commands, shell)
+
+    def start(self, node: FakeNode, lease: Lease | None) -> None:
+        """Boots a node, whose program then runs in the background until the test's end."""
+        text = "" if lease is None else render_lease(lease)
+        script = f"exec {node.shell} {node.program} loop"
+        (node.root / "run/others").mkdir(exist_ok=True)
+        (node.root / "run/name").write_text("demo\n")
+        node.call("set", text)
+        self.loops.append(subprocess.Popen(["sh", "-c", script], start_new_session=True))
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes(tmp_path)
+    yield made
+    for loop in made.loops:
+        os.killpg(loop.pid, 9)
+        loop.wait()
+
+
+def lease_in(seconds: float, **more: Any) -> Lease:
+    now = float(int(time.time()))
+    return Lease(set_at=now, until=now + seconds, **more)
+
+
+# -- the lease that counts ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_newest_lease_counts_and_is_kept(nodes: Nodes, shell: str) -> None:
+    node = nodes.make(shell)
+    older, newer = FULL, FULL._replace(set_at=FULL.set_at + 1, until=None)
+    assert node.show("set", render_lease(newer))["lease"] == render_lease(newer)
+    for text in (render_lease(older), "", "damaged", "set=2027-01-15T08:00:05Z until=$(id)"):
+        assert node.show("set", text)["lease"] == render_lease(newer)
+    assert (node.root / "saved/lease").read_text().strip() == render_lease(newer)
+    assert node.show()["saved"] is True
+
+
+def test_a_disk_that_keeps_nothing(nodes: Nodes) -> None:
+    node = nodes.make()
+    shutil.rmtree(node.root / "saved")
+    (node.root / "saved").touch()
+    shown = node.show("set", render_lease(FULL))
+    assert (shown["lease"], shown["saved"]) == (render_lease(FULL), False)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_boot_uses_what_was_kept_and_saves_a_copy(nodes: Nodes, shell: str) -> None:
+    node = nodes.make(shell, setsid="exit 0")
+    changed = FULL._replace(set_at=FULL.set_at + 1)
+    (node.root / "saved/lease").write_text(render_lease(changed) + "\n")
+    node.call("boot", render_lease(FULL), "demo")
+    assert node.show()["lease"] == render_lease(changed)
+    assert (node.root / "saved/lease.sh").read_text() == node.program.read_text()
+    shutil.rmtree(node.root / "run")  # the next boot, without user data
+    hook = node.root / "hook/cluster-lease"
+    subprocess.run([str(hook)], check=True)
+    assert node.show()["lease"] == render_lease(changed)
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    "lease", [lambda: lease_in(3), lambda: lease_in(9999, budget_usd=1.0, usd_per_hour=1200.0)], ids=["time", "budget"]
+)
+def test_the_deadline_ends_the_node(nodes: Nodes, shell: str, lease: Callable[[], Lease]) -> None:
+    node = nodes.make(shell)
+    began = time.time()
+    nodes.start(node, lease())
+    until(node.is_off, "the end")
+    assert time.time() - began >= 2
+
+
+def test_a_later_lease_in_the_tag_counts_at_the_deadline(nodes: Nodes) -> None:
+    node = nodes.make(curl='case "$*" in *PUT*) echo token ;; *) cat "$ROOT/tag" 2>/dev/null ;; esac')
+    nodes.start(node, lease_in(4))
+    later = lease_in(3600)._replace(set_at=time.time() + 1)
+    (node.root / "tag").write_text(render_lease(later))
+    until(lambda: "until=" in node.show()["lease"] and node.show()["lease"] == render_lease(later), "the tag")
+    time.sleep(5)
+    assert not node.is_off()
+
+
+def test_a_shutdown_that_fails_is_forced(nodes: Nodes) -> None:
+    node = nodes.make(shutdown="exit 1", poweroff='touch "$ROOT/off"', sleep="exec /bin/sleep 1")
+    nodes.start(node, lease_in(1))
+    until(node.is_off, "the end")
+
+
+def test_a_warning_comes_once_for_each_end(nodes: Nodes) -> None:
+    node = nodes.make()
+    nodes.start(node, lease_in(300))
+    events = node.root / "run/events"
+    until(lambda: events.is_dir() and list(events.iterdir()), "the event")
+    (event,) = (json.loads(path.read_text()) for path in events.iterdir())
+    assert (event["event"], event["cluster"]) == ("lease-ending", "demo")
+    assert "all nodes end in 5 minutes, because its lifetime ends (cluster lease +4h changes it)" in event["text"]
+    node.call("set", render_lease(lease_in(400)._replace(set_at=time.time() + 1, then="stop")))
+    until(lambda: len(list(events.iterdir())) == 2, "the second event")
+    assert any("all nodes stop in" in path.read_text() for path in events.iterdir())
+
+
+# -- use ---------------------------------------------------------------------------------------------------------------
+
+
+def use(node: FakeNode) -> str:
+    """Why a node is in use, at the second look: the first one cannot measure the CPU. "" if it is not."""
+    node.call("idle")
+    node.call("idle")
+    return (node.root / "run/why").read_text().strip()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("command", "name", "why"),
+    [
+        ("sleep 5", "sleep", ""),
+        ("sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups", "sshd", ""),
+        ("sshd: ubuntu [priv]", "sshd", ""),
+        ("sshd: ubuntu@notty", "sshd", "ubuntu is logged in"),
+        ("sshd-session: ada@pts/0", "sshd-session", "ada is logged in"),
+        ("login -- ada", "login", "ada is logged in"),
+        ("/usr/bin/ssm-session-worker ada", "ssm-session-wor", "somebody is logged in through Session Manager"),
+        ("slurmstepd: [4.0]", "slurmstepd", "a batch job runs"),
+    ],
+)
+def test_who_uses_a_node(nodes: Nodes, shell: str, command: str, name: str, why: str) -> None:
+    node = nodes.make(shell)
+    node.add_process(20, command, name=name)
+    assert use(node) == why
+
+
+@pytest.mark.parametrize(
+    ("state", "is_supervised", "why"),
+    [
+        ("running", True, "job 20261128-000000-abcdef has not ended"),
+        ("queued", True, "job 20261128-000000-abcdef has not ended"),
+        ("waiting", True, ""),
+        ("running", False, ""),  # its supervisor was killed
+        ("done", True, ""),
+    ],
+)
+def test_jobs_that_use_a_node(nodes: Nodes, state: str, why: str, *, is_supervised: bool) -> None:
+    node = nodes.make()
+    node.add_job(state)
+    if is_supervised:
+        node.add_process(20, "/r/bin/python\0-Es\0/r/node\0supervise")
+    assert use(node) == why
+
+
+def test_the_end_of_a_job_is_a_use(nodes: Nodes) -> None:
+    node = nodes.make()
+    (node.root / "run/since").write_text(f"{time.time() - 1000:.0f}\n")
+    (node.root / "run/ticks").write_text(f"0 {time.time() - 10:.0f}\n")
+    assert int(node.call("idle")) >= 1000
+    node.add_job("done", ended_s_ago=100)
+    assert 99 <= int(node.call("idle")) <= 110
+
+
+@pytest.mark.parametrize(("ticks", "why"), [(100, ""), (260, "the CPU is busy: 26 % of a core")])
+def test_cpu_use(nodes: Nodes, ticks: int, why: str) -> None:
+    node = nodes.make()
+    (node.root / "run/ticks").write_text(f"0 {time.time() - 10:.0f}\n")
+    node.add_process(20, "python", ticks=ticks)
+    node.call("idle")
+    assert (node.root / "run/why").read_text().strip()[: len(why) or None].startswith(why[:15])
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [("echo 0; echo 4", ""), ("echo 0; echo 93", "a GPU is busy: 93 %"), ("exit 9", "the GPUs cannot be read")],
+)
+def test_gpu_use(nodes: Nodes, said: str, why: str) -> None:
+    node = nodes.make(**{"nvidia-smi": said})
+    (node.root / "dev/nvidia0").touch()
+    assert use(node) == why
+
+
+# -- the cluster's use -------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_nobody_asks_ends_by_itself(nodes: Nodes) -> None:
+    node = nodes.make()
+    nodes.start(node, Lease(set_at=time.time(), idle_s=4.0))
+    until(node.is_off, "the end", timeout_s=40)
+
+
+@pytest.mark.parametrize(("answer", "ends"), [("echo 0", False), ("echo 999", True), ("exit 255", True)])
+def test_the_head_ends_the_cluster_when_no_node_is_in_use(nodes: Nodes, answer: str, *, ends: bool) -> None:
+    """A node that does not answer counts as idle from its last answer on."""
+    told = 'case "$*" in *"lease.sh end"*) touch "$ROOT/told" ;; *) {} ;; esac'
+    node = nodes.make(runuser=told.format(answer))
+    ssh = node.root / "home/.cluster/ssh"
+    ssh.mkdir(parents=True)
+    (ssh / "id_ed25519").write_text("key")
+    (ssh / "known_hosts").write_text("192.0.2.7 ssh-ed25519 A\n")
+    nodes.start(node, Lease(set_at=time.time(), idle_s=5.0))
+    if ends:
+        until(node.is_off, "the end", timeout_s=40)
+        assert (node.root / "told").exists()
+    else:
+        time.sleep(12)
+        assert not node.is_off()
+        assert node.show()["why"] in ("the node at 192.0.2.7 is not idle", "the CPU has not been measured yet")
+
+
+def test_a_node_that_the_head_asks_does_not_end_by_itself(nodes: Nodes) -> None:
+    node = nodes.make()
+    nodes.start(node, Lease(set_at=time.time(), idle_s=4.0))
+    for _ in range(10):
+        node.call("idle")
+        time.sleep(1)
+    assert not node.is_off()
+    until(node.is_off, "the end", timeout_s=40)  # it hears no more of the head
+
+
+# -- user data ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_user_data_is_a_shell_script_that_fits(shell: str) -> None:
+    packed = render_user_data(FULL, cluster="a" * 32, user="ubuntu", authorized="ssh-ed25519 A " + "b" * 100)
+    assert len(packed) <= MAX_BYTES - 1000  # leaves room for later additions
+    text = gzip.decompress(packed).decode()
+    assert text.startswith("#cloud-boothook\n#!/bin/sh\n")
+    assert subprocess.run([shell, "-n"], input=text, text=True, check=False).returncode == 0
+    head = text[: text.index("\n# Ends this node at the end of its cluster's lease.\nmkdir") + 1]
+    said = subprocess.run(
+        [shell], input=f'{head}printf "%s|" "$cluster" "$lease" "$program"', text=True, capture_output=True, check=True
+    )
+    assert said.stdout == f"{'a' * 32}|{render_lease(FULL)}|{(REPOSITORY / 'node/lease.sh').read_text()}|"
