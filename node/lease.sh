@@ -228,6 +228,7 @@ loop() {
         if [ -n "$left_s" ] && [ "$left_s" -le 0 ]; then
             # The tag may have a later lease. At a boot, the network may not be up yet.
             until read_tag || [ $(($(now) - began)) -ge $boot_s ]; do sleep 1; done
+            looked=0  # somebody may have logged in since
             find_end
             if [ -n "$left_s" ] && [ "$left_s" -le 0 ]; then
                 [ "$why" != idle ] || { for_others tell; sleep 2; }

@@ -19,13 +19,12 @@ WITHOUT = ("agent", "apt_lock", "build_wheel", "chain", "check_libraries", "plac
 INSIDE = ("interfaces", "containers/site/sitecustomize", "startup/_cluster_compat", "startup/_cluster_jax")
 BOOTSTRAP = sorted([*(SETUP / f"{name}.py" for name in (*WITHOUT, *INSIDE)), *SETUP.glob("probes/*.py")])
 SHIM = REPOSITORY / "node" / "agent" / "shim.py"
-LEASE = sorted((REPOSITORY / "node" / "lease").glob("*.py"))
 OF_RUNTIME = sorted(
     path
     for name in CODE
     if "scripts" not in name
     for path in ([REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*.py"))
-    if path not in {*BOOTSTRAP, *LEASE, SHIM}
+    if path not in {*BOOTSTRAP, SHIM}
 )
 ENVIRONMENT = {
     "msgspec",
@@ -87,7 +86,6 @@ def unions_in(path: Path) -> list[int]:
             {*(path.stem for path in BOOTSTRAP), "mxnet", "numpy", "torch", "jax"},
             id="outside the runtime",
         ),
-        pytest.param(LEASE, (3, 6), {"node"}, id="lease"),
         pytest.param(IMPORTED, (3, 9), {"mxnet_cluster", "s3fs", "botocore", "_typeshed"}, id="imported by users"),
         pytest.param(OF_RUNTIME, (3, 10), ENVIRONMENT, id="runtime"),
     ],

@@ -304,10 +304,10 @@ TO_EC2 = {"iam__PassedToService": "ec2.amazonaws.com"}
 @pytest.mark.parametrize(
     ("action", "resource", "context", "allowed"),
     [
-        ("ec2:TerminateInstances", "instance/i-1", OURS, "always"),
+        ("ec2:TerminateInstances", "instance/i-1", OURS, "replacing"),
         ("ec2:TerminateInstances", "instance/i-1", NEIGHBOURS, "never"),
         ("ec2:TerminateInstances", "instance/i-1", {}, "never"),
-        ("ec2:StopInstances", "instance/i-1", OURS, "always"),
+        ("ec2:StopInstances", "instance/i-1", OURS, "never"),
         ("ec2:StopInstances", "instance/i-1", NEIGHBOURS, "never"),
         ("ec2:StartInstances", "instance/i-1", OURS, "never"),
         ("ec2:RebootInstances", "instance/i-1", OURS, "never"),
