@@ -23,14 +23,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from foundation.decode import decode
 from foundation.file_lock import is_held
-from node import job_folder, wire
+from node import children, job_folder, wire
 from node.agent import environment, stack, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
@@ -99,7 +98,7 @@ def end(job: str, *options: str) -> int:
         shutil.rmtree(folder, ignore_errors=True)  # of a killed agent
     if "--boot" in options:
         print(process_tree.boot())
-    print(json.dumps([*([pid, words] for pid, _, words in left), *remove_all(job)]))
+    print(json.dumps([*([pid, words] for pid, _, words in left), *asyncio.run(remove_all(job))]))
     return 0
 
 
@@ -109,7 +108,6 @@ class Agent:
     def __init__(self, order: AgentOrder) -> None:
         self.order = order
         self.socket = os.path.join(make_folder(order.spec.id, order.number), "socket")
-        self.children: dict[int, asyncio.Future[int]] = {}
         self.is_full = False
         self._processes: dict[int, JobProcess] = {}
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -129,14 +127,14 @@ class Agent:
         """Serves the supervisor until it has ended the job, or is lost. received: bytes after the order."""
         self._loop = asyncio.get_running_loop()
         self._is_over = asyncio.Event()
-        process_tree.adopt_orphans()
-        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        children.adopt_orphans()
         for number in (signal.SIGTERM, signal.SIGHUP):
             self._loop.add_signal_handler(number, self._lose)
         environment.raise_open_files("auto")  # a process needs one, and a shim another
         self._server = await asyncio.start_unix_server(self._serve_shim, self.socket, limit=LONGEST_LINE)
         self.send(Booted(process_tree.boot()))
-        watch_volumes(self.order.volumes, lambda text: self._send_from_thread(VolumeDead(text)))
+        if self.order.volumes:
+            self._begin(watch_volumes(self.order.volumes, lambda text: self.send(VolumeDead(text))))
         if self.order.metadata is not None:
             watch_notices(lambda notice: self._send_from_thread(Noticed(notice)), self.order.metadata)
         os.set_blocking(0, False)
@@ -273,19 +271,6 @@ class Agent:
         self._shims[shim], self._readers[shim] = (launched, writer), reader
         self.send(Announced(shim, select_identity(launched)))
 
-    def _reap(self) -> None:
-        """Reaps all children that have ended, and the orphans that this process has adopted."""
-        while True:
-            try:
-                ended, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if ended == 0:
-                return
-            future = self.children.pop(ended, None)
-            if future is not None and not future.done():
-                future.set_result(status)
-
     async def place_files(self, order: RoleOrder) -> str | None:
         """Makes the job's working folder, once. Returns why that failed, or None."""
         if await asyncio.to_thread(is_ready, self.order.spec.id, order):
@@ -317,21 +302,16 @@ class Agent:
         key = tuple(mounts)
         if key not in self._containers:
             name = f"{process_tree.container_prefix(self.order.spec.id)}{os.getpid()}-{len(self._containers)}"
-            child = start_container(self.order.spec.id, wanted, name, mounts)
-            exited = self.children[child.pid] = self._loop.create_future()
-            self._containers[key] = (
-                name,
-                asyncio.ensure_future(self._finish_opening(child, exited, wanted.engine[-1])),
-            )
-        name, opening = self._containers[key]
-        return name, await asyncio.shield(opening)
+            opening = self._finish_opening(start_container(self.order.spec.id, wanted, name, mounts), wanted.engine[-1])
+            self._containers[key] = (name, asyncio.ensure_future(opening))
+        name, opened = self._containers[key]
+        return name, await asyncio.shield(opened)
 
-    async def _finish_opening(
-        self, child: "subprocess.Popen[bytes]", exited: "asyncio.Future[int]", engine: str
-    ) -> str | None:
+    async def _finish_opening(self, child: "subprocess.Popen[bytes]", engine: str) -> str | None:
+        exited = children.watch(child)
         assert child.stdout is not None
-        with child.stdout:
-            said = await asyncio.to_thread(child.stdout.read)
+        reader, _ = await children.open_output(child.stdout)
+        said = await reader.read()
         if await exited == 0:
             return None
         last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
@@ -339,7 +319,7 @@ class Agent:
 
     async def _find_place(self, process: JobProcess) -> None:
         pids = [pid for pid, _, _ in process.find()]
-        self.send(Placed(process.number, await asyncio.to_thread(stack.find_place, pids)))
+        self.send(Placed(process.number, await stack.find_place(pids)))
 
     async def _reach(self, message: Reach) -> None:
         found = await asyncio.to_thread(environment.find_unreachable, message.places)
@@ -383,7 +363,7 @@ class Agent:
             await asyncio.wait(runs, timeout=process_tree.LOOK_EVERY_S)
         if self._containers:  # their first programs
             await end_processes(process_tree.find_descendants, EnginesLast())
-        remaining = await asyncio.to_thread(remove_all, self.order.spec.id) if self._containers else []
+        remaining = await remove_all(self.order.spec.id) if self._containers else []
         left = await end_processes(process_tree.find_descendants, process_tree.our_programs_last)
         left = sorted(
             {
@@ -414,16 +394,18 @@ class Agent:
         if self._is_writing:
             self._loop.remove_writer(1)
         os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-        threading.Thread(target=self._end_all, daemon=True).start()
+        self._begin(self._end_all())
 
-    def _end_all(self) -> None:
+    async def _end_all(self) -> None:
         """Ends the job's processes on this host."""
-        ending = process_tree.Ending(lambda: process_tree.find(self.order.spec.id), self._spare)
-        while ending.go_on():
-            time.sleep(process_tree.LOOK_EVERY_S)
-        remove_all(self.order.spec.id)  # an engine whose programs have been ended lists its containers for ever
-        shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
-        self._loop.call_soon_threadsafe(self._is_over.set)
+        try:
+            await end_processes(lambda: process_tree.find(self.order.spec.id), self._spare)
+            await remove_all(
+                self.order.spec.id
+            )  # an engine whose programs have been ended lists its containers for ever
+            shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
+        finally:
+            self._is_over.set()
 
     def _spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
         """For Ending: return the processes that are not descendants of this program, for SPARED_S seconds.

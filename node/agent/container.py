@@ -4,6 +4,7 @@ All of a job's processes on a host share one container, whose first program only
 runs in place of each process. The agent, the supervisor and the set-up commands stay outside.
 """
 
+import contextlib
 import json
 import os
 import pwd
@@ -12,9 +13,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from node import job_folder
 from node.agent.notice import place_of
+from node.children import run
 from node.programs import CODE_DIR
 from node.protocol import Container
 from node.setup import process_tree, setup_env
@@ -219,68 +222,63 @@ class Contained:
 
     # -- its end -------------------------------------------------------------------------------------------------
 
-    def read_status(self, status: int) -> tuple[int, int | None, str | None]:
-        """Returns (exit code, signal or None, message or None) for the client's wait status."""
-        number = status & 0x7F or None
+    def read_code(self, code: int) -> tuple[int, int | None, str | None]:
+        """Returns (exit code, signal or None, message or None) for the client's exit code; negative: a signal."""
         name = os.path.basename(self._container.engine[-1])
-        if self._gone_since is not None and self._keeper is not None and number is not None:
-            name = os.path.basename(self._keeper[2].partition(" ")[0])
-        if number is not None:
-            return SIGNALLED + number, number, f"{name}, which runs its container, was killed"
-        code = status >> 8
+        if code < 0:
+            if self._gone_since is not None and self._keeper is not None:
+                name = os.path.basename(self._keeper[2].partition(" ")[0])
+            return SIGNALLED - code, -code, f"{name}, which runs its container, was killed"
         ended_by = code - SIGNALLED
         if ended_by in {one.value for one in signal.Signals}:
             return code, ended_by, None
         return code, None, None if self._was_seen or code != 125 else f"{name} could not start it in its container"
 
 
-def run_engine(words: Sequence[str], user: pwd.struct_passwd | None = None) -> str | None:
-    """Runs an engine's command on this host, as `user` if given. Returns its output, or None if it fails."""
-    base_env: dict[str, str] = dict(os.environ)
-    as_user: dict[str, object] = {}
-    if user is not None:
-        base_env |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
-        runtime = f"/run/user/{user.pw_uid}"
-        base_env.pop("XDG_RUNTIME_DIR", None)
-        if os.path.isdir(runtime):
-            base_env["XDG_RUNTIME_DIR"] = runtime
-        groups = os.getgrouplist(user.pw_name, user.pw_gid)
-        as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
-    try:
-        done = subprocess.run(
-            list(words),
-            env=engine.environment(base_env),
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=REMOVE_TIMEOUT_S,
-            check=False,
-            **as_user,  # type: ignore[call-overload]
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
-
-
-def remove_all(job: str) -> list[tuple[int, str]]:
-    """Removes a job's containers on this host, running or not. Returns those that remain, as (0, description).
-
-    As root under sudo, it acts as the user who called sudo, because each user has separate containers.
-    """
-    user = None
-    if os.getuid() == 0 and os.environ.get("SUDO_USER"):
-        user = pwd.getpwnam(os.environ["SUDO_USER"])
-    home = user.pw_dir if user is not None else os.path.expanduser("~")
-    try:
-        with open(os.path.join(home, ".cluster", "jobs", job, "engine")) as stream:
-            words = [str(word) for word in json.load(stream)]
-    except (OSError, ValueError):  # the job had no containers here
+async def remove_all(job: str) -> list[tuple[int, str]]:
+    """Removes a job's containers on this host, running or not. Returns those that remain, as (0, description)."""
+    words, options = find_engine(job)
+    if not words:  # the job had no containers here
         return []
-    left = run_engine(engine.list_words(words, job), user)
+
+    async def ask(question: Sequence[str]) -> str | None:
+        """Returns the engine's output, or None if it fails."""
+        with contextlib.suppress(OSError):
+            ended = await run(question, REMOVE_TIMEOUT_S, **options)
+            if ended.code == 0:
+                return ended.stdout.decode("utf-8", "replace")
+        return None
+
+    left = await ask(engine.list_words(words, job))
     if left and left.split():
-        run_engine(engine.remove_words(words, left.split()), user)
-        left = run_engine(engine.list_words(words, job), user)
+        await ask(engine.remove_words(words, left.split()))
+        left = await ask(engine.list_words(words, job))
     if left is None:
         return [(0, f"{words[-1]} does not say whether containers of the job remain")]
     return [(0, f"container {name}") for name in left.split()]
+
+
+def find_engine(job: str) -> tuple[list[str], dict[str, Any]]:
+    """Returns the command line of the engine of a job's containers on this host, and the options to run it.
+
+    As root under sudo, it runs as the user who called sudo, because each user has separate containers.
+    """
+    env: dict[str, str] = dict(os.environ)
+    options: dict[str, Any] = {}
+    if os.getuid() == 0 and os.environ.get("SUDO_USER"):
+        user = pwd.getpwnam(os.environ["SUDO_USER"])
+        env |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+        runtime = f"/run/user/{user.pw_uid}"
+        env.pop("XDG_RUNTIME_DIR", None)
+        if os.path.isdir(runtime):
+            env["XDG_RUNTIME_DIR"] = runtime
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+        options = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
+    try:
+        with open(
+            os.path.join(env.get("HOME") or os.path.expanduser("~"), ".cluster", "jobs", job, "engine")
+        ) as stream:
+            words = [str(word) for word in json.load(stream)]
+    except (OSError, ValueError):
+        words = []
+    return words, {"env": engine.environment(env), **options}

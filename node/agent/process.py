@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from node import wire
+from node import children, wire
 from node.agent import environment
 from node.agent.container import Contained
 from node.agent.output import Item, OutputLines
@@ -42,7 +42,6 @@ class Host(Protocol):
     order: AgentOrder
     socket: str
     is_full: bool
-    children: dict[int, "asyncio.Future[int]"]
 
     def send(self, message: Any) -> None:
         """Sends a message to the supervisor."""
@@ -90,7 +89,7 @@ class JobProcess:
         """Runs the commands one after another, and reports the end."""
         code, number = await self._run_all()
         if code != 0 and not self._end.is_set() and self._why is None:
-            dead = await asyncio.to_thread(find_dead, self.order.volumes, AFTER_FAILURE_S)
+            dead = await find_dead(self.order.volumes, AFTER_FAILURE_S)
             self._why = dead.text if dead is not None else None
         if self._why is not None:
             self.say(self._why)
@@ -133,7 +132,7 @@ class JobProcess:
         if blocked:
             return blocked
         limit_s = min(LIMIT_S, self._train.silence_timeout_s / 2)
-        dead = await asyncio.to_thread(find_dead, order.volumes, limit_s) if order.volumes else None
+        dead = await find_dead(order.volumes, limit_s)
         return dead.text if dead is not None else None
 
     async def _run_one(self, command: Sequence[str]) -> tuple[int, int | None]:
@@ -154,23 +153,22 @@ class JobProcess:
             return 127, None
         assert child.stdout is not None
         self._child = child
-        exited = self._host.children[child.pid] = asyncio.get_running_loop().create_future()
+        exited = children.watch(child)
         self._output = _Output(child.stdout.fileno(), self._put, lambda: self._host.is_full)
         if self._contained is None:
             self._note_start(child.pid)
         looking = asyncio.ensure_future(self._look_for_program(self._contained)) if self._contained else None
-        status = await self._wait_for_end(exited)
+        code = await self._wait_for_end(exited)
         if looking is not None:
             looking.cancel()
         await self._output.finish()
         child.stdout.close()
         if self._contained is not None:
-            return self._read_status(self._contained, status)
-        number = status & 0x7F or None
-        return (128 + number if number else status >> 8), number
+            return self._read_code(self._contained, code)
+        return (128 - code, -code) if code < 0 else (code, None)
 
     async def _wait_for_end(self, exited: "asyncio.Future[int]") -> int:
-        """Waits until the command and its processes have ended. Returns its wait status."""
+        """Waits until the command and its processes have ended. Returns its exit code; negative: the signal."""
         end = asyncio.ensure_future(self._end.wait())
         both: list[asyncio.Future[Any]] = [exited, end]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -179,7 +177,7 @@ class JobProcess:
             self.left = await end_processes(self.find, self._spare_engine)
         if self._end.is_set() and not exited.done():  # it may have been left
             await asyncio.wait([exited], timeout=process_tree.LOOK_EVERY_S)
-        return exited.result() if exited.done() else signal.SIGKILL.value
+        return exited.result() if exited.done() else -signal.SIGKILL.value
 
     # -- containers ----------------------------------------------------------------------------------------------
 
@@ -199,9 +197,9 @@ class JobProcess:
         if self._child is not None:
             process_tree.send(self._child.pid, signal.SIGKILL)
 
-    def _read_status(self, contained: Contained, status: int) -> tuple[int, int | None]:
+    def _read_code(self, contained: Contained, ended: int) -> tuple[int, int | None]:
         """Returns _run_one's result once the command's processes in the container have ended."""
-        code, number, why = contained.read_status(status)
+        code, number, why = contained.read_code(ended)
         has_ended_itself = not self._end.is_set()
         if why is not None and has_ended_itself:
             self._why = why

@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from foundation.decode import decode
+from node.children import run
 
 TIMEOUT_S = 3.0
 MOST_TRIED = 3  # of a process's own processes: the first may be a shell
@@ -31,20 +31,24 @@ class Thread(Struct):
     os_thread_id: int | None = None
 
 
-def find_place(pids: Iterable[int]) -> str:
+async def find_place(pids: Iterable[int]) -> str:
     """Returns where the first of these processes that is a Python program is, as describe_place; "" if none is."""
-    return next(filter(None, (_find(pid) for pid in sorted(pids)[:MOST_TRIED])), "")
+    for pid in sorted(pids)[:MOST_TRIED]:
+        place = await _find(pid)
+        if place:
+            return place
+    return ""
 
 
-def _find(pid: int) -> str:
+async def _find(pid: int) -> str:
     py_spy = os.path.join(os.path.dirname(sys.executable), "py-spy")
     words = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
     try:
-        done = subprocess.run(words, capture_output=True, timeout=TIMEOUT_S, check=False)
-        if b"ermission" in done.stderr:  # where the kernel allows only root to read another process, as Ubuntu's
-            done = subprocess.run(["sudo", "-n", *words], capture_output=True, timeout=TIMEOUT_S, check=False)
-        threads = decode(done.stdout, tuple[Thread, ...])
-    except (OSError, ValueError, subprocess.TimeoutExpired):  # ValueError: not a Python program
+        ended = await run(words, TIMEOUT_S)
+        if b"ermission" in ended.stderr:  # where the kernel allows only root to read another process, as Ubuntu's
+            ended = await run(["sudo", "-n", *words], TIMEOUT_S)
+        threads = decode(ended.stdout, tuple[Thread, ...])
+    except (OSError, ValueError):  # ValueError: not a Python program
         return ""
     main = next((one for one in threads if one.os_thread_id == pid), threads[0] if threads else Thread())
     return describe_place(main.frames)

@@ -1,13 +1,13 @@
 """Watches the volumes of a job on its node: a dead server must end the job, not stall it silently."""
 
+import asyncio
+import contextlib
 import json
 import os
-import subprocess
-import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from node.children import run
 from node.setup.volumes import volume_probe
 
 EVERY_S = 3.0
@@ -24,22 +24,24 @@ class Dead(NamedTuple):
     text: str
 
 
-def find_dead(mounts: Sequence[str], limit_s: float = LIMIT_S) -> Dead | None:
+async def find_dead(mounts: Sequence[str], limit_s: float = LIMIT_S) -> Dead | None:
     """Returns the first of these volumes that does not work on this node; None if all work.
 
     All are checked at once, in at most about limit_s seconds, even if a server does not respond at all.
     """
-    questions = {mount: volume_probe.Question(mount) for mount in mounts}
-    while questions:
-        for mount, question in tuple(questions.items()):
-            answer = question.answer(limit_s)
-            if answer:
-                return Dead(mount, describe(mount, answer))
-            if answer is not None:
-                del questions[mount]
-        if questions:
-            time.sleep(volume_probe.LOOK_EVERY_S)
+    for asking in asyncio.as_completed([_ask(mount, limit_s) for mount in mounts]):
+        dead = await asking
+        if dead is not None:
+            return dead
     return None
+
+
+async def _ask(mount: str, limit_s: float) -> Dead | None:
+    why: str | None = volume_probe.NOT_MOUNTED
+    if volume_probe.find_mount(mount) is not None:
+        ended = await run(volume_probe.words(mount), limit_s, start_new_session=True)
+        why = volume_probe.read(ended.code, ended.stdout, limit_s)
+    return None if why is None else Dead(mount, describe(mount, why))
 
 
 def describe(mount: str, answer: str) -> str:
@@ -52,34 +54,21 @@ def describe(mount: str, answer: str) -> str:
     return f"volume {mount} of {server}: {'the connection is lost' if answer == volume_probe.NOT_MOUNTED else answer}"
 
 
-def watch(mounts: Sequence[str], say: Callable[[str], None]) -> None:
-    """Watches volumes in a thread. Once one does not work, reports it and releases the processes that wait for it."""
-
-    def look() -> None:
-        dead = None
-        while dead is None:
-            time.sleep(EVERY_S)
-            dead = find_dead(mounts)
-        say(dead.text)
-        release(dead.mount)
-
-    if mounts:
-        threading.Thread(target=look, daemon=True).start()
+async def watch(mounts: Sequence[str], say: Callable[[str], None]) -> None:
+    """Watches volumes. Once one does not work, reports it and releases the processes that wait for it."""
+    dead = None
+    while dead is None:
+        await asyncio.sleep(EVERY_S)
+        dead = await find_dead(mounts)
+    say(dead.text)
+    await release(dead.mount)
 
 
-def release(mount: str) -> None:
+async def release(mount: str) -> None:
     """Has the kernel return an error to all processes that wait for a dead volume: otherwise they cannot be killed.
 
     Only root may do this. Without root, they wait until the file system gives up.
     """
     words = ["umount", "--force", "--no-canonicalize", mount]
-    try:
-        child = subprocess.Popen(
-            words if os.geteuid() == 0 else ["sudo", "-n", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        child.wait(RELEASE_S)  # its exit code does not matter: it also fails for a mount that is in use
-    except (OSError, subprocess.TimeoutExpired):
-        return
+    with contextlib.suppress(OSError):  # its exit code does not matter: it also fails for a mount that is in use
+        await run(words if os.geteuid() == 0 else ["sudo", "-n", *words], RELEASE_S)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 RUN = "/run/cluster-volumes"
 """The folder for data of mount_volumes.py that must not outlive a reboot, such as keys: it is in memory."""
@@ -11,7 +10,6 @@ DISKS = "/var/lib/cluster/volumes"
 """The folder in which the disks of EBS volumes are mounted."""
 LIMIT_S = 7.0
 NOT_MOUNTED = "it is not mounted"
-LOOK_EVERY_S = 0.02
 # The name does not exist and is in no cache, so the server is asked. A server that denies access has answered, too.
 ASK = """
 import errno, os, sys
@@ -41,42 +39,34 @@ def unescape(word: str) -> str:
     return word
 
 
-class Question:
-    """The question whether a mount works, asked by a process of its own."""
+def words(path: str) -> list[str]:
+    """The command line that asks the server of a mount."""
+    return [sys.executable, "-S", "-E", "-c", ASK, path]
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._asked_at = time.monotonic()
-        self._child: subprocess.Popen[bytes] | None = None
-        if find_mount(path) is not None:
-            self._child = subprocess.Popen(
-                [sys.executable, "-S", "-E", "-c", ASK, path],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
 
-    def answer(self, limit_s: float = LIMIT_S) -> str | None:
-        """None until there is an answer; then "" if the mount works, else the reason why it does not."""
-        if self._child is None:
-            return NOT_MOUNTED
-        if self._child.poll() is not None:
-            said, _ = self._child.communicate()
-            if self._child.returncode:  # it was killed, or Python did not start
-                return f"its probe ended with exit code {self._child.returncode}"
-            return said.decode("utf-8", "replace")
-        if time.monotonic() < self._asked_at + limit_s:
-            return None
-        self._child.kill()  # it may end only when the mount gives up, so it is not waited for
+def read(code: int | None, said: bytes, limit_s: float) -> str | None:
+    """The reason why a mount does not work, from the end of the command; None if it works. code: None: no answer."""
+    if code is None:
         return f"no answer for {limit_s:g} s"
+    if code:  # it was killed, or Python did not start
+        return f"its probe ended with exit code {code}"
+    return said.decode("utf-8", "replace") or None
 
 
 def probe(path: str, limit_s: float = LIMIT_S) -> str | None:
     """The reason why a mount does not work; None if it works. Takes at most about limit_s seconds."""
-    question = Question(path)
-    while True:
-        answer = question.answer(limit_s)
-        if answer is not None:
-            return answer or None
-        time.sleep(LOOK_EVERY_S)
+    if find_mount(path) is None:
+        return NOT_MOUNTED
+    child = subprocess.Popen(
+        words(path),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        said, _ = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        child.kill()  # it may end only when the mount gives up, so it is not waited for
+        return read(None, b"", limit_s)
+    return read(child.returncode, said, limit_s)

@@ -1,5 +1,6 @@
 """Whether the volumes of a job answer; real mounts are in tests/sandbox/bootstrap/test_volumes.py."""
 
+import asyncio
 import json
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def text_of(mounts: list[str], limit_s: float = 20.0) -> str:
-    dead = volumes.find_dead(mounts, limit_s)
+    dead = asyncio.run(volumes.find_dead(mounts, limit_s))
     assert dead is not None
     assert dead.mount == "/shared"
     return dead.text
@@ -27,8 +28,8 @@ def text_of(mounts: list[str], limit_s: float = 20.0) -> str:
 
 def test_a_mount_that_works() -> None:
     assert volume_probe.find_mount("/proc") == ["proc", "proc"]
-    assert volumes.find_dead(["/proc"]) is None
-    assert volumes.find_dead([]) is None
+    assert asyncio.run(volumes.find_dead(["/proc"])) is None
+    assert asyncio.run(volumes.find_dead([])) is None
 
 
 def test_a_mount_that_has_ended(notes: Path) -> None:
@@ -61,12 +62,12 @@ def test_a_watch_reports_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volumes, "EVERY_S", 0.01)
     said: list[str] = []
     released: list[str] = []
-    monkeypatch.setattr(volumes, "release", released.append)
-    volumes.watch([], said.append)
-    volumes.watch(["/shared"], said.append)
-    deadline = time.monotonic() + 30
-    while not released and time.monotonic() < deadline:
-        time.sleep(0.01)
+
+    async def release(mount: str) -> None:
+        released.append(mount)
+
+    monkeypatch.setattr(volumes, "release", release)
+    asyncio.run(volumes.watch(["/shared"], said.append))
     assert released == ["/shared"]
     assert said == ["volume /shared of node-0 (10.0.0.4): the connection is lost"]
 

@@ -1,0 +1,41 @@
+"""Programs that an asyncio program runs: their exit codes, their output and their time limit."""
+
+import asyncio
+import subprocess
+import sys
+import time
+
+from node.children import Ended, run
+
+# Runs commands while it adopts orphans, and says which codes it got, and how many dead children remain.
+ADOPTS = """
+import asyncio, glob
+from node import children
+async def main():
+    children.adopt_orphans()
+    orphans = "for i in 1 2 3; do (sleep 0.0$i &); done; exit 3"
+    ended = await asyncio.gather(*(children.run(["/bin/sh", "-c", orphans], 20) for _ in range(30)))
+    await asyncio.sleep(0.5)
+    states = [open(name).read().rpartition(")")[2].split() for name in glob.glob("/proc/[0-9]*/stat")]
+    zombies = [state for state in states if state[0] == "Z" and state[1] == str(os.getpid())]
+    print({one.code for one in ended}, zombies)
+import os
+asyncio.run(main())
+"""
+
+
+def test_codes_beside_orphans() -> None:
+    done = subprocess.run([sys.executable, "-c", ADOPTS], capture_output=True, text=True, check=True)
+    assert done.stdout == "{3} []\n", done.stdout + done.stderr
+
+
+def test_output_and_input() -> None:
+    ended = asyncio.run(run(["/bin/sh", "-c", "read x; echo $x; echo no >&2; kill -9 $$"], 20, given=b"yes\n"))
+    assert ended == Ended(-9, b"yes\n", b"no\n")
+
+
+def test_a_program_that_does_not_end_is_killed() -> None:
+    began = time.monotonic()
+    ended = asyncio.run(run(["/bin/sh", "-c", "echo why >&2; exec sleep 600"], 0.3))
+    assert ended == Ended(None, b"", b"why\n")
+    assert time.monotonic() < began + 20
