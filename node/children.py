@@ -9,7 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, NamedTuple
 
 from node.setup import process_tree
@@ -123,3 +123,14 @@ async def open_output(stream: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.
     reader = asyncio.StreamReader()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), stream)
     return reader, transport
+
+
+async def end_processes(
+    find: Callable[[], Sequence[process_tree.Process]],
+    spare: Callable[[Sequence[process_tree.Process]], Iterable[process_tree.Process]] = lambda _: (),
+) -> list[process_tree.Process]:
+    """Ends processes: SIGTERM, then SIGKILL. Returns those that do not end."""
+    ending = process_tree.Ending(find, spare)
+    while ending.go_on():  # noqa: ASYNC110 - the kernel does not tell
+        await asyncio.sleep(process_tree.LOOK_EVERY_S)
+    return ending.left

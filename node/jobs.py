@@ -54,7 +54,7 @@ from node.protocol import (
     Submitted,
 )
 from node.setup import process_tree, setup_env
-from node.supervisor import allocation, follow, job_log, recovery
+from node.supervisor import follow, job_log, recovery
 from node.wire import News, Replace, Say, Stop, Watch
 from train.engines.schedulers import SCHEDULERS
 
@@ -188,9 +188,13 @@ def find_exceeded(order: Order) -> str | None:
     """Returns why the batch scheduler's queue does not allow the order; None if it does. Completes the request."""
     if order.spec.scheduler is None or order.request is None:
         return None
+    import asyncio  # noqa: PLC0415 - importing it takes a quarter of this program's start
+
+    from node.supervisor import allocation  # noqa: PLC0415 - it imports asyncio
+
     questions = allocation.check_request(SCHEDULERS[order.spec.scheduler], order.request)
     try:
-        order.request = allocation.answer(questions, allocation.environment(order.spec.setup))
+        order.request = asyncio.run(allocation.answer(questions, allocation.environment(order.spec.setup)))
     except (ValueError, OSError) as error:
         return str(error)
     return None
@@ -389,7 +393,10 @@ def end_left(record: Record, gone: Sequence[str]) -> Record:
             raise OSError(f"another `cluster stop` of job {job} does not end")
         record = job_folder.read_record(job) or record
         if record.left:
-            record.left = recovery.end_job(record, [host for host in record.nodes if host.instance_id not in gone])
+            import asyncio  # noqa: PLC0415 - as above
+
+            hosts = [host for host in record.nodes if host.instance_id not in gone]
+            record.left = asyncio.run(recovery.end_job(record, hosts))
             job_folder.write_record(record, lasting=True)
             recovery.publish(record)
     return record

@@ -34,7 +34,7 @@ from node.agent import environment, stack, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
 from node.agent.notice import watch as watch_notices
-from node.agent.process import JobProcess, end_processes
+from node.agent.process import JobProcess
 from node.agent.volumes import watch as watch_volumes
 from node.protocol import Container, NewFiles
 from node.setup import process_tree
@@ -362,9 +362,9 @@ class Agent:
         while any(process.exit_code is None for process in self._processes.values()):
             await asyncio.wait(runs, timeout=process_tree.LOOK_EVERY_S)
         if self._containers:  # their first programs
-            await end_processes(process_tree.find_descendants, EnginesLast())
+            await children.end_processes(process_tree.find_descendants, EnginesLast())
         remaining = await remove_all(self.order.spec.id) if self._containers else []
-        left = await end_processes(process_tree.find_descendants, process_tree.our_programs_last)
+        left = await children.end_processes(process_tree.find_descendants, process_tree.our_programs_last)
         left = sorted(
             {
                 *left,
@@ -399,7 +399,7 @@ class Agent:
     async def _end_all(self) -> None:
         """Ends the job's processes on this host."""
         try:
-            await end_processes(lambda: process_tree.find(self.order.spec.id), self._spare)
+            await children.end_processes(lambda: process_tree.find(self.order.spec.id), self._spare)
             await remove_all(
                 self.order.spec.id
             )  # an engine whose programs have been ended lists its containers for ever

@@ -174,7 +174,7 @@ class JobProcess:
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         end.cancel()
         if self._end.is_set() or not self._keep:
-            self.left = await end_processes(self.find, self._spare_engine)
+            self.left = await children.end_processes(self.find, self._spare_engine)
         if self._end.is_set() and not exited.done():  # it may have been left
             await asyncio.wait([exited], timeout=process_tree.LOOK_EVERY_S)
         return exited.result() if exited.done() else -signal.SIGKILL.value
@@ -329,14 +329,3 @@ class _Output:
         if self._due is not None:
             self._due.cancel()
         self._put(self._lines.flush())
-
-
-async def end_processes(
-    find: Callable[[], Sequence[process_tree.Process]],
-    spare: Callable[[Sequence[process_tree.Process]], Iterable[process_tree.Process]] = lambda _: (),
-) -> list[process_tree.Process]:
-    """Ends processes: SIGTERM, then SIGKILL. Returns those that do not end."""
-    ending = process_tree.Ending(find, spare)
-    while ending.go_on():  # noqa: ASYNC110 - the kernel does not tell
-        await asyncio.sleep(process_tree.LOOK_EVERY_S)
-    return ending.left

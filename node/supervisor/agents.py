@@ -1,61 +1,65 @@
 """The connections to a job's agents: one ssh for each node, and a child process on the head itself."""
 
+import asyncio
 import os
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from foundation.decode import decode
 from foundation.remote_command import run_program
+from node import children, wire
 from node.agent.notice import find_address
 from node.programs import CODE_DIR, program_words
 from node.protocol import JobHost, Order
 from node.setup import process_tree
 from node.ssh import SSH_FAILED, ssh_command
-from node.supervisor.event_loop import Connection, EventLoop
-from node.wire import AgentOrder, Closed, Ping
+from node.supervisor.tasks import Tasks
+from node.wire import AgentOrder, Closed, FromAgent, Ping
 
 PING_EVERY_S = 2.0
 SAID_BYTES = 4000
 LAST_WORDS_S = 5.0  # from the end of ssh's output to its exit
-LOOK_AGAIN_S = 0.05
+LONGEST_MESSAGE = 1 << 20
 
 
 class Agent:
-    """A connection to the agent on a host, from its start.
+    """A connection to the agent on a host, from its start. child: the agent, or the ssh to it."""
 
-    heard_at: when it last sent a message, by the monotonic clock; None before the first. boot: the host's boot, from
-    process_tree.boot. closed: its last message, once it has ended all processes.
-    """
-
-    def __init__(
-        self, host: JobHost, connection: Connection, child: "subprocess.Popen[bytes]", *, is_here: bool
-    ) -> None:
-        self.host, self.connection, self.child, self.is_here = host, connection, child, is_here
+    def __init__(self, host: JobHost, child: "subprocess.Popen[bytes]", *, is_here: bool) -> None:
+        self.host, self.is_here = host, is_here
         self.introduced_at = time.monotonic()
-        self.heard_at: float | None = None
-        self.boot: str | None = None
-        self.closed: Closed | None = None
+        self.heard_at: float | None = None  # when it last sent a message, by the monotonic clock
+        self.boot: str | None = None  # process_tree.boot of the host
+        self.closed: Closed | None = None  # its last message, once it has ended all processes
+        self.is_open = True
+        self.is_done = asyncio.Event()  # it has closed, or the connection has ended
         self.said = b""  # the end of what ssh has printed
-        self.ended_at: float | None = None
+        self.child, self.ended = child, children.watch(child)
+        self._input: asyncio.WriteTransport | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection exists."""
-        return self.connection.is_open
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamReader]:
+        """Opens its pipes. Returns its output, and what ssh prints."""
+        child = self.child
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        loop = asyncio.get_running_loop()
+        self._input, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, child.stdin)
+        (output, _), (errors, _) = await children.open_output(child.stdout), await children.open_output(child.stderr)
+        return output, errors
 
     def put(self, message: Any) -> None:
         """Sends a message."""
-        self.connection.put(message)
+        if self.is_open and self._input is not None and not self._input.is_closing():
+            self._input.write(wire.encode(message))
 
-    def explain_end(self) -> str | None:
-        """Returns why the connection has ended; None while its program may still say so."""
-        code = self.child.poll()
+    async def explain_end(self, listening: "asyncio.Task[None]") -> str:
+        """Returns why the connection has ended, once its program has said so. listening: reads what it says."""
+        await wait_for([self.ended, listening], LAST_WORDS_S)
+        code = self.ended.result() if self.ended.done() else None
         said = self.said.decode("utf-8", "replace").strip()
-        is_late = self.ended_at is not None and time.monotonic() > self.ended_at + LAST_WORDS_S
-        if code is None and not is_late:
-            return None
         if self.is_here:
             return said.rpartition("\n")[2] or "the program that runs it was killed"
         if code in (0, SSH_FAILED):  # without a message: the agent was killed
@@ -66,86 +70,96 @@ class Agent:
 
 
 class Agents:
-    """The agents of one attempt, by their hosts' names. lose(agent, why): called if one is lost."""
+    """The agents of one attempt, by their hosts' names.
 
-    def __init__(self, loop: EventLoop, lose: Callable[[Agent, str], None]) -> None:
-        self._loop, self._lose = loop, lose
+    hear(agent, message): called for each message. lose(agent, why): called if an agent is lost.
+    """
+
+    def __init__(self, tasks: Tasks, hear: Callable[[Agent, Any], None], lose: Callable[[Agent, str], None]) -> None:
+        self._tasks, self._hear, self._lose = tasks, hear, lose
         self.by_host: dict[str, Agent] = {}
 
-    def start(self, order: Order, attempt: int) -> None:
+    async def start(self, order: Order, attempt: int) -> None:
         """Starts the agents of a job's hosts. Raises OSError."""
         for number, host in enumerate(order.hosts):
-            self._start(order, host, number, attempt)
-        self._ping()
-
-    def _start(self, order: Order, host: JobHost, number: int, attempt: int) -> None:
-        words, is_here = command(order, host), host == order.hosts[0]
-        ours, its = socket.socketpair()
-        with its:
+            is_here = host == order.hosts[0]
             child = process_tree.start(
-                words,
+                command(order, host),
                 environment(order),
                 "/",
-                stdin=its.fileno(),
-                stdout=its.fileno(),
+                stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 outlives=is_here,  # to end its processes
             )
-        agent = Agent(host, self._loop.adopt(ours), child, is_here=is_here)
-        agent.connection.owner = agent
-        self.by_host[host.name] = agent
-        place = host.place
-        agent.put(
-            AgentOrder(
-                spec=order.spec,
-                number=number,
-                host=host.name,
-                cwd=order.spec.cwd if place is None else place.cwd,
-                tree=order.tree if place is None else place.tree,
-                volumes=order.volumes if host.workers else (),
-                attempt=attempt,
-                metadata=find_address(order.env) if host.instance_id else None,
-                authorities=order.authorities,
-                patience_s=None if is_here else 2 * order.train.silence_timeout_s,
-            )
-        )
-        assert child.stderr is not None
-        source = child.stderr.fileno()
+            agent = self.by_host[host.name] = Agent(host, child, is_here=is_here)
+            output, errors = await agent.open()
+            agent.put(order_of(order, host, number, attempt, is_here=is_here))
+            self._tasks.begin(self._attend(agent, output, self._tasks.begin(listen(agent, errors))))
+        self._tasks.begin(self._ping())
 
-        def listen() -> None:
-            data = os.read(source, 1 << 16)
-            agent.said = (agent.said + data)[-SAID_BYTES:]
-            if not data:
-                self._loop.remove(source)
-
-        self._loop.add(source, listen)
-
-    def _ping(self) -> None:
-        for agent in self.by_host.values():
-            agent.put(Ping())
-        self._loop.after("ping", PING_EVERY_S, self._ping)
-
-    def note_end(self, agent: Agent) -> None:
-        """Handles the end of a connection."""
-        agent.ended_at = time.monotonic()
+    async def _attend(self, agent: Agent, output: asyncio.StreamReader, listening: "asyncio.Task[None]") -> None:
+        """Hears an agent until the connection ends."""
+        lines = wire.LineBuffer(limit=LONGEST_MESSAGE)
+        while data := await output.read(1 << 16):
+            for line in lines.feed(data):
+                try:
+                    message: Any = decode(line, FromAgent)  # type: ignore[arg-type] # a union
+                except ValueError:  # from a login shell, or a damaged node
+                    continue
+                agent.heard_at = time.monotonic()
+                if isinstance(message, Closed):
+                    agent.closed = message
+                    agent.is_done.set()
+                try:
+                    self._hear(agent, message)
+                except Exception as error:  # noqa: BLE001 - it ends the job
+                    self._tasks.report(error)
+        agent.is_open = False
+        agent.is_done.set()
         if agent.closed is None:
-            self._look_at(agent)
+            self._lose(agent, await agent.explain_end(listening))
 
-    def _look_at(self, agent: Agent) -> None:
-        """Reports the loss of an agent, once it is known why."""
-        why = agent.explain_end()
-        if why is None:
-            self._loop.after(f"end of {agent.host.name}", LOOK_AGAIN_S, lambda: self._look_at(agent))
-        else:
-            self._lose(agent, why)
+    async def _ping(self) -> None:
+        while True:
+            for agent in self.by_host.values():
+                agent.put(Ping())
+            await asyncio.sleep(PING_EVERY_S)
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """Ends the programs that lead to the agents. Those that have not closed lose the supervisor."""
         for agent in self.by_host.values():
-            self._loop.drop(agent.connection)
-            if agent.child.poll() is None:
-                agent.child.kill()
-            agent.child.wait()
+            agent.is_open = False
+            agent.child.kill()
+        await wait_for([agent.ended for agent in self.by_host.values()], children.KILLED_S)
+
+
+async def wait_for(work: "Sequence[asyncio.Future[Any]]", timeout_s: float) -> None:
+    """Waits for all of these, for a limited time."""
+    if work:
+        await asyncio.wait(work, timeout=timeout_s)
+
+
+async def listen(agent: Agent, errors: asyncio.StreamReader) -> None:
+    """Keeps the end of what ssh prints."""
+    while data := await errors.read(1 << 16):
+        agent.said = (agent.said + data)[-SAID_BYTES:]
+
+
+def order_of(order: Order, host: JobHost, number: int, attempt: int, *, is_here: bool) -> AgentOrder:
+    """Returns the order of the agent on a host."""
+    place = host.place
+    return AgentOrder(
+        spec=order.spec,
+        number=number,
+        host=host.name,
+        cwd=order.spec.cwd if place is None else place.cwd,
+        tree=order.tree if place is None else place.tree,
+        volumes=order.volumes if host.workers else (),
+        attempt=attempt,
+        metadata=find_address(order.env) if host.instance_id else None,
+        authorities=order.authorities,
+        patience_s=None if is_here else 2 * order.train.silence_timeout_s,
+    )
 
 
 def command(order: Order, host: JobHost) -> list[str]:

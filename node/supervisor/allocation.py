@@ -7,6 +7,7 @@ Each dialogue with the scheduler is a generator: it yields command lines and is 
 the commands without blocking the event loop, `answer` waits for them.
 """
 
+import asyncio
 import os
 import re
 import subprocess
@@ -17,9 +18,10 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from node import job_folder, ssh, wire
+from node.children import run
 from node.protocol import AllocationRequest, JobHost
 from node.setup import process_tree, setup_env
-from node.supervisor.event_loop import EventLoop
+from node.supervisor.tasks import Tasks
 from train.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
@@ -36,7 +38,6 @@ ANSWER_TIMEOUT_S = 30.0
 CANCEL_TIMEOUT_S = 10.0
 HEARTBEAT_EVERY_S = 10.0
 FAILURES_TO_REPORT = 3  # in a row
-SOON_S = 0.02
 NOT_FOUND, TIMED_OUT = 127, 124  # a shell's exit codes
 KEPT = ("HOME", "USER", "LOGNAME", "LANG", "SLURM_CONF")
 KEPT_GROUPS = ("SGE_", "PBS_")  # prefixes of variables
@@ -151,27 +152,26 @@ def environment(setup: str | None = None) -> dict[str, str]:
     return merged
 
 
-def answer(questions: "Questions[T]", env: Mapping[str, str], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+async def answer(questions: "Questions[T]", env: Mapping[str, str], timeout_s: float | None = None) -> T:
     """Runs the commands one after another, and returns the result. Raises what `questions` raises."""
-    try:
-        words = next(questions)
-        while True:
-            words = questions.send(_run(words, env, timeout_s))
-    except StopIteration as end:
-        result: T = end.value
-        return result
+    reply: Any = None
+    while True:
+        try:
+            words = questions.send(reply)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        reply = await _run(words, env, timeout_s or ANSWER_TIMEOUT_S)
 
 
-def _run(words: Words, env: Mapping[str, str], timeout_s: float) -> Answer:
+async def _run(words: Words, env: Mapping[str, str], timeout_s: float) -> Answer:
     try:
-        done = subprocess.run(
-            words, env=env, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
-        )
+        code, out, said = await run(words, timeout_s, env=env)
     except OSError as error:
         return _not_started(words, error)
-    except subprocess.TimeoutExpired:
+    if code is None:
         return _too_slow(words, timeout_s)
-    return Answer(done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"), done.returncode)
+    return Answer(out.decode("utf-8", "replace"), said.decode("utf-8", "replace"), code)
 
 
 def _not_started(words: Words, error: OSError) -> Answer:
@@ -180,103 +180,6 @@ def _not_started(words: Words, error: OSError) -> Answer:
 
 def _too_slow(words: Words, timeout_s: float) -> Answer:
     return Answer("", f"{words[0]} did not end within {timeout_s:g} s", TIMED_OUT)
-
-
-class _Dialogue:
-    """Answers questions one after another without blocking the event loop.
-
-    then(result, error): called once at the end; error: the text of the ValueError, or None.
-    """
-
-    def __init__(
-        self,
-        loop: EventLoop,
-        questions: "Questions[Any]",
-        env: Mapping[str, str],
-        then: Callable[[Any, str | None], None],
-    ) -> None:
-        self._loop, self._questions, self._env, self._then = loop, questions, env, then
-        self._child: subprocess.Popen[bytes] | None = None
-        self._words: Words = ()
-        self._output: dict[int, bytearray] = {}
-        self._open: list[int] = []
-        self._send(None)
-
-    def _send(self, reply: Answer | None) -> None:
-        try:
-            self._words = next(self._questions) if reply is None else self._questions.send(reply)
-        except StopIteration as end:
-            self._then(end.value, None)
-            return
-        except ValueError as error:
-            self._then(None, str(error))
-            return
-        try:
-            self._child = process_tree.start(self._words, self._env, "/", stderr=subprocess.PIPE)
-        except OSError as error:
-            failed = _not_started(self._words, error)
-            self._loop.after("allocation-program", 0.0, lambda: self._send(failed))
-            return
-        assert self._child.stdout is not None
-        assert self._child.stderr is not None
-        self._open = [self._child.stdout.fileno(), self._child.stderr.fileno()]
-        self._output = {source: bytearray() for source in self._open}
-        for source in self._open:
-            self._loop.add(source, lambda source=source: self._read(source))  # type: ignore[misc]
-        self._loop.after("allocation-program", ANSWER_TIMEOUT_S, self._give_up)
-
-    def _read(self, source: int) -> None:
-        data = os.read(source, 1 << 16)
-        self._output[source] += data
-        if not data:
-            self._open.remove(source)
-            self._loop.remove(source)
-        if not self._open:
-            self._finish()
-
-    def _finish(self) -> None:
-        child = self._child
-        assert child is not None
-        if child.poll() is None:
-            self._loop.after("allocation-program", SOON_S, self._finish)
-            return
-        out, err = (bytes(data).decode("utf-8", "replace") for data in self._output.values())
-        self._close()
-        self._send(Answer(out, err, child.returncode))
-
-    def _give_up(self) -> None:
-        self._close()
-        self._send(_too_slow(self._words, ANSWER_TIMEOUT_S))
-
-    def _close(self) -> None:
-        """Ends the program if it still runs."""
-        self._loop.cancel("allocation-program")
-        child, self._child = self._child, None
-        if child is None:
-            return
-        for source in self._open:
-            self._loop.remove(source)
-        self._open = []
-        if child.poll() is None:
-            child.kill()
-            child.wait()
-        for stream in (child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
-
-    def stop(self) -> None:
-        """Ends the dialogue without a result."""
-        self._close()
-
-    def complete(self) -> None:
-        """Waits for the remaining answers, so that the number of a submitted job is not lost."""
-        give_up_at = time.monotonic() + CANCEL_TIMEOUT_S
-        while self._child is not None and time.monotonic() < give_up_at:
-            if not self._open:  # also after the loop's timers have been cancelled
-                self._finish()
-            self._loop.after("allocation-wait", SOON_S, lambda: None)
-            self._loop.step()
-        self._close()
 
 
 # -- allocation --------------------------------------------------------------------------------------------------------
@@ -296,7 +199,7 @@ class Allocation:
         scheduler: Scheduler,
         request: AllocationRequest,
         hosts: Sequence[JobHost],
-        loop: EventLoop,
+        tasks: Tasks,
         *,
         note: Callable[[str, str], None],
         grant: Callable[[tuple[JobHost, ...]], None],
@@ -305,10 +208,10 @@ class Allocation:
         say: Callable[[str], None],
         setup: str | None = None,
     ) -> None:
-        self.scheduler, self.request, self._hosts, self._loop = scheduler, request, hosts, loop
+        self.scheduler, self.request, self._hosts, self._tasks = scheduler, request, hosts, tasks
         self._note, self._grant, self._fail, self._expire, self._say = note, grant, fail, expire, say
         self._env = environment(setup)
-        self._dialogue: _Dialogue | None = None
+        self._running: asyncio.Task[None] | None = None
         self._heartbeat: Heartbeat | None = None
         self.number = ""
         self._noted = ""
@@ -316,45 +219,32 @@ class Allocation:
         self._failures = 0
         self.is_over = False
 
-    def start(self) -> None:
-        """Checks the request, submits it, and then watches it."""
-        self._ask(check_request(self.scheduler, self.request), self._submit)
-
-    def _ask(self, questions: "Questions[Any]", then: Callable[[Any, str | None], None]) -> None:
-        self._dialogue = _Dialogue(self._loop, questions, self._env, then)
-
-    def _submit(self, request: AllocationRequest | None, error: str | None) -> None:
-        if self.is_over:
-            return
-        if request is None:
-            self._end(error or "")
-            return
-        self.request = request
-        path = job_folder.path(request.job, SCRIPT)
+    async def run(self) -> None:
+        """Requests the nodes, and watches them until the scheduler takes them back."""
         try:
-            with open(path, "w") as stream:
-                stream.write(self.scheduler.render_script(request))
-            os.chmod(path, 0o700)
-        except OSError as failed:
-            self._end(job_folder.describe(failed))
-            return
-        self._ask(submit_request(self.scheduler, path), self._submitted)
+            self.request = await answer(check_request(self.scheduler, self.request), self._env)
+            path = job_folder.path(self.request.job, SCRIPT)
+            write_script(path, self.scheduler.render_script(self.request))
+            if self.is_over:
+                return
+            self.number = await answer(submit_request(self.scheduler, path), self._env)
+        except ValueError as error:
+            self._end(str(error))
+        except OSError as error:
+            self._end(job_folder.describe(error))
+        if not self.is_over:
+            self._note(self.number, "")
+        while not self.is_over:
+            await self._look()
+            await asyncio.sleep(POLL_EVERY_S)
 
-    def _submitted(self, number: str | None, error: str | None) -> None:
-        self.number = number or ""
-        if self.is_over:
-            return
-        if number is None:
-            self._end(error or "")
-            return
-        self._note(number, "")
-        self._loop.after("allocation", 0.0, self._look)
-
-    def _look(self) -> None:
+    async def _look(self) -> None:
         is_granted = self._granted_at is not None
-        self._ask(look_at(self.scheduler, self.number, is_granted=is_granted), self._hear)
-
-    def _hear(self, found: AllocationState | None, error: str | None) -> None:
+        found, error = None, None
+        try:
+            found = await answer(look_at(self.scheduler, self.number, is_granted=is_granted), self._env)
+        except ValueError as failed:
+            error = str(failed)
         if self.is_over:
             return
         self._report_failures(error)
@@ -366,8 +256,6 @@ class Allocation:
             self._take(found.nodes)
         elif found is not None:
             self._note_end(found)
-        if not self.is_over:
-            self._loop.after("allocation", POLL_EVERY_S, self._look)
 
     def _report_failures(self, error: str | None) -> None:
         """Reports a scheduler that does not answer for some time. It does not end the job, as it may be restarting."""
@@ -393,7 +281,7 @@ class Allocation:
         except ValueError as error:
             self._end(str(error))
             return
-        self._heartbeat = Heartbeat(self.request.job, hosts[0], self._loop, self._say)
+        self._heartbeat = Heartbeat(self.request.job, hosts[0], self._tasks, self._say)
         self._note(self.number, "")
         self._grant(hosts)
 
@@ -408,37 +296,52 @@ class Allocation:
         end = self._expire if reason.startswith(REACHED_WALLTIME) else self._fail
         end(f"{self.scheduler.title} job {self.number} ended: {reason}")
 
+    def start(self) -> None:
+        """Starts to request the nodes."""
+        self._running = self._tasks.begin(self.run())
+
     def _end(self, error: str) -> None:
         self.is_over = True
         self._fail(error)
 
-    def cancel(self) -> str | None:
+    async def cancel(self) -> str | None:
         """Releases the nodes. Waits a limited number of seconds for the scheduler. Returns an error, or None."""
         self.is_over = True
-        if self._dialogue is not None and not self.number:
-            self._dialogue.complete()  # it may be submitting
-        self._loop.cancel("allocation")
-        if self._dialogue is not None:
-            self._dialogue.stop()
+        if self._running is not None:
+            if not self.number:  # it may be submitting
+                await asyncio.wait([self._running], timeout=CANCEL_TIMEOUT_S)
+            self._running.cancel()
         if self._heartbeat is not None:
             self._heartbeat.stop()
-        return cancel(self.scheduler, self.number, self._env) if self.number else None
+        return await cancel(self.scheduler, self.number, self._env) if self.number else None
 
 
-def cancel(scheduler: Scheduler, number: str, env: Mapping[str, str]) -> str | None:
+def write_script(path: str, text: str) -> None:
+    """Writes the batch script. Raises OSError."""
+    with open(path, "w") as stream:
+        stream.write(text)
+    os.chmod(path, 0o700)
+
+
+async def cancel(scheduler: Scheduler, number: str, env: Mapping[str, str]) -> str | None:
     """Cancels the allocation of a job whose supervisor ends or was killed. Returns an error, or None."""
-    return answer(give_back(scheduler, number), env, CANCEL_TIMEOUT_S)
+    return await answer(give_back(scheduler, number), env, CANCEL_TIMEOUT_S)
 
 
 class Heartbeat:
     """Tells the batch script on the first node that the supervisor is alive, over an ssh connection that stays open."""
 
-    def __init__(self, job: str, host: JobHost, loop: EventLoop, say: Callable[[str], None]) -> None:
-        self._job, self._host, self._loop, self._say = job, host, loop, say
+    def __init__(self, job: str, host: JobHost, tasks: Tasks, say: Callable[[str], None]) -> None:
+        self._job, self._host, self._say = job, host, say
         self._ssh: subprocess.Popen[bytes] | None = None
         self._is_reported = False
         self._count = 0
-        self._beat()
+        self._beating = tasks.begin(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self._beat()
+            await asyncio.sleep(HEARTBEAT_EVERY_S)
 
     def _beat(self) -> None:
         if self._ssh is not None and self._ssh.poll() is not None:
@@ -458,7 +361,6 @@ class Heartbeat:
             os.write(self._ssh.stdin.fileno(), b"%d\n" % self._count)
         except OSError:
             pass  # it has just ended, and is started again
-        self._loop.after("heartbeat", HEARTBEAT_EVERY_S, self._beat)
 
     def _report(self, ssh: "subprocess.Popen[bytes]") -> None:
         assert ssh.stderr is not None
@@ -480,5 +382,5 @@ class Heartbeat:
 
     def stop(self) -> None:
         """Closes the connection. The script ends when it is cancelled, or a minute later."""
-        self._loop.cancel("heartbeat")
+        self._beating.cancel()
         self._close()

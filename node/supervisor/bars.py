@@ -3,9 +3,10 @@
 They are not in the job's log, which has the last state of each bar as a line.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Collection
 
-from node.supervisor.event_loop import Connection, EventLoop
+from node import wire
 from node.wire import News
 
 SEND_EVERY_S = 0.5
@@ -15,9 +16,10 @@ MOST_CHARACTERS = 80_000  # in a message, whose limit is 1 MiB; a character is w
 class Bars:
     """The bars of one job. watchers: the connections to send them to, all at once, at most every SEND_EVERY_S."""
 
-    def __init__(self, loop: EventLoop, watchers: Sequence[Connection]) -> None:
-        self._loop, self._watchers = loop, watchers
+    def __init__(self, watchers: Collection[asyncio.StreamWriter]) -> None:
+        self._watchers = watchers
         self._bars: dict[int, str] = {}  # by the process's number
+        self._is_due = False
 
     def put(self, number: int, text: str) -> None:
         """Sets a process's bar; "": it has none any longer."""
@@ -34,22 +36,24 @@ class Bars:
             self.put(number, "")
         return text.split("\n") if text else []
 
-    def greet(self, watcher: Connection) -> None:
+    def greet(self, watcher: asyncio.StreamWriter) -> None:
         """Sends the bars to a new watcher."""
         if self._bars:
-            watcher.put(self._tell())
+            watcher.write(wire.encode(self._tell()))
 
     def _send_soon(self) -> None:
-        if not self._loop.has("bars"):
-            self._loop.after("bars", SEND_EVERY_S, self._send)
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_later(SEND_EVERY_S, self._send)
 
     def _send(self) -> None:
-        news = self._tell()
+        self._is_due = False
+        news = wire.encode(self._tell())
         for watcher in self._watchers:
-            if watcher.outbox.pending:  # it accepts nothing now, and gets only the newest bars
+            if watcher.transport.get_write_buffer_size():  # it accepts nothing now, and gets only the newest bars
                 self._send_soon()
             else:
-                watcher.put(news)
+                watcher.write(news)
 
     def _tell(self) -> News:
         bars, room = {}, MOST_CHARACTERS

@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import IO, Any
 
@@ -76,10 +77,10 @@ class Share:
 
 
 class Log:
-    """The log of one job, for writing."""
+    """The log of one job, for writing. wake: called when there are lines for `write`."""
 
-    def __init__(self, job: str) -> None:
-        self._job = job
+    def __init__(self, job: str, wake: Callable[[], None] = lambda: None) -> None:
+        self._job, self._wake = job, wake
         self._path = job_folder.path(job, "events")
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._descriptor).st_size
@@ -116,6 +117,8 @@ class Log:
     def _put(self, line: bytes) -> None:
         if self._time is None:  # one time for all lines between two writes
             self._time = b'{"t": %.3f, ' % time.time()
+        if not self._pending:
+            self._wake()
         self._pending.append(self._time + line[1:])
 
     def end_output(self, number: int) -> None:

@@ -1,13 +1,13 @@
 """Sends a job's events to [notify] webhook and command, each by a child process (node/setup/notify.py)."""
 
+import asyncio
 import json
-import select
-import subprocess
 import time
 from typing import Any
 
 from msgspec import to_builtins
 
+from node.children import run
 from node.programs import program_words
 from node.protocol import Notify, Record
 
@@ -23,6 +23,7 @@ OF_RECORD = (
     "cost_usd",
 )
 LONGEST_ERROR = 4000
+TIMEOUT_S = 60.0
 
 
 class Notifier:
@@ -30,7 +31,7 @@ class Notifier:
 
     def __init__(self, notify: Notify | None, record: Record) -> None:
         self._notify, self._record = notify, record
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._sending: list[asyncio.Task[list[str]]] = []
 
     def send(self, event: str, text: str, **more: Any) -> None:
         """Sends an event. text: a sentence for people to read."""
@@ -40,37 +41,23 @@ class Notifier:
         fields = {name: getattr(record, name) for name in OF_RECORD}
         fields |= {"error": record.error and record.error[:LONGEST_ERROR], "output_url": record.spec.output_url}
         told = {"event": event, "at": round(time.time(), 3), "text": text, "job": fields, **more}
-        try:
-            child = subprocess.Popen(
-                program_words("notify"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,  # it may outlive the supervisor
-            )
-        except OSError:
-            return  # the node has no process left; the job matters more
-        self._children.append(child)
-        assert child.stdin is not None
-        try:
-            # This is less than a pipe holds, so the write never waits.
-            child.stdin.write(json.dumps({"settings": to_builtins(self._notify), "event": told}).encode() + b"\n")
-            child.stdin.close()
-        except OSError:
-            pass  # it has ended, which `finish` reports
+        request = json.dumps({"settings": to_builtins(self._notify), "event": told}).encode() + b"\n"
+        self._sending.append(asyncio.ensure_future(_send(request)))
 
-    def finish(self, timeout_s: float) -> list[str]:
-        """Waits until all events are sent, at most timeout_s seconds. Returns the errors."""
-        give_up_at = time.monotonic() + timeout_s
-        errors: list[str] = []
-        for child in self._children:
-            assert child.stdout is not None
-            ready, _, _ = select.select([child.stdout], [], [], max(0.0, give_up_at - time.monotonic()))
-            answer = child.stdout.readline() if ready else b""
-            try:
-                errors += [str(error) for error in json.loads(answer)["errors"]]
-            except (ValueError, KeyError, TypeError):
-                errors.append("it ended without an answer" if ready else f"not sent within {timeout_s:g} s")
-        self._children = []
+    async def finish(self) -> list[str]:
+        """Waits until all events are sent, or the time for them is over. Returns the errors."""
+        errors = [error for found in await asyncio.gather(*self._sending) for error in found]
         return [f"[notify] {error}" for error in dict.fromkeys(errors)]
+
+
+async def _send(request: bytes) -> list[str]:
+    """Sends an event. Returns the errors."""
+    try:
+        # The session of its own lets it outlive the supervisor.
+        ended = await run(program_words("notify"), TIMEOUT_S, given=request, start_new_session=True)
+    except OSError:
+        return []  # the node has no process left; the job matters more
+    try:
+        return [str(error) for error in json.loads(ended.stdout)["errors"]]
+    except (ValueError, KeyError, TypeError):
+        return [f"not sent within {TIMEOUT_S:g} s" if ended.code is None else "it ended without an answer"]

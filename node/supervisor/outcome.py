@@ -1,5 +1,6 @@
 """Decides when and how an attempt of a job ends: the first cause counts, and `decided` contains it."""
 
+import asyncio
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -9,8 +10,8 @@ from node.protocol import EndReason, JobState, Order
 from node.supervisor import kv_store
 from node.supervisor.agents import Agent
 from node.supervisor.attempts.restarts import Ending
-from node.supervisor.event_loop import EventLoop
 from node.supervisor.processes import JobProcess, Processes
+from node.supervisor.tasks import Tasks
 from node.wire import Reach
 
 SILENCE_EVERY_S = 1.0
@@ -37,16 +38,20 @@ class Outcome:
         order: Order,
         processes: Processes,
         agents: Mapping[str, Agent],
-        loop: EventLoop,
+        tasks: Tasks,
         *,
         say: Callable[[str], None],
         warn: Callable[[str, str | None], None],
     ) -> None:
         self._order, self._processes, self._agents = order, processes, agents
-        self._loop, self._say, self._warn = loop, say, warn
+        self._tasks, self._say, self._warn = tasks, say, warn
         self._failed: list[JobProcess] = []
         self._has_trained = False  # a worker has reported progress
         self.decided: Ending | None = None
+        self.is_decided = asyncio.Event()
+        self._start_limit: asyncio.TimerHandle | None = None
+        self._early: asyncio.TimerHandle | None = None
+        self._joining: asyncio.Task[None] | None = None
         # The hosts to which the connection was lost, and those of them that send no messages any longer.
         self.suspects: set[str] = set()
         self.silent_hosts: set[str] = set()
@@ -57,7 +62,11 @@ class Outcome:
     ) -> None:
         """Ends the attempt with this outcome, unless another one has already been decided."""
         if self.decided is None:
-            self.decided = Ending(state, exit_code, error, reason, final=final)
+            self._set(Ending(state, exit_code, error, reason, final=final))
+
+    def _set(self, ending: Ending) -> None:
+        self.decided = ending
+        self.is_decided.set()
 
     def fail(self, error: str) -> None:
         """Fails the attempt for a reason other than the exit code of one of its processes."""
@@ -66,7 +75,7 @@ class Outcome:
     def fail_for_good(self, error: str) -> None:
         """Fails the job for a reason of the supervisor's own."""
         if self.decided is None or not self.decided.final:
-            self.decided = Ending("failed", 1, error, "error", final=True)
+            self._set(Ending("failed", 1, error, "error", final=True))
 
     def stop(self) -> None:
         """Ends the job at the user's request."""
@@ -75,21 +84,22 @@ class Outcome:
     def interrupt(self, hosts: tuple[str, ...], error: str) -> None:
         """Ends the attempt because these nodes will end."""
         if self.decided is None:
-            self.decided = Ending("failed", 1, error, "notice", lost=hosts)
+            self._set(Ending("failed", 1, error, "notice", lost=hosts))
 
     def lose(self, hosts: tuple[str, ...], error: str) -> None:
         """Ends the attempt because these nodes are lost, even if an error of its processes was noticed first."""
         if self.decided is None or (self.decided.reason == "error" and not self.decided.final):
-            self.decided = Ending("failed", 1, error, "lost", lost=hosts)
+            self._set(Ending("failed", 1, error, "lost", lost=hosts))
 
     # -- start ---------------------------------------------------------------------------------------------------
 
-    def watch_silence(self) -> None:
-        """From now on, treat a process that sends no messages for too long as lost, with its node."""
-        self._loop.after("silence", SILENCE_EVERY_S, self._look_for_silence)
+    async def watch_silence(self) -> None:
+        """Treats a process that sends no messages for too long as lost, with its node."""
+        while True:
+            await asyncio.sleep(SILENCE_EVERY_S)
+            self._look_for_silence()
 
     def _look_for_silence(self) -> None:
-        self.watch_silence()
         silence_s = self._order.train.silence_timeout_s
         for agent in self._agents.values():
             if not agent.is_open:
@@ -108,11 +118,12 @@ class Outcome:
 
     def watch_start(self) -> None:
         """Starts the time limit for the start of the launcher's processes."""
-        self._loop.after("start", self._order.train.start_timeout_s, self._start_timed_out)
+        self.all_started()
+        self._start_limit = self._tasks.later(self._order.train.start_timeout_s, self._start_timed_out)
 
     def note_copying(self) -> None:
         """Starts the time limit again, because a node still copies the job's files."""
-        if self._loop.has("start"):
+        if self._start_limit is not None:
             self.watch_start()
 
     def _start_timed_out(self) -> None:
@@ -121,7 +132,7 @@ class Outcome:
 
     def look_for_unstarted(self) -> None:
         """Handles the failure of a command of launch.py: its process has reported the reason, or has never started."""
-        self._loop.after("unstarted", UNSTARTED_S, self._check_unstarted)
+        self._tasks.later(UNSTARTED_S, self._check_unstarted)
 
     def _check_unstarted(self) -> None:
         missing = self._processes.unknown()
@@ -130,12 +141,14 @@ class Outcome:
 
     def all_started(self) -> None:
         """Cancels the time limit of the start, because all processes have started."""
-        self._loop.cancel("start")
+        if self._start_limit is not None:
+            self._start_limit.cancel()
+            self._start_limit = None
 
     def watch_duration(self, duration_s: float | None) -> None:
         """Starts the limit of the job's duration, which includes its set-up. duration_s: the remaining seconds."""
         if duration_s is not None:
-            self._loop.after("overtime", duration_s, self._ran_too_long)
+            self._tasks.later(duration_s, self._ran_too_long)
 
     def _ran_too_long(self) -> None:
         self.expire(f"ran longer than max_duration ({render_exact(self._order.train.max_duration_s or 0.0)})")
@@ -154,29 +167,27 @@ class Outcome:
         """Checks whether processes wait for others, after one has bound its port or joined the others."""
         if self._processes.uses_kv_store():
             self._warn("kv-store", None)
-        if not self._processes.unjoined():
-            self._loop.cancel("join")
-        elif not self._loop.has("join"):
-            self._loop.after("join", min(PROBE_AFTER_S, self._order.train.start_timeout_s), self._probe)
+        if self._processes.unjoined():
+            self._joining = self._joining or self._tasks.begin(self._watch_joining())
+        elif self._joining is not None:
+            self._joining.cancel()
+            self._joining = None
 
-    def _probe(self) -> None:
+    async def _watch_joining(self) -> None:
         """Has the processes, which all wait for each other, try each other's ports."""
+        start_timeout_s = self._order.train.start_timeout_s
+        await asyncio.sleep(min(PROBE_AFTER_S, start_timeout_s))
         for process in self._processes.of("server") + self._processes.of("worker"):
             others = tuple(one.bound for one in self._processes.all if one.bound and one.host != process.host)
             process.agent.put(Reach(process.number, others))
-        self._loop.after("join", PROBE_S, self._check_probe)
-
-    def _check_probe(self) -> None:
+        await asyncio.sleep(PROBE_S)
         blocked = self._processes.describe_blocked()
         if blocked:
             advice = "does the security group allow all traffic between its members?"
             self.fail(f"the job's processes cannot find each other: {blocked}; {advice}")
-        else:
-            self._loop.after("join", self._order.train.start_timeout_s, self._join_timed_out)
-
-    def _join_timed_out(self) -> None:
+        await asyncio.sleep(start_timeout_s)
         names = ", ".join(process.name for process in self._processes.unjoined())
-        self.fail(f"started, but not joined within {self._order.train.start_timeout_s:g} s: {names}")
+        self.fail(f"started, but not joined within {start_timeout_s:g} s: {names}")
 
     # -- data ----------------------------------------------------------------------------------------------------
 
@@ -235,18 +246,18 @@ class Outcome:
         elif process.failed:
             self._failed.append(process)
             delay_s = 0.0 if workers and all(one.exit_code is not None for one in workers) else GATHER_S
-            self._loop.after("gather", delay_s, self._fail_with_all)
+            self._tasks.later(delay_s, self._fail_with_all)
         elif process.was_ended and not is_done:  # launch.py goes on when its mpirun fails
-            if not self._loop.has("ended"):
-                error = f"{process.name} was ended by the program that started it"
-                self._loop.after("ended", ENDED_GRACE_S, lambda: self.fail(error))
+            error = f"{process.name} was ended by the program that started it"
+            self._tasks.later(ENDED_GRACE_S, lambda: self.fail(error))
         elif process.role == "launcher" and self._processes.all_ended_on(process.host):
             pass
         elif process.role in ("scheduler", "server", "launcher") and not is_done:
-            if self._are_dismissed():
-                self._loop.cancel("early")
-            else:  # at the end of a successful job it can be a moment ahead of the others
-                self._loop.after("early", EARLY_GRACE_S, lambda: self._ended_early(process.short_name))
+            if self._early is not None:
+                self._early.cancel()
+            if not self._are_dismissed():  # at the end of a successful job it can be a moment ahead of the others
+                error = f"{process.short_name} ended before the workers did"
+                self._early = self._tasks.later(EARLY_GRACE_S, lambda: self.fail(error))
         self._look_at_workers(process, is_done=is_done)
 
     def _look_at_workers(self, process: JobProcess, *, is_done: bool) -> None:
@@ -255,8 +266,9 @@ class Outcome:
         if (is_last and process.exit_code == 0) or (is_done and self._processes.all_ended()):
             self.decide("done", 0, None, "done")
         elif is_done:
-            delay_s = 0.0 if self._is_unused() else REAP_GRACE_S
-            self._loop.after("early", delay_s, self._end_without_servers)
+            if self._early is not None:
+                self._early.cancel()
+            self._early = self._tasks.later(0.0 if self._is_unused() else REAP_GRACE_S, self._end_without_servers)
 
     def _are_dismissed(self) -> bool:
         """Whether the workers have freed their kv-stores, as at the end of a function that created one.
@@ -282,6 +294,3 @@ class Outcome:
         failed = [process for process in self._failed if process.role != "launcher"] or self._failed
         failed.sort(key=lambda process: process.signal not in CRASHES)  # the other nodes' reports may be faster
         self.decide("failed", failed[0].exit_code or 1, self._processes.describe_failures(failed))
-
-    def _ended_early(self, what: str) -> None:
-        self.fail(f"{what} ended before the workers did")

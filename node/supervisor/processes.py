@@ -1,5 +1,6 @@
 """The processes of a job: their state, their orders, and which of them are missing or have failed."""
 
+import asyncio
 import os
 import time
 from collections import Counter
@@ -60,6 +61,7 @@ class JobProcess:
         self.ended_at: float | None = None
         self.exit_code: int | None = None
         self.signal: int | None = None
+        self.has_ended = asyncio.Event()
         self.at = 0
         self.was_ended = False
         self.why: str | None = None
@@ -88,6 +90,7 @@ class JobProcess:
         """Stores the agent's report of its end."""
         self.exit_code, self.signal, self.ended_at = message.exit_code, message.signal, time.time()
         self.was_ended, self.at, self.why = message.ended, message.at, message.why
+        self.has_ended.set()
 
     def record(self) -> RecordRole:
         """Returns the process in the form of the job's record."""

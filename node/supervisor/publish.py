@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from node import instance_credentials, job_folder
@@ -26,27 +26,28 @@ class Copying:
     """Copies a job's folder to `url` while the job runs, in a thread.
 
     env, secrets: the variables of its processes. secrets: None for the newest credentials of the instance itself.
+    say: shows the user a message: one line for each kind of problem; called in that thread.
     """
 
-    def __init__(self, job: str, url: str, env: Mapping[str, str], secrets: Mapping[str, str] | None) -> None:
+    def __init__(
+        self,
+        job: str,
+        url: str,
+        env: Mapping[str, str],
+        secrets: Mapping[str, str] | None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._url, self._env, self._given_secrets = url, env, secrets
         self._place = url if url.startswith("/") else "S3"
         self._folder = job_folder.path(job)
-        self._said: list[str] = []
+        self._say = say
         self._kinds_said: set[object] = set()
-        self._telling = threading.Lock()
         self._published: dict[str, tuple[int, int]] = {}
         self._ending = threading.Event()
         self._waking = threading.Event()  # also set together with _ending
         self._complete = False
         self._thread = threading.Thread(target=self._run, name="publish", daemon=True)
         self._thread.start()
-
-    def take_said(self) -> list[str]:
-        """Returns the new messages for the user: one line for each kind of problem."""
-        with self._telling:
-            said, self._said = self._said, []
-        return said
 
     def hurry(self) -> None:
         """Starts to copy the changed files now."""
@@ -129,10 +130,9 @@ class Copying:
 
     def _tell(self, kind: object, text: str) -> None:
         """Adds a message for the user, once for each kind of problem."""
-        with self._telling:
-            if kind not in self._kinds_said:
-                self._kinds_said.add(kind)
-                self._said.append(text)
+        if kind not in self._kinds_said:
+            self._kinds_said.add(kind)
+            self._say(text)
 
 
 class Folder:

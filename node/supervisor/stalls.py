@@ -10,6 +10,7 @@ has ended often poll, and so use the CPU for ever.
 [train] stall_timeout: "auto" tells the user; a number of seconds also ends the job; "none" disables this.
 """
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,8 +18,8 @@ from typing import Literal
 
 from foundation.durations import render_minutes
 from node.protocol import Order
-from node.supervisor.event_loop import EventLoop
 from node.supervisor.processes import JobProcess, Processes, printable
+from node.supervisor.tasks import Tasks
 from node.wire import Found, Look, Reach, Used
 
 LOOK_EVERY_S = 10.0
@@ -116,11 +117,11 @@ class Stalls:
         self,
         order: Order,
         processes: Processes,
-        loop: EventLoop,
+        tasks: Tasks,
         tell: Callable[[str, float | None], None],
         end: Callable[[str], None],
     ) -> None:
-        self._order, self._processes, self._loop = order, processes, loop
+        self._order, self._processes, self._tasks = order, processes, tasks
         self._tell, self._end = tell, end
         limit = order.train.stall_timeout_s
         self._is_watching = False
@@ -146,7 +147,7 @@ class Stalls:
         if self._order.train.stall_timeout_s != "none":
             self._is_watching = True
             self._progress_at = time.monotonic()
-            self._loop.after("stalls", self._every_s, self._look)
+            self._tasks.begin(self._watch())
 
     def hear_line(self, process: JobProcess, text: str) -> None:
         """Handles a line of a worker's output."""
@@ -197,7 +198,7 @@ class Stalls:
         self._note_progress(now)
         self._finished.append((now, process))
         if len(self._finished) == 1:
-            self._loop.after("ended", patience_s("ended", 0.0, self._limit_s), self._tell_ended)
+            self._tasks.later(patience_s("ended", 0.0, self._limit_s), self._tell_ended)
 
     def _note_progress(self, now: float) -> None:
         if not self._stopped and not self._blocked:  # else the job was not at its own pace
@@ -207,13 +208,20 @@ class Stalls:
 
     # -- looking -------------------------------------------------------------------------------------------------
 
+    async def _watch(self) -> None:
+        answers_s = min(ANSWERS_S, self._every_s / 2)
+        await asyncio.sleep(answers_s)
+        while True:
+            await asyncio.sleep(self._every_s - answers_s)
+            self._look()
+            await asyncio.sleep(answers_s)
+            self._look_at_answers()
+
     def _look(self) -> None:
         """Asks the hosts about silent processes."""
         now = time.monotonic()
         quiet_s = now - self._progress_at
         running = self._running()
-        answers_s = min(ANSWERS_S, self._every_s / 2)
-        self._loop.after("stalls", answers_s, lambda: self._look_at_answers(self._every_s - answers_s))
         silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
         if any(process.role == "worker" for process in silent):  # other roles never print
             for process in silent:
@@ -223,9 +231,8 @@ class Stalls:
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._have_them_reach(running, now)
 
-    def _look_at_answers(self, rest_s: float) -> None:
-        """Evaluates the hosts' answers. rest_s: seconds until the next look."""
-        self._loop.after("stalls", rest_s, self._look)
+    def _look_at_answers(self) -> None:
+        """Evaluates the hosts' answers."""
         now = time.monotonic()
         quiet_s = now - self._progress_at
         running = self._running()

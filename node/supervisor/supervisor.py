@@ -4,44 +4,47 @@ Reads the order, protocol.Order, as one line from stdin. Prints "ready" once rec
 with an error. SIGINT stops the job, and so does SIGTERM, unless it can continue on another head (leave_host).
 
 It adds two features that launch.py and torchrun lack: one failed process ends the job everywhere, with that process's
-exit code, and no process is left on any host. It never waits for a single process, host or reader.
+exit code, and no process is left on any host. It never waits for a single process, host or reader without a limit.
 """
 
+import asyncio
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec.structs import replace
 
 from foundation.decode import decode
 from foundation.file_lock import FileLock
-from node import instance_credentials, job_folder, protocol
+from node import instance_credentials, job_folder, protocol, wire
 from node.agent import environment
-from node.protocol import JobHost, JobResult, JobState, Left, NewFiles, Order, Record, Stall
+from node.protocol import AllocationRequest, JobHost, JobResult, JobState, Left, NewFiles, Order, Record, Stall
 from node.setup import process_tree
-from node.supervisor import health, job_log, launching, publish, recovery
+from node.supervisor import health, job_log, launching, publish, recovery, remains
+from node.supervisor.agents import wait_for
 from node.supervisor.allocation import Allocation
 from node.supervisor.attempts import restarts
-from node.supervisor.attempts.attempt import Attempt, JobSide
+from node.supervisor.attempts.attempt import Attempt
 from node.supervisor.attempts.replacement import Replacement
 from node.supervisor.bars import Bars
-from node.supervisor.event_loop import LONGEST_WAIT_S, Connection, EventLoop
 from node.supervisor.notifier import Notifier
-from node.wire import Answer, FromAgent, Launch, News, Replace, Request, RunProgram, Say, Stop, Watch
+from node.supervisor.tasks import Tasks
+from node.wire import Answer, Done, Launch, News, NotStarted, Replace, Request, RunProgram, Say, Watch
 from train.engines.engine import assign_hosts
+from train.engines.scheduler import Scheduler
 from train.engines.schedulers import SCHEDULERS
 from train.job.cost import find_cost
 
 LOCK_TIMEOUT_S = 5.0
 TURN_EVERY_S = 0.2
 RECORD_EVERY_S = 0.5
-ROLES_END_S = 5.0
+WATCHERS_END_S = 5.0
+LONGEST_REQUEST = 1 << 20
 COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and after that
-NOTIFY_S = 60.0  # after followers have received the result
 
 
 def main() -> int:
@@ -55,8 +58,14 @@ def main() -> int:
         sys.exit(f"{order.spec.id}: another supervisor runs this job, or has ended it")
     environment.raise_open_files("auto")  # a process of the job needs two
     record.supervisor = protocol.Supervisor(pid=os.getpid(), start_time=process_tree.start_time(os.getpid()))
+    return asyncio.run(supervise(order, record))
+
+
+async def supervise(order: Order, record: Record) -> int:
+    """Runs the job. Returns 1 if it cannot start."""
     try:
         job = Supervisor(order, record)
+        await job.open()
         job.log.reserve()
         job.save(lasting=True)
     except OSError as error:  # such as a full disk, where no file can hold the error
@@ -67,7 +76,7 @@ def main() -> int:
     devnull = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(devnull, descriptor)
-    job.run()
+    await job.run()
     return 0
 
 
@@ -99,16 +108,19 @@ class Supervisor:
     def __init__(self, order: Order, record: Record) -> None:
         self.order, self.record = order, record
         self.job = order.spec.id
-        self.log = job_log.Log(self.job)
+        self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(lambda _, context: self.note_failure(context))
+        self.tasks = Tasks(self.loop)
+        self.log = job_log.Log(self.job, self.write_log_soon)
         self.turn = FileLock(os.path.join(job_folder.root(), "lock"))
         self.copying: publish.Copying | None = None  # to S3
         self.allocation: Allocation | None = None  # of a batch scheduler
         self.replacement: Replacement | None = None  # while the job waits for nodes
-        self.loop = EventLoop(job_folder.path(self.job, "socket"), self.hear, self.hear_end)
         self.notifier = Notifier(order.notify, record)
         self.warnings: dict[str, str | None] = {}  # by their subject
-        self.watchers: list[Connection] = []
-        self.bars = Bars(self.loop, self.watchers)
+        self.watchers: set[asyncio.StreamWriter] = set()
+        self.bars = Bars(self.watchers)
+        self.saving: asyncio.TimerHandle | None = None
         self.state: JobState | None = None
         self.is_stopped = False  # the job was stopped by a request
         self.is_over = False  # the job has ended, apart from its record
@@ -119,58 +131,63 @@ class Supervisor:
         self.ran_s = sum((one.ended_at or one.started_at) - one.started_at for one in self.ended)
         self.done: dict[str, int] | None = None  # the last batch that they have finished
         self.attempt = self.make_attempt(len(self.ended) + 1, order.first_process)
-        self.loop.watch_signals(
-            {signal.SIGTERM: self.leave_host, signal.SIGINT: self.stop, signal.SIGCHLD: self.look_at_children}
-        )
 
     def make_attempt(self, number: int, first_process: int = 0) -> Attempt:
         """Creates an attempt on the hosts of the job's order, which does not start yet."""
-        side = JobSide(
-            loop=self.loop,
-            log=self.log,
-            bars=self.bars,
-            say=self.say,
-            warn=self.warn,
-            tell_stall=self.tell_stall,
-            note_change=self.save_soon,
-            note_running=self.note_running,
-            step=self.step_quietly,
-        )
-        return Attempt(number, restarts.next_order(self.order, number), side, first_process)
+        return Attempt(number, restarts.next_order(self.order, number), self, first_process)
 
-    def run(self) -> None:
+    async def open(self) -> None:
+        """Opens the socket. Raises OSError."""
+        self.loop.add_signal_handler(signal.SIGTERM, self.leave_host)
+        self.loop.add_signal_handler(signal.SIGINT, self.stop)
+        path = job_folder.path(self.job, "socket")
+        await asyncio.start_unix_server(self.serve, path, limit=LONGEST_REQUEST, backlog=1024)
+
+    async def run(self) -> None:
         """Runs the job to its end: one attempt after another."""
-        self.guard(self.begin)
+        await self.attend(self.begin)
         while True:
-            self.guard(self.attend)
-            left = self.end()
-            if not self.continues(left):
+            left = await self.end()
+            if not await self.continues(left):
                 break
-            self.guard(self.start_again)
-        self.conclude(left)
+            await self.attend(self.start_again)
+        await self.conclude(left)
 
-    def guard(self, act: Callable[[], None]) -> None:
-        """Calls `act`. An error ends the job."""
-        try:
-            act()
-        except OSError as error:  # such as a full disk
+    async def attend(self, start: Callable[[], Awaitable[None]]) -> None:
+        """Starts the current attempt, and waits until its end is decided. An error ends the job."""
+        outcome = self.attempt.outcome
+        starting = asyncio.ensure_future(start())
+        decided = asyncio.ensure_future(outcome.is_decided.wait())
+        await asyncio.wait([starting, decided], return_when=asyncio.FIRST_COMPLETED)
+        starting.cancel()
+        await asyncio.wait([starting])
+        error = None if starting.cancelled() else starting.exception()
+        if error is not None:
+            self.fail(error)
+        await decided
+
+    def note_failure(self, context: dict[str, Any]) -> None:
+        """Handles an error in a callback or a task: it ends the job."""
+        self.fail(context.get("exception") or RuntimeError(context["message"]))
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the job because of an error."""
+        if isinstance(error, OSError):  # such as a full disk
             self.attempt.outcome.fail_for_good(f"{self.head}: {job_folder.describe(error)}")
-        except Exception as error:  # noqa: BLE001 - a bug here must not leave the job's processes behind
-            self.attempt.outcome.fail_for_good(f"{self.head}: the supervisor failed: {error!r}")
-            for line in traceback.format_exc().splitlines():
-                self.say(line)
+            return
+        self.attempt.outcome.fail_for_good(f"{self.head}: the supervisor failed: {error!r}")
+        for line in "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines():
+            self.say(line)
 
-    def begin(self) -> None:
-        """Waits for the job's turn, then starts it. Raises OSError."""
-        if self.order.before:
+    async def begin(self) -> None:
+        """Waits for the job's turn and, with a batch scheduler, for its nodes; then starts it. Raises OSError."""
+        order = self.order
+        if order.before:
             self.start_copying()  # the queue must survive the loss of this head
-        self.wait_for_turn()
-        self.allocate()
-
-    def attend(self) -> None:
-        """Handles events until the end of the current attempt is decided. Raises OSError."""
-        while self.attempt.outcome.decided is None:
-            self.step()
+        await self.wait_for_turn()
+        if order.spec.scheduler is not None and order.request is not None:
+            self.take_granted(await self.allocate(SCHEDULERS[order.spec.scheduler], order.request))
+        await self.start()
 
     @property
     def head(self) -> str:
@@ -193,16 +210,14 @@ class Supervisor:
         else:  # it waits already
             self.copying.hurry()
 
-    def step(self, longest_wait_s: float = LONGEST_WAIT_S) -> None:
-        """Handles the next events. Raises OSError."""
-        self.loop.step(longest_wait_s)
-        self.pass_on_said()
-        self.log.write()
+    def write_log_soon(self) -> None:
+        """Writes the new lines of the log, once what has arrived is handled."""
+        self.loop.call_soon(self.write_log)
 
-    def pass_on_said(self) -> None:
-        """Shows the user the messages about copying to S3."""
-        for line in self.copying.take_said() if self.copying is not None else ():
-            self.say(line)
+    def write_log(self) -> None:
+        """Writes the new lines of the log. Raises OSError."""
+        if not self.is_over:
+            self.log.write()
 
     def say(self, text: str) -> None:
         """Shows the user a message."""
@@ -226,39 +241,34 @@ class Supervisor:
 
     # -- start ---------------------------------------------------------------------------------------------------
 
-    def wait_for_turn(self) -> None:
+    async def wait_for_turn(self) -> None:
         """Waits for the job's turn: jobs run one at a time, in the order of submission."""
         before = list(self.order.before)
         self.set_state("queued" if before else "starting")
-        while self.attempt.outcome.decided is None:
+        while before or not self.turn.take_now():
             while before and not recovery.is_alive(before[0]):
-                recovery.recover(before.pop(0))
-            if not before and self.turn.take_now():
-                self.set_state("starting")
-                return
-            self.loop.after("turn", TURN_EVERY_S if before else 0.01, lambda: None)
-            self.step()
+                await recovery.complete(before.pop(0))
+            await asyncio.sleep(TURN_EVERY_S if before else 0.01)
+        self.set_state("starting")
 
-    def allocate(self) -> None:
-        """Starts the job; with a batch scheduler, requests its nodes first."""
-        order = self.order
-        if order.spec.scheduler is None or order.request is None:
-            self.start()
-        elif self.attempt.outcome.decided is None:
-            self.set_state("pending")
-            self.allocation = Allocation(
-                SCHEDULERS[order.spec.scheduler],
-                order.request,
-                order.hosts,
-                self.loop,
-                note=self.note_pending,
-                grant=self.take_granted,
-                fail=self.attempt.outcome.fail,
-                expire=self.attempt.outcome.expire,
-                say=self.say,
-                setup=order.spec.setup,
-            )
-            self.allocation.start()
+    async def allocate(self, scheduler: Scheduler, request: AllocationRequest) -> tuple[JobHost, ...]:
+        """Requests the job's nodes from a batch scheduler, and waits for them."""
+        self.set_state("pending")
+        granted: asyncio.Future[tuple[JobHost, ...]] = self.loop.create_future()
+        self.allocation = Allocation(
+            scheduler,
+            request,
+            self.order.hosts,
+            self.tasks,
+            note=self.note_pending,
+            grant=lambda hosts: None if granted.done() else granted.set_result(hosts),
+            fail=self.attempt.outcome.fail,
+            expire=self.attempt.outcome.expire,
+            say=self.say,
+            setup=self.order.spec.setup,
+        )
+        self.allocation.start()
+        return await granted
 
     def note_pending(self, number: str, reason: str) -> None:
         """Handles the batch scheduler's acceptance of the request, or its reason for waiting. Raises OSError."""
@@ -271,19 +281,16 @@ class Supervisor:
         self.save(lasting=True)  # without the number, the nodes could not be released
 
     def take_granted(self, hosts: tuple[JobHost, ...]) -> None:
-        """Starts the job on the hosts that the batch scheduler has assigned. Raises OSError."""
+        """Uses the hosts that the batch scheduler has assigned."""
         assign_hosts(self.order, hosts)
         self.attempt.use(self.order)
         self.record.nodes = self.order.hosts
         self.say(f"{', '.join(host.name for host in hosts)} assigned")
         self.set_state("starting")
-        self.start()
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Starts the current attempt. Raises OSError."""
         attempt, order = self.attempt, self.order
-        if attempt.outcome.decided is not None:
-            return
         self.record.held_at = self.record.held_at or time.time()
         for line in take_credentials(order):
             self.say(line)
@@ -294,7 +301,7 @@ class Supervisor:
             self.save()
             self.copying.hurry()
         duration_s = None if not order.train.max_duration_s else max(1.0, order.train.max_duration_s - self.ran_s)
-        attempt.start(duration_s)
+        await attempt.start(duration_s)
         self.save_soon()
 
     def start_copying(self) -> None:
@@ -302,17 +309,20 @@ class Supervisor:
         order = self.order
         if order.spec.output_url:
             secrets = None if order.spec.nodes_credentials else order.secrets
-            self.copying = publish.Copying(self.job, order.spec.output_url, order.env, secrets)
+
+            def say(text: str) -> None:
+                self.loop.call_soon_threadsafe(self.say, text)
+
+            self.copying = publish.Copying(self.job, order.spec.output_url, order.env, secrets, say)
 
     # -- the next attempt ----------------------------------------------------------------------------------------
 
-    def continues(self, left: Left) -> bool:
+    async def continues(self, left: Left) -> bool:
         """Returns whether another attempt follows the one that has ended. Creates it, and tells the user why."""
-        self.step_quietly(0.0)  # to write all of its output
         attempt, order = self.attempt, self.order
         ending = attempt.ending
         if ending.state == "failed":
-            self.look_at_health()
+            await self.look_at_health()
         replaced = attempt.lost or attempt.unhealthy
         follows = restarts.plan_next(order, ending, replaced, left, self.ended)
         if follows == "end":
@@ -335,92 +345,90 @@ class Supervisor:
         self.record.stall = None
         self.log.end_all_output()
 
-    def start_again(self) -> None:
+    async def start_again(self) -> None:
         """Waits for the replacement of lost nodes, if there are any, and starts the next attempt. Raises OSError."""
         if self.record.waiting_for:
-            self.wait_for_nodes()
-        if self.attempt.outcome.decided is None:
-            self.record.waiting_for = ()
-            self.set_state("starting")
-            self.say(f"starting attempt {self.attempt.number}")
-            self.start()
+            await self.wait_for_nodes()
+        self.record.waiting_for = ()
+        self.set_state("starting")
+        self.say(f"starting attempt {self.attempt.number}")
+        await self.start()
 
-    def wait_for_nodes(self) -> None:
+    async def wait_for_nodes(self) -> None:
         """Waits until all lost nodes are replaced or have returned. Raises OSError."""
         self.set_state("waiting")
         self.save(lasting=True)
         if self.copying is not None:
             self.copying.hurry()  # if this node is lost next, only the record is left
-        self.replacement = Replacement(
+        replacement = self.replacement = Replacement(
             self.order,
             self.record.waiting_for,
             self.ended[-1].reason,
-            self.loop,
+            self.tasks,
             self.say,
             ask=lambda: self.log.put(state="waiting"),
+            note_change=self.note_waiting_for,
         )
-        self.replacement.start()
-        while self.attempt.outcome.decided is None and self.replacement.waiting_for:
-            self.step()
-            if self.record.waiting_for != self.replacement.waiting_for:
-                self.record.waiting_for = self.replacement.waiting_for
-                self.save_soon()
-        self.replacement.end()
-        returned, self.replacement = self.replacement.returned, None
-        if returned and self.attempt.outcome.decided is None:
-            left = recovery.end_on(self.job, returned, head=self.order.hosts[0], python=self.order.spec.python)
+        try:
+            await replacement.wait()
+        finally:
+            self.replacement = None
+        if replacement.returned:
+            head, python = self.order.hosts[0], self.order.spec.python
+            left = await remains.end_on(self.job, replacement.returned, head=head, python=python)
             if left:
                 raise OSError(f"processes of the attempt before remain on {restarts.join(list(left))}")
         self.record.nodes = self.order.hosts
         self.attempt.use(self.order)
 
-    def hear_replace(self, connection: Connection, hosts: tuple[JobHost, ...]) -> None:
-        """Handles new hosts from jobs.py."""
-        if self.replacement is None:
-            connection.put(Answer(error=restarts.find_refused(hosts, ())))
-        else:
-            connection.put(self.replacement.take(hosts))
+    def note_waiting_for(self) -> None:
+        """Records for which nodes the job still waits."""
+        if self.replacement is not None:
+            self.record.waiting_for = self.replacement.waiting_for
+            self.save_soon()
 
-    # -- messages ------------------------------------------------------------------------------------------------
+    # -- clients -------------------------------------------------------------------------------------------------
 
-    def hear(self, connection: Connection, line: bytes) -> None:
-        """Handles one line from the socket."""
-        agent = connection.owner
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one client on the socket: carries out its requests, one after another."""
         try:
-            message: Any = decode(line, Request if agent is None else FromAgent)  # type: ignore[arg-type] # unions
-        except ValueError:  # from a login shell, or a damaged node
-            return
-        if agent is not None:
-            self.attempt.hear(agent, message)
-        elif isinstance(message, Watch):
-            self.watchers.append(connection)
-            self.bars.greet(connection)
-        elif isinstance(message, Stop):
-            self.stop()
+            while line := await reader.readline():
+                answer = await self.answer(writer, decode(line, Request))  # type: ignore[arg-type] # a union
+                if answer is None:
+                    break
+                writer.write(answer)
+        except (ConnectionError, ValueError):
+            pass  # it has gone, or is not one of our programs
+        except Exception as error:  # noqa: BLE001 - as in a callback
+            self.fail(error)
+        finally:
+            self.watchers.discard(writer)
+            writer.close()
+
+    async def answer(self, writer: asyncio.StreamWriter, message: Any) -> bytes | None:
+        """Carries out a request. Returns the answer; b"" for none; None to refuse it."""
+        answer: Any = Answer()
+        if isinstance(message, Launch):
+            code = await self.attempt.launch_for(message)
+            answer = None if code is None else Done(exit_code=code)
+        elif isinstance(message, RunProgram):
+            answer = await self.attempt.run_program(message)
+        elif isinstance(message, Replace) and self.replacement is not None:
+            answer = self.replacement.take(message.hosts)
         elif isinstance(message, Replace):
-            self.hear_replace(connection, message.hosts)
+            answer = Answer(error=restarts.find_refused(message.hosts, ()))
         elif isinstance(message, Say):
             self.say(message.text)
-            connection.put(Answer())
-        elif isinstance(message, Launch):
-            self.attempt.launch_for(connection, message)
-        elif isinstance(message, RunProgram):
-            self.attempt.run_program(connection, message)
-        else:
+        elif isinstance(message, NotStarted):
             self.attempt.outcome.look_for_unstarted()
-            connection.put(Answer())
-
-    def hear_end(self, connection: Connection) -> None:
-        """Handles the end of a connection."""
-        if connection in self.watchers:
-            self.watchers.remove(connection)
-        if connection.owner is not None:
-            self.attempt.hear_end(connection.owner)
-
-    def look_at_children(self) -> None:
-        """Handles the end of programs that this one has started, if any have ended."""
-        if self.replacement is not None:
-            self.replacement.look_at_child()
+        elif isinstance(message, Watch):
+            self.watchers.add(writer)
+            self.bars.greet(writer)
+            return b""
+        else:
+            self.stop()
+            return b""
+        return None if answer is None else wire.encode(answer)
 
     def note_running(self) -> None:
         """Records that all processes of the current attempt have started."""
@@ -434,15 +442,24 @@ class Supervisor:
         if state != self.state:
             self.state = self.record.state = state
             self.log.put(state=state)
-            self.loop.after("record", 0.0, self.save)  # at once, for those who read the record
+            self.save_in(0.0)  # at once, for those who read the record
 
     def save_soon(self) -> None:
         """Writes the record a moment later, together with other changes."""
-        if not self.loop.has("record") and not self.is_over:
-            self.loop.after("record", RECORD_EVERY_S, self.save)
+        if self.saving is None:
+            self.save_in(RECORD_EVERY_S)
+
+    def save_in(self, delay_s: float) -> None:
+        """Writes the record after a delay."""
+        if self.saving is not None:
+            self.saving.cancel()
+        self.saving = self.tasks.later(delay_s, self.save)
 
     def save(self, *, lasting: bool = False) -> None:
         """Writes the record now. Raises OSError."""
+        if self.saving is not None:
+            self.saving.cancel()
+            self.saving = None
         self.complete_record()
         job_folder.write_record(self.record, lasting=lasting)
 
@@ -475,27 +492,26 @@ class Supervisor:
 
     # -- end -----------------------------------------------------------------------------------------------------
 
-    def end(self) -> Left:
+    async def end(self) -> Left:
         """Ends all processes of the current attempt on all hosts. Returns those that do not end."""
         self.set_state("ending")
-        left = self.attempt.end()
+        left = await self.attempt.end()
         for host, why in self.attempt.describe_lost().items():
             text = f"job {self.job} ({self.order.spec.name}) has lost {host}: {why}"
             self.notifier.send("node-lost", text, node=host)
-        error = self.allocation.cancel() if self.allocation is not None else None
+        error = await self.allocation.cancel() if self.allocation is not None else None
         if error is not None:
             self.say(error)
-            self.step_quietly(0.0)
         return left
 
-    def look_at_health(self) -> None:
+    async def look_at_health(self) -> None:
         """Finds out which nodes of a failed attempt are unhealthy, and warns the user."""
         order, attempt = self.order, self.attempt
         if not attempt.processes.all:
             return  # nothing ran on a node
         silent = {*attempt.outcome.silent_hosts, *attempt.lost}
         try:
-            found = health.find_unhealthy(order.hosts, silent, head=order.hosts[0], python=order.spec.python)
+            found = await health.find_unhealthy(order.hosts, silent, head=order.hosts[0], python=order.spec.python)
             health.keep(order.hosts, found)
         except OSError as error:  # such as a full disk
             self.say(f"cannot check the nodes' health: {job_folder.describe(error)}")
@@ -506,16 +522,11 @@ class Supervisor:
             self.notifier.send("unhealthy", health.render({name: reasons}), node=name)
         attempt.unhealthy = restarts.find_replaceable(order, found)
 
-    def step_quietly(self, longest_wait_s: float = LONGEST_WAIT_S) -> None:
-        """Handles the next events. Fails the job if the log cannot be written."""
-        try:
-            self.step(longest_wait_s)
-        except OSError as error:
-            self.attempt.outcome.fail_for_good(f"{self.head}: {job_folder.describe(error)}")
-
-    def conclude(self, left: Left) -> None:
+    async def conclude(self, left: Left) -> None:
         """Writes the result to disk and S3, and sends it to all clients that wait for it."""
+        await asyncio.sleep(0)  # for messages about copying to S3
         self.is_over = True
+        self.tasks.end()
         ending = self.attempt.ending
         state, exit_code, error = ending.state, ending.exit_code, ending.error
         if self.attempt.lost and self.order.train.on_node_loss == "requeue":
@@ -528,7 +539,6 @@ class Supervisor:
         record = self.record
         record.state, record.exit_code, record.error, record.left = state, exit_code, error, left
         record.ended_at, record.stall, record.waiting_for = time.time(), None, ()
-        self.pass_on_said()
         launching.clean_up(self.job)
         self.log.make_room()
         self.log.end_all_output()
@@ -541,15 +551,16 @@ class Supervisor:
             except OSError:
                 pass  # waiting clients get the result below; follow.py and recovery.py complete the rest
         self.log.close()
-        is_copied = self.copying is None or self.copying.finish(COPY_S)
+        is_copied = self.copying is None or await asyncio.to_thread(self.copying.finish, COPY_S)
         job_folder.remove(job_folder.path(self.job, "socket"))
         self.turn.release()
         for watcher in self.watchers:  # later clients read the record
-            watcher.put(News(result=result))
-        self.loop.flush(self.watchers, ROLES_END_S)
-        self.note_unsent()
+            watcher.write(wire.encode(News(result=result)))
+            watcher.close()
+        await wait_for([asyncio.ensure_future(watcher.wait_closed()) for watcher in self.watchers], WATCHERS_END_S)
+        await self.note_unsent()
         if self.copying is not None and not is_copied:
-            self.copying.finish(LAST_COPY_S)
+            await asyncio.to_thread(self.copying.finish, LAST_COPY_S)
 
     def tell_end(self) -> None:
         """Reports the end of the job to [notify]."""
@@ -559,9 +570,9 @@ class Supervisor:
         cost = "" if record.cost_usd is None else f"; its nodes cost ${record.cost_usd:.2f}"
         self.notifier.send("job-ended", ended + cost)
 
-    def note_unsent(self) -> None:
+    async def note_unsent(self) -> None:
         """Adds the events that could not be sent to the record's warnings."""
-        errors = self.notifier.finish(NOTIFY_S)
+        errors = await self.notifier.finish()
         if errors:
             self.record.warnings = (*self.record.warnings, *errors)
             try:

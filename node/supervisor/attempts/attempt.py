@@ -3,35 +3,30 @@
 It ends when `outcome` has decided how. The supervisor then decides whether another attempt follows.
 """
 
+import asyncio
 import socket
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from node import protocol
 from node.protocol import Left, Order
-from node.supervisor import kv_store, launching, recovery
-from node.supervisor.agents import Agent, Agents
+from node.supervisor import kv_store, launching, remains
+from node.supervisor.agents import Agent, Agents, wait_for
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.interruption import Interruption
 from node.supervisor.attempts.restarts import Ending
-from node.supervisor.bars import Bars
-from node.supervisor.event_loop import Connection, EventLoop
-from node.supervisor.job_log import Log
 from node.supervisor.outcome import Outcome
 from node.supervisor.processes import JobProcess, Processes
 from node.supervisor.stalls import Stalls
+from node.supervisor.tasks import Tasks
 from node.wire import (
     Announced,
     Bar,
     Blocked,
     Booted,
-    Closed,
     Copying,
-    Done,
     End,
     Exited,
     Joined,
@@ -51,28 +46,13 @@ from node.wire import (
 from train.engines.engine import HostLaunch
 from train.job.cost import cost_of
 
+if TYPE_CHECKING:
+    from node.supervisor.supervisor import Supervisor
+
 AGENTS_END_S = 5.0
+LAST_OUTPUT_S = 2.0  # from the end of a job's processes on a host to the end of the connection
 FIRST_PROGRAM = 1 << 20  # the number of the first of mpirun's daemons; those of processes are smaller
 ProcessReport = Started | Bar | Joined | Exited | Used | Placed | Blocked | Unread
-
-
-class JobSide(Struct, frozen=True):
-    """The parts of its job that an attempt uses.
-
-    say(text): shows the user a message. warn(about, text): sets the warning about a subject. tell_stall(text, seconds):
-    `tell` of Stalls. note_change(): called when the record has changed. note_running(): called when all processes have
-    started. step(): handles the next events.
-    """
-
-    loop: EventLoop
-    log: Log
-    bars: Bars
-    say: Callable[[str], None]
-    warn: Callable[[str, str | None], None]
-    tell_stall: Callable[[str, float | None], None]
-    note_change: Callable[[], None]
-    note_running: Callable[[], None]
-    step: Callable[[], None]
 
 
 class Attempt:
@@ -81,17 +61,16 @@ class Attempt:
     is_over: whether no more of its processes may start.
     """
 
-    def __init__(self, number: int, order: Order, job: JobSide, first_process: int = 0) -> None:
+    def __init__(self, number: int, order: Order, job: "Supervisor", first_process: int = 0) -> None:
         self.number, self.order, self._job = number, order, job
-        loop = job.loop
-        self.agents = Agents(loop, self.lose)
+        tasks = self._tasks = Tasks(asyncio.get_running_loop())
+        self.agents = Agents(tasks, self.hear, self.lose)
         hosts = self.agents.by_host
         self.processes = Processes(order, hosts, first_process)
-        self.outcome = Outcome(order, self.processes, hosts, loop, say=job.say, warn=job.warn)
-        self.stalls = Stalls(order, self.processes, loop, job.tell_stall, self.outcome.end_stalled)
-        self.interruption = Interruption(order, hosts, loop, job.say, self.outcome.interrupt)
-        self._waiting: dict[int, Connection] = {}  # by the process's number: who waits for its end
-        self._programs: dict[int, Connection] = {}  # mpirun's daemons, by a number
+        self.outcome = Outcome(order, self.processes, hosts, tasks, say=job.say, warn=job.warn)
+        self.stalls = Stalls(order, self.processes, tasks, job.tell_stall, self.outcome.end_stalled)
+        self.interruption = Interruption(order, hosts, tasks, job.say, self.outcome.interrupt)
+        self._programs: dict[int, asyncio.Future[int]] = {}  # the exit codes of mpirun's daemons, by a number
         self._claim: socket.socket | None = None  # reserves the job's port
         self.started_at: float | None = None
         self.ended_at: float | None = None
@@ -112,12 +91,12 @@ class Attempt:
         """The last batch that it has finished, as far as that is known."""
         return self.interruption.progress or self.interruption.saved
 
-    def start(self, duration_s: float | None) -> None:
+    async def start(self, duration_s: float | None) -> None:
         """Starts the set-up or, if there is none, the job. duration_s: how long it may run. Raises OSError."""
         self.started_at = time.time()
-        self.outcome.watch_silence()
+        self._tasks.begin(self.outcome.watch_silence())
         self.outcome.watch_duration(duration_s)
-        self.agents.start(self.order, self.number)
+        await self.agents.start(self.order, self.number)
         if self.processes.preparation():
             for host in self.order.hosts:
                 self.start_process(self.processes.add("setup", host.name), {})
@@ -151,7 +130,6 @@ class Attempt:
 
     def hear(self, agent: Agent, message: Any) -> None:
         """Handles a message of an agent."""
-        agent.heard_at = time.monotonic()
         if isinstance(message, Output):
             self.hear_output(message)
         elif isinstance(message, Announced):
@@ -160,8 +138,6 @@ class Attempt:
             self.hear_report(message)
         elif isinstance(message, Booted):
             agent.boot = message.boot
-        elif isinstance(message, Closed):
-            agent.closed = message
         elif isinstance(message, Copying):
             self.outcome.note_copying()
         elif isinstance(message, VolumeDead):
@@ -208,7 +184,7 @@ class Attempt:
         if self.resumed is None and self.number > 1:
             self.resumed = restarts.parse_resumed(text)
             if self.resumed is not None:
-                self._job.note_change()  # the record of the previous attempt contains the number of lost batches
+                self._job.save_soon()  # the record of the previous attempt contains the number of lost batches
         self.note_progress(text)
 
     def note_progress(self, text: str) -> None:
@@ -224,25 +200,26 @@ class Attempt:
         else:
             self.start_process(self.processes.add(role, agent.host.name), message.launched, message.shim)
 
-    def launch_for(self, connection: Connection, message: Launch) -> None:
-        """Starts a process for launch.py, which waits for its end."""
+    async def launch_for(self, message: Launch) -> int | None:
+        """Starts a process for launch.py. Returns its exit code at its end; None if the job has no such process."""
         role, host = message.launched.get("DMLC_ROLE", "worker"), self.processes.find_host(message.host)
         if self.is_over or host is None or not self.processes.lacks(role, host.name):
-            self._job.loop.drop(connection)
-            return
+            return None
         process = self.processes.add(role, host.name)
-        self._waiting[process.number] = connection
         self.start_process(process, message.launched)
+        await process.has_ended.wait()
+        return process.exit_code
 
-    def run_program(self, connection: Connection, message: RunProgram) -> None:
-        """Runs one of mpirun's daemons on a host for mpirun, which waits for its end."""
+    async def run_program(self, message: RunProgram) -> int | None:
+        """Runs one of mpirun's daemons on a host. Returns its exit code; None if the job has no such host."""
         host = self.processes.find_host(message.host)
         if self.is_over or host is None:
-            self._job.loop.drop(connection)
-            return
+            return None
         number = FIRST_PROGRAM + len(self._programs)
-        self._programs[number] = connection
+        ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._programs[number] = ended
         self.agents.by_host[host.name].put(Start(number, self.processes.order_of_program(message.text), keep=True))
+        return await ended
 
     def take_in(self, process: JobProcess) -> None:
         """Adds a new process to the log and the record."""
@@ -252,14 +229,14 @@ class Attempt:
             log.put(p=process.number, rank=process.rank)
         if process.pid is not None:
             log.put(p=process.number, pid=process.pid)
-        self._job.note_change()
+        self._job.save_soon()
 
     def hear_report(self, message: ProcessReport) -> None:
         """Handles a report about a process."""
         process = self.processes.by_number(message.p)
         if process is None:
             if isinstance(message, Exited) and message.p in self._programs:
-                self._programs[message.p].put(message.exit_code)
+                self._programs[message.p].set_result(message.exit_code)
             return
         if isinstance(message, Started):
             self.note_start(process, message.pid)
@@ -310,20 +287,13 @@ class Attempt:
         process.note_end(message)
         self.end_output(process)
         self._job.log.put(p=process.number, exit=message.exit_code, signal=message.signal)
-        self._job.note_change()
-        waiting = self._waiting.pop(process.number, None)
-        if waiting is not None:
-            waiting.put(Done(exit_code=message.exit_code))
+        self._job.save_soon()
         if self.is_over:
             return
         self.stalls.hear_exit(process)
         self.outcome.note_exit(process)
         if process.role == "setup" and self.processes.is_set_up():
             self.launch()
-
-    def hear_end(self, agent: Agent) -> None:
-        """Handles the end of the connection to an agent."""
-        self.agents.note_end(agent)
 
     def lose(self, agent: Agent, why: str) -> None:
         """Handles the loss of an agent."""
@@ -340,22 +310,18 @@ class Attempt:
             return replace(found, reason="notice", lost=self.interruption.hosts)
         return found
 
-    def end(self) -> Left:
+    async def end(self) -> Left:
         """Ends all processes on all hosts, and finds the lost hosts.
 
         Returns the processes that did not end, also those on lost hosts.
         """
-        job = self._job
         self.is_over = True
-        job.loop.cancel_all()
         silent = self.outcome.silent_hosts
         agents = list(self.agents.by_host.values())
         for agent in agents:
             agent.put(End())
         awaited = [one for one in agents if one.heard_at is not None and one.host.name not in silent]
-        give_up_at = time.monotonic() + AGENTS_END_S
-        while time.monotonic() < give_up_at and any(one.is_open and one.closed is None for one in awaited):
-            job.step()
+        await wait_for([asyncio.ensure_future(one.is_done.wait()) for one in awaited], AGENTS_END_S)
         self.outcome.suspects.update(one.host.name for one in awaited if one.closed is None)
         suspects = self.outcome.suspects | {one.host for one in self.processes.all if one.failed}
         if self.number == 1:  # a host that has never answered is not lost, but set up incorrectly
@@ -365,19 +331,19 @@ class Attempt:
         if self.order.train.on_node_loss == "requeue":
             unclean += [host for host in self.order.hosts if host.name in suspects and host not in unclean]
         boots: dict[str, str] = {}
-        left = recovery.end_on(
+        left = await remains.end_on(
             self.order.spec.id, unclean, silent, head=self.order.hosts[0], python=self.order.spec.python, boots=boots
         )
         for agent in agents:
             if agent.closed is not None and agent.closed.left:
                 left.setdefault(agent.host.name, []).extend(agent.closed.left)
-        job.loop.settle()  # the last messages
+        last = [one for one in awaited if not one.is_done.is_set() and one.host.name not in left]
+        await wait_for([asyncio.ensure_future(one.is_done.wait()) for one in last], LAST_OUTPUT_S)
+        self._tasks.end()
         self.end_outputs()
-        self.agents.end()
+        await self.agents.end()
         if self._claim is not None:
             self._claim.close()
-        job.loop.settle()
-        job.loop.cancel_all()
         rebooted = [name for name, boot in boots.items() if self.processes.has_rebooted(name, boot)]
         self.lost = restarts.find_lost(self.ending, suspects, left, rebooted)
         self.ended_at = time.time()

@@ -4,16 +4,16 @@ Each node asks the instance metadata service (node/agent/notice.py). After the f
 job are informed. Once one of them has saved a checkpoint, or the time is over, the attempt ends.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 
 from node.protocol import Order
 from node.supervisor.agents import Agent
-from node.supervisor.event_loop import EventLoop
+from node.supervisor.tasks import Tasks
 from node.wire import Notice, SaveCheckpoint
 
 MARGIN_S = 10.0  # before the node's end, for the end of the job's processes
-TIMER = "checkpoint"
 
 
 def grace_s(order: Order, notice: Notice, now: float) -> float:
@@ -29,13 +29,14 @@ class Interruption:
         self,
         order: Order,
         agents: Mapping[str, Agent],
-        loop: EventLoop,
+        tasks: Tasks,
         say: Callable[[str], None],
         interrupt: Callable[[tuple[str, ...], str], None],
     ) -> None:
-        self._order, self._agents, self._loop = order, agents, loop
+        self._order, self._agents, self._tasks = order, agents, tasks
         self._say, self._interrupt = say, interrupt
         self._notices: dict[str, Notice] = {}
+        self._grace: asyncio.TimerHandle | None = None
         self._grace_s = 0.0
         self.progress: dict[str, int] | None = None  # the last finished batch of the foremost worker
         self.saved: dict[str, int] | None = None  # the last finished batch in the checkpoint
@@ -63,7 +64,8 @@ class Interruption:
             self._say(f"waiting up to {seconds:.0f} s for a checkpoint")
         if is_first or seconds < self._grace_s:
             self._grace_s = seconds
-            self._loop.after(TIMER, seconds, self._give_up)
+            self._cancel_grace()
+            self._grace = self._tasks.later(seconds, self._give_up)
 
     def tell_all(self) -> None:
         """Tells the job's processes to save a checkpoint."""
@@ -87,11 +89,15 @@ class Interruption:
             before = self.progress or progress
             self.progress = max(before, progress, key=lambda one: (one["epoch"], one["batch"]))
 
+    def _cancel_grace(self) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+
     def _give_up(self) -> None:
         self._say("no checkpoint was saved in time: the job will continue from its last one")
         self._end()
 
     def _end(self) -> None:
-        self._loop.cancel(TIMER)
+        self._cancel_grace()
         names = list(self._notices)
         self._interrupt(tuple(names), f"{' and '.join(names)}: interrupted by EC2 (spot notice)")

@@ -1,25 +1,37 @@
-"""The event loop's timers, with a clock that only the test moves."""
+"""Background work, with a clock that only the test moves."""
 
+import asyncio
 import time
-from collections.abc import Callable
 
 import pytest
 
-from node.supervisor.event_loop import EventLoop
+from node.supervisor.tasks import Tasks
 
 
-class Timers(EventLoop):
-    """Stands in for an EventLoop; `now`: seconds since it was made."""
+class FakeLoop(asyncio.SelectorEventLoop):
+    """An event loop; `now`: seconds since it was made."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+class Timers(Tasks):
+    """The work of a job."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
-        self.now = 0.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        self._clock = FakeLoop()
+        super().__init__(self._clock)
+        monkeypatch.setattr(time, "monotonic", self._clock.time)
+
+    @property
+    def now(self) -> float:
+        return self._clock.now
 
     def wait(self, seconds: float) -> None:
-        """Lets time pass, then calls the callbacks of all due timers, the earliest first."""
-        self.now += seconds
-        for name, (due, callback) in sorted(self._timers.items(), key=lambda item: item[1][0]):
-            if due <= self.now:
-                del self._timers[name]
-                callback()
+        """Lets time pass, and then does what is due."""
+        self._clock.run_until_complete(asyncio.sleep(0))  # tasks that have just begun
+        self._clock.now += seconds
+        for _ in range(3):
+            self._clock.run_until_complete(asyncio.sleep(0))

@@ -4,11 +4,11 @@ Prints each report as a line of JSON. HOW: "cancel": cancel once the nodes are a
 killed supervisor; "watch": wait until the scheduler ends the job.
 """
 
+import asyncio
 import glob
 import json
 import os
 import sys
-import tempfile
 
 launcher, request, hosts, how = sys.argv[1:]
 [code] = glob.glob(os.path.expanduser("~/.cluster/runtime/*/node/supervisor"))
@@ -17,7 +17,7 @@ sys.path.insert(0, code.removesuffix("/node/supervisor"))
 from node import job_folder  # noqa: E402
 from node.protocol import AllocationRequest, JobHost  # noqa: E402
 from node.supervisor.allocation import Allocation  # noqa: E402
-from node.supervisor.event_loop import EventLoop  # noqa: E402
+from node.supervisor.tasks import Tasks  # noqa: E402
 from train.engines.schedulers import SCHEDULERS  # noqa: E402
 
 seen = set()
@@ -31,23 +31,27 @@ def tell(kind: str, value: object) -> None:
 
 asked = AllocationRequest(**json.loads(request))
 os.makedirs(job_folder.path(asked.job), exist_ok=True)
-loop = EventLoop(os.path.join(tempfile.mkdtemp(), "s"), lambda *_: None, lambda _: None)
-made = Allocation(
-    SCHEDULERS[launcher],
-    asked,
-    [JobHost(**host) for host in json.loads(hosts)],
-    loop,
-    note=lambda number, reason: tell("note", [number, reason]),
-    grant=lambda found: tell("grant", [host.name for host in found]),
-    fail=lambda error: tell("fail", error),
-    expire=lambda error: tell("fail", error),
-    say=lambda text: tell("say", text),
-)
-made.start()
-while "fail" not in seen and ("grant" not in seen or how == "watch"):
-    loop.step()
-if "grant" in seen and how == "die":
-    for _ in range(3):
-        loop.step()
-    os._exit(1)
-tell("cancel", made.cancel())
+
+
+async def run() -> None:
+    made = Allocation(
+        SCHEDULERS[launcher],
+        asked,
+        [JobHost(**host) for host in json.loads(hosts)],
+        Tasks(asyncio.get_running_loop()),
+        note=lambda number, reason: tell("note", [number, reason]),
+        grant=lambda found: tell("grant", [host.name for host in found]),
+        fail=lambda error: tell("fail", error),
+        expire=lambda error: tell("fail", error),
+        say=lambda text: tell("say", text),
+    )
+    made.start()
+    while "fail" not in seen and ("grant" not in seen or how == "watch"):  # noqa: ASYNC110 - brief enough
+        await asyncio.sleep(0.1)
+    if "grant" in seen and how == "die":
+        await asyncio.sleep(3.0)
+        os._exit(1)
+    tell("cancel", await made.cancel())
+
+
+asyncio.run(run())

@@ -1,8 +1,10 @@
 """The nodes that a batch scheduler gives a job are requested, awaited, watched and given back."""
 
+import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from fake_slurm import FakeSlurm, make_slurm
 from node.protocol import AllocationRequest, JobHost
 from node.supervisor import allocation
 from node.supervisor.allocation import Allocation, match_hosts
-from node.supervisor.event_loop import EventLoop
+from node.supervisor.tasks import Tasks
 from train.engines.scheduler import AllocatedNode, AllocationState, Scheduler
 from train.engines.schedulers import SCHEDULERS
 from train.engines.sge import VAGUE
@@ -30,7 +32,7 @@ class World:
     """A head with a fake Slurm that works on files. The lists hold the reports of Allocation."""
 
     folder: Path
-    loop: EventLoop
+    loop: asyncio.AbstractEventLoop
     slurm: FakeSlurm
     notes: list[tuple[str, str]] = field(default_factory=list)
     granted: list[tuple[str, ...]] = field(default_factory=list)
@@ -43,7 +45,7 @@ class World:
             SLURM,
             request,
             HOSTS,
-            self.loop,
+            Tasks(self.loop),
             note=lambda number, reason: self.notes.append((number, reason)),
             grant=lambda hosts: self.granted.append(tuple(host.name for host in hosts)),
             fail=self.errors.append,
@@ -55,8 +57,10 @@ class World:
         give_up_at = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < give_up_at, self
-            self.loop.after("test", 0.02, lambda: None)
-            self.loop.step()
+            self.do(asyncio.sleep(0.02))
+
+    def do(self, work: Awaitable[Any]) -> Any:
+        return self.loop.run_until_complete(work)
 
     @property
     def heartbeat(self) -> Path:
@@ -75,9 +79,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(allocation, "POLL_EVERY_S", 0.05)
     monkeypatch.setattr(allocation, "HEARTBEAT_EVERY_S", 0.05)
     (tmp_path / ".cluster" / "jobs" / JOB).mkdir(parents=True)
-    loop = EventLoop(str(tmp_path / "s"), lambda *_: None, lambda _: None)
-    yield World(folder=tmp_path, loop=loop, slurm=slurm)
-    loop._listener.close()
+    with closing(asyncio.new_event_loop()) as loop:
+        yield World(folder=tmp_path, loop=loop, slurm=slurm)
 
 
 def test_nodes_are_awaited_watched_and_given_back(world: World) -> None:
@@ -96,7 +99,7 @@ def test_nodes_are_awaited_watched_and_given_back(world: World) -> None:
     assert world.notes[2:] == [("12", "Priority: other jobs come first"), ("12", "")]
     world.until(lambda: world.heartbeat.exists() and int(world.heartbeat.read_text() or 0) > 2)
 
-    assert made.cancel() is None
+    assert world.do(made.cancel()) is None
     assert world.slurm.read("cancelled") == "12\n"
     assert world.errors == world.said == []
 
@@ -109,7 +112,7 @@ def test_the_end_of_the_allocation_ends_the_job_with_its_reason(world: World) ->
     world.slurm.set_job("TIMEOUT")
     world.until(lambda: world.errors)
     assert world.errors == ["124: Slurm job 12 ended: it reached its walltime (00:01:00)"]
-    assert made.cancel() is None
+    assert world.do(made.cancel()) is None
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,7 @@ def test_a_limit_is_checked_while_waiting(world: World) -> None:
     """jobs.py checks this before it accepts the order."""
     questions = allocation.check_request(SLURM, AllocationRequest(job=JOB, name="mlp", nodes=2, queue="short"))
     with pytest.raises(ValueError, match="allows at most 1 node"):
-        allocation.answer(questions, allocation.environment())
+        world.do(allocation.answer(questions, allocation.environment()))
 
 
 def test_the_schedulers_refusal_is_quoted(world: World) -> None:
@@ -179,8 +182,7 @@ def test_a_stop_during_the_submission_gives_the_nodes_back(world: World) -> None
     made = world.make()
     made.start()
     world.until(lambda: world.slurm.read("submitted"))
-    world.loop.cancel_all()  # the supervisor does this at the end
-    assert made.cancel() is None
+    assert world.do(made.cancel()) is None
     assert world.slurm.read("cancelled") == "12\n"
     assert world.notes == world.errors == []
 
@@ -188,7 +190,7 @@ def test_a_stop_during_the_submission_gives_the_nodes_back(world: World) -> None
 def test_a_stop_before_the_submission_submits_nothing(world: World) -> None:
     made = world.make()
     made.start()
-    assert made.cancel() is None
+    assert world.do(made.cancel()) is None
     assert not world.slurm.read("submitted")
 
 
@@ -206,16 +208,16 @@ def test_a_scheduler_that_does_not_answer_for_a_while_does_not_end_the_job(world
         "Slurm answers again",
     ]
     assert not world.errors
-    made.cancel()
+    world.do(made.cancel())
 
 
 def test_a_failed_cancellation_is_reported_unless_the_job_has_ended(world: World) -> None:
     world.slurm.set_job("RUNNING")
     world.slurm.touch("cancel-fails")
     env = allocation.environment()
-    assert allocation.cancel(SLURM, "12", env) == "Slurm job 12 could not be cancelled: scancel: error: no"
+    assert world.do(allocation.cancel(SLURM, "12", env)) == "Slurm job 12 could not be cancelled: scancel: error: no"
     world.slurm.set_job("COMPLETED")
-    assert allocation.cancel(SLURM, "12", env) is None
+    assert world.do(allocation.cancel(SLURM, "12", env)) is None
 
 
 def test_a_wrong_number_of_nodes_fails_the_job(world: World) -> None:
@@ -226,7 +228,7 @@ def test_a_wrong_number_of_nodes_fails_the_job(world: World) -> None:
     world.until(lambda: world.errors)
     assert world.errors == ["Slurm assigned 1 node, but the job needs 2"]
     assert not world.granted
-    made.cancel()
+    world.do(made.cancel())
 
 
 def test_a_job_that_is_put_back_into_the_queue_has_ended(world: World) -> None:
@@ -237,7 +239,7 @@ def test_a_job_that_is_put_back_into_the_queue_has_ended(world: World) -> None:
     world.slurm.set_job("PENDING", "BeginTime")
     world.until(lambda: world.errors)
     assert world.errors == ["Slurm job 12 ended: it was put back into the queue"]
-    made.cancel()
+    world.do(made.cancel())
 
 
 def test_a_program_that_hangs_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +261,7 @@ def test_a_lost_heartbeat_connection_is_opened_again(world: World) -> None:
     (world.folder / "ok").touch()
     world.until(world.heartbeat.exists)
     assert world.said == ["connecting to node-0 again, to hold its nodes: refused"]
-    made.cancel()
+    world.do(made.cancel())
 
 
 @pytest.mark.parametrize(

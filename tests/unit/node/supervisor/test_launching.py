@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from job_channels import make_agents, make_order
 from node import ports
 from node.agent.shim import render_program
 from node.protocol import Container, JobHost
-from node.supervisor import event_loop, launching
+from node.supervisor import launching
 from node.supervisor.launch import parse_ssh
 from node.supervisor.processes import Processes
 from node.wire import Launch, Request, RunProgram
@@ -120,19 +119,3 @@ def test_launch_pys_environment_has_no_secret(monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(launch, HeadLaunch)
     assert launch.env["OMPI_MCA_plm_rsh_agent"] == "/tools/mpi-ssh"
     assert launch.words[-1] == "role"
-
-
-def test_an_event_loop_calls_back_for_lines_ends_and_timers(tmp_path: Path) -> None:
-    heard: list[object] = []
-    center = event_loop.EventLoop(
-        str(tmp_path / "s"), lambda _, line: heard.append(line), lambda connection: heard.append(connection.owner)
-    )
-    with socket.socket(socket.AF_UNIX) as plug:
-        plug.connect(str(tmp_path / "s"))
-        plug.sendall(b"one\ntwo")
-        center.after("timer", 0.05, lambda: heard.append("timer"))
-        while "timer" not in heard:
-            center.step()
-    while None not in heard:
-        center.step()
-    assert heard == [b"one", "timer", None]

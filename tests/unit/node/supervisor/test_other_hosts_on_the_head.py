@@ -1,6 +1,5 @@
 """Hosts that are not nodes of the cluster, with their own paths, user and port; tested in this process."""
 
-import time
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from foundation.remote_command import RemoteCommand
 from job_channels import make_agents, make_order
 from node.protocol import JobHost, Place
 from node.ssh import ssh_command
-from node.supervisor import recovery
+from node.supervisor import remains
 from node.supervisor.agents import command
 from node.supervisor.processes import Processes, with_secrets
 from node.wire import RoleOrder
@@ -140,7 +139,5 @@ def test_the_agent_uses_the_hosts_own_runtime() -> None:
 
 
 def test_a_search_uses_the_hosts_own_runtime() -> None:
-    found = recovery.Search("j", lambda command: ["echo", command.text], LAB, python="/e/bin/python")
-    assert found.read(time.monotonic() + 10) == [(0, "could not be searched: no answer")]
-    (words,) = found._words[1:]
+    words = remains.search_program("j", LAB, python="/e/bin/python").text
     assert words == "exec /home/alice/t/bin/python -B -Es /home/alice/t/node agent end j --boot"  # without sudo

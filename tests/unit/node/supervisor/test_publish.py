@@ -61,11 +61,8 @@ class Job:
             def _secrets(self) -> dict[str, str]:
                 return job.secrets()
 
-        self.copying = Copying("job-1", self._results, self._env, None)
-
-    @property
-    def said(self) -> list[str]:
-        return list(self.copying._said)
+        self.said: list[str] = []
+        self.copying = Copying("job-1", self._results, self._env, None, self.said.append)
 
 
 def test_the_record_is_copied_first_and_the_rest_at_the_end(server: S3Server, folder: Path) -> None:

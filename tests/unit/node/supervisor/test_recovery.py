@@ -1,23 +1,21 @@
 """The search for a job's remaining processes on a host, when the search itself is disturbed."""
 
+import asyncio
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foundation.remote_command import RemoteCommand
 from job_host import job_id
 from node.protocol import JobHost
-from node.supervisor import recovery
+from node.supervisor import remains
 
 
-def search(prefix: list[str]) -> Any:
-    def reach(command: RemoteCommand) -> list[str]:
-        return [*prefix, command.text]
-
-    return recovery.Search(job_id(1), reach, JobHost(name="node-0", ip="127.0.0.1"), python=sys.executable)
+def search(prefix: list[str], timeout_s: float = 20.0) -> Any:
+    program = remains.search_program(job_id(1), JobHost(name="node-0", ip="127.0.0.1"), python=sys.executable)
+    left, _ = asyncio.run(remains.search([*prefix, program.text], timeout_s))
+    return left
 
 
 @pytest.mark.parametrize(
@@ -25,17 +23,17 @@ def search(prefix: list[str]) -> Any:
 )
 def test_an_interrupted_search_is_repeated(tmp_path: Path, words: str) -> None:
     cut = f'test -e {tmp_path}/once && exec /bin/sh -c "$1"; touch {tmp_path}/once; {words}'
-    assert search(["/bin/sh", "-c", cut, "sh"]).read(time.monotonic() + 20) == []
+    assert search(["/bin/sh", "-c", cut, "sh"]) == []
 
 
 def test_a_host_that_does_not_answer() -> None:
     refused = ["/bin/sh", "-c", "echo no route >&2; exit 255", "sh"]
-    assert search(refused).read(time.monotonic() + 20) == [(0, "could not be searched: no route")]
+    assert search(refused) == [(0, "could not be searched: no route")]
     silent = ["/bin/sh", "-c", "exec sleep 60", "sh"]
-    assert search(silent).read(time.monotonic() + 0.2) == [(0, "could not be searched: no answer")]
+    assert search(silent, 0.2) == [(0, "could not be searched: no answer")]
 
 
 @pytest.mark.parametrize("said", ["[", "[1]", "[[1]]", '[["1", "x"]]', "[[1, 2]]", "[[NaN, 1]]", "[" * 50_000])
 def test_a_host_with_an_invalid_answer_could_not_be_searched(said: str) -> None:
     answers = ["/bin/sh", "-c", f"printf '%s\\n' '{said}'", "sh"]
-    assert search(answers).read(time.monotonic() + 20) == [(0, "could not be searched: no answer")]
+    assert search(answers) == [(0, "could not be searched: no answer")]

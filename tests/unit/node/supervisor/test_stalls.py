@@ -172,7 +172,7 @@ class Job:
 
     def end(self, error: str) -> None:
         self.ended.append((self.timers.now, error))
-        self.timers.cancel("stalls")
+        self.timers.end()
 
     def worker(self, rank: int) -> Any:
         return self.processes.of("worker")[rank]

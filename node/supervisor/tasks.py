@@ -1,0 +1,41 @@
+"""The background work of a job or of one of its attempts."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class Tasks:
+    """Coroutines and timers that end together. Errors in them go to the loop's exception handler."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._running: set[asyncio.Task[Any]] = set()
+        self._is_over = False
+
+    def begin(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        """Runs a coroutine."""
+        task = self._loop.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._finish)
+        return task
+
+    def later(self, delay_s: float, act: Callable[[], None]) -> asyncio.TimerHandle:
+        """Calls `act` after a delay."""
+        return self._loop.call_later(delay_s, lambda: None if self._is_over else act())
+
+    def end(self) -> None:
+        """Ends all of them."""
+        self._is_over = True
+        for task in self._running:
+            task.cancel()
+
+    def report(self, error: BaseException) -> None:
+        """Passes an error to the loop's exception handler."""
+        self._loop.call_exception_handler({"message": "a task failed", "exception": error})
+
+    def _finish(self, task: "asyncio.Task[Any]") -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.report(error)
