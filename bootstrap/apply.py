@@ -13,10 +13,10 @@ from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, find_gpus, gather_facts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import FrameworkChoice, Torch, check_torch_wheel, choose_framework
+from bootstrap.environment.own_wheel import OwnWheel
 from bootstrap.environment.package_build import PackageBuilds
 from bootstrap.environment.project import LockedProject
 from bootstrap.environment.requirements import Wanted
-from bootstrap.environment.source_build import Builds, Built, choose_packages
 from bootstrap.environment.steps import NodePlan, plan_client, plan_node, plan_setup, script_task, setup_digest
 from bootstrap.environment.target import NO_PROJECT, ChosenPython, choose_python, choose_wheels
 from bootstrap.homes import Turns, find_homes_of
@@ -45,7 +45,7 @@ class ReadyNode:
 
     code_dir: the runtime of our own programs; project_dir: the user's own files, None if there are none.
     setup: the digest of the set-up commands that have run on it, None if there are none. library: the framework in its
-    environment, such as "mxnet==1.7.0.post2", "source@v1.7.x+cu112" or "torch==2.13.0+cpu"; "" without one.
+    environment, such as "mxnet==1.7.0.post2", the file name of a wheel, or "torch==2.13.0+cpu"; "" without one.
     torch: its PyTorch, whichever framework [bootstrap] names; None if it has none, or only among the user's own files.
     hardware: the hardware of its instance type, None if unknown. bundle: its environment's files. client: on the head,
     the words that run this project's own command; () on other nodes, and on a head without that command. home: the id
@@ -96,10 +96,12 @@ def bootstrap(
     cache: Path,
     report: Report,
     project: LockedProject = NO_PROJECT,
+    own_wheel: OwnWheel | None = None,
 ) -> tuple[ReadyNode, ...]:
     """Makes every host ready to train; a second run finds nothing to do. Returns the nodes in the order of `hosts`.
 
     packages: the requirements of [bootstrap] packages and its files; project: those of [bootstrap] project.
+    own_wheel: the file that [bootstrap] mxnet names.
     Fetches a file again, once, if it was damaged on this machine and nodes refused it.
     Raises ClusterError, which names every failed node.
     """
@@ -120,7 +122,6 @@ def bootstrap(
             bundles = Bundles(
                 cache, report, "head" if config.distribute == "pypi" else config.fetch, package_builds.build
             )
-            builds = Builds(config, cache=cache, distribution=distribution, find_tools=bundles.get, report=report)
             work = _Bootstrap(
                 cluster=cluster,
                 config=config,
@@ -132,14 +133,14 @@ def bootstrap(
                 cache=cache,
                 connections=connections,
                 bundles=bundles,
-                builds=builds,
+                own_wheel=own_wheel,
                 package_builds=package_builds,
                 distribution=distribution,
                 report=report,
             )
 
             def prepare(host: Host) -> None:
-                with turns.taken(host.instance_id), builds.awaited(host), package_builds.awaited(host):
+                with turns.taken(host.instance_id), package_builds.awaited(host):
                     ready[host.instance_id] = work.prepare(host)
 
             on_all(hosts, prepare)
@@ -178,7 +179,7 @@ class _Bootstrap:
     cache: Path
     connections: Connections
     bundles: Bundles
-    builds: Builds
+    own_wheel: OwnWheel | None
     package_builds: PackageBuilds
     distribution: Distribution
     report: Report
@@ -194,10 +195,7 @@ class _Bootstrap:
         choice = choose_framework(facts, config=self.config, project=self.project, node=host.name)
         python = choose_python(facts, setting=self.config.python, node=host.name, choice=choice, project=self.project)
         self.package_builds.offer(connection, facts, python)
-        built = self.builds.get(connection, facts, python=python)
-        if built is not None and host.is_head and built.file.sha256 not in facts.files:
-            facts = gather_facts(connection, python=self.config.python)  # the build has added files
-        bundle = self._find_bundle(facts, python, built, choice=choice, node=host.name)
+        bundle = self._find_bundle(facts, python, choice=choice, node=host.name)
         setup = setup_digest(self.config.setup)
         plan = plan_node(
             facts,
@@ -208,7 +206,6 @@ class _Bootstrap:
             cluster=self.cluster,
             is_head=host.is_head,
             node=host.name,
-            packages=choose_packages(built.build) if built is not None else (),
         )
         client: tuple[str, ...] = ()
         if host.is_head and self.trees.client is not None:
@@ -267,18 +264,19 @@ class _Bootstrap:
         path = python.path or f"{home}/{python_place(packed, python.version)}"
         return plan, (path, "-Es", f"{home}/tree/{name}")
 
-    def _find_bundle(
-        self, facts: NodeFacts, python: ChosenPython, built: Built | None, *, choice: FrameworkChoice, node: str
-    ) -> Bundle:
+    def _find_bundle(self, facts: NodeFacts, python: ChosenPython, *, choice: FrameworkChoice, node: str) -> Bundle:
         """The files of the node's environment. Warns of missing drivers and libraries. Raises ClusterError."""
         mxnet, packages, file = self.config.mxnet, self.packages, None
-        if built is not None:
-            needed = (Wanted(requirement=needed, place=built.label) for needed in built.requirements)
-            mxnet, packages, file = built.label, (*needed, *packages), built.file
+        if self.own_wheel is not None:
+            file = self.own_wheel.file
+            needed = (Wanted(requirement=needed, place=file.name) for needed in self.own_wheel.requirements)
+            mxnet, packages = file.name, (*needed, *packages)
         target = choose_wheels(
             facts, python=python, mxnet=mxnet, packages=packages, node=node, choice=choice, project=self.project
         )
         bundle = self.bundles.get(target, file)
+        if self.own_wheel is not None and bundle.digest not in facts.envs:
+            self.own_wheel.check_gpus(find_gpus(facts), where=node)
         torch = bundle.torch
         if torch is not None and choice.framework == "pytorch":
             check_torch_wheel(f"torch=={torch.version}", find_gpus(facts), node=node, machine=facts.machine)

@@ -12,13 +12,10 @@ from foundation.setting_types import Settings, Shape, check_command
 # Each pattern must match the whole value.
 PYTHON_PATTERN = r"auto|3\.(9|1[0-4])|/[A-Za-z0-9._/-]+"
 # The version is required: otherwise nodes that are added later could get another version.
-MXNET_PATTERN = r"auto|installed|mxnet[A-Za-z0-9-]*==[A-Za-z0-9.!+]+|source@[A-Za-z0-9][A-Za-z0-9._/-]*"
+MXNET_PATTERN = (
+    r"auto|installed|mxnet[A-Za-z0-9-]*==[A-Za-z0-9.!+]+|((s3|https)://[A-Za-z0-9.:-]+/)?[A-Za-z0-9._~/+@%= -]+\.whl"
+)
 TORCH_PATTERN = r"auto|torch==[A-Za-z0-9.!+]+"
-# The value contains no characters that are special to the shell or to make.
-OPTION_PATTERN = r"[A-Z][A-Za-z0-9_]*=[A-Za-z0-9 ._/+,:=-]*"
-# No password: it would be visible in the head's process list.
-SOURCE_URL_PATTERN = r"(https://[A-Za-z0-9.-]+(:[0-9]+)?|file://)/[A-Za-z0-9._~/+-]+"
-SOURCE_URL = "https://github.com/apache/mxnet.git"
 Distribute = Literal["chain", "pypi"]
 Fetch = Literal["auto", "here", "head"]
 Framework = Literal["mxnet", "pytorch", "none"]
@@ -78,8 +75,8 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
         Meta(
             description='"auto" picks the wheel for the nodes\' GPU (none: mxnet==1.7.0.post2, which reads s3://); '
             'or a wheel with its version, such as "mxnet-cu112==1.9.1"; cluster oracle lists them; '
-            'or "source@REF", a branch, tag or commit that the head builds; or "installed", the MXNet of the Python at '
-            "[bootstrap] python"
+            'or a wheel of your own: "PATH.whl", or its s3:// or https:// address; or "installed", the MXNet of the '
+            "Python at [bootstrap] python"
         ),
     ] = "auto"
     torch: Annotated[
@@ -98,18 +95,6 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
             "packages are installed exactly as locked"
         ),
     ] = ""
-    build_options: Annotated[
-        tuple[Annotated[str, Shape(OPTION_PATTERN)], ...],
-        Meta(description='a list of "NAME=VALUE" for the build of mxnet = "source@REF", which override the defaults'),
-    ] = ()
-    source_url: Annotated[
-        str,
-        Shape(SOURCE_URL_PATTERN),
-        Meta(
-            description='the git repository for mxnet = "source@REF": https://HOST/PATH without a password, or a '
-            "folder of the head, file:///PATH"
-        ),
-    ] = SOURCE_URL
     packages: Annotated[
         tuple[Annotated[str, check_entry], ...],
         Meta(
@@ -156,8 +141,8 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
         """Yields a message for each key of another framework, and for a `python` that does not fit MXNet."""
-        for key, framework in (("mxnet", "mxnet"), ("build_options", "mxnet"), ("torch", "pytorch")):
-            if key in said and self.framework != framework and getattr(self, key) not in ("auto", ()):
+        for key, framework in (("mxnet", "mxnet"), ("torch", "pytorch")):
+            if key in said and self.framework != framework and getattr(self, key) != "auto":
                 yield (
                     f'{key} is for framework = "{framework}", and framework is "{self.framework}": '
                     f'remove {key}, or set framework = "{framework}"'

@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from bootstrap.apply import ReadyNode, Trees, bootstrap
 from bootstrap.environment.ahead import LIKELY_GLIBC, LIKELY_PYTHONS, check_packages
 from bootstrap.environment.framework import explain_ignored
+from bootstrap.environment.own_wheel import OwnWheel, find_own_wheel
 from bootstrap.environment.project import LockedProject, check_against_lock, read_project
 from bootstrap.environment.requirements import Wanted, read_packages
 from bootstrap.ssh.connections import Connections
@@ -35,6 +36,7 @@ from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
 from foundation.user_folders import cache_folder
 from provision.aws.clients import Clients
+from provision.config import all_types
 from provision.model import count
 from provision.oracle.tables import find_machine
 from provision.plan import Wishes
@@ -151,6 +153,7 @@ def _prepare(
         config=config.bootstrap,
         packages=packages,
         project=project,
+        own_wheel=fetch_own_wheel(app),
         trees=Trees(project=payload.project, client=find_client(app, described, nodes=len(hosts))),
         connections=connections,
         cache=cache_folder(),
@@ -198,8 +201,25 @@ def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
     return found, project
 
 
+def fetch_own_wheel(app: App) -> OwnWheel | None:
+    """Returns the file that [bootstrap] mxnet names, on this machine; None if it names none. Raises ClusterError."""
+    return find_own_wheel(
+        app.config.bootstrap.mxnet,
+        folder=app.project_dir,
+        get_object=partial(_get_object, region=app.config.provision.region),
+        cache=cache_folder(),
+        report=app.report,
+    )
+
+
+def _get_object(url: str, path: Path, *, region: str) -> None:
+    from train.s3.operations import get  # noqa: PLC0415 - slow to import, and few configurations need it
+
+    get([url], str(path), region=region)
+
+
 def check_ahead(app: App) -> None:
-    """Resolves the nodes' packages before anything costs money. Raises ClusterError.
+    """Resolves the nodes' packages, and checks a wheel's GPU code, before anything costs money. Raises ClusterError.
 
     The sandbox's hosts have the Python and the C library of this machine. A head that launches nodes has their
     environment already.
@@ -207,6 +227,11 @@ def check_ahead(app: App) -> None:
     config = app.config
     if app.on_head is not None:
         return
+    own_wheel = fetch_own_wheel(app)
+    if own_wheel is not None:
+        machines = {name: find_machine(name) for name in all_types(config.provision)}
+        for name, found in machines.items():
+            own_wheel.check_gpus([found.gpu] if found is not None and found.gpu is not None else [], where=name)
     library, version = platform.libc_ver()
     is_like_this = config.cloud == "sandbox" and library == "glibc"
     major, minor = map(int, version.split(".")[:2]) if is_like_this else LIKELY_GLIBC

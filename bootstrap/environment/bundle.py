@@ -40,7 +40,7 @@ from bootstrap.environment.package_index import (
     download_wheels,
     resolve_wheels,
 )
-from bootstrap.environment.target import MANAGED_PYTHON, SOURCE_PREFIX, WheelTarget
+from bootstrap.environment.target import MANAGED_PYTHON, WheelTarget, is_wheel_file
 from bootstrap.ssh.explain import render_last_lines
 from foundation.errors import ClusterError
 from foundation.files import write_whole
@@ -87,7 +87,7 @@ class Bundle:
 
     @property
     def library(self) -> str:
-        """Its framework, such as "torch==2.13.0+cpu" or "mxnet==1.7.0.post2", or the label of a built MXNet.
+        """Its framework, such as "torch==2.13.0+cpu" or "mxnet==1.7.0.post2", or the file of an MXNet.
 
         "" without a framework. A framework that a Python of the node has counts as the environment's.
         """
@@ -135,7 +135,7 @@ def fetch_bundle(
     cache: Path,
     report: Report,
     fetch: Fetch = "here",
-    built: BundleFile | None = None,
+    own: BundleFile | None = None,
     build: BuildPackage | None = None,
 ) -> Bundle:
     """The bundle for a target: from the cache, or fetched by pip from the package index that pip is configured to use.
@@ -143,13 +143,13 @@ def fetch_bundle(
     fetch: "here" fetches all wheels to this machine. "head" finds only their URLs, and the nodes fetch them. "auto"
     does so for wheels that are not in the cache and whose URLs work without a password. Later fetches keep the versions
     of the first. A killed fetch leaves no partial bundle; a damaged bundle is reported and fetched again.
-    built: the wheel of an MXNet built from source, which no index has. build: builds packages that have no wheel.
+    own: the user's own wheel of MXNet. build: builds packages that have no wheel.
     Raises ClusterError with the output of pip, or with that of uv if it cannot fetch a Python.
     """
     build_for = partial(build, partial(fetch_bundle, cache=cache, report=report, build=build)) if build else None
     found = _find_and_build(target, build_for, cache=cache, report=report, fetch=fetch)
-    if built is not None:
-        found = (built, *found)
+    if own is not None:
+        found = (own, *found)
     if target.managed_python:
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
@@ -263,7 +263,7 @@ def _bring_all(files: Sequence[BundleFile], *, report: Report) -> None:
 
 
 def _find_requirements(target: WheelTarget) -> tuple[str, ...]:
-    asked = [requirement for requirement in target.requirements if not requirement.startswith(SOURCE_PREFIX)]
+    asked = [requirement for requirement in target.requirements if not is_wheel_file(requirement)]
     return (*asked, f"uv=={version('uv')}")
 
 
@@ -279,7 +279,7 @@ def _find_key(target: WheelTarget) -> str:
 def find_records(bundle: Bundle) -> dict[str, tuple[BundleFile, ...]]:
     """The records of a bundle's files in a cache, by key: with them, fetch_bundle finds the files elsewhere. Pure.
 
-    They do not include the files that come with this project, nor an MXNet built from source.
+    They do not include the files that come with this project, nor the user's own wheel of MXNet.
     """
     target = bundle.target
     others = (*bundle.startup, bundle.python)
@@ -410,12 +410,12 @@ class Bundles:
         self._lock = threading.Lock()
         self._futures: dict[tuple[WheelTarget, BundleFile | None], Future[Bundle]] = {}
 
-    def get(self, target: WheelTarget, built: BundleFile | None = None) -> Bundle:
+    def get(self, target: WheelTarget, own: BundleFile | None = None) -> Bundle:
         """Like `fetch_bundle`, but fetches each target's bundle only once."""
         with self._lock:
-            future = self._futures.get((target, built))
+            future = self._futures.get((target, own))
             if future is None:
                 fetch = partial(fetch_bundle, cache=self._cache, report=self._report, fetch=self._fetch)
-                run = partial(fetch, target, built=built, build=self._build)
-                future = self._futures[target, built] = run_in_thread(run)
+                run = partial(fetch, target, own=own, build=self._build)
+                future = self._futures[target, own] = run_in_thread(run)
         return future.result()

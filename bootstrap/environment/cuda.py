@@ -91,7 +91,7 @@ def cuda_of(mxnet: str) -> Version | None:
     wheel = find_wheel(mxnet)
     if wheel is not None:
         return wheel.cuda
-    match = re.match(r"(?:mxnet[-_.]|source@.*\+)cu([0-9]+)([0-9])(?![0-9])", mxnet, re.IGNORECASE)
+    match = re.match(r"mxnet(?:[-_.]|-.*_)cu([0-9]+)([0-9])(?![0-9])", mxnet, re.IGNORECASE)
     return (int(match[1]), int(match[2])) if match else None
 
 

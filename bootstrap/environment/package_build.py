@@ -11,26 +11,34 @@ import tarfile
 import time
 import tomllib
 import zipfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.facts import NodeFacts
-from bootstrap.environment.file_cache import BundleFile, fetch_once, find_kept
+from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept
 from bootstrap.environment.framework import is_torch
 from bootstrap.environment.package_index import download_source
 from bootstrap.environment.requirements import canonical_name, choose_requirement, is_mxnet
-from bootstrap.environment.source_build import SETUPTOOLS, FromHead, build_and_take, render_start
 from bootstrap.environment.steps import MakeEnvironment, script_task
-from bootstrap.environment.target import SOURCE_PREFIX, ChosenPython, WheelTarget
+from bootstrap.environment.target import ChosenPython, WheelTarget, is_wheel_file
+from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.node_program import read_program
+from bootstrap.ssh.host import Host
+from bootstrap.ssh.node_program import parse_message, read_program
 from bootstrap.transfer.distribute import Distribution, SetUp
 from foundation.errors import ClusterError, NodeCommandError
 from foundation.progress import Event, Report
+from foundation.remote_command import RemoteCommand, run_program
 
+SETUPTOOLS = "setuptools>=70.1,<81"
+"""The setuptools that makes wheels: from the first with its own bdist_wheel to the last with pkg_resources."""
+KEEP_S = 600
+"""How long the search for a finished wheel may take, in seconds. It reads the whole wheel once."""
 SILENCE_S = 1800
 """How long a build may print nothing, in seconds."""
 READ_BYTES = 1 << 20
@@ -53,6 +61,13 @@ BUILD_HINT = (
     "package that has a wheel"
 )
 
+EXPORT = """
+import shlex, sys
+for name, value in sorted(merge(os.environ, read(sys.argv[1], sys.argv[2])).items()):
+    if name.isidentifier() and os.environ.get(name) != value:
+        print(f"export {name}={shlex.quote(value)}")
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Head:
@@ -63,12 +78,12 @@ class _Head:
     python: ChosenPython
 
 
-class PackageBuilds(FromHead[_Head]):
+class PackageBuilds:
     """Builds wheels on the head, when the first node needs them. Safe to use from several threads."""
 
     def __init__(self, *, setup: str | None, cache: Path, distribution: Distribution, report: Report) -> None:
         """setup: the digest of the set-up commands; a build gets the variables that they export."""
-        super().__init__()
+        self._head: Future[_Head] = Future()
         self._setup = setup
         self._cache = cache
         self._distribution = distribution
@@ -77,7 +92,18 @@ class PackageBuilds(FromHead[_Head]):
     def offer(self, connection: NodeConnection, facts: NodeFacts, python: ChosenPython) -> None:
         """Notes that a node has run its set-up commands and can build. Ignores all nodes but the head."""
         if connection.host.is_head:
-            self._made.set_result(_Head(connection=connection, facts=facts, python=python))
+            self._head.set_result(_Head(connection=connection, facts=facts, python=python))
+
+    @contextmanager
+    def awaited(self, host: Host) -> Iterator[None]:
+        """Wraps a node's set-up: if the head fails in it, the nodes that wait for it fail as well."""
+        try:
+            yield
+        except BaseException as error:
+            if host.is_head:
+                with suppress(InvalidStateError):  # the head failed later
+                    self._head.set_exception(error)
+            raise
 
     def build(self, find_tools: Callable[[WheelTarget], Bundle], target: WheelTarget, requirement: str) -> BundleFile:
         """A wheel for a requirement, from this machine's cache or from the head.
@@ -95,7 +121,7 @@ class PackageBuilds(FromHead[_Head]):
         kept = find_kept(self._cache, f"built/{built}", report=self._report)
         if kept:
             return kept[0]
-        head = self._made.result()
+        head = self._head.result()
         run = partial(self._run, head, source, target, find_tools, key=built, frameworks=frameworks)
         return build_and_take(head.connection, head.facts, built, run, cache=self._cache, report=self._report)
 
@@ -156,17 +182,17 @@ def find_frameworks(source: Path) -> frozenset[str]:
 def choose_visible(target: WheelTarget, frameworks: Collection[str]) -> tuple[str, ...]:
     """The environment's own requirements that the build of a package must see. Pure.
 
-    Raises ClusterError if the package compiles against an MXNet that is itself built from source.
+    Raises ClusterError if the package compiles against an MXNet that is a wheel of the user's own.
     """
     if not frameworks:
         return ()
-    if "mxnet" in frameworks and (target.mxnet or "").startswith(SOURCE_PREFIX):
+    if "mxnet" in frameworks and is_wheel_file(target.mxnet or ""):
         raise ClusterError(
-            f"a package without a wheel compiles against MXNet, which [bootstrap] mxnet = {target.mxnet!r} builds too",
-            hint="set mxnet to a wheel (cluster oracle lists them), or build the package with [train] setup",
+            f"a package without a wheel compiles against MXNet, and [bootstrap] mxnet is a file, {target.mxnet}",
+            hint="set mxnet to a wheel of the package index (cluster oracle lists them)",
         )
     seen = {"torch": is_torch, "mxnet": is_mxnet}
-    asked = [one for one in target.requirements if not one.startswith(SOURCE_PREFIX)]
+    asked = [one for one in target.requirements if not is_wheel_file(one)]
     found = tuple(one for one in asked if any(seen[name](one) for name in frameworks))
     if not found and target.base is None:
         return ()
@@ -263,8 +289,75 @@ def render_build(
             f'export PATH="$PWD/{env}/bin:$PATH"',
             *variables,
             f'{command} --python {env}/bin/python --out-dir "$building/dist" {shlex.quote(place)}',
-            shlex.join([node_python, "-c", read_program("build_wheel.py"), "keep", key]) + ' "$building/dist"',
+            shlex.join([node_python, "-c", read_program("built_wheel.py"), "keep", key]) + ' "$building/dist"',
             'rm -rf "$building"',
             "",
         ]
     )
+
+
+def render_start(setup: str | None) -> list[str]:
+    """The first lines of a build's script. They set `$cluster` and the variables that the set-up commands export. Pure.
+
+    setup: the digest of the set-up commands, or None.
+    """
+    lines = ["set -eu", "umask 077", 'cluster="$HOME/.cluster"']
+    if setup is not None:
+        program = shlex.quote(read_program("setup_env.py") + EXPORT)
+        lines.append(f'exports=$("$cluster/{FOLDER}/{runtime_digest()}/bin/python" -c {program} "$cluster" {setup})')
+        lines.append('eval "$exports"')
+    return lines
+
+
+def build_and_take(
+    connection: NodeConnection, facts: NodeFacts, key: str, build: Callable[[], object], *, cache: Path, report: Report
+) -> BundleFile:
+    """Copies the wheel that a node has built under a key to this machine's cache. Calls `build` if the node has none.
+
+    Raises ConnectError, NodeCommandError, ClusterError.
+    """
+    node = connection.host.name
+    answer = _ask(connection, facts, key)
+    if answer is None:
+        build()
+        answer = _ask(connection, facts, key)
+    if answer is None:
+        raise ClusterError(
+            f"{node}: the wheel that was built there is missing or damaged",
+            hint="run the command again: it builds the wheel again",
+        )
+    name, sha256 = answer["name"], answer["sha256"]
+
+    def take(directory: Path) -> None:
+        connection.get(f".cluster/built/{key}/{name}", directory / name)
+        if describe_file(directory / name).sha256 != sha256:
+            raise ClusterError(f"{node}: {name} was damaged on the way", hint="run the command again")
+
+    [file] = fetch_once(cache, f"built/{key}", take, what=f"taking {name} from {node}", report=report)
+    return file
+
+
+def _ask(connection: NodeConnection, facts: NodeFacts, key: str) -> dict[str, str] | None:
+    """The name and SHA-256 of a finished wheel on a node; None if there is none.
+
+    Raises ConnectError, NodeCommandError, ClusterError.
+    """
+    command = render_find_built(key, node_python=facts.python)
+    what = "the program that finds a built wheel"
+    answer = parse_message(connection.run(command, timeout_s=KEEP_S, what=what).last_line.encode())
+    if answer is None:
+        return None
+    if not is_valid_answer(answer):
+        raise ClusterError(f"{connection.host.name}: its built wheel has an invalid name")
+    return answer
+
+
+def render_find_built(key: str, *, node_python: str) -> RemoteCommand:
+    """The command that describes the finished wheel as JSON; it prints nothing if there is none. Pure."""
+    return run_program(node_python, "-c", read_program("built_wheel.py"), "tell", key)
+
+
+def is_valid_answer(answer: Mapping[str, object]) -> bool:
+    """Whether a node's answer has a valid name of a wheel and a valid SHA-256. Pure."""
+    name, sha256 = str(answer.get("name")), str(answer.get("sha256"))
+    return bool(re.fullmatch(r"[A-Za-z0-9_.+-]+\.whl", name) and re.fullmatch(r"[0-9a-f]{64}", sha256))

@@ -274,16 +274,14 @@ def plan_node(
     cluster: str,
     is_head: bool,
     node: str,
-    packages: tuple[tuple[str, str], ...] = (),
 ) -> NodePlan:
     """The plan that makes a node ready to train. Pure.
 
-    setup: the digest of the set-up commands, which have run. packages: system packages that an MXNet from source is
-    linked with. Raises ClusterError if the node's disk is too small.
+    setup: the digest of the set-up commands, which have run. Raises ClusterError if the node's disk is too small.
     """
     is_new = bundle.digest not in facts.envs
     libraries = LIBRARIES[bundle.target.framework] if bundle.target.base is None else ()
-    steps: list[Step] = [*_plan_packages(facts, libraries, packages if is_new else ())]
+    steps: list[Step] = [*_plan_packages(facts, libraries)]
     files: list[BundleFile] = []
     needed_bytes = 0.0
     if is_new:
@@ -347,10 +345,8 @@ def _check_disk(facts: NodeFacts, needed_bytes: float, *, what: str, node: str) 
         )
 
 
-def _plan_packages(
-    facts: NodeFacts, libraries: Collection[str], others: Sequence[tuple[str, str]] = ()
-) -> tuple[InstallPackages, ...]:
-    packages = (*(PACKAGES[name] for name in facts.missing_libraries if name in libraries), *others)
+def _plan_packages(facts: NodeFacts, libraries: Collection[str]) -> tuple[InstallPackages, ...]:
+    packages = tuple(PACKAGES[name] for name in facts.missing_libraries if name in libraries)
     return (InstallPackages(packages=packages),) if packages else ()
 
 

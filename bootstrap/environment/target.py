@@ -23,8 +23,6 @@ MANAGED_PYTHON = (3, 11)
 """The Python for a node that has none that fits: the newest that all frameworks support unchanged."""
 MANAGED_GLIBC = (2, 17)
 """The oldest that uv's Pythons for Linux run on: https://gregoryszorc.com/docs/python-build-standalone/main/running.html"""
-SOURCE_PREFIX = "source@"
-"""The prefix of [bootstrap] mxnet for a ref that is built from source."""
 NODE_PROGRAMS = ("obstore>=0.8", "msgspec>=0.18")
 """The packages that our programs on the nodes import: S3 and typed messages. obstore 0.8 is the last for Python 3.9."""
 MXNET = FrameworkChoice()
@@ -144,8 +142,13 @@ class WheelTarget:
 
     @property
     def mxnet(self) -> str | None:
-        """The requirement or the label of MXNet; None if MXNet does not come as a wheel."""
+        """The requirement of MXNet, or the name of its file; None if MXNet does not come as a wheel."""
         return self.requirements[0] if self.framework == "mxnet" and self.base is None else None
+
+
+def is_wheel_file(mxnet: str) -> bool:
+    """Whether [bootstrap] mxnet, or the label of an MXNet, names a file instead of a wheel of the index. Pure."""
+    return mxnet.endswith(".whl")
 
 
 def choose_wheels(
@@ -236,7 +239,7 @@ def _holds(wanted: Wanted, version: Version, machine: str) -> bool:
 def _check_locked(own: Sequence[str], locked: Mapping[str, str], *, choice: FrameworkChoice, node: str) -> None:
     """Raises ConfigError if a project locks a version with which the framework or our programs do not work. Pure."""
     for requirement in own if locked else ():  # to parse a requirement is slow
-        if requirement.startswith(SOURCE_PREFIX):  # not a package that a project can lock
+        if is_wheel_file(requirement):  # not a package that a project can lock
             continue
         version = locked.get(canonical_name(requirement))
         if version is not None and not parse_requirement(requirement).specifier.contains(version, prereleases=True):

@@ -19,7 +19,7 @@ from bootstrap.environment.bundle import find_python_records, find_records
 from bootstrap.environment.file_cache import render_record
 from bootstrap.environment.project import LockedProject
 from bootstrap.environment.requirements import Wanted
-from bootstrap.environment.target import SOURCE_PREFIX
+from bootstrap.environment.target import is_wheel_file
 from bootstrap.ssh.keys import authorized_line
 from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
 from cluster.app import App
@@ -102,8 +102,8 @@ def find_obstacle(config: ClusterConfig) -> str | None:
     """Returns why the head cannot replace nodes, although its role allows it; None if it can. Pure."""
     if config.volumes:
         return "a new node's [[volumes]] need this machine's credentials"
-    if config.bootstrap.mxnet.startswith(SOURCE_PREFIX):
-        return "a new node's MXNet, which was built from source, is sent by this machine"
+    if is_wheel_file(config.bootstrap.mxnet):
+        return "a new node's MXNet, which is a file, is sent by this machine"
     if config.bootstrap.scheduler != "none":
         return "this machine sets up [bootstrap] scheduler"
     return None

@@ -138,8 +138,8 @@ LIBRARIES = (
     ),
     Mistake(
         "USE_DIST_KVSTORE=1",
-        "this MXNet was built without the parameter server: use a wheel from PyPI, or build with USE_DIST_KVSTORE=1 in "
-        "`[bootstrap] build_options`",
+        "this MXNet was built without the parameter server: use a wheel from PyPI, or build yours with "
+        "USE_DIST_KVSTORE=1",
     ),
     Mistake(
         "USE_OPENCV",

@@ -27,7 +27,7 @@ _STORE_OF_COMMAND = re.compile(r"""(?:^|\s)(--kv[-_]?store)(?:=|\s+)['"]?((?:loc
 
 
 _DATA_OPTIONS = ("--data-dir", "--data-train", "--benchmark")
-_WITH_CUDA = re.compile(r"mxnet-cu[0-9]|source@")
+_WITH_CUDA = re.compile(r"mxnet[-_]cu[0-9]|.*\.whl$")
 
 
 def check_framework(launcher: str, framework: Framework, *, has_image: bool = False) -> None:
@@ -48,8 +48,8 @@ def check_framework(launcher: str, framework: Framework, *, has_image: bool = Fa
 class ProposedJob:
     """A job that has not been checked yet.
 
-    library: such as "mxnet==1.7.0.post2", "source@v1.7.x" or "torch==2.13.0+cpu". shipped: the name of this project's
-    script that the job runs, None for the user's own. command: the command that it runs instead of a script, or ().
+    library: such as "mxnet==1.7.0.post2", a wheel's file name or "torch==2.13.0+cpu". shipped: the name of this
+    project's script that the job runs, None for the user's own. command: the command that it runs instead, or ().
     data: the content of [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the
     nodes' credentials, not this machine's. staged: it reads files that the nodes fetch from S3. has_results: [data]
     results is set. volumes: the folders where [[volumes]] are mounted. names_data: False if the user's own program is

@@ -58,7 +58,7 @@ def find_python_reader(program: str) -> str | None:
 def plan_reading(
     data: DataConfig, access: S3Access, *, library: str, framework: Framework = "mxnet", program: str = ""
 ) -> Reading:
-    """Decides how a job reads S3. library: such as "mxnet==1.7.0.post2" or "source@v1.7.x".
+    """Decides how a job reads S3. library: such as "mxnet==1.7.0.post2", or the file name of a wheel.
 
     program: its text, as far as it is known. Raises ConfigError for mode "native" with an MXNet that cannot read s3://,
     and for any mode but "auto" without MXNet.

@@ -14,11 +14,10 @@ def read(key: str, value: object) -> None:
     ("key", "value"),
     [
         *(("python", value) for value in ("auto", "3.9", "3.10", "3.12", "/usr/bin/python3")),
-        ("mxnet", "source@v1.7.x"),
+        *(("mxnet", value) for value in ("wheels/mxnet-1.7.0-1_cu112-py3-none-any.whl", "~/a/b.whl", "s3://b/a b.whl")),
+        ("mxnet", "https://example.com:8080/mxnet-1.7.0-py3-none-any.whl"),
         *(("framework", value) for value in ("mxnet", "pytorch", "none")),
         ("project", "../mine"),
-        ("build_options", ["USE_CUDA=1", "CUDA_ARCH=-gencode arch=compute_70,code=sm_70"]),
-        *(("source_url", value) for value in ("https://example.com/a/mxnet.git", "file:///opt/mxnet")),
     ],
 )
 def test_valid_values(key: str, value: object) -> None:
@@ -29,12 +28,10 @@ def test_valid_values(key: str, value: object) -> None:
     ("key", "values", "said"),
     [
         ("python", ["3.7", "3.15", "3", "3.1", "python3", "", "3.11.2"], "bootstrap.python"),
-        ("mxnet", ["source@", "source@--upload-pack=x", "source@v1.7.x;x"], "bootstrap.mxnet"),
+        ("mxnet", ["source@v1.7.x", "http://example.com/m.whl", "m.zip"], "bootstrap.mxnet"),
         ("framework", ["torch", ""], "bootstrap.framework = "),
         ("torch", ["2.13.0", "torch", "torch>=2", "torch==2.13.0; x"], "bootstrap.torch"),
         ("project", ["a\0b"], "not a path"),
-        ("build_options", [["use=1"], ["X=$(shell x)"], ["X=1\ninstall:"], ["--eval=x"]], "bootstrap.build_options"),
-        ("source_url", ["https://me:secret@example.com/mxnet.git", "ext::sh -c x", "-u"], "bootstrap.source_url"),
         ("setup", [[""], ["  "], ["a\0b"]], "bootstrap.setup"),
         ("sync", [["/abs"]], 'bootstrap.sync[0] = "/abs": must be relative to the folder of cluster.toml'),
         ("sync", [["x", "~/x"]], 'bootstrap.sync[1] = "~/x": must be relative'),
@@ -60,7 +57,6 @@ def test_invalid_values(key: str, values: list[object], said: str) -> None:
         ({"torch": "torch==2.13.0"}, 'remove torch, or set framework = "pytorch"'),
         ({"framework": "none", "torch": "torch==2.13.0"}, 'torch is for framework = "pytorch"'),
         ({"framework": "pytorch", "mxnet": "mxnet==1.9.1"}, 'remove mxnet, or set framework = "mxnet"'),
-        ({"framework": "pytorch", "build_options": ["USE_CUDA=1"]}, "remove build_options"),
         ({"mxnet": "installed"}, 'set python to its absolute path, such as "/home/ubuntu/venv/bin/python"'),
         ({"mxnet": "installed", "python": "3.11"}, 'python is "3.11"'),
         ({"python": "3.13"}, "MXNet works with 3.9 to 3.12"),
@@ -76,7 +72,7 @@ def test_contradictions_are_refused(table: dict[str, object], said: str) -> None
     "table",
     [
         {"framework": "pytorch", "torch": "torch==2.7.1+cu128", "python": "3.13"},
-        {"framework": "pytorch", "mxnet": "auto", "build_options": []},
+        {"framework": "pytorch", "mxnet": "auto"},
         {"mxnet": "installed", "python": "/opt/mxnet/bin/python"},
         {"framework": "none", "project": "."},
     ],

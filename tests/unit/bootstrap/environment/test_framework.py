@@ -241,7 +241,7 @@ def test_warnings_about_gpus() -> None:
         ("mxnet", BootstrapConfig(), None),
         ("mxnet==1.9.1", BootstrapConfig(), 'to install it: mxnet = "mxnet==1.9.1"'),
         ("mxnet-cu112==1.9.1", BootstrapConfig(), 'to install it: mxnet = "mxnet-cu112==1.9.1"'),
-        ("mxnet==1.9.1", BootstrapConfig(mxnet="source@v1.x"), None),
+        ("mxnet==1.9.1", BootstrapConfig(mxnet="mxnet-1.9.0-py3-none-any.whl"), None),
         ("torch==2.1.0", BootstrapConfig(), None),  # an ordinary package there
     ],
 )

@@ -13,6 +13,7 @@ from bootstrap.environment.package_build import (
     choose_tools,
     choose_visible,
     find_frameworks,
+    is_valid_answer,
     read_build_requirements,
     render_build,
 )
@@ -273,11 +274,24 @@ def test_a_build_sees_the_framework(target: WheelTarget, frameworks: set[str], v
     assert choose_tools(target, ("wheel",), frameworks=frameworks).requirements == (*visible, "wheel")
 
 
-def test_a_framework_that_is_built_too_is_not_visible() -> None:
-    target = replace(MXNET, requirements=("source@v1.7.x+cu112", "horovod"))
+def test_an_own_wheel_is_not_visible_in_a_build() -> None:
+    target = replace(MXNET, requirements=("mxnet-1.7.0-1_cu112-py3-none-any.whl", "horovod"))
     with pytest.raises(ClusterError, match="compiles against MXNet"):
         choose_visible(target, {"mxnet"})
     assert choose_visible(target, set()) == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "good"),
+    [
+        ({"name": "mxnet-1-1_cpu_0-py3-none-linux_x86_64.whl", "sha256": "0" * 64}, True),
+        ({"name": "../mxnet.whl", "sha256": "0" * 64}, False),
+        ({"name": "mxnet.whl", "sha256": "0" * 63}, False),
+        ({}, False),
+    ],
+)
+def test_file_names_from_a_node_are_checked(*, answer: dict[str, object], good: bool) -> None:
+    assert is_valid_answer(answer) is good
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def nodes_with(app: App, profile: str | None) -> Ec2Nodes:
         ("", False),
         ('[provision]\ninstance_profile = "mine"\n', False),
         ('[provision]\ninstance_profile = "auto"\n[train]\non_node_loss = "fail"\n', False),
-        ('[provision]\ninstance_profile = "auto"\n[bootstrap]\nmxnet = "source@v1.7.x"\n', False),
+        ('[provision]\ninstance_profile = "auto"\n[bootstrap]\nmxnet = "mxnet-1.7.0-py3-none-any.whl"\n', False),
         ('cloud = "hosts"\n[hosts]\nnames = ["a", "b"]\n', False),
     ],
 )
@@ -165,7 +165,7 @@ def test_who_gets_the_program(tmp_path: Path, text: str, *, is_sent: bool) -> No
     [
         ({}, None),
         ({"volumes": [{"mount": "/data", "source": "head", "size_gib": 10}]}, "[[volumes]]"),
-        ({"bootstrap": {"mxnet": "source@v1.7.x"}}, "from source"),
+        ({"bootstrap": {"mxnet": "mxnet-1.7.0-py3-none-any.whl"}}, "is a file"),
         ({"bootstrap": {"scheduler": "slurm"}}, "scheduler"),
     ],
 )

@@ -145,7 +145,7 @@ def test_names_the_key_of_the_type() -> None:
         ("p9.large", "mxnet-cu90==1.6.0.post0", "auto", ["p9.large is not in the table"]),
         ("mac2.metal", "auto", "auto", ["mac2.metal is not in the table"]),
         ("trn1.2xlarge", "auto", "auto", ["MXNet's wheels do not use the AWS Trainium of trn1.2xlarge, which you pay"]),
-        ("inf9.large", "source@v1.9.x", "auto", ["AWS Inferentia"]),
+        ("inf9.large", "mxnet-1.9.0-py3-none-any.whl", "auto", ["AWS Inferentia"]),
     ],
 )
 def test_what_may_work_is_not_refused(instance_type: str, mxnet: str, ami: str, warnings: list[str]) -> None:

@@ -58,7 +58,7 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({"p3": True, "kv_store": "local", "workers": 1}, cpus(2), {}, 'not "local"'),
         ({"p3": True, "gc_type": "2bit"}, cpus(2), {}, "does not support gradient compression"),
         ({"p3": True}, cpus(2), {"mxnet": "mxnet==1.6.0"}, "needs MXNet 1.7 or later, not mxnet==1.6.0"),
-        ({"p3": True}, cpus(2), {"mxnet": "source@v1.x"}, None),
+        ({"p3": True}, cpus(2), {"mxnet": "mxnet-1.7.0-py3-none-any.whl"}, None),
         # Options among the script's own arguments. The options that are appended to them take precedence.
         (
             {"args": ("--kv-store", "dist_async")},

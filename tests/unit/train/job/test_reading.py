@@ -36,10 +36,10 @@ INDEXED = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
         ("auto", CANNOT, "", "stage", f"{CANNOT} cannot read s3://"),
         ("auto", CANNOT, INDEXED, "stage", f"{CANNOT} cannot read s3://"),
         ("auto", "mxnet-cu112==1.9.1", "", "stage", "mxnet-cu112==1.9.1 cannot read s3://"),
-        ("auto", "source@v1.7.x", "", "stage", "source@v1.7.x may not read s3://"),
+        ("auto", "mxnet-1.7.0-py3-none-any.whl", "", "stage", "mxnet-1.7.0-py3-none-any.whl may not read s3://"),
         ("native", READS, "", "native", f"{READS} can"),
         ("native", READS, INDEXED, "native", f"{READS} can"),
-        ("native", "source@v1.7.x", "", "native", "set by [data] mode"),
+        ("native", "mxnet-1.7.0-py3-none-any.whl", "", "native", "set by [data] mode"),
         ("stage", READS, "", "stage", "set by [data] mode"),
     ],
 )

@@ -1,0 +1,115 @@
+"""An MXNet wheel of the user's own: [bootstrap] mxnet = "PATH.whl", or its s3:// or https:// address."""
+
+import hashlib
+import http.client
+import json
+import re
+import shutil
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from bootstrap.environment.file_cache import BundleFile, fetch_once
+from bootstrap.environment.target import is_wheel_file
+from foundation.errors import ClusterError, ConfigError, NotFoundError
+from foundation.progress import Report
+from provision.oracle.decide import explain_code
+from provision.oracle.fatbin import LibraryCode, read_wheel
+from provision.oracle.tables import Gpu
+
+TIMEOUT_S = 60.0
+WHEEL_NAME = re.compile(
+    r"mxnet[A-Za-z0-9_.]*-[A-Za-z0-9_.!+]+(-[0-9][A-Za-z0-9_.]*)?-[a-z0-9_.]+-[a-z0-9_.]+-[a-z0-9_.]+\.whl"
+)
+"""https://packaging.python.org/en/latest/specifications/binary-distribution-format/"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnWheel:
+    """A wheel on this machine. setting: [bootstrap] mxnet."""
+
+    setting: str
+    file: BundleFile
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """What it needs from the package index. Raises ClusterError for an invalid wheel."""
+        try:
+            with zipfile.ZipFile(self.file.path) as wheel:
+                name = next((name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")), "METADATA")
+                return parse_requirements(wheel.read(name).decode("utf-8", "replace"))
+        except (OSError, zipfile.BadZipFile, KeyError) as error:
+            raise ClusterError(f'[bootstrap] mxnet = "{self.setting}" is not a valid wheel: {error}') from error
+
+    @cached_property
+    def _code(self) -> tuple[LibraryCode, ...]:
+        return read_wheel(self.file.path)
+
+    def check_gpus(self, gpus: Iterable[Gpu], *, where: str) -> None:
+        """Raises ConfigError if the wheel has no code for a GPU. Reads the whole wheel, if there are GPUs."""
+        for gpu in gpus:
+            unfit = explain_code(self._code, gpu)
+            if unfit is not None:
+                raise ConfigError(
+                    f'{where}: [bootstrap] mxnet = "{self.setting}" {unfit}',
+                    hint=f"cluster oracle --wheel {self.file.path} shows its code; build it for this GPU (CUDA_ARCH), "
+                    'or set mxnet = "auto"',
+                )
+
+
+def parse_requirements(metadata: str) -> tuple[str, ...]:
+    """A wheel's requirements, from the Requires-Dist lines of its METADATA, without those of extras. Pure."""
+    lines = metadata.partition("\n\n")[0].splitlines()
+    found = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("requires-dist:")]
+    return tuple(requirement for requirement in found if "extra ==" not in requirement)
+
+
+def find_own_wheel(
+    setting: str, *, folder: Path, get_object: Callable[[str, Path], object], cache: Path, report: Report
+) -> OwnWheel | None:
+    """The wheel that [bootstrap] mxnet names, in this machine's cache; None if it names no file.
+
+    folder: that of cluster.toml. get_object: copies an object of S3 to a file. An address is fetched only once.
+    Raises ConfigError, ClusterError.
+    """
+    if not is_wheel_file(setting):
+        return None
+    name = setting.rpartition("/")[2]
+    if not WHEEL_NAME.fullmatch(name):
+        raise ConfigError(
+            f'[bootstrap] mxnet = "{setting}": {name} is not the name of an MXNet wheel',
+            hint="such as mxnet-1.7.0-1_cu112-py3-none-linux_x86_64.whl",
+        )
+    inputs: Sequence[object] = [setting]
+    path = folder / Path(setting).expanduser()
+    if "://" not in setting:
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise NotFoundError(f'[bootstrap] mxnet = "{setting}": {path}: {error.strerror}') from error
+        inputs = [str(path), status.st_size, status.st_mtime_ns]
+
+    def fetch(directory: Path) -> None:
+        if setting.startswith("s3://"):
+            get_object(setting, directory / name)
+        elif "://" in setting:
+            _download(setting, directory / name)
+        else:
+            shutil.copyfile(path, directory / name)
+
+    key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
+    what = f"fetching {setting} for the nodes"
+    [file] = fetch_once(cache, f"own/{key}", fetch, what=what, report=report)
+    return OwnWheel(setting=setting, file=file)
+
+
+def _download(url: str, path: Path) -> None:
+    request = urllib.request.Request(url, headers={"User-Agent": "mxnet-cluster"})  # noqa: S310 - https, as MXNET_PATTERN says
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer, path.open("wb") as file:  # noqa: S310 - the same
+            shutil.copyfileobj(answer, file)
+    except (OSError, http.client.HTTPException) as error:
+        raise ClusterError(f"{url} cannot be downloaded: {error}", hint="curl -fLO " + url) from error

@@ -1,0 +1,144 @@
+"""[bootstrap] mxnet = "PATH.whl": where it comes from, its GPU code, and the example that builds one."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from bootstrap.environment.cuda import cuda_of
+from bootstrap.environment.file_cache import describe_file
+from bootstrap.environment.own_wheel import OwnWheel, find_own_wheel, parse_requirements
+from foundation.errors import ConfigError, NotFoundError
+from foundation.progress import silent
+from project import REPOSITORY
+from provision.oracle.decide import explain_code
+from provision.oracle.fatbin import LibraryCode
+from provision.oracle.tables import Gpu
+from source_repository import write_repository
+
+NAME = "mxnet-1.7.0-1_cu112-py3-none-linux_x86_64.whl"
+METADATA = "Name: mxnet\nRequires-Dist: numpy <2\nRequires-Dist: onnx ; extra == 'onnx'\n\nRequires-Dist: no\n"
+A10G = Gpu(name="A10G", capability=(8, 6))
+
+
+def write_wheel(folder: Path) -> Path:
+    path = folder / NAME
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("mxnet-1.7.0.dist-info/METADATA", METADATA)
+    return path
+
+
+def library(code: dict[tuple[int, int], int], ptx: dict[tuple[int, int], int] | None = None) -> LibraryCode:
+    return LibraryCode(name="mxnet/libmxnet.so", modules=3, ptx_modules=3, code=code, ptx=ptx or {})
+
+
+def find(setting: str, folder: Path, cache: Path) -> OwnWheel | None:
+    def get_object(url: str, path: Path) -> None:
+        assert url == f"s3://b/{NAME}"
+        path.write_bytes((folder / NAME).read_bytes())
+
+    return find_own_wheel(setting, folder=folder, get_object=get_object, cache=cache, report=silent)
+
+
+@pytest.mark.parametrize("setting", [NAME, f"s3://b/{NAME}"])
+def test_a_wheel_from_a_folder_or_s3(tmp_path: Path, setting: str) -> None:
+    path = write_wheel(tmp_path)
+    found = find(setting, tmp_path, tmp_path / "cache")
+    assert found is not None
+    assert (found.file.name, found.file.sha256) == (NAME, describe_file(path).sha256)
+    assert found.requirements == ("numpy <2",)
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = write_wheel(tmp_path)
+    first = find(NAME, tmp_path, tmp_path / "cache")
+    with zipfile.ZipFile(path, "a") as wheel:
+        wheel.writestr("mxnet/libmxnet.so", "")
+    second = find(NAME, tmp_path, tmp_path / "cache")
+    assert first.file.sha256 != second.file.sha256
+
+
+def test_a_wheel_from_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_wheel(tmp_path)
+    asked = []
+
+    def urlopen(request: object, **_: object) -> object:
+        asked.append(request.full_url)  # type: ignore[attr-defined]
+        return path.open("rb")
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    url = f"https://example.com/wheels/{NAME}"
+    for _ in range(2):
+        assert find(url, tmp_path, tmp_path / "cache").requirements == ("numpy <2",)
+    assert asked == [url]
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "said"),
+    [
+        ("torch-2-py3-none-any.whl", ConfigError, "not the name of an MXNet wheel"),
+        ("x/mxnet-1.7.0-py3-none-any.whl", NotFoundError, "No such file"),
+    ],
+)
+def test_files_that_are_no_wheel(tmp_path: Path, setting: str, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        find(setting, tmp_path, tmp_path / "cache")
+
+
+def test_wheels_of_an_index_are_no_files(tmp_path: Path) -> None:
+    assert find("mxnet==1.9.1", tmp_path, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("libraries", "fits"),
+    [
+        ((), True),
+        ((library({(8, 0): 3}),), True),
+        ((library({(7, 0): 3}),), False),
+        ((library({(8, 9): 3}),), False),
+        ((library({(7, 0): 3}, {(7, 0): 3}),), True),
+        ((library({(7, 0): 3}, {(7, 0): 2}),), False),
+    ],
+)
+def test_code_for_a_gpu(libraries: tuple[LibraryCode, ...], *, fits: bool) -> None:
+    assert (explain_code(libraries, A10G) is None) is fits
+
+
+def test_a_wheel_without_code_for_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bootstrap.environment.own_wheel.read_wheel", lambda _: (library({(7, 0): 3}),))
+    wheel = OwnWheel(setting=NAME, file=describe_file(write_wheel(tmp_path)))
+    wheel.check_gpus((), where="c5.xlarge")
+    with pytest.raises(ConfigError, match=r"g5.xlarge: .* no code for the A10G .*: mxnet/libmxnet.so has .* sm_ 70"):
+        wheel.check_gpus([A10G], where="g5.xlarge")
+
+
+@pytest.mark.parametrize(("name", "cuda"), [(NAME, (11, 2)), ("mxnet-1.7.0-1_cpu-py3-none-any.whl", None)])
+def test_cuda_of_a_wheels_name(name: str, cuda: tuple[int, int] | None) -> None:
+    assert cuda_of(name) == cuda
+
+
+def test_the_example_builds_a_wheel(tmp_path: Path) -> None:
+    """With a small repository of the same layout; the wheel then works."""
+    repository = tmp_path / "it's odd"
+    write_repository(repository)
+    script = REPOSITORY / "examples" / "build-mxnet.sh"
+    command = ["sh", str(script), "v1.7.x", "USE_S3=0", "USE_BLAS=none"]
+    env = {"PATH": os.defpath, "PYTHON": sys.executable, "REPOSITORY": f"file://{repository}", "CUDA": "/none"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "compiling for none, S3 0" in done.stdout
+    [wheel] = tmp_path.glob("*.whl")
+    assert wheel.name == f"mxnet-1.7.0-1_cpu-py3-none-linux_{os.uname().machine}.whl"
+    with zipfile.ZipFile(wheel) as content:
+        assert "numpy" in parse_requirements(content.read("mxnet-1.7.0.dist-info/METADATA").decode())[0]
+        assert not any(".data/" in name for name in content.namelist())
+    install = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--offline", "--no-deps", "--target"]
+    subprocess.run([*install, str(tmp_path / "target"), str(wheel)], check=True)
+    assert (tmp_path / "target" / "mxnet" / "tools" / "launch.py").is_file()
+    code = "import mxnet; from dmlc_tracker import tracker; print(mxnet.answer, tracker.PORT)"
+    env = {"PYTHONPATH": str(tmp_path / "target"), "PATH": os.defpath}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["41", "9091"]
