@@ -23,7 +23,6 @@ from bootstrap.homes import Turns, find_homes_of
 from bootstrap.runtime.code import runtime_path
 from bootstrap.runtime.placing import RuntimePlacing
 from bootstrap.runtime.runtime import fetch_wheels, python_place
-from bootstrap.scheduler.slurm import set_up_slurm
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
@@ -159,9 +158,6 @@ def bootstrap(
     instances = [node for node in nodes if not node.host.spec]
     if instances:
         _connect_nodes(instances, pins=connections.pins, report=report)
-    if instances and config.scheduler == "slurm":
-        changed = set_up_slurm([node.connection for node in instances], cluster=cluster, report=report)
-        nodes = tuple(replace(node, changed=node.changed or node.host.instance_id in changed) for node in nodes)
     return nodes
 
 

@@ -134,10 +134,6 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
             "first node, if it can and they are not in this machine's cache"
         ),
     ] = "auto"
-    scheduler: Annotated[
-        Literal["none", "slurm"],
-        Meta(description='"slurm": set up a Slurm cluster on the nodes, with slurmctld on the head'),
-    ] = "none"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
         """Yields a message for each key of another framework, and for a `python` that does not fit MXNet."""

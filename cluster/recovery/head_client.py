@@ -104,8 +104,6 @@ def find_obstacle(config: ClusterConfig) -> str | None:
         return "a new node's [[volumes]] need this machine's credentials"
     if is_wheel_file(config.bootstrap.mxnet):
         return "a new node's MXNet, which is a file, is sent by this machine"
-    if config.bootstrap.scheduler != "none":
-        return "this machine sets up [bootstrap] scheduler"
     return None
 
 

@@ -73,7 +73,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     try:
         real_slurm.set_up(project, with_pbs=False)
         found = real_sge.set_up(project)
-        project.run("up")  # configuring a package again stops its daemons
+        real_slurm.start(project)  # configuring a package again stops its daemons
         (project.directory / "one.py").write_text(PROGRAM)
         yield found
     finally:

@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -176,22 +175,3 @@ def test_the_nodes_of_a_killed_supervisor_are_free_again(scheduler: Scheduler) -
     assert "grant" in scheduler.request("die")
     assert scheduler.jobs()
     until(lambda: not scheduler.jobs(), "the batch script still runs", timeout_s=200)
-
-
-def test_a_second_up_changes_only_what_differs(on_slurm: Nodes, tmp_path: Path) -> None:
-    project = on_slurm.project
-    assert "there was nothing to do" in project.run("up").stderr
-    on_slurm.as_root("node-1", "pkill -x slurmd; echo damaged >/etc/munge/munge.key")
-    said = project.run("up").stderr
-    assert "node-1: Slurm is set up" in said
-    assert "node-0: Slurm is set up" not in said
-    until(lambda: on_slurm.run("node-0", "sinfo --noheader --partition=cluster --format='%D %t'").strip() == "2 idle")
-
-
-def test_the_munge_key_is_the_heads_and_in_no_process_list(on_slurm: Nodes) -> None:
-    keys = {
-        on_slurm.as_root(name, "sha256sum </etc/munge/munge.key; stat -c %U:%a /etc/munge/munge.key")
-        for name in on_slurm.names
-    }
-    assert len(keys) == 1
-    assert "munge:400" in keys.pop()

@@ -212,10 +212,9 @@ def test_slurm_and_pbs_with_an_image(nodes: ContainerNodes, plain: str) -> None:
     """They assign the nodes. The image's own launch.py starts the processes; an image without MXNet needs none."""
     packages = (*real_slurm.PACKAGES, *real_slurm.PBS_PACKAGES)
     nodes.project.run("sandbox", "install", *packages, timeout_s=600)
-    with nodes.project.configured(scheduler="slurm"):
-        nodes.project.run("up", timeout_s=600)
-        in_schedulers(nodes, plain, "slurm")
-        in_schedulers(nodes, plain, "pbs")
+    real_slurm.start(nodes.project)
+    in_schedulers(nodes, plain, "slurm")
+    in_schedulers(nodes, plain, "pbs")
 
 
 @pytest.mark.slow

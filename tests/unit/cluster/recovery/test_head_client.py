@@ -166,7 +166,6 @@ def test_who_gets_the_program(tmp_path: Path, text: str, *, is_sent: bool) -> No
         ({}, None),
         ({"volumes": [{"mount": "/data", "source": "head", "size_gib": 10}]}, "[[volumes]]"),
         ({"bootstrap": {"mxnet": "mxnet-1.7.0-py3-none-any.whl"}}, "is a file"),
-        ({"bootstrap": {"scheduler": "slurm"}}, "scheduler"),
     ],
 )
 def test_what_needs_the_users_machine(changes: dict[str, Any], why: str | None) -> None:
