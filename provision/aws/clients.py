@@ -173,7 +173,7 @@ class Clients:
 
     @cached_property
     def s3(self) -> S3Client:
-        """S3: interrupted uploads."""
+        """S3: a job's data."""
         with self._making:
             return _patient(self.session.client("s3", config=_PATIENT))
 

@@ -246,10 +246,7 @@ def _job_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
 
 
 def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[Statement]:
-    """Allows the use of the whole buckets of cluster.toml's URLs.
-
-    `cluster data`, jobs, and `down`, which finds uploads there, need them.
-    """
+    """Allows the use of the whole buckets of cluster.toml's URLs, for `cluster data` and jobs."""
     statements = [allow("ListBuckets", ["s3:ListAllMyBuckets"], ["*"])]
     buckets = sorted({parse_folder(url, key=key).bucket for key, url in urls.items() if url is not None})
     if not buckets:
