@@ -111,10 +111,3 @@ class SandboxConfig(Settings, frozen=True, kw_only=True):
         tuple[Annotated[str, _check_package], ...],
         Meta(description='packages of this machine\'s distribution that hosts have, such as "slurmd"'),
     ] = ()
-    policy: Annotated[
-        str,
-        Meta(
-            description="a file with an IAM policy, from the folder of cluster.toml, that the sandbox's credentials "
-            'are limited to; "": they may do all'
-        ),
-    ] = ""

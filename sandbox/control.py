@@ -43,7 +43,7 @@ from sandbox.place import (
     remove_all,
     wait_until,
 )
-from sandbox.start import launch, prepare, read_policy
+from sandbox.start import launch, prepare
 
 STOP_TIMEOUT_S = 30.0
 # Variables that direct an AWS client away from the sandbox, or to the credentials of another account.
@@ -119,13 +119,11 @@ def start(
     others: more regions that can have instances; only the first MAX_OTHERS are used.
     config: [sandbox] of cluster.toml. A running sandbox keeps its own settings; a difference is reported.
 
-    Raises SandboxError if this machine cannot run a sandbox, or if the sandbox runs in another region. Raises
-    ConfigError if the policy that config names cannot be read or parsed.
+    Raises SandboxError if this machine cannot run a sandbox, or if the sandbox runs in another region.
     """
     check_machine()
     place = place_of(project_dir)
     config = config or SandboxConfig()
-    policy = read_policy(project_dir, config)
     with locked():
         info = find_running(project_dir)
         if info is not None:
@@ -134,8 +132,7 @@ def start(
                     f"The sandbox of {project_dir} runs in region {info.region}, not in {region}.",
                     hint="cluster sandbox stop",
                 )
-            settings = read_json(place.settings_file, Settings)
-            if (settings.config, settings.policy) != (config, policy):
+            if read_json(place.settings_file, Settings).config != config:
                 what = "[sandbox] has changed; the changes take effect after cluster sandbox stop"
                 report(Event(kind="warn", what=what))
             report(Event(kind="same", what=f"the sandbox runs at {info.endpoint_url}"))
@@ -146,7 +143,7 @@ def start(
         check_kernel()
         begun = time.monotonic()
         report(Event(kind="start", what="starting the sandbox"))
-        prepare(place, project_dir, region, config, policy=policy, others=others[:MAX_OTHERS])
+        prepare(place, project_dir, region, config, others=others[:MAX_OTHERS])
         try:
             if config.packages:
                 report(Event(kind="start", what=f"fetching {', '.join(config.packages)}"))

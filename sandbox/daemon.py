@@ -45,7 +45,7 @@ from sandbox.hosts.hosts import adopt_hosts
 from sandbox.hosts.metadata import MetadataServer, MetadataService
 from sandbox.hosts.names import Names, serve_names
 from sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of, open_network
-from sandbox.iam.authorization import Authorization
+from sandbox.iam.authentication import Authentication
 from sandbox.iam.principals import install_principals, name_caller
 from sandbox.place import CONTROL_TIMEOUT_S, AccessKey, DaemonStatus, Place, Settings, read_json, write_json
 
@@ -94,7 +94,7 @@ def main() -> None:
         )
     )
     key = read_json(place.credentials_file, AccessKey)
-    install_principals(key.access_key_id, key.secret_access_key, settings.policy)
+    install_principals(key.access_key_id, key.secret_access_key)
     immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
     ControlServer(place.control_socket, ControlApi(book, calls, immediate)).start()
     network.call_inside(lambda: MetadataServer(MetadataService(backend))).start()
@@ -128,7 +128,7 @@ def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(place, address)
     moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_app)), settings.region, settings.others)
-    guarded = catch_errors(Authorization(moto, (settings.region, *settings.others)))
+    guarded = catch_errors(Authentication(moto, (settings.region, *settings.others)))
     return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), place.api_log)), tls)
 
 

@@ -138,17 +138,13 @@ MAX_OTHERS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """A sandbox's settings. inode: that of the folder. others: more regions that can have instances.
-
-    policy: the text of the IAM policy that [sandbox] of cluster.toml names, or "".
-    """
+    """A sandbox's settings. inode: that of the folder. others: more regions that can have instances."""
 
     project_dir: str
     region: str
     private: str
     public: str
     config: SandboxConfig = field(default_factory=SandboxConfig)
-    policy: str = ""
     others: tuple[str, ...] = ()
     inode: int | None = None
 

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from foundation.errors import ConfigError, SandboxError
+from foundation.errors import SandboxError
 from foundation.sudo import find_caller
 from sandbox.config import SandboxConfig
-from sandbox.iam.policies import PolicyError, parse_policy
 from sandbox.place import (
     AccessKey,
     Place,
@@ -30,38 +29,15 @@ POLL_S = 0.05
 LOG_LINES = 10
 
 
-def read_policy(project_dir: Path, config: SandboxConfig) -> str:
-    """Returns the text of the IAM policy file that [sandbox] policy names, "" for none. Raises ConfigError."""
-    if not config.policy:
-        return ""
-    said = f'[sandbox] policy = "{config.policy}"'
-    try:
-        text = (project_dir / config.policy).read_text()
-        parse_policy(text)
-    except OSError as error:
-        raise ConfigError(f"{said}: {error.strerror or error}", hint='create the file, or set policy = ""') from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{said}: it is not a text file: {error}") from error
-    except PolicyError as error:
-        raise ConfigError(
-            f"{said}: {error}", hint="fix the file; docs/sandbox.md lists what the sandbox understands"
-        ) from error
-    return text
-
-
 def prepare(
     place: Place,
     project_dir: Path,
     region: str,
     config: SandboxConfig,
     *,
-    policy: str,
     others: Sequence[str] = (),
 ) -> None:
-    """Writes the daemon's settings and the credentials. Raises SandboxError if no address range is free.
-
-    policy: an IAM policy document that limits the credentials, or "".
-    """
+    """Writes the daemon's settings and the credentials. Raises SandboxError if no address range is free."""
     ranges = choose_ranges(describe_taken(), seed=int(place.id, 16))
     place.state_dir.mkdir(mode=0o700)
     _give_to_caller(place.state_dir)
@@ -70,7 +46,7 @@ def prepare(
     place.objects_dir.mkdir(mode=0o700)
     settings = Settings(
         project_dir=str(project_dir.resolve()), region=region, private=str(ranges.private),
-        public=str(ranges.public), config=config, policy=policy, others=tuple(others),
+        public=str(ranges.public), config=config, others=tuple(others),
         inode=project_dir.stat().st_ino,
     )  # fmt: skip
     write_json(place.settings_file, settings)

@@ -118,6 +118,9 @@ class ApiFaults:
         if fault := self._book.take("s3-503", **context):
             environ[FAULT_KEY] = fault.text
             return refuse(environ, start_response, "s3", SLOW_DOWN)
+        if fault := self._book.take("unauthorized", service="s3", action=call["action"]):
+            environ[FAULT_KEY] = fault.text
+            return refuse(environ, start_response, "s3", self._choose_refusal(fault.kind, call, environ[ACCESS_KEY]))
         if fault := self._book.take("s3-cut", **context):
             environ[FAULT_KEY] = fault.text
             return self._cut(environ, start_response, fault)

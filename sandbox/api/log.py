@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -19,12 +19,11 @@ from moto.core.utils import utcnow
 from werkzeug.exceptions import HTTPException
 
 # Keys in a request's WSGI environment: the description of the call, its access key id, the caller's ARN once the
-# signature is verified, the fault that struck the call, and the permission that the caller lacked.
+# signature is verified, and the fault that struck the call.
 CALL_KEY = "sandbox.call"
 ACCESS_KEY = "sandbox.access_key"
 CALLER_KEY = "sandbox.caller"
 FAULT_KEY = "sandbox.fault"
-REFUSED_KEY = "sandbox.refused"
 
 log = logging.getLogger("sandbox.api_log")
 
@@ -32,6 +31,10 @@ FORM = "application/x-www-form-urlencoded"
 CREDENTIAL_SCOPE = re.compile(r"Credential=([^/,]+)/\d{8}/([^/]*)/([^/]+)/aws4_request")
 # Services whose name in signatures differs from botocore's name.
 SIGNED_AS = {"elasticfilesystem": "efs"}
+# Of a form: those that have a key of their own, or are large. Of the others: those that count.
+LEFT_OUT = ("Action", "Version", "ClientToken", "DryRun", "UserData")
+OF_JSON = ("Name", "Names", "Path")
+OF_S3 = ("prefix", "versionId")
 XML_CODE = re.compile(rb"<Code>([^<]+)</Code>")
 JSON_TYPE = re.compile(rb'"__type"\s*:\s*"(?:[^"#]*#)?([^"]+)"')
 
@@ -41,8 +44,8 @@ class ApiLog:
 
     Each line has `time` (ISO 8601, UTC), `duration_ms`, `service`, `region`, `action`, `status` (HTTP), `dry_run`,
     and these, which are null if they do not apply: `caller` (an ARN, if the signature is valid), `error` (AWS's code),
-    `client_token`, `resource` (bucket and key of an S3 call), `fault` (the fault that struck the call) and `refused`
-    (the permission that the caller lacked). No line contains an access key id.
+    `client_token`, `resource` (bucket and key of an S3 call) and `fault` (the fault that struck the call).
+    `parameters` are those that an IAM policy may depend on. No line contains an access key id.
     """
 
     def __init__(self, app: WSGIApplication, path: Path) -> None:
@@ -74,7 +77,7 @@ class ApiLog:
     def _write(self, environ: WSGIEnvironment, begun: dt.datetime, status: int, error: str | None) -> None:
         duration = dt.datetime.now(dt.UTC) - begun
         outcome = {"status": status, "error": error, "time": begun.isoformat(), "fault": environ.get(FAULT_KEY),
-                   "refused": environ.get(REFUSED_KEY), "caller": environ.get(CALLER_KEY)}  # fmt: skip
+                   "caller": environ.get(CALLER_KEY)}  # fmt: skip
         entry = environ[CALL_KEY] | outcome | {"duration_ms": round(duration.total_seconds() * 1000, 1)}
         try:
             with self._lock:
@@ -134,7 +137,25 @@ def describe_call(environ: WSGIEnvironment) -> dict[str, Any]:
         "client_token": form.get("ClientToken", [None])[0],
         "dry_run": form.get("DryRun", [""])[0] == "true",
         "resource": environ["PATH_INFO"].lstrip("/") if service == "s3" else None,
+        "parameters": _read_parameters(environ, form) if service else {},
     }
+
+
+def _read_parameters(environ: WSGIEnvironment, form: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Returns the parameters on which permissions depend. Restores a JSON body after reading it."""
+    if form:
+        return {name: values[0] for name, values in form.items() if name not in LEFT_OUT}
+    if "HTTP_X_AMZ_TARGET" in environ:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(body)
+        try:
+            found = json.loads(body)
+        except ValueError:  # the service will refuse it
+            return {}
+        return {name: found[name] for name in OF_JSON if name in found} if isinstance(found, dict) else {}
+    query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+    copied = environ.get("HTTP_X_AMZ_COPY_SOURCE")
+    return {**{name: query[name][0] for name in OF_S3 if name in query}, **({"copied": copied} if copied else {})}
 
 
 def _find_credential(environ: WSGIEnvironment) -> tuple[str | None, str | None, str | None]:

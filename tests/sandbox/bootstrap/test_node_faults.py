@@ -205,15 +205,9 @@ def unavailable(project: Project) -> Iterator[None]:
 
 @contextmanager
 def forbidden(project: Project) -> Iterator[None]:
-    del project
-    statement = {"Effect": "Deny", "Action": "s3:GetObject", "Resource": "*"}
-    policy = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    iam = boto3.client("iam")
-    iam.put_user_policy(UserName="operator", PolicyName="no-reads", PolicyDocument=policy)
-    try:
-        yield
-    finally:
-        iam.delete_user_policy(UserName="operator", PolicyName="no-reads")
+    cause(project, "unauthorized", "service=s3", "action=GetObject")
+    yield
+    control.disarm_faults(project.directory, "all")
 
 
 @pytest.mark.parametrize(

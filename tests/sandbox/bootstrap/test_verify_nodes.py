@@ -12,7 +12,6 @@ import pytest
 from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_s3.client import S3Client
 
-from iam_steps import document
 from project import Project
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter
@@ -112,22 +111,19 @@ def test_missing_data_is_a_warning_and_a_full_disk_a_failure(two_nodes: Project,
 
 
 @contextmanager
-def denied(action: str) -> Iterator[None]:
-    """In the block, deny an action to the operator, whose session the job uses."""
-    iam = boto3.client("iam")
-    user = boto3.client("sts").get_caller_identity()["Arn"].rpartition("/")[2]
-    policy = document({"Effect": "Deny", "Action": action, "Resource": "*"})
-    iam.put_user_policy(UserName=user, PolicyName="denied", PolicyDocument=policy)
+def denied(project: Project, action: str) -> Iterator[None]:
+    """In the block, S3 denies an action to all."""
+    control.cause_fault(project.directory, f"unauthorized service=s3 action={action}")
     try:
         yield
     finally:
-        iam.delete_user_policy(UserName=user, PolicyName="denied")
+        control.disarm_faults(project.directory, "all")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("record")
 def test_a_denied_read_quotes_s3(two_nodes: Project) -> None:
-    with denied("s3:GetObject"):
+    with denied(two_nodes, "GetObject"):
         checks, said = verified(two_nodes, code=1)
     assert failures(checks) == [("node-0", "s3"), ("node-1", "s3")]
     assert "2 of 12 checks failed" in said
@@ -138,7 +134,7 @@ def test_a_denied_read_quotes_s3(two_nodes: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("record")
 def test_a_denied_listing_is_one_check(two_nodes: Project) -> None:
-    with denied("s3:ListBucket"):
+    with denied(two_nodes, "ListObjectsV2"):
         checks, said = verified(two_nodes, code=1)
     assert failures(checks) == [("all nodes", "s3")]
     assert "s3:ListBucket is needed" in said

@@ -10,10 +10,8 @@ import pytest
 from mypy_boto3_ec2.type_defs import TagTypeDef
 
 from cluster.app import sandbox_files_dir
-from ec2_client import client
 from foundation.progress import silent
 from foundation.settings import check
-from iam_steps import allow, document
 from project import Project
 from provision.aws.clients import make_clients
 from provision.config import ProvisionConfig
@@ -152,11 +150,10 @@ def test_names_another_groups_rule_after_the_instances_end(account: Project) -> 
 @pytest.mark.slow
 def test_reports_what_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = Project(directory=tmp_path)
-    (tmp_path / "operator.json").write_text(document(allow(["ec2:*", "ssm:*", "s3:CreateBucket"])))
     monkeypatch.setenv("XDG_STATE_HOME", project.environment()["XDG_STATE_HOME"])
     try:
-        enter(start_sandbox(tmp_path, hosts="none", policy="operator.json"), monkeypatch)
-        client("s3", s3={"addressing_style": "path"}).create_bucket(Bucket="records")
+        faults = ("unauthorized service=iam", "unauthorized service=pricing")
+        enter(start_sandbox(tmp_path, hosts="none", faults=faults), monkeypatch)
         launch(project, nodes=1)
 
         receipt = down(project)

@@ -1,4 +1,4 @@
-"""What the credentials of a job may do. They are taken from a worker's environment, as an intruder would take them."""
+"""The credentials of a job: those in a worker's environment, and the policy that AWS would limit them by."""
 
 import json
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
-from ec2_client import Client, client, code_of
-from iam_steps import ACCOUNT, TRUST, allow, client_of, document, limited_operator, refused, trust
-from job_steps import borrowed, hosts_of
+from ec2_client import client
+from iam_calls import find_denied, read_log
+from iam_steps import ACCOUNT, TRUST, client_of, trust
+from job_steps import borrowed, cause
 from project import Project, processes_of
 from provision.aws.iam_policy import S3Scope, render_job_policy
 from sandbox import control
@@ -57,52 +57,70 @@ def keys_of_a_worker(project: Project, *words: str) -> tuple[dict[str, Any], str
     return {key: env[name] for key, name in {**names, "SessionToken": "AWS_SESSION_TOKEN"}.items()}, said
 
 
-def refused_by_s3(s3: Client, node: str, keys: Mapping[str, Any]) -> None:
-    """Checks that everything that an intruder would try is denied."""
-    refused(s3.delete_object, Bucket="scoped", Key="results/model")
-    refused(s3.delete_object, Bucket="scoped", Key="data/a")
-    refused(s3.delete_objects, Bucket="scoped", Delete={"Objects": [{"Key": "data/a"}]})
-    refused(s3.put_object, Bucket="scoped", Key="data/a", Body=b"")
-    refused(s3.get_object, Bucket="scoped", Key="beside")
-    refused(s3.list_objects_v2, Bucket="scoped", Prefix="beside")
-    refused(s3.delete_bucket, Bucket="scoped")
-    refused(s3.get_object, Bucket="elsewhere", Key="secret")
-    refused(s3.put_object, Bucket="elsewhere", Key="secret", Body=b"")
-    refused(s3.list_objects_v2, Bucket="elsewhere")
-    refused(s3.create_bucket, Bucket="third")
-    refused(s3.list_buckets)
-    ec2, sts = client_of("ec2", keys), client_of("sts", keys)
-    refused(ec2.describe_instances)
-    refused(ec2.terminate_instances, InstanceIds=[node])
-    refused(sts.get_session_token)
-    refused(sts.get_federation_token, Name="other")
-    refused(sts.assume_role, RoleArn="arn:aws:iam::123456789012:role/any", RoleSessionName="other")
-    with pytest.raises(ClientError) as caught:
-        client_of("iam", keys).list_users()
-    assert code_of(caught) in {"InvalidClientTokenId", "AccessDenied"}
+def policy_of(project_dir: Path) -> str:
+    """The policy of the newest session that was limited."""
+    calls = [call for call in read_log(project_dir) if "Policy" in call["parameters"]]
+    return str(calls[-1]["parameters"]["Policy"])
 
 
-def test_a_jobs_credentials_read_its_data_and_write_its_results_and_do_nothing_else(cluster: Project) -> None:
-    """The caller has no other policy than the one that `cluster iam-policy` prints."""
-    with limited_operator(cluster.run("iam-policy").stdout):
-        keys, said = keys_of_a_worker(cluster, "-v")
-        s3 = client_of("s3", keys)
-        assert s3.get_object(Bucket="scoped", Key="data/a")["Body"].read() == b"x"
-        assert s3.list_objects_v2(Bucket="scoped", Prefix="data/")["KeyCount"] == 1
-        s3.put_object(Bucket="scoped", Key="results/model", Body=b"weights")
-        upload = s3.create_multipart_upload(Bucket="scoped", Key="results/large")["UploadId"]
-        part = s3.upload_part(Bucket="scoped", Key="results/large", UploadId=upload, PartNumber=1, Body=b"x")
-        parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-        s3.complete_multipart_upload(Bucket="scoped", Key="results/large", UploadId=upload, MultipartUpload=parts)
-        assert s3.get_object(Bucket="scoped", Key="results/model")["Body"].read() == b"weights"
-        refused_by_s3(s3, hosts_of(cluster)["node-1"].instance_id, keys)
-        assert client_of("sts", keys).get_caller_identity()["Arn"].endswith(":federated-user/cluster-demo")
-        assert "!! this job's credentials" not in said
-        assert "read s3://scoped/data/ and write s3://scoped/results/" in said
-        (job,) = re.findall(r"^job (\S+): 1 worker", said, re.MULTILINE)
-        cluster.run("stop", job)
-        # The supervisor's own copy of the record and the log is written with these credentials, too.
-        until(lambda: exists(f"results/{job}/record.json"), "the record is not in S3")
+def test_a_jobs_credentials_read_its_data_and_write_its_results(cluster: Project) -> None:
+    """The operator needs no other policy than the one that `cluster iam-policy` prints."""
+    keys, said = keys_of_a_worker(cluster, "-v")
+    assert client_of("sts", keys).get_caller_identity()["Arn"].endswith(":federated-user/cluster-demo")
+    assert "!! this job's credentials" not in said
+    assert "read s3://scoped/data/ and write s3://scoped/results/" in said
+    s3 = client_of("s3", keys)
+    assert s3.get_object(Bucket="scoped", Key="data/a")["Body"].read() == b"x"
+    assert s3.list_objects_v2(Bucket="scoped", Prefix="data/")["KeyCount"] == 1
+    s3.put_object(Bucket="scoped", Key="results/model", Body=b"weights")
+    upload = s3.create_multipart_upload(Bucket="scoped", Key="results/large")["UploadId"]
+    part = s3.upload_part(Bucket="scoped", Key="results/large", UploadId=upload, PartNumber=1, Body=b"x")
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    s3.complete_multipart_upload(Bucket="scoped", Key="results/large", UploadId=upload, MultipartUpload=parts)
+    (job,) = re.findall(r"^job (\S+): 1 worker", said, re.MULTILINE)
+    cluster.run("stop", job)
+    # The supervisor's own copy of the record and the log is written with these credentials, too.
+    until(lambda: exists(f"results/{job}/record.json"), "the record is not in S3")
+    calls = read_log(cluster.directory)
+    by_job = [call for call in calls if ":federated-user/" in (call["caller"] or "")]
+    assert f"scoped/results/{job}/record.json" in {call["resource"] for call in by_job}
+    assert not find_denied(by_job, policy_of(cluster.directory))
+    limits = [call for call in calls if call["action"] == "GetFederationToken"]
+    assert not find_denied(limits, cluster.run("iam-policy").stdout)
+
+
+def s3_call(action: str, resource: str = "", **parameters: str) -> dict[str, Any]:
+    return {"service": "s3", "action": action, "region": "us-east-1", "resource": resource, "parameters": parameters}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        s3_call("DeleteObject", "records/digits/a"),
+        s3_call("DeleteObjects", "records"),
+        s3_call("PutObject", "records/digits/a"),
+        s3_call("GetObject", "records/beside"),
+        s3_call("ListObjectsV2", "records"),
+        s3_call("ListObjectsV2", "records", prefix="beside"),
+        s3_call("DeleteBucket", "records"),
+        s3_call("CreateBucket", "third"),
+        s3_call("ListBuckets"),
+        s3_call("GetObject", "elsewhere/secret"),
+        *(
+            {**s3_call(action), "service": service}
+            for service, action in (
+                ("ec2", "DescribeInstances"),
+                ("ec2", "TerminateInstances"),
+                ("sts", "GetFederationToken"),
+                ("sts", "AssumeRole"),
+                ("iam", "ListUsers"),
+            )
+        ),
+    ],
+    ids=lambda call: f"{call['action']} {call['resource']} {call['parameters'].get('prefix', '')}",
+)
+def test_what_an_intruder_would_try_is_denied(call: dict[str, Any]) -> None:
+    assert find_denied([call], POLICY)
 
 
 def exists(key: str) -> bool:
@@ -115,16 +133,20 @@ def test_what_a_jobs_words_and_variables_name_may_be_read(cluster: Project) -> N
     keys, said = keys_of_a_worker(project, "--env", "MORE")
     s3 = client_of("s3", keys)
     assert s3.get_object(Bucket="elsewhere", Key="new/a")["Body"].read() == b"x"
-    refused(s3.put_object, Bucket="elsewhere", Key="new/a", Body=b"")
-    refused(s3.get_object, Bucket="elsewhere", Key="secret")
+    policy = policy_of(cluster.directory)
+    assert not find_denied([s3_call("GetObject", "elsewhere/new/a")], policy)
+    assert find_denied([s3_call("PutObject", "elsewhere/new/a")], policy)
+    assert find_denied([s3_call("GetObject", "elsewhere/secret")], policy)
     assert "s3://elsewhere" not in said  # it may be a secret
 
 
 def test_without_the_permission_to_limit_them_the_user_is_warned_before_the_start(cluster: Project) -> None:
-    policy = cluster.run("iam-policy").stdout
-    with limited_operator(re.sub("sts:GetFederationToken", "sts:DecodeAuthorizationMessage", policy)):
+    cause(cluster, "unauthorized", "service=sts", "action=GetFederationToken")
+    try:
         keys, said = keys_of_a_worker(cluster)
-        client_of("s3", keys).delete_object(Bucket="scoped", Key="beside")  # as the warning says
+    finally:
+        control.disarm_faults(cluster.directory, "all")
+    assert client_of("sts", keys).get_caller_identity()["Arn"].endswith(":user/operator")
     (warning,) = [line for line in said.splitlines() if line.startswith("!! this job's credentials are not limited")]
     assert "may do all that arn:aws:iam::123456789012:user/operator may" in warning
     assert "sts:GetFederationToken" in warning
@@ -143,16 +165,14 @@ def find_access(max_duration_s: int | None = None) -> S3Access:
     )
 
 
-def is_limited(access: S3Access) -> bool:
-    """Whether its credentials, which must work, may not list a whole bucket that their owner may list."""
+def is_limited(access: S3Access, sandbox: RunningSandbox) -> bool:
+    """Whether its credentials, which must work, are of a session with this policy."""
     names = {"AccessKeyId": "ACCESS_KEY_ID", "SecretAccessKey": "SECRET_ACCESS_KEY", "SessionToken": "SESSION_TOKEN"}
     s3 = client_of("s3", {key: access.secrets[f"AWS_{name}"] for key, name in names.items()})
     s3.list_objects_v2(Bucket="records", Prefix="digits/")
-    try:
-        s3.list_objects_v2(Bucket="records")
-    except ClientError as error:
-        return error.response["Error"]["Code"] == "AccessDenied"
-    return False
+    opened = [call for call in read_log(sandbox.project_dir) if call["action"] in ("AssumeRole", "GetFederationToken")]
+    last = [call for call in opened if call["status"] == 200][-1]
+    return bool(last["parameters"].get("Policy") == POLICY)
 
 
 @pytest.fixture
@@ -173,7 +193,6 @@ def use(env: pytest.MonkeyPatch, keys: Mapping[str, Any]) -> None:
 def make_role(trusts: str, **more: Any) -> str:
     iam, name = client("iam"), f"role-{uuid.uuid4().hex[:8]}"
     arn: str = iam.create_role(RoleName=name, AssumeRolePolicyDocument=trusts, **more)["Role"]["Arn"]
-    iam.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=document(allow("*")))
     return arn
 
 
@@ -187,23 +206,22 @@ def use_profile(env: pytest.MonkeyPatch, directory: Path, text: str) -> None:
         env.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize(
-    ("longest_s", "job_s", "hours"), [(12 * 3600, None, 12), (12 * 3600, 3600, 2), (3600, None, 1)]
-)
+@pytest.mark.parametrize("times", [(12 * 3600, None, 12), (12 * 3600, 3600, 2), (3600, None, 1)])
 def test_the_role_of_a_profile_is_assumed_with_fewer_rights(
-    env: pytest.MonkeyPatch, tmp_path: Path, longest_s: int, job_s: int | None, hours: int
+    phantom: RunningSandbox, env: pytest.MonkeyPatch, tmp_path: Path, times: tuple[int, int | None, int]
 ) -> None:
     """The session lasts as long as the job needs, up to the role's limit."""
+    longest_s, job_s, hours = times
     arn = make_role(TRUST, MaxSessionDuration=longest_s)
     use_profile(env, tmp_path, f"[profile trainer]\nrole_arn = {arn}\nsource_profile = mine\n")
     access = find_access(job_s)
     assert access.warning is None
-    assert is_limited(access)
+    assert is_limited(access, phantom)
     assert access.left_s is not None
     assert round(access.left_s / 3600) == hours
 
 
-def test_a_role_by_way_of_another_one(env: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_role_by_way_of_another_one(phantom: RunningSandbox, env: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = make_role(TRUST)
     text = f"[profile first]\nrole_arn = {first}\nsource_profile = mine\n"
     use_profile(
@@ -211,27 +229,29 @@ def test_a_role_by_way_of_another_one(env: pytest.MonkeyPatch, tmp_path: Path) -
     )
     access = find_access()
     assert access.warning is None
-    assert is_limited(access)
+    assert is_limited(access, phantom)
 
 
-def test_a_role_that_may_not_assume_itself_and_what_the_warning_says_to_do(env: pytest.MonkeyPatch) -> None:
+def test_a_role_that_may_not_assume_itself_and_what_the_warning_says_to_do(
+    phantom: RunningSandbox, env: pytest.MonkeyPatch
+) -> None:
     arn = make_role(TRUST)
-    iam, name = client("iam"), arn.rpartition("/")[2]
-    # It may not do everything, which would include sts:AssumeRole.
-    iam.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=document(allow("s3:*")))
+    name = arn.rpartition("/")[2]
     use(env, client("sts").assume_role(RoleArn=arn, RoleSessionName="me")["Credentials"])
-
-    access = find_access()
+    control.cause_fault(phantom.project_dir, "unauthorized service=sts action=AssumeRole")
+    try:
+        access = find_access()
+    finally:
+        control.disarm_faults(phantom.project_dir, "all")
     assert access.warning is not None
     assert f"may do all that arn:aws:sts::{ACCOUNT}:assumed-role/{name}/me may" in access.warning
-    assert not is_limited(access)
-
+    assert not is_limited(access, phantom)
     (statement,) = re.findall(r"to the trust policy of the role [^:]+: (\{.*\})", access.warning)
-    both = document(json.loads(TRUST)["Statement"], json.loads(statement))
-    iam.update_assume_role_policy(RoleName=name, PolicyDocument=both)
+    assert json.loads(statement)["Principal"] == {"AWS": arn}
+
     access = find_access()
     assert access.warning is None
-    assert is_limited(access)
+    assert is_limited(access, phantom)
     assert access.left_s is not None
     assert access.left_s <= 3600
 

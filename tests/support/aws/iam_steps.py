@@ -1,4 +1,4 @@
-"""Users and roles with one policy each, for the tests of IAM."""
+"""Users, roles and instance profiles, and clients with their keys. Policies have no effect in the sandbox."""
 
 import json
 import uuid
@@ -12,7 +12,6 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from ec2_client import Client, client
-from sandbox.iam.principals import OPERATOR, OPERATOR_POLICY
 
 ACCOUNT = "123456789012"
 
@@ -46,60 +45,43 @@ def client_of(service: str, keys: Mapping[str, Any], **config: Any) -> Client:
     )
 
 
-def user(service: str, *statements: Mapping[str, Any]) -> Client:
-    """A client of a new user with these statements as its policy."""
+def user(service: str) -> Client:
+    """A client of a new user."""
     iam, name = client("iam"), f"user-{uuid.uuid4().hex[:8]}"
     iam.create_user(UserName=name)
-    if statements:
-        iam.put_user_policy(UserName=name, PolicyName="all", PolicyDocument=document(*statements))
     return client_of(service, iam.create_access_key(UserName=name)["AccessKey"])
 
 
-def role_keys(*statements: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The credentials of a new role with these statements as its policy."""
+def role_keys() -> Mapping[str, Any]:
+    """The credentials of a new role."""
     iam, name = client("iam"), f"role-{uuid.uuid4().hex[:8]}"
     arn = iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
-    if statements:
-        iam.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=document(*statements))
     keys: Mapping[str, Any] = client("sts").assume_role(RoleArn=arn, RoleSessionName="test")["Credentials"]
     return keys
 
 
-def role(service: str, *statements: Mapping[str, Any]) -> Client:
-    """A client of a new role with these statements as its policy."""
-    return client_of(service, role_keys(*statements))
+def role(service: str) -> Client:
+    """A client of a new role."""
+    return client_of(service, role_keys())
 
 
-def make_profile(name: str, *statements: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns launch options for a new instance profile, whose role has the same name and these statements."""
+def make_profile(name: str) -> dict[str, Any]:
+    """Returns launch options for a new instance profile, whose role has the same name."""
     iam = client("iam")
     iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
-    if statements:
-        iam.put_role_policy(RoleName=name, PolicyName="all", PolicyDocument=document(*statements))
     iam.create_instance_profile(InstanceProfileName=name)
     iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
     return {"IamInstanceProfile": {"Name": name}}
 
 
 @contextmanager
-def instance_profile(name: str, *statements: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def instance_profile(name: str) -> Iterator[dict[str, Any]]:
     """Like `make_profile`, but deletes everything at the end of the block."""
     iam = client("iam")
-    yield make_profile(name, *statements)
+    yield make_profile(name)
     iam.remove_role_from_instance_profile(InstanceProfileName=name, RoleName=name)
     iam.delete_instance_profile(InstanceProfileName=name)
-    iam.delete_role_policy(RoleName=name, PolicyName="all")
     iam.delete_role(RoleName=name)
-
-
-def trainer(bucket: str) -> tuple[dict[str, Any], ...]:
-    """The statements of a node's role that reads below digits/ and writes below results/."""
-    arn = f"arn:aws:s3:::{bucket}"
-    return (
-        allow("s3:GetObject", f"{arn}/digits/*"),
-        allow("s3:ListBucket", arn, Condition={"StringLike": {"s3:prefix": ["digits/*"]}}),
-        allow(["s3:PutObject", "s3:AbortMultipartUpload"], f"{arn}/results/*"),
-    )
 
 
 def make_bucket() -> str:
@@ -118,22 +100,3 @@ def refused(call: Callable[..., Any], **asked: Any) -> str:
     error = caught.value.response["Error"]
     assert error["Code"] in ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException"), error
     return str(error["Message"])
-
-
-@contextmanager
-def limited_operator(policy: str) -> Iterator[None]:
-    """In the block, the operator has only this policy."""
-    iam = client("iam")
-    iam.create_user(UserName="administrator")
-    iam.put_user_policy(UserName="administrator", PolicyName="all", PolicyDocument=document(allow("*")))
-    key = iam.create_access_key(UserName="administrator")["AccessKey"]
-    administrator = client_of("iam", key)  # can restore the operator's policy
-    kept = iam.get_user_policy(UserName=OPERATOR, PolicyName=OPERATOR_POLICY)["PolicyDocument"]
-    administrator.put_user_policy(UserName=OPERATOR, PolicyName=OPERATOR_POLICY, PolicyDocument=policy)
-    try:
-        yield
-    finally:
-        administrator.put_user_policy(UserName=OPERATOR, PolicyName=OPERATOR_POLICY, PolicyDocument=json.dumps(kept))
-        iam.delete_access_key(UserName="administrator", AccessKeyId=key["AccessKeyId"])
-        iam.delete_user_policy(UserName="administrator", PolicyName="all")
-        iam.delete_user(UserName="administrator")

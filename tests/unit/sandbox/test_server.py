@@ -190,19 +190,20 @@ FORM = "application/x-www-form-urlencoded; charset=utf-8"
 
 
 def test_a_call_in_the_query_protocol() -> None:
-    body = b"Action=RunInstances&ClientToken=a%2Fb&DryRun=true&Version=2016-11-15"
+    body = b"Action=RunInstances&ClientToken=a%2Fb&DryRun=true&ImageId=ami-1&UserData=x&Version=2016-11-15"
     environ = environ_of(body, CONTENT_TYPE=FORM, HTTP_AUTHORIZATION=SCOPE.format("ec2"))
     assert describe_call(environ) == {
         "service": "ec2", "region": "eu-west-1", "action": "RunInstances", "client_token": "a/b", "dry_run": True,
-        "resource": None,
+        "resource": None, "parameters": {"ImageId": "ami-1"},
     }  # fmt: skip
     assert environ["wsgi.input"].read() == body
 
 
 def test_a_call_in_the_json_protocol() -> None:
-    environ = environ_of(b"{}", HTTP_X_AMZ_TARGET="AmazonSSM.GetParameter", HTTP_AUTHORIZATION=SCOPE.format("ssm"))
-    assert describe_call(environ)["action"] == "GetParameter"
-    assert environ["wsgi.input"].read() == b"{}"
+    body = b'{"Name": "/x", "Value": "secret"}'
+    environ = environ_of(body, HTTP_X_AMZ_TARGET="AmazonSSM.GetParameter", HTTP_AUTHORIZATION=SCOPE.format("ssm"))
+    assert describe_call(environ) | {"action": "GetParameter", "parameters": {"Name": "/x"}} == describe_call(environ)
+    assert environ["wsgi.input"].read() == body
 
 
 @pytest.mark.parametrize(

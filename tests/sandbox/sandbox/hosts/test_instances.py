@@ -15,7 +15,7 @@ import pytest
 from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
-from iam_steps import allow, instance_profile
+from iam_steps import instance_profile
 from sandbox import control
 from sandbox_steps import RunningSandbox, Ssh, answers, describe, enter, launch, state_of
 from waits import until
@@ -68,7 +68,7 @@ def instance(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[InstanceTypeD
     """An instance with a role, user data and IMDSv2 required, for the tests that do not change it."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         enter(shared_sandbox, monkeypatch)
-        with instance_profile("trainer", allow("s3:ListAllMyBuckets")) as profile:
+        with instance_profile("trainer") as profile:
             [made] = launch(
                 ssh,
                 1,

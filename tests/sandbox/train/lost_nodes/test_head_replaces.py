@@ -12,8 +12,10 @@ import boto3
 import pytest
 
 from bootstrap.ssh.keys import MARK
+from iam_calls import find_denied, list_resources
 from job_steps import Host, all_pids, cause, command_line, ec2_of, gone, hosts_of, live, namespace_of, python, records
 from project import Project, cluster_in
+from sandbox import control
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -121,11 +123,13 @@ def check_replaced(project: Project, job: str, before: dict[str, Host]) -> dict[
 def test_a_job_continues_while_no_command_runs(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     ec2_of(nodes, monkeypatch)
     job, before = start(nodes)
-    head = before["node-0"]
+    head, found = before["node-0"], list_resources()
+    cause(nodes, "unauthorized", "service=ssm")  # as the role's policy; the image is then found by its name
 
     cause(nodes, "spot-notice", f"instance={before['node-1'].instance_id}")
     wait_until_done(nodes, job, head)
 
+    control.disarm_faults(nodes.directory, "all")
     log = log_of(head, job)
     assert "waiting for node-1: the head replaces it" in log
     assert "cluster` command" not in log
@@ -137,8 +141,11 @@ def test_a_job_continues_while_no_command_runs(nodes: Project, monkeypatch: pyte
     keys = (after["node-1"].root / "home/ubuntu/.ssh/authorized_keys").read_text().splitlines()
     assert [line.split()[0].split(",from=")[0] for line in keys if line.endswith(f" {MARK}")] == ["restrict"]
     calls = [json.loads(line) for line in nodes.run("sandbox", "log", "--json").stdout.splitlines()]
-    refused = {call["action"] for call in calls if call["refused"] and ROLE in call["caller"]}
-    assert refused <= {"GetParameter", "GetServiceQuota"}  # the image is then found by its name
+    policy = next(call["parameters"]["PolicyDocument"] for call in calls if call["action"] == "PutRolePolicy")
+    by_head = [call for call in calls if ROLE in (call["caller"] or "") and not call["dry_run"]]
+    assert "RunInstances" in {call["action"] for call in by_head}
+    denied = find_denied(by_head, policy, found | list_resources())
+    assert {one.split()[0] for one in denied} <= {"ssm:GetParameter", "servicequotas:GetServiceQuota"}
     check_secrets(head)
 
 

@@ -1,4 +1,4 @@
-"""IAM policies of the nodes' role, a job and an operator, evaluated by the sandbox's IAM."""
+"""IAM policies of the nodes' role, a job and an operator, evaluated by the tests' own IAM."""
 
 import ast
 import json
@@ -12,6 +12,7 @@ import pytest
 
 import provision
 from foundation.errors import ConfigError
+from iam_evaluator import Ask, decide, parse_policy
 from project import Project
 from provision.aws.iam_policy import (
     MAX_SESSION_POLICY_LENGTH,
@@ -26,7 +27,6 @@ from provision.aws.role_policy import render_role_policy
 from provision.config import ProvisionConfig
 from provision.model import federated_name, tags
 from provision.volumes.config import VolumeConfig
-from sandbox.iam.policies import Ask, decide, parse_policy
 from train.s3.client import ACTIONS
 
 REGION = "us-east-1"

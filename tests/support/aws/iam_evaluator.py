@@ -1,6 +1,6 @@
 """IAM's policy language: parses documents and evaluates requests. Pure: no AWS, no moto.
 
-moto's own evaluation ignores resources and conditions. A document with unsupported elements is refused, because
+A document with unsupported elements is refused, because
 ignoring them could grant a permission that the document does not grant.
 
 https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_grammar.html
@@ -108,15 +108,6 @@ class Policy:
     """A policy document."""
 
     statements: tuple[Statement, ...]
-
-    @property
-    def allows_everything(self) -> bool:
-        """Whether it allows all requests, so that no request needs a check."""
-        return all(statement.allows for statement in self.statements) and any(
-            (one.actions, one.resources, one.conditions) == (("*",), ("*",), ())
-            and not (one.other_actions or one.other_resources)
-            for one in self.statements
-        )
 
 
 def decide(policies: Iterable[Policy], ask: Ask) -> Verdict:

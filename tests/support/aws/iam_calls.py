@@ -1,4 +1,4 @@
-"""The permissions that a call needs: IAM's action, the resources, and the values of condition keys.
+"""The permissions that the calls in the sandbox's API log need, and which of them a policy does not allow.
 
 Unknown actions need permission on "*".
 
@@ -6,21 +6,25 @@ https://docs.aws.amazon.com/service-authorization/latest/reference/reference_pol
 https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote
-from xml.etree import ElementTree as ET
+from urllib.parse import unquote
 
-from moto.core.models import DEFAULT_ACCOUNT_ID
+import boto3
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE
-from moto.iam.models import IAMBackend, iam_backends
 
-from sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE, SandboxEC2Backend
-from sandbox.iam.policies import Ask
+from iam_evaluator import Ask, decide, parse_policy
+from sandbox import control
 
-Context = Mapping[str, tuple[str, ...]]
+ACCOUNT = "123456789012"
+DEFAULT_INSTANCE_TYPE = "m1.small"
+ALWAYS_ALLOWED = (("sts", "GetCallerIdentity"), ("sts", "GetSessionToken"))
+Entry = Mapping[str, Any]
+"""A line of the API log."""
 Tree = Mapping[str, Any]
 """The parameters of a query protocol call: `A.1.B=c` is {"A": {"1": {"B": "c"}}}."""
 
@@ -47,7 +51,6 @@ OF_A_VERSION = ("GetObject", "DeleteObject")
 # The parameters of IAM calls that name the resource. The first one in a call counts.
 IAM_NAMED = {"InstanceProfileName": "instance-profile", "RoleName": "role", "UserName": "user", "GroupName": "group",
              "PolicyName": "policy"}  # fmt: skip
-IAM_ARNS = ("PolicySourceArn", "PolicyArn")
 
 # Parameters of EC2 calls that name resources, and the kinds of the resources.
 NAMED = {
@@ -72,141 +75,136 @@ PUBLIC_KINDS = ("image", "snapshot")  # their ARNs have no account
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
-    """The parts of a call on which permissions depend.
+class Resources:
+    """The resources that exist while calls are made. tags: by id. ids: by (kind, name). owners: of images."""
 
-    tree: the parameters in the query protocol. document: the parameters in the JSON protocol. For S3: path, query,
-    source (the header x-amz-copy-source) and body (only of DeleteObjects).
-    """
+    tags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    ids: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    owners: Mapping[str, str] = field(default_factory=dict)
 
-    service: str
-    action: str
-    region: str
-    tree: Tree = field(default_factory=dict)
-    document: Mapping[str, Any] = field(default_factory=dict)
-    path: str = ""
-    query: str = ""
-    source: str = ""
-    body: bytes = b""
-
-    @property
-    def context(self) -> dict[str, tuple[str, ...]]:
-        """The condition keys of every call."""
-        return {"aws:requestedregion": (self.region,), "aws:securetransport": ("true",)}
+    def __or__(self, other: "Resources") -> "Resources":
+        return Resources(
+            tags={**self.tags, **other.tags}, ids={**self.ids, **other.ids}, owners={**self.owners, **other.owners}
+        )
 
 
-def describe_asks(call: Call) -> Iterator[Ask]:
-    """Yields all permissions that a call needs, for any service except EC2."""
-    if call.service == "s3":
-        yield from _describe_s3(call)
-    elif call.service == "iam":
-        yield from _describe_iam(call, iam_backends[DEFAULT_ACCOUNT_ID]["aws"])
-    elif call.service == "ssm":
-        for arn in _parameters(call):
-            yield Ask(action=f"ssm:{call.action}", resource=arn, context=call.context)
+def read_log(project_dir: Path) -> list[dict[str, Any]]:
+    """The lines of a sandbox's API log."""
+    return [json.loads(line) for line in control.api_log(project_dir).read_text().splitlines()]
+
+
+def list_resources(region: str = "us-east-1") -> Resources:
+    """What AWS has now. Add what it has later, and earlier, by `|`."""
+    ec2 = boto3.client("ec2", region_name=region)
+    tags: dict[str, dict[str, str]] = {}
+    for one in ec2.get_paginator("describe_tags").paginate():
+        for tag in one["Tags"]:
+            tags.setdefault(tag["ResourceId"], {})[tag["Key"]] = tag["Value"]
+    groups = ec2.describe_security_groups()["SecurityGroups"]
+    pairs = ec2.describe_key_pairs()["KeyPairs"]
+    near = ec2.describe_placement_groups()["PlacementGroups"]
+    images = ec2.describe_images()["Images"]
+    return Resources(
+        tags=tags,
+        ids={
+            **{("security-group", one["GroupName"]): one["GroupId"] for one in groups},
+            **{("key-pair", one["KeyName"]): one["KeyPairId"] for one in pairs},
+            **{("placement-group", one["GroupName"]): one["GroupId"] for one in near},
+        },
+        owners={one["ImageId"]: one.get("ImageOwnerAlias") or one["OwnerId"] for one in images},
+    )
+
+
+def find_denied(entries: Iterable[Entry], policy: str, resources: Resources | None = None) -> set[str]:
+    """The permissions that calls needed and that a policy does not grant: "ec2:RunInstances on ARN"."""
+    parsed = [parse_policy(policy)]
+    return {
+        f"{ask.action} on {ask.resource}"
+        for entry in entries
+        for ask in describe_asks(entry, resources or Resources())
+        if decide(parsed, ask) != "allowed"
+    }
+
+
+def describe_asks(entry: Entry, resources: Resources) -> Iterator[Ask]:
+    """Yields all permissions that a call needs."""
+    service, action = entry["service"], entry["action"]
+    context = {"aws:requestedregion": (entry["region"] or "",), "aws:securetransport": ("true",)}
+    if (service, action) in ALWAYS_ALLOWED:
+        return
+    if service == "s3":
+        yield from _describe_s3(entry, context)
+        return
+    if service == "ssm":
+        for arn in _parameters(entry):
+            yield Ask(action=f"ssm:{action}", resource=arn, context=context)
+        return
+    tree = read_tree(entry["parameters"])
+    if service == "ec2":
+        yield from Ec2Asks(entry, tree, context, resources).describe()
+    elif service == "iam":
+        yield from _describe_iam(action, tree, context)
     else:
-        resource = _sts_resource(call) if call.service == "sts" else "*"
-        yield Ask(action=f"{call.service}:{call.action}", resource=resource, context=call.context)
+        yield Ask(
+            action=f"{service}:{action}", resource=_sts_resource(tree) if service == "sts" else "*", context=context
+        )
 
 
-def _sts_resource(call: Call) -> str:
-    """Returns the ARN of the role to assume, or of the federated user to create."""
-    if call.action == "GetFederationToken":
-        return f"arn:aws:sts::{DEFAULT_ACCOUNT_ID}:federated-user/{call.tree.get('Name', '')}"
-    return str(call.tree.get("RoleArn", "*"))
+def _sts_resource(tree: Tree) -> str:
+    if "Name" in tree:
+        return f"arn:aws:sts::{ACCOUNT}:federated-user/{tree['Name']}"
+    return str(tree.get("RoleArn", "*"))
 
 
-# --- S3
-
-
-def _describe_s3(call: Call) -> Iterator[Ask]:
-    asked = parse_qs(call.query, keep_blank_values=True)
-    bucket, _, key = call.path.lstrip("/").partition("/")
-    action = S3_ACTIONS.get(call.action, call.action)
-    if action in OF_A_VERSION and "versionId" in asked:
+def _describe_s3(entry: Entry, context: Mapping[str, tuple[str, ...]]) -> Iterator[Ask]:
+    given = entry["parameters"]
+    bucket, _, key = entry["resource"].partition("/")
+    action = S3_ACTIONS.get(entry["action"], entry["action"])
+    if action in OF_A_VERSION and "versionId" in given:
         action += "Version"
-    context = call.context
-    if action in WITH_PREFIX and "prefix" in asked:
-        context["s3:prefix"] = (asked["prefix"][0],)
-    names = _keys_of(call.body) if call.action == "DeleteObjects" else [key]
-    for name in names:
-        yield Ask(action=f"s3:{action}", resource=s3_arn(bucket, name), context=context)
-    if call.source:
-        path, _, version = unquote(call.source).lstrip("/").partition("?versionId=")
-        read = "s3:GetObjectVersion" if version else "s3:GetObject"
-        yield Ask(action=read, resource=f"arn:aws:s3:::{path}", context=call.context)
+    if action in WITH_PREFIX and "prefix" in given:
+        context = {**context, "s3:prefix": (given["prefix"],)}
+    key = "*" if entry["action"] == "DeleteObjects" else key  # the log does not have the body
+    arn = f"arn:aws:s3:::{bucket}/{key}" if key else f"arn:aws:s3:::{bucket}" if bucket else "*"
+    yield Ask(action=f"s3:{action}", resource=arn, context=context)
+    if "copied" in given:
+        path = unquote(given["copied"]).lstrip("/").partition("?")[0]
+        yield Ask(action="s3:GetObject", resource=f"arn:aws:s3:::{path}", context=context)
 
 
-def s3_arn(bucket: str, key: str = "") -> str:
-    """Returns the ARN of a bucket or of an object in it, or "*" without a bucket. Pure."""
-    if not bucket:
-        return "*"
-    return f"arn:aws:s3:::{bucket}/{key}" if key else f"arn:aws:s3:::{bucket}"
+def _describe_iam(action: str, tree: Tree, context: Mapping[str, tuple[str, ...]]) -> Iterator[Ask]:
+    requested = tag_context(requested=read_tags(tree.get("Tags", {}).get("member", {})), present={})
+    service = tree.get("AWSServiceName")
+    named = next((name for name in IAM_NAMED if name in tree), None)
+    if service is not None:
+        arn = _iam_arn("role", f"aws-service-role/{service}/*")
+        requested["iam:awsservicename"] = (service,)
+    elif "PolicyArn" in tree and named is None:
+        arn = tree["PolicyArn"]
+    else:
+        arn = _iam_arn(IAM_NAMED[named], tree[named]) if named is not None else "*"
+    yield Ask(action=f"iam:{action}", resource=arn, context={**context, **requested})
+    if action == "AddRoleToInstanceProfile":
+        yield _ask_to_pass(tree["RoleName"], context)
 
 
-def _keys_of(body: bytes) -> list[str]:
-    """Returns the keys in the body of DeleteObjects, or [""] if it is not XML, which S3 refuses."""
-    try:
-        root = ET.fromstring(body)  # noqa: S314 -- from the sandbox's own user, and expat limits entities
-    except ET.ParseError:
-        return [""]
-    return [element.text or "" for element in root.iter() if element.tag.rpartition("}")[2] == "Key"]
+def _ask_to_pass(role: str, context: Mapping[str, tuple[str, ...]]) -> Ask:
+    passed = {**context, "iam:passedtoservice": ("ec2.amazonaws.com",)}
+    return Ask(action="iam:PassRole", resource=_iam_arn("role", role), context=passed)
 
 
-# --- IAM and SSM
+def _iam_arn(kind: str, name: str) -> str:
+    return f"arn:aws:iam::{ACCOUNT}:{kind}/{name}"
 
 
-def _describe_iam(call: Call, iam: IAMBackend) -> Iterator[Ask]:
-    given = read_tags(call.tree.get("Tags", {}).get("member", {}))
-    arn, tags = _find_iam_resource(call, iam)
-    context = {**call.context, **tag_context(requested=given, present=tags)}
-    if "AWSServiceName" in call.tree:
-        context["iam:awsservicename"] = (str(call.tree["AWSServiceName"]),)
-    yield Ask(action=f"iam:{call.action}", resource=arn, context=context)
-    if call.action == "AddRoleToInstanceProfile":
-        name = str(call.tree.get("RoleName", ""))
-        role = next((role for role in list(iam.get_roles()) if role.name == name), None)
-        yield _ask_to_pass(call, role.arn if role else _iam_arn("role", name))
-
-
-def _ask_to_pass(call: Call, role_arn: str) -> Ask:
-    """Returns the permission to pass a role to EC2."""
-    context = {**call.context, "iam:passedtoservice": ("ec2.amazonaws.com",)}
-    return Ask(action="iam:PassRole", resource=role_arn, context=context)
-
-
-def _iam_arn(kind: str, name: str, path: str = "/") -> str:
-    return f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:{kind}{path}{name}"
-
-
-def _find_iam_resource(call: Call, iam: IAMBackend) -> tuple[str, Mapping[str, str]]:
-    """Returns the ARN and the tags of a call's resource."""
-    if call.action == "CreateServiceLinkedRole":
-        service = str(call.tree.get("AWSServiceName", ""))
-        return _iam_arn("role", "*", f"/aws-service-role/{service}/"), {}
-    for parameter in IAM_ARNS:
-        if parameter in call.tree and "RoleName" not in call.tree and "UserName" not in call.tree:
-            return str(call.tree[parameter]), {}
-    naming = next((name for name in IAM_NAMED if name in call.tree), None)
-    if naming is None:
-        return "*", {}
-    kind, name = IAM_NAMED[naming], str(call.tree[naming])
-    kept: dict[str, Iterable[Any]] = {"role": iam.get_roles(), "instance-profile": iam.get_instance_profiles()}
-    found = next((one for one in list(kept.get(kind, ())) if one.name == name), None)
-    if found is None:
-        return _iam_arn(kind, name, str(call.tree.get("Path", "/"))), {}
-    tags = found.tags.values() if isinstance(found.tags, dict) else found.tags
-    return str(found.arn), {tag["Key"]: tag["Value"] for tag in tags}
-
-
-def _parameters(call: Call) -> Iterator[str]:
+def _parameters(entry: Entry) -> Iterator[str]:
     """Yields the ARNs of the SSM parameters that a call names. AWS's public parameters have no account."""
-    names = [call.document.get("Name") or call.document.get("Path"), *call.document.get("Names", [])]
-    named = [name for name in names if isinstance(name, str)]
+    given = entry["parameters"]
+    named = [name for name in (given.get("Name") or given.get("Path"), *given.get("Names", [])) if name]
     for name in named:
         path = re.sub(r"^arn:[^/]*:parameter|:[^:/]*$", "", name)  # with or without a version or a label
-        account = "" if path.startswith("/aws/") else DEFAULT_ACCOUNT_ID
-        yield f"arn:aws:ssm:{call.region}:{account}:parameter/{path.lstrip('/')}"
+        account = "" if path.startswith("/aws/") else ACCOUNT
+        yield f"arn:aws:ssm:{entry['region']}:{account}:parameter/{path.lstrip('/')}"
     if not named:
         yield "*"
 
@@ -260,19 +258,19 @@ def tag_context(*, requested: Mapping[str, str], present: Mapping[str, str]) -> 
 
 
 class Ec2Asks:
-    """The permissions that an EC2 call needs. Use it under EC2's lock."""
+    """The permissions that an EC2 call needs."""
 
-    def __init__(self, call: Call, backend: SandboxEC2Backend) -> None:
-        self._call = call
-        self._backend = backend
-        self._tree = call.tree
-        self._context = {**call.context, "ec2:region": (call.region,)}
-        specifications = [one for one in read_list(call.tree.get("TagSpecification")) if isinstance(one, Mapping)]
+    def __init__(self, entry: Entry, tree: Tree, context: Mapping[str, tuple[str, ...]], resources: Resources) -> None:
+        self._action, self._region = entry["action"], entry["region"]
+        self._resources = resources
+        self._tree = tree
+        self._context = {**context, "ec2:region": (self._region,)}
+        specifications = [one for one in read_list(tree.get("TagSpecification")) if isinstance(one, Mapping)]
         self._given = {str(one.get("ResourceType", "")): read_tags(one.get("Tag")) for one in specifications}
 
     def describe(self) -> Iterator[Ask]:
         """Yields all permissions that the call needs."""
-        action = self._call.action
+        action = self._action
         if action.startswith("Describe") and action not in READ_OF_RESOURCES:
             yield self._ask("*")
         elif action in TAGGING:
@@ -288,7 +286,7 @@ class Ec2Asks:
                 yield self._ask_to_tag(kind, tags)
 
     def _describe_others(self) -> Iterator[Ask]:
-        kind, name_parameter = CREATED.get(self._call.action, (None, None))
+        kind, name_parameter = CREATED.get(self._action, (None, None))
         asks = []
         if kind is not None:
             asks.append(self._ask_to_make(kind, self._new_name()))
@@ -297,7 +295,7 @@ class Ec2Asks:
                 asks += [self._ask_of(named, name) for name in read_list(self._tree.get(parameter))]
         # If the call creates a group, GroupName is the name of the new group.
         if kind is None and "GroupName" in self._tree:
-            named = "security-group" if "SecurityGroup" in self._call.action else "placement-group"
+            named = "security-group" if "SecurityGroup" in self._action else "placement-group"
             asks += [self._ask_of(named, name) for name in read_list(self._tree["GroupName"])]
         yield from asks or [self._ask("*")]
         yield from self._ask_for_role()
@@ -315,14 +313,13 @@ class Ec2Asks:
         yield self._ask_of("image", str(self._tree.get("ImageId", "*")))
         nics = [one for one in read_list(self._tree.get("NetworkInterface")) if isinstance(one, Mapping)]
         subnets = [self._tree.get("SubnetId"), *(nic.get("SubnetId") for nic in nics)]
-        subnet_id = next((str(one) for one in subnets if one), None) or self._default_subnet()
-        yield self._ask_of("subnet", subnet_id)
+        yield self._ask_of("subnet", next((str(one) for one in subnets if one), "*"))
         groups = read_list(self._tree.get("SecurityGroupId")) + read_list(self._tree.get("SecurityGroup"))
         for nic in nics:
             groups += read_list(nic.get("SecurityGroupId"))
             if "NetworkInterfaceId" in nic:
                 yield self._ask_of("network-interface", str(nic["NetworkInterfaceId"]))
-        for group in groups or [self._default_group(subnet_id)]:
+        for group in groups or ["*"]:
             yield self._ask_of("security-group", group)
         if "KeyName" in self._tree:
             yield self._ask_of("key-pair", str(self._tree["KeyName"]))
@@ -335,22 +332,20 @@ class Ec2Asks:
         yield from self._ask_for_role()
 
     def _ask_for_role(self) -> Iterator[Ask]:
-        """Yields the permission to pass an instance profile's role to EC2. EC2 itself refuses an unknown profile."""
+        """Yields the permission to pass an instance profile's role, which has the profile's name, to EC2."""
         asked = self._tree.get("IamInstanceProfile", {})
-        for profile in list(iam_backends[DEFAULT_ACCOUNT_ID]["aws"].get_instance_profiles()):
-            if profile.name == asked.get("Name") or profile.arn == asked.get("Arn"):
-                for role in profile.roles:
-                    yield _ask_to_pass(self._call, role.arn)
+        if name := asked.get("Name") or asked.get("Arn", "").rpartition("/")[2]:
+            yield _ask_to_pass(name, self._context)
 
     def _ask(self, resource: str, context: Mapping[str, tuple[str, ...]] | None = None) -> Ask:
-        return Ask(action=f"ec2:{self._call.action}", resource=resource, context={**self._context, **(context or {})})
+        return Ask(action=f"ec2:{self._action}", resource=resource, context={**self._context, **(context or {})})
 
     def _ask_of(self, kind: str, name: Any, *, requested: Mapping[str, str] | None = None) -> Ask:
         """Returns the permission on an existing resource. EC2 itself refuses an unknown resource."""
         name, tags = self._look_up(kind, str(name))
         context = tag_context(requested=requested or {}, present=tags)
-        if kind == "image" and (image := self._backend.amis.get(name)):
-            context["ec2:owner"] = (str(image.owner_alias or image.owner_id),)
+        if kind == "image" and name in self._resources.owners:
+            context["ec2:owner"] = (self._resources.owners[name],)
         return self._ask(self._arn(kind, name), context)
 
     def _ask_to_make(self, kind: str, name: str, more: Mapping[str, tuple[str, ...]] | None = None) -> Ask:
@@ -359,41 +354,27 @@ class Ec2Asks:
 
     def _ask_to_tag(self, kind: str, tags: Mapping[str, str]) -> Ask:
         """Returns the permission for tags at creation, which also need ec2:CreateTags."""
-        made = CREATED.get(self._call.action, (None, None))[0]
-        context = {**tag_context(requested=tags, present={}), "ec2:createaction": (self._call.action,)}
+        made = CREATED.get(self._action, (None, None))[0]
+        context = {**tag_context(requested=tags, present={}), "ec2:createaction": (self._action,)}
         resource = self._arn(kind, self._new_name() if kind == made else "*")
         return Ask(action="ec2:CreateTags", resource=resource, context={**self._context, **context})
 
     def _new_name(self) -> str:
-        parameter = CREATED[self._call.action][1]
+        parameter = CREATED[self._action][1]
         return str(self._tree.get(parameter, "*")) if parameter else "*"
 
     def _arn(self, kind: str, name: str) -> str:
         if kind == "*":
             return "*"
-        account = "" if kind in PUBLIC_KINDS else DEFAULT_ACCOUNT_ID
-        return f"arn:aws:ec2:{self._call.region}:{account}:{kind}/{name}"
+        account = "" if kind in PUBLIC_KINDS else ACCOUNT
+        return f"arn:aws:ec2:{self._region}:{account}:{kind}/{name}"
 
-    def _look_up(self, kind: str, name: str) -> tuple[str, dict[str, str]]:
+    def _look_up(self, kind: str, name: str) -> tuple[str, Mapping[str, str]]:
         """Returns a resource's name in its ARN, and its tags. name: its name or its id."""
-        backend, resource_id = self._backend, name
-        if kind == "security-group" and (group := backend.get_security_group_by_name_or_id(name)):
-            name = resource_id = str(group.id)
-        elif kind == "key-pair":
-            pair = next((one for one in backend.key_pairs.values() if name in (one.key_name, one.id)), None)
-            name, resource_id = (pair.key_name, pair.id) if pair else (name, name)
-        elif kind == "placement-group" and (near := backend.placement_groups.find(name)):
-            name, resource_id = near.group_name, near.id
-        return name, {str(key): str(value) for key, value in backend.tags.get(resource_id, {}).items()}
-
-    def _default_subnet(self) -> str:
-        """Returns the subnet of a launch that does not name one, or "*" unless the launch names a zone."""
-        subnets = self._backend.get_default_subnets()
-        zone = self._tree.get("Placement", {}).get("AvailabilityZone")
-        return str(subnets[zone].id) if zone in subnets else "*"
-
-    def _default_group(self, subnet_id: str) -> str:
-        """Returns the group of a launch that does not name one: the default group of its VPC."""
-        vpc_id = next((one.vpc_id for one in self._backend.describe_subnets() if one.id == subnet_id), None)
-        group = self._backend.get_default_security_group(vpc_id)
-        return str(group.id) if group else "*"
+        ids = self._resources.ids
+        resource_id = ids.get((kind, name), name)
+        if kind == "security-group":
+            name = resource_id
+        elif kind in ("key-pair", "placement-group"):
+            name = next((known for (of, known), one in ids.items() if of == kind and one == name), name)
+        return name, self._resources.tags.get(resource_id, {})

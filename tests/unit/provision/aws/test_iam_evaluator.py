@@ -1,4 +1,4 @@
-"""IAM policies: a table of documents, requests and decisions; refused documents; the permissions that calls need."""
+"""The tests' own IAM: documents, requests and decisions; refused documents; the permissions that calls need."""
 
 import json
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sandbox.iam.permissions import Call, describe_asks, read_list, read_tags, read_tree, tag_context
-from sandbox.iam.policies import Ask, PolicyError, Verdict, decide, parse_policy
+from iam_calls import Resources, describe_asks
+from iam_evaluator import Ask, PolicyError, Verdict, decide, parse_policy
 
 BUCKET = "arn:aws:s3:::data"
 OBJECT = f"{BUCKET}/digits/part-0"
@@ -151,97 +151,61 @@ def test_unsupported_documents_are_refused(text: str, said: str) -> None:
         parse_policy(text)
 
 
-def test_policies_that_allow_everything() -> None:
-    assert parse_policy(document(allow("*"))).allows_everything
-    for statement in (allow("s3:*"), allow("*", BUCKET), allow("*", Condition={"Null": {"s3:prefix": "true"}})):
-        assert not parse_policy(document(statement)).allows_everything
-    assert not parse_policy(document(allow("*"), deny("iam:*"))).allows_everything
-    assert not parse_policy(document({"Effect": "Allow", "NotAction": "*", "Resource": "*"})).allows_everything
-
-
-# --- the permissions that calls need
-
-
-def asks(call: Call) -> list[tuple[str, str]]:
-    return [(ask.action, ask.resource) for ask in describe_asks(call)]
-
-
-@pytest.mark.parametrize(
-    ("action", "path", "query", "expected"),
-    [
-        ("ListBuckets", "/", "", [("s3:ListAllMyBuckets", "*")]),
-        ("ListObjectsV2", "/data", "list-type=2&prefix=a", [("s3:ListBucket", BUCKET)]),
-        ("HeadBucket", "/data", "", [("s3:ListBucket", BUCKET)]),
-        ("ListMultipartUploads", "/data", "uploads", [("s3:ListBucketMultipartUploads", BUCKET)]),
-        ("PutBucketEncryption", "/data", "encryption", [("s3:PutEncryptionConfiguration", BUCKET)]),
-        ("GetBucketLocation", "/data/", "location", [("s3:GetBucketLocation", BUCKET)]),
-        ("HeadObject", "/data/digits/part-0", "", [("s3:GetObject", OBJECT)]),
-        ("GetObject", "/data/digits/part-0", "versionId=1", [("s3:GetObjectVersion", OBJECT)]),
-        ("UploadPart", "/data/digits/part-0", "partNumber=1&uploadId=x", [("s3:PutObject", OBJECT)]),
-        ("AbortMultipartUpload", "/data/digits/part-0", "uploadId=x", [("s3:AbortMultipartUpload", OBJECT)]),
-        ("ListParts", "/data/digits/part-0", "uploadId=x", [("s3:ListMultipartUploadParts", OBJECT)]),
-    ],
+EC2 = "arn:aws:ec2:us-east-1:123456789012"
+KNOWN = Resources(
+    tags={"sg-1": {"cluster:name": "demo"}, "key-1": {"cluster:name": "demo"}},
+    ids={("security-group", "mine"): "sg-1", ("key-pair", "mine"): "key-1"},
 )
-def test_permissions_of_s3_operations(action: str, path: str, query: str, expected: list[tuple[str, str]]) -> None:
-    assert asks(Call(service="s3", action=action, region="us-east-1", path=path, query=query)) == expected
 
 
-def test_only_listing_has_the_condition_prefix() -> None:
-    listing = Call(service="s3", action="ListObjectsV2", region="us-east-1", path="/data", query="prefix=a%2Fb&x=1")
-    [ask] = describe_asks(listing)
-    assert ask.context["s3:prefix"] == ("a/b",)
-    [ask] = describe_asks(Call(service="s3", action="GetObject", region="us-east-1", path="/data/x", query="prefix=a"))
-    assert "s3:prefix" not in ask.context
-
-
-def test_a_copy_needs_permissions_to_read_and_write() -> None:
-    copy = Call(
-        service="s3", action="CopyObject", region="us-east-1", path="/data/a", source="/other/b%20c?versionId=1"
-    )
-    assert asks(copy) == [("s3:PutObject", f"{BUCKET}/a"), ("s3:GetObjectVersion", "arn:aws:s3:::other/b c")]
-
-
-def test_each_deletion_needs_a_permission() -> None:
-    keys = b"<Object><Key>a</Key></Object><Object><Key>b/&amp;</Key></Object>"
-    body = b'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%b</Delete>' % keys
-    call = Call(service="s3", action="DeleteObjects", region="us-east-1", path="/data", query="delete", body=body)
-    assert asks(call) == [("s3:DeleteObject", f"{BUCKET}/a"), ("s3:DeleteObject", f"{BUCKET}/b/&")]
-    broken = Call(service="s3", action="DeleteObjects", region="us-east-1", path="/data", body=b"<Delete>")
-    assert asks(broken) == [("s3:DeleteObject", BUCKET)]
+def entry(service: str, action: str, resource: str | None = None, **parameters: Any) -> dict[str, Any]:
+    return {
+        "service": service,
+        "action": action,
+        "region": "us-east-1",
+        "resource": resource,
+        "parameters": {key.replace("__", "."): value for key, value in parameters.items()},
+    }
 
 
 @pytest.mark.parametrize(
-    ("document", "expected"),
+    ("call", "expected"),
     [
-        ({"Name": "/aws/service/x/ami-id"}, ["arn:aws:ssm:us-east-1::parameter/aws/service/x/ami-id"]),
-        ({"Name": "mine:3"}, ["arn:aws:ssm:us-east-1:123456789012:parameter/mine"]),
-        ({"Names": ["/a/b", "c"]}, ["arn:aws:ssm:us-east-1:123456789012:parameter/a/b",
-                                    "arn:aws:ssm:us-east-1:123456789012:parameter/c"]),
-        ({"Name": "arn:aws:ssm:us-east-1::parameter/aws/service/y"},
-         ["arn:aws:ssm:us-east-1::parameter/aws/service/y"]),
-        ({"Path": "/a"}, ["arn:aws:ssm:us-east-1:123456789012:parameter/a"]),
-        ({}, ["*"]),
+        (entry("s3", "ListObjectsV2", "data", prefix="digits/"), [("s3:ListBucket", BUCKET)]),
+        (entry("s3", "HeadObject", "data/digits/part-0"), [("s3:GetObject", OBJECT)]),
+        (entry("s3", "GetObject", "data/digits/part-0", versionId="1"), [("s3:GetObjectVersion", OBJECT)]),
+        (entry("s3", "UploadPart", "data/digits/part-0"), [("s3:PutObject", OBJECT)]),
+        (entry("s3", "DeleteObjects", "data"), [("s3:DeleteObject", f"{BUCKET}/*")]),
+        (entry("s3", "CopyObject", "data/digits/part-0", copied="/other/x"),
+         [("s3:PutObject", OBJECT), ("s3:GetObject", "arn:aws:s3:::other/x")]),
+        (entry("sts", "GetCallerIdentity"), []),
+        (entry("sts", "GetFederationToken", Name="job"),
+         [("sts:GetFederationToken", "arn:aws:sts::123456789012:federated-user/job")]),
+        (entry("ssm", "GetParameter", Name="/aws/service/x"), [("ssm:GetParameter",
+         "arn:aws:ssm:us-east-1::parameter/aws/service/x")]),
+        (entry("iam", "AddRoleToInstanceProfile", InstanceProfileName="p", RoleName="r"),
+         [("iam:AddRoleToInstanceProfile", "arn:aws:iam::123456789012:instance-profile/p"),
+          ("iam:PassRole", "arn:aws:iam::123456789012:role/r")]),
+        (entry("ec2", "DescribeInstances"), [("ec2:DescribeInstances", "*")]),
+        (entry("ec2", "DeleteSecurityGroup", GroupName="mine"), [("ec2:DeleteSecurityGroup",
+         f"{EC2}:security-group/sg-1")]),
+        (entry("ec2", "DeleteKeyPair", KeyPairId="key-1"), [("ec2:DeleteKeyPair", f"{EC2}:key-pair/mine")]),
+        (entry("ec2", "CreateTags", ResourceId__1="i-1", Tag__1__Key="x"), [("ec2:CreateTags", f"{EC2}:instance/i-1")]),
+        (entry("ec2", "CreatePlacementGroup", GroupName="new", TagSpecification__1__ResourceType="placement-group",
+               TagSpecification__1__Tag__1__Key="x"),
+         [(f"ec2:{action}", f"{EC2}:placement-group/new") for action in ("CreatePlacementGroup", "CreateTags")]),
+        (entry("ec2", "RunInstances", ImageId="ami-1", SubnetId="subnet-1", SecurityGroupId__1="sg-1", KeyName="mine",
+               IamInstanceProfile__Name="p"),
+         [("ec2:RunInstances", one) for one in (
+             f"{EC2}:instance/*", f"{EC2}:volume/*", f"{EC2}:network-interface/*", "arn:aws:ec2:us-east-1::image/ami-1",
+             f"{EC2}:subnet/subnet-1", f"{EC2}:security-group/sg-1", f"{EC2}:key-pair/mine",
+         )] + [("iam:PassRole", "arn:aws:iam::123456789012:role/p")]),
     ],
 )  # fmt: skip
-def test_arns_of_ssm_parameters(document: dict[str, Any], expected: list[str]) -> None:
-    call = Call(service="ssm", action="GetParameter", region="us-east-1", document=document)
-    assert asks(call) == [("ssm:GetParameter", arn) for arn in expected]
+def test_permissions_that_calls_need(call: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert [(ask.action, ask.resource) for ask in describe_asks(call, KNOWN)] == expected
 
 
-def test_other_services_have_no_resources() -> None:
-    assert asks(Call(service="pricing", action="GetProducts", region="us-east-1")) == [("pricing:GetProducts", "*")]
-
-
-def test_forms_are_nested_by_dots() -> None:
-    tree = read_tree({"A.1.B": "x", "A.10.B": "z", "A.2.B": "y", "C": "1", "C.1": "2"})
-    assert [entry["B"] for entry in read_list(tree["A"])] == ["x", "y", "z"]
-    assert tree["C"] == "1"
-    assert read_list("one") == ["one"]
-    assert read_list(None) == []
-
-
-def test_tags_become_condition_keys() -> None:
-    tags = read_tags({"1": {"Key": "Name", "Value": "a"}, "2": {"Key": "x"}})
-    context = tag_context(requested=tags, present={"Name": "b"})
-    assert context == {"aws:requesttag/name": ("a",), "aws:requesttag/x": ("",), "aws:tagkeys": ("Name", "x"),
-                       "aws:resourcetag/name": ("b",), "ec2:resourcetag/name": ("b",)}  # fmt: skip
+def test_tags_of_resources_are_condition_keys() -> None:
+    (ask,) = describe_asks(entry("ec2", "DeleteSecurityGroup", GroupId="sg-1"), KNOWN)
+    assert ask.context["aws:resourcetag/cluster:name"] == ("demo",)
