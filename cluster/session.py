@@ -24,7 +24,6 @@ from cluster.app import App
 from cluster.last_known import remember_names
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
 from cluster.nodes.hosts import HostSource
-from cluster.nodes.other_hosts import OtherHosts
 from cluster.nodes.source import Nodes, NodeSource
 from cluster.notify import find_notify, watch_events
 from cluster.project import render_ignored
@@ -41,6 +40,7 @@ from provision.model import count
 from provision.oracle.tables import find_machine
 from provision.plan import Wishes
 from train.job.payload import Payload, collect_trees
+from train.job.placement import choose_hosts
 
 ASK_ABOVE_BYTES = 100_000_000
 BOOT_TIMEOUT_S = 300.0
@@ -103,26 +103,26 @@ def ready_nodes(
     """Connects to a cluster's nodes and sets them up. Yields the nodes, head first, and the script's path on each.
 
     nodes: the nodes, or a function that describes them; meanwhile, connections to their last known addresses start.
-    wait_s: how long nodes may take to answer, in seconds. hostfile: lines that may name hosts of the user's own. These
-    are also set up, and come last. command: runs in a job in place of [train] script. is_job: reports which files are
-    sent, even if there are none. choose: called before the set-up; returns the hosts to set up, including the head. The
-    connections are closed at the end of the block.
+    wait_s: how long nodes may take to answer, in seconds. hostfile: lines that must name nodes. command: runs in a job
+    in place of [train] script. is_job: reports which files are sent, even if there are none. choose: called before the
+    set-up; returns the hosts to set up, including the head. The connections are closed at the end of the block.
 
     Raises NotFoundError when there is no cluster, ConfigError for a line that does not name a host, ClusterError for
     errors on the nodes.
     """
-    source, others = source_of(app), OtherHosts(app, hostfile)
+    source = source_of(app)
     find_nodes = nodes if callable(nodes) else partial(_same, nodes)
-    with source.open_for_set_up(find_nodes, wait_s=wait_s, connect_to_other=others.connect) as connections:
+    with source.open_for_set_up(find_nodes, wait_s=wait_s) as connections:
         # Two commands at once would write the same files on the nodes.
         with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):
             if callable(nodes):
                 source.begin(connections)
             notify = find_notify(app)  # raises before anything is changed
             hosts = source.settle(find_nodes().find_hosts(), connections)
+            choose_hosts(hostfile, hosts)  # raises before anything is changed
             chosen = choose(hosts, connections) if choose is not None else hosts
             trees = _collect(app, command, is_job=is_job)
-            ready, script = _prepare(app, source, find_nodes, connections, hosts=chosen, others=others, payload=trees)
+            ready, script = _prepare(app, source, find_nodes, connections, hosts=chosen, payload=trees)
             with suppress(ClusterError):  # such as a full disk; it only slows the start of the next command
                 source.keep([node.host for node in ready], left_out=[host for host in hosts if host not in chosen])
         watched = run_in_thread(lambda: watch_events(app, ready[0], notify))  # takes as long as a login
@@ -141,14 +141,13 @@ def _prepare(
     connections: Connections,
     *,
     hosts: Sequence[Host],
-    others: OtherHosts,
     payload: Payload,
 ) -> tuple[tuple[ReadyNode, ...], str]:
     config = app.config
     packages, project = find_packages(app)
     described = find_nodes()
     nodes = bootstrap(
-        (*hosts, *others.find(hosts, connections)),
+        hosts,
         cluster=config.name,
         config=config.bootstrap,
         packages=packages,
@@ -159,7 +158,7 @@ def _prepare(
         cache=cache_folder(),
         report=app.report,
     )
-    others.let_head_in(nodes)
+    source.let_head_in(nodes)
     changed = mount_all(app, nodes, source.describe_mounts(described))
     nodes = tuple(replace(node, changed=True) if node.host.name in changed else node for node in nodes)
     keep_settings(app, nodes, packages=packages, project=project)

@@ -112,8 +112,8 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
     hosts: Annotated[
         tuple[Annotated[str, Shape(HOST_PATTERN)], ...],
         Meta(
-            description="a list of nodes by name or private address, and of your own hosts as "
-            '"[user@]host[:port]", in this order, repeated for more processes; []: all nodes'
+            description="a list of nodes by name or private address, in this order, repeated for more processes; []: "
+            "all nodes"
         ),
     ] = ()
     processes: Annotated[

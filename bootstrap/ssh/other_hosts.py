@@ -1,10 +1,9 @@
-"""The user's own hosts: all nodes of a cluster with cloud = "hosts", or hosts on which a job runs in addition.
+"""The user's own hosts: the nodes of a cluster with cloud = "hosts".
 
 They are set up like instances (apply.py). This module handles the differences: which hosts are allowed, how the head
 logs in, the data about them on the user's machine, and the removal of everything.
 """
 
-import difflib
 import re
 import secrets
 import shlex
@@ -17,7 +16,7 @@ from msgspec.json import encode
 
 from bootstrap.apply import ReadyNode, find_cluster_key
 from bootstrap.ssh.connections import on_all
-from bootstrap.ssh.host import Host, Spec, parse_spec
+from bootstrap.ssh.host import Host, Spec
 from bootstrap.ssh.keys import MARK, authorized_line, known_hosts_text
 from bootstrap.ssh.user_ssh import known_name
 from foundation.decode import decode
@@ -140,70 +139,20 @@ class Memory:
             raise ClusterError(f"cannot write {self.path}: {error.strerror}") from error
 
 
-def choose_others(lines: Sequence[str], nodes: Sequence[Host], *, launcher: str, why_not: str = "") -> dict[str, Spec]:
-    """The lines of a hostfile that name the user's own hosts, each once, in order. Pure.
-
-    launcher: [train] launcher; why_not: why it cannot reach such hosts, "" if it can. Raises ConfigError for invalid
-    lines, and for hosts that the launcher cannot reach.
-    """
-    names = {name: node for node in nodes for name in (node.name, node.private_ip, node.address)}
-    own = {node.spec for node in nodes if node.spec}
-    others: dict[str, Spec] = {}
-    for line in lines:
-        spec = parse_spec(line)
-        if spec is None:
-            raise ConfigError(f'train.hosts: "{line}" is neither a node nor a [user@]host[:port]', hint=_listed(nodes))
-        if line in own or (own and line in names):
-            continue
-        node = names.get(spec.host)
-        if node is None:
-            others[line] = spec
-        elif spec.user is not None or spec.host not in (node.name, node.private_ip):
-            raise ConfigError(
-                f'train.hosts: "{line}" is {node.name} of this cluster', hint=f'name it "{node.name}" in the hostfile'
-            )
-    if others and why_not:
-        raise ConfigError(
-            f'train.launcher = "{launcher}" works only with nodes of the cluster ({why_not}), but train.hosts names '
-            f"{next(iter(others))}",
-            hint="cluster train --launcher ssh",
-        )
-    return others
-
-
-def no_such_host(line: str, hostname: str, nodes: Sequence[Host]) -> ConfigError:
-    """The error for a name that cannot be resolved. Pure."""
-    host = line.rpartition("@")[2].partition(":")[0]
-    nearest = difflib.get_close_matches(host, [node.name for node in nodes], n=1)
-    meant = f'; did you mean "{nearest[0]}"?' if nearest else ""
-    via = f" (HostName {hostname} in your ssh_config)" if hostname != host else ""
-    return ConfigError(
-        f'train.hosts: "{line}" is not a node of this cluster, and this machine cannot resolve it{via}{meant}',
-        hint=_listed(nodes),
-    )
-
-
-def _listed(nodes: Sequence[Host]) -> str:
-    listed = ", ".join(f"{node.name} ({node.private_ip})" for node in nodes)
-    return f"one of: {listed}; or a host that ssh reaches from here, as [user@]host[:port]"
-
-
-def check_addresses(others: Sequence[Host], nodes: Sequence[Host], *, key: str = "train.hosts") -> None:
-    """Raises ConfigError for hosts that other nodes cannot reach, and for two with the same address. Pure.
+def check_addresses(hosts: Sequence[Host], *, key: str) -> None:
+    """Raises ConfigError for hosts that others cannot reach, and for two with the same address. Pure.
 
     key: the setting that lists the hosts.
     """
-    seen: dict[str, tuple[str, int | None]] = {
-        address: (node.name, None) for node in nodes for address in (node.private_ip, node.address)
-    }
-    for host in others:
+    seen: dict[str, tuple[str, int]] = {}
+    for host in hosts:
         if host.private_ip.startswith("127.") or host.private_ip == "0.0.0.0":  # noqa: S104 - nothing is bound here
             raise ConfigError(
                 f'{key}: "{host.spec}" is {host.private_ip}, which no node can reach',
                 hint="set HostName in your ssh_config to an address that the cluster's nodes reach",
             )
         other, port = seen.setdefault(host.private_ip, (host.spec, host.port))
-        if port not in {None, host.port}:
+        if port != host.port:
             raise ConfigError(
                 f'{key}: "{host.spec}" and {other} have the same address ({host.private_ip}), and ports {host.port} '
                 f"and {port} only for ssh: the processes of a job find a host by its address alone",
@@ -233,13 +182,12 @@ def check_paths(nodes: Sequence[ReadyNode], *, launcher: str, why: str) -> None:
 
 
 def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -> None:
-    """Lets the head log in to the user's own hosts among `nodes`, the head first. Raises ClusterError and its kinds."""
-    head, others = nodes[0], [node for node in nodes if node.host.spec]
+    """Lets the head, the first of the nodes, log in to all of them. Raises ClusterError and its kinds."""
+    head = nodes[0]
     mark, remembered = memory.read()
-    addresses = dict.fromkeys((head.host.private_ip, head.host.address))
-    if head.host.spec:  # it may connect to other hosts from any of its addresses
-        said = head.connection.run(RemoteCommand("hostname -I"), check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
-        addresses = dict.fromkeys((head.host.private_ip, *parse_addresses(said)))
+    # It may connect to other hosts from any of its addresses.
+    said = head.connection.run(RemoteCommand("hostname -I"), check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
+    addresses = dict.fromkeys((head.host.private_ip, *parse_addresses(said)))
     line = authorized_line(find_cluster_key(head), head_ip=",".join(addresses), mark=mark)
 
     def let_in(node: ReadyNode) -> None:
@@ -253,11 +201,11 @@ def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -
             let_in(node)
 
     homes: dict[str, list[ReadyNode]] = {}
-    for node in others:
+    for node in nodes:
         homes.setdefault(node.home or node.host.instance_id, []).append(node)
     on_all(list(homes.values()), let_in_one_by_one)
     now = [
-        remember(node.host, key=node.connection.host_key) for node in others
+        remember(node.host, key=node.connection.host_key) for node in nodes
     ]  # override old hosts at the same address
     keys = {known_name(entry.address, entry.port): entry.key for entry in (*remembered, *now) if entry.key is not None}
     place = f'"$HOME/.cluster/ssh/{KNOWN_OTHERS}"'

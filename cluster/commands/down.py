@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 
 import click
@@ -11,7 +11,6 @@ from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.costs import noting_costs
 from cluster.jobs import BRIEF_PATIENCE_S, ask_for_job, confirm_ending, warn_uncopied
-from cluster.nodes.other_hosts import memory_of, release
 from cluster.session import describe, unmount_before
 from cluster.views.status import HeadJob
 from foundation.errors import AwsError, ClusterError
@@ -46,25 +45,21 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     clients = make_clients(config.provision.region)
     find_job = _ask_briefly(app, clients) if yes else ask_for_job(app, describe(app, clients))
     parts = [_prepare_home(app, clients), *_prepare_elsewhere(app)]
-    others = app.files.other_hosts.exists()
     if any(part.ending for part in parts):
-        _show_plans(app, parts, others=others)
+        _show_plans(app, parts)
         job = find_job()
         warn_uncopied(app, job)
         if not yes and not confirm_ending(app, "Delete all of this?", lambda: job):
             app.say("cancelled: nothing was changed")
             return
-    # Hosts are cleaned before AWS's resources are deleted, because these may be needed to reach them.
     with if_interrupted("cluster down deletes what is left"):
         if parts[0].ending:
             unmount_before(app, clients)
-        done, left = release(app) if others else ((), ())
         with noting_costs(app, clients, before=True):
             receipt = reduce(
                 add_receipts,
                 (carry_out(part.ending, clients=part.clients, files=part.files, report=app.report) for part in parts),
             )
-    receipt = replace(receipt, deleted=(*receipt.deleted, *done), unseen=(*receipt.unseen, *left))
     _print(app, receipt, as_json=as_json)
     if receipt.leftovers:
         raise ClusterError("not everything could be deleted", hint="run cluster down again in a minute")
@@ -126,20 +121,12 @@ def _prepare_elsewhere(app: App) -> list[_Part]:
     return parts
 
 
-def _show_plans(app: App, parts: Sequence[_Part], *, others: bool) -> None:
+def _show_plans(app: App, parts: Sequence[_Part]) -> None:
     for part in parts:
         if part.ending and len(parts) > 1:
             app.say(f"in {part.clients.region}:")
         if part.ending:
             app.say(render_plan(part.ending.plan).rstrip())
-    if others:
-        app.say(_render_others(app))
-
-
-def _render_others(app: App) -> str:
-    """Renders the part of the plan that concerns the user's own hosts."""
-    _, known = memory_of(app).read()
-    return f"on your own hosts, remove the cluster's key and ~/.cluster: {', '.join(entry.spec for entry in known)}"
 
 
 def _print(app: App, receipt: Receipt, *, as_json: bool) -> None:

@@ -76,7 +76,7 @@ def up(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool, keep
     if hostfile is not None:
         raise UsageError(
             'cluster up -H is for cloud = "hosts"; with instances, [provision] nodes is their number',
-            hint="cluster train -H FILE runs a job on some of the nodes, or on hosts of your own",
+            hint="cluster train -H FILE runs a job on some of the nodes",
         )
     if nodes is not None:
         override_nodes(app, nodes)

@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
+from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.connections import Connections, InstanceAccess
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from cluster.app import App
-from cluster.nodes.source import ConnectToOther, Nodes, NodeSource
+from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError
 from provision.aws.clients import Clients, make_clients
 from provision.config import ProvisionConfig
@@ -138,10 +139,8 @@ class Ec2Source(NodeSource):
             yield connections
 
     @contextmanager
-    def open_for_set_up(
-        self, find_nodes: Callable[[], Nodes], *, wait_s: float, connect_to_other: ConnectToOther
-    ) -> Iterator[Connections]:
-        """Yields connections to the nodes and to other hosts. Raises ClusterError without the private key."""
+    def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> Iterator[Connections]:
+        """Yields connections to the nodes. Raises ClusterError without the private key."""
         app = self._app
         if app.files.find_public_key() is None:
             find_nodes().find_hosts()  # raises first when there is no cluster
@@ -149,7 +148,7 @@ class Ec2Source(NodeSource):
                 f"the private key of cluster {app.config.name} is not on this machine ({app.files.private_key})",
                 hint="run this on the machine that created the cluster, or delete the cluster: cluster down",
             )
-        with Connections(instances=self._access(), wait_s=wait_s, connect_to_other=connect_to_other) as connections:
+        with Connections(instances=self._access(), wait_s=wait_s) as connections:
             yield connections
 
     def begin(self, connections: Connections) -> None:
@@ -165,6 +164,9 @@ class Ec2Source(NodeSource):
         """Returns the hosts unchanged, since EC2 supplies the addresses. Forgets the host keys of other instances."""
         connections.pins.keep_only(host.instance_id for host in hosts)
         return hosts
+
+    def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:
+        """Does nothing: the set-up of instances does it."""
 
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
         """Returns the mounts in cluster.toml, as found in AWS.

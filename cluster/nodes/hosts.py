@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host, parse_spec
-from bootstrap.ssh.other_hosts import SCRIPT_TIMEOUT_S, check_addresses
+from bootstrap.ssh.other_hosts import SCRIPT_TIMEOUT_S, check_addresses, let_head_in, remember
 from cluster.app import App
 from cluster.nodes.other_hosts import UserSsh, ask_for_address, find_address, memory_of
-from cluster.nodes.source import ConnectToOther, Nodes, NodeSource
+from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError, ConfigError
 from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import bounded_pool
@@ -72,7 +73,7 @@ class HostNodes(Nodes):
         """Returns all hosts. Raises ClusterError when a name cannot be resolved, or two names are the same host."""
         self.choose()
         hosts = tuple(map(self.find_host, self.names))
-        check_addresses([host for host in hosts if not is_unknown(host.private_ip)], (), key=self._listed.key)
+        check_addresses([host for host in hosts if not is_unknown(host.private_ip)], key=self._listed.key)
         return hosts
 
     def no_nodes(self) -> ClusterError:
@@ -154,9 +155,7 @@ class HostSource(NodeSource):
             yield connections
 
     @contextmanager
-    def open_for_set_up(
-        self, find_nodes: Callable[[], Nodes], *, wait_s: float, connect_to_other: ConnectToOther
-    ) -> Iterator[Connections]:
+    def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> Iterator[Connections]:
         """Yields connections to hosts, which are remembered until `cluster down`.
 
         Raises ClusterError for hosts that cannot be used.
@@ -165,8 +164,14 @@ class HostSource(NodeSource):
         if not self._app.config.hosts.names:
             memory_of(self._app).keep_nodes(self._find_list().lines)
         self._app.files.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with Connections(wait_s=wait_s, connect_to_other=connect_to_other) as connections:
+        with Connections(wait_s=wait_s, connect_to_other=self._connect_and_remember) as connections:
             yield connections
+
+    def _connect_and_remember(self, host: Host) -> NodeConnection:
+        """Connects to a host, and remembers it before anything on it is changed. Raises ConnectError, ClusterError."""
+        connection = self._ssh.connect(host)
+        memory_of(self._app).keep([remember(host, key=connection.host_key)])
+        return connection
 
     def begin(self, connections: Connections) -> None:
         """Does nothing: describing hosts takes almost no time."""
@@ -196,8 +201,12 @@ class HostSource(NodeSource):
         if is_unknown(head.private_ip):
             head = replace(head, private_ip=_ask_for_own_address(connection, [host.private_ip for host in found]))
         settled = (head, *found)
-        check_addresses(settled if found else (), (), key=key)
+        check_addresses(settled if found else (), key=key)
         return settled
+
+    def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:
+        """Lets the head, the first of these nodes, log in to all of them. Raises ClusterError or a subclass."""
+        let_head_in(nodes, memory_of(self._app), report=self._app.report)
 
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:  # noqa: ARG002 - hosts have no EC2 disks
         """Returns the mounts in cluster.toml."""

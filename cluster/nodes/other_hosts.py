@@ -1,15 +1,13 @@
-"""The user's own hosts in a job: resolved before it starts, stopped with it, and cleaned up by `cluster down`."""
+"""Existing hosts (cloud = "hosts"): how this machine connects to them, and what `cluster down` cleans up."""
 
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
 
-from bootstrap.apply import ReadyNode
 from bootstrap.homes import find_homes
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.connections import Connections, on_all
+from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.node_program import runtime_command
 from bootstrap.ssh.other_hosts import (
@@ -19,10 +17,6 @@ from bootstrap.ssh.other_hosts import (
     Memory,
     Remembered,
     by_hand,
-    check_addresses,
-    choose_others,
-    let_head_in,
-    no_such_host,
     parse_addresses,
     remember,
     render_release,
@@ -33,7 +27,6 @@ from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
 from foundation.remote_command import run_program
 from provision.resources.resource import Resource, Unseen
-from train.engines import find_engine
 from train.follow.head import SILENCE_S
 
 KIND = "set-up of a host of yours"
@@ -86,46 +79,6 @@ def _spec_of(text: str) -> Spec:
     return spec
 
 
-class OtherHosts:
-    """The user's own hosts in one hostfile."""
-
-    def __init__(self, app: App, lines: Sequence[str]) -> None:
-        self._app = app
-        self._lines = lines
-        self._ssh = UserSsh()
-        self._memory = memory_of(app)
-
-    def find(self, nodes: Sequence[Host], connections: Connections) -> tuple[Host, ...]:
-        """Returns the hosts that are not nodes of the cluster. nodes: the cluster's, the head first.
-
-        Raises ConfigError for a line that is not a host, or for a host that no job can use.
-        """
-        others = []
-        launcher = self._app.config.train.launcher
-        why_not = find_engine(launcher, self._app.config.bootstrap.framework).is_for_nodes_alone
-        for line in choose_others(self._lines, nodes, launcher=launcher, why_not=why_not):
-            host, route = self._ssh.host(line)
-            address = find_address(host.address)
-            if address is None and route.proxied:  # the head may resolve a name in the network behind the proxy
-                address = ask_for_address(connections.get(nodes[0]), host.address)
-            if address is None:
-                raise no_such_host(line, host.address, nodes)
-            others.append(replace(host, private_ip=address))
-        check_addresses(others, nodes)
-        return tuple(others)
-
-    def connect(self, host: Host) -> NodeConnection:
-        """Connects to a host, and remembers it before anything on it is changed. Raises ConnectError, ClusterError."""
-        connection = self._ssh.connect(host)
-        self._memory.keep([remember(host, key=connection.host_key)])
-        return connection
-
-    def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:
-        """Lets the head, the first of these nodes, log in to the others. Raises ClusterError or a subclass."""
-        if any(node.host.spec for node in nodes):
-            let_head_in(nodes, self._memory, report=self._app.report)
-
-
 def find_address(name: str) -> str | None:
     """Returns the IPv4 address of a name; None if it has none. ps-lite supports only IPv4."""
     try:
@@ -147,7 +100,7 @@ def memory_of(app: App) -> Memory:
 
 
 def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
-    """Records, before a job starts, which of the user's own hosts it runs on. Raises ClusterError."""
+    """Records, before a job starts, which existing hosts it runs on. Raises ClusterError."""
     own = [remember(host, jobs=(job,)) for host in hosts if host.spec]
     if own:
         memory_of(app).keep(own)

@@ -7,14 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
+from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from foundation.errors import ClusterError, NotFoundError
 from provision.volumes.source import MountSource
 from train.job.selection import Candidate, select_nodes
-
-ConnectToOther = Callable[[Host], NodeConnection]
 
 
 class Nodes(ABC):
@@ -137,10 +136,8 @@ class NodeSource(ABC):
     # -- for the set-up
 
     @abstractmethod
-    def open_for_set_up(
-        self, find_nodes: Callable[[], Nodes], *, wait_s: float, connect_to_other: ConnectToOther
-    ) -> AbstractContextManager[Connections]:
-        """Returns connections to nodes that will be set up, and to the user's own hosts. Raises ClusterError."""
+    def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> AbstractContextManager[Connections]:
+        """Returns connections to nodes that will be set up. Raises ClusterError."""
 
     @abstractmethod
     def begin(self, connections: Connections) -> None:
@@ -149,6 +146,10 @@ class NodeSource(ABC):
     @abstractmethod
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
         """Returns the hosts with the addresses at which the nodes reach each other. Raises ClusterError."""
+
+    @abstractmethod
+    def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:
+        """Lets the head log in to the nodes, unless their set-up has done so. Raises ClusterError or a subclass."""
 
     @abstractmethod
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from bootstrap.apply import ReadyNode
+from bootstrap.ssh.host import Host
 from foundation.errors import ConfigError
 from node.protocol import JobHost, Place
 from train.engines import ENGINES
@@ -45,28 +46,30 @@ class Placement:
 
 
 def find_hosts(hosts: Sequence[str], nodes: Sequence[ReadyNode]) -> tuple[ReadyNode, ...]:
-    """The nodes that [train] hosts names, in its order; all nodes if it is empty.
+    """The nodes that [train] hosts names, in its order; all nodes if it is empty. Raises as choose_hosts."""
+    by_id = {node.host.instance_id: node for node in nodes}
+    return tuple(by_id[host.instance_id] for host in choose_hosts(hosts, [node.host for node in nodes]))
 
-    A host is a node's name or private address, either also with ":22"; or the spec of one of the user's own hosts
-    among `nodes`. Raises ConfigError for any other host.
+
+def choose_hosts(lines: Sequence[str], nodes: Sequence[Host]) -> tuple[Host, ...]:
+    """The nodes that the lines of [train] hosts name, in their order; all nodes without lines. Pure.
+
+    A line is a node's name or private address, either also with ":22"; or that of an existing host in [hosts] names.
+    Raises ConfigError for any other line.
     """
-    own = [node for node in nodes if not node.host.spec] or list(nodes)
-    known = {node.host.name: node for node in own} | {node.host.private_ip: node for node in own}
-    others = {node.host.spec: node for node in nodes if node.host.spec}
-    found: list[ReadyNode] = []
-    for host in hosts:
-        if host in others:
-            found.append(others[host])
-            continue
-        name, colon, port = host.partition(":")
-        if colon and port != SSH_PORT:
-            raise ConfigError(f'train.hosts: "{host}": the nodes use port {SSH_PORT} for ssh')
-        node = known.get(name)
+    known = {name: node for node in nodes for name in (node.private_ip, node.name)}
+    known |= {node.spec: node for node in nodes if node.spec}
+    found: list[Host] = []
+    for line in lines:
+        name, colon, port = line.partition(":")
+        if line not in known and colon and port != SSH_PORT and name in known:
+            raise ConfigError(f'train.hosts: "{line}": the nodes use port {SSH_PORT} for ssh')
+        node = known.get(line) or known.get(name)
         if node is None:
-            listed = ", ".join(f"{node.host.name} ({node.host.private_ip})" for node in own)
+            listed = ", ".join(f"{node.name} ({node.private_ip})" for node in nodes)
             nearest = difflib.get_close_matches(name, known, n=1)
             meant = f'; did you mean "{nearest[0]}"?' if nearest else ""
-            raise ConfigError(f'train.hosts: "{host}" is not a node of this cluster{meant}', hint=f"one of: {listed}")
+            raise ConfigError(f'train.hosts: "{line}" is not a node of this cluster{meant}', hint=f"one of: {listed}")
         found.append(node)
     return tuple(found) or tuple(nodes)
 
@@ -169,21 +172,12 @@ def rebase(path: str, *, head: ReadyNode, node: ReadyNode, project_dir: str | No
     return path
 
 
-def other_warnings(
-    placement: Placement, library: str, library_of: Callable[[ReadyNode], str], *, staged: bool, of_nodes: bool
-) -> Iterator[str]:
-    """Warnings about hosts that are not nodes of the cluster.
-
-    library: that of the nodes. of_nodes: the job uses the credentials of the nodes' instance profile.
-    """
-    others = [node for node in placement.nodes if node.host.spec]
-    for node in others:
+def other_warnings(placement: Placement, library: str, library_of: Callable[[ReadyNode], str]) -> Iterator[str]:
+    """Warnings about hosts whose GPUs get another library. library: that of the nodes."""
+    for node in placement.nodes:
         found = library_of(node)
-        if found != library:
+        if node.host.spec and found != library:
             yield (
                 f"{node.host.name} gets {found} and the nodes {library}, which may be incompatible: set [bootstrap] "
                 "mxnet to a version for both"
             )
-    if others and staged and of_nodes:
-        names = ", ".join(node.host.name for node in others)
-        yield f"{names}: has no instance profile, so it can fetch data only until the head's credentials expire"

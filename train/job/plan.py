@@ -136,7 +136,7 @@ def plan_job(
         *([access.warning] if access.warning is not None else []),
         *check(proposed),
         *reading_warnings(reading, config, access),
-        *other_warnings(placement, library, library_of, staged=staged, of_nodes=access.of_nodes),
+        *other_warnings(placement, library, library_of),
     )
     if scheduler is not None:
         placement = replace(placement, nodes=(*placement.nodes, *(one for one in nodes if one not in placement.nodes)))

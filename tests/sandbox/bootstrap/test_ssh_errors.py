@@ -18,7 +18,6 @@ from bootstrap.ssh.keys import HostKeyPins
 from cluster.nodes.ec2 import open_console
 from foundation.errors import ClusterError, ConnectError
 from foundation.remote_command import RemoteCommand
-from lab import reread_configuration
 from sandbox import control
 from sandbox_steps import REGION, RunningSandbox, Ssh, describe, enter, launch, open_ssh
 
@@ -66,6 +65,20 @@ class Node:
 
     def as_root(self, script: str) -> None:
         self.do(f"sudo sh -euc {shlex.quote(script)}")
+
+
+def reread_configuration(*ports: int) -> str:
+    """Shell commands for root that make a host's sshd reload its configuration, and wait until it has.
+
+    ports: its new ports, in ascending order, out of 22, 2200 and 2222. The configuration must change them, because the
+    commands wait for them. Then they wait for sshd's SIGHUP handler: until sshd sets it, sshd ignores a SIGHUP.
+    """
+    at_ports = "".join(f":{port} " for port in ports)
+    return f"""\
+pkill -HUP -o -x sshd
+until [ "$(ss -Hltn | grep -oE ':22(00|22)? ' | sort -u | tr -d '\\n')" = '{at_ports}' ]; do sleep 0.05; done
+until grep -q '^SigCgt:.*[13579bdf]$' "/proc/$(pgrep -o -x sshd)/status"; do sleep 0.05; done
+"""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The user's own hosts, on this machine: the lines that name them, the stored data, and the scripts for them."""
+"""The user's own hosts, on this machine: their addresses, the stored data, and the scripts for them."""
 
 import os
 import shutil
@@ -17,8 +17,6 @@ from bootstrap.ssh.other_hosts import (
     by_hand,
     check_addresses,
     check_paths,
-    choose_others,
-    no_such_host,
     parse_addresses,
     remember,
     render_let_in,
@@ -26,10 +24,10 @@ from bootstrap.ssh.other_hosts import (
 )
 from foundation.errors import ClusterError, ConfigError
 from foundation.remote_command import RemoteCommand
-from job_world import CODE_DIR, NO_ACCESS, PROJECT_DIR, cpus, node, plan, with_files
+from job_world import CODE_DIR, PROJECT_DIR, cpus, node, plan, with_files
 from node_facts import LAB as OWN_HOST
-from train.engines import ENGINES
-from train.job.config import DataConfig, TrainConfig
+from train.job.config import TrainConfig
+from train.job.placement import choose_hosts
 
 NODES = [one.host for one in cpus(2)]
 LAB = replace(OWN_HOST, name="lab:2222", instance_id="lab:2222", spec="alice@lab:2222")
@@ -39,66 +37,20 @@ MINE = "ssh-ed25519 MINE me@home"
 
 
 @pytest.mark.parametrize(
-    ("lines", "launcher", "chosen"),
-    [
-        (["node-0", "10.0.0.5", "node-1:22"], "mpi", []),
-        (["node-0", "lab"], "ssh", [Spec(host="lab")]),
-        (["alice@lab:2222", "lab.example.org", "10.1.2.3"], "ssh",
-         [Spec(host="lab", user="alice", port=2222), Spec(host="lab.example.org"), Spec(host="10.1.2.3")]),
-        (["lab", "node-1", "lab"], "ssh", [Spec(host="lab")]),
-        (["node-1:2222"], "ssh", []),  # a node's port is checked later, when the job is placed
-    ],
-)  # fmt: skip
-def test_lines_that_are_not_nodes_are_other_hosts(lines: list[str], launcher: str, chosen: list[Spec]) -> None:
-    assert (
-        list(choose_others(lines, NODES, launcher=launcher, why_not=ENGINES[launcher].is_for_nodes_alone).values())
-        == chosen
-    )
-
-
-@pytest.mark.parametrize(
-    ("lines", "launcher", "said"),
-    [
-        (["lab"], "mpi", r'train.launcher = "mpi" works only with nodes of the cluster .*lab'),
-        (["node-0", "lab"], "local", r'train.launcher = "local" works only with nodes'),
-        (["me@node-1"], "ssh", '"me@node-1" is node-1 of this cluster'),
-        (["198.18.0.1"], "ssh", '"198.18.0.1" is node-1 of this cluster'),
-        (["lab:99999"], "ssh", "is neither a node nor"),
-        (["$(id)"], "ssh", "is neither a node nor"),
-    ],
-)
-def test_invalid_lines_are_refused(lines: list[str], launcher: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said.replace("$(", r"\$\(") if "$" in said else None) as caught:
-        choose_others(lines, NODES, launcher=launcher, why_not=ENGINES[launcher].is_for_nodes_alone)
-    assert caught.value.hint
-
-
-def test_the_nearest_node_name_is_suggested() -> None:
-    error = no_such_host("node-l", "node-l", NODES)
-    assert error.message == (
-        'train.hosts: "node-l" is not a node of this cluster, and this machine cannot resolve it; '
-        'did you mean "node-1"?'
-    )
-    assert "node-0 (10.0.0.4), node-1 (10.0.0.5)" in (error.hint or "")
-    assert "HostName gone.example.org" in no_such_host("lab", "gone.example.org", NODES).message
-
-
-@pytest.mark.parametrize(
     ("others", "said"),
     [
         ([replace(LAB, private_ip="127.0.0.1")], "which no node can reach"),
         ([LAB, replace(LAB, spec="lab")], '"lab" and alice@lab:2222 are the same host'),
         ([LAB, replace(LAB, spec="b", port=22)], r"same address \(10.9.0.1\), and ports 22 and 2222 only for ssh"),
-        ([replace(LAB, private_ip="10.0.0.5")], "and node-1 are the same host"),
         ([LAB, replace(LAB, spec="b", private_ip="10.9.0.2")], None),
     ],
 )
 def test_addresses_are_unique_and_reachable(others: list[Host], said: str | None) -> None:
     if said is None:
-        check_addresses(others, NODES)
+        check_addresses(others, key="[hosts] names")
         return
     with pytest.raises(ConfigError, match=said):
-        check_addresses(others, NODES)
+        check_addresses(others, key="[hosts] names")
 
 
 def test_an_engine_may_need_the_same_paths_everywhere() -> None:
@@ -108,15 +60,6 @@ def test_an_engine_may_need_the_same_paths_everywhere() -> None:
     check_paths(same, launcher="mpi", why="mpirun starts the same command line everywhere")
     with pytest.raises(ConfigError, match=r"mpirun starts .* but lab:2222 has other paths \(/home/alice/"):
         check_paths(other, launcher="mpi", why="mpirun starts the same command line everywhere")
-
-
-def test_a_line_may_name_a_node_by_its_own_line() -> None:
-    """The nodes are existing hosts."""
-    nodes = [replace(LAB, is_head=True), replace(LAB, name="gpu1", spec="gpu1", private_ip="10.9.0.2", port=22)]
-    lines = ["alice@lab:2222", "lab:2222", "10.9.0.2", "gpu1", "new"]
-    assert list(choose_others(lines, nodes, launcher="ssh")) == ["new"]
-    with pytest.raises(ConfigError, match='"bob@gpu1" is gpu1 of this cluster'):
-        choose_others(["bob@gpu1"], nodes, launcher="ssh")
 
 
 def test_the_addresses_of_a_head() -> None:
@@ -285,13 +228,32 @@ def test_a_job_uses_the_paths_of_another_host() -> None:
 
 
 def test_warnings_for_another_host() -> None:
-    lab = replace(node(5, gpus=1), host=LAB)
-    job = plan(
-        TrainConfig(hosts=("node-0", LAB.spec), gpus="none"),
-        [*cpus(1), lab],
-        data=DataConfig(url="s3://b/x/", mode="stage"),
-        access=replace(NO_ACCESS, of_nodes=True),
-    )
-    said = "\n".join(job.warnings)
-    assert "lab:2222 gets mxnet-cu" in said
-    assert "lab:2222: has no instance profile, so it can fetch data only until" in said
+    job = plan(TrainConfig(hosts=("node-0", LAB.spec), gpus="none"), [*cpus(1), replace(node(5, gpus=1), host=LAB)])
+    assert "lab:2222 gets mxnet-cu" in "\n".join(job.warnings)
+
+
+@pytest.mark.parametrize(
+    ("lines", "chosen"),
+    [
+        ([], ["lab:2222", "gpu1"]),
+        (["gpu1", "alice@lab:2222", "gpu1"], ["gpu1", "lab:2222", "gpu1"]),
+        (["lab:2222", "10.9.0.2"], ["lab:2222", "gpu1"]),
+    ],
+)
+def test_lines_that_name_existing_hosts(lines: list[str], chosen: list[str]) -> None:
+    nodes = [replace(LAB, is_head=True), replace(LAB, name="gpu1", spec="gpu1", private_ip="10.9.0.2", port=22)]
+    assert [host.name for host in choose_hosts(lines, nodes)] == chosen
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("node-l", 'train.hosts: "node-l" is not a node of this cluster; did you mean "node-1"?'),
+        ("alice@lab:2222", "is not a node of this cluster"),
+        ("node-1:2222", "the nodes use port 22 for ssh"),
+    ],
+)
+def test_lines_that_name_no_node(line: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose_hosts([line], [one.host for one in cpus(2)])
+    assert said in caught.value.message
