@@ -14,7 +14,7 @@ from cluster.commands import COMMANDS, RootGroup
 from cluster.completion import VARIABLE
 from cluster.views.terminal import print_bytes_unchanged, write
 from foundation.errors import ClusterError, Interrupted
-from foundation.sudo import become_caller, find_repair, give_back
+from foundation.sudo import become_caller, find_repair
 from foundation.user_folders import cache_folder, correct_home, state_folder
 
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
@@ -74,9 +74,7 @@ def run() -> int:
     correct_home()
     # SIGTERM ends a command as Ctrl-C does, so that cleanup runs in both cases.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if become_caller():
-        give_back((cache_folder(), state_folder()))
-        give_back(_bytecode_folders())
+    become_caller()
     try:
         code = cli.main(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:
@@ -113,12 +111,6 @@ def _find_hint(error: BaseException | None) -> str | None:
     while error is not None and not isinstance(error, Interrupted):
         error = error.__cause__ or error.__context__
     return None if error is None else str(error)
-
-
-def _bytecode_folders() -> set[Path]:
-    """Returns the folders of this program's compiled bytecode."""
-    cached = (getattr(module, "__cached__", None) for module in tuple(sys.modules.values()))
-    return {Path(file).parent for file in cached if file}
 
 
 def _repair(error: BaseException | None) -> str | None:

@@ -6,7 +6,6 @@ So the files that the command writes belong to that user, however the command en
 import os
 import pwd
 import shlex
-import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -91,18 +90,6 @@ def as_root() -> Iterator[None]:
         _set_ids(uid=uid, gid=gid)
 
 
-def give_back(folders: Iterable[Path]) -> None:
-    """Gives root's files in these folders to the caller: commands of earlier releases stayed root under sudo.
-
-    Call it after become_caller. Follows no symbolic link below the last folder that the caller already owns, and skips
-    files with several hard links, which may belong to other users.
-    """
-    uid, gid = os.getuid(), os.getgid()
-    with as_root():
-        for folder in folders:
-            _give_folder(_normal(folder), uid=uid, gid=gid)
-
-
 def find_repair(path: Path, folders: Iterable[Path]) -> str | None:
     """The command that gives this user a root-owned path below the home folder; None if root does not own it.
 
@@ -150,59 +137,6 @@ def _become_root() -> None:
         os.setresuid(0, 0, 0)
         os.setresgid(0, 0, 0)
         os.setgroups([0])
-
-
-def _give_folder(folder: Path, *, uid: int, gid: int) -> None:
-    for base in folder.parents:
-        try:
-            opened = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:  # missing, or not a folder
-            continue
-        try:
-            if os.fstat(opened).st_uid == uid:
-                _give_below(opened, folder.relative_to(base).parts, uid=uid, gid=gid)
-                return
-        finally:
-            os.close(opened)
-
-
-def _give_below(base: int, parts: tuple[str, ...], *, uid: int, gid: int) -> None:
-    """Gives the folders of a path below an open folder, and everything in the last one."""
-    try:
-        opened = os.open(parts[0], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=base)
-    except OSError:  # missing, or not a folder
-        return
-    try:
-        _give(opened, uid=uid, gid=gid)
-        if parts[1:]:
-            _give_below(opened, parts[1:], uid=uid, gid=gid)
-            return
-        for _, _, names, folder in os.fwalk(".", dir_fd=opened):
-            _give(folder, uid=uid, gid=gid)
-            for name in names:
-                _give_file(name, folder, uid=uid, gid=gid)
-    finally:
-        os.close(opened)
-
-
-def _give_file(name: str, folder: int, *, uid: int, gid: int) -> None:
-    try:
-        if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            return
-        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:  # just removed, or replaced
-        return
-    try:
-        status = os.fstat(opened)
-        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-            _give(opened, uid=uid, gid=gid)
-    finally:
-        os.close(opened)
-
-
-def _give(opened: int, *, uid: int, gid: int) -> None:
-    if os.fstat(opened).st_uid == 0:
-        os.fchown(opened, uid, gid)
 
 
 def _find_root_owned(path: Path, home: Path) -> Path | None:

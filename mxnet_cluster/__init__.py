@@ -17,6 +17,8 @@ import sys
 def main() -> None:
     """Runs the command, and exits with its exit code."""
     given = {os.path.abspath(path) for path in os.environ.pop("PYTHONPATH", "").split(os.pathsep)}
+    if os.geteuid() == 0 and "SUDO_UID" in os.environ:
+        sys.dont_write_bytecode = True  # root would own the files, in the user's folders
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.path[:] = [path for path in sys.path if path == here or os.path.abspath(path) not in given]
     try:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
@@ -17,8 +17,6 @@ from provision.model import ClusterState, count
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import RouteTableTypeDef, RouteTypeDef, SubnetTypeDef
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +64,7 @@ def describe_subnets(ec2: EC2Client, config: ProvisionConfig, state: ClusterStat
         found = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
     tables: Sequence[RouteTableTypeDef] | None = None
     if found and config.ssh_address == "public" and not of_nodes:
-        tables = _if_allowed(lambda: _describe_route_tables(ec2, {subnet["VpcId"] for subnet in found}))
+        tables = _describe_route_tables(ec2, {subnet["VpcId"] for subnet in found})
     subnets = (
         Subnet(
             subnet_id=subnet["SubnetId"],
@@ -102,20 +100,10 @@ def _describe_route_tables(ec2: EC2Client, vpc_ids: Iterable[str]) -> list[Route
     return [table for page in pages for table in page["RouteTables"]]
 
 
-def _if_allowed(read: Callable[[], T]) -> T | None:
-    """Returns what it reads; None without the permission, which policies of earlier releases lack."""
-    try:
-        return read()
-    except ClientError as error:
-        if error_code(error) != "UnauthorizedOperation":
-            raise
-        return None
-
-
 def find_obstacle(subnet: SubnetTypeDef, tables: Sequence[RouteTableTypeDef] | None) -> Obstacle | None:
     """Returns why a subnet cannot have nodes, regardless of their number; None if it can. Pure.
 
-    tables: the route tables of its VPC; None if the nodes need no public address, or if the tables are unknown.
+    tables: the route tables of its VPC; None if the nodes need no public address.
     """
     if subnet.get("Ipv6Native", False):
         return Obstacle(problem="has no IPv4 addresses, which nodes need", remedy="set subnet_id to one that has")
@@ -163,9 +151,8 @@ def no_default_subnet(ec2: EC2Client, config: ProvisionConfig, zones: Mapping[st
     zone = min(usual, default=f"{region}a")
     in_vpc = f"aws ec2 create-default-subnet --region {region} --availability-zone {zone}"
     new_vpc = f"aws ec2 create-default-vpc --region {region}"
-    vpcs = _if_allowed(lambda: ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"])
-    command = in_vpc if vpcs else new_vpc if vpcs is not None else f"{new_vpc}; or, if it has a default VPC: {in_vpc}"
+    vpcs = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     return NoCapacityError(
         f"{region} has no default subnet in this account",
-        hint=f"set [provision] subnet_id in cluster.toml, or make one: {command}",
+        hint=f"set [provision] subnet_id in cluster.toml, or make one: {in_vpc if vpcs else new_vpc}",
     )
