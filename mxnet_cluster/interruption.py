@@ -14,6 +14,7 @@
 Outside a job, there is never a notice. Imports only the standard library; Python 3.6 or later.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -37,7 +38,7 @@ class Interruption:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._path = Path(environment[VARIABLE]) if environment.get(VARIABLE) else None
-        self._is_signalled = False
+        self._is_signalled = self._is_saved = False
         self._progress_at = 0.0
         is_main = threading.current_thread() is threading.main_thread()
         if self._path and is_main and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
@@ -49,8 +50,8 @@ class Interruption:
         self._is_signalled = True
 
     def has_notice(self) -> bool:
-        """Returns whether a node of the job will be interrupted."""
-        return self._is_signalled or (self._path is not None and self._path.exists())
+        """Returns whether a node of the job will be interrupted, and no checkpoint has been saved since the notice."""
+        return self._is_signalled or (not self._is_saved and self._path is not None and self._path.exists())
 
     def note_saved(self, url: str, epoch: int, batch: int) -> None:
         """Records that a complete checkpoint is at this path or URL.
@@ -59,17 +60,20 @@ class Interruption:
         read, because the job's processes are then ended. Raises OSError.
         """
         self._write(SAVED, {"url": url, "epoch": epoch, "batch": batch})
+        self._is_signalled, self._is_saved = False, True
 
     def note_progress(self, epoch: int, batch: int, batches: int, *, at_once: bool = False) -> None:
         """Records the progress of training, so that lost batches can be counted.
 
         epoch: the number of whole epochs. batch: the number of batches of the next epoch. batches: the length of that
-        epoch. Writes a small file, at most every PROGRESS_EVERY_S seconds unless `at_once` is true. Raises OSError.
+        epoch. Writes a small file, at most every PROGRESS_EVERY_S seconds unless `at_once` is true. If it cannot be
+        written, only this number is lost.
         """
         now = time.monotonic()
         if at_once or now >= self._progress_at + PROGRESS_EVERY_S:
             self._progress_at = now
-            self._write(PROGRESS, {"epoch": epoch, "batch": batch, "batches": batches})
+            with contextlib.suppress(OSError):
+                self._write(PROGRESS, {"epoch": epoch, "batch": batch, "batches": batches})
 
     def wait_for_end(self) -> None:
         """Waits until the job's processes are ended, at most WAIT_S seconds.

@@ -58,6 +58,23 @@ def test_the_signal_is_a_notice(notice: Path) -> None:
     assert found.has_notice()
 
 
+def test_a_notice_ends_with_a_checkpoint(notice: Path) -> None:
+    """A job with on_node_loss = "fail" continues after it; another notice may come by the signal."""
+    found = open_with(notice)
+    notice.parent.mkdir()
+    notice.touch()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    found.note_saved("model", 1, 2)
+    assert not found.has_notice()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert found.has_notice()
+
+
+def test_progress_that_cannot_be_written_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    open_with(tmp_path / "file" / "attempt-1").note_progress(0, 1, 30)
+
+
 def test_a_program_keeps_its_own_handler(notice: Path) -> None:
     seen = []
     signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
