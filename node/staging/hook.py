@@ -117,7 +117,7 @@ class Stage:
         except (OSError, ValueError):  # ValueError: the pipe is closed, or there was no line
             answer = {"error": f"stage.py, which reads and writes s3://, ended with code {self._child.wait()}"}
         if "error" in answer:
-            raise make_error(answer["error"])
+            raise make_error(answer["error"], is_missing=answer.get("is_missing", False))
         return str(answer["path"])
 
 
@@ -332,10 +332,12 @@ def make_open(*, is_data: bool) -> Function:
     return open_
 
 
-def make_error(words: str) -> Exception:
-    """Returns an MXNetError with this message."""
-    error: Exception = sys.modules["mxnet.base"].MXNetError(words)
-    return error
+def make_error(words: str, *, is_missing: bool = False) -> Exception:
+    """Returns an MXNetError with this message; an OSError in a program without MXNet. is_missing: an object is."""
+    library: Any = sys.modules.get("mxnet.base")
+    error: Any = OSError(words) if library is None else library.MXNetError(words)
+    error.is_missing = is_missing
+    return error  # type: ignore[no-any-return]
 
 
 def discard(path: str) -> None:

@@ -40,6 +40,10 @@ class Gone(Exception):
     """The process that this one serves has ended."""
 
 
+class Missing(fetch.StageError):
+    """There is nothing to read at a URI."""
+
+
 class Order(msgspec.Struct, frozen=True):
     """A request of the process: one of uri, object, draft and upload, as described in the module's docstring."""
 
@@ -59,6 +63,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int
     path: Optional[str] = None
     error: Optional[str] = None
+    is_missing: bool = False  # there is no such object
 
 
 class Stager:
@@ -163,9 +168,9 @@ class Stager:
         return folder
 
 
-def nothing_to_read(uri: str, *, where: str) -> fetch.StageError:
+def nothing_to_read(uri: str, *, where: str) -> Missing:
     """Returns the error for a URI without objects. where: the URL that the user should list."""
-    return fetch.StageError(f"{uri}: there is nothing to read: cluster data ls {where}")
+    return Missing(f"{uri}: there is nothing to read: cluster data ls {where}")
 
 
 class Progress:
@@ -229,7 +234,8 @@ def answer(stager: Stager, order: Order) -> Answer:
     try:
         return Answer(number=order.number, path=stager.carry_out(order))
     except (OSError, ValueError, re.error, fetch.StageError) as error:
-        return Answer(number=order.number, error=fetch.explain(error, stager.cache.folder))
+        explained = fetch.explain(error, stager.cache.folder)
+        return Answer(number=order.number, error=explained, is_missing=isinstance(error, Missing))
 
 
 def read_orders() -> Iterator[Order]:

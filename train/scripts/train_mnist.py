@@ -7,9 +7,8 @@ Data is MNIST's four idx-ubyte files (--data-dir) or RecordIO files of 28 by 28 
 from typing import Any
 
 from common import script
-from common.options import Defaults
+from common.options import DISTORTION, IMAGES
 
-DEFAULTS = Defaults(network="mlp", batch_size=32, num_epochs=20, lr=0.05, wd=0.0001, num_classes=10)
 _MEAN, _DEVIATION = 0.1307, 0.3081  # of MNIST's training images, whose pixels come as 0 to 1
 
 
@@ -19,4 +18,4 @@ def prepare(pixels: Any) -> Any:
 
 
 if __name__ == "__main__":
-    script.run(__doc__, DEFAULTS, networks=("mlp", "lenet"), prepare=prepare)
+    script.run(__doc__, ("mlp", "lenet"), without=(IMAGES, DISTORTION), prepare=prepare)

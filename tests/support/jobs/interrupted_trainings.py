@@ -190,8 +190,3 @@ def torch_training(python: str, folder: Path, *words: str, ranks: int = 1) -> Tr
         return {f"rank-{rank}": {**where, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)}
 
     return Training((python, str(SCRIPTS / "train_mnist_torch.py"), *words), environments, folder)
-
-
-def final_model(prefix: Path, epoch: int) -> dict[str, bytes]:
-    """Every byte of a model and its optimizer's state."""
-    return {kind: Path(f"{prefix}-{epoch:04}.{kind}").read_bytes() for kind in ("params", "states")}

@@ -4,6 +4,7 @@ import os
 import random
 import struct
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,10 +16,11 @@ from typing import Any
 import pytest
 
 import train
+from node.staging import hook
 from s3_server import REGION, S3Server, serve_s3
 
 SCRIPTS = Path(train.__file__).parent / "scripts"
-_PACKAGES = ("common", "ddp", "networks")
+_PACKAGES = ("common", "networks")
 
 
 @contextmanager
@@ -38,47 +40,63 @@ KINDS = ("params", "states")
 def serve_models() -> Iterator[S3Server]:
     """Serves an S3 with a bucket `models`, in the environment of a job that may use it."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
-        # A bucket's drafts are removed when their process ends by itself, which a worker of pytest-xdist never does.
-        patch.setenv("CLUSTER_OUTPUT_DIR", folder)
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             patch.delenv(name)
         patch.setenv("AWS_ACCESS_KEY_ID", "testing")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
         patch.setenv("S3_REGION", REGION)
+        patch.setenv("CLUSTER_DATA_CACHE_DIR", folder)
+        stage = hook.Stage()
+        patch.setattr(hook, "STAGE", stage)
         with serve_s3() as made:
             patch.setenv("AWS_ENDPOINT_URL", made.url)
             made.put("models", {})
             yield made
+            if stage._child is not None:
+                stage._child.communicate()
             made.reset()
 
 
-def content(kind: str, epoch: int, run: str) -> bytes:
-    return f"{kind} of epoch {epoch}, {run}\n".encode() * 3000
+def open_checkpoints(
+    module: ModuleType, prefix: str, *, keep: int | None = None, model: str = "MXNet, mlp", **wanted: Any
+) -> Any:
+    """The Checkpoints of a training. wanted: of its options resume, load_epoch and only_job."""
+    options = {"resume": True, "load_epoch": None, "only_job": None, **wanted}
+    chosen = Namespace(model_prefix=prefix, keep_checkpoints=keep, **options)
+    return module.Checkpoints(chosen, model, "sgd")
 
 
-def save(checkpoints: ModuleType, place: Any, epoch: int, run: str = "first") -> None:
+def content(kind: str, run: str) -> bytes:
+    return f"{kind} of {run}\n".encode() * 3000
+
+
+def save(opened: Any, epoch: int, batch: int = 0, run: str = "first") -> str:
+    """Saves a checkpoint in two writes per file, between which a process may be killed."""
+
     def writer(kind: str) -> Callable[[str], None]:
         def write(path: str) -> None:
-            data = content(kind, epoch, run)
+            data = content(kind, f"{run} {epoch} {batch}")
             with open(path, "wb", buffering=0) as file:
                 file.write(data[: len(data) // 2])
                 file.write(data[len(data) // 2 :])
 
         return write
 
-    checkpoints.save(place, epoch, {kind: writer(kind) for kind in KINDS}, symbol="{}", facts={"run": run})
+    name: str = opened.save(epoch, batch, 100, {kind: writer(kind) for kind in KINDS}, "{}")
+    return name
 
 
-def check(found: Any) -> tuple[int, str]:
-    """Checks every byte of a checkpoint; returns its epoch and run."""
-    run = found.manifest["run"]
-    for kind in KINDS:
-        assert Path(found.paths[kind]).read_bytes() == content(kind, found.epoch, run)
-    return found.epoch, run
-
-
-def opened(checkpoints: ModuleType, prefix: str, *, to_write: bool = True) -> Any:
-    return checkpoints.open_place(prefix, to_write=to_write)
+def find(opened: Any, *runs: str) -> tuple[int, int, str] | None:
+    """The epoch, batch and run of the checkpoint that is found; every byte belongs to it."""
+    found = opened.find()
+    if found is None:
+        return None
+    data = {kind: Path(path).read_bytes() for kind, path in found.paths.items()}
+    [run] = [
+        run for run in runs or ("first",) if data["params"] == content("params", f"{run} {found.epoch} {found.batch}")
+    ]
+    assert data == {kind: content(kind, f"{run} {found.epoch} {found.batch}") for kind in KINDS}
+    return found.epoch, found.batch, run
 
 
 def write_idx(path: Path, shape: Sequence[int], content: bytes) -> None:

@@ -4,6 +4,7 @@
 kills_on_a_node.py PREFIX ROUNDS
 """
 
+import argparse
 import glob
 import os
 import random
@@ -24,6 +25,8 @@ TRAIN = [
     sys.executable, os.path.join(SCRIPTS, "train_mnist.py"), "--benchmark", "1", "--num-examples", "64",
     "--kv-store", "local", "--num-epochs", "100000", "--model-prefix", PREFIX, "--resume", "--keep-checkpoints", "3",
 ]  # fmt: skip
+OPTIONS = argparse.Namespace(model_prefix=PREFIX, resume=True, load_epoch=None, only_job=None)
+MODEL = "MXNet, network mlp, num_layers None, num_classes 10, image_shape (1, 28, 28), dtype float32"
 
 
 def train_and_kill(delay_s):
@@ -31,7 +34,7 @@ def train_and_kill(delay_s):
     process = subprocess.Popen(TRAIN, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
     begun, saved = 0, 0
     for line in process.stdout:
-        begun = int((re.findall(r"Epoch\[(\d+)\] is next", line) or [begun])[0])
+        begun = int((re.findall(r"Resumed from epoch (\d+)", line) or [begun])[0])
         found = re.findall(r"Saved checkpoint to .*-(\d+)\.params", line)
         if found and not saved:
             threading.Timer(delay_s, process.kill).start()
@@ -44,7 +47,7 @@ last = 0
 for number in range(ROUNDS):
     begun, saved = train_and_kill(random.uniform(0, 0.4))
     assert begun == last, (begun, last)
-    newest = checkpoints.find_newest(checkpoints.open_place(PREFIX, to_write=False))
+    newest = checkpoints.Checkpoints(OPTIONS, MODEL, "").find()
     assert newest is not None
     # The last reported checkpoint, or one more that it could not report.
     assert newest.epoch in {saved, saved + 1}, (newest.epoch, saved)

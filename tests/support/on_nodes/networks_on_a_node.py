@@ -13,7 +13,7 @@ sys.path.insert(0, sys.argv[1])
 import mxnet as mx
 import numpy as np
 from common import network_names
-from common.fit import TrainedModule
+from common.fit import AddingModule
 from networks import build
 
 LARGE = (3, 224, 224)
@@ -110,7 +110,7 @@ def trained(batch_size, steps, store):
     np.random.seed(1)
     draw = np.random.RandomState(0)
     images, labels = draw.uniform(size=(128, 1, 28, 28)).astype("f"), draw.randint(0, 10, 128).astype("f")
-    module = TrainedModule(build("mlp", None, 10, (1, 28, 28)), [mx.cpu()], steps, None, None)
+    module = AddingModule(build("mlp", None, 10, (1, 28, 28)), steps=steps, context=[mx.cpu()])
     params = {"learning_rate": 0.1, "momentum": 0.9, "rescale_grad": 1 / (batch_size * steps)}
     data = mx.io.NDArrayIter(images, labels, batch_size, label_name="softmax_label")
     module.fit(data, num_epoch=3, kvstore=store, optimizer_params=params, initializer=mx.init.Xavier())

@@ -2,188 +2,121 @@
 
 import argparse
 import functools
-import json
+import itertools
 import logging
 import os
 import random
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 
-from common import ScriptError, models, notice, reports, schedule
-from common.data import EpochIter, Source, count_examples, open_epochs
-from common.options import has_momentum
-from common.workers import Workers, exchange, join
+from common import ScriptError, data, schedule, script
+from common.checkpoints import Checkpoint, Checkpoints, Saver
+from common.options import WITH_MOMENTUM
 
 logger = logging.getLogger()
+UPDATE_ON_SERVERS = "MXNET_UPDATE_ON_KVSTORE"  # MXNet's own: with "0", the workers update
 _LOSSES = {"ce": mx.metric.CrossEntropy, "nll": mx.metric.NegativeLogLikelihood}
-BENCHMARK_BATCHES = 500  # as in MXNet's own examples
 
 
-def train(options: argparse.Namespace, network: mx.sym.Symbol, source: Source) -> None:
-    """Trains `network` on `source` as the options say, and reports in the form that MXNet's own tools expect.
+class Workers(NamedTuple):
+    """The workers of a job. store: the kv-store, or its kind if this worker is the only one."""
+
+    store: Union[str, mx.kv.KVStore]
+    part: data.Part  # the rank, and the number of workers
+    in_step: bool  # dist_sync: every step waits for all workers
+
+
+def train(options: argparse.Namespace, network: mx.sym.Symbol) -> None:
+    """Trains `network` as the options say, and reports in the form that MXNet's own tools expect.
 
     Raises ScriptError if the data does not fill a batch, or a GPU or a saved model is missing.
     """
     contexts = _contexts(options.gpus)
-    _seed(options.seed)
-    asked = notice.Notice()
-    asked.listen()
-    workers = join(options)
-    reports.log_as(workers.part.index)
-    start = models.find_start(options, workers, network)
-    if start.epoch >= options.num_epochs:
-        logger.info("Nothing to do: %d of %d epochs are done", start.epoch, options.num_epochs)
+    random.seed(options.seed)
+    np.random.seed(options.seed)  # noqa: NPY002 - MXNet draws from numpy's global generator
+    mx.random.seed(options.seed)
+    workers = _join(options)
+    script.log_as(workers.part.index)
+    checkpoints = _open_checkpoints(options) if options.model_prefix else None
+    start = _find_start(options, workers, checkpoints)
+    begin_epoch = 0 if start is None else start.epoch
+    if begin_epoch >= options.num_epochs:
+        logger.info("Nothing to do: %d of %d epochs are done", begin_epoch, options.num_epochs)
         return
     steps = schedule.steps_per_update(options.macrobatch_size, options.batch_size, workers.part.count)
-    batches = schedule.whole_updates(_batches_per_epoch(options, source, workers), steps)
+    batches = schedule.whole_updates(_batches_per_epoch(options, workers), steps)
     logger.info(
         "%d of %d workers, %d batches of %d per epoch%s", workers.part.index + 1, workers.part.count, batches,
         options.batch_size, f", {steps} per update" if steps > 1 else "",
     )  # fmt: skip
-    data = open_epochs(source, workers.part, options.batch_size, batches)
-    run = Run(options, source, workers, data, start, steps=steps, batches=batches)
+    part = data.open_train(options, workers.part, options.batch_size, first_epoch=begin_epoch)
+    # An epoch continues where the last one ended, and begins the data again at its end.
+    batches_of_epoch = mx.io.ResizeIter(part, batches, reset_internal=False)
     if options.test_io:
-        _measure_reading(data, options)
+        _measure_reading(batches_of_epoch, options)
         return
-    if options.model_prefix and workers.in_step and models.keeps_states(options):
+    skipped = 0
+    if start is not None and start.batch:
+        # With other workers or batches, the same part of the epoch is done.
+        skipped = start.batch * batches // start.batches // steps * steps
+        for _ in itertools.islice(batches_of_epoch, skipped):
+            pass
+    if checkpoints is not None and workers.in_step and _keeps_states(options):
         # The servers add up gradients and the workers update, so that the optimizer's state can be saved.
-        os.environ.setdefault(models.UPDATE_ON_SERVERS, "0")
+        os.environ.setdefault(UPDATE_ON_SERVERS, "0")
     compression = {"type": options.gc_type, "threshold": options.gc_threshold} if options.gc_type != "none" else None
-    module = TrainedModule(network, contexts, steps, start, compression, seed_of=run.seed_of)
-    after = _After(run, module, asked)
-    begun = run.begin()
+    module = AddingModule(network, steps=steps, context=contexts, compression_params=compression)
+    if start is not None and _keeps_states(options):
+        module.begin_with_states(start.paths.get("states"))
+    saver = Saver(
+        options, checkpoints if workers.part.index == 0 else None, functools.partial(_content, options, module),
+        batches=batches, steps=steps,
+    )  # fmt: skip
+    after = _After(options, module, saver, begin_epoch, skipped)
+    weights, states = _load(start)
     module.fit(
-        data,
+        batches_of_epoch,
         num_epoch=options.num_epochs,
-        begin_epoch=start.epoch,
-        eval_metric=after.metrics,
+        begin_epoch=begin_epoch,
+        eval_metric=_make_metrics(options),
         kvstore=workers.store,
         optimizer=options.optimizer,
-        optimizer_params=_optimizer_params(run, begun),
+        optimizer_params=_optimizer_params(
+            options,
+            workers,
+            updates=batches // steps,
+            begun=begin_epoch * (batches // steps) + skipped // steps,
+            steps=steps,
+        ),
         initializer=_initializer(options),
-        arg_params=start.arg_params,
-        aux_params=start.aux_params,
+        arg_params=weights,
+        aux_params=states,
         batch_end_callback=after.batch,
         epoch_end_callback=after.epoch,
         monitor=mx.mon.Monitor(options.monitor, pattern=".*") if options.monitor else None,
     )
 
 
-class Run:
-    """A training on one worker: its options, data and position. steps: per update. batches: per epoch."""
+class AddingModule(mx.mod.Module):
+    """MXNet's Module; adds up the gradients of several steps for an update. steps: per update."""
 
-    def __init__(
-        self, options: argparse.Namespace, source: Source, workers: Workers, data: EpochIter, start: models.Start,
-        *, steps: int, batches: int,
-    ) -> None:  # fmt: skip
-        self.options = options
-        self.source = source
-        self.workers = workers
-        self.data = data
-        self.steps = steps
-        self.batches = batches
-        self.start = start
-        self._first_batch = 0  # the finished batches of all epochs together
-        self._begun = 0
-        self._passes = [0] * workers.part.count
-
-    def begin(self) -> int:
-        """Moves the data to where the saved training was; returns the finished batches of the first epoch."""
-        start = self.start
-        if start.found is None:
-            return 0
-        then = models.find_position(start, self.position())
-        if then is None:
-            self._begun = models.find_batch(start, self.batches) // self.steps * self.steps
-            logger.info("The saved training had other data, batches or workers: the data begins anew")
-        else:
-            self._begun = start.batch
-            self._passes = then.passes
-            began = time.time()
-            self.data.move_to(start.epoch, start.batch, then.passes[self.workers.part.index])
-            logger.info("Continues in the middle of the data, found in %.1f s", time.time() - began)
-        self._first_batch = start.epoch * self.batches + self._begun
-        return self._begun
-
-    def seed_of(self, step: int) -> int:
-        """The seed for the layers' random numbers in a step, counted from where this process began."""
-        seed = self.options.seed + 1_000_003 * self.workers.part.index + 7919 * (self._first_batch + step)
-        return int(seed % 2**31)
-
-    def batch(self, epoch: int, number: int) -> int:
-        """The finished batches of an epoch, after the one to which module.fit gives this number, from 0 up."""
-        return number + 1 + (self._begun if epoch == self.start.epoch else 0)
-
-    def position(self) -> models.Position:
-        """This training's position, as the manifest stores it."""
-        options = self.options
-        data = ["benchmark"] if options.benchmark else [options.data_dir, options.data_train, options.data_train_idx]
-        return models.Position(
-            self.batches, self.workers.part.count, options.batch_size, options.seed, repr(data), self._passes
-        )
-
-    def learn_passes(self, epoch: int) -> None:
-        """Exchanges the lengths of passes; a resumed training then finds its position without counting them."""
-        if not all(self._passes):
-            mine = self._passes[self.workers.part.index] or self.data.pass_batches
-            self._passes[self.workers.part.index] = mine
-            if self.workers.in_step and self.options.model_prefix and models.keeps_states(self.options):
-                # Otherwise servers would update these numbers as they do weights.
-                table = exchange(self.workers, f"passes-{epoch}", [mine])
-                self._passes = [length for (length,) in table]
-
-
-class TrainedModule(mx.mod.Module):
-    """MXNet's Module; also adds up the gradients of several steps for an update, and starts from a saved state."""
-
-    def __init__(
-        self,
-        network: mx.sym.Symbol,
-        contexts: List[mx.Context],
-        steps: int,
-        start: Optional[models.Start],
-        compression: Optional[Dict[str, Any]],
-        *,
-        seed_of: Callable[[int], int] = int,
-    ) -> None:
-        """steps: per update. start: with the optimizer's initial state. seed_of: the seed of each step, from 0 up."""
-        super().__init__(network, context=contexts, compression_params=compression)
+    def __init__(self, network: mx.sym.Symbol, *, steps: int, **options: Any) -> None:
+        super().__init__(network, **options)
         self._steps = steps
         self._done = 0
-        self._start = start
-        self._seed_of = seed_of
-        self._draws = any(layer.get("op") == "Dropout" for layer in json.loads(network.tojson())["nodes"])
 
-    @property
-    def optimizer(self) -> mx.optimizer.Optimizer:
-        """The optimizer, once training has begun."""
-        return self._optimizer
-
-    def forward_backward(self, data_batch: mx.io.DataBatch) -> None:
-        """As in Module; the layers' random numbers depend only on the number of the batch."""
-        if self._draws:
-            mx.random.seed(self._seed_of(self._done))
-        super().forward_backward(data_batch)
+    def begin_with_states(self, path: Optional[str]) -> None:
+        """Uses an optimizer's saved state, as Module.load does."""
+        self._preload_opt_states = path
 
     def bind(self, *positional: Any, **named: Any) -> None:
         """As in Module; with several steps per update, adds new gradients to the existing ones."""
         if self._steps > 1 and named.get("for_training", True):
             named["grad_req"] = "add"
         super().bind(*positional, **named)
-
-    def init_optimizer(self, *positional: Any, **named: Any) -> None:
-        """As in Module; loads the initial state."""
-        super().init_optimizer(*positional, **named)
-        start = self._start
-        if start is None or start.states is None:
-            return
-        self.load_optimizer_states(start.states)
-        schedule = start.found.manifest.get("m_schedule") if start.found is not None else None
-        if schedule is not None:
-            self._optimizer.m_schedule = schedule  # Nadam's, which MXNet does not save
 
     def update(self) -> None:
         """As in Module, but only after the last step of an update."""
@@ -198,62 +131,198 @@ class TrainedModule(mx.mod.Module):
                         gradient[:] = 0
 
 
+class _After:
+    """What follows each batch and each epoch: reports, checkpoints, validation by every worker."""
+
+    def __init__(
+        self, options: argparse.Namespace, module: AddingModule, saver: Saver, begin_epoch: int, skipped: int
+    ) -> None:
+        self._options = options
+        self._module = module
+        self._saver = saver
+        self._begin = (begin_epoch, skipped)
+        self._speedometer = mx.callback.Speedometer(options.batch_size, options.disp_batches)
+        self._validation = data.Validation(options)
+
+    def batch(self, param: Any) -> None:
+        """Called by module.fit after each batch."""
+        epoch, skipped = self._begin
+        number = param.nbatch + (skipped if param.epoch == epoch else 0)
+        self._speedometer(param._replace(nbatch=number))
+        self._saver.after_batch(param.epoch, number + 1)
+
+    def epoch(self, epoch: int, *_: Any) -> None:
+        """Called by module.fit after each epoch."""
+        self._saver.after_epoch(epoch + 1)
+        batches = self._validation.batches()
+        if batches is None:
+            return
+        metrics = _make_metrics(self._options)
+        for batch in batches:
+            # Module.score would also count the examples that fill up the last batch.
+            self._module.forward(batch, is_train=False)
+            real = batch.data[0].shape[0] - (batch.pad or 0)
+            outputs = [output[:real] for output in self._module.get_outputs()]
+            metrics.update([label[:real] for label in batch.label], outputs)
+            self._saver.between_epochs(epoch + 1)
+        for name, value in metrics.get_name_value():
+            logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
+
+
+# -- the workers -------------------------------------------------------------------------------------------------------
+
+
 def _contexts(gpus: List[int]) -> List[mx.Context]:
     """The devices to compute on. Raises ScriptError if a requested GPU does not exist."""
-    if not gpus:
-        return [mx.cpu()]
-    present = mx.context.num_gpus()
-    missing = [number for number in gpus if number >= present]
-    if missing:
+    present = mx.context.num_gpus() if gpus else 0
+    if any(number >= present for number in gpus):
         raise ScriptError(
             f"--gpus {','.join(map(str, gpus))}: MXNet {mx.__version__} finds {present or 'no'} GPUs here; "
             "leave --gpus out to train on the CPU"
         )
-    return [mx.gpu(number) for number in gpus]
+    return [mx.gpu(number) for number in gpus] or [mx.cpu()]
 
 
-def _seed(seed: int) -> None:
-    """Uses the same seed on every worker; the kv-store gives all of them rank 0's initial weights anyway."""
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - MXNet draws from numpy's global generator
-    mx.random.seed(seed)
+def _join(options: argparse.Namespace) -> Workers:
+    """Joins the other workers; waits until all have joined."""
+    if not options.kv_store.startswith("dist"):
+        return Workers(options.kv_store, data.Part(0, 1), in_step=False)
+    store = mx.kv.create(options.kv_store)
+    if options.gc_type != "none":
+        # MXNet 1.7's Module calls pushpull, which rejects compressed gradients; push and pull accept them.
+        store.pushpull = functools.partial(_push_and_pull, store)
+    return Workers(store, data.Part(store.rank, store.num_workers), in_step="async" not in options.kv_store)
 
 
-def _batches_per_epoch(options: argparse.Namespace, source: Source, workers: Workers) -> int:
-    part = workers.part
+def _push_and_pull(store: mx.kv.KVStore, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+    store.push(key, value, priority)
+    store.pull(key, out=value if out is None else out, priority=priority)
+
+
+def _exchange(workers: Workers, name: str, numbers: Sequence[int]) -> List[List[int]]:
+    """Every worker's numbers, by rank; only this worker's if they are not in step. name: unique to this exchange.
+
+    The servers add up the pushed values, as they do gradients. numbers: below 2**24, so that float32 is exact.
+    """
+    if not workers.in_step:
+        return [list(numbers)]
+    table = mx.nd.zeros((workers.part.count, len(numbers)))
+    workers.store.init(name, table)
+    table[workers.part.index] = list(numbers)
+    workers.store.push(name, table)
+    workers.store.pull(name, out=table)
+    return [[round(float(number)) for number in row] for row in table.asnumpy()]
+
+
+def _batches_per_epoch(options: argparse.Namespace, workers: Workers) -> int:
     if options.num_examples:
-        counts = schedule.split_examples(options.num_examples, part.count)
+        counts = schedule.split_examples(options.num_examples, workers.part.count)
     elif options.benchmark:
-        return BENCHMARK_BATCHES
+        return data.BENCHMARK_BATCHES
     else:
-        counts = [count for (count,) in exchange(workers, "examples", [count_examples(source, part)])]
+        own = data.count_examples(options, workers.part)
+        counts = [count for (count,) in _exchange(workers, "examples", [own])]
     return schedule.batches_per_epoch(counts, options.batch_size)
 
 
-def _optimizer_params(run: Run, begin_batch: int) -> Dict[str, Any]:
-    """The optimizer's settings. begin_batch: the finished batches of the first epoch.
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def _open_checkpoints(options: argparse.Namespace) -> Checkpoints:
+    names = ("network", "num_layers", "num_classes", "image_shape", "dtype")
+    model = ", ".join(f"{name} {getattr(options, name)}" for name in names)
+    return Checkpoints(options, f"MXNet, {model}", f"{options.optimizer} on {max(1, len(options.gpus))} devices")
+
+
+def _keeps_states(options: argparse.Namespace) -> bool:
+    """Whether the workers, not the servers, have the optimizer's state: servers do not give it to workers.
+
+    With dist_async the servers must have it; with compressed gradients, workers that update wait forever (MXNet 1.7).
+    """
+    if not options.kv_store.startswith("dist"):
+        return True
+    wanted = os.environ.get(UPDATE_ON_SERVERS, "0") == "0"
+    return wanted and options.kv_store != "dist_async" and options.gc_type == "none"
+
+
+def _find_start(
+    options: argparse.Namespace, workers: Workers, checkpoints: Optional[Checkpoints]
+) -> Optional[Checkpoint]:
+    """The checkpoint with which all workers begin. Raises ScriptError if they do not find the same one."""
+    if checkpoints is None or not (options.resume or options.load_epoch):
+        return None
+    found = checkpoints.find()
+    own = [0, 0, 0] if found is None else [found.epoch, found.batch, found.mark]
+    theirs = _exchange(workers, "checkpoint", own)
+    if any(other != theirs[0] for other in theirs) and options.only_job is None:
+        raise ScriptError(
+            f"the workers do not find the same checkpoint {options.model_prefix}-*; --model-prefix must be a place "
+            "that all of them share, such as s3://bucket/model"
+        )
+    if found is None or any(other != theirs[0] for other in theirs):
+        # `cluster train` counts the batches that are lost by this line, or by the one below.
+        logger.info("No complete checkpoint %s-*: training begins with epoch 0", options.model_prefix)
+        return None
+    logger.info("Loaded %s", found.name)
+    logger.info("Resumed from epoch %d batch %d", found.epoch, found.batch)
+    if "states" not in found.paths or not _keeps_states(options):
+        logger.info("The optimizer starts from scratch: its state is not in the checkpoint")
+    return found
+
+
+def _load(start: Optional[Checkpoint]) -> Tuple[Any, Any]:
+    """The saved weights, and the auxiliary states of the network's layers."""
+    if start is None:
+        return None, None
+    split: Tuple[Dict[str, mx.nd.NDArray], Dict[str, mx.nd.NDArray]] = ({}, {})
+    for name, value in mx.nd.load(start.paths["params"]).items():
+        kind, _, own_name = name.partition(":")
+        split[kind == "aux"][own_name] = value
+    return split
+
+
+def _content(options: argparse.Namespace, module: AddingModule) -> Dict[str, Any]:
+    """What a checkpoint contains: see Saver."""
+    weights, states = module.get_params()
+    arrays = {f"arg:{name}": value for name, value in weights.items()}
+    arrays.update({f"aux:{name}": value for name, value in states.items()})
+    writers: Dict[str, Callable[[str], None]] = {"params": lambda path: _write_arrays(path, arrays)}
+    if _keeps_states(options):
+        writers["states"] = module.save_optimizer_states
+    return {"writers": writers, "symbol": module.symbol.tojson()}
+
+
+def _write_arrays(path: str, arrays: Dict[str, mx.nd.NDArray]) -> None:
+    """Writes arrays. Raises ScriptError if the disk is full, which MXNet does not notice while it closes the file."""
+    try:
+        mx.nd.save(path, arrays)
+        complete = len(mx.nd.load(path)) == len(arrays)
+    except mx.base.MXNetError:
+        complete = False
+    if not complete:
+        raise ScriptError(f"{path} was not written completely: is the disk full?")
+
+
+# -- Module.fit's settings ---------------------------------------------------------------------------------------------
+
+
+def _optimizer_params(
+    options: argparse.Namespace, workers: Workers, *, updates: int, begun: int, steps: int
+) -> Dict[str, Any]:
+    """The optimizer's settings. updates: per epoch. begun: those that the saved training has done. steps: per update.
 
     Gradients are divided by all examples of an update: with dist_sync, the servers add up the workers' gradients. With
     dist_async, each worker's gradients are an update, and the servers count all of them.
     """
-    options, workers, steps = run.options, run.workers, run.steps
-    by_batch = 1 if workers.in_step else workers.part.count
-    per_epoch = run.batches // steps * by_batch
-    examples = options.batch_size * steps * (workers.part.count if workers.in_step else 1)
+    each = 1 if workers.in_step else workers.part.count
     params: Dict[str, Any] = {
         "learning_rate": options.lr,
-        "lr_scheduler": schedule.LearningRate(
-            options.lr,
-            options.lr_factor,
-            [epoch * per_epoch for epoch in options.lr_step_epochs],
-            options.warmup_epochs * per_epoch,
-            options.warmup_strategy,
-        ),
-        "begin_num_update": run.start.epoch * per_epoch + begin_batch // steps * by_batch,
-        "rescale_grad": 1 / examples,
+        "lr_scheduler": schedule.learning_rate(options, updates * each),
+        "begin_num_update": begun * each,
+        "rescale_grad": 1 / (options.batch_size * steps * (workers.part.count if workers.in_step else 1)),
         "wd": options.wd,
     }
-    if has_momentum(options.optimizer):
+    if options.optimizer in WITH_MOMENTUM:
         params["momentum"] = options.mom
     if options.dtype == "float16":
         params["multi_precision"] = True
@@ -276,91 +345,9 @@ def _initializer(options: argparse.Namespace) -> mx.init.Initializer:
     return makers[name]()
 
 
-class _After:
-    """Runs after each batch and each epoch: reports, checkpoints, validation. Only rank 0 saves; all ranks validate."""
-
-    def __init__(self, run: Run, module: TrainedModule, asked: notice.Notice) -> None:
-        options, rank = run.options, run.workers.part.index
-        self._run = run
-        self._asked = asked
-        self._saver = models.Saver(options, module, run.start) if options.model_prefix and rank == 0 else None
-        save = functools.partial(self._save, self._saver) if self._saver is not None else None
-        in_step = run.workers.in_step
-        self._checkpointer = notice.Checkpointer(asked, save, options.checkpoint_batches or 0, in_step=in_step)
-        self._module = module
-        self._speedometer = mx.callback.Speedometer(options.batch_size, options.disp_batches)
-        self._reports = False
-        self._validation = _make_metrics(options)
-        self.metrics = _make_metrics(options)
-        if run.start.found is not None and rank == 0 and run.start.batch:
-            self.metrics.continue_from(run.start.found.manifest.get("metrics", []))
-
-    def batch(self, param: Any) -> None:
-        """Called by module.fit after each batch."""
-        run = self._run
-        done = run.batch(param.epoch, param.nbatch)
-        # After a resume, not before a multiple of --disp-batches: the speed is computed over that many batches.
-        self._reports = self._reports or (done - 1) % run.options.disp_batches == 0
-        if self._reports:
-            self._speedometer(param._replace(nbatch=done - 1))
-        self._asked.note_progress(param.epoch, done, run.batches)
-        if done < run.batches and done % run.steps == 0:
-            self._checkpointer.after_batch(param.epoch, done)
-
-    def epoch(self, epoch: int, *_: Any) -> None:
-        """Called by module.fit after each epoch."""
-        run, done = self._run, epoch + 1
-        run.learn_passes(epoch)
-        if self._saver is not None and (done % run.options.save_period == 0 or done == run.options.num_epochs):
-            self._save(self._saver, done, 0)
-        self._checkpointer.after_batch(done, 0)
-        if run.source.open_val is None:
-            return
-        self._validation.reset()
-        for batch in run.source.open_val(run.options.batch_size):
-            _validate(self._module, batch, self._validation)
-            self._checkpointer.after_batch(done, 0)
-        for name, value in self._validation.get_name_value():
-            logger.info("Epoch[%d] Validation-%s=%f", epoch, name, value)
-
-    def _save(self, saver: models.Saver, epoch: int, batch: int) -> str:
-        return saver.save(epoch, batch, self._run.position(), self.metrics.counts() if batch else [])
-
-
-# -- reports, in the form that MXNet's own tools read ------------------------------------------------------------------
-
-
-_COUNTS = ("sum_metric", "num_inst", "global_sum_metric", "global_num_inst")
-
-
-class Metrics(mx.metric.CompositeEvalMetric):
-    """MXNet's metrics of an epoch; they can continue from those of a saved training."""
-
-    def __init__(self) -> None:
-        self._saved: List[List[float]] = []
-        super().__init__()
-
-    def continue_from(self, counts: List[List[float]]) -> None:
-        """Lets the next epoch begin with these counts, which `counts` has returned."""
-        self._saved = counts
-
-    def counts(self) -> List[List[float]]:
-        """The counts of this epoch so far."""
-        return [[float(getattr(metric, name)) for name in _COUNTS] for metric in self.metrics]
-
-    def reset(self) -> None:
-        """As in EvalMetric; module.fit calls it at the beginning of each epoch."""
-        super().reset()
-        saved, self._saved = self._saved, []
-        if saved and len(saved) == len(self.metrics):
-            for metric, counts in zip(self.metrics, saved):  # noqa: B905 - 3.6
-                for name, value in zip(_COUNTS, counts):  # noqa: B905 - 3.6
-                    setattr(metric, name, value)
-
-
-def _make_metrics(options: argparse.Namespace) -> Metrics:
+def _make_metrics(options: argparse.Namespace) -> mx.metric.EvalMetric:
     """Accuracy, and the metrics of --top-k and --loss."""
-    metrics = Metrics()
+    metrics = mx.metric.CompositeEvalMetric()
     metrics.add(mx.metric.Accuracy())
     if options.top_k > 1:
         metrics.add(mx.metric.TopKAccuracy(top_k=options.top_k))
@@ -369,28 +356,16 @@ def _make_metrics(options: argparse.Namespace) -> Metrics:
     return metrics
 
 
-def _validate(module: mx.mod.Module, batch: mx.io.DataBatch, metrics: mx.metric.EvalMetric) -> None:
-    """Counts every example once; Module.score would also count the padding of the last batch."""
-    module.forward(batch, is_train=False)
-    real = batch.data[0].shape[0] - (batch.pad or 0)
-    outputs = [output[:real] for output in module.get_outputs()]
-    metrics.update([label[:real] for label in batch.label], outputs)
-
-
-def _measure_reading(data: EpochIter, options: argparse.Namespace) -> None:
+def _measure_reading(batches: mx.io.DataIter, options: argparse.Namespace) -> None:
     """Reports per --disp-batches and per epoch, as training does, but only reads the data."""
     for epoch in range(options.num_epochs):
         begin = last = time.time()
-        number = 0
-        for number, batch in enumerate(data, start=1):
+        for number, batch in enumerate(batches, start=1):
             batch.data[0].wait_to_read()
             if number % options.disp_batches == 0:
-                now = time.time()
-                speed = options.disp_batches * options.batch_size / (now - last)
+                speed = options.disp_batches * options.batch_size / (time.time() - last)
                 logger.info("Epoch[%d] Batch [%d]\tSpeed: %.2f samples/sec", epoch, number, speed)
-                last = now
-        logger.info(
-            "Epoch[%d] Read %d samples, %.2f samples/sec", epoch, number * options.batch_size,
-            number * options.batch_size / (time.time() - begin),
-        )  # fmt: skip
-        data.reset()
+                last = time.time()
+        examples = batches.size * options.batch_size
+        logger.info("Epoch[%d] Read %d samples, %.2f samples/sec", epoch, examples, examples / (time.time() - begin))
+        batches.reset()

@@ -1,5 +1,6 @@
 """The number of batches in an epoch, and the learning rate of each update. Does not import MXNet."""
 
+import argparse
 from typing import List, Sequence
 
 from common import ScriptError
@@ -41,6 +42,12 @@ def steps_per_update(macrobatch_size: int, batch_size: int, num_workers: int) ->
 def whole_updates(batches: int, steps: int) -> int:
     """The batches of an epoch, rounded down to whole updates, but at least one."""
     return max(steps, batches // steps * steps)
+
+
+def learning_rate(options: argparse.Namespace, updates: int) -> "LearningRate":
+    """The learning rate of the options. updates: per epoch."""
+    steps = [epoch * updates for epoch in options.lr_step_epochs]
+    return LearningRate(options.lr, options.lr_factor, steps, options.warmup_epochs * updates, options.warmup_strategy)
 
 
 class LearningRate:

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from job_steps import ec2_of
 from project import REPOSITORY, Project, cluster_in, configure
-from spot_trainings import read_digests, training
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +23,3 @@ def with_data(spot_nodes: Project) -> Project:
     spot_nodes.run("data", "demo", "digits")
     spot_nodes.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
     return spot_nodes
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(with_data: Project) -> dict[str, str]:
-    """The digests of a training without interruptions."""
-    with_data.run("train", *training("s3://cluster-demo/models/whole/m"))
-    with pytest.MonkeyPatch.context() as patch:
-        ec2_of(with_data, patch)
-        return read_digests("models/whole/m")

@@ -1,22 +1,22 @@
 """The PyTorch script: its options and data without PyTorch, and trainings with the real one where there is a wheel."""
 
+import io
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
+from PIL import Image
 
+from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 from project import REPOSITORY
 from real_torch import real_torch
 from s3_server import S3Server
 from train.follow.progress import parse_report
-from training_scripts import SCRIPTS, opened, script_modules, write_digits
+from training_scripts import SCRIPTS, write_digits
 
 SCRIPT = SCRIPTS / "train_mnist_torch.py"
 OPTIONS = (
@@ -26,12 +26,6 @@ OPTIONS = (
 )  # fmt: skip
 RANK = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 PATTERN = re.compile("RANK|WORLD_SIZE|LOCAL_|MASTER_|CLUSTER_|TORCHELASTIC|GLOO_|NCCL_")
-
-
-@pytest.fixture(scope="module")
-def options() -> Iterator[ModuleType]:
-    with script_modules("ddp.options") as (module,):
-        yield module
 
 
 @pytest.fixture(scope="session")
@@ -82,94 +76,18 @@ def test_help_needs_no_torch() -> None:
     assert [option for option in OPTIONS if f"--{option} " not in done.stdout.replace("\n", " \n")] == []
 
 
-def parse(options: ModuleType, *words: str, **environment: str) -> Any:
-    with script_modules("common.options") as (common,):
-        defaults = common.Defaults("mlp", 32, 20, 0.05, 0.0, 10)
-    return options.parse("a test", ("mlp", "lenet"), defaults, words, environment)
-
-
 @pytest.mark.parametrize(
-    ("words", "environment", "said"),
+    ("words", "said"),
     [
-        ((), {}, "no data: add --data-dir"),
-        (("--data-dir", "d", "--data-train", "a.rec"), {}, "--data-dir excludes"),
-        (("--data-train", "s3://b/train"), {}, "ends neither with .rec nor"),
-        (("--data-dir", "d", "--resume"), {}, "--resume needs --model-prefix"),
-        (("--data-dir", "d", "--load-epoch", "20", "--model-prefix", "m"), {}, "nothing to do"),
-        (("--data-dir", "d", "--model-prefix", "s3://b"), {}, "a bucket and a prefix are needed"),
-        (("--data-dir", "d", "--dist-backend", "mpi"), {}, "invalid choice: 'mpi'"),
-        (("--data-dir", "d", "--kv-store", "dist_sync"), {}, "unrecognized arguments"),
-        (("--data-dir", "d"), {"RANK": "0"}, "WORLD_SIZE, MASTER_ADDR, MASTER_PORT missing from the environment"),
-        (("--data-dir", "d"), RANK | {"RANK": "2"}, "RANK=2, WORLD_SIZE=2, MASTER_PORT=29500: not a rank below"),
-        (("--data-dir", "d"), RANK | {"MASTER_PORT": "x"}, "MASTER_PORT=x"),
+        ((), "no data: add --data-train"),
+        (("--data-dir", "d", "--dist-backend", "mpi"), "invalid choice: 'mpi'"),
+        (("--data-dir", "d", "--kv-store", "dist_sync"), "unrecognized arguments"),
     ],
 )
-def test_invalid_options(
-    options: ModuleType, words: tuple[str, ...], environment: dict[str, str], said: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    with pytest.raises(SystemExit, match="2"):
-        parse(options, *words, **environment)
-    assert said in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_defaults_come_from_the_environment(options: ModuleType) -> None:
-    chosen = parse(options, "--model-prefix", "auto", CLUSTER_DATA_URL="s3://b/d/", CLUSTER_OUTPUT_URL="s3://b/o/")
-    assert (chosen.data_dir, chosen.model_prefix, chosen.lr_step_epochs) == ("s3://b/d/", "s3://b/o/model", [10, 15])
-    assert parse(options, "--data-train", "a.rec", CLUSTER_DATA_URL="s3://b/d/").data_dir is None
-    assert parse(options, "--data-dir", "d", **RANK).data_dir == "d"
-
-
-def test_cluster_train_understands_the_reports(caplog: pytest.LogCaptureFixture) -> None:
-    with script_modules("common.reports") as (reports,), caplog.at_level("INFO"):
-        speedometer = reports.Speedometer(32, 20)
-        assert [batch for batch in range(1, 50) if speedometer.is_due(batch)] == [20, 40]
-        speedometer.report(3, 20, {"accuracy": 0.5, "loss": 1.25})
-        reports.report_epoch(3, "Train", {"accuracy": 0.5}, 1.5)
-        reports.report_epoch(3, "Validation", {"accuracy": 0.75})
-    found = [parse_report(message) for message in caplog.messages]
-    running, train, cost, val = found
-    assert running is not None
-    assert running.samples_per_s is not None
-    assert (running.epoch, running.batch, running.metrics) == (3, 20, {"accuracy": 0.5, "loss": 1.25})
-    assert [report and (report.epoch, report.metrics) for report in (train, val)] == [
-        (3, {"accuracy": 0.5}), (3, {"validation-accuracy": 0.75})
-    ]  # fmt: skip
-    assert cost is not None
-    assert cost.epoch_s == 1.5
-
-
-def test_a_checkpoint_of_pytorch_names_no_symbol(checkpoints: ModuleType, tmp_path: Path) -> None:
-    place = opened(checkpoints, str(tmp_path / "net"))
-    writers = {kind: lambda path: Path(path).write_text("x") for kind in ("params", "states")}
-    checkpoints.save(place, 1, writers, has_symbol=False, facts={"torch": "2"})
-    found = checkpoints.find_newest(place)
-    assert (found.epoch, "symbol" in found.manifest) == (1, False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["net-0001.json", "net-0001.params", "net-0001.states"]
-
-
-@pytest.fixture
-def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.setenv("CLUSTER_DATA_CACHE_DIR", str(tmp_path / "cache"))
-    with script_modules("common.staging") as (module,):
-        yield module
-
-
-def test_objects_are_staged(staging: ModuleType, server: S3Server) -> None:
-    server.put("data", {"d/a.rec": b"aaaa", "d/b.rec": b"bbbb", "d/index/a.idx": b"0", "e.rec": b"eeee"})
-    assert Path(staging.find_file("s3://data/e.rec")).read_bytes() == b"eeee"
-    assert [Path(path).read_bytes() for path in staging.find_files("s3://data/d/;s3://data/e.rec")] == [
-        b"aaaa", b"bbbb", b"eeee"
-    ]  # fmt: skip
-    with pytest.raises(staging.ScriptError, match=r"s3://data/f\.rec: there is no such object"):
-        staging.find_file("s3://data/f.rec")
-    with pytest.raises(staging.ScriptError, match="s3://data/f/: there is nothing to read"):
-        staging.find_files("s3://data/f/")
-
-
-def test_local_files_are_read_in_place(staging: ModuleType) -> None:
-    assert staging.find_files("a.rec;b.rec") == ["a.rec", "b.rec"]
-    assert staging.find_files("/data/train/") == ["/data/train/"]
+def test_invalid_options(words: tuple[str, ...], said: str) -> None:
+    done = run_script(sys.executable, *words)
+    assert done.returncode == 2
+    assert said in done.stderr.splitlines()[-1]
 
 
 # -- with PyTorch ------------------------------------------------------------------------------------------------------
@@ -187,6 +105,8 @@ def test_two_ranks_train_from_s3(torch_python: str, server: S3Server, tmp_path: 
     ranks = run_ranks(torch_python, 2, *words, **environment)
     assert [code for code, _, _ in ranks] == [0, 0], ranks
     for rank, (_, output, _) in enumerate(ranks):
+        reports = [found for found in map(parse_report, output.splitlines()) if found is not None]
+        assert {"accuracy", "loss"} <= set(reports[0].metrics)
         assert f"Node[{rank}] Rank {rank} of 2 on cpu, 5 batches of 32 per epoch" in output
         assert "No complete checkpoint s3://models/ddp/net-*" in output
         assert re.findall(r"Epoch\[(\d)\] Batch \[(\d)\]", output) == [("0", "2"), ("0", "4"), ("1", "2"), ("1", "4")]
@@ -195,27 +115,24 @@ def test_two_ranks_train_from_s3(torch_python: str, server: S3Server, tmp_path: 
     assert both[0][-1] > 0.9
     assert [output.count("Saved checkpoint") for _, output, _ in ranks] == [2, 0]
     names = [name for name in server.read("models") if name.startswith("ddp/")]
-    assert names == [f"ddp/net-{epoch:04}.{kind}" for epoch in (1, 2) for kind in ("json", "params", "states")]
+    files = [f"ddp/net-{epoch:04}.{kind}" for epoch in (1, 2) for kind in ("params", "states")]
+    assert names == [*files, "ddp/net-checkpoints.json"]
 
 
-@pytest.mark.slow
-def test_a_resumed_training_continues_exactly(torch_python: str, tmp_path: Path) -> None:
-    digits = write_digits(tmp_path / "digits", train=320, t10k=10)
-
-    def train(prefix: str, epochs: int) -> list[str]:
-        words = ("--data-dir", str(digits), "--model-prefix", str(tmp_path / prefix), "--resume")
-        ranks = run_ranks(torch_python, 2, *words, "--num-epochs", str(epochs), "--lr-step-epochs", "1")
-        assert [code for code, _, _ in ranks] == [0, 0], ranks
-        return [output for _, output, _ in ranks]
-
-    train("a", 1)
-    resumed, whole = train("a", 3), train("b", 3)
-    for output in resumed:
-        assert f"Loaded {tmp_path}/a-0001.params" in output
-        assert set(re.findall(r"Epoch\[(\d)\]", output)) == {"1", "2"}
-    losses = [find_numbers(r"\[2\] Train-loss=([\d.]+)", "".join(outputs)) for outputs in (resumed, whole)]
-    assert len(losses[0]) == 2
-    assert losses[0] == losses[1]
+def test_records_are_read(torch_python: str, server: S3Server, tmp_path: Path) -> None:
+    """Some local, some in S3."""
+    images = [Image.new("L", (28, 28), 25 * label) for label in range(10)]
+    records = []
+    for number in range(64):
+        picture = io.BytesIO()
+        images[number % 10].save(picture, "PNG")
+        records.append(encode_record(encode_image(ImageRecord((number % 10,), number, picture.getvalue()))))
+    (tmp_path / "a.rec").write_bytes(b"".join(records[:32]))
+    server.put("records", {"train/b.rec": b"".join(records[32:])})
+    words = ("--data-train", f"s3://records/train/;{tmp_path}/a.rec", "--num-epochs", "1", "--batch-size", "8")
+    done = run_script(torch_python, *words, CLUSTER_DATA_CACHE_DIR=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr
+    assert "Rank 0 of 1 on cpu, 8 batches of 8 per epoch" in done.stdout
 
 
 def test_a_rank_that_does_not_join_is_named(torch_python: str, tmp_path: Path) -> None:
@@ -223,8 +140,8 @@ def test_a_rank_that_does_not_join_is_named(torch_python: str, tmp_path: Path) -
     done = run_script(torch_python, "--data-dir", str(tmp_path), "--dist-timeout", "1", **where)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "train_mnist_torch.py: error: the process group did not form: rank 1 of 2 did not join at "
-        f"MASTER_ADDR=127.0.0.1 MASTER_PORT={where['MASTER_PORT']} within 1 s"
+        "train_mnist_torch.py: error: the process group did not form: rank 0 of 2, MASTER_ADDR=127.0.0.1 "
+        f"MASTER_PORT={where['MASTER_PORT']}: rank 1 did not join within 1 s"
     )
 
 
@@ -253,7 +170,7 @@ def test_the_script_of_a_template_trains_and_resumes(torch_python: str, tmp_path
 
 
 GPUS = """
-from ddp.ranks import find_gpu
+from train_mnist_torch import find_gpu
 one = {"CUDA_VISIBLE_DEVICES": "3"}
 print([find_gpu({"LOCAL_RANK": "1"}, 4), find_gpu({}, 1), find_gpu({"LOCAL_RANK": "1", **one}, 1),
        find_gpu({"LOCAL_RANK": "1"}, 1), find_gpu({}, 0), find_gpu(one, 0)])
