@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from sklearn.datasets import load_sample_images
 
 from bench.support.command import CLUSTER
 from bench.support.rounds import interleave
@@ -25,11 +24,9 @@ SETS = {"500 x 375": (SMALL,), "500 x 375 and, every third, up to 1280 x 960": (
 
 
 def write_images(folder: Path, count: int, sizes: tuple[tuple[tuple[int, int], ...], ...]) -> None:
-    """Writes JPEGs that are cut out of scikit-learn's two photographs, each with different noise.
-
-    They are the same in every run.
-    """
-    photographs = [Image.fromarray(photo) for photo in load_sample_images().images]
+    """Writes JPEGs that are cut out of two blurred patterns, each with different noise; the same in every run."""
+    patterns = [np.random.default_rng(seed).integers(0, 256, (54, 80, 3), np.uint8) for seed in (1, 2)]
+    photographs = [Image.fromarray(pattern).resize((640, 427), Image.Resampling.BICUBIC) for pattern in patterns]
     for number in range(count):
         source = np.random.default_rng(number)
         of_size = sizes[number % len(sizes)]

@@ -17,12 +17,10 @@ SHA-256 come from TensorFlow Datasets (url_checksums/mnist.txt, cifar10.txt). Th
 import gzip
 import io
 import math
-import random
 import shutil
 import struct
 import tarfile
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -52,10 +50,9 @@ _CIFAR_RECORD = 1 + 3 * _PLANE
 DIGIT_SIDE = 28
 _INK_SIDE = 20  # MNIST's own: a border of four pixels on every side
 _SOURCE_SIDE = 8
-_SOURCE_INK = 16  # the darkest value in scikit-learn's images
+_SOURCE_INK = 16
 _VAL_DIGITS = 297
 _DIGIT_SHARDS = 4
-_SPLIT_SEED = 1797
 
 Labelled = tuple[int, Image.Image]
 
@@ -250,8 +247,10 @@ def _read_batch(batch: Path) -> Iterator[Labelled]:
             yield record[0], Image.merge("RGB", planes)
 
 
-# --- scikit-learn's digits: 1797, written by 43 people, 8 by 8 pixels each (the test part of UCI's "Optical Recognition
-# of Handwritten Digits"). They are scaled to MNIST's form: the digit in the middle, 0 for paper and 255 for ink.
+# --- 1797 digits that 43 people wrote, 8 by 8 pixels from 0 to 16 each: the test part of UCI's "Optical Recognition of
+# Handwritten Digits" (E. Alpaydin, C. Kaynak; CC BY 4.0; archive.ics.uci.edu/dataset/80). digits.gz has the label
+# and the pixels of each, shuffled; the last 297 have a share of every label. They are scaled to MNIST's form: the digit
+# in the middle, 0 for paper and 255 for ink.
 
 
 def write_demo(folder: Path) -> Written:
@@ -265,7 +264,8 @@ def write_demo(folder: Path) -> Written:
 
 def _write_digits(_: Path, folder: Path, shards: int) -> Written:
     """Writes the digits as MNIST's four files and as RecordIO; always the same bytes."""
-    train, val = _split_digits(load_digits())
+    digits = load_digits()
+    train, val = digits[:-_VAL_DIGITS], digits[-_VAL_DIGITS:]
     for part, images, labels in ((train, TRAIN_IMAGES, TRAIN_LABELS), (val, VAL_IMAGES, VAL_LABELS)):
         pixels = b"".join(image.tobytes() for _, image in part)
         (folder / images).write_bytes(encode_idx((len(part), DIGIT_SIDE, DIGIT_SIDE), pixels))
@@ -275,40 +275,17 @@ def _write_digits(_: Path, folder: Path, shards: int) -> Written:
 
 
 def load_digits() -> list[Labelled]:
-    """scikit-learn's digits in their own order, scaled to MNIST's form."""
-    from sklearn import datasets  # noqa: PLC0415 - takes a second to import
-
-    source = datasets.load_digits()
+    """The digits, scaled to MNIST's form."""
+    content = gzip.decompress(Path(__file__).with_name("digits.gz").read_bytes())
     border = (DIGIT_SIDE - _INK_SIDE) // 2
     digits = []
-    for values, label in zip(source.images, source.target, strict=True):
-        ink = bytes(round(float(value) * 255 / _SOURCE_INK) for value in values.flat)
-        small = Image.frombytes("L", (_SOURCE_SIDE, _SOURCE_SIDE), ink)
+    for at in range(0, len(content), 1 + _SOURCE_SIDE**2):
+        values = content[at + 1 :][: _SOURCE_SIDE**2]
+        small = Image.frombytes("L", (_SOURCE_SIDE, _SOURCE_SIDE), bytes(round(v * 255 / _SOURCE_INK) for v in values))
         page = Image.new("L", (DIGIT_SIDE, DIGIT_SIDE))
         page.paste(small.resize((_INK_SIDE, _INK_SIDE), Image.Resampling.BICUBIC), (border, border))
-        digits.append((int(label), page))
+        digits.append((content[at], page))
     return digits
-
-
-def _split_digits(digits: Sequence[Labelled]) -> tuple[list[Labelled], list[Labelled]]:
-    """A stratified split into training and validation, both shuffled.
-
-    It is the same in every run and with every version of Python (random.Random with a fixed seed).
-    """
-    order = list(range(len(digits)))
-    random.Random(_SPLIT_SEED).shuffle(order)  # noqa: S311 - a split of a dataset, not a secret
-    sizes = Counter(label for label, _ in digits)
-    seen: Counter[int] = Counter()
-    ranks: dict[int, float] = {}
-    # A rank is the share of the label's digits that come before: a cut at one share takes that share of every label.
-    for index in order:
-        label, _ = digits[index]
-        ranks[index] = (seen[label] + 0.5) / sizes[label]
-        seen[label] += 1
-    in_val = frozenset(sorted(order, key=lambda index: ranks[index])[:_VAL_DIGITS])
-    train = [digits[index] for index in order if index not in in_val]
-    val = [digits[index] for index in order if index in in_val]
-    return train, val
 
 
 # --- the table
@@ -353,7 +330,7 @@ _ALL = (
     ),
     Dataset(
         name="digits",
-        title="1797 handwritten digits, 28 by 28, grey; comes with scikit-learn, without a download",
+        title="1797 handwritten digits, 28 by 28, grey; without a download",
         sources=(),
         write=_write_digits,
         shards=_DIGIT_SHARDS,

@@ -7,6 +7,7 @@ of 28 by 28 images (--data-train, --data-val), local or in S3. Needs Python 3.9,
 
 import argparse
 import contextlib
+import functools
 import io
 import itertools
 import json
@@ -72,9 +73,6 @@ class Training:
 
     def __init__(self, chosen: argparse.Namespace, ranks: "Ranks") -> None:
         self._options, self._ranks = chosen, ranks
-        checkpoints = None
-        if chosen.model_prefix and ranks.rank == 0:
-            checkpoints = Checkpoints(chosen, f"PyTorch, network {chosen.network}", "sgd")
         self._digits, self._validation = load_digits(chosen)
         parts = schedule.split_examples(len(self._digits), ranks.count)
         self._batches = schedule.batches_per_epoch(parts, chosen.batch_size)
@@ -83,12 +81,12 @@ class Training:
         )
         self._rate = schedule.learning_rate(chosen, self._batches)
         self._network = build(chosen.network).to(ranks.device)
-        start = self._find_start(checkpoints) or Checkpoint("", {}, 0)
-        self._epoch = start.epoch
-        # With other ranks or batches, the same part of the epoch is done.
-        self._skipped = start.batch and start.batch * self._batches // start.batches
-        if "params" in start.paths:
-            self._network.load_state_dict(load_tensors(start.paths["params"]))
+        checkpoints = None
+        if chosen.model_prefix and ranks.rank == 0:
+            checkpoints = Checkpoints(chosen, f"PyTorch, network {chosen.network}", "sgd")
+        self._start = self._find_start(checkpoints)
+        if "params" in self._start.paths:
+            self._network.load_state_dict(load_tensors(self._start.paths["params"]))
         self._model = self._network
         if ranks.gradients is not None:
             # Sends rank 0's weights to all ranks, and averages the gradients of all ranks in backward().
@@ -96,8 +94,8 @@ class Training:
         self._optimizer = torch.optim.SGD(
             self._network.parameters(), lr=chosen.lr, momentum=chosen.mom, weight_decay=chosen.wd
         )
-        if start.name:
-            self._restore_momenta(start)
+        if self._start.name:
+            self._restore_momenta()
         self._saver = Saver(chosen, checkpoints, self._content, batches=self._batches)
         logger.info(
             "Rank %d of %d on %s, %d batches of %d per epoch, PyTorch %s", ranks.rank, ranks.count, ranks.device,
@@ -106,9 +104,9 @@ class Training:
 
     def run(self) -> None:
         """Trains from the start position to the last epoch."""
-        if self._epoch >= self._options.num_epochs:
-            logger.info("Nothing to do: %d of %d epochs are done", self._epoch, self._options.num_epochs)
-        for epoch in range(self._epoch, self._options.num_epochs):
+        if self._start.epoch >= self._options.num_epochs:
+            logger.info("Nothing to do: %d of %d epochs are done", self._start.epoch, self._options.num_epochs)
+        for epoch in range(self._start.epoch, self._options.num_epochs):
             began = time.monotonic()
             report(epoch, "Train", self._train_epoch(epoch))
             logger.info("Epoch[%d] Time cost=%.3f", epoch, time.monotonic() - began)
@@ -120,12 +118,14 @@ class Training:
         """Trains an epoch; returns this rank's metrics."""
         self._model.train()
         self._sampler.set_epoch(epoch)
-        skipped = self._skipped if epoch == self._epoch else 0
-        metrics, every = Metrics(), self._options.disp_batches
-        last, last_at = skipped, time.monotonic()
-        batches = BatchSampler(self._sampler, self._options.batch_size, drop_last=True)
-        indexes = itertools.islice(batches, skipped, None)
-        for number, (images, labels) in enumerate(self._read(self._digits, indexes), start=skipped + 1):
+        done = 0
+        if self._start.batch and epoch == self._start.epoch:
+            # With other ranks or batches than in the saved training, the same part of the epoch is done.
+            done = self._start.batch * self._batches // self._start.batches
+        metrics = Metrics()
+        last, last_at = done, time.monotonic()
+        batches = itertools.islice(BatchSampler(self._sampler, self._options.batch_size, drop_last=True), done, None)
+        for number, (images, labels) in enumerate(self._read(self._digits, batches), start=done + 1):
             for group in self._optimizer.param_groups:
                 group["lr"] = self._rate(epoch * self._batches + number)
             self._optimizer.zero_grad(set_to_none=True)
@@ -134,7 +134,7 @@ class Training:
             loss.backward()
             self._optimizer.step()
             metrics.add(scores, labels, loss)
-            if number % every == 0:
+            if number % self._options.disp_batches == 0:
                 now = time.monotonic()
                 speed = (number - last) * self._options.batch_size / max(now - last_at, 1e-9)
                 shown = "\t".join(f"{name}={value:f}" for name, value in metrics.compute().items())
@@ -162,24 +162,24 @@ class Training:
 
     # -- checkpoints: only rank 0 reads and writes them
 
-    def _find_start(self, checkpoints: Optional[Checkpoints]) -> Optional[Checkpoint]:
-        """Where training begins, the same on every rank; only rank 0 has the checkpoint's files."""
-        chosen = self._options
-        if not (chosen.resume or chosen.load_epoch):
-            return None
+    def _find_start(self, checkpoints: Optional[Checkpoints]) -> Checkpoint:
+        """Where training begins, the same on every rank; only rank 0 has the files of a checkpoint."""
+        start = Checkpoint("", {}, 0)
+        if not (self._options.resume or self._options.load_epoch):
+            return start
         found = checkpoints.find() if checkpoints is not None else None
-        shared = self._ranks.share(found)
-        if shared is None:
-            logger.info("No complete checkpoint %s-*: training begins with epoch 0", chosen.model_prefix)
-            return None
-        start = Checkpoint(*shared)
-        logger.info("Loaded %s", start.name)
-        logger.info("Resumed from epoch %d batch %d", start.epoch, start.batch)
+        start = Checkpoint(*self._ranks.share(found or start))
+        if start.name:
+            logger.info("Loaded %s", start.name)
+            logger.info("Resumed from epoch %d batch %d", start.epoch, start.batch)
+        else:
+            logger.info("No complete checkpoint %s-*: training begins with epoch 0", self._options.model_prefix)
         return start if found is not None else start._replace(paths={})
 
-    def _restore_momenta(self, start: Checkpoint) -> None:
+    def _restore_momenta(self) -> None:
         """Gives every rank the saved state of SGD, or zeros if it was not saved."""
-        saved = load_tensors(start.paths["states"]) if "states" in start.paths else {}
+        path = self._start.paths.get("states")
+        saved = load_tensors(path) if path is not None else {}
         for name, each in self._network.named_parameters():
             momentum = saved.get(name, torch.zeros(each.shape, dtype=each.dtype))
             if self._ranks.gradients is not None:
@@ -188,38 +188,34 @@ class Training:
 
     def _content(self) -> Dict[str, Any]:
         """What a checkpoint contains: see Saver. The optimizer's settings come from the command line."""
-        state = self._optimizer.state
-        momenta = {name: state[each].get("momentum_buffer") for name, each in self._network.named_parameters()}
-        momenta = {name: momentum for name, momentum in momenta.items() if momentum is not None}
-        return {
-            "writers": {
-                "params": lambda path: torch.save(self._network.state_dict(), path),
-                "states": lambda path: torch.save(momenta, path),
-            }
+        parameters = self._network.named_parameters()
+        momenta = {name: self._optimizer.state[each].get("momentum_buffer") for name, each in parameters}
+        contents = {
+            "params": self._network.state_dict(),
+            "states": {name: momentum for name, momentum in momenta.items() if momentum is not None},
         }
+        return {"writers": {kind: functools.partial(torch.save, content) for kind, content in contents.items()}}
 
 
 class Metrics:
     """Accuracy and loss over some batches. Sums stay on the device: reading one waits for the GPU."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._right: Any = 0.0
-        self._loss: Any = 0.0
+        self._sums = torch.zeros(3)  # examples, correct predictions, losses
 
     def add(self, scores: torch.Tensor, labels: torch.Tensor, loss: torch.Tensor) -> None:
         """Adds a batch. loss: the mean over the batch."""
-        self._count += len(labels)
-        self._right += (scores.argmax(1) == labels).sum()
-        self._loss += loss.detach() * len(labels)
+        count = torch.tensor(float(len(labels)), device=loss.device)
+        right = (scores.argmax(1) == labels).sum()
+        self._sums = self._sums.to(loss.device) + torch.stack([count, right, loss.detach() * count])
 
     def compute(self, ranks: Optional["Ranks"] = None) -> Dict[str, float]:
         """The means so far; over all ranks if they are given."""
-        sums = torch.tensor([float(self._count), float(self._right), float(self._loss)], dtype=torch.float64)
+        sums = self._sums.cpu()
         if ranks is not None and ranks.gradients is not None:
             dist.all_reduce(sums)
         count, right, loss = sums.tolist()
-        return {"accuracy": right / max(count, 1), "loss": loss / max(count, 1)}
+        return {"accuracy": right / count, "loss": loss / count}
 
 
 def report(epoch: int, kind: str, metrics: Dict[str, float]) -> None:

@@ -115,7 +115,7 @@ def _describe(written: Written) -> str:
 def demo(app: App, *, folder: Path) -> None:
     """Write a small real dataset without a download.
 
-    It consists of 1797 handwritten digits from scikit-learn, 1500 for training and 297 for validation, as MNIST's four
+    It consists of 1797 handwritten digits, 1500 for training and 297 for validation, as MNIST's four
     files and as RecordIO shards.
     """
     app.say(f"{_describe(write_demo(folder))}, in {folder}")

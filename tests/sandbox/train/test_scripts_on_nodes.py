@@ -30,10 +30,11 @@ def train_with(
     *words: str,
     script: str = "train_mnist.py",
     results: str | None = None,
+    mode: str | None = None,
     code: int = 0,
 ) -> str:
-    """Runs `cluster train` with a script's options and [data] results; returns stdout and stderr together."""
-    more = {"results": results} if results is not None else {}
+    """Runs `cluster train` with a script's options, [data] results and mode; returns stdout and stderr together."""
+    more = {key: value for key, value in (("results", results), ("mode", mode)) if value is not None}
     with nodes.configured(args=options, script=script, **more):
         done = nodes.run("train", *words, code=code)
     return done.stdout + done.stderr
@@ -59,6 +60,17 @@ def test_workers_with_unequal_parts_stay_in_step(nodes: Project) -> None:
         # All have the same weights, and all of the 297 images exactly once.
         assert len(set(found)) == 1
         assert abs(float(found[0]) * 297 - round(float(found[0]) * 297)) < 0.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", [[], [*TRAIN, *VAL]], ids=["idx", "records"])
+def test_equal_seeds_give_equal_results(nodes: Project, data: list[str]) -> None:
+    """MXNet reads S3 itself, or files on the nodes."""
+    options = [*data, "--num-epochs", "2", "--seed", "7"]
+    native, staged = (train_with(nodes, options, mode=mode) for mode in ("native", "stage"))
+    found = [sorted(re.findall(r"Node\[\d\] Epoch\[\d\] \w+-accuracy=[0-9.]+", output)) for output in (native, staged)]
+    assert len(found[0]) == 8
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow
