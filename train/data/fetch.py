@@ -1,6 +1,6 @@
 """Downloads a public dataset and writes it as files that MXNet reads.
 
-Each file comes from the first mirror that delivers it with the published SHA-256.
+The mirrors of a file are asked in turn, each for what is missing, until the file has the published SHA-256.
 """
 
 import hashlib
@@ -10,35 +10,26 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from foundation.errors import ClusterError
-from foundation.file_lock import locked
 from foundation.files import one_at_a_time
 from foundation.progress import Event, Report
 from train.data.datasets import Dataset, Source, Written
 
 _WORKPLACE = ".cluster-fetch"
 TIMEOUT_S = 30.0
-ATTEMPTS = 4
-"""The number of requests to a mirror for a file; those after a broken connection ask for the rest."""
+ROUNDS = 4
 PAUSE_S = 1.0
 _CHUNK_BYTES = 1 << 18
-# Statuses after which a retry may help. 416: the file on the mirror is shorter than the local part.
-_RETRIED = frozenset({408, 416, 429})
 
 Advance = Callable[[int], None]
 """Called with the number of bytes that arrived; negative when they are discarded."""
 
 
 class MirrorError(Exception):
-    """This mirror does not have the file, or has only a part of it or a different one; the message says which."""
-
-
-class BrokenOffError(Exception):
-    """The connection broke in the middle of a file; a retry may help."""
+    """A mirror does not send a file; the message says why."""
 
 
 def fetch(
@@ -70,23 +61,17 @@ def fetch(
 
 @contextmanager
 def workplace(parent: Path) -> Iterator[Path]:
-    """Yields an empty folder in `parent`, removed at the end. First removes what a killed run left.
-
-    Raises ClusterError if another run works there, or the folder cannot be created.
-    """
+    """Yields an empty folder in `parent`, removed at the end. Raises ClusterError if it cannot be created."""
     path = parent / _WORKPLACE
-    with ExitStack() as stack:
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(parent, wait=False))
-            shutil.rmtree(path, ignore_errors=True)
-            path.mkdir()
-        except BlockingIOError as error:
-            raise ClusterError(f"another cluster data fetch writes to {parent}", hint="wait until it ends") from error
-        except OSError as error:
-            raise ClusterError(f"{parent} cannot be written to: {error.strerror}") from error
-        stack.callback(shutil.rmtree, path, ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)  # left by a killed run
+    try:
+        path.mkdir(parents=True)
+    except OSError as error:
+        raise ClusterError(f"{parent} cannot be written to: {error.strerror}") from error
+    try:
         yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def move_into(written: Written, work: Path, folder: Path) -> None:
@@ -105,8 +90,8 @@ def move_into(written: Written, work: Path, folder: Path) -> None:
 def download(source: Source, folder: Path, *, report: Report, advance: Advance) -> Path:
     """Downloads the file into the folder, unless it already exists there; returns its path.
 
-    Resumes NAME.part, which an interrupted run or a broken connection left, and discards it if the result is wrong.
-    Raises ClusterError, with the error of each mirror, if none delivers the file; OSError for errors in the folder.
+    Continues NAME.part, which an interrupted run or another mirror left. Raises ClusterError, with the last error of
+    each mirror, if none delivers the file; OSError for errors in the folder.
     """
     target, part = folder / source.name, folder / f"{source.name}.part"
     if target.exists() and _find_digest(target) == source.sha256:
@@ -114,17 +99,19 @@ def download(source: Source, folder: Path, *, report: Report, advance: Advance) 
         return target
     if part.exists():
         advance(part.stat().st_size)
-    said = []
-    for url in source.urls:
-        try:
-            _download_from(url, source, part, advance)
-        except MirrorError as error:
-            said.append(f"{url}: {error}")
-            report(Event(kind="warn", what=f"{said[-1]}{'' if url == source.urls[-1] else '; trying the next mirror'}"))
-        else:
-            return part.replace(target)
+    problems = dict.fromkeys(source.urls, "")
+    for number in range(ROUNDS):
+        time.sleep(PAUSE_S * number)
+        for url in source.urls:
+            try:
+                _read_on(url, source, part, advance)
+            except MirrorError as error:
+                problems[url] = f"{url}: {error}"
+                report(Event(kind="warn", what=problems[url]))
+            else:
+                return part.replace(target)
     raise ClusterError(
-        f"{source.name} cannot be downloaded:\n  " + "\n  ".join(said),
+        f"{source.name} cannot be downloaded:\n  " + "\n  ".join(problems.values()),
         hint="run the command again later, or on a machine that reaches a mirror",
     )
 
@@ -134,74 +121,43 @@ def _find_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _download_from(url: str, source: Source, part: Path, advance: Advance) -> None:
-    """Completes the file at `part`. Raises MirrorError, and then leaves a usable beginning of the file, or no file."""
-    begun_elsewhere = part.exists()
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(PAUSE_S * attempt)
-        try:
-            _read_on(url, source, part, advance)
-        except BrokenOffError as error:
-            stopped = str(error)
-        else:
-            break
-    else:
-        raise MirrorError(f"{stopped}, {ATTEMPTS} times")
-    found = _find_digest(part)
-    if found != source.sha256:
-        advance(-part.stat().st_size)
+def _read_on(url: str, source: Source, part: Path, advance: Advance) -> None:
+    """Completes the file at `part`. Raises MirrorError, and then leaves a beginning of the file, or no file."""
+    have = part.stat().st_size if part.exists() else 0
+    with part.open("ab") as file:
+        for at, data in _read(url, begin=have) if have < source.size_bytes else ():
+            if at != have:  # the mirror sends all of it
+                advance(-have)
+                have = at
+                file.truncate(at)
+            file.write(data)
+            have += len(data)
+            advance(len(data))
+            if have > source.size_bytes:
+                break
+    if have < source.size_bytes:
+        raise MirrorError(f"the connection ended after {have} of {source.size_bytes} bytes")
+    if (found := _find_digest(part)) != source.sha256:
+        advance(-have)
         part.unlink()
-        if begun_elsewhere:
-            # The part was perhaps not the beginning of this file, but an error page of a mirror.
-            _download_from(url, source, part, advance)
-            return
         raise MirrorError(f"not the published file: its SHA-256 is {found}, not {source.sha256}")
 
 
-def _read_on(url: str, source: Source, part: Path, advance: Advance) -> None:
-    """Appends the missing bytes, at most one more than the file's size. Raises MirrorError, BrokenOffError."""
-    have = part.stat().st_size if part.exists() else 0
-    if have >= source.size_bytes:
-        return
-    with _open(url, begin=have) as answer:
-        if have and answer.status != http.client.PARTIAL_CONTENT:
-            advance(-have)
-            have = 0
-        with part.open("ab" if have else "wb") as file:
-            while data := _read(answer, min(_CHUNK_BYTES, source.size_bytes + 1 - have)):
-                file.write(data)
-                have += len(data)
-                advance(len(data))
-    if have < source.size_bytes:
-        raise BrokenOffError(f"the connection ended after {have} of {source.size_bytes} bytes")
-
-
-def _open(url: str, *, begin: int) -> http.client.HTTPResponse:
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise MirrorError("not an http:// or https:// URL")
+def _read(url: str, *, begin: int) -> Iterator[tuple[int, bytes]]:
+    """Yields the pieces of a file, each with its offset; from 0 if the server knows no ranges. Raises MirrorError."""
     # identity: the digest is that of the uncompressed file.
     headers = {"User-Agent": "mxnet-cluster", "Accept-Encoding": "identity"}
     if begin:
         headers["Range"] = f"bytes={begin}-"
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme is checked above
     try:
-        answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)  # noqa: S310 - the same
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the table of datasets has only https
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - the same
+            at = begin if answer.status == http.client.PARTIAL_CONTENT else 0
+            while data := answer.read(_CHUNK_BYTES):
+                yield at, data
+                at += len(data)
     except urllib.error.HTTPError as error:
-        said = f"{error.code} {error.reason}"
         error.close()
-        if error.code >= 500 or error.code in _RETRIED:
-            raise BrokenOffError(said) from error
-        raise MirrorError(said) from error
-    except urllib.error.URLError as error:  # the mirror was not reached
-        raise MirrorError(str(error.reason)) from error
+        raise MirrorError(f"{error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
-        raise BrokenOffError(str(error) or type(error).__name__) from error
-    return answer
-
-
-def _read(answer: http.client.HTTPResponse, size_bytes: int) -> bytes:
-    try:
-        return answer.read(size_bytes)
-    except (OSError, http.client.HTTPException) as error:
-        raise BrokenOffError(str(error) or type(error).__name__) from error
+        raise MirrorError(str(error) or type(error).__name__) from error

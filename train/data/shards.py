@@ -5,20 +5,17 @@ that they are unfinished and may be replaced. Finished shards are replaced only 
 """
 
 import hashlib
-import os
 import re
 import shutil
-import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 from foundation.errors import ClusterError, NotFoundError, UsageError
-from foundation.file_lock import locked
 from foundation.progress import Report
 from foundation.thread_pool import bounded_pool
 from foundation.user_folders import cache_folder
@@ -52,20 +49,20 @@ def open_destination(
     """A destination for shards whose names begin with one of `folders`; complete when the block ends without an error.
 
     Raises UsageError, before it changes anything, if the destination has finished shards, unless `replace`, or other
-    files, which MXNet would read as records; ClusterError if another run is writing to it.
+    files, which MXNet would read as records; ClusterError if it cannot be written.
     """
     if not destination:
         raise UsageError("the destination is empty")
-    if is_s3(destination):
-        folder = str(parse_url(destination).as_folder())
-
-        def put(source: Path) -> None:
-            operations.put([f"{source}/"], folder, region=region, create_bucket=create_bucket, report=report)
-
-        with _open_remote(folder, folders, put, region=region, replace=replace) as remote:
-            yield remote
-        return
     try:
+        if is_s3(destination):
+            folder = str(parse_url(destination).as_folder())
+
+            def put(source: Path) -> None:
+                operations.put([f"{source}/"], folder, region=region, create_bucket=create_bucket, report=report)
+
+            with _open_remote(folder, folders, put, region=region, replace=replace) as remote:
+                yield remote
+            return
         with _open_local(Path(destination), folders, replace=replace) as local:
             yield local
     except OSError as error:
@@ -115,18 +112,23 @@ def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Itera
     found = [path for place in places if place.is_dir() for path in place.iterdir() if not path.is_dir()]
     names = [path.relative_to(folder).as_posix() for path in found]
     old = _find_old(names, folders, where=str(folder), replace=replace or local.work.exists())
-    folder.mkdir(parents=True, exist_ok=True)
-    _make_own(local.work)
-    with _lock(local.work, str(folder)):
-        _clear(local.work)
+    with _empty(local.work):
         for name in old:
             (folder / name).unlink(missing_ok=True)
-        try:
-            yield local
-        except BaseException:
-            _clear(local.work)  # but keep the folder, which is the mark
-            raise
-        shutil.rmtree(local.work)
+        yield local
+    local.work.rmdir()  # until here, it is the mark
+
+
+@contextmanager
+def _empty(work: Path) -> Iterator[None]:
+    """Creates a folder, or removes what a killed run left in it; it is empty again at the end."""
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(work)
+        work.mkdir()
 
 
 class _Remote:
@@ -160,9 +162,10 @@ class _Remote:
 def _open_remote(
     folder: str, folders: Sequence[str], put: Callable[[Path], None], *, region: str, replace: bool
 ) -> Iterator[_Remote]:
-    with _open_work(folder) as work:
-        names = _list_names(folder, region=region)
-        old = _find_old(names, folders, where=folder, replace=replace or _MARK in names)
+    names = _list_names(folder, region=region)
+    old = _find_old(names, folders, where=folder, replace=replace or _MARK in names)
+    work = cache_folder() / "packing" / hashlib.sha256(folder.encode()).hexdigest()[:16]
+    with _empty(work):
         mark = work / "mark" / _MARK
         mark.parent.mkdir(parents=True)
         mark.touch()
@@ -177,6 +180,7 @@ def _open_remote(
         finally:
             uploader.shutdown(wait=True, cancel_futures=True)
         operations.rm([folder + _MARK], region=region)
+    work.rmdir()
 
 
 def _list_names(folder: str, *, region: str) -> list[str]:
@@ -186,61 +190,6 @@ def _list_names(folder: str, *, region: str) -> list[str]:
     except NotFoundError:
         return []
     return [str(entry.url).removeprefix(folder) for entry in entries if not isinstance(entry, S3Url)]
-
-
-@contextmanager
-def _open_work(url: str) -> Iterator[Path]:
-    """A folder on this machine for the files for `url`, removed at the end; also removes the folders of killed runs."""
-    base = cache_folder() / "packing"
-    mine = base / hashlib.sha256(url.encode()).hexdigest()[:16]
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            with locked(base / "lock"):
-                for other in base.iterdir():
-                    if other.is_dir() and other != mine:
-                        with suppress(BlockingIOError), locked(other / "lock", wait=False):  # its run is still working
-                            shutil.rmtree(other)
-                mine.mkdir(exist_ok=True)
-                stack.enter_context(_lock(mine, url))
-            _clear(mine)
-            try:
-                yield mine
-            finally:
-                shutil.rmtree(mine)
-    except OSError as error:
-        raise ClusterError(f"{mine}: cannot be written: {error.strerror}") from error
-
-
-def _make_own(work: Path) -> None:
-    """Creates a folder that only this user may write to. Raises ClusterError if the existing one is unsafe."""
-    with suppress(FileExistsError):
-        work.mkdir(mode=0o700)
-    found = work.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise ClusterError(
-            f"{work}: cannot hold unfinished shards: it is a link, or others may write to it",
-            hint=f"check what it is, then: rm -r {work}",
-        )
-
-
-@contextmanager
-def _lock(work: Path, where: str) -> Iterator[None]:
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(work / "lock", wait=False))
-        except BlockingIOError:
-            raise ClusterError(f"{where}: another command is writing there") from None
-        yield
-
-
-def _clear(work: Path) -> None:
-    """Removes what a killed run left in its folder, except the lock."""
-    for path in work.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != "lock":
-            path.unlink()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
