@@ -1,6 +1,5 @@
 """The ways to start a job's processes, by [train] launcher. To add one, add a module like these and a line here."""
 
-from train.engines.each import EachEngine
 from train.engines.engine import Engine, Framework
 from train.engines.launch_py import LocalLaunchPy, SshLaunchPy
 from train.engines.mpi import MpiEngine
@@ -8,8 +7,7 @@ from train.engines.schedulers import SCHEDULERS
 from train.engines.torch import EnvEngine, TorchrunEngine
 
 ENGINES: dict[str, Engine] = {
-    engine.name: engine
-    for engine in (SshLaunchPy(), LocalLaunchPy(), MpiEngine(), TorchrunEngine(), EnvEngine(), EachEngine())
+    engine.name: engine for engine in (SshLaunchPy(), LocalLaunchPy(), MpiEngine(), TorchrunEngine(), EnvEngine())
 }
 DEFAULT: dict[Framework, str] = {"mxnet": "ssh", "pytorch": "torchrun", "none": "env"}
 """The engine of launcher = "auto", by framework."""

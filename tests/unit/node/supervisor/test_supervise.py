@@ -479,12 +479,3 @@ def test_a_program_that_dies_silently_ends_the_job(
     result, _ = job_host.run(job_host.order(env=HERE, launcher=launcher))
     error = result["error"].replace("scheduler on node-0, ", "")  # on a slow machine, it has not started either
     assert error == f"the job cannot start: launch.py failed to start {missing}"
-
-
-def test_independent_processes(job_host: LocalHead) -> None:
-    order = job_host.order(
-        launcher="each", workers=2, servers=0, env={"WORKER": "echo rank $CLUSTER_RANK of $CLUSTER_WORLD_SIZE"}
-    )
-    result, log = job_host.run(order)
-    assert result["state"] == "done"
-    assert sorted(lines_of(log)) == ["rank 0 of 2", "rank 1 of 2"]

@@ -110,15 +110,6 @@ def test_a_torchrun_on_each_node_meets_at_the_first() -> None:
     ]
 
 
-def test_independent_processes_know_their_ranks() -> None:
-    world = {"CLUSTER_WORLD_SIZE": "3"}
-    assert ENGINES["each"].plan_launches(order_of_three("each"), HEAD) == (
-        HostLaunch("worker", "10.0.0.5", {"CLUSTER_RANK": "0", **world}),
-        HostLaunch("worker", "10.0.0.6", {"CLUSTER_RANK": "1", **world}),
-        HostLaunch("worker", "10.0.0.6", {"CLUSTER_RANK": "2", **world}),
-    )
-
-
 def test_without_a_launcher_each_process_knows_its_rank() -> None:
     launches = ENGINES["env"].plan_launches(order_of_three("env"), HEAD)
     world = {"WORLD_SIZE": "3", "MASTER_ADDR": "10.0.0.5", "MASTER_PORT": "29500"}
