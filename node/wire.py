@@ -214,12 +214,6 @@ class Noticed(Struct, tag=True):
     notice: Notice
 
 
-class Kernel(Struct, tag=True):
-    """The release of the host's kernel, such as 6.8.0-1015-aws."""
-
-    release: str
-
-
 class Reported(Struct, tag=True):
     """The numbers in the files of the job's program (notice.py): the last batch, or that of a complete checkpoint."""
 
@@ -253,7 +247,6 @@ FromAgent = (
     | VolumeDead
     | Noticed
     | Reported
-    | Kernel
     | Copying
     | Closed
     | Ping

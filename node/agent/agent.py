@@ -46,7 +46,6 @@ from node.wire import (
     Closed,
     Copying,
     End,
-    Kernel,
     Look,
     Noticed,
     Ping,
@@ -134,7 +133,6 @@ class Agent:
         environment.raise_open_files("auto")  # a process needs one, and a shim another
         self._server = await asyncio.start_unix_server(self._serve_shim, self.socket, limit=LONGEST_LINE)
         self.send(Booted(process_tree.boot()))
-        self.send(Kernel(os.uname().release))
         if self.order.volumes:
             self._begin(watch_volumes(self.order.volumes, lambda text: self.send(VolumeDead(text))))
         if self.order.metadata is not None:

@@ -30,7 +30,6 @@ from node.wire import (
     End,
     Exited,
     Joined,
-    Kernel,
     Launch,
     Noticed,
     Output,
@@ -147,8 +146,6 @@ class Attempt:
             self.interruption.note_notice(agent, message.notice)
         elif isinstance(message, Reported):
             self.hear_numbers(agent, message)
-        elif isinstance(message, Kernel):
-            self._job.say(f"{agent.host.name} runs Linux {message.release}")
 
     def hear_output(self, message: Output) -> None:
         """Handles lines of a process's output."""

@@ -479,9 +479,3 @@ def test_a_program_that_dies_silently_ends_the_job(
     result, _ = job_host.run(job_host.order(env=HERE, launcher=launcher))
     error = result["error"].replace("scheduler on node-0, ", "")  # on a slow machine, it has not started either
     assert error == f"the job cannot start: launch.py failed to start {missing}"
-
-
-def test_the_kernel_of_each_node_is_in_the_log(job_host: LocalHead) -> None:
-    _, log = job_host.run(job_host.order())
-    said = [event["say"] for event in log if "runs Linux" in event.get("say", "")]
-    assert sorted(said) == [f"{node} runs Linux {os.uname().release}" for node in ("node-0", "node-1")]
