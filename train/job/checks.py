@@ -362,7 +362,7 @@ def _not_passed_on(job: ProposedJob) -> Iterator[str]:
 
 
 def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
-    """A new node cannot read checkpoints that were saved on the disk of a lost one."""
+    """A new node cannot read checkpoints that were saved on the disk of another one."""
     config, prefix = job.config, find_option(job.config.args, "--model-prefix")
     nodes = [node for node in job.placement.of_workers if not node.host.spec]
     if job.shipped is None or not prefix or config.on_node_loss == "fail" or len(nodes) < 2:
@@ -374,8 +374,8 @@ def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
     why = ", since [data] results is not set" if prefix == "auto" else ""
     remedy = 'set [data] results = "s3://..."' if prefix == "auto" else "use s3:// or a volume, or auto"
     yield (
-        f"--model-prefix {prefix} saves checkpoints on the disk of one node{why}: if the job loses that node, it "
-        f"starts again from epoch 0 on a new one ({remedy})"
+        f"--model-prefix {prefix} saves checkpoints on the disk of one node{why}: if the job loses a node, it starts "
+        f"again from epoch 0 ({remedy})"
     )
 
 

@@ -142,13 +142,17 @@ class _After:
         self._saver = saver
         self._begin = (begin_epoch, skipped)
         self._speedometer = mx.callback.Speedometer(options.batch_size, options.disp_batches)
+        self._reports = False
         self._validation = data.Validation(options)
 
     def batch(self, param: Any) -> None:
         """Called by module.fit after each batch."""
         epoch, skipped = self._begin
         number = param.nbatch + (skipped if param.epoch == epoch else 0)
-        self._speedometer(param._replace(nbatch=number))
+        # From a multiple of --disp-batches on: the speed is computed over that many batches.
+        self._reports = self._reports or number % self._options.disp_batches == 0
+        if self._reports:
+            self._speedometer(param._replace(nbatch=number))
         self._saver.after_batch(param.epoch, number + 1)
 
     def epoch(self, epoch: int, *_: Any) -> None:
