@@ -351,35 +351,6 @@ class LineBuffer:
         return [rest] if rest else []
 
 
-class Outbox:
-    """Output to a file descriptor, written as the reader accepts it: never blocks."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.pending = bytearray()
-        self.broken = False
-        os.set_blocking(descriptor, False)
-
-    def put(self, message: Any) -> None:
-        """Appends one message."""
-        self.pending += encode(message)
-
-    def pass_on(self, data: bytes) -> None:
-        """Appends bytes of messages."""
-        self.pending += data
-
-    def write(self) -> None:
-        """Writes as much as the reader accepts now."""
-        try:
-            while self.pending:
-                del self.pending[: os.write(self.descriptor, bytes(self.pending[: 1 << 16]))]
-        except BlockingIOError:
-            pass
-        except OSError:  # the reader has closed it
-            self.broken = True
-            self.pending = bytearray()
-
-
 class Pace:
     """Decides how long to collect output before it is passed on.
 

@@ -21,10 +21,11 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from foundation.decode import decode
@@ -38,6 +39,7 @@ from node.agent.process import JobProcess
 from node.agent.volumes import watch as watch_volumes
 from node.protocol import Container, NewFiles
 from node.setup import process_tree
+from node.tasks import Tasks
 from node.wire import (
     AgentOrder,
     Announced,
@@ -63,7 +65,7 @@ from train.engines import ENGINES
 
 PING_EVERY_S = 2.0
 LOOK_FOR_CHECKPOINT_S = 0.1
-PENDING_BYTES = 1 << 17
+PENDING_BYTES = 1 << 17  # then processes whose output cannot be sent have to wait
 SPARED_S = 1.5  # less than the time before SIGKILL
 FLUSH_S = 30.0
 LONGEST_LINE = 1 << 20
@@ -102,21 +104,23 @@ def end(job: str, *options: str) -> int:
     return 0
 
 
-class Agent:
-    """The agent of one job on this host. socket: the path to which shims connect."""
+class Agent(asyncio.Protocol):
+    """The agent of one job on this host, which speaks with the supervisor over stdin and stdout.
+
+    socket: the path to which shims connect.
+    """
 
     def __init__(self, order: AgentOrder) -> None:
         self.order = order
         self.socket = os.path.join(make_folder(order.spec.id, order.number), "socket")
-        self.is_full = False
+        self.has_room = asyncio.Event()  # for output
+        self.has_room.set()
+        self._loop = asyncio.get_running_loop()
+        self._tasks = Tasks(self._loop)
         self._processes: dict[int, JobProcess] = {}
-        self._tasks: set[asyncio.Future[Any]] = set()
-        self._shims: dict[int, tuple[dict[str, str], asyncio.StreamWriter]] = {}
-        self._readers: dict[int, asyncio.StreamReader] = {}
-        self._last_shim = 0
-        self._is_lost = self._is_closed = False
-        self._outbox = wire.Outbox(1)
-        self._is_writing = self._is_copying = self._is_noticed = self._is_ending = False
+        self._shims: list[asyncio.Future[Start | None]] = []  # the answers to their announcements
+        self._is_over = asyncio.Event()
+        self._is_lost = self._is_closed = self._is_copying = self._is_noticed = self._is_ending = False
         self._heard_at = time.monotonic()
         self._copied: asyncio.Future[str | None] | None = None
         self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[str | None]]] = {}  # by their mounts
@@ -125,99 +129,87 @@ class Agent:
 
     async def run(self, received: bytes) -> None:
         """Serves the supervisor until it has ended the job, or is lost. received: bytes after the order."""
-        self._loop = asyncio.get_running_loop()
-        self._is_over = asyncio.Event()
+        self._loop.set_exception_handler(self._fail)
         children.adopt_orphans()
+        process_tree.raise_open_files("auto")  # a process needs one, and a shim another
+        self._server = await asyncio.start_unix_server(self._serve_shim, self.socket, limit=LONGEST_LINE)
+        await self._connect()
         for number in (signal.SIGTERM, signal.SIGHUP):
             self._loop.add_signal_handler(number, self._lose)
-        environment.raise_open_files("auto")  # a process needs one, and a shim another
-        self._server = await asyncio.start_unix_server(self._serve_shim, self.socket, limit=LONGEST_LINE)
         self.send(Booted(process_tree.boot()))
         if self.order.volumes:
-            self._begin(watch_volumes(self.order.volumes, lambda text: self.send(VolumeDead(text))))
+            self._tasks.begin(watch_volumes(self.order.volumes, lambda text: self.send(VolumeDead(text))))
         if self.order.metadata is not None:
-            watch_notices(lambda notice: self._send_from_thread(Noticed(notice)), self.order.metadata)
-        os.set_blocking(0, False)
-        self._loop.add_reader(0, self._read)
-        self._take(self._input.feed(received))
-        self._begin(self._ping())
+            self._tasks.begin(watch_notices(lambda notice: self.send(Noticed(notice)), self.order.metadata))
+        self.data_received(received)
+        self._tasks.begin(self._ping())
         await self._is_over.wait()
 
     # -- messages ------------------------------------------------------------------------------------------------
 
+    async def _connect(self) -> None:
+        """Opens stdin and stdout: two pipes, or one socket, as from sshd."""
+        if os.path.samestat(os.fstat(0), os.fstat(1)):
+            await self._loop.connect_accepted_socket(lambda: self, socket.socket(fileno=os.dup(0)))
+        else:
+            await self._loop.connect_write_pipe(lambda: self, os.fdopen(1, "wb", buffering=0, closefd=False))
+            await self._loop.connect_read_pipe(lambda: self, os.fdopen(0, "rb", buffering=0, closefd=False))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Handles the beginning of the connection."""
+        if isinstance(transport, asyncio.WriteTransport):
+            self._output = transport
+            transport.set_write_buffer_limits(PENDING_BYTES)
+
     def send(self, message: Any) -> None:
         """Sends a message to the supervisor."""
-        self._outbox.put(message)
-        self._write()
+        if not self._output.is_closing():
+            self._output.write(wire.encode(message))
 
-    def _send_from_thread(self, message: Any) -> None:
-        self._loop.call_soon_threadsafe(self.send, message)
+    def pause_writing(self) -> None:
+        """Has processes wait whose output cannot be sent."""
+        self.has_room.clear()
 
-    def _write(self) -> None:
-        """Writes as much as the supervisor accepts. Processes whose output cannot be sent have to wait."""
-        self._outbox.write()
-        if bool(self._outbox.pending) != self._is_writing:
-            self._is_writing = not self._is_writing
-            if self._is_writing:
-                self._loop.add_writer(1, self._write)
-            else:
-                self._loop.remove_writer(1)
-        was_full, self.is_full = self.is_full, len(self._outbox.pending) >= PENDING_BYTES
-        if was_full and not self.is_full:
-            for process in self._processes.values():
-                process.resume()
-        if self._outbox.broken:
-            self._lose()
-        elif self._is_closed and not self._outbox.pending:
+    def resume_writing(self) -> None:
+        """Lets them go on."""
+        self.has_room.set()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Handles the end of the connection."""
+        if self._is_closed:
             self._is_over.set()
-
-    def _read(self) -> None:
-        data = wire.read_now(0)
-        if data is None:
-            return
-        self._heard_at = time.monotonic()
-        self._take(self._input.feed(data))
-        if not data:
-            self._loop.remove_reader(0)
+        else:
             self._lose()
 
-    def _take(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
+    def data_received(self, data: bytes) -> None:
+        """Handles messages of the supervisor."""
+        self._heard_at = time.monotonic()
+        for line in self._input.feed(data):
             self._receive(decode(line, ToAgent))  # type: ignore[arg-type] # a union
 
     def _receive(self, message: Any) -> None:
         """Carries out a message of the supervisor."""
-        if isinstance(message, Start):
+        if isinstance(message, Start) and message.shim is None:
             self._start(message)
-        elif isinstance(message, Refuse):
-            _, shim = self._shims.pop(message.shim)
-            del self._readers[message.shim]
-            shim.close()
+        elif isinstance(message, Start | Refuse) and message.shim is not None:
+            self._shims[message.shim].set_result(message if isinstance(message, Start) else None)
         elif isinstance(message, Reach):
-            self._begin(self._reach(message))
+            self._tasks.begin(self._reach(message))
         elif isinstance(message, Look) and message.p in self._processes:
             process = self._processes[message.p]
             self.send(process.describe_use())
             if message.place:
-                self._begin(self._find_place(process))
+                self._tasks.begin(self._find_place(process))
         elif isinstance(message, SaveCheckpoint):
             self._save_checkpoint()
         elif isinstance(message, End) and not self._is_ending:
             self._is_ending = True
-            self._begin(self._close())
+            self._tasks.begin(self._close())
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine in the background. An error in it is a bug, and ends the agent with a traceback."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finish_task)
-
-    def _finish_task(self, task: "asyncio.Future[Any]") -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._loop.call_exception_handler({"message": "the agent failed", "exception": error})
-            self._lose()
+    def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Ends the agent because of an error, which is a bug, with a traceback."""
+        loop.default_exception_handler(context)
+        self._lose()
 
     async def _ping(self) -> None:
         """Tells the supervisor every few seconds that this host is alive, and what the job's program reports."""
@@ -225,7 +217,7 @@ class Agent:
             pause_s = LOOK_FOR_CHECKPOINT_S if self._is_noticed else PING_EVERY_S
             await asyncio.sleep(pause_s)
             self._report_files()
-            if not self._outbox.pending:
+            if not self._output.get_write_buffer_size():
                 self.send(Copying() if self._is_copying else Ping())
             patience_s = self.order.patience_s
             if patience_s is not None and time.monotonic() > self._heard_at + patience_s:
@@ -233,43 +225,37 @@ class Agent:
 
     # -- processes -----------------------------------------------------------------------------------------------
 
-    def _start(self, start: Start) -> None:
-        if start.shim is not None:
-            launched, _ = self._shims[start.shim]
-            start.order.launched = {**select_own(launched, self.order.spec.train.launcher), **start.order.launched}
+    def _start(self, start: Start) -> tuple[JobProcess, "asyncio.Task[None]"]:
+        """Starts a process. Returns it, and the task that runs it."""
         process = self._processes[start.p] = JobProcess(start, self)
         if self._is_ending:
             process.end()
-        self._begin(self._run(process, start.shim))
-
-    async def _run(self, process: JobProcess, shim: int | None) -> None:
-        """Runs a process to its end. If its shim ends first, as when torchrun ends its ranks, the process is ended."""
-        watching = None
-        if shim is not None:
-            watching = asyncio.ensure_future(self._watch_shim(shim, process))
-        await process.run()
-        if watching is not None and shim is not None:
-            watching.cancel()
-            _, writer = self._shims.pop(shim)
-            writer.write(b"%d\n" % (process.exit_code or 0))
-            writer.close()
-
-    async def _watch_shim(self, shim: int, process: JobProcess) -> None:
-        reader = self._readers.pop(shim)
-        await reader.read(1)
-        process.end()
+        return process, self._tasks.begin(process.run())
 
     async def _serve_shim(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Passes on the announcement of a process. Its shim may be in a container, with any program in its place."""
+        """Starts a process that its shim announces, and passes its exit code on.
+
+        The shim may be in a container, with any program in its place. If it ends first, as when torchrun ends its
+        ranks, the process is ended.
+        """
         try:
             launched = decode(await reader.readline(), dict[str, str])
         except ValueError:
             writer.close()
             return
-        self._last_shim += 1
-        shim = self._last_shim
-        self._shims[shim], self._readers[shim] = (launched, writer), reader
-        self.send(Announced(shim, select_identity(launched)))
+        answer: asyncio.Future[Start | None] = self._loop.create_future()
+        self._shims.append(answer)
+        self.send(Announced(len(self._shims) - 1, select_identity(launched)))
+        start = await answer
+        if start is not None:
+            start.order.launched = {**select_own(launched, self.order.spec.train.launcher), **start.order.launched}
+            process, running = self._start(start)
+            gone = asyncio.ensure_future(reader.read(1))
+            await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
+            process.end()
+            await running
+            writer.write(b"%d\n" % (process.exit_code or 0))
+        writer.close()
 
     async def place_files(self, order: RoleOrder) -> str | None:
         """Makes the job's working folder, once. Returns why that failed, or None."""
@@ -302,13 +288,15 @@ class Agent:
         key = tuple(mounts)
         if key not in self._containers:
             name = f"{process_tree.container_prefix(self.order.spec.id)}{os.getpid()}-{len(self._containers)}"
-            opening = self._finish_opening(start_container(self.order.spec.id, wanted, name, mounts), wanted.engine[-1])
+            child = start_container(self.order.spec.id, wanted, name, mounts)
+            opening = self._finish_opening(child, children.watch(child), wanted.engine[-1])
             self._containers[key] = (name, asyncio.ensure_future(opening))
         name, opened = self._containers[key]
         return name, await asyncio.shield(opened)
 
-    async def _finish_opening(self, child: "subprocess.Popen[bytes]", engine: str) -> str | None:
-        exited = children.watch(child)
+    async def _finish_opening(
+        self, child: "subprocess.Popen[bytes]", exited: "asyncio.Future[int]", engine: str
+    ) -> str | None:
         assert child.stdout is not None
         reader, _ = await children.open_output(child.stdout)
         said = await reader.read()
@@ -358,9 +346,7 @@ class Agent:
         """Ends all processes, and reports what they leave."""
         for process in self._processes.values():
             process.end()
-        runs = [task for task in self._tasks if task is not asyncio.current_task()]
-        while any(process.exit_code is None for process in self._processes.values()):
-            await asyncio.wait(runs, timeout=process_tree.LOOK_EVERY_S)
+        await asyncio.gather(*(process.has_ended.wait() for process in self._processes.values()))
         if self._containers:  # their first programs
             await children.end_processes(process_tree.find_descendants, EnginesLast())
         remaining = await remove_all(self.order.spec.id) if self._containers else []
@@ -375,8 +361,9 @@ class Agent:
         self._server.close()
         shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
         files = await asyncio.to_thread(self._count_files)
-        self._is_closed = True
         self.send(Closed((*((pid, words) for pid, _, words in left), *remaining), files))
+        self._is_closed = True
+        self._output.close()
         self._loop.call_later(FLUSH_S, self._is_over.set)  # for a supervisor that reads no more
 
     def _count_files(self) -> NewFiles | None:
@@ -391,10 +378,9 @@ class Agent:
             return
         self._is_lost = True
         self._lost_at = time.monotonic()
-        if self._is_writing:
-            self._loop.remove_writer(1)
-        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
-        self._begin(self._end_all())
+        self._output.abort()
+        self.has_room.set()
+        self._tasks.begin(self._end_all())
 
     async def _end_all(self) -> None:
         """Ends the job's processes on this host."""

@@ -3,7 +3,6 @@
 import itertools
 import os
 import re
-import resource
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from train.engines.engine import IDENTITY, Engine, NewProcess
 
 REACH_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
-MOST_OPEN_FILES = 1 << 20
 AGENT = "CLUSTER_AGENT"  # shim.py
 SOME_BYTES = 8  # the size of a record's header
 _IDENTITY = re.compile(r"\$(?:({0})\b|\{{({0})\}})".format("|".join(IDENTITY)))
@@ -77,20 +75,6 @@ def _merge(shared: AgentOrder, order: RoleOrder) -> dict[str, str]:
     words = [first, *(word for word in path.split(":") if word != first)]
     merged: dict[str, str] = setup_env.merge(base, changes)
     return {**merged, **own, "PATH": ":".join(words)}
-
-
-def raise_open_files(wanted: int | str) -> str | None:
-    """Raises the open-file limit of this process and its children to a number, or to the maximum ("auto").
-
-    Returns a line for the user, or None.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else hard
-    number = most if isinstance(wanted, str) else wanted
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, most, MOST_OPEN_FILES), hard))
-    if number > most:
-        return f"open_files = {number}: the maximum on this host is {most}"
-    return None
 
 
 def find_unread(env: Mapping[str, str], url: str) -> str | None:

@@ -10,10 +10,11 @@ each atomically (it writes another file, then renames it).
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 """
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from urllib.parse import urlsplit
@@ -75,26 +76,19 @@ def find_address(env: Mapping[str, str]) -> str:
     return urlsplit(env.get(ENDPOINT, "")).netloc or ADDRESS
 
 
-def watch(tell: Callable[[Notice], None], address: str) -> None:
-    """Asks for a notice every few seconds, in a thread, and calls `tell` once. Errors are ignored.
+async def watch(tell: Callable[[Notice], None], address: str) -> None:
+    """Asks for a notice every few seconds, and calls `tell` once. Errors are ignored.
 
     A host without the metadata service causes such errors.
     """
     service = MetadataService(address)
-    wait = threading.Event()
-
-    def run() -> None:
-        while True:
-            try:
-                notice = find_notice(service)
-            except (OSError, ValueError):
-                notice = None
+    while True:
+        with contextlib.suppress(OSError, ValueError):
+            notice = await asyncio.to_thread(find_notice, service)
             if notice is not None:
                 tell(notice)
                 return
-            wait.wait(EVERY_S)
-
-    threading.Thread(target=run, name="spot notice", daemon=True).start()
+        await asyncio.sleep(EVERY_S)
 
 
 class NoticeFile:

@@ -4,22 +4,23 @@ Its processes have its mark in their environment (MARK), which finds them in any
 """
 
 import asyncio
-import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Sequence
+from typing import IO, TYPE_CHECKING, Any
 
 from node import children, wire
 from node.agent import environment
 from node.agent.container import Contained
 from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
-from node.protocol import Container
 from node.setup import process_tree
-from node.wire import AgentOrder, Bar, Exited, Joined, Output, RoleOrder, Start, Started, Unread, Used
+from node.wire import Bar, Exited, Joined, Output, Start, Started, Unread, Used
 from train.engines import ENGINES
+
+if TYPE_CHECKING:
+    from node.agent.agent import Agent
 
 MARK = "CLUSTER_PROCESS"
 """The variable in the environment of a process's processes; its value is the job and the process's number."""
@@ -31,34 +32,10 @@ LOOK_FOR_KEEPER_S = 1.0
 LOOK_AT_DATA_S = 3.0  # after the start, when MXNet has loaded; it reports most errors itself soon after
 
 
-class Host(Protocol):
-    """What a process needs of its agent.
-
-    order: the agent's. socket: the path to which an engine's launcher announces processes. place_files(): waits for the
-    job's working folder; returns why that failed, or None. open_container(order, wanted, env): waits for the container
-    in which the job's processes run; returns its name, and why it did not start, or None.
-    """
-
-    order: AgentOrder
-    socket: str
-    is_full: bool
-
-    def send(self, message: Any) -> None:
-        """Sends a message to the supervisor."""
-
-    async def place_files(self, order: RoleOrder) -> str | None:
-        """Waits until the job's working folder exists. Returns why it does not, or None."""
-
-    async def open_container(
-        self, order: RoleOrder, wanted: Container, env: Mapping[str, str]
-    ) -> tuple[str, str | None]:
-        """Waits until the container runs. Returns its name, and why it does not run, or None. Raises OSError."""
-
-
 class JobProcess:
     """One process of the job. pid: that of its running command."""
 
-    def __init__(self, start: Start, host: Host) -> None:
+    def __init__(self, start: Start, host: "Agent") -> None:
         self.number, self.order, self._host = start.p, start.order, host
         self._keep = start.keep
         self._job, self._train = host.order.spec.id, host.order.spec.train
@@ -72,18 +49,13 @@ class JobProcess:
         self._child: subprocess.Popen[bytes] | None = None
         self._contained: Contained | None = None
         self._has_started = False
-        self._output: _Output | None = None
         self.left: list[process_tree.Process] = []
         self.exit_code: int | None = None
+        self.has_ended = asyncio.Event()
 
     def end(self) -> None:
         """Has it end: `run` then ends its processes."""
         self._end.set()
-
-    def resume(self) -> None:
-        """Reads its output again, after the agent's own output was full."""
-        if self._output is not None:
-            self._output.resume()
 
     async def run(self) -> None:
         """Runs the commands one after another, and reports the end."""
@@ -96,6 +68,7 @@ class JobProcess:
         self.exit_code = code
         ended = self._end.is_set()
         self._host.send(Exited(p=self.number, exit_code=code, signal=number, ended=ended, at=self._at, why=self._why))
+        self.has_ended.set()
 
     async def _run_all(self) -> tuple[int, int | None]:
         """Returns the exit code of the last command that ran, and its signal or None."""
@@ -115,7 +88,7 @@ class JobProcess:
     async def _prepare(self) -> str | None:
         """Makes the environment, and checks what the process needs. Returns why it cannot start, or None."""
         order = self.order
-        said = environment.raise_open_files(self._train.open_files)
+        said = process_tree.raise_open_files(self._train.open_files)
         if said:
             self.say(said)
         try:
@@ -154,15 +127,14 @@ class JobProcess:
         assert child.stdout is not None
         self._child = child
         exited = children.watch(child)
-        self._output = _Output(child.stdout.fileno(), self._put, lambda: self._host.is_full)
+        passing = asyncio.ensure_future(self._pass_on(child.stdout))
         if self._contained is None:
             self._note_start(child.pid)
         looking = asyncio.ensure_future(self._look_for_program(self._contained)) if self._contained else None
         code = await self._wait_for_end(exited)
         if looking is not None:
             looking.cancel()
-        await self._output.finish()
-        child.stdout.close()
+        await self._finish_output(passing)
         if self._contained is not None:
             return self._read_code(self._contained, code)
         return (128 - code, -code) if code < 0 else (code, None)
@@ -244,6 +216,41 @@ class JobProcess:
         """Sends a message of the agent as a line of output."""
         self._host.send(Output(self.number, (line,)))
 
+    async def _pass_on(self, stream: IO[bytes]) -> None:
+        """Passes on a command's output as it comes, and lines in quick succession in fewer, larger pieces."""
+        reader, transport = await children.open_output(stream)
+        lines, pace = OutputLines(), wire.Pace()
+        data = None
+        try:
+            while data != b"":
+                # A bar, or a line that a bar may still replace, is passed on when it is due.
+                due_s = None if lines.due_at is None else max(0.0, lines.due_at - time.monotonic())
+                try:
+                    data = await asyncio.wait_for(reader.read(1 << 16), due_s)
+                except TimeoutError:
+                    data = None
+                self._put(lines.feed(data or b"", time.monotonic()))
+                await self._host.has_room.wait()
+                if data and len(data) < FEW_BYTES:
+                    pace.note()
+                    if pace.rest_s and not transport.is_closing():
+                        transport.pause_reading()
+                        await asyncio.sleep(pace.rest_s)
+                        transport.resume_reading()
+        finally:
+            transport.close()
+            self._put(lines.flush())
+
+    async def _finish_output(self, passing: "asyncio.Future[None]") -> None:
+        """Waits for the end of the output, but only a moment if a process that does not end still holds the pipe."""
+        silent_since = time.monotonic()
+        while not passing.done() and time.monotonic() < silent_since + PIPE_GRACE_S:
+            if not self._host.has_room.is_set():
+                silent_since = time.monotonic()
+            await asyncio.wait([passing], timeout=PIPE_GRACE_S / 5)
+        passing.cancel()
+        await asyncio.wait([passing])
+
     def _put(self, items: Iterable[Item]) -> None:
         """Passes on lines of output and bars, without the library's reports, unless the user asked for them."""
         lines: list[str] = []
@@ -263,69 +270,3 @@ class JobProcess:
         if lines:
             self._host.send(Output(self.number, tuple(lines)))
             lines.clear()
-
-
-class _Output:
-    """Reads a command's output as it comes, and lines in quick succession in fewer, larger pieces."""
-
-    def __init__(self, source: int, put: Callable[[Iterable[Item]], None], is_full: Callable[[], bool]) -> None:
-        self._source, self._put, self._is_full = source, put, is_full
-        self._loop = asyncio.get_running_loop()
-        self._lines = OutputLines()
-        self._pace = wire.Pace()
-        self._due: asyncio.TimerHandle | None = None
-        self._is_reading = False
-        self._has_ended = asyncio.Event()
-        os.set_blocking(source, False)
-        self.resume()
-
-    def resume(self) -> None:
-        """Reads on."""
-        if not self._is_reading and not self._has_ended.is_set() and not self._is_full():
-            self._is_reading = True
-            self._loop.add_reader(self._source, self._read)
-
-    def _pause(self) -> None:
-        if self._is_reading:
-            self._is_reading = False
-            self._loop.remove_reader(self._source)
-
-    def _read(self) -> None:
-        data = wire.read_now(self._source)
-        if data is None:
-            return
-        if not data:
-            self._pause()
-            self._has_ended.set()
-            return
-        self._feed(data)
-        if self._is_full():
-            self._pause()
-        elif len(data) < FEW_BYTES:
-            self._pace.note()
-            if self._pace.rest_s:
-                self._pause()
-                self._loop.call_later(self._pace.rest_s, self.resume)
-
-    def _feed(self, data: bytes = b"") -> None:
-        """Passes on what is complete. A bar, or a line that a bar may still replace, is passed on when it is due."""
-        now = time.monotonic()
-        self._put(self._lines.feed(data, now))
-        if self._due is not None:
-            self._due.cancel()
-        due_at = self._lines.due_at
-        self._due = None if due_at is None else self._loop.call_later(max(0.0, due_at - now), self._feed)
-
-    async def finish(self) -> None:
-        """Waits for the end of the output, but only a moment if a process that does not end still holds the pipe."""
-        silent_since = time.monotonic()
-        while not self._has_ended.is_set() and time.monotonic() < silent_since + PIPE_GRACE_S:
-            if self._is_full():
-                silent_since = time.monotonic()
-            self.resume()
-            await asyncio.wait([asyncio.ensure_future(self._has_ended.wait())], timeout=PIPE_GRACE_S / 5)
-        self._pause()
-        self._has_ended.set()
-        if self._due is not None:
-            self._due.cancel()
-        self._put(self._lines.flush())

@@ -7,6 +7,7 @@ environment. `cluster exec` ends its command in the same way.
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ JOB_VARIABLE = "CLUSTER_JOB_ID"
 TERM_GRACE_S = 2.0
 LOOK_EVERY_S = 0.02
 ROOT_TIMEOUT_S = 5.0
+MOST_OPEN_FILES = 1 << 20
 OUR_PROGRAM = "/node agent"  # in the command line of the program that runs a job's processes
 ENGINE_PROGRAMS = frozenset(("docker", "podman", "conmon", "crun", "runc", "fuse-overlayfs", "slirp4netns"))
 # Command lines of the process with which podman keeps a user's namespace; it belongs to no container, and does not end.
@@ -61,6 +63,20 @@ def start(
             die_with_parent()
 
     return subprocess.Popen(command, env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, preexec_fn=prepare)
+
+
+def raise_open_files(wanted: int | str) -> str | None:
+    """Raises the open-file limit of this process and its children to a number, or to the maximum ("auto").
+
+    Returns a line for the user, or None.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else hard
+    number = most if isinstance(wanted, str) else wanted
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(number, most, MOST_OPEN_FILES), hard))
+    if number > most:
+        return f"open_files = {number}: the maximum on this host is {most}"
+    return None
 
 
 def watch_children() -> int:

@@ -15,7 +15,7 @@ from node.programs import CODE_DIR, program_words
 from node.protocol import JobHost, Order
 from node.setup import process_tree
 from node.ssh import SSH_FAILED, ssh_command
-from node.supervisor.tasks import Tasks
+from node.tasks import Tasks
 from node.wire import AgentOrder, Closed, FromAgent, Ping
 
 PING_EVERY_S = 2.0
@@ -75,8 +75,9 @@ class Agents:
     hear(agent, message): called for each message. lose(agent, why): called if an agent is lost.
     """
 
-    def __init__(self, tasks: Tasks, hear: Callable[[Agent, Any], None], lose: Callable[[Agent, str], None]) -> None:
-        self._tasks, self._hear, self._lose = tasks, hear, lose
+    def __init__(self, hear: Callable[[Agent, Any], None], lose: Callable[[Agent, str], None]) -> None:
+        self._hear, self._lose = hear, lose
+        self._tasks = Tasks(asyncio.get_running_loop())
         self.by_host: dict[str, Agent] = {}
 
     async def start(self, order: Order, attempt: int) -> None:
@@ -127,6 +128,7 @@ class Agents:
 
     async def end(self) -> None:
         """Ends the programs that lead to the agents. Those that have not closed lose the supervisor."""
+        self._tasks.end()
         for agent in self.by_host.values():
             agent.is_open = False
             agent.child.kill()

@@ -21,7 +21,7 @@ from node import job_folder, ssh, wire
 from node.children import run
 from node.protocol import AllocationRequest, JobHost
 from node.setup import process_tree, setup_env
-from node.supervisor.tasks import Tasks
+from node.tasks import Tasks
 from train.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,

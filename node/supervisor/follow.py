@@ -1,5 +1,6 @@
 """Follows a job's log for one reader, from a given offset to the job's end."""
 
+import contextlib
 import ctypes
 import os
 import select
@@ -7,7 +8,6 @@ import socket
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from foundation.decode import decode
 from node import job_folder, wire
@@ -19,7 +19,6 @@ from train.job.log_tail import find_processes, find_tail
 ALIVE_EVERY_S = 2.0
 LOOK_EVERY_S = 0.2  # without inotify
 RETRY_S = 0.05  # for a supervisor that is just starting or ending
-PENDING_BYTES = 1 << 20
 READ_BYTES = 1 << 16
 GIVE_UP_S = 120.0  # for a reader that no longer accepts output
 IN_MODIFY = 2  # linux/inotify.h
@@ -32,7 +31,8 @@ class Follower:
 
     def __init__(self, job: str, offset: int, out: int) -> None:
         self.job = job
-        self.outbox = wire.Outbox(out)
+        self.out = out
+        os.set_blocking(out, False)
         self.events: int | None = None
         self.offset = offset
         self.last: bytes | None = None  # the result line, once read
@@ -43,10 +43,8 @@ class Follower:
         self.shown_bars: dict[int, str] = {}  # those that the reader knows
         self.changes: int | None = None
         self.is_complete = False  # no process writes to the log any longer
-        self.may_have_more = False  # the log may continue beyond what has been read
-        self.until: int | None = None  # the offset up to which to read; None: the end of the job
         self.pace = wire.Pace()
-        self.alive_at = self.taken_at = time.monotonic()
+        self.sent_at = time.monotonic()
 
     def begin(self, wanted: LogWanted) -> None:
         """Sends the job's processes, and starts at the wanted part of the log. Raises OSError."""
@@ -63,79 +61,59 @@ class Follower:
         processes = find_processes(record.roles, len(record.attempts), lines)
         read = partial(job_log.read_log, events)
         self.offset = find_tail(read, os.fstat(events).st_size, wanted, processes)
-        self.outbox.put(LogStart(start=self.offset, processes=processes))
+        self.send(wire.encode(LogStart(start=self.offset, processes=processes)))
 
     def run(self, *, wait: bool) -> None:
         """Sends the log up to its end or, without `wait`, up to its current end. Raises OSError."""
         if not wait:
             recovery.recover(self.job)
-            self.open()
-            self.until = os.fstat(self.events).st_size if self.events is not None else 0
         while True:
             if wait and not self.is_complete:
                 self.find_supervisor()
+            is_end = self.is_complete or not wait
             self.read()
-            self.send_bars()
-            if self.last is not None and self.is_complete:
-                self.outbox.pass_on(self.last)
+            if is_end:
                 break
-            if not wait and not self.may_have_more:
-                self.outbox.pass_on(self.last or b"")
-                break
-            if self.is_complete and not self.may_have_more:
-                self.outbox.put(self.missing_result())
-                break
-            self.sleep(self.pause_s(wait=wait))
-        while self.outbox.pending:
-            self.sleep(RETRY_S)
-
-    def pause_s(self, *, wait: bool) -> float:
-        """How long to wait for an event."""
-        if self.is_full():
-            return ALIVE_EVERY_S / 2  # the reader wakes this process
-        if self.may_have_more or not wait or self.is_complete:
-            return 0.0
-        if self.supervisor is None:
-            return RETRY_S
-        return ALIVE_EVERY_S / 2 if self.changes is not None else LOOK_EVERY_S
+            if self.last is None:
+                self.send_bars()
+            self.sleep()
+        if self.last is not None or wait:
+            self.send(self.last or wire.encode(self.missing_result()))
 
     # -- the log -------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Reads the new whole lines of the log. The last line, the result, is sent later."""
-        self.may_have_more = self.is_full() and self.last is None
-        if self.is_full() or self.last is not None:
-            return
+        """Sends the new whole lines of the log. The last line, the result, is sent later."""
         self.open()
         if self.events is None:
             return
-        size, data = READ_BYTES, os.pread(self.events, READ_BYTES, self.offset)
-        while len(data) == size and b"\n" not in data:
-            size *= 2
-            data = os.pread(self.events, size, self.offset)
-        # An incomplete line is read again later: on a full disk the supervisor may remove it and write another.
-        whole, end, _ = data.rpartition(b"\n")
-        if end:
+        until = os.fstat(self.events).st_size
+        while self.offset < until and self.last is None:
+            size, data = READ_BYTES, os.pread(self.events, READ_BYTES, self.offset)
+            while len(data) == size and b"\n" not in data:
+                size *= 2
+                data = os.pread(self.events, size, self.offset)
+            # An incomplete line is read again later: on a full disk the supervisor may remove it and write another.
+            whole, end, _ = data.rpartition(b"\n")
+            if not end:
+                return
             self.offset += len(whole) + 1
-            self.may_have_more = self.until is None or self.offset < self.until
             self.pace.note()
             lines = whole + end
             last = lines[lines.rfind(b"\n", 0, -1) + 1 :]
             if RESULT in last and is_result(last):
                 self.last = last
                 lines = lines[: -len(last)]
-            self.outbox.pass_on(lines)
+            self.send(lines)
 
     def send_bars(self) -> None:
         """Sends the progress bars that have changed, once the reader has the log so far, with their processes."""
-        if self.bars == self.shown_bars or self.may_have_more or self.is_full() or self.last is not None:
-            return
         at = round(time.time(), 3)
         for number in sorted(self.bars.keys() | self.shown_bars.keys()):
             text = self.bars.get(number, "")
             if text != self.shown_bars.get(number, ""):
                 # The first key shows that this line does not count for the offset.
-                self.outbox.put({"bar": text, "p": number, "t": at})
+                self.send(wire.encode({"bar": text, "p": number, "t": at}))
         self.shown_bars = self.bars
 
     def open(self) -> None:
@@ -144,10 +122,6 @@ class Follower:
         if self.events is None and os.path.exists(path):
             self.events = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             self.changes = watch(path)
-
-    def is_full(self) -> bool:
-        """Whether so much output is pending that no more is read."""
-        return len(self.outbox.pending) > PENDING_BYTES
 
     def missing_result(self) -> LogLine:
         """Returns the result line for a log without one, such as after a full disk."""
@@ -190,30 +164,31 @@ class Follower:
 
     # -- the reader ----------------------------------------------------------------------------------------------
 
-    def sleep(self, wait_s: float) -> None:
-        """Waits for an event. Raises BrokenPipeError if the reader is gone."""
-        now = time.monotonic()
-        if now > self.alive_at + ALIVE_EVERY_S and not self.outbox.pending:
-            self.outbox.put({"alive": True})
-        if not self.outbox.pending:
-            self.taken_at = now
-        writes = [self.outbox.descriptor] if self.outbox.pending else []
+    def send(self, data: bytes) -> None:
+        """Sends lines. Raises BrokenPipeError if the reader is gone, or accepts nothing for GIVE_UP_S."""
+        self.sent_at = time.monotonic()
+        while data:
+            _, writable, _ = select.select([], [self.out], [], GIVE_UP_S)
+            if not writable:
+                raise BrokenPipeError
+            with contextlib.suppress(BlockingIOError):
+                data = data[os.write(self.out, data[:READ_BYTES]) :]
+
+    def sleep(self) -> None:
+        """Waits for an event. Raises OSError if the reader is gone."""
+        if time.monotonic() > self.sent_at + ALIVE_EVERY_S:
+            self.send(wire.encode({"alive": True}))
+        wait_s = ALIVE_EVERY_S / 2 if self.changes is not None else LOOK_EVERY_S
+        wait_s, changes = RETRY_S if self.supervisor is None else wait_s, self.changes
         # The supervisor's report of the job's end is handled at once.
         rest_s = self.pace.rest_s
-        changes = self.changes
-        if rest_s and wait_s and self.changes is not None:
+        if rest_s and changes is not None:
             wait_s, changes = min(wait_s, rest_s), None
-        sources: list[Any] = [one for one in (changes, self.supervisor) if one is not None]
-        ready, writable, _ = select.select(sources, writes, [], wait_s)
-        if writable:
-            self.outbox.write()
-            self.alive_at = self.taken_at = now
+        ready, _, _ = select.select([one for one in (changes, self.supervisor) if one is not None], [], [], wait_s)
         if changes is not None and changes in ready:
             wire.read_now(changes)
         if self.supervisor is not None and self.supervisor in ready:
             self.read_supervisor(self.supervisor)
-        if self.outbox.broken or now > self.taken_at + GIVE_UP_S:
-            raise BrokenPipeError
 
 
 def is_result(line: bytes) -> bool:

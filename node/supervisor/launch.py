@@ -22,7 +22,7 @@ import threading
 from typing import Any
 
 from node import ports, wire
-from node.agent import environment
+from node.setup import process_tree
 from node.wire import Launch, NotStarted
 from train.engines.launch_py import LAUNCHER_FOLDER
 
@@ -83,7 +83,7 @@ def main() -> None:
     """Runs launch.py with this program's arguments."""
     python, address = sys.argv[1:3]
     take_calls()
-    environment.raise_open_files("auto")  # one for each process
+    process_tree.raise_open_files("auto")  # one for each process
     threading.excepthook = keep_quiet  # from Python 3.8 on
     if LAUNCHER_FOLDER in os.environ:
         sys.path.insert(0, os.environ[LAUNCHER_FOLDER])

@@ -11,7 +11,7 @@ from node.supervisor import kv_store
 from node.supervisor.agents import Agent
 from node.supervisor.attempts.restarts import Ending
 from node.supervisor.processes import JobProcess, Processes
-from node.supervisor.tasks import Tasks
+from node.tasks import Tasks
 from node.wire import Reach
 
 SILENCE_EVERY_S = 1.0

@@ -19,7 +19,7 @@ from typing import Literal
 from foundation.durations import render_minutes
 from node.protocol import Order
 from node.supervisor.processes import JobProcess, Processes, printable
-from node.supervisor.tasks import Tasks
+from node.tasks import Tasks
 from node.wire import Found, Look, Reach, Used
 
 LOOK_EVERY_S = 10.0

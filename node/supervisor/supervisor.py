@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from foundation.decode import decode
 from foundation.file_lock import FileLock
 from node import instance_credentials, job_folder, protocol, wire
-from node.agent import environment
 from node.protocol import AllocationRequest, JobHost, JobResult, JobState, Left, NewFiles, Order, Record, Stall
 from node.setup import process_tree
 from node.supervisor import health, job_log, launching, publish, recovery, remains
@@ -32,7 +31,7 @@ from node.supervisor.attempts.attempt import Attempt
 from node.supervisor.attempts.replacement import Replacement
 from node.supervisor.bars import Bars
 from node.supervisor.notifier import Notifier
-from node.supervisor.tasks import Tasks
+from node.tasks import Tasks
 from node.wire import Answer, Done, Launch, News, NotStarted, Replace, Request, RunProgram, Say, Watch
 from train.engines.engine import assign_hosts
 from train.engines.scheduler import Scheduler
@@ -56,7 +55,7 @@ def main() -> int:
     record = job_folder.read_record(order.spec.id)  # with the lock, no other process writes it
     if not has_it or record is None or record.has_ended:
         sys.exit(f"{order.spec.id}: another supervisor runs this job, or has ended it")
-    environment.raise_open_files("auto")  # a process of the job needs two
+    process_tree.raise_open_files("auto")  # a process of the job needs two
     record.supervisor = protocol.Supervisor(pid=os.getpid(), start_time=process_tree.start_time(os.getpid()))
     return asyncio.run(supervise(order, record))
 
@@ -168,7 +167,8 @@ class Supervisor:
 
     def note_failure(self, context: dict[str, Any]) -> None:
         """Handles an error in a callback or a task: it ends the job."""
-        self.fail(context.get("exception") or RuntimeError(context["message"]))
+        if "exception" in context:
+            self.fail(context["exception"])
 
     def fail(self, error: BaseException) -> None:
         """Ends the job because of an error."""

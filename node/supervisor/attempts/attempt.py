@@ -20,7 +20,7 @@ from node.supervisor.attempts.restarts import Ending
 from node.supervisor.outcome import Outcome
 from node.supervisor.processes import JobProcess, Processes
 from node.supervisor.stalls import Stalls
-from node.supervisor.tasks import Tasks
+from node.tasks import Tasks
 from node.wire import (
     Announced,
     Bar,
@@ -64,7 +64,7 @@ class Attempt:
     def __init__(self, number: int, order: Order, job: "Supervisor", first_process: int = 0) -> None:
         self.number, self.order, self._job = number, order, job
         tasks = self._tasks = Tasks(asyncio.get_running_loop())
-        self.agents = Agents(tasks, self.hear, self.lose)
+        self.agents = Agents(self.hear, self.lose)
         hosts = self.agents.by_host
         self.processes = Processes(order, hosts, first_process)
         self.outcome = Outcome(order, self.processes, hosts, tasks, say=job.say, warn=job.warn)
@@ -316,6 +316,7 @@ class Attempt:
         Returns the processes that did not end, also those on lost hosts.
         """
         self.is_over = True
+        self._tasks.end()
         silent = self.outcome.silent_hosts
         agents = list(self.agents.by_host.values())
         for agent in agents:
@@ -339,9 +340,12 @@ class Attempt:
                 left.setdefault(agent.host.name, []).extend(agent.closed.left)
         last = [one for one in awaited if not one.is_done.is_set() and one.host.name not in left]
         await wait_for([asyncio.ensure_future(one.is_done.wait()) for one in last], LAST_OUTPUT_S)
-        self._tasks.end()
         self.end_outputs()
         await self.agents.end()
+        for process in self.processes.all:  # for the launchers that wait for them
+            process.has_ended.set()
+        for ended in self._programs.values():
+            ended.cancel()
         if self._claim is not None:
             self._claim.close()
         rebooted = [name for name, boot in boots.items() if self.processes.has_rebooted(name, boot)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from node.protocol import Order
 from node.supervisor.agents import Agent
-from node.supervisor.tasks import Tasks
+from node.tasks import Tasks
 from node.wire import Notice, SaveCheckpoint
 
 MARGIN_S = 10.0  # before the node's end, for the end of the job's processes

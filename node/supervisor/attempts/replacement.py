@@ -14,7 +14,7 @@ from node.protocol import EndReason, JobHost, Order
 from node.setup import process_tree
 from node.supervisor import launching, remains
 from node.supervisor.attempts import restarts
-from node.supervisor.tasks import Tasks
+from node.tasks import Tasks
 from node.wire import Answer
 
 LOOK_EVERY_S = 10.0

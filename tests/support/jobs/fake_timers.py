@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from node.supervisor.tasks import Tasks
+from node.tasks import Tasks
 
 
 class FakeLoop(asyncio.SelectorEventLoop):

@@ -90,7 +90,7 @@ class Nodes:
         """The record of a job on the head."""
         for path in (self.head.root / JOBS).glob("*/record.json"):
             record: dict[str, Any] = json.loads(path.read_text())
-            if record["name"] == name:
+            if record["spec"]["name"] == name:
                 return record
         return None
 

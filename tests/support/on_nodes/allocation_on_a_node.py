@@ -17,7 +17,7 @@ sys.path.insert(0, code.removesuffix("/node/supervisor"))
 from node import job_folder  # noqa: E402
 from node.protocol import AllocationRequest, JobHost  # noqa: E402
 from node.supervisor.allocation import Allocation  # noqa: E402
-from node.supervisor.tasks import Tasks  # noqa: E402
+from node.tasks import Tasks  # noqa: E402
 from train.engines.schedulers import SCHEDULERS  # noqa: E402
 
 seen = set()

@@ -1,6 +1,5 @@
 """Lines, boxes of output, and the pace at which output is forwarded."""
 
-import socket
 import time
 
 import pytest
@@ -60,16 +59,3 @@ def test_streaming_output_is_collected(
     assert rests == pytest.approx(rests_s)
     now += wire.LONGEST_REST_S
     assert not pace.rest_s
-
-
-def test_a_reader_that_accepts_nothing_does_not_block() -> None:
-    ours, theirs = socket.socketpair()
-    outbox = wire.Outbox(ours.fileno())
-    outbox.pass_on(b"x" * (1 << 23))
-    outbox.write()
-    assert outbox.pending
-    theirs.close()
-    outbox.write()
-    assert outbox.broken
-    assert not outbox.pending
-    ours.close()

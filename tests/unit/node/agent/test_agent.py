@@ -16,7 +16,6 @@ import pytest
 from foundation.file_lock import FileLock
 from node import job_folder, wire
 from node.agent.agent import select_identity
-from node.agent.environment import MOST_OPEN_FILES
 from node.programs import shim_words
 from node.setup import process_tree, setup_env
 from node.wire import Announced, Blocked, Booted, Closed, End, Exited, Look, Reach, Refuse, Started, Used
@@ -166,7 +165,7 @@ def test_the_open_file_limit() -> None:
             agent.read_until(Exited)
             lines.append(agent.lines())
     soft, hard = lines[0]
-    assert soft == hard or int(soft) == MOST_OPEN_FILES
+    assert soft == hard or int(soft) == process_tree.MOST_OPEN_FILES
     assert lines[1] == ["256", hard]
     if hard != "unlimited":
         assert lines[2] == [f"open_files = 1000000000: the maximum on this host is {hard}", hard, hard]

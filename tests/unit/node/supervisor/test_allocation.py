@@ -15,7 +15,7 @@ from fake_slurm import FakeSlurm, make_slurm
 from node.protocol import AllocationRequest, JobHost
 from node.supervisor import allocation
 from node.supervisor.allocation import Allocation, match_hosts
-from node.supervisor.tasks import Tasks
+from node.tasks import Tasks
 from train.engines.scheduler import AllocatedNode, AllocationState, Scheduler
 from train.engines.schedulers import SCHEDULERS
 from train.engines.sge import VAGUE

@@ -1,4 +1,4 @@
-"""The background work of a job or of one of its attempts."""
+"""The background work of a program, of a job, or of one of its attempts."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -18,6 +18,8 @@ class Tasks:
         task = self._loop.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._finish)
+        if self._is_over:
+            task.cancel()
         return task
 
     def later(self, delay_s: float, act: Callable[[], None]) -> asyncio.TimerHandle:
