@@ -77,8 +77,11 @@ async def run(words: Sequence[str], timeout_s: float, *, given: bytes = b"", **o
     """
     child = subprocess.Popen(  # noqa: ASYNC220 - it waits only for exec
         words,
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": "/", **options},
         stdin=subprocess.PIPE if given else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        **options,
     )
     ended = watch(child)
     if child.stdin is not None:

@@ -6,10 +6,10 @@ from typing import Any
 
 
 class Tasks:
-    """Coroutines and timers that end together. Errors in them go to the loop's exception handler."""
+    """Coroutines and timers that end together. fail(error): called if one of them fails."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
+        self._loop, self._fail = loop, fail
         self._running: set[asyncio.Task[Any]] = set()
         self._is_over = False
 
@@ -24,7 +24,16 @@ class Tasks:
 
     def later(self, delay_s: float, act: Callable[[], None]) -> asyncio.TimerHandle:
         """Calls `act` after a delay."""
-        return self._loop.call_later(delay_s, lambda: None if self._is_over else act())
+        return self._loop.call_later(delay_s, self.call, act)
+
+    def call(self, act: Callable[[], None]) -> None:
+        """Calls `act` now, unless they have ended."""
+        if self._is_over:
+            return
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - it is passed on
+            self._fail(error)
 
     def end(self) -> None:
         """Ends all of them."""
@@ -32,12 +41,8 @@ class Tasks:
         for task in self._running:
             task.cancel()
 
-    def report(self, error: BaseException) -> None:
-        """Passes an error to the loop's exception handler."""
-        self._loop.call_exception_handler({"message": "a task failed", "exception": error})
-
     def _finish(self, task: "asyncio.Task[Any]") -> None:
         self._running.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self.report(error)
+            self._fail(error)

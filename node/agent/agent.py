@@ -116,11 +116,11 @@ class Agent(asyncio.Protocol):
         self.has_room = asyncio.Event()  # for output
         self.has_room.set()
         self._loop = asyncio.get_running_loop()
-        self._tasks = Tasks(self._loop)
+        self._tasks = Tasks(self._loop, self._fail)
         self._processes: dict[int, JobProcess] = {}
         self._shims: list[asyncio.Future[Start | None]] = []  # the answers to their announcements
         self._is_over = asyncio.Event()
-        self._is_lost = self._is_closed = self._is_copying = self._is_noticed = self._is_ending = False
+        self._is_lost = self._is_closed = self._is_noticed = self._is_ending = False
         self._heard_at = time.monotonic()
         self._copied: asyncio.Future[str | None] | None = None
         self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[str | None]]] = {}  # by their mounts
@@ -129,7 +129,6 @@ class Agent(asyncio.Protocol):
 
     async def run(self, received: bytes) -> None:
         """Serves the supervisor until it has ended the job, or is lost. received: bytes after the order."""
-        self._loop.set_exception_handler(self._fail)
         children.adopt_orphans()
         process_tree.raise_open_files("auto")  # a process needs one, and a shim another
         self._server = await asyncio.start_unix_server(self._serve_shim, self.socket, limit=LONGEST_LINE)
@@ -206,9 +205,9 @@ class Agent(asyncio.Protocol):
             self._is_ending = True
             self._tasks.begin(self._close())
 
-    def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Ends the agent because of an error, which is a bug, with a traceback."""
-        loop.default_exception_handler(context)
+        self._loop.call_exception_handler({"message": "the agent failed", "exception": error})
         self._lose()
 
     async def _ping(self) -> None:
@@ -218,7 +217,8 @@ class Agent(asyncio.Protocol):
             await asyncio.sleep(pause_s)
             self._report_files()
             if not self._output.get_write_buffer_size():
-                self.send(Copying() if self._is_copying else Ping())
+                is_copying = self._copied is not None and not self._copied.done()
+                self.send(Copying() if is_copying else Ping())
             patience_s = self.order.patience_s
             if patience_s is not None and time.monotonic() > self._heard_at + patience_s:
                 self._lose()  # the supervisor should notice first
@@ -240,7 +240,7 @@ class Agent(asyncio.Protocol):
         """
         try:
             launched = decode(await reader.readline(), dict[str, str])
-        except ValueError:
+        except (ValueError, ConnectionError):
             writer.close()
             return
         answer: asyncio.Future[Start | None] = self._loop.create_future()
@@ -263,10 +263,7 @@ class Agent(asyncio.Protocol):
             return None
         if self._copied is None:
             self._copied = asyncio.ensure_future(asyncio.to_thread(self._copy_files))
-            self._is_copying = True
-        error = await asyncio.shield(self._copied)
-        self._is_copying = False
-        return error or await asyncio.to_thread(make_missing, order.folder)
+        return await asyncio.shield(self._copied) or await asyncio.to_thread(make_missing, order.folder)
 
     def _copy_files(self) -> str | None:
         order = self.order

@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from foundation.decode import decode
@@ -72,12 +73,18 @@ class Agent:
 class Agents:
     """The agents of one attempt, by their hosts' names.
 
-    hear(agent, message): called for each message. lose(agent, why): called if an agent is lost.
+    hear(agent, message): called for each message. lose(agent, why): called if an agent is lost. fail(error): called for
+    an error in one of these.
     """
 
-    def __init__(self, hear: Callable[[Agent, Any], None], lose: Callable[[Agent, str], None]) -> None:
+    def __init__(
+        self,
+        hear: Callable[[Agent, Any], None],
+        lose: Callable[[Agent, str], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
         self._hear, self._lose = hear, lose
-        self._tasks = Tasks(asyncio.get_running_loop())
+        self._tasks = Tasks(asyncio.get_running_loop(), fail)
         self.by_host: dict[str, Agent] = {}
 
     async def start(self, order: Order, attempt: int) -> None:
@@ -111,10 +118,7 @@ class Agents:
                 if isinstance(message, Closed):
                     agent.closed = message
                     agent.is_done.set()
-                try:
-                    self._hear(agent, message)
-                except Exception as error:  # noqa: BLE001 - it ends the job
-                    self._tasks.report(error)
+                self._tasks.call(partial(self._hear, agent, message))
         agent.is_open = False
         agent.is_done.set()
         if agent.closed is None:

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Mapping
 
 from foundation.durations import render_exact
-from node.protocol import EndReason, JobState, Order
+from node.protocol import Order
 from node.supervisor import kv_store
 from node.supervisor.agents import Agent
 from node.supervisor.attempts.restarts import Ending
 from node.supervisor.processes import JobProcess, Processes
 from node.tasks import Tasks
-from node.wire import Reach
 
 SILENCE_EVERY_S = 1.0
 UNSTARTED_S = 1.0  # for a process to report an error, after launch.py's command for it has failed
@@ -57,39 +56,38 @@ class Outcome:
         self.silent_hosts: set[str] = set()
         self.lost_hosts: dict[str, str] = {}  # the reason, by the host's name
 
-    def decide(
-        self, state: JobState, exit_code: int, error: str | None, reason: EndReason = "error", *, final: bool = False
-    ) -> None:
+    def decide(self, ending: Ending) -> None:
         """Ends the attempt with this outcome, unless another one has already been decided."""
-        if self.decided is None:
-            self._set(Ending(state, exit_code, error, reason, final=final))
-
-    def _set(self, ending: Ending) -> None:
-        self.decided = ending
-        self.is_decided.set()
+        known = self.decided
+        # The loss of nodes explains errors of processes, and nothing follows a reason of the supervisor's own.
+        is_better = (
+            known is not None
+            and not known.final
+            and (ending.final or (ending.reason == "lost" and known.reason == "error"))
+        )
+        if known is None or is_better:
+            self.decided = ending
+            self.is_decided.set()
 
     def fail(self, error: str) -> None:
         """Fails the attempt for a reason other than the exit code of one of its processes."""
-        self.decide("failed", 1, error)
+        self.decide(Ending("failed", 1, error, "error"))
 
     def fail_for_good(self, error: str) -> None:
         """Fails the job for a reason of the supervisor's own."""
-        if self.decided is None or not self.decided.final:
-            self._set(Ending("failed", 1, error, "error", final=True))
+        self.decide(Ending("failed", 1, error, "error", final=True))
 
     def stop(self) -> None:
         """Ends the job at the user's request."""
-        self.decide("stopped", STOPPED, "stopped", "stopped")
+        self.decide(Ending("stopped", STOPPED, "stopped", "stopped"))
 
     def interrupt(self, hosts: tuple[str, ...], error: str) -> None:
         """Ends the attempt because these nodes will end."""
-        if self.decided is None:
-            self._set(Ending("failed", 1, error, "notice", lost=hosts))
+        self.decide(Ending("failed", 1, error, "notice", lost=hosts))
 
     def lose(self, hosts: tuple[str, ...], error: str) -> None:
         """Ends the attempt because these nodes are lost, even if an error of its processes was noticed first."""
-        if self.decided is None or (self.decided.reason == "error" and not self.decided.final):
-            self._set(Ending("failed", 1, error, "lost", lost=hosts))
+        self.decide(Ending("failed", 1, error, "lost", lost=hosts))
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -155,11 +153,11 @@ class Outcome:
 
     def expire(self, error: str) -> None:
         """Ends the job because its time is over: max_duration, or the walltime of a batch scheduler."""
-        self.decide("failed", OVERTIME, error, "overtime")
+        self.decide(Ending("failed", OVERTIME, error, "overtime"))
 
     def end_stalled(self, error: str) -> None:
         """Ends the attempt because no worker has made progress for stall_timeout."""
-        self.decide("failed", OVERTIME, error)
+        self.decide(Ending("failed", OVERTIME, error, "error"))
 
     # -- connections between ps-lite's processes -------------------------------------------------------------------
 
@@ -177,11 +175,9 @@ class Outcome:
         """Has the processes, which all wait for each other, try each other's ports."""
         start_timeout_s = self._order.train.start_timeout_s
         await asyncio.sleep(min(PROBE_AFTER_S, start_timeout_s))
-        for process in self._processes.of("server") + self._processes.of("worker"):
-            others = tuple(one.bound for one in self._processes.all if one.bound and one.host != process.host)
-            process.agent.put(Reach(process.number, others))
+        self._processes.have_them_reach(self._processes.of("server") + self._processes.of("worker"))
         await asyncio.sleep(PROBE_S)
-        blocked = self._processes.describe_blocked()
+        blocked = self._processes.describe_unreachable()
         if blocked:
             advice = "does the security group allow all traffic between its members?"
             self.fail(f"the job's processes cannot find each other: {blocked}; {advice}")
@@ -231,7 +227,7 @@ class Outcome:
         """Ends the attempt: all workers are done, but none has told the servers to stop."""
         if self.awaits_kv_store():
             self._warn_of_unused()
-        self.decide("done", 0, None, "done")
+        self.decide(Ending("done", 0, None, "done"))
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -264,7 +260,7 @@ class Outcome:
         """Ends the attempt if this was the last process that counts."""
         is_last = self._order.train.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
         if (is_last and process.exit_code == 0) or (is_done and self._processes.all_ended()):
-            self.decide("done", 0, None, "done")
+            self.decide(Ending("done", 0, None, "done"))
         elif is_done:
             if self._early is not None:
                 self._early.cancel()
@@ -293,4 +289,4 @@ class Outcome:
         # A launcher fails because of its processes.
         failed = [process for process in self._failed if process.role != "launcher"] or self._failed
         failed.sort(key=lambda process: process.signal not in CRASHES)  # the other nodes' reports may be faster
-        self.decide("failed", failed[0].exit_code or 1, self._processes.describe_failures(failed))
+        self.decide(Ending("failed", failed[0].exit_code or 1, self._processes.describe_failures(failed), "error"))

@@ -13,7 +13,7 @@ from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
 from node.protocol import Container, JobHost, Order, Place, RecordRole
 from node.setup import process_tree
 from node.supervisor.agents import Agent
-from node.wire import Exited, RoleOrder
+from node.wire import Exited, Reach, RoleOrder
 from train.engines import ENGINES
 from train.engines.engine import ADDRESSES, HeadLaunch
 
@@ -370,6 +370,12 @@ class Processes:
         known = self._by_name.get(host)
         return known is None or known.place is None
 
+    def have_them_reach(self, running: Iterable[JobProcess]) -> None:
+        """Has one process on each host try the ports of all others."""
+        for process in {process.host: process for process in running}.values():
+            process.blocked = ()
+            process.agent.put(Reach(process.number, self.places_of_others(process.host)))
+
     def places_of_others(self, host: str) -> tuple[tuple[str, int], ...]:
         """Returns the (address, port) pairs of all other hosts with processes, for a host to try.
 
@@ -398,15 +404,3 @@ class Processes:
             found.append(f"{source} cannot reach {target} ({address}) on TCP {listed}")
         more = len(found) - MOST_PAIRS
         return "; ".join(found[:MOST_PAIRS]) + (f"; and {more} more" if more > 0 else "")
-
-    def describe_blocked(self) -> str:
-        """Describes which hosts cannot reach which ports, as the processes have reported; "" for none."""
-        places = {"{}:{}".format(*process.bound): process for process in self.all if process.bound}
-        found = {
-            f"{process.host} cannot reach port {place.rpartition(':')[2]} of the {places[place].role} on "
-            f"{places[place].host}"
-            for process in self.all
-            for place in process.blocked
-            if place in places
-        }
-        return "; ".join(sorted(found)[:MOST_PAIRS])

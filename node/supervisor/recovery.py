@@ -27,20 +27,23 @@ def is_alive(job: str) -> bool:
 
 
 def recover(job: str) -> Record | None:
-    """Returns a job's record, completed if its supervisor is dead; None if there is no record. Raises OSError."""
+    """Returns a job's record, completed if its supervisor is dead; None if there is no record. Raises OSError.
+
+    Of two simultaneous calls, the second waits for the first.
+    """
     record = job_folder.read_record(job)
-    if record is None or record.has_ended or is_alive(job):
+    if record is None or record.has_ended:
         return record
+    with FileLock(job_folder.path(job, "recovery")) as ours:
+        if not ours.take(RECOVERY_TIMEOUT_S) or is_alive(job):
+            return job_folder.read_record(job)
     import asyncio  # noqa: PLC0415 - importing it takes a quarter of this program's start
 
     return asyncio.run(complete(job))
 
 
 async def complete(job: str) -> Record | None:
-    """Completes the record of a job whose supervisor is dead. Returns the record. Raises OSError.
-
-    Of two simultaneous calls, the second waits for the first.
-    """
+    """Completes the record of a job whose supervisor is dead. Returns the record. Raises OSError."""
     with FileLock(job_folder.path(job, "recovery")) as ours, FileLock(job_folder.path(job, "lock")) as care:
         if not ours.take(RECOVERY_TIMEOUT_S) or is_alive(job) or not care.take(LOOK_S):
             return job_folder.read_record(job)

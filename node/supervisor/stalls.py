@@ -13,14 +13,14 @@ has ended often poll, and so use the CPU for ever.
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from foundation.durations import render_minutes
 from node.protocol import Order
 from node.supervisor.processes import JobProcess, Processes, printable
 from node.tasks import Tasks
-from node.wire import Found, Look, Reach, Used
+from node.wire import Found, Look, Used
 
 LOOK_EVERY_S = 10.0
 LOOKS = 6  # the minimum number within stall_timeout
@@ -229,7 +229,8 @@ class Stalls:
                 process.agent.put(Look(process.number, place=is_due))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
-            self._have_them_reach(running, now)
+            self._reach_until = now + REACH_S
+            self._processes.have_them_reach(running)
 
     def _look_at_answers(self) -> None:
         """Evaluates the hosts' answers."""
@@ -249,13 +250,6 @@ class Stalls:
 
     def _running(self) -> list[JobProcess]:
         return [process for process in self._processes.of_job() if process.exit_code is None and process.agent.is_open]
-
-    def _have_them_reach(self, running: Iterable[JobProcess], now: float) -> None:
-        """Has one process on each host try the ports of all others."""
-        self._reach_until = now + REACH_S
-        for process in {process.host: process for process in running}.values():
-            process.blocked = ()
-            process.agent.put(Reach(process.number, self._processes.places_of_others(process.host)))
 
     # -- telling -------------------------------------------------------------------------------------------------
 

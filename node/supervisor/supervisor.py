@@ -108,8 +108,7 @@ class Supervisor:
         self.order, self.record = order, record
         self.job = order.spec.id
         self.loop = asyncio.get_running_loop()
-        self.loop.set_exception_handler(lambda _, context: self.note_failure(context))
-        self.tasks = Tasks(self.loop)
+        self.tasks = Tasks(self.loop, self.fail)
         self.log = job_log.Log(self.job, self.write_log_soon)
         self.turn = FileLock(os.path.join(job_folder.root(), "lock"))
         self.copying: publish.Copying | None = None  # to S3
@@ -122,7 +121,6 @@ class Supervisor:
         self.saving: asyncio.TimerHandle | None = None
         self.state: JobState | None = None
         self.is_stopped = False  # the job was stopped by a request
-        self.is_over = False  # the job has ended, apart from its record
         self.files: dict[str, NewFiles] = {}  # by the host's name
         self.unhealthy = ""  # nodes of the current attempt, once it has failed
         self.ended = list(order.attempts)  # the attempts before the current one
@@ -164,11 +162,6 @@ class Supervisor:
         if error is not None:
             self.fail(error)
         await decided
-
-    def note_failure(self, context: dict[str, Any]) -> None:
-        """Handles an error in a callback or a task: it ends the job."""
-        if "exception" in context:
-            self.fail(context["exception"])
 
     def fail(self, error: BaseException) -> None:
         """Ends the job because of an error."""
@@ -212,12 +205,7 @@ class Supervisor:
 
     def write_log_soon(self) -> None:
         """Writes the new lines of the log, once what has arrived is handled."""
-        self.loop.call_soon(self.write_log)
-
-    def write_log(self) -> None:
-        """Writes the new lines of the log. Raises OSError."""
-        if not self.is_over:
-            self.log.write()
+        self.loop.call_soon(self.tasks.call, self.log.write)
 
     def say(self, text: str) -> None:
         """Shows the user a message."""
@@ -525,7 +513,6 @@ class Supervisor:
     async def conclude(self, left: Left) -> None:
         """Writes the result to disk and S3, and sends it to all clients that wait for it."""
         await asyncio.sleep(0)  # for messages about copying to S3
-        self.is_over = True
         self.tasks.end()
         ending = self.attempt.ending
         state, exit_code, error = ending.state, ending.exit_code, ending.error

@@ -63,8 +63,8 @@ class Attempt:
 
     def __init__(self, number: int, order: Order, job: "Supervisor", first_process: int = 0) -> None:
         self.number, self.order, self._job = number, order, job
-        tasks = self._tasks = Tasks(asyncio.get_running_loop())
-        self.agents = Agents(self.hear, self.lose)
+        tasks = self._tasks = Tasks(asyncio.get_running_loop(), job.fail)
+        self.agents = Agents(self.hear, self.lose, job.fail)
         hosts = self.agents.by_host
         self.processes = Processes(order, hosts, first_process)
         self.outcome = Outcome(order, self.processes, hosts, tasks, say=job.say, warn=job.warn)

@@ -74,7 +74,7 @@ def closed_ports_are_named(project: Project, monkeypatch: pytest.MonkeyPatch) ->
     with only_these_ports_between_members(ec2_of(project, monkeypatch), (22, 22), (9000, 9999)):
         failed = fail(project, "--", "python", "-c", RANKS)
     assert "the job's processes cannot find each other: " in failed.stderr
-    assert re.search(r"node-\d cannot reach port \d+ of the (worker|server) on node-\d", failed.stderr)
+    assert re.search(r"node-\d cannot reach node-\d \(.*\) on TCP ports? \d+", failed.stderr)
     assert "does the security group allow all traffic between its members?" in failed.stderr
 
 

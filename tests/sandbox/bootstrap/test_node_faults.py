@@ -147,7 +147,7 @@ def test_blocked_ports_between_servers_and_workers(entered: Project) -> None:
     """All processes reach the scheduler and start, but do not reach each other."""
     with only_these_ports_between_members(boto3.client("ec2"), (22, 22), (9091, 9999)):
         done = fail(entered, *JOINS)
-    blocked = r"node-[01] cannot reach port \d+ of the (worker|server) on node-[01]"
+    blocked = r"node-[01] cannot reach node-[01] \(.*\) on TCP ports? \d+"
     assert re.search(rf"failed: the job's processes cannot find each other: {blocked}", done.stderr), done.stderr
     assert "security group" in done.stderr
 

@@ -17,12 +17,16 @@ class FakeLoop(asyncio.SelectorEventLoop):
         return self.now
 
 
+def fail(error: BaseException) -> None:
+    raise error
+
+
 class Timers(Tasks):
     """The work of a job."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._clock = FakeLoop()
-        super().__init__(self._clock)
+        super().__init__(self._clock, fail)
         monkeypatch.setattr(time, "monotonic", self._clock.time)
 
     @property

@@ -38,7 +38,7 @@ async def run() -> None:
         SCHEDULERS[launcher],
         asked,
         [JobHost(**host) for host in json.loads(hosts)],
-        Tasks(asyncio.get_running_loop()),
+        Tasks(asyncio.get_running_loop(), lambda error: tell("fail", repr(error))),
         note=lambda number, reason: tell("note", [number, reason]),
         grant=lambda found: tell("grant", [host.name for host in found]),
         fail=lambda error: tell("fail", error),

@@ -45,7 +45,7 @@ class World:
             SLURM,
             request,
             HOSTS,
-            Tasks(self.loop),
+            Tasks(self.loop, lambda error: pytest.fail(repr(error))),
             note=lambda number, reason: self.notes.append((number, reason)),
             grant=lambda hosts: self.granted.append(tuple(host.name for host in hosts)),
             fail=self.errors.append,

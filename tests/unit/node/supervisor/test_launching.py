@@ -60,7 +60,7 @@ def test_blocked_ports_are_named_by_the_process_that_listens() -> None:
     server, worker = known.add("server", "10.0.0.4"), known.add("worker", "10.0.0.5")
     server.bound, worker.bound = ("10.0.0.4", 40000), ("10.0.0.5", 50000)
     worker.blocked = ("10.0.0.4:40000",)
-    assert known.describe_blocked() == "node-1 cannot reach port 40000 of the server on node-0"
+    assert known.describe_unreachable() == "node-1 cannot reach node-0 (10.0.0.4) on TCP port 40000"
 
 
 def test_launch_pys_ssh_command_is_parsed() -> None:
