@@ -23,6 +23,7 @@ FORMAT_S = 900.0
 MOUNT_S = 90.0  # more than mount_volumes.py takes
 DEVICE_S = 30.0  # from the attachment of a disk until its device appears
 UNMOUNT_S = 60.0
+SERVE_S = 90.0
 
 
 class _Session(NodeProgram):
@@ -88,7 +89,6 @@ class _Mounting:
     ) -> None:
         self._hosts, self._sessions, self._sources, self._s3, self._report = hosts, sessions, sources, s3, report
         self._facts: dict[str, VolumeFacts] = {}
-        self._keys: dict[str, str] = {}  # the nodes' public keys, by address
         self._changed: set[str] = set()
         self._now = time.time()
 
@@ -96,11 +96,9 @@ class _Mounting:
         """Does all steps. Returns the names of the changed nodes. Raises ClusterError."""
         self._on_all(self._look)
         plan = plan_volumes(self._sources, self._hosts, self._facts, s3=self._s3, now=self._now)
-        self._on_all(lambda one: self._prepare(one, plan.nodes[one.name]))
-        if plan.protocol == "sshfs":
-            self._on_all(self._make_key)
-        self._on_all(lambda one: self._serve(one, plan.nodes[one.name]))
-        self._on_all(lambda one: self._mount(one, plan.nodes[one.name]))
+        self._on_all(lambda one: self._prepare(one, plan[one.name]))
+        self._on_all(lambda one: self._serve(one, plan[one.name]))
+        self._on_all(lambda one: self._mount(one, plan[one.name]))
         return frozenset(self._changed)
 
     def _on_all(self, work: Callable[["_Session"], None]) -> None:
@@ -112,9 +110,6 @@ class _Mounting:
 
     def _look(self, session: "_Session") -> None:
         self._facts[session.name] = session.look(self._sources)
-
-    def _make_key(self, session: "_Session") -> None:
-        self._keys[session.connection.host.private_ip] = session.do("key", what="making a key for volumes")
 
     def _prepare(self, session: "_Session", plan: NodePlan) -> None:
         """Unmounts old volumes, installs packages, and mounts the disks."""
@@ -141,22 +136,11 @@ class _Mounting:
 
     def _serve(self, session: "_Session", plan: NodePlan) -> None:
         """Has the node serve its volumes to the others."""
-        here, serving = self._facts[session.name], plan.serving
-        if serving is None:
-            return
-        address = session.connection.host.private_ip
-        others = [host.private_ip for host in self._hosts if host.private_ip != address]
-        if serving.protocol == "nfs":
-            exports = commands.render_nfs_exports(serving.sources, others)
-            session.do("serve_nfs", what="exporting volumes", exports=exports)
-            return
-        session.do(
-            "serve_sftp",
-            what="serving volumes",
-            folders=dict(serving.folders),
-            config=commands.render_sshd_config(address=address, user=here.user, host_key=here.host_key),
-            authorized=commands.render_authorized_keys({ip: self._keys[ip] for ip in others}),
-        )
+        if plan.exports:
+            address = session.connection.host.private_ip
+            others = [host.private_ip for host in self._hosts if host.private_ip != address]
+            exports = commands.render_nfs_exports(plan.exports, others)
+            session.do("serve", what="exporting volumes", timeout_s=SERVE_S, exports=exports)
 
     def _mount(self, session: "_Session", plan: NodePlan) -> None:
         """Mounts the missing volumes. Remounts those that need new keys, unless they are in use."""
@@ -173,7 +157,6 @@ class _Mounting:
                 words=mount.words,
                 entry=note_of(mount, now=self._now),
                 env=dict(mount.env),
-                known_hosts=mount.known_hosts,
             )
             self._tell(session, f"mounted {mount.server} at {path} ({mount.how})")
 

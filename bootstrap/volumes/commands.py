@@ -7,15 +7,10 @@ others.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from node.setup.volumes.volume_probe import RUN
 from provision.volumes.source import MountSource
 
-SFTP_PORT = 2022
-# Two keepalives, 3 s apart, without an answer: after 9 s, ssh ends, and with it sshfs and the mount.
-SSH_ALIVE_S, SSH_ALIVE_COUNT = 3, 2
 # The first wait, in tenths of a second, and the retries. Each wait is longer by the first: 2 + 4 + 6 s (nfs(5)).
 NFS_TIMEO, NFS_RETRANS = 20, 2
-_KEY_FILES = {"ssh-ed25519": "ed25519", "ecdsa-sha2-nistp256": "ecdsa", "ssh-rsa": "rsa"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,24 +70,6 @@ def bind_words(path: str, source: MountSource) -> tuple[str, ...]:
     return ("mount", "-o", "bind,ro" if source.read_only else "bind", path, source.mount)
 
 
-def sshfs_words(source: MountSource, *, address: str, user: str, owner: Owner) -> tuple[str, ...]:
-    """The `sshfs` command for a folder that another node serves. Everything in it belongs to the node's user.
-
-    Without caches, each open asks the server, as with NFS. Without `reconnect`, sshfs ends with its connection.
-    """
-    options = [
-        f"IdentityFile={RUN}/key,IdentitiesOnly=yes,UserKnownHostsFile={RUN}/known_hosts,GlobalKnownHostsFile=/dev/null",
-        "StrictHostKeyChecking=yes,BatchMode=yes,ConnectTimeout=5",
-        f"ServerAliveInterval={SSH_ALIVE_S},ServerAliveCountMax={SSH_ALIVE_COUNT}",
-        "allow_other,default_permissions,nosuid,nodev",
-        "dir_cache=no,attr_timeout=0,entry_timeout=0,negative_timeout=0",
-        f"uid={owner.uid},gid={owner.gid},fsname={address}:{source.mount},subtype=sshfs",
-        "ro" if source.read_only else "rw",
-    ]
-    at = f"{user}@{address}:/{name_of(source.mount)}"
-    return ("sshfs", "-p", str(SFTP_PORT), "-F", "/dev/null", "-o", join_options(options), at, source.mount)
-
-
 def s3fs_words(source: MountSource, access: S3Access, *, owner: Owner) -> tuple[str, ...]:
     """The `s3fs` command of the distribution for a bucket or a folder in it. Its keys are in `s3fs_environment`."""
     where = f"{source.bucket}:/{source.prefix.rstrip('/')}" if source.prefix else source.bucket
@@ -131,43 +108,6 @@ def mountpoint_words(source: MountSource, access: S3Access, *, owner: Owner) -> 
 
 
 # -- the node that serves a volume -------------------------------------------------------------------------------------
-
-
-def render_sshd_config(*, address: str, user: str, host_key: str) -> str:
-    """The configuration of sshd: only SFTP, only with the other nodes' keys, only for the folders in RUN/exports."""
-    return "".join(
-        f"{line}\n"
-        for line in (
-            "# Written by cluster, which replaces it. Serves [[volumes]] to the other nodes.",
-            f"Port {SFTP_PORT}",
-            f"ListenAddress {address}",
-            f"HostKey /etc/ssh/ssh_host_{_KEY_FILES[host_key.split(maxsplit=1)[0]]}_key",
-            f"PidFile {RUN}/sshd.pid",
-            f"AuthorizedKeysFile {RUN}/authorized_keys",
-            f"AllowUsers {user}",
-            "AuthenticationMethods publickey",
-            "PasswordAuthentication no",
-            "KbdInteractiveAuthentication no",
-            f"ChrootDirectory {RUN}/exports",
-            "Subsystem sftp internal-sftp",
-            "ForceCommand internal-sftp",
-            "DisableForwarding yes",
-            "PermitTTY no",
-            "MaxStartups 1000",
-            f"ClientAliveInterval {SSH_ALIVE_S}",
-            f"ClientAliveCountMax {SSH_ALIVE_COUNT}",
-        )
-    )
-
-
-def render_authorized_keys(keys: Mapping[str, str]) -> str:
-    """The text of authorized_keys, from each node's address -> its public key."""
-    return "".join(f'restrict,from="{address}" {key}\n' for address, key in sorted(keys.items()))
-
-
-def render_known_hosts(servers: Mapping[str, str]) -> str:
-    """The text of known_hosts, from each server's address -> its host key, "type base64"."""
-    return "".join(f"[{address}]:{SFTP_PORT} {key}\n" for address, key in sorted(servers.items()))
 
 
 def render_nfs_exports(folders: Mapping[str, MountSource], addresses: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -15,10 +15,6 @@ from foundation.errors import ClusterError
 from node.setup.volumes.volume_probe import DISKS
 from provision.volumes.source import MountSource
 
-Protocol = Literal["nfs", "sshfs"]
-"""How a node serves a volume to the others."""
-
-NO_NFS = "its kernel has no NFS client"
 NO_FUSE = "it has no /dev/fuse"
 
 
@@ -40,20 +36,16 @@ Id = Annotated[int, Meta(ge=0, le=1 << 32)]
 class VolumeFacts(Struct, frozen=True):
     """The facts about a node that matter to volumes.
 
-    nfs, nfsd, lustre: whether the kernel has these clients and the NFS server. mounted: by folder, [type, source] of
+    lustre: whether the kernel has its client. mounted: by folder, [type, source] of
     the file system mounted there, or None. dead: by folder, why a noted mount does not work. devices: by EBS volume,
     the path of its device, or None. disks: the folders below DISKS at which EBS volumes are mounted.
     """
 
     commands: tuple[str, ...]
-    nfs: bool
-    nfsd: bool
     lustre: bool
     fuse: bool
     uid: Id
     gid: Id
-    user: str
-    host_key: str
     noted: dict[str, Noted]
     mounted: dict[str, tuple[str, str] | None]
     dead: dict[str, str]
@@ -70,8 +62,7 @@ class VolumeFacts(Struct, frozen=True):
 class Mount:
     """How a node mounts a volume. server: the name of its server in errors. env: secrets, only for the command.
 
-    how: the file system in a word. words: the command. known_hosts: the host keys that sshfs accepts, "" for others.
-    left_s: how long its keys are still valid, as in S3Access.
+    how: the file system in a word. words: the command. left_s: how long its keys are still valid, as in S3Access.
     """
 
     source: MountSource
@@ -79,22 +70,12 @@ class Mount:
     server: str
     words: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    known_hosts: str = ""
     left_s: float | None = None
 
     @property
     def signature(self) -> str:
         """A digest that identifies how the volume is mounted. It does not depend on secrets."""
-        return hashlib.sha256(json.dumps([self.words, self.known_hosts]).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Serving:
-    """The volumes that a node serves to the others. folders: name -> path (sshfs); sources: path -> volume (nfs)."""
-
-    protocol: Protocol
-    folders: Mapping[str, str]
-    sources: Mapping[str, MountSource]
+        return hashlib.sha256(json.dumps(self.words).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,24 +83,16 @@ class NodePlan:
     """The changes on a node, in this order, except that `renew` comes just before the mounts. Empty if none is needed.
 
     unmount: folders to unmount. renew: folders whose keys expire soon, which are unmounted unless they are in use.
-    install: packages to install. disks: EBS volumes to mount below DISKS. serving: the volumes that it serves to
-    others, or None. mounts: the mounts to make after all that.
+    install: packages to install. disks: EBS volumes to mount below DISKS. exports: the volumes that it serves
+    to others, by path. mounts: the mounts to make after all that.
     """
 
     unmount: tuple[str, ...] = ()
     renew: tuple[str, ...] = ()
     install: tuple[str, ...] = ()
     disks: tuple[MountSource, ...] = ()
-    serving: Serving | None = None
+    exports: Mapping[str, MountSource] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VolumePlan:
-    """The plan for all nodes, by name. protocol: how nodes serve volumes to each other; None if none does."""
-
-    nodes: Mapping[str, NodePlan]
-    protocol: Protocol | None
 
 
 def plan_volumes(
@@ -129,19 +102,19 @@ def plan_volumes(
     *,
     s3: S3Access | None,
     now: float,
-) -> VolumePlan:
-    """Plans the changes on each node. hosts: the nodes, the head first. facts: by the node's name.
+) -> dict[str, NodePlan]:
+    """Plans the changes on each node, by its name. hosts: the nodes, the head first. facts: by the node's name.
 
     now: the time in seconds since the epoch. Raises ClusterError for a volume that nodes cannot mount; it names them.
     """
     servers = {source.mount: server for source in sources if (server := find_server(source, hosts)) is not None}
-    protocol = choose_protocol(servers, hosts, facts)
+    check_serving(servers, hosts, facts)
     check_clients(sources, servers, hosts, facts)
     planned = {}
     for host in hosts:
         here = facts[host.name]
         wanted = [
-            _plan_served(source, host, servers[source.mount], protocol, facts)
+            _plan_served(source, host, servers[source.mount])
             if source.mount in servers
             else _plan_other(source, here, s3)
             for source in sources
@@ -151,15 +124,16 @@ def plan_volumes(
         gone += [path for path in here.disks if path not in map(path_of, disks)]
         missing = [mount for mount in wanted if not _is_current(mount, here)]
         old = [mount for mount in wanted if mount not in missing and _ends_soon(here.noted[mount.source.mount], now)]
+        mine = [source for source in sources if servers.get(source.mount) == host and len(hosts) > 1]
         planned[host.name] = NodePlan(
             unmount=(*gone, *(mount.source.mount for mount in missing if mount.source.mount in here.noted)),
             renew=tuple(mount.source.mount for mount in old),
-            install=_find_packages([*missing, *old], here, serves=host in servers.values(), protocol=protocol),
+            install=_find_packages([*missing, *old], here, serves=bool(mine)),
             disks=disks,
-            serving=_plan_serving(sources, servers, host, protocol) if len(hosts) > 1 else None,
+            exports={path_of(source): source for source in mine},
             mounts=tuple(mount for mount in wanted if mount in missing or mount in old),
         )
-    return VolumePlan(nodes=planned, protocol=protocol)
+    return planned
 
 
 def find_server(source: MountSource, hosts: Sequence[Host]) -> Host | None:
@@ -177,54 +151,19 @@ def path_of(source: MountSource) -> str:
     return f"{DISKS}/{commands.name_of(source.mount)}" if source.kind == "head" else source.export
 
 
-def choose_protocol(
-    servers: Mapping[str, Host], hosts: Sequence[Host], facts: Mapping[str, VolumeFacts]
-) -> Protocol | None:
-    """NFS if all nodes can use it, else sshfs; None if no node serves a volume to another.
-
-    Raises ClusterError if neither is possible.
-    """
-    if not servers or len(hosts) < 2:
-        return None
-    serving = {host.name for host in servers.values()}
-    no_nfs = {
-        host.name: _lacks_nfs(facts[host.name]) or (_lacks_nfs_server(facts[host.name]) if host.name in serving else "")
-        for host in hosts
-    }
-    if not any(no_nfs.values()):
-        return "nfs"
-    no_sshfs = {host.name: _lacks_sshfs(facts[host.name]) for host in hosts}
-    if not any(no_sshfs.values()):
-        return "sshfs"
-    node = next(name for name, why in no_sshfs.items() if why)
-    mount, server = next(iter(servers.items()))
-    raise ClusterError(
-        f'[[volumes]] mount = "{mount}": {node} cannot mount what {server.name} serves: by NFS, '
-        f"{_first(no_nfs)}; by sshfs, {node}: {no_sshfs[node]}",
-        hint="use an Ubuntu image ([provision] ami), or install nfs-kernel-server and nfs-common in [bootstrap] setup",
-    )
-
-
-def _first(reasons: Mapping[str, str]) -> str:
-    return next(f"{name}: {why}" for name, why in reasons.items() if why)
-
-
-def _lacks_nfs(facts: VolumeFacts) -> str:
-    if not facts.nfs:
-        return NO_NFS
-    return _lacks(facts, "mount.nfs4", "nfs-common")
-
-
-def _lacks_nfs_server(facts: VolumeFacts) -> str:
-    if not facts.nfsd:
-        return "its kernel has no NFS server"
-    return _lacks(facts, "exportfs", "nfs-kernel-server")
-
-
-def _lacks_sshfs(facts: VolumeFacts) -> str:
-    if not facts.fuse:
-        return NO_FUSE
-    return _lacks(facts, "sshfs", "sshfs")
+def check_serving(servers: Mapping[str, Host], hosts: Sequence[Host], facts: Mapping[str, VolumeFacts]) -> None:
+    """Raises ClusterError if nodes cannot serve volumes to each other by NFS."""
+    if len(hosts) < 2:
+        return
+    for mount, server in servers.items():
+        lacks = {host.name: _lacks(facts[host.name], "mount.nfs4", "nfs-common") for host in hosts}
+        lacks[server.name] = _lacks(facts[server.name], "exportfs", "nfs-kernel-server")
+        for name, why in lacks.items():
+            if why:
+                raise ClusterError(
+                    f'[[volumes]] mount = "{mount}": {name} cannot use NFS: {why}',
+                    hint="use an Ubuntu image ([provision] ami), or install it with [bootstrap] setup",
+                )
 
 
 def _lacks(facts: VolumeFacts, command: str, package: str) -> str:
@@ -255,7 +194,7 @@ def check_clients(
 
 def _lacks_client(source: MountSource, facts: VolumeFacts) -> str:
     if source.kind in ("nfs", "efs"):
-        return _lacks_nfs(facts)
+        return _lacks(facts, "mount.nfs4", "nfs-common")
     if source.kind == "lustre":
         has_it = facts.lustre and "mount.lustre" in facts.commands
         return (
@@ -264,21 +203,13 @@ def _lacks_client(source: MountSource, facts: VolumeFacts) -> str:
     return NO_FUSE if not facts.fuse else "" if "mount-s3" in facts.commands else _lacks(facts, "s3fs", "s3fs")
 
 
-def _plan_served(
-    source: MountSource, host: Host, server: Host, protocol: Protocol | None, facts: Mapping[str, VolumeFacts]
-) -> Mount:
+def _plan_served(source: MountSource, host: Host, server: Host) -> Mount:
     """How a node mounts a volume that a node serves."""
     named = f"{server.name} ({server.private_ip})"
     if server == host:
         return Mount(source=source, how="bind", server=named, words=commands.bind_words(path_of(source), source))
-    address = server.private_ip
-    if protocol == "nfs":
-        words = commands.nfs_words(source, address=address, export=path_of(source))
-        return Mount(source=source, how="nfs", server=named, words=words)
-    there = facts[server.name]
-    words = commands.sshfs_words(source, address=address, user=there.user, owner=facts[host.name].owner)
-    known = commands.render_known_hosts({address: there.host_key})
-    return Mount(source=source, how="sshfs", server=named, words=words, known_hosts=known)
+    words = commands.nfs_words(source, address=server.private_ip, export=path_of(source))
+    return Mount(source=source, how="nfs", server=named, words=words)
 
 
 def _plan_other(source: MountSource, here: VolumeFacts, s3: S3Access | None) -> Mount:
@@ -320,27 +251,12 @@ def _ends_soon(noted: Noted, now: float) -> bool:
     return noted.ends_at is not None and now > (noted.made_at + noted.ends_at) / 2
 
 
-def _find_packages(
-    mounts: Sequence[Mount], here: VolumeFacts, *, serves: bool, protocol: Protocol | None
-) -> tuple[str, ...]:
-    packages = {"sshfs": ("sshfs", "sshfs"), "nfs": ("mount.nfs4", "nfs-common"), "s3fs": ("s3fs", "s3fs")}
+def _find_packages(mounts: Sequence[Mount], here: VolumeFacts, *, serves: bool) -> tuple[str, ...]:
+    packages = {"nfs": ("mount.nfs4", "nfs-common"), "s3fs": ("s3fs", "s3fs")}
     needed = [packages[mount.how] for mount in mounts if mount.how in packages]
-    if serves and protocol is not None:
-        needed.append(("exportfs", "nfs-kernel-server") if protocol == "nfs" else ("sshd", "openssh-server"))
+    if serves:
+        needed.append(("exportfs", "nfs-kernel-server"))
     return tuple(dict.fromkeys(package for command, package in needed if command not in here.commands))
-
-
-def _plan_serving(
-    sources: Sequence[MountSource], servers: Mapping[str, Host], host: Host, protocol: Protocol | None
-) -> Serving | None:
-    mine = [source for source in sources if servers.get(source.mount) == host]
-    if not mine or protocol is None:
-        return None
-    return Serving(
-        protocol=protocol,
-        folders={commands.name_of(source.mount): path_of(source) for source in mine},
-        sources={path_of(source): source for source in mine},
-    )
 
 
 def note_of(mount: Mount, *, now: float) -> dict[str, Any]:

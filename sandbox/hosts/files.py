@@ -116,6 +116,64 @@ while pgrep -f "^fuse2fs .* $device " >/dev/null && [ $((tries += 1)) -lt 100 ];
 exec fuse2fs -o "allow_other,default_permissions,$options" "$device" "$folder"
 """
 
+NFS_PORT = 2049
+MOUNT_NFS = f"""\
+#!/bin/sh
+# mount(8) calls it for NFS: mount.nfs HOST:FOLDER FOLDER [-sfnv] [-o OPTIONS]. A host cannot load the kernel's NFS, so
+# it mounts the folder with FUSE, by SFTP without ssh; `exportfs` serves it. All files belong to the image's user.
+source=$1 folder=$2
+shift 2
+options=rw mode=rw
+while getopts sfnvN:o: option; do [ "$option" != o ] || options=$OPTARG; done
+case ",$options," in *,ro,*) mode=ro ;; esac
+if ! command -v sshfs >/dev/null; then
+    echo "mount.nfs: the sandbox's hosts need sshfs: cluster sandbox install sshfs" >&2
+    exit 1
+fi
+uncached=dir_cache=no,attr_timeout=0,entry_timeout=0,negative_timeout=0
+exec sshfs -o "directport={NFS_PORT},allow_other,default_permissions,nosuid,nodev,uid=1000,gid=1000,$uncached,$mode" \\
+    "$source" "$folder"
+"""
+EXPORTFS = f"""\
+#!/usr/bin/python3 -Es
+# exportfs -ra: serves this host's folders to the addresses in /etc/exports.d, by SFTP without ssh. See mount.nfs.
+import glob, os, socket, sys
+
+
+def find_clients():
+    lines = [line for path in glob.glob("/etc/exports.d/*.exports") for line in open(path)]
+    return {{word.partition("(")[0] for line in lines for word in line.split()[1:]}}
+
+
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+try:
+    listener.bind(("", {NFS_PORT}))
+except OSError:  # it serves already, and reads the exports for each client
+    sys.exit()
+listener.listen(64)
+if os.fork():
+    sys.exit()
+os.setsid()
+for number in range(3):
+    os.dup2(os.open(os.devnull, os.O_RDWR), number)
+while True:
+    client, (address, _) = listener.accept()
+    if address in find_clients() and os.fork() == 0:
+        if os.fork() == 0:
+            os.dup2(client.fileno(), 0)
+            os.dup2(client.fileno(), 1)
+            os.setgid(1000)
+            os.setuid(1000)
+            os.execv("/usr/lib/openssh/sftp-server", ["sftp-server"])
+        os._exit(0)
+    client.close()
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        pass
+"""
+
 CLOUD = "/var/lib/cloud"
 INSTANCE = f"{CLOUD}/instance"
 RUNNER = f"{CLOUD}/sandbox-run"
@@ -372,8 +430,9 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def render_commands() -> tuple[HostFile, ...]:
-    """Returns commands that replace the machine's: shutdown and its kin, the mount of EBS volumes, detect-virt."""
-    files = dict.fromkeys(("shutdown", "poweroff", "halt", "reboot"), COMMAND) | {"mount.ext4": MOUNT_EXT4}
+    """Returns commands that replace the machine's: shutdown and its kin, mounts of EBS volumes and NFS, detect-virt."""
+    files = dict.fromkeys(("shutdown", "poweroff", "halt", "reboot"), COMMAND)
+    files |= {"mount.ext4": MOUNT_EXT4, "mount.nfs": MOUNT_NFS, "mount.nfs4": MOUNT_NFS, "exportfs": EXPORTFS}
     commands = {f"sbin/{name}": content for name, content in files.items()} | {"bin/systemd-detect-virt": DETECT_VIRT}
     return tuple(HostFile(path=f"/usr/{name}", content=content, mode=0o755) for name, content in commands.items())
 

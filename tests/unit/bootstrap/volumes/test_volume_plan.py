@@ -1,4 +1,4 @@
-"""How nodes mount volumes: by NFS if all kernels have it, otherwise by sshfs; and the steps on a node, if any."""
+"""How nodes mount volumes, and the steps on a node, if any."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,7 +9,7 @@ from msgspec import structs
 from bootstrap.ssh.host import Host
 from bootstrap.volumes import commands
 from bootstrap.volumes.commands import Owner, S3Access
-from bootstrap.volumes.plan import Noted, VolumeFacts, VolumePlan, note_of, plan_volumes
+from bootstrap.volumes.plan import NodePlan, Noted, VolumeFacts, note_of, plan_volumes
 from foundation.errors import ClusterError
 from provision.volumes.source import MountSource
 
@@ -45,34 +45,31 @@ EFS = MountSource(
 S3 = MountSource(kind="s3", mount="/s3", source="s3://bucket/a/b/", bucket="bucket", prefix="a/b/", region="us-east-1")
 LUSTRE = MountSource(kind="lustre", mount="/fsx", source="fs-1", server="fs-1.fsx.aws", export="/abcdef")
 UBUNTU = VolumeFacts(
-    commands=("sshd", "mkfs.ext4", "apt-get"),
-    nfs=True,
-    nfsd=True,
+    commands=("mkfs.ext4", "apt-get"),
     lustre=False,
     fuse=True,
     uid=1000,
     gid=1000,
-    user="ubuntu",
-    host_key="ssh-ed25519 AAAA",
     noted={},
     mounted={},
     dead={},
     devices={"vol-1": "/dev/nvme1n1"},
 )
-NO_NFS = structs.replace(UBUNTU, nfs=False, nfsd=False)
+BARE = structs.replace(UBUNTU, commands=("mkfs.ext4",))
 ACCESS = S3Access(region="us-east-1", keys={"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s"}, left_s=1000.0)
 
 
-def plan(*sources: MountSource, facts: VolumeFacts = UBUNTU, now: float = 0.0, **others: VolumeFacts) -> VolumePlan:
+def plan(
+    *sources: MountSource, facts: VolumeFacts = UBUNTU, now: float = 0.0, **others: VolumeFacts
+) -> dict[str, NodePlan]:
     """The plan for all hosts. others: the facts of single nodes, as in node_1=..."""
     found = {host.name: others.get(host.name.replace("-", "_"), facts) for host in HOSTS}
     return plan_volumes(sources, HOSTS, found, s3=ACCESS, now=now)
 
 
-def test_nfs_where_all_kernels_have_it() -> None:
+def test_the_disk_of_the_head() -> None:
     made = plan(HEAD)
-    assert made.protocol == "nfs"
-    head, other = made.nodes["node-0"], made.nodes["node-1"]
+    head, other = made["node-0"], made["node-1"]
     assert head.install == ("nfs-kernel-server",)
     assert other.install == ("nfs-common",)
     assert head.disks == (HEAD,)
@@ -81,77 +78,62 @@ def test_nfs_where_all_kernels_have_it() -> None:
     options = "soft,timeo=20,retrans=2,retry=0,proto=tcp,nosuid,nodev,rw"
     there = "10.0.0.0:/var/lib/cluster/volumes/shared"
     assert other.mounts[0].words == ("mount", "-t", "nfs", "-o", options, there, "/shared")
-    assert head.serving is not None
-    assert other.serving is None
-    assert commands.render_nfs_exports(head.serving.sources, ["10.0.0.2", "10.0.0.1"]) == (
+    assert other.exports == {}
+    assert commands.render_nfs_exports(head.exports, ["10.0.0.2", "10.0.0.1"]) == (
         "/var/lib/cluster/volumes/shared 10.0.0.1(rw,sync,no_subtree_check) 10.0.0.2(rw,sync,no_subtree_check)\n"
     )
 
 
 @pytest.mark.parametrize(
-    "lacking",
+    ("lacking", "said"),
     [
-        {"node_2": structs.replace(UBUNTU, nfs=False)},
-        {"node_0": structs.replace(UBUNTU, nfsd=False)},
-        {"node_1": structs.replace(UBUNTU, commands=("sshd", "sshfs"))},
+        (
+            {"node_1": BARE},
+            "node-1 cannot use NFS: mount.nfs4 is missing, and there is no apt-get",
+        ),
+        ({"node_0": BARE}, "node-0 cannot use NFS: exportfs is missing"),
     ],
 )
-def test_sshfs_if_one_node_has_no_nfs(lacking: dict[str, Any]) -> None:
-    made = plan(HEAD, **lacking)
-    assert made.protocol == "sshfs"
-    mount = made.nodes["node-2"].mounts[0]
-    assert mount.words[0] == "sshfs"
-    assert mount.words[-2:] == ("ubuntu@10.0.0.0:/shared", "/shared")
-    assert mount.known_hosts == "[10.0.0.0]:2022 ssh-ed25519 AAAA\n"
-    assert made.nodes["node-2"].install == ("sshfs",)
-    assert made.nodes["node-0"].install == ()
-    serving = made.nodes["node-0"].serving
-    assert serving is not None
-    assert serving.folders == {"shared": "/var/lib/cluster/volumes/shared"}
-
-
-def test_nodes_that_can_do_neither_are_named() -> None:
+def test_nodes_without_nfs_are_named(lacking: dict[str, Any], said: str) -> None:
     with pytest.raises(ClusterError) as raised:
-        plan(HEAD, facts=NO_NFS, node_1=structs.replace(NO_NFS, fuse=False))
-    assert raised.value.message == (
-        '[[volumes]] mount = "/shared": node-1 cannot mount what node-0 serves: by NFS, node-0: its kernel has no NFS '
-        "client; by sshfs, node-1: it has no /dev/fuse"
-    )
+        plan(HEAD, **lacking)
+    assert said in raised.value.message
+    assert 'mount = "/shared"' in raised.value.message
 
 
 @pytest.mark.parametrize("source", [NFS, EFS])
 def test_other_servers_need_nfs(source: MountSource) -> None:
     with pytest.raises(ClusterError) as raised:
-        plan(source, facts=NO_NFS)
-    assert f"node-0, node-1, node-2 cannot mount {source.source}: its kernel has no NFS client" in raised.value.message
-    assert plan(source).nodes["node-2"].mounts[0].how == "nfs"
+        plan(source, facts=BARE)
+    assert f"node-0, node-1, node-2 cannot mount {source.source}: mount.nfs4 is missing" in raised.value.message
+    assert plan(source)["node-2"].mounts[0].how == "nfs"
 
 
 def test_efs_and_lustre() -> None:
-    [mount] = plan(EFS).nodes["node-1"].mounts
+    [mount] = plan(EFS)["node-1"].mounts
     assert "nfsvers=4.1,rsize=1048576,wsize=1048576,noresvport" in mount.words[4]
     assert mount.words[5] == "10.0.1.9:/"
     assert mount.server == "fs-0123abcd.efs.us-east-1.amazonaws.com (fs-0123abcd)"
     with pytest.raises(ClusterError, match="the client of Lustre is not installed"):
         plan(LUSTRE)
     ready = structs.replace(UBUNTU, lustre=True, commands=("mount.lustre",))
-    words = plan(LUSTRE, facts=ready).nodes["node-1"].mounts[0].words
+    words = plan(LUSTRE, facts=ready)["node-1"].mounts[0].words
     assert words[-2:] == ("fs-1.fsx.aws@tcp:/abcdef", "/fsx")
 
 
 def test_a_node_may_be_the_host_of_an_export() -> None:
     for server in ("node-1", "10.0.0.1"):
-        made = plan(replace(NFS, server=server), facts=NO_NFS)
-        assert made.nodes["node-1"].mounts[0].how == "bind"
-        assert made.nodes["node-0"].mounts[0].how == "sshfs"
-        assert made.nodes["node-0"].serving is None
+        made = plan(replace(NFS, server=server))
+        assert made["node-1"].mounts[0].how == "bind"
+        assert made["node-0"].mounts[0].how == "nfs"
+        assert made["node-0"].exports == {}
 
 
 def test_mountpoint_for_s3_where_the_image_has_it() -> None:
-    [mount] = plan(S3, facts=structs.replace(NO_NFS, commands=("mount-s3", "apt-get"))).nodes["node-1"].mounts
+    [mount] = plan(S3, facts=structs.replace(UBUNTU, commands=("mount-s3", "apt-get")))["node-1"].mounts
     assert mount.words[:3] == ("mount-s3", "bucket", "/s3")
     assert mount.env == ACCESS.keys
-    made = plan(S3, facts=NO_NFS).nodes["node-1"]
+    made = plan(S3)["node-1"]
     assert made.install == ("s3fs",)
     [mount] = made.mounts
     assert mount.words[:3] == ("s3fs", "bucket:/a/b", "/s3")
@@ -163,52 +145,51 @@ def test_mountpoint_for_s3_where_the_image_has_it() -> None:
 
 def noted(*sources: MountSource, now: float) -> VolumeFacts:
     """A node on which everything is mounted."""
-    mounts = plan(*sources, facts=NO_NFS).nodes["node-1"].mounts
+    mounts = plan(*sources)["node-1"].mounts
     notes = {mount.source.mount: Noted(**note_of(mount, now=now)) for mount in mounts}
     return structs.replace(
-        NO_NFS, noted=notes, mounted=dict.fromkeys(notes, ("fuse", "x")), commands=("sshfs", "s3fs", "apt-get")
+        UBUNTU, noted=notes, mounted=dict.fromkeys(notes, ("fuse", "x")), commands=("mount.nfs4", "s3fs", "apt-get")
     )
 
 
 def test_nothing_is_done_where_nothing_differs() -> None:
     here = noted(HEAD, S3, now=0.0)
-    made = plan(HEAD, S3, facts=NO_NFS, node_1=here).nodes["node-1"]
+    made = plan(HEAD, S3, node_1=here)["node-1"]
     assert (made.unmount, made.renew, made.install, made.mounts) == ((), (), (), ())
 
 
 def test_what_differs_is_mounted_again() -> None:
     here = noted(HEAD, S3, now=0.0)
-    read_only = plan(replace(HEAD, read_only=True), S3, facts=NO_NFS, node_1=here).nodes["node-1"]
+    read_only = plan(replace(HEAD, read_only=True), S3, node_1=here)["node-1"]
     assert read_only.unmount == ("/shared",)
     assert [mount.source.mount for mount in read_only.mounts] == ["/shared"]
-    dead = plan(HEAD, S3, facts=NO_NFS, node_1=structs.replace(here, dead={"/s3": "no answer for 7 s"}))
-    assert dead.nodes["node-1"].unmount == ("/s3",)
-    rebooted = plan(HEAD, S3, facts=NO_NFS, node_1=structs.replace(here, noted={}, mounted={}))
-    assert len(rebooted.nodes["node-1"].mounts) == 2
-    gone = plan(HEAD, facts=NO_NFS, node_1=here)
-    assert gone.nodes["node-1"].unmount == ("/s3",)
-    assert gone.nodes["node-1"].mounts == ()
+    dead = plan(HEAD, S3, node_1=structs.replace(here, dead={"/s3": "no answer for 7 s"}))
+    assert dead["node-1"].unmount == ("/s3",)
+    rebooted = plan(HEAD, S3, node_1=structs.replace(here, noted={}, mounted={}))
+    assert len(rebooted["node-1"].mounts) == 2
+    gone = plan(HEAD, node_1=here)
+    assert gone["node-1"].unmount == ("/s3",)
+    assert gone["node-1"].mounts == ()
 
 
 def test_keys_of_s3_are_renewed_after_half_of_their_time() -> None:
     here = noted(S3, now=0.0)
-    assert plan(S3, facts=NO_NFS, node_1=here, now=400.0).nodes["node-1"].renew == ()
-    made = plan(S3, facts=NO_NFS, node_1=here, now=600.0).nodes["node-1"]
+    assert plan(S3, node_1=here, now=400.0)["node-1"].renew == ()
+    made = plan(S3, node_1=here, now=600.0)["node-1"]
     assert made.renew == ("/s3",)
     assert made.unmount == ()
     assert [mount.source.mount for mount in made.mounts] == ["/s3"]
 
 
 def test_a_single_node_serves_nothing() -> None:
-    made = plan_volumes([HEAD], HOSTS[:1], {"node-0": NO_NFS}, s3=None, now=0.0)
-    assert made.protocol is None
-    assert made.nodes["node-0"].serving is None
-    assert made.nodes["node-0"].mounts[0].how == "bind"
+    made = plan_volumes([HEAD], HOSTS[:1], {"node-0": BARE}, s3=None, now=0.0)
+    assert made["node-0"].exports == {}
+    assert made["node-0"].mounts[0].how == "bind"
 
 
 def test_disks_that_are_no_longer_wanted_are_unmounted() -> None:
     here = structs.replace(UBUNTU, disks=("/var/lib/cluster/volumes/old", "/var/lib/cluster/volumes/shared"))
-    assert plan(HEAD, node_0=here).nodes["node-0"].unmount == ("/var/lib/cluster/volumes/old",)
+    assert plan(HEAD, node_0=here)["node-0"].unmount == ("/var/lib/cluster/volumes/old",)
 
 
 def test_names_of_mounts_do_not_collide() -> None:
