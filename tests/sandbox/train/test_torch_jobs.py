@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import pytest
 
 from job_steps import (
-    SILENCE_S,
     SLEEPS,
     STRANGER,
     Running,
@@ -233,35 +232,8 @@ def job_files(torch_nodes: Project) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["freeze", "partition"])
-def test_a_node_that_falls_silent(nodes: Project, record_property: Tell, fault: str) -> None:
-    with running(nodes, "--job", "silence.toml", command=WAITS, waiting=2) as job:
-        node, head = job.hosts["node-1"].instance_id, job.hosts["node-0"].instance_id
-        ends = {"freeze": [f"instance={node}"], "partition": [f"a={head}", f"b={node}"]}[fault]
-        job.fault(fault, *ends)
-        words = rf"({WORKER}|{RUNNER}): no sign of life from its node for 5 s"
-        try:
-            check(f"torchrun: {fault}", job, (1, words), record_property, silence_s=SILENCE_S, besides=("node-1",))
-        finally:
-            job.fault({"freeze": "thaw", "partition": "heal"}[fault], *ends)
-        job.is_gone(timeout_s=2 * SILENCE_S + 10.0)
-
-
-@pytest.mark.slow
 def test_a_stopped_job_leaves_nothing(nodes: Project) -> None:
     with running(nodes, command=JOINS, waiting=2) as job:
         nodes.run("stop", job.id)
         code, said = job.ends()
     assert code == 130, said
-
-
-@pytest.mark.slow
-def test_a_head_whose_disk_is_full(nodes: Project, record_property: Tell) -> None:
-    program = "echo waits; while sleep 0.05; do echo a line of the log; done"
-    with running(nodes, command=("--", "sh", "-c", program), waiting=2) as job:
-        disk = f"instance={job.hosts['node-0'].instance_id}"
-        job.fault("full-disk", disk)
-        try:
-            check("torchrun: the head's disk full", job, (1, "No space left on device"), record_property)
-        finally:
-            job.fault("free-disk", disk)
