@@ -372,7 +372,7 @@ class Record(Struct, kw_only=True):
     attempts: the first one first. roles: the processes of the last attempt. waiting_for: the names of the lost nodes
     that the job waits for, in state waiting.
     files: for each host with new files, as of its last process that has ended.
-    held_at: since when the job has had its nodes. cost_usd: what they have cost since then; see train/job/cost.py.
+    held_at: since when the job has had its nodes. cost_usd: what they have cost since then; see node/job/cost.py.
     """
 
     spec: JobSpec

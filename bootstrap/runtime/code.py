@@ -27,9 +27,6 @@ CODE = (
     "node",
     "train/__init__.py",
     "train/engines",
-    "train/job/__init__.py",
-    "train/job/cost.py",
-    "train/job/log_tail.py",
     SCRIPTS_DIR,
 )
 """The parts of this project that the nodes get: files, and all Python files in folders."""

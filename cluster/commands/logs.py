@@ -24,11 +24,11 @@ from cluster.views.live import JobDisplay
 from cluster.views.results import find_hosts
 from cluster.views.status import iso_time
 from foundation.errors import JobError
+from node.job.log_tail import find_processes, find_tail
 from node.protocol import JobResult, LogWanted, NewFiles, Role
 from train.follow.events import Event, EventReader, Selection, parse_since
 from train.follow.records import JobRecord, open_s3_log
 from train.follow.run import LogStream, check_result, pass_on
-from train.job.log_tail import find_processes, find_tail
 
 
 @click.command("jobs")

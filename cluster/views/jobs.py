@@ -8,10 +8,10 @@ from cluster.views.layout import render_table
 from cluster.views.results import render_files
 from cluster.views.status import MOMENTS, iso_time, render_took, render_usd
 from foundation.durations import render_age, render_time
+from node.job import cost
 from node.protocol import Attempt
 from provision.model import count
 from train.follow.records import JobRecord
-from train.job import cost
 
 
 def render_jobs(

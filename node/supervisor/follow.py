@@ -11,10 +11,10 @@ from functools import partial
 
 from foundation.decode import decode
 from node import job_folder, wire
+from node.job.log_tail import find_processes, find_tail
 from node.protocol import JobResult, LogLine, LogStart, LogWanted
 from node.supervisor import job_log, recovery
 from node.wire import News, Watch
-from train.job.log_tail import find_processes, find_tail
 
 ALIVE_EVERY_S = 2.0
 LOOK_EVERY_S = 0.2  # without inotify

@@ -16,8 +16,8 @@ from msgspec import to_builtins
 
 from foundation.decode import decode
 from node import job_folder, wire
+from node.job.log_tail import lines_from_end
 from node.protocol import JobResult, LogLine
-from train.job.log_tail import lines_from_end
 
 RESERVE_BYTES = 1 << 18
 LIMIT_BYTES = 256 << 20  # of the log, for each process

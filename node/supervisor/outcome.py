@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 from foundation.durations import render_exact
 from node.protocol import Order
-from node.supervisor import kv_store
 from node.supervisor.agents import Agent
+from node.supervisor.attempts import kv_store
 from node.supervisor.attempts.restarts import Ending
 from node.supervisor.processes import JobProcess, Processes
 from node.tasks import Tasks

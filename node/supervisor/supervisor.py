@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from foundation.decode import decode
 from foundation.file_lock import FileLock
 from node import instance_credentials, job_folder, protocol, wire
+from node.job.cost import find_cost
 from node.protocol import AllocationRequest, JobHost, JobResult, JobState, Left, NewFiles, Order, Record, Stall
 from node.setup import process_tree
 from node.supervisor import health, job_log, launching, publish, recovery, remains
@@ -36,7 +37,6 @@ from node.wire import Answer, Done, Launch, News, NotStarted, Replace, Request, 
 from train.engines.engine import assign_hosts
 from train.engines.scheduler import Scheduler
 from train.engines.schedulers import SCHEDULERS
-from train.job.cost import find_cost
 
 LOCK_TIMEOUT_S = 5.0
 TURN_EVERY_S = 0.2

@@ -18,7 +18,7 @@ BELOW = {
     "train": {"bootstrap", "provision", "node", "foundation", "mxnet_cluster"},
     "bootstrap": {"provision", "node", "foundation", "mxnet_cluster"},
     "provision": {"node", "foundation"},
-    "node": {"train", "foundation"},  # train.engines, train.job.cost and log_tail are still there
+    "node": {"train", "foundation"},  # train.engines alone
     "sandbox": {"foundation"},
     "foundation": {"mxnet_cluster"},
     "mxnet_cluster": {"cluster"},  # only in its main, which starts the command
@@ -27,7 +27,7 @@ RUN_BY_PATH = (
     "train/scripts/",
     "cluster/templates/",
     "node/setup/",
-    "node/bench_kvstore.py",
+    "node/measure/bench_kvstore.py",
 )  # programs on the nodes, or for MXNet's or PyTorch's Python
 MOST_FILES = 18  # per folder
 ONLY_IN = {"fabric": "bootstrap/ssh/", "click": "cluster/", "rich": "cluster/"}

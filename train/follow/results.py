@@ -1,6 +1,6 @@
 """Copies the files that a job has created from its nodes to a folder on this machine.
 
-node/results.py lists and sends them. A node decides about the files' content, not about where it is written.
+node/job/results.py lists and sends them. A node decides about the files' content, not about where it is written.
 """
 
 import os
@@ -46,7 +46,7 @@ class _Line(NodeFile, frozen=True, kw_only=True):
 class Listing(NodeProgram):
     """A job's files on one node: lists them now, and sends them later. Raises ConnectError, ClusterError.
 
-    words: those of node/results.py.
+    words: those of node/job/results.py.
     """
 
     silence_s = SILENCE_S

@@ -163,7 +163,7 @@ def measure_kvstore(
     words = ["--kv-store", kv_store, "--num-layers", str(KV_LAYERS), "--num-batches", str(batches)]
     words += ["--test-results", "1" if checked else "0", "--gc-type", config.gc_type]
     words += ["--optimizer", "sgd"] if "async" in kv_store else []
-    program = f"{nodes[0].code_dir}/node/bench_kvstore.py"
+    program = f"{nodes[0].code_dir}/node/measure/bench_kvstore.py"
     changes = {"kv_store": kv_store, "workers": len(nodes), "name": "bench-kvstore"}
     job = _plan(config, changes, nodes, script=program, command=(nodes[0].python, program, *words), **planned)
     return read_bandwidth(run_to_end(run, job).of_workers(), job=job, checked=checked)

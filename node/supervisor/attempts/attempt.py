@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from node import protocol
+from node.job.cost import cost_of
 from node.protocol import Left, Order
-from node.supervisor import kv_store, launching, remains
+from node.supervisor import launching, remains
 from node.supervisor.agents import Agent, Agents, wait_for
-from node.supervisor.attempts import restarts
+from node.supervisor.attempts import kv_store, restarts
 from node.supervisor.attempts.interruption import Interruption
 from node.supervisor.attempts.restarts import Ending
 from node.supervisor.outcome import Outcome
@@ -44,7 +45,6 @@ from node.wire import (
     VolumeDead,
 )
 from train.engines.engine import HostLaunch
-from train.job.cost import cost_of
 
 if TYPE_CHECKING:
     from node.supervisor.supervisor import Supervisor

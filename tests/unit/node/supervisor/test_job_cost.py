@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from job_host import LocalHead, job_host, job_id
+from node.job.cost import cost_of
 from node.protocol import JobHost, Place
-from train.job.cost import cost_of
 from waits import until
 
 __all__ = ["job_host"]

@@ -7,7 +7,7 @@ import pytest
 
 from job_channels import make_order
 from job_host import LocalHead, job_host
-from node.supervisor import kv_store
+from node.supervisor.attempts import kv_store
 from ps_lite_lines import LINES
 
 __all__ = ["job_host"]

@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from job_channels import make_order
 from job_forms import make_record
+from node.job.cost import find_cost
 from node.protocol import Attempt, EndReason, JobHost, Order, Place
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.interruption import MARGIN_S, grace_s
 from node.supervisor.attempts.restarts import Ending
 from node.wire import Notice
-from train.job.cost import find_cost
 
 HOSTS = (
     JobHost(name="node-0", ip="10.0.0.4", instance_id="i-0", workers=1),

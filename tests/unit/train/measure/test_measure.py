@@ -186,7 +186,7 @@ def test_the_bandwidth_of_the_kv_store() -> None:
         None,
     )
     assert job.order.env["A"] == "b"
-    program = f"{CODE_DIR}/node/bench_kvstore.py"
+    program = f"{CODE_DIR}/node/measure/bench_kvstore.py"
     assert job.order.spec.command[1:] == (
         program, "--kv-store", "dist_sync", "--num-layers", "50", "--num-batches", "3", "--test-results", "1",
         "--gc-type", "none",
@@ -328,7 +328,7 @@ def test_bench_kvstore_runs_measure_py_unchanged(tmp_path: Path) -> None:
     (package / "tools" / "bandwidth" / "measure.py").write_text(
         "import sys, mxnet, resnet\nprint(__name__, sys.argv[1:], mxnet.gpu(0), resnet.get_symbol.__name__)\n"
     )
-    program = REPOSITORY / "node" / "bench_kvstore.py"
+    program = REPOSITORY / "node" / "measure" / "bench_kvstore.py"
     words = [sys.executable, str(program), "--num-layers", "50"]
     done = subprocess.run(words, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""Computes what a job's nodes have cost. Runs on the head: Python 3.9. Pure."""
+"""Computes what a job's nodes have cost. Pure."""
 
 from collections.abc import Iterable
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from job_channels import encode
+from node.job import log_tail
+from node.job.log_tail import find_processes, find_tail, lines_from_end
 from node.protocol import LogWanted, RecordRole
-from train.job import log_tail
-from train.job.log_tail import find_processes, find_tail, lines_from_end
 
 LINES = [
     {"t": 1.0, "state": "starting"},

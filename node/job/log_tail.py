@@ -1,6 +1,6 @@
 """Finds the last lines of a job's log from its end: on the head, and on this machine in the copy in S3.
 
-The nodes run it on Python 3.9. Pure, apart from the reading.
+Pure, apart from the reading.
 """
 
 from collections.abc import Callable, Iterable, Iterator
