@@ -11,7 +11,8 @@ import sys
 import types
 from typing import Any
 
-SCRIPTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "train", "scripts")
+CODE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SCRIPTS = os.path.join(CODE, "train", "scripts")
 NETWORK = "resnet"  # the module that measure.py imports for it
 
 
