@@ -185,14 +185,12 @@ class NodeProgram:
                 self._has_begun = self._has_begun or bool(find_first_key(line))
                 if self._has_begun:
                     yield line
-            data = self._receive()
+            data = self._receive_lines()
             now = time.monotonic()
             if data == b"":
                 self._check_end()
                 return
-            if data:
-                self._split(data)
-                heard_at = now
+            heard_at = now if data else heard_at
             if now - heard_at > self.silence_s:
                 raise self._silent()
             if now > deadline:
@@ -242,9 +240,10 @@ class NodeProgram:
             raise ConnectError(f"{self._where}: the connection is lost: {error}", hint=HINT) from error
         return data
 
-    def _split(self, data: bytes) -> None:
-        """Adds received bytes to the lines."""
-        first, newline, data_after = data.partition(b"\n")
+    def _receive_lines(self) -> bytes | None:
+        """As _receive, and adds the bytes to the lines."""
+        data = self._receive()
+        first, newline, data_after = (data or b"").partition(b"\n")
         self._rest += first
         if len(self._rest) > MAX_LINE_BYTES:
             raise AnswerError(
@@ -254,6 +253,7 @@ class NodeProgram:
             *lines, rest = data_after.split(b"\n")
             self._lines += [bytes(self._rest), *lines]
             self._rest = bytearray(rest)
+        return data
 
     def _silent(self) -> ConnectError:
         return ConnectError(f"{self._where}: no message for {self.silence_s:g} s", hint=HINT)

@@ -47,7 +47,7 @@ class Agent(NodeProgram):
             self.tell({"upload": sha256, "offset": offset, "size": size})
             while data := source.read(UPLOAD_BYTES):
                 if self._channel.closed or self._channel.recv_ready():
-                    self._receive()
+                    self._receive_lines()
                 if self._channel.exit_status_ready():
                     return
                 self.send(data)

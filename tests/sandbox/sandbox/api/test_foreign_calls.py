@@ -69,29 +69,8 @@ def test_the_only_region_is_the_sandboxs(phantom: RunningSandbox) -> None:
         ec2.describe_regions(RegionNames=["eu-west-3"])
 
 
-@pytest.mark.parametrize(
-    ("name", "allowed", "denied"),
-    [
-        ("AmazonEC2FullAccess", ("ec2", "describe_vpcs"), ("s3", "list_buckets")),
-        ("AmazonS3FullAccess", ("s3", "list_buckets"), ("ec2", "describe_vpcs")),
-        ("AmazonS3ReadOnlyAccess", ("s3", "list_buckets"), ("iam", "list_users")),
-    ],
-)
-def test_policies_managed_by_aws_take_effect(
-    phantom: RunningSandbox, name: str, allowed: tuple[Any, str], denied: tuple[Any, str]
-) -> None:
-    iam = boto3.client("iam")
-    iam.create_user(UserName=name)
-    iam.attach_user_policy(UserName=name, PolicyArn=f"arn:aws:iam::aws:policy/{name}")
-    key = iam.create_access_key(UserName=name)["AccessKey"]
-    user = boto3.Session(key["AccessKeyId"], key["SecretAccessKey"])
-    getattr(user.client(allowed[0]), allowed[1])()
-    with pytest.raises(ClientError, match="is not authorized to perform"):
-        getattr(user.client(denied[0]), denied[1])()
-
-
 def test_a_policy_needs_no_version(phantom: RunningSandbox) -> None:
-    """SkyPilot's policy has no version; it counts as one of 2008."""
+    """SkyPilot's policy has none."""
     iam = boto3.client("iam")
     iam.create_user(UserName="old")
     statement = {"Effect": "Allow", "Action": "ec2:DescribeVpcs", "Resource": "*"}
@@ -99,8 +78,6 @@ def test_a_policy_needs_no_version(phantom: RunningSandbox) -> None:
     key = iam.create_access_key(UserName="old")["AccessKey"]
     user = boto3.Session(key["AccessKeyId"], key["SecretAccessKey"])
     assert user.client("ec2").describe_vpcs()["Vpcs"]
-    with pytest.raises(ClientError, match="UnauthorizedOperation"):
-        user.client("ec2").describe_subnets()
 
 
 def test_config_files_are_empty(phantom: RunningSandbox) -> None:
