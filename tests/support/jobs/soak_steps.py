@@ -30,7 +30,7 @@ ROLES = ("worker", "server", "scheduler")
 TARGETS = (*PROGRAMS, *ROLES, "ssh", "sshd", "client")
 # The files of a job that stay in its folder. Below work/ and output/, the job's own files may have any name.
 KEPT = re.compile(
-    r"starting|supervisor\.err|record\.json|events|lock|notice|recovery|placing-\d+|placed"
+    r"starting|supervisor\.err|record\.json|events|lock|notice|recovery|authorities\.pem|placing-\d+|placed"
     r"|(work|output)(/.*)?|ranks(/[^/]+\.log)?"
 )
 EXPECTED = {JOBS, f"{JOBS}/lock", f"{JOBS}/submit.lock", "home/ubuntu/.sudo_as_admin_successful"}  # sudo makes the last
@@ -273,7 +273,7 @@ class Soak:
         if record is None or record["state"] not in ENDED or record["left"] or record["ended_at"] is None:
             self.faults.append(f"{name}: its record does not end: {record}")
             return
-        log = (self.nodes.head.root / JOBS / record["id"] / "events").read_text().splitlines()
+        log = (self.nodes.head.root / JOBS / record["spec"]["id"] / "events").read_text().splitlines()
         result = json.loads(log[-1]).get("result")
         if result != {key: record[key] for key in ("state", "exit_code", "error", "left")}:
             self.faults.append(f"{name}: {result} in its log, and in its record {record}")
