@@ -227,7 +227,7 @@ class JobProcess:
                 due_s = None if lines.due_at is None else max(0.0, lines.due_at - time.monotonic())
                 try:
                     data = await asyncio.wait_for(reader.read(1 << 16), due_s)
-                except TimeoutError:
+                except asyncio.TimeoutError:  # noqa: UP041 - another error in Python 3.10
                     data = None
                 self._put(lines.feed(data or b"", time.monotonic()))
                 await self._host.has_room.wait()
@@ -250,6 +250,8 @@ class JobProcess:
             await asyncio.wait([passing], timeout=PIPE_GRACE_S / 5)
         passing.cancel()
         await asyncio.wait([passing])
+        if not passing.cancelled():
+            passing.result()
 
     def _put(self, items: Iterable[Item]) -> None:
         """Passes on lines of output and bars, without the library's reports, unless the user asked for them."""

@@ -3,8 +3,7 @@
 The head submits a batch script that only holds the nodes (train/engines/scheduler.py). The script ends when it gets no
 heartbeat for a minute, so that nodes are not held for a supervisor that was killed.
 
-Each dialogue with the scheduler is a generator: it yields command lines and is sent their answers. `Allocation` runs
-the commands without blocking the event loop, `answer` waits for them.
+Each dialogue with the scheduler is a generator: it yields command lines and is sent their answers by `answer`.
 """
 
 import asyncio

@@ -8,6 +8,7 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Callable
+from typing import IO
 
 from node import children, job_folder, ssh, wire
 from node.protocol import EndReason, JobHost, Order
@@ -111,20 +112,26 @@ class Replacement:
             self._say_who()
             self._ask()
             return
-        exited, lines = children.watch(self._child), wire.LineBuffer()
+        exited = children.watch(self._child)
         assert self._child.stdout is not None
-        output, _ = await children.open_output(self._child.stdout)
-        while data := await output.read(1 << 16):
-            for line in lines.feed(data):
-                self._say(wire.text(line))
-        for line in lines.flush():
-            self._say(wire.text(line))
+        saying = self._tasks.begin(self._say_lines(self._child.stdout))
         code = await exited
+        await asyncio.wait([saying], timeout=children.KILLED_S)
         self._child = None
         if self.waiting_for:
             self._say(f"the head did not replace {restarts.join(self.waiting_for)} (exit code {code})")
             self._say_who()
             self._ask()
+
+    async def _say_lines(self, stream: IO[bytes]) -> None:
+        """Shows the user what the command prints."""
+        output, _ = await children.open_output(stream)
+        lines = wire.LineBuffer()
+        while data := await output.read(1 << 16):
+            for line in lines.feed(data):
+                self._say(wire.text(line))
+        for line in lines.flush():
+            self._say(wire.text(line))
 
     # -- nodes that return ---------------------------------------------------------------------------------------
 
