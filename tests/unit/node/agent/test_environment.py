@@ -1,5 +1,6 @@
 """The variables of a job's process, and those of a login that it keeps."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -68,10 +69,10 @@ def exec_environment() -> dict[str, str]:
     """The environment of a command of `cluster exec`."""
     words = program_words("exec")
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
-        program.stdin.write(b'{"words": ["sh", "-c", "echo; env"]}\n')
+        program.stdin.write(b'{"words": ["env"]}\n')
         program.stdin.flush()
-        said = program.stdout.read()
-    return dict(line.split("=", 1) for line in said.decode("utf-8", "replace").splitlines() if "=" in line)
+        said = "".join(json.loads(line).get("out", "") for line in program.stdout)
+    return dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
 
 
 def test_the_variables_for_ps_lite_unless_the_user_sets_them() -> None:
