@@ -13,7 +13,7 @@ from waits import until
 
 EPOCHS = 20
 BATCH_SIZE = 16
-SLOW_EPOCHS = 4
+SLOW_EPOCHS = 8
 SLOW_MBIT, SLOWER_THAN_A_DRILL_MBIT = 4, 60
 """With the first bandwidth a batch takes a second, and almost no CPU time; with the second, the training a minute."""
 
