@@ -127,7 +127,7 @@ reach() {
 
 # Calls $1 HOME ADDRESS for each other node, in the background, if this node is the head: only it knows their host keys.
 for_others() {
-    own=" $(hostname -I) "
+    own=" $({ hostname -I || ip -o addr show | awk '{ sub("/.*", "", $4); print $4 }'; } 2>/dev/null | tr '\n' ' ') "
     for home in $(homes); do
         [ -s "$home/.cluster/ssh/id_ed25519" ] || continue
         for address in $(cut -d ' ' -f 1 "$home/.cluster/ssh/known_hosts" 2>/dev/null | sort -u); do
