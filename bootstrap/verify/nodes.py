@@ -219,14 +219,10 @@ class _Talk(NodeProgram):
         samples = []
         for number in range(CLOCK_SAMPLES):
             sent = time.time()
-            self.tell({"clock": number})
-            messages = self.messages(time.monotonic() + ANSWER_TIMEOUT_S)
-            answer = next(message for message in messages if message.get("clock") == number)
-            samples.append((sent, self.read(answer, _Clock).now, time.time()))
+            answer = self.call({"clock": number}, _Clock, timeout_s=ANSWER_TIMEOUT_S)
+            samples.append((sent, answer.now, time.time()))
         found.offset = estimate_offset(samples)
-        self.tell(order)
-        messages = self.messages(time.monotonic() + ANSWER_TIMEOUT_S)
-        begun = self.read(next(message for message in messages if "listening" in message), _Begun)
+        begun = self.call(order, _Begun, timeout_s=ANSWER_TIMEOUT_S)
         found.ports, found.refused, found.disk = begun.listening, begun.refused, begun.disk
         found.free = begun.free
 
