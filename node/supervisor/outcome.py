@@ -12,6 +12,7 @@ from node.supervisor.attempts import kv_store
 from node.supervisor.attempts.restarts import Ending
 from node.supervisor.processes import JobProcess, Processes
 from node.tasks import Tasks
+from node.wire import Exited
 
 SILENCE_EVERY_S = 1.0
 UNSTARTED_S = 1.0  # for a process to report an error, after launch.py's command for it has failed
@@ -277,6 +278,16 @@ class Outcome:
             if process.exit_code == 0
         ]
         return ended.count("server") == self._order.spec.servers > 0 and "scheduler" in ended
+
+    def note_daemon(self, host: str, message: Exited) -> None:
+        """Handles the end of one of mpirun's daemons, without which launch.py would wait for its processes."""
+        if message.exit_code == 0 or message.ended:
+            return
+        code = message.exit_code
+        is_crash = code - 128 in CRASHES  # of it, or of the program of its shell
+        how = f"was killed by signal {code - 128}" if is_crash else f"ended with exit code {code}"
+        ending = Ending("failed", code, f"mpirun's daemon (orted) on {host} {how}", "error")
+        self._tasks.later(GATHER_S if is_crash else ENDED_GRACE_S, lambda: self.decide(ending))
 
     def note_lost(self, agent: Agent, why: str) -> None:
         """Handles an agent whose connection has ended before the attempt."""

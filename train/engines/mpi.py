@@ -77,6 +77,7 @@ class MpiEngine(LaunchPy):
             "OMPI_MCA_plm_rsh_agent": head.mpi_ssh,
             "CLUSTER_MPI_SSH": head.mpi_ssh,
             "OMPI_MCA_plm_rsh_no_tree_spawn": "1",  # only the head has a key for the others
+            "OMPI_MCA_orte_leave_session_attached": "1",  # its daemons stay where their end is noticed
             "OMPI_MCA_rmaps_base_mapping_policy": "node",
             "OMPI_MCA_rmaps_base_oversubscribe": "1",
             "OMPI_MCA_hwloc_base_binding_policy": "none",

@@ -70,7 +70,7 @@ class Attempt:
         self.outcome = Outcome(order, self.processes, hosts, tasks, say=job.say, warn=job.warn)
         self.stalls = Stalls(order, self.processes, tasks, job.tell_stall, self.outcome.end_stalled)
         self.interruption = Interruption(order, hosts, tasks, job.say, self.outcome.interrupt)
-        self._programs: dict[int, asyncio.Future[int]] = {}  # the exit codes of mpirun's daemons, by a number
+        self._programs: dict[int, tuple[str, asyncio.Future[int]]] = {}  # mpirun's daemons: (host, exit code)
         self._claim: socket.socket | None = None  # reserves the job's port
         self.started_at: float | None = None
         self.ended_at: float | None = None
@@ -217,7 +217,7 @@ class Attempt:
             return None
         number = FIRST_PROGRAM + len(self._programs)
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._programs[number] = ended
+        self._programs[number] = host.name, ended
         self.agents.by_host[host.name].put(Start(number, self.processes.order_of_program(message.text), keep=True))
         return await ended
 
@@ -236,7 +236,9 @@ class Attempt:
         process = self.processes.by_number(message.p)
         if process is None:
             if isinstance(message, Exited) and message.p in self._programs:
-                self._programs[message.p].set_result(message.exit_code)
+                host, ended = self._programs[message.p]
+                ended.set_result(message.exit_code)
+                self.outcome.note_daemon(host, message)
             return
         if isinstance(message, Started):
             self.note_start(process, message.pid)
@@ -344,7 +346,7 @@ class Attempt:
         await self.agents.end()
         for process in self.processes.all:  # for the launchers that wait for them
             process.has_ended.set()
-        for ended in self._programs.values():
+        for _, ended in self._programs.values():
             ended.cancel()
         if self._claim is not None:
             self._claim.close()

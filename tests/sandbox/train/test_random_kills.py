@@ -64,7 +64,7 @@ EXPECTED = {
     "rank": ({137}, RANK + " was killed by signal 9"),
     "launch": ({137}, r"launch\.py" + ON_HOST + " was killed by signal 9"),
     "torchrun": ({137}, "torchrun" + ON_HOST + " was killed by signal 9"),
-    "orted": ({1, 137}, ENDED),
+    "orted": ({1, 137}, ENDED + "|orted.*" + ON_HOST + " was killed by signal 9"),
     "waiting shell": ({1, 137}, f"{ENDED}|torchrun" + ON_HOST),
     "supervise": ({1}, "the supervisor on node-0 was killed|node-0 did not accept .* the supervisor did not start"),
     "agent": ({1}, "{host}.* was lost: "),
@@ -101,7 +101,9 @@ def programs(job: Running) -> dict[str, list[int]]:
             found[kind] += [pid] if kind != above_kind else []  # or it is about to become what it starts
         elif kind in CONTAINER_ENGINES:  # the one that keeps the user's namespace is not the job's
             found[kind] += [pid] if kind == "podman" and job.id in " ".join(lines[pid]) else []
-        elif is_marked and above_kind in {"agent", "conmon"}:
+        elif above_kind == "agent" and "orted" in " ".join(lines[pid]):
+            found["orted"].append(pid)  # the shell of mpirun's command
+        elif is_marked and above_kind in {"agent", "conmon", "orted"}:
             found["rank"].append(pid)
             found["conmon"] += [above] if above_kind == "conmon" else []  # a job does not need its container's own
         if kind == "agent" and above_kind.startswith("sshd"):
