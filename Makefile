@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
-.PHONY: help install install-dev system-packages demo demo-torch test test-all checks docs lint types tests-compiled test-packages unit bench requirements clean
+.PHONY: help install install-dev system-packages demo demo-torch test test-all test-gpu checks docs lint types tests-compiled test-packages unit bench requirements clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ test: checks test-packages ## lint, types, unit, sandbox and end-to-end tests (r
 
 test-all: checks test-packages ## also what is slow on purpose
 	@$(PYTEST)
+
+test-gpu: install-dev ## what only a GPU can show, on this machine's (NVIDIA's driver, PyTorch); see bench/GPU.md
+	@$(BIN)/pytest tests/gpu
 
 checks: install-dev .venv/.installed-docs
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types docs tests-compiled
