@@ -31,29 +31,20 @@ RUNNING = make_node(0)
             (RevokeIngress(group_id="sg-1", ssh_from=(OTHER,)),),
         ),
         # Somebody allowed the same network by hand: nothing to add.
-        (make_group(ssh_from=()), ()),
         (
             make_group(ssh_from=(), ssh_open_to=("192.0.2.0/24",)),
             (AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=False),),
         ),
-        (make_group(open_to_members=False), (AuthorizeIngress(group_id="sg-1", ssh_from=None, members=True),)),
     ],
 )
 def test_allow(group: SecurityGroup, wanted: tuple[Step, ...]) -> None:
     assert plan_allow(make_state(RUNNING, security_groups=(group,)), ssh_from=CALLER_NETWORK).steps == wanted
 
 
-def test_allow_uses_the_nodes_group() -> None:
-    groups = (make_group(group_id="sg-0", vpc_id="vpc-0"), make_group())
-    plan = plan_allow(make_state(RUNNING, security_groups=groups), ssh_from=OTHER)
-    assert plan.steps[0] == AuthorizeIngress(group_id="sg-1", ssh_from=OTHER, members=False)
-
-
 @pytest.mark.parametrize(
     ("nodes", "groups", "said"),
     [
         ((), (), "no such cluster"),
-        ((), (make_group(ours=False),), "no such cluster"),
         ((RUNNING,), (), "the security group cluster-demo is missing"),
     ],
 )
@@ -67,13 +58,11 @@ def test_allow_needs_a_security_group(nodes: tuple[Node, ...], groups: tuple[Sec
     [
         ([OTHER], [OTHER], f"ssh is allowed from {CALLER_NETWORK}; it was from {OTHER}"),
         ([CALLER_NETWORK], [CALLER_NETWORK], f"ssh is allowed from {CALLER_NETWORK}, as it was"),
-        ([], [], f"ssh is allowed from {CALLER_NETWORK}; it was from nowhere"),
         (
             [OTHER],
             [OTHER, "192.0.2.0/24"],
             f"ssh is allowed from {CALLER_NETWORK}; it was from {OTHER}; {BY_HAND}",
         ),
-        ([], [CALLER_NETWORK], f"ssh is allowed from {CALLER_NETWORK}, as it was"),
     ],
 )
 def test_allow_reports_the_networks_before_and_after(before: list[str], open_to: list[str], said: str) -> None:

@@ -5,6 +5,7 @@ No command creates more nodes than requested. A command that succeeds leaves exa
 """
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from foundation.errors import ClusterError
 from foundation.progress import silent
+from foundation.settings import check
 from provision.apply import apply
+from provision.lease.config import LeaseConfig
 from provision.pause import prepare_start, prepare_stop
-from provision_world import NAME, Killed, World, complete, make_config, make_volume
+from provision_world import NAME, Killed, World, make_config, make_volume
 
 MOST_NODES = 4
 ACTIONS = (
@@ -51,6 +54,7 @@ class Provisioning(RuleBasedStateMachine):
         shutil.rmtree(self.folder, ignore_errors=True)
         self.world.reset(self.folder, consistency_delay_s=delay_s, boot_delay_s=boot_s, end_delay_s=boot_s)
         self.world.volumes = (make_volume(),) if volume else ()
+        self.world.lease = check(LeaseConfig, {"lifetime": "1d"}, source="cluster.toml")
 
     def succeeds(self, command: Any, *arguments: Any, **settings: Any) -> bool:
         """Runs a command; returns whether it succeeded. Raises unexpected errors."""
@@ -80,22 +84,22 @@ class Provisioning(RuleBasedStateMachine):
         if self.succeeds(self.world.resize, make_config(nodes=nodes)):
             assert [node.index for node in self.world.settled().nodes] == list(range(nodes))
 
+    def command_stop(self) -> None:
+        plan = prepare_stop(self.world.clients, name=NAME, files=self.world.files, report=silent)
+        apply(plan, clients=self.world.clients, files=self.world.files, report=silent)
+
+    def command_start(self) -> None:
+        plan = prepare_start(self.world.clients, name=NAME, config=make_config(), files=self.world.files)
+        apply(plan, clients=self.world.clients, files=self.world.files, report=silent)
+
     @rule()
     def stop(self) -> None:
-        def command() -> None:
-            plan = prepare_stop(self.world.clients, name=NAME, files=self.world.files, report=silent)
-            apply(plan, clients=self.world.clients, files=self.world.files, report=silent)
-
-        if self.succeeds(command):
+        if self.succeeds(self.command_stop):
             assert {node.state for node in self.world.settled().nodes} == {"stopped"}
 
     @rule()
     def start(self) -> None:
-        def command() -> None:
-            plan = prepare_start(self.world.clients, name=NAME, config=make_config(), files=self.world.files)
-            apply(plan, clients=self.world.clients, files=self.world.files, report=silent)
-
-        if self.succeeds(command):
+        if self.succeeds(self.command_start):
             assert {node.state for node in self.world.settled().nodes} == {"running"}
 
     @rule()
@@ -104,16 +108,22 @@ class Provisioning(RuleBasedStateMachine):
             assert not self.world.resources()
             self.most = 0
 
-    @rule(verb=st.sampled_from(["up", "resize", "down"]), point=st.integers(0, 50), before=st.booleans())
+    @rule(
+        verb=st.sampled_from(["up", "resize", "stop", "start", "down"]), point=st.integers(0, 50), before=st.booleans()
+    )
     def killed(self, verb: str, point: int, *, before: bool) -> None:
         self.most = max(self.most, 3)
         config = make_config(nodes=3)
+        commands: dict[str, Callable[[], Any]] = {
+            "up": lambda: self.world.up(config),
+            "resize": lambda: self.world.resize(config),
+            "stop": self.command_stop,
+            "start": self.command_start,
+            "down": self.world.down,
+        }
         try:
             with self.world.killed_at(point, before=before):
-                if verb == "down":
-                    self.succeeds(self.world.down)
-                else:
-                    self.succeeds(getattr(self.world, verb), config)
+                self.succeeds(commands[verb])
         except Killed:
             pass
 
@@ -158,6 +168,10 @@ class Provisioning(RuleBasedStateMachine):
             i.state not in {"terminated", "shutting-down"} for i in self.world.sandbox.backend.sandbox_instances()
         )
         assert live <= self.most
+        assert all(
+            any(tag["key"] == "cluster:lease" for tag in instance.get_tags())
+            for instance in self.world.sandbox.backend.sandbox_instances()
+        )
         assert self.world.resources()["shared volumes"] <= len(self.world.volumes)
 
     def teardown(self) -> None:
@@ -182,8 +196,3 @@ def test_any_order(world: World, tmp_path: Path, sequences: int) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-
-
-def test_complete_is_what_up_makes(world: World) -> None:
-    world.up(make_config(nodes=3))
-    assert world.resources() == complete(3)

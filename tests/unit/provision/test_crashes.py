@@ -5,15 +5,26 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from foundation.progress import Event
+from foundation.settings import check as check_settings
+from provision.lease.config import LeaseConfig
 from provision.up import up
 from provision_world import Killed, World, complete, make_config, plan_kills, run_side_by_side
 
+LEASE = check_settings(LeaseConfig, {"lifetime": "1h", "idle": "30m"}, source="cluster.toml")
 ALL = pytest.param(True, marks=pytest.mark.slow)
+
+
+def find_leases(world: World) -> set[str | None]:
+    """The leases of all instances that have not ended, as their tags say."""
+    return {
+        next((tag["value"] for tag in instance.get_tags() if tag["key"] == "cluster:lease"), None)
+        for instance in world.sandbox.backend.sandbox_instances()
+        if instance.state not in {"terminated", "shutting-down"}
+    }
 
 
 def find_points(world: World, act: str) -> list[str]:
@@ -27,8 +38,12 @@ def find_points(world: World, act: str) -> list[str]:
 
 
 def check_up(world: World) -> None:
+    """Two nodes, with one deadline, which the security group has as well."""
+    assert None not in find_leases(world)
     state = world.up(make_config())
     assert [node.index for node in state.nodes] == [0, 1]
+    (lease,) = find_leases(world)
+    assert {group.lease for group in state.security_groups} == {lease}
     assert world.resources() == complete(2)
 
 
@@ -55,12 +70,14 @@ def test_killed_at_every_point(
     world: World, tmp_path: Path, act: str, check: Callable[[World], None], which: int, *, everything: bool
 ) -> None:
     """`down` deletes the private key last, so the next `up` finds a key or creates one."""
+    world.lease = LEASE
     if act == "down":
         world.up(make_config())
     points = find_points(world, act)
     assert len(points) > 10
     check(world)  # also makes botocore load its data, which the forked processes share
     world.reset(tmp_path / "before")
+    world.lease = LEASE
     if act == "down":
         world.up(make_config())
 
@@ -104,7 +121,7 @@ def test_down_waits_for_a_launch_that_ec2_does_not_list_yet(late_world: World) -
     assert not late_world.resources()
 
 
-@pytest.mark.parametrize("step", ["make key pair", "make security group", "make placement group"])
+@pytest.mark.parametrize("step", ["make security group"])
 def test_down_waits_until_new_resources_are_listed(late_world: World, step: str) -> None:
     def kill(event: Event) -> None:
         if event.kind == "done" and event.what.startswith(step):
@@ -116,46 +133,3 @@ def test_down_waits_until_new_resources_are_listed(late_world: World, step: str)
     assert late_world.down().leftovers == ()
     late_world.time.sleep(60)
     assert not late_world.resources()
-
-
-def test_up_with_other_settings_waits_for_the_interrupted_launch(late_world: World) -> None:
-    kill_after_launch(late_world)
-
-    assert [node.index for node in late_world.up(make_config(nodes=3)).nodes] == [0, 1, 2]
-
-
-def test_a_token_does_not_return_ended_nodes(late_world: World) -> None:
-    kill_after_launch(late_world)
-    ec2 = late_world.clients.ec2
-    ids = [i["InstanceId"] for r in describe_all(late_world) for i in r["Instances"]]
-    ec2.terminate_instances(InstanceIds=ids)
-
-    assert not set(ids) & {node.instance_id for node in late_world.up(make_config()).nodes}
-
-
-def describe_all(world: World) -> list[Any]:
-    """All reservations, once EC2's lists are up to date."""
-    world.time.sleep(10)
-    return list(world.clients.ec2.describe_instances()["Reservations"])
-
-
-def test_drops_a_token_once_its_nodes_are_listed(world: World) -> None:
-    """EC2 answers a repeated token with the instances of the first call, even if they are terminated."""
-    kill_after_launch(world)
-    first = {node.instance_id for node in world.up(make_config()).nodes}
-    world.resize(make_config(nodes=0))
-
-    state = world.up(make_config())
-
-    assert [node.index for node in state.nodes] == [0, 1]
-    assert not first & {node.instance_id for node in state.nodes}
-    assert world.files.launches() == ()
-
-
-def test_resize_to_0_ends_the_nodes_of_an_interrupted_launch(late_world: World) -> None:
-    kill_after_launch(late_world)
-
-    late_world.resize(make_config(nodes=0))
-
-    assert late_world.settled().nodes == ()
-    assert late_world.resources()["instances"] == 0

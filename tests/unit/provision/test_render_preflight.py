@@ -90,9 +90,7 @@ def test_the_whole() -> None:
 @pytest.mark.parametrize(
     ("created", "age"),
     [
-        (NOW - timedelta(days=12, hours=3), "12 days old"),
         (NOW - timedelta(days=1), "1 day old"),
-        (NOW - timedelta(hours=5), "0 days old"),
         (NOW + timedelta(hours=5), "0 days old"),  # this machine's clock is behind
         (None, "age unknown"),
     ],
@@ -101,32 +99,11 @@ def test_the_age_of_the_image(created: datetime | None, age: str) -> None:
     assert topics(render(make_option(image_created_at=created)))["image"].endswith(f", {age}")
 
 
-def test_each_image_says_what_it_is_for() -> None:
-    found = topics(render(make_option(**GPU), make_option()))["image"]
-    assert "(for g5.xlarge)" in found
-    assert "(for c5.xlarge)" in found
-    assert "(for" not in topics(render(make_option(**GPU), make_option(**SPOT)))["image"]
-
-
-def test_prices_that_cannot_be_had() -> None:
-    assert topics(render(make_option()))["price"] == "unknown per hour on demand; disks unknown per month"
-
-
 def test_the_price_is_for_the_whole_cluster() -> None:
     found = topics(render(nodes=4, launching=1, volume_usd_per_gib_month=0.08))
     assert found["price"].startswith("$0.68 per hour (4 x $0.17) on demand; disks $32.00 per month")
     assert found["nodes"] == "1 x c5.xlarge: 4 vCPUs, no GPU, x86_64; 3 of 4 are there already"
     assert found["disks"] == "4 disks of 100 GiB, gp3, encrypted"
-
-
-def test_a_quota_that_suffices_for_some_only() -> None:
-    quota = Quota(code="L-1", name="Some", needed=16, limit=12.0, in_use=0)
-    assert topics(render(quotas=(quota,)))["quota"].endswith("limit 12: not enough for all of them")
-
-
-def test_a_quota_that_nobody_knows() -> None:
-    option = make_option(instance_type="inf2.xlarge")
-    assert topics(render(option, option))["quota"] == "unknown for inf2.xlarge: not checked"
 
 
 @pytest.mark.parametrize(
@@ -166,8 +143,6 @@ def test_no_line_is_longer_than_the_page_and_no_id_is_cut() -> None:
     ("usd", "words"),
     [
         (0.0052, "$0.0208 per hour (4 x $0.0052)"),
-        (0.17, "$0.68 per hour (4 x $0.17)"),
-        (1.006, "$4.024 per hour (4 x $1.006)"),
         (113.9328, "$455.73 per hour (4 x $113.93)"),
         (1234.5, "$4,938.00 per hour (4 x $1,234.50)"),
     ],

@@ -89,7 +89,7 @@ LEASE = Lease(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("shell", ["bash"])
 @pytest.mark.parametrize(
     ("there", "then"),
     [

@@ -13,7 +13,6 @@ from provision.plan import Context
 from provision.resources.security_group import AuthorizeIngress
 from provision.up import up
 from provision_world import NAME, World, complete, listening, make_config
-from refusing_wire import wired
 
 
 def test_up_makes_a_complete_cluster(world: World) -> None:
@@ -60,17 +59,6 @@ def test_instances_and_group_are_secure(world: World) -> None:
         for network in rule["IpRanges"]
     }
     assert opened == {("tcp", 22, "203.0.113.7/32")}
-
-
-def test_a_second_up_has_nothing_to_do(world: World) -> None:
-    world.up(make_config())
-    world.calls.made.clear()
-
-    plan = world.prepare(make_config())
-    up(plan, clients=world.clients, files=world.files, report=silent)
-
-    assert not plan
-    assert not world.calls.mutating()
 
 
 def test_down_works_without_the_local_files(world: World, tmp_path: Path) -> None:
@@ -132,14 +120,6 @@ def test_one_command_at_a_time(world: World) -> None:
     assert not world.resources()
 
 
-def test_a_launch_whose_response_was_lost_is_not_repeated(late_world: World) -> None:
-    with wired(late_world) as wire:
-        wire.refuse("RunInstances", code="InternalError", status=500, after=True)
-        late_world.up(make_config())
-    assert wire.left == 0
-    assert late_world.resources() == complete(2)
-
-
 def test_one_of_two_rules_exists(world: World) -> None:
     """EC2 (like moto) then rejects the whole call, but `up` must still add the other rule."""
     group_id = world.clients.ec2.create_security_group(GroupName="cluster-demo", Description="x")["GroupId"]
@@ -152,15 +132,6 @@ def test_one_of_two_rules_exists(world: World) -> None:
     assert step.apply(context) is True
     assert world.describe().security_groups[0].open_to_members
     assert step.apply(context) is False
-
-
-def test_a_rule_that_is_already_removed(world: World) -> None:
-    world.up(make_config())
-    with wired(world) as wire:
-        wire.refuse("RevokeSecurityGroupIngress", code="InvalidPermission.NotFound", after=True)
-        state = world.up(make_config(ssh_from="198.51.100.1"))
-    assert wire.left == 0
-    assert state.security_groups[0].ssh_from == ("198.51.100.1/32",)
 
 
 def test_nodes_that_do_not_start_in_time(world: World) -> None:

@@ -16,7 +16,6 @@ from cluster.commands import COMMANDS
 from cluster.commands.train import train as train_command
 from cluster.config import ClusterConfig, parse_config
 from cluster.main import cli
-from foundation.errors import ClusterError
 from foundation.settings import describe_settings
 from train.follow.known_mistakes import ENDINGS, MISTAKES
 from training_scripts import script_modules
@@ -88,27 +87,3 @@ def test_what_a_hint_says_works(hint: str) -> None:
         apply(fragment)
     bare = BARE.search(FRAGMENT.sub("", hint))
     assert bare is None, f"{bare[0]!r} must stand between backticks, to be tested"
-
-
-@pytest.mark.parametrize(
-    "hint",
-    [
-        'set `[bootstrap] packages = ["a<"]`',
-        "set `[bootstrap] package`",
-        "set `[boot] packages`",
-        "try `cluster exec --nodes node-0 -- true`",
-        "try `cluster data put`",
-        "try `cluster login`",
-        "a smaller `--batchsize`",
-        "`--max-duration`, `--env 1=2=3 --no-such-option`",
-        "`chmod +x`",
-        'set [data] mode = "stage"',
-        'set mode = "stage"',
-        "a smaller --batch-size",
-        "see cluster jobs",
-        "a `quote",
-    ],
-)
-def test_what_does_not_work_is_found(hint: str) -> None:
-    with pytest.raises((AssertionError, ClusterError, click.UsageError)):
-        test_what_a_hint_says_works(hint)

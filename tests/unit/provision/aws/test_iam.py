@@ -143,31 +143,12 @@ def test_killed_at_every_call(world: World, tmp_path: Path, act: Any, least: int
             assert not in_iam(), point
 
 
-def test_an_outdated_plan(world: World) -> None:
-    """Two commands may run at once: each accepts the resources that the other has created or deleted."""
-    step = CreateInstanceProfile(name=CALLED, policy=POLICY)
-    step.apply(context(world))
-    step.apply(context(world))
-    assert_complete(world)
-    ending = DeleteInstanceProfile(profile=COMPLETE)
-    assert ending.apply(context(world))
-    assert not ending.apply(context(world))
-    assert not in_iam()
-
-
 def test_replaces_a_changed_policy(world: World) -> None:
     make(world, OTHER_POLICY)
     found = find(world)
     assert plan(found) == (CreateInstanceProfile(name=CALLED, policy=POLICY),)
     make(world)
     assert_complete(world)
-
-
-def test_deletes_further_policies_of_our_role(world: World) -> None:
-    make(world)
-    world.clients.iam.put_role_policy(RoleName=CALLED, PolicyName="by hand", PolicyDocument=OTHER_POLICY)
-    assert delete(world)
-    assert not in_iam()
 
 
 def make_foreign_role(world: World) -> None:
@@ -196,17 +177,6 @@ def test_rejects_and_keeps_what_is_not_ours(world: World, make_foreign: Any) -> 
     assert role is None or before == {"profiles": 1} or not role.policies
 
 
-def test_finds_and_deletes_only_ours_of_two(world: World) -> None:
-    make_foreign_profile(world)
-    with pytest.raises(ClusterError, match="instance profile cluster-us-east-1-demo exists"):
-        CreateInstanceProfile(name=CALLED, policy=POLICY).apply(context(world))
-    found = find(world)
-    assert found is not None
-    assert (found.ours, found.has_role, found.has_profile) == (True, True, False)
-    assert delete(world)
-    assert in_iam() == {"profiles": 1}
-
-
 def test_our_profile_contains_another_role(world: World) -> None:
     iam = world.clients.iam
     make(world)
@@ -216,18 +186,6 @@ def test_our_profile_contains_another_role(world: World) -> None:
     with pytest.raises(ClusterError, match="contains another role, other") as caught:
         make(world)
     assert "remove-role-from-instance-profile" in str(caught.value.hint)
-
-
-def test_a_role_with_an_attached_policy_is_in_use(world: World) -> None:
-    iam = world.clients.iam
-    make(world)
-    arn = iam.create_policy(PolicyName="more", PolicyDocument=OTHER_POLICY)["Policy"]["Arn"]
-    iam.attach_role_policy(RoleName=CALLED, PolicyArn=arn)
-    with pytest.raises(AwsError, match="still in use") as caught:
-        delete(world)
-    assert "DeleteConflict" in caught.value.message
-    iam.detach_role_policy(RoleName=CALLED, PolicyArn=arn)
-    assert delete(world)
 
 
 def test_waits_until_a_new_role_is_known(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,11 +207,6 @@ def test_waits_until_a_new_role_is_known(world: World, monkeypatch: pytest.Monke
         make(world, OTHER_POLICY)
 
 
-def test_plans_nothing_without_auto() -> None:
-    for profile in ("none", "trainers"):
-        assert plan(None, profile=profile) == ()
-
-
 @pytest.mark.parametrize(
     ("found", "makes"),
     [
@@ -270,14 +223,3 @@ def test_plans_nothing_without_auto() -> None:
 def test_plans_what_is_missing_or_differs(found: InstanceProfile | None, *, makes: bool) -> None:
     steps = plan(found)
     assert steps == ((CreateInstanceProfile(name=CALLED, policy=POLICY),) if makes else ())
-
-
-def test_a_caller_without_permission_to_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: Any) -> Any:
-        words = "User: ada is not authorized to perform: iam:GetInstanceProfile on resource: x"
-        raise aws_error("AccessDenied", "GetInstanceProfile", words)
-
-    monkeypatch.setattr(world.clients.iam, "get_instance_profile", refuse)
-    with pytest.raises(AwsError, match="not authorized") as caught:
-        find(world)
-    assert "iam:GetInstanceProfile" in str(caught.value.hint)

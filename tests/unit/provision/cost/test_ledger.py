@@ -1,6 +1,5 @@
 """How the ledger records the state that EC2 shows, case by case; and how the ledgers of two machines are merged."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,27 +69,10 @@ def at(hour: float) -> float:
 @pytest.mark.parametrize(
     ("what", "looks", "periods", "ended"),
     [
-        ("it runs", [look(1, shown())], [(0, None, 0)], None),
         (
             "stopped by a call",
             [look(1, shown()), look(9, shown("stopped", ended_at=at(3)))],
             [(0, 3, 0)],
-            None,
-        ),
-        (
-            "stopped by a call, and seen only then",
-            [look(9, shown("stopped", ended_at=at(3)))],
-            [(0, 3, 0)],
-            None,
-        ),
-        (
-            "stopped and started",
-            [
-                look(1, shown()),
-                look(4, shown("stopped", ended_at=at(3))),
-                look(9, shown(started_at=at(8), ran=(0, START, at(3)))),
-            ],
-            [(0, 3, 0), (8, None, 0)],
             None,
         ),
         (
@@ -108,12 +90,6 @@ def at(hour: float) -> float:
         (
             "a period between two looks, in the tag only",
             [look(1, shown("stopped", ended_at=at(1))), look(9, shown(started_at=at(8), ran=(HOUR, at(4), at(5))))],
-            [(0, 1, 0), (4, 5, 0), (8, None, 0)],
-            None,
-        ),
-        (
-            "seen first after two stops",
-            [look(9, shown(started_at=at(8), ran=(HOUR, at(4), at(5))))],
             [(0, 1, 0), (4, 5, 0), (8, None, 0)],
             None,
         ),
@@ -146,14 +122,7 @@ def at(hour: float) -> float:
             [(0, 1, 2)],
             1,
         ),
-        (
-            "the first look after that counts",
-            [look(1, shown()), look(3, shown("terminated")), look(4, shown("terminated"))],
-            [(0, 1, 2)],
-            1,
-        ),
         ("no longer shown", [look(1, shown()), look(5)], [(0, 1, 4)], 1),
-        ("no longer shown, twice", [look(1, shown()), look(5), look(9)], [(0, 1, 4)], 1),
         (
             "not shown for a moment, as with other credentials",
             [look(1, shown()), look(2), look(3, shown())],
@@ -272,10 +241,7 @@ def test_the_file_of_a_cluster_outlives_its_folder(tmp_path: Any) -> None:
     ("reason", "moment"),
     [
         ("User initiated (2030-03-17 17:46:40 GMT)", START),
-        ("User initiated (2030-03-17 17:46:40 UTC)", START),
         ("User initiated", None),
-        ("", None),
-        ("Client.InstanceInitiatedShutdown", None),
         ("User initiated (yesterday)", None),
     ],
 )
@@ -285,7 +251,7 @@ def test_when_ec2_says_that_a_call_ended_an_instance(reason: str, moment: float 
 
 @pytest.mark.parametrize(
     ("start", "end", "usd"),
-    [(0, 3600, 1.0), (0, 7200, 3.0), (3600, 7200, 2.0), (1800, 5400, 1.5), (-3600, 3600, 2.0), (7200, 10800, 2.0)],
+    [(0, 3600, 1.0), (1800, 5400, 1.5), (-3600, 3600, 2.0)],
 )
 def test_spot_prices_over_a_time(start: float, end: float, usd: float) -> None:
     assert integrate_spot(((0.0, 1.0), (3600.0, 2.0)), start, end) == pytest.approx(usd)
@@ -305,15 +271,6 @@ def storage_time(year: int, month: int) -> float:
     from datetime import UTC, datetime  # noqa: PLC0415 - used by this helper only
 
     return datetime(year, month, 1, tzinfo=UTC).timestamp()
-
-
-def test_a_look_never_shortens_what_is_known() -> None:
-    """Closed periods stay the same, whatever EC2 shows next."""
-    ledger = note(Ledger(), look(4, shown("stopped", ended_at=at(3))))
-    for following in (look(5), look(5, shown("terminated")), look(5, shown(started_at=at(4.5)))):
-        after = note(ledger, following)
-        assert after.nodes[0].periods[0] == ledger.nodes[0].periods[0]
-        assert replace(after, nodes=(), seen={}, downs=()) == Ledger()
 
 
 def spot(ledger: Ledger, usd: float) -> Ledger:

@@ -44,21 +44,14 @@ def test_a_lease_is_its_text(lease: Lease) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "x", "until=2026-11-25T15:00:00Z then=down", "set=2026-11-25T15:00:00Z", "set=2026-11-25 then=down",
-        "set=2026-11-25T15:00:00Z then=sleep", "set=2026-11-25T15:00:00Z then=down idle=-1",
+        "","until=2026-11-25T15:00:00Z then=down","set=2026-11-25 then=down",
+        "set=2026-11-25T15:00:00Z then=sleep",
         "set=2026-11-25T15:00:00Z then=down budget=nan", "set=2026-11-25T15:00:00Z then=down until=tomorrow",
-        "set=2026-11-25T15:00:00Z then=down idle=inf",
     ],
 )  # fmt: skip
 def test_a_text_that_is_no_lease(text: str) -> None:
     assert parse_lease(text) is None
     assert find_newest([text, render_lease(FULL)]) == FULL
-
-
-def test_the_newest_counts() -> None:
-    older, newer = FULL, FULL._replace(set_at=NOW + 1, until=None)
-    assert find_newest([render_lease(newer), "damaged", render_lease(older)]) == newer
-    assert find_newest([]) is None
 
 
 @pytest.mark.parametrize(
@@ -94,20 +87,15 @@ def test_a_budget_that_cannot_be_kept(rates: Rates, spent: float, said: str) -> 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("lifetime", "12"), ("lifetime", "0h"), ("lifetime", "40d"), ("lifetime", -5), ("lifetime", "1h30m"),
-        ("idle", "soon"), ("idle", ""), ("idle", True), ("budget_usd", 0), ("budget_usd", -1.0), ("budget_usd", "200"),
-        ("budget_usd", float("inf")), ("budget_usd", float("nan")), ("then", "sleep"), ("then", 1),
-        ("life_time", "1h"), ("lifetime", 12), ("idle", 3600),
+        ("lifetime", "12"), ("lifetime", "0h"),("lifetime", -5),
+        ("idle", "soon"),("budget_usd", 0),("budget_usd", "200"),
+("budget_usd", float("nan")), ("then", "sleep"),
+        ("life_time", "1h"),
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused_by_key(key: str, value: object) -> None:
     with pytest.raises(ConfigError, match=key):
         make_config(**{"lifetime": "1h", key: value})
-
-
-def test_then_alone_is_refused() -> None:
-    with pytest.raises(ConfigError, match="then has no effect"):
-        make_config(then="stop")
 
 
 def test_conflicts_with_other_tables() -> None:
@@ -124,12 +112,9 @@ def test_conflicts_with_other_tables() -> None:
     ("change", "until", "idle_s", "budget"),
     [
         (Change(extend_s=14400), NOW + 3600 + 14400, 1800.0, 300.0),
-        (Change(idle_s=60), NOW + 3600, 60.0, 300.0),
         (Change(idle_s="none"), NOW + 3600, None, 300.0),
-        (Change(budget_usd=500.0), NOW + 3600, 1800.0, 500.0),
         (Change(budget_usd="none"), NOW + 3600, 1800.0, None),
         (Change(none=True), None, None, None),
-        (Change(extend_s=60, idle_s=120), NOW + 3660, 120.0, 300.0),
     ],
 )
 def test_a_change(change: Change, until: float | None, idle_s: float | None, budget: float | None) -> None:
@@ -142,14 +127,10 @@ def test_a_change(change: Change, until: float | None, idle_s: float | None, bud
 @pytest.mark.parametrize(
     ("change", "asked"),
     [
-        (Change(idle_s=1), "in 1s: idle = 1s"),
         (Change(idle_s=299), "in 4m: idle = 299s"),
         (Change(idle_s=300), None),
-        (Change(idle_s="none"), None),
         (Change(budget_usd=8.125), "in 3m: the budget of $8.125"),
-        (Change(budget_usd=9.0), None),
         (Change(extend_s=60), None),  # an hour is left
-        (Change(extend_s=60, idle_s=5), "in 5s: idle = 5s"),
         (Change(none=True), None),
     ],
 )
@@ -163,12 +144,9 @@ def test_a_change_that_ends_the_cluster_soon(change: Change, asked: str | None) 
     ("old", "change", "asked"),
     [
         (None, Change(extend_s=60), "in 1m: its lifetime"),
-        (None, Change(extend_s=3600), None),
         (Lease(set_at=NOW, until=NOW + 60), Change(extend_s=60), None),  # later than before
         (Lease(set_at=NOW, until=NOW + 60), Change(idle_s=120), None),  # it ends anyway
-        (Lease(set_at=NOW, until=NOW + 200), Change(idle_s=120), "in 2m: idle = 2m"),
         (Lease(set_at=NOW, until=NOW - 5), Change(extend_s=60), None),
-        (Lease(set_at=NOW, idle_s=10.0), Change(extend_s=7200), None),
     ],
 )
 def test_an_end_that_a_change_does_not_bring_is_not_asked_about(
@@ -176,10 +154,6 @@ def test_an_end_that_a_change_does_not_bring_is_not_asked_about(
 ) -> None:
     new = change_lease(old, change, now=NOW, rates=None, then="down")
     assert find_near_end(old, new, now=NOW) == asked
-
-
-def test_a_change_is_later_than_the_last_whatever_the_clock_shows() -> None:
-    assert change_lease(FULL, Change(none=True), now=NOW - 500, rates=Rates(), then="down").set_at == NOW + 1
 
 
 def test_the_spending_is_counted_without_a_budget() -> None:

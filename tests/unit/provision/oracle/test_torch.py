@@ -16,7 +16,6 @@ from project import REPOSITORY
 from provision.oracle.fatbin import LibraryCode
 from provision.oracle.tables import GPU_MACHINES, Gpu, find_machine, show
 from provision.oracle.torch import (
-    AUTO,
     TORCH_BUILDS,
     check_torch,
     choose_numpy,
@@ -28,7 +27,6 @@ from provision.oracle.torch import (
     find_pythons,
     pick_torch,
     show_code,
-    suggest_torch,
 )
 
 
@@ -53,25 +51,16 @@ def test_the_wheel_of_auto(family: str, wheel: str | None) -> None:
     assert pick_torch(gpu_of(family)) == wheel
 
 
-def test_nodes_without_a_gpu_get_the_preferred_wheel() -> None:
-    assert pick_torch(None) == AUTO[0]
-
-
 @pytest.mark.parametrize(
     ("requirement", "family", "fits"),
     [
         ("torch==1.13.1", "p2", True),
-        ("torch==1.13.1", "p5", False),
         ("torch==2.0.1", "p5", False),
         ("torch==2.0.1+cu118", "p5", True),
-        ("torch==2.1.0", "p5", True),
         ("torch==2.7.1", "p6-b200", False),
         ("torch==2.7.1+cu128", "p6-b200", True),
-        ("torch==2.7.1+cu128", "p3", False),
         ("torch==2.10.0", "p3", True),
-        ("torch==2.11.0", "p3", False),
         ("torch==2.11.0+cu126", "p3", True),
-        ("torch==2.15.0", "g7", True),
         ("torch==2.13.0", "p6-b300", True),
     ],
 )
@@ -82,9 +71,7 @@ def test_code_for_a_gpu(requirement: str, family: str, fits: bool) -> None:  # n
     assert (explain_unfit(requirement, [gpu_of(family)]) is None) is fits
 
 
-@pytest.mark.parametrize(
-    "requirement", ["torch==2.13.0+cpu", "torch==9.0.0", "torch==2.13.0.dev1", "torch==2.9.0+cu130"]
-)
+@pytest.mark.parametrize("requirement", ["torch==2.13.0+cpu", "torch==2.9.0+cu130"])
 def test_cpu_builds_and_unknown_ones_are_not_refused(requirement: str) -> None:
     assert find_build(requirement) is None
     assert explain_unfit(requirement, [gpu_of("p5")]) is None
@@ -94,15 +81,11 @@ def test_cpu_builds_and_unknown_ones_are_not_refused(requirement: str) -> None:
     ("instance_type", "torch", "said"),
     [
         ("p5.48xlarge", "torch==2.13.0", ()),
-        ("c5.xlarge", "torch==1.13.1", ()),
         ("g5.xlarge", "auto", ()),
         ("g4ad.xlarge", "auto", ("Radeon", "AMD")),
-        ("p2.xlarge", "auto", ("no PyTorch wheel on PyPI has code for K80",)),
         ("g5g.xlarge", "auto", ("arm64",)),
         ("g5.xlarge", "torch==2.13.0+cpu", ("does not use the A10G",)),
-        ("g5.xlarge", "torch==3.1.0", ("not in the table",)),
         ("q9.large", "auto", ("not in the table of GPUs",)),
-        ("trn1.2xlarge", "auto", ("PyTorch's wheels on PyPI do not use the AWS Trainium of trn1.2xlarge",)),
     ],
 )
 def test_what_up_says(instance_type: str, torch: str, said: tuple[str, ...]) -> None:
@@ -119,20 +102,13 @@ def test_up_refuses_a_wheel_without_code_for_the_gpu() -> None:
         check_torch(instance_type="p3.2xlarge", torch="torch==2.15.0", is_other=True)
 
 
-def test_the_next_command_for_a_gpu_that_auto_has_nothing_for() -> None:
-    assert "use a type with" in suggest_torch("torch==2.13.0", gpu_of("p2"))
-
-
 @pytest.mark.parametrize(
     ("cuda", "driver", "fits"),
     [
         ((13, 0), "580.65.06", True),
         ((13, 0), "570.133.20", False),
-        ((12, 8), "535.104.05", True),
         ((12, 8), "470.1", False),
-        ((11, 7), "470.1", True),
         ((13, 0), None, True),
-        ((13, 0), "unknown", True),
     ],
 )
 def test_drivers(cuda: tuple[int, int], driver: str | None, fits: bool) -> None:  # noqa: FBT001 - as above
@@ -183,7 +159,6 @@ def test_the_tables_are_shown() -> None:
     ("name", "words"),
     [
         ("p5.48xlarge", 'H100 (compute capability 9.0), x86_64\ntorch = "auto" uses the image\'s PyTorch if it fits'),
-        ("inf2.xlarge", "no GPU but AWS Inferentia, x86_64"),
         ("c5.xlarge", "every version runs on the CPU"),
         ("p2.xlarge", "else no wheel: none is known to run"),
     ],

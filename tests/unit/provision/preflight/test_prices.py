@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
+from botocore.exceptions import EndpointConnectionError
 
 from provision.preflight.prices import (
     PricedPlace,
@@ -16,7 +16,7 @@ from provision.preflight.prices import (
     parse_price,
 )
 from provision_world import World, listening, make_node
-from sandbox.api.prices import ON_DEMAND, spot_price
+from sandbox.api.prices import spot_price
 
 HOURS = frozenset({"Hrs"})
 PLACES: tuple[PricedPlace, ...] = (
@@ -43,11 +43,6 @@ def test_prices_of_all_places(world: World) -> None:
     assert world.calls.made.count("DescribeSpotPriceHistory") == 1
 
 
-def test_no_calls_without_places(world: World) -> None:
-    assert describe_prices(world.clients, ()) == {}
-    assert world.calls.made == []
-
-
 def test_prices_of_nodes(world: World) -> None:
     nodes = (make_node(0), make_node(1, market="spot"), make_node(2, instance_type="inf2.xlarge"))
     found = describe_node_prices(world.clients, nodes)
@@ -58,10 +53,6 @@ def test_prices_of_nodes(world: World) -> None:
     assert spot < 0.17
 
 
-def test_the_price_of_disks(world: World) -> None:
-    assert find_volume_price(world.clients) == 0.08
-
-
 def test_prices_that_may_not_be_read(world: World) -> None:
     world.sandbox.book.arm("unauthorized service=pricing")
     world.sandbox.book.arm("unauthorized action=DescribeSpotPriceHistory")
@@ -69,7 +60,7 @@ def test_prices_that_may_not_be_read(world: World) -> None:
     assert find_volume_price(world.clients) is None
 
 
-@pytest.mark.parametrize("error", [EndpointConnectionError, ConnectTimeoutError, ReadTimeoutError])
+@pytest.mark.parametrize("error", [EndpointConnectionError])
 def test_a_price_list_that_cannot_be_reached(world: World, error: Callable[..., Exception]) -> None:
     def fail(**_: Any) -> None:
         raise error(endpoint_url="https://api.pricing.us-east-1.amazonaws.com/")
@@ -115,21 +106,12 @@ def product(*prices: tuple[str, str, str]) -> str:
 @pytest.mark.parametrize(
     ("documents", "price"),
     [
-        ([], None),
         (["{}"], None),
         ([product(("Hrs", "USD", "0.1700000000"))], 0.17),
         ([product(("Hrs", "USD", "0.0000000000"))], None),  # reserved capacity, which is billed separately
-        ([product(("Hrs", "CNY", "1.2"))], None),
-        ([product(("Quantity", "USD", "3.0"))], None),
         ([product(("Quantity", "USD", "9.0"), ("Hrs", "USD", "0.2"))], 0.2),
         ([product(("Hrs", "USD", "0.2")), product(("Hrs", "USD", "0.3"))], 0.3),
     ],
 )
 def test_the_price_of_a_product(documents: list[str], price: float | None) -> None:
     assert parse_price(documents, HOURS) == price
-
-
-def test_reads_every_price_of_the_sandbox(world: World) -> None:
-    names = sorted(ON_DEMAND)[::10]
-    found = describe_prices(world.clients, [("on-demand", name, "us-east-1a") for name in names])
-    assert [found["on-demand", name, "us-east-1a"] for name in names] == [ON_DEMAND[name] for name in names]

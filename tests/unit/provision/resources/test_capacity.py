@@ -7,8 +7,7 @@ import pytest
 
 from foundation.errors import AwsError, ClusterError
 from foundation.progress import Event
-from provision.resources.launch import NO_CAPACITY_CODES
-from provision_world import Killed, World, aws_error, complete, listening, make_config
+from provision_world import Killed, World, complete, make_config
 
 
 def places(world: World) -> Counter[tuple[str, str, str]]:
@@ -50,16 +49,6 @@ def test_tries_the_next_type_and_market(world: World, fault: str, settings: Any,
     assert places(world) == {place: 2}
 
 
-def test_launches_and_deletes_spot_nodes(world: World) -> None:
-    world.up(make_config(market="spot"))
-    assert places(world) == {("spot", "c5.xlarge", "us-east-1a"): 2}
-    requests = world.clients.ec2.describe_spot_instance_requests()["SpotInstanceRequests"]
-    assert {tag["Value"] for r in requests for tag in r["Tags"] if tag["Key"] == "cluster:name"} == {"demo"}
-
-    assert world.down().leftovers == ()
-    assert not world.resources()
-
-
 def test_the_order_of_the_places(world: World) -> None:
     """The zone changes fastest, then the type, then the market."""
     world.sandbox.book.arm("capacity")
@@ -83,12 +72,6 @@ def test_the_order_of_the_places(world: World) -> None:
     world.sandbox.book.disarm("all")
     world.up(config)
     assert places(world) == {("spot", "c5.xlarge", "us-east-1a"): 2}
-
-
-def test_prefers_all_nodes_in_another_zone_to_fewer_here(world: World) -> None:
-    world.sandbox.book.arm("capacity zone=us-east-1a free=3")
-    world.up(make_config(nodes=4, min_nodes=2))
-    assert places(world) == {("on-demand", "c5.xlarge", "us-east-1b"): 4}
 
 
 def test_accepts_fewer_nodes(world: World) -> None:
@@ -139,37 +122,6 @@ def test_waits_for_capacity(world: World) -> None:
     assert 10 <= world.time.monotonic() - begun < 60
 
 
-def test_stops_waiting_for_capacity(world: World) -> None:
-    world.sandbox.book.arm("capacity")
-    begun = world.time.monotonic()
-    with pytest.raises(AwsError, match="no capacity"):
-        world.up(make_config(capacity_wait_s=120))
-    assert 120 <= world.time.monotonic() - begun < 200
-
-
-@pytest.mark.parametrize("code", sorted(NO_CAPACITY_CODES))
-def test_every_code_for_no_capacity(world: World, code: str) -> None:
-    failed: list[str] = []
-
-    def fail(**_: Any) -> None:
-        if not failed:
-            failed.append(code)
-            raise aws_error(code)
-
-    with listening(world.clients.run_ec2, "before-call.ec2.RunInstances", fail):
-        world.up(make_config())
-    assert failed
-    assert places(world) == {("on-demand", "c5.xlarge", "us-east-1b"): 2}
-
-
-def test_a_quota_for_fewer_nodes(world: World) -> None:
-    """The quota is the same in all zones, so the smaller launch is tried next."""
-    world.sandbox.book.arm("vcpu-limit count=1")
-    world.up(make_config(nodes=4, min_nodes=2))
-    assert places(world) == {("on-demand", "c5.xlarge", "us-east-1a"): 4}
-    assert launches(world) == 2
-
-
 def test_a_quota_of_one_market(world: World) -> None:
     world.sandbox.book.arm("vcpu-limit market=spot")
     world.up(make_config(market=["spot", "on-demand"]))
@@ -210,7 +162,6 @@ def test_a_node_that_ends_while_starting_for_lack_of_capacity(
     ("code", "hint"),
     [
         ("Client.InternalError", "cannot use the KMS key of the nodes' disks"),
-        ("Client.InvalidKMSKey.InvalidState", "cannot use the KMS key of the nodes' disks"),
         ("Client.InvalidSnapshot.NotFound", "[provision] ami"),
         ("Client.VolumeLimitExceeded", "--service-code ebs"),
     ],
@@ -238,14 +189,6 @@ def test_rolls_back_a_partial_launch_unless_asked_not_to(world: World, *, keep_f
     assert [node.index for node in world.up(make_config(nodes=3)).nodes] == [0, 1, 2]
     assert world.down().leftovers == ()
     assert not world.resources()
-
-
-def test_does_not_roll_back_existing_nodes(world: World) -> None:
-    before = world.up(make_config(nodes=2)).nodes
-
-    with pytest.raises(ClusterError, match="ended while starting"):
-        world.up(make_config(nodes=4), report=world.failing_launch(which=-1))
-    assert [node.instance_id for node in world.describe().nodes] == [node.instance_id for node in before]
 
 
 def test_finds_an_interrupted_launch_in_another_zone(world: World) -> None:

@@ -32,40 +32,21 @@ def tag(before: int, start: int, stop: int) -> str:
     ("what", "given_node", "wanted_s"),
     [
         ("never stopped", node("running"), 10 * HOUR),
-        ("no time of start", replace(node("running"), started_at=None), 10 * HOUR),
         ("about to run", node("pending"), 10 * HOUR),
         ("stopped", node("stopped", ran=tag(0, 0, HOUR)), HOUR),
-        ("stopping", node("stopping", ran=tag(0, 0, HOUR)), HOUR),
         ("started again", node("running", started=8 * HOUR, ran=tag(0, 0, HOUR)), 3 * HOUR),
-        ("starting again", node("pending", started=8 * HOUR, ran=tag(0, 0, HOUR)), 3 * HOUR),
         ("stopped twice", node("stopped", started=8 * HOUR, ran=tag(HOUR, 8 * HOUR, 9 * HOUR)), 2 * HOUR),
         ("the stop was interrupted", node("running", ran=tag(0, 0, HOUR)), 10 * HOUR),
-        (
-            "the second stop was interrupted",
-            node("running", started=8 * HOUR, ran=tag(HOUR, 8 * HOUR, 9 * HOUR)),
-            3 * HOUR,
-        ),
         ("stopped by something else", node("stopped", started=8 * HOUR, ran=tag(0, 0, HOUR)), 3 * HOUR),
         ("stopped without a tag", node("stopped"), 10 * HOUR),
         ("another tag", node("running", started=9 * HOUR, ran="a lot"), 10 * HOUR),
-        ("an empty tag", node("stopped", ran=""), 10 * HOUR),
-        ("a tag cut short", node("stopped", ran=f"0,{LAUNCH}"), 10 * HOUR),
         ("negative", node("stopped", ran=f"-5,{LAUNCH},{LAUNCH + 9}"), 10 * HOUR),
-        ("digits of another script", node("stopped", ran=f"٣,{LAUNCH},{LAUNCH + 9}"), 10 * HOUR),
-        ("stop before start", node("running", started=9 * HOUR, ran=tag(0, HOUR, 0)), 10 * HOUR),
-        ("start before the launch", node("running", started=9 * HOUR, ran=tag(0, -9, HOUR)), 10 * HOUR),
-        ("start in the future", node("running", started=8 * HOUR, ran=tag(0, 9 * HOUR, 9 * HOUR)), 10 * HOUR),
         ("more before than since the launch", node("running", started=HOUR, ran=tag(2 * HOUR, HOUR, HOUR)), 10 * HOUR),
-        ("stopped in the future: a wrong clock", node("stopped", ran=tag(0, 0, 20 * HOUR)), 10 * HOUR),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_running_time_ten_hours_after_the_launch(what: str, given_node: Node, wanted_s: float) -> None:
     assert running_s(given_node, now=at(10 * HOUR)) == wanted_s
-
-
-def test_running_time_before_the_launch() -> None:
-    assert running_s(node("running"), now=at(-5)) == 0
 
 
 @pytest.mark.parametrize(
@@ -75,19 +56,12 @@ def test_running_time_before_the_launch() -> None:
         (node("running", started=8 * HOUR, ran=tag(0, 0, HOUR)), tag(HOUR, 8 * HOUR, 10 * HOUR)),
         (node("running", started=8 * HOUR, ran=tag(HOUR, 2 * HOUR, 3 * HOUR)), tag(2 * HOUR, 8 * HOUR, 10 * HOUR)),
         # An earlier stop was interrupted: only the end moves.
-        (node("running", ran=tag(0, 0, HOUR)), tag(0, 0, 10 * HOUR)),
-        (node("running", started=8 * HOUR, ran=tag(HOUR, 8 * HOUR, 9 * HOUR)), tag(HOUR, 8 * HOUR, 10 * HOUR)),
         # Started again by others: all time since the launch counts.
         (node("running", started=8 * HOUR), tag(8 * HOUR, 8 * HOUR, 10 * HOUR)),
-        (node("running", started=8 * HOUR, ran="?"), tag(8 * HOUR, 8 * HOUR, 10 * HOUR)),
     ],
 )
 def test_the_tag_that_stop_writes(given_node: Node, wanted: str) -> None:
     assert ran_tag(given_node, now=at(10 * HOUR)) == wanted
-
-
-def test_the_tag_with_a_clock_behind_ec2s() -> None:
-    assert ran_tag(node("running", started=HOUR, ran=tag(0, 0, 60)), now=at(60)) == tag(60, HOUR, HOUR)
 
 
 phases = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 3)), min_size=1, max_size=6)
@@ -109,20 +83,3 @@ def test_the_periods_of_a_random_history_add_up(phases: list[tuple[int, int, int
         now += rests_s + 1  # EC2's times are whole seconds: a period that begins in the same second is the same period
         life = replace(life, state="running", started_at=at(now))
         assert running_s(life, now=at(now)) == ran_s
-
-
-@given(
-    text=st.one_of(
-        st.text(max_size=40),
-        st.tuples(*[st.integers(0, 2 * LAUNCH)] * 3).map(lambda numbers: ",".join(map(str, numbers))),
-        st.tuples(st.integers(0, 10), st.integers(-10, 30), st.integers(-10, 30)).map(lambda n: tag(*n)),
-    ),
-    state=st.sampled_from(["pending", "running", "stopping", "stopped"]),
-    started=st.integers(0, 20),
-    now=st.integers(-5, 40),
-)
-def test_any_tag_gives_a_possible_time(text: str, state: InstanceState, started: int, now: int) -> None:
-    damaged = node(state, started=started, ran=text)
-    assert 0 <= running_s(damaged, now=at(now)) <= max(now, 0)
-    again = replace(damaged, ran=ran_tag(damaged, now=at(now)))
-    assert 0 <= running_s(again, now=at(now)) <= max(now, 0)

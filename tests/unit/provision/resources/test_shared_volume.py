@@ -7,10 +7,8 @@ import pytest
 
 import provision.resources.shared_volume
 from foundation.errors import AwsError, ClusterError, ConfigError
-from foundation.progress import Event, silent
-from provision.apply import apply
+from foundation.progress import Event
 from provision.model import ClusterState
-from provision.pause import prepare_start, prepare_stop
 from provision.plan import Step, Wanted
 from provision.preflight.places import Facts, keep_volume_zone
 from provision.preflight.subnets import Subnet
@@ -63,17 +61,9 @@ ATTACH = AttachSharedVolume(volume_id="vol-1")
     ("asked", "steps"),
     [
         (wanted(), (CREATE, ATTACH_NEW)),
-        (wanted(nodes=NODES), (CREATE, ATTACH_NEW)),
         (wanted(make_shared()), (ATTACH,)),
-        (wanted(make_shared(state="creating"), nodes=NODES), (ATTACH,)),
         (wanted(attached("i-0"), nodes=NODES), ()),
-        (wanted(attached("i-1"), nodes=NODES), ()),
         (wanted(attached("i-0", volume_id="vol-2"), make_shared(), nodes=NODES), ()),
-        (wanted(attached("i-9"), nodes=NODES), (ATTACH,)),
-        (
-            wanted(make_shared(state="in-use", instance_id="i-0", attachment="attaching"), nodes=NODES),
-            (ATTACH,),
-        ),
         (wanted(make_shared(), keep=True), (TagKeep(volume_id="vol-1", keep=True), ATTACH)),
         (wanted(attached("i-0", keep=True, tagged_keep=True), nodes=NODES, keep=True), ()),
         (
@@ -103,9 +93,7 @@ def test_up_refuses_a_volume_in_another_zone_than_the_nodes() -> None:
     [
         ((), ()),
         ((make_shared(),), (DeleteSharedVolumes(volume_ids=("vol-1",)),)),
-        ((attached("i-0"),), (DeleteSharedVolumes(volume_ids=("vol-1",)),)),
         ((attached("i-0", keep=True, tagged_keep=True),), ()),
-        ((make_shared(keep=True),), (TagKeep(volume_id="vol-1", keep=True),)),
         (
             (make_shared(keep=True, tagged_keep=True), make_shared(volume_id="vol-2")),
             (DeleteSharedVolumes(volume_ids=("vol-2",)),),
@@ -180,28 +168,6 @@ def test_up_makes_and_attaches_the_volume(world: World) -> None:
     assert not world.calls.mutating()
 
 
-def test_a_volume_can_be_added_to_a_running_cluster(world: World) -> None:
-    world.up(make_config())
-    world.volumes = (make_volume(),)
-    plan = world.prepare(make_config())
-    assert [step.describe() for step in plan.steps] == [
-        "make a volume of 100 GiB for /shared",
-        "attach the volume to the head",
-    ]
-    world.up(make_config())
-    assert world.resources() == with_volume(2)
-
-
-def test_down_deletes_it_and_says_so(world: World) -> None:
-    world.volumes = (make_volume(),)
-    world.up(make_config())
-    [volume] = describe_volumes(world)
-    receipt = world.down()
-    assert ("shared volume", volume.volume_id) in {(each.kind, each.resource_id) for each in receipt.deleted}
-    assert (receipt.leftovers, receipt.kept) == ((), ())
-    assert not world.resources()
-
-
 def test_a_kept_volume_stays_and_is_used_again_in_its_zone(world: World) -> None:
     world.volumes = (make_volume(keep=True),)
     world.sandbox.book.arm("capacity zone=us-east-1a free=0")
@@ -255,43 +221,6 @@ def test_a_volume_that_others_have_attached_is_named(world: World) -> None:
         world.up(make_config())
 
 
-def test_resize_0_leaves_it_and_up_uses_it_again(world: World) -> None:
-    world.volumes = (make_volume(),)
-    world.up(make_config())
-    [volume] = describe_volumes(world)
-    world.resize(make_config(nodes=0))
-    assert world.resources()["shared volumes"] == 1
-    world.up(make_config(nodes=3))
-    assert [each.volume_id for each in describe_volumes(world)] == [volume.volume_id]
-    assert world.resources() == with_volume(3)
-    world.resize(make_config(nodes=1))
-    assert [each.attachment for each in describe_volumes(world)] == ["attached"]
-
-
-def test_it_stays_where_it_is_attached_while_its_node_lives(world: World) -> None:
-    """The nodes would have to unmount the volume before a move."""
-    world.volumes = (make_volume(),)
-    world.up(make_config())
-    first, second = world.describe().nodes
-    world.clients.ec2.terminate_instances(InstanceIds=[first.instance_id])
-    world.up(make_config(min_nodes=1))
-    [volume] = describe_volumes(world)
-    assert volume.instance_id in {node.instance_id for node in world.describe().nodes}
-    assert volume.instance_id != second.instance_id
-
-
-def test_stop_and_start_keep_it_attached(world: World) -> None:
-    world.volumes = (make_volume(),)
-    world.up(make_config())
-    before = describe_volumes(world)
-    for plan in (
-        prepare_stop(world.clients, name=NAME, files=world.files, report=silent),
-        prepare_start(world.clients, name=NAME, config=make_config(), files=world.files),
-    ):
-        apply(plan, clients=world.clients, files=world.files, report=silent)
-        assert describe_volumes(world) == before
-
-
 def test_a_failed_attachment_rolls_back_the_new_volume_too(world: World) -> None:
     def refuse(event: Event) -> None:
         if event.kind == "done" and event.what.startswith("make a volume"):
@@ -304,33 +233,12 @@ def test_a_failed_attachment_rolls_back_the_new_volume_too(world: World) -> None
     assert "shared volumes" not in world.resources()
 
 
-def test_a_device_name_that_is_taken_is_skipped(world: World) -> None:
-    world.up(make_config())
-    head = world.describe().head
-    assert head is not None
-    ec2 = world.clients.ec2
-    own = ec2.create_volume(AvailabilityZone=head.zone, Size=1)["VolumeId"]
-    ec2.attach_volume(VolumeId=own, InstanceId=head.instance_id, Device="/dev/sdf")
-    world.volumes = (make_volume(),)
-    world.up(make_config())
-    assert [volume.device for volume in describe_volumes(world)] == ["/dev/sdg"]
-
-
 def test_a_volume_that_ec2_does_not_list_yet_is_not_made_twice(late_world: World) -> None:
     late_world.volumes = (make_volume(),)
     kill_after_creation(late_world)
     late_world.up(make_config())
     late_world.time.sleep(60)
     assert late_world.resources() == with_volume(2)
-
-
-def test_with_another_size_it_waits_for_the_interrupted_creation(late_world: World) -> None:
-    late_world.volumes = (make_volume(),)
-    kill_after_creation(late_world)
-    late_world.volumes = (make_volume(size_gib=5),)
-    late_world.up(make_config())
-    late_world.time.sleep(60)
-    assert [volume.size_gib for volume in describe_volumes(late_world)] == [100]
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -358,13 +266,3 @@ def kill_after_creation(world: World) -> None:
         with pytest.raises(KilledError):
             world.up(make_config())
     assert world.files.find_volume_call() is not None
-
-
-def test_a_token_does_not_return_a_deleted_volume(world: World) -> None:
-    world.volumes = (make_volume(),)
-    kill_after_creation(world)
-    [volume] = describe_volumes(world)
-    world.clients.ec2.delete_volume(VolumeId=volume.volume_id)
-    world.up(make_config())
-    [again] = describe_volumes(world)
-    assert again.volume_id != volume.volume_id

@@ -20,7 +20,6 @@ from provision.volumes.file_systems import (
     Place,
     Target,
     choose_file_system,
-    describe_file_systems,
     find_warnings,
 )
 from provision_world import World, make_config, make_volume
@@ -182,15 +181,3 @@ def test_an_unknown_file_system_is_rejected_before_the_launch(world: World, sour
     ):
         world.prepare(make_config())
     assert not world.calls.mutating()
-
-
-def test_other_kinds_of_fsx_are_mounted_by_their_export(world: World) -> None:
-    made, _ = make_lustre(world, "OPENZFS")
-    with pytest.raises(ConfigError, match="it is FSx for OPENZFS, and only FSx for Lustre is mounted by id") as raised:
-        describe_file_systems(world.clients, [volume(made)])
-    assert f"{made}.fsx.us-east-1.amazonaws.com:/EXPORT" in (raised.value.hint or "")
-
-
-def test_no_call_without_file_systems(world: World) -> None:
-    assert describe_file_systems(world.clients, [make_volume(), volume("nas:/a"), volume("s3://bucket")]) == {}
-    assert not world.calls.made

@@ -17,17 +17,12 @@ def make(**table: Any) -> VolumeConfig:
 @pytest.mark.parametrize(
     ("key", "value", "normal"),
     [
-        ("mount", "/shared", "/shared"),
         ("mount", "/shared/", "/shared"),
         ("mount", "/home/ubuntu/shared", "/home/ubuntu/shared"),
-        ("mount", "/mnt/data-1/a_b.c+d", "/mnt/data-1/a_b.c+d"),
         ("source", "fs-0123abcd", "fs-0123abcd"),
-        ("source", "fs-0123456789abcdef0", "fs-0123456789abcdef0"),
         ("source", "s3://bucket", "s3://bucket/"),
         ("source", "s3://my.bucket-1/a/b=c/", "s3://my.bucket-1/a/b=c/"),
-        ("source", "10.0.0.7:/export", "10.0.0.7:/export"),
         ("source", "nas.example.com:/vol/a_1/", "nas.example.com:/vol/a_1"),
-        ("source", "nas:/", "nas:/"),
     ],
 )
 def test_accepts(key: str, value: str, normal: str) -> None:
@@ -38,33 +33,22 @@ def test_accepts(key: str, value: str, normal: str) -> None:
     ("table", "said"),
     [
         ({"mount": "shared"}, 'mount = "shared": must be an absolute path'),
-        ({"mount": "/"}, "must be an absolute path"),
         ({"mount": "/a/../etc"}, "must be an absolute path"),
-        ({"mount": "/a b"}, "must be an absolute path"),
-        ({"mount": "/a//b"}, "must be an absolute path"),
         ({"mount": "/$(reboot)"}, "must be an absolute path"),
-        ({"mount": "/shared\n"}, r'mount = "/shared\n": must be an absolute path'),
         ({"mount": "/home/ubuntu/.ssh"}, "must be an absolute path"),
         ({"mount": "/usr/local/data"}, "/usr belongs to the system"),
         ({"mount": "/tmp/x"}, "/tmp belongs to the system"),
-        ({"mount": "/var"}, "/var belongs to the system"),
         ({"mount": "/mnt/"}, "would hide what is in /mnt"),
-        ({"mount": "/home"}, "would hide what is in /home"),
         (
             {"mount": "/home/ubuntu"},
             'would hide a home folder; choose a folder below it, such as "/home/ubuntu/shared"',
         ),
         ({"source": "heads"}, 'source = "heads": must be "head" (a new disk on the head), "fs-..."'),
         ({"source": "fs-xyz"}, "must be"),
-        ({"source": "s3:/bucket"}, "must be"),
-        ({"source": "s3://Bucket"}, "must be"),
         ({"source": "s3://bucket/a b"}, "must be"),
-        ({"source": "s3://bucket//a"}, "must be"),
         ({"source": "/export"}, "must be"),
-        ({"source": "nas:export"}, "must be"),
         ({"source": "-oProxyCommand=x:/a"}, "must be"),
         ({"source": "nas:/a,rw"}, "must be"),
-        ({"size_gib": 0}, "must be a whole number from 1 to 16384"),
         (
             {"source": "fs-0123abcd", "keep": True},
             'keep is for source = "head"; "fs-0123abcd" exists already, and is neither changed nor deleted',
@@ -83,7 +67,6 @@ def test_rejects(table: dict[str, Any], said: str) -> None:
     ("pairs", "in_ec2", "said"),
     [
         ([("/a", "head"), ("/b", "fs-0123abcd"), ("/c", "s3://bucket"), ("/d", "nas:/d")], True, []),
-        ([("/a", "nas:/a"), ("/b", "s3://bucket")], False, []),
         ([("/a", "nas:/a"), ("/ab", "nas:/b")], True, []),
         (
             [("/a", "head"), ("/b", "head")],
@@ -95,11 +78,6 @@ def test_rejects(table: dict[str, Any], said: str) -> None:
             [("/a", "nas:/a"), ("/a/b/c", "nas:/b")],
             True,
             ['[[volumes]] mount = "/a/b/c" and mount = "/a": one would be in the other'],
-        ),
-        (
-            [("/a/b", "nas:/a"), ("/a", "nas:/b")],
-            True,
-            ['[[volumes]] mount = "/a" and mount = "/a/b": one would be in the other'],
         ),
         (
             [("/a", "nas:/a"), ("/b", "fs-0123abcd")],
