@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from cluster.app import App
-from cluster.costs import ask_for_prices, is_news, ledger_url, note_costs, noting_costs
+from cluster.costs import ask_for_prices, ledger_url, note_costs, noting_costs
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from provision.cost import storage
-from provision.cost.ledger import Ledger
 from provision_world import World, make_config, make_node, make_state
 from s3_server import S3Server, server, shared_server
 
@@ -102,15 +101,6 @@ def test_the_costs_are_noted_after_a_failure_too(world: World, tmp_path: Path) -
     with pytest.raises(ClusterError, match="no"):
         fail()
     assert len(storage.read(app.files.root).nodes) == 1
-
-
-def test_only_news_are_copied_to_the_results(world: World, tmp_path: Path) -> None:
-    world.up(make_config(nodes=1))
-    ledger = note_costs(SayingApp(tmp_path, CONFIG), world.clients)
-    assert ledger is not None
-    assert is_news(ledger, Ledger())
-    assert not is_news(ledger, ledger)
-    assert not is_news(Ledger(seen={"us-east-1": 5.0}), Ledger())
 
 
 def described(nodes: Nodes) -> Future[Nodes]:

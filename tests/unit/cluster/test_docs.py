@@ -86,11 +86,6 @@ def test_the_short_help_is_the_commands_own_first_sentence(name: str) -> None:
     assert (command.help or "").startswith(COMMANDS[name][1].rstrip("."))
 
 
-def test_the_readme_names_the_commands_that_matter() -> None:
-    for words in ("make demo", "make test", "cluster up", "cluster train --kv-store dist_sync", "cluster down"):
-        assert words in README
-
-
 DOCUMENTS = sorted(
     [
         *REPOSITORY.glob("*.md"),

@@ -40,11 +40,3 @@ def test_the_commands_of_other_programs_lead_to_ours(word: str) -> None:
     assert word not in COMMANDS
     for line in re.findall(r"cluster ([a-z-]+)", HABITS[word]):
         assert line in COMMANDS or line.startswith("--"), line
-
-
-def test_the_sandbox_commands_are_listed_in_the_order_of_use() -> None:
-    sandbox = cli.resolve_command(click.Context(cli), ["sandbox"])[1]
-    assert isinstance(sandbox, click.Group)
-    assert " ".join(sandbox.list_commands(click.Context(sandbox))) == (
-        "start stop reset list prune status shell env install fault faults disarm log"
-    )

@@ -15,9 +15,8 @@ SLOW = ("msgspec", "boto3", "paramiko", "rich")
     [
         (["--help"], {}),
         ([], {"_CLUSTER_COMPLETE": "bash_complete", "COMP_WORDS": "cluster st", "COMP_CWORD": "1"}),
-        ([], {"_CLUSTER_COMPLETE": "bash_complete", "COMP_WORDS": "cluster ", "COMP_CWORD": "1"}),
     ],
-    ids=["help", "completion of a word", "completion of nothing"],
+    ids=["help", "completion of a word"],
 )
 def test_help_and_completion_import_only_what_they_need(words: list[str], environment: dict[str, str]) -> None:
     program = (
@@ -32,7 +31,8 @@ def test_help_and_completion_import_only_what_they_need(words: list[str], enviro
     assert done.stderr.split() == []
 
 
-def test_without_a_terminal_copies_are_without_rich_boto3_and_fabric() -> None:
+def test_copies_import_neither_rich_nor_boto3() -> None:
+    """Without a terminal."""
     program = (
         "import sys, cluster.commands.data.transfer; from cluster.app import App, Path\n"
         "App(config_path=Path('cluster.toml')).say('a message')\n"

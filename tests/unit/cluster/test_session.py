@@ -6,8 +6,6 @@ import subprocess
 import threading
 from pathlib import Path
 
-from bootstrap.transfer.sync import Found, find_below
-from cluster.session import render_files
 from foundation.files import one_at_a_time
 from foundation.progress import Event
 from project import CLUSTER
@@ -53,23 +51,3 @@ def test_a_full_disk_is_an_error_without_a_traceback(tmp_path: Path) -> None:
         )
     assert done.returncode == 1
     assert done.stderr.startswith("error: No space left on device\n  try: free some space; ")
-
-
-def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text('name = "demo"\n')
-    done = subprocess.run(
-        [CLUSTER, "-c", "cluster.toml/x/cluster.toml", "status"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert "cluster.toml/x/cluster.toml: cannot be read: " in done.stderr
-
-
-def test_the_files_of_a_job_are_named(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("12345")
-    found = find_below(["."], named=(), project_dir=tmp_path, exclude=())
-    assert render_files([tmp_path], found) == f"1 file (5 bytes) of {tmp_path}"
-    assert render_files([Path("/p/a"), Path("/p/b")], Found()) == "no files of /p/a and /p/b"

@@ -30,34 +30,20 @@ def complete(folder: Path, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (("st",), ["status", "stop", "start"]),
         (("data", "p"), ["pack", "put"]),
-        (("train", "--kv"), ["--kv-store"]),
         (("train", "--kv-store", "dist_s"), ["dist_sync", "dist_sync_device"]),
-        (("train", "train_im"), ["train_imagenet.py"]),
         (("train", "my"), ["my_own.py"]),
-        (("train", "-c", ""), [""]),
         (("ssh", "node-1"), ["node-1", "node-10", "node-11"]),
         (("exec", "--node", "node-11"), ["node-11"]),
-        (("cp", "node-1"), ["node-1:", "node-10:", "node-11:"]),
         (("cp", "./"), ["./"]),
         (("data", "get", "s3"), ["s3://bucket/digits/"]),
-        (("sandbox", "f"), ["fault", "faults"]),
         (("sandbox", "fault", "thr"), ["throttle"]),
-        (("sandbox", "disarm", ""), ["all"]),
         (("up", "--ke"), ["--keep-failed"]),
-        (("logs", ""), []),
     ],
 )
-@pytest.mark.parametrize("folder", [".", pytest.param("below", marks=pytest.mark.slow)])
-def test_words(tmp_path: Path, words: tuple[str, ...], found: list[str], folder: str) -> None:
+def test_words(tmp_path: Path, words: tuple[str, ...], found: list[str]) -> None:
     write_project(tmp_path)
-    assert complete(tmp_path / folder, *words) == found
-
-
-def test_words_in_a_folder_below(tmp_path: Path) -> None:
-    write_project(tmp_path)
-    assert complete(tmp_path / "below", "ssh", "node-1") == ["node-1", "node-10", "node-11"]
+    assert complete(tmp_path / "below", *words) == found
 
 
 def write_project(folder: Path) -> None:
@@ -116,11 +102,6 @@ def check_shape(name: str, command: click.Command, shape: click.Command) -> None
             assert (ours.is_flag, ours.help, ours.secondary_opts) == (kept.is_flag, kept.help, kept.secondary_opts), (
                 name
             )
-
-
-def test_a_broken_description_completes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text("nodes = two")
-    assert complete(tmp_path, "ssh", "node") == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -55,11 +55,6 @@ def test_a_drill_is_for_the_running_job() -> None:
         find_drilled((read(make_record(on_node_loss="fail")),))
 
 
-def test_the_last_node_is_interrupted_unless_another_is_named() -> None:
-    assert choose_node(make_record(), None) == "node-2"
-    assert choose_node(make_record(), "node-1") == "node-1"
-
-
 @pytest.mark.parametrize("node", ["node-3", "gpu1"])
 def test_other_hosts_are_refused(node: str) -> None:
     with pytest.raises(UsageError, match=f"does not use {node}") as caught:

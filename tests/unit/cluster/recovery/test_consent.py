@@ -69,17 +69,13 @@ def forge(record: Record, forged: dict[str, Any]) -> Record:
         ({"command": ("sh", "-c", "evil")}, NOT_OURS),
         ({"args": ("--data", "s3://payroll/")}, NOT_OURS),
         ({"script": "../.ssh/id_ed25519"}, NOT_OURS),
-        ({"env": {"LD_PRELOAD": "/tmp/evil.so"}}, NOT_OURS),
         ({"cwd": "private"}, NOT_OURS),
         ({"id": OTHER, "cwd": "../x"}, "its folder ../x is outside of the folder of cluster.toml"),
-        ({"nodes": hosts(64)}, NOT_OURS),
         ({"launcher": "nonesuch"}, NOT_OURS),
         ({"id": OTHER}, UNASKED),
-        ({"id": OTHER, "nodes": hosts(3)}, "it needs node-2, and [provision] nodes = 2"),
         ({"id": OTHER, "nodes": (JobHost(name="gpu-box", instance_id="i-0"),)}, "it needs gpu-box, and"),
         ({"id": OTHER, "nodes": (JobHost(name="node-0", place=ELSEWHERE),)}, "it needs node-0, and"),
         ({"id": OTHER, "launcher": "nonesuch"}, 'its launcher "nonesuch" is unknown'),
-        ({"id": OTHER, "script": "/etc/shadow"}, "its script /etc/shadow is outside of the folder of cluster.toml"),
         ({"id": OTHER, "script": "a/../../x"}, "its script a/../../x is outside of the folder of cluster.toml"),
     ],
 )  # fmt: skip
@@ -125,9 +121,7 @@ def test_a_job_of_another_machine_is_shown(
     [
         ({}, "auto", "the files in the folder of cluster.toml"),
         ({"cwd": "a"}, "auto", "the files beside train.py and in a"),
-        ({"script_source": None}, "auto", "the files in the folder of cluster.toml"),
         ({"script_source": None}, ("x",), "[bootstrap] sync"),
-        ({}, ("x",), "[bootstrap] sync, train.py"),
     ],
 )
 def test_the_files_that_would_be_sent(changes: dict[str, Any], sync: Any, named: str) -> None:

@@ -23,7 +23,7 @@ from cluster.recovery.head_client import (
     leave_secrets_out,
     read_client,
 )
-from cluster.recovery.on_head import HeadApp, keep_cache, main, merge_pins, read_settings
+from cluster.recovery.on_head import HeadApp, main, merge_pins, read_settings
 from cluster.session import find_packages, find_wishes
 from foundation.errors import ClusterError
 from provision.model import ClusterState, Node
@@ -94,11 +94,6 @@ def test_the_heads_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert app.files.private_key == tmp_path / ".cluster/ssh/id_ed25519"
 
 
-def test_a_user_machine_is_not_a_head(tmp_path: Path) -> None:
-    (tmp_path / "cluster.toml").write_text('name = "demo"\n')
-    assert find_wishes(App(config_path=tmp_path / "cluster.toml")).from_head is None
-
-
 def test_the_program_can_be_run_where_nothing_else_is(tmp_path: Path) -> None:
     tree = read_client()
     assert read_client().digest == tree.digest
@@ -144,9 +139,7 @@ def nodes_with(app: App, profile: str | None) -> Ec2Nodes:
     [
         ('[provision]\ninstance_profile = "auto"\n', True),
         ("", False),
-        ('[provision]\ninstance_profile = "mine"\n', False),
         ('[provision]\ninstance_profile = "auto"\n[train]\non_node_loss = "fail"\n', False),
-        ('[provision]\ninstance_profile = "auto"\n[bootstrap]\nmxnet = "mxnet-1.7.0-py3-none-any.whl"\n', False),
         ('cloud = "hosts"\n[hosts]\nnames = ["a", "b"]\n', False),
     ],
 )
@@ -182,14 +175,6 @@ def test_settings_that_do_not_fit_are_an_error(tmp_path: Path, monkeypatch: pyte
     assert caught.value.hint == "cluster up"
     monkeypatch.setenv("HOME", str(tmp_path))
     assert main(["job", "node-1"]) == 1
-
-
-def test_the_heads_wheels_are_a_cache(tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    for _ in range(2):  # the second time, the head has it
-        keep_cache(tmp_path / "cache", {"bundles/0123": "[]"}, wheels=tmp_path / "files")
-    assert (tmp_path / "cache/wheels").resolve() == tmp_path / "files"
-    assert (tmp_path / "cache/bundles/0123.json").read_text() == "[]"
 
 
 def test_host_keys_of_both_machines_are_known(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from cluster.app import App
 from cluster.submission import attach
 from cluster.submission.attach import Interrupts, ask, attend
 from foundation.errors import JobError
-from job_channels import ALIVE, BROKEN, LOG, FakeHead, channel, encode, make_order
+from job_channels import BROKEN, LOG, FakeHead, channel, encode, make_order
 from train.follow.head import HeadGoneError
 
 ORDER = make_order()
@@ -39,13 +39,8 @@ def test_the_question_is_asked_until_it_is_answered(
     assert "[s: stop; l: leave it running; c or Enter: continue to watch]" in capsys.readouterr().err
 
 
-def test_a_key_that_means_nothing_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("q\nl\n"))
-    assert ask() == "leave"
-    assert "\nq: not one of s, l, c\n" in "\n" + capsys.readouterr().err.replace("] ", "]\n")
-
-
-def test_the_first_signal_is_remembered_and_the_second_is_raised_at_once() -> None:
+def test_the_second_signal_is_raised_at_once() -> None:
+    """The first is remembered."""
     with Interrupts() as interrupts:
         interrupts.look()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -78,9 +73,7 @@ def interrupting(said: bytes, number: int = signal.SIGINT) -> Callable[[Sequence
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_before_the_start_is_confirmed_stops_the_job(
-    app: App, number: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_before_the_start_stops_the_job(app: App, number: int, capsys: pytest.CaptureFixture[str]) -> None:
     fake = FakeHead(interrupting(STARTED, number))
     assert attend(app, fake.make(), ORDER, plain=False) == 130
     assert [words[0] for words in fake.asked] == ["submit", "stop"]
@@ -116,14 +109,6 @@ def test_without_a_terminal_a_job_is_left_running(app: App, capsys: pytest.Captu
     assert [words[0] for words in fake.asked] == ["submit"]
     said = capsys.readouterr().err
     assert "job j1 is still running: cluster logs -f j1 follows it, cluster stop j1 stops it" in said
-
-
-def test_an_interrupt_removes_a_queued_job(app: App) -> None:
-    fake = slow_head(b'{"job":"j1","state":"queued"}\n' + encode([{"t": 1.0, "state": "queued"}]) + ALIVE)
-    with pytest.raises(JobError, match="job j1 was stopped") as caught:
-        attend(app, fake.make(), ORDER, plain=False)
-    assert caught.value.exit_code == 130
-    assert [words[0] for words in fake.asked] == ["submit", "stop"]
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,13 @@ MPI = {"launcher": "mpi", "kv_store": "none"}
     [
         ("torchrun x.py", "python x.py", {}),
         ("torchrun --nproc_per_node=2 x.py --lr 1", "python x.py --lr 1", {"processes": 2, "workers": "auto"}),
-        ("torchrun --nproc-per-node gpu x.py", "python x.py", {"processes": "auto", "workers": "auto"}),
         ("torchrun --standalone x.py", "python x.py", {"nodes": 1}),
         ("torchrun --nnodes 2 --node_rank 0 --master_addr h --master_port 1 x.py", "python x.py", {"nodes": 2}),
         ("torchrun --nnodes=1:4 --max_restarts=3 x.py", "python x.py", {"nodes": "1..", "restarts_on_error": 3}),
-        ("torchrun --nnodes=$SLURM_NNODES --rdzv_backend=c10d x.py", "python x.py", {}),
         ("torchrun -m pkg.train --lr 1", "python -m pkg.train --lr 1", {}),
-        ("torchrun --no-python ./run.sh 1", "./run.sh 1", {}),
         ("/opt/e/bin/torchrun -- x.py --nproc_per_node 3", "python x.py --nproc_per_node 3", {}),
-        ("env A=1 torchrun x.py", "env A=1 python x.py", {}),
         ("python3 -m torch.distributed.run x.py", "python3 x.py", {}),
         ("python -u -m torch.distributed.launch x.py -a", f"python x.py --local-rank{RANK} -a", {}),
-        ("python -m torch.distributed.launch --use_env x.py", "python x.py", {}),
         ("accelerate launch x.py", "python x.py", {}),
         (
             "accelerate launch --multi_gpu --num_machines 2 --num_processes 8 --machine_rank 0 x.py --lr 1",
@@ -41,17 +36,9 @@ MPI = {"launcher": "mpi", "kv_store": "none"}
         ),
         ("deepspeed --num_gpus=2 x.py --deepspeed ds.json", f"python x.py --local_rank{RANK} --deepspeed ds.json",
          {"processes": 2, "workers": "auto"}),
-        ("deepspeed --no_local_rank --num_nodes 2 x.py", "python x.py", {"nodes": 2}),
         ("mpirun -np 2 python x.py", "python x.py", {"workers": 2, "processes": "auto", **MPI}),
-        (
-            "mpirun --allow-run-as-root -np 4 -bind-to none -map-by slot -x A=1 -x PATH -mca pml ob1 python x.py -c 3",
-            "python x.py -c 3",
-            {"workers": 4, "processes": "auto", "env": {"A": "1"}, **MPI},
-        ),
         ("mpiexec -n 3 ./prog", "./prog", {"workers": 3, "processes": "auto", **MPI}),
-        ("horovodrun -np 2 --gloo python x.py", "python x.py", {"workers": 2, "processes": "auto", **MPI}),
         ("torchrun --help", None, {}),
-        ("python x.py torchrun", None, {}),
         ("accelerate env", None, {}),
     ],
 )  # fmt: skip
@@ -63,7 +50,7 @@ def test_what_replaces_a_launcher(line: str, command: str | None, settings: dict
         assert replace_launcher(("bash", "-c", line), launcher="torchrun") == found
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "env", "ssh", "local", "mpi"])
+@pytest.mark.parametrize("launcher", ["torchrun", "ssh", "local"])
 def test_the_launcher_that_takes_over(launcher: str) -> None:
     """Engines of MXNet do not set RANK."""
     found = replace_launcher(("torchrun", "x.py"), launcher=launcher)
@@ -77,12 +64,9 @@ def test_the_launcher_that_takes_over(launcher: str) -> None:
     [
         ("torchrun --nproc_per_node=cpu x.py", "torchrun --nproc_per_node=cpu: a job starts", "-- python SCRIPT"),
         ("torchrun --new-option 1 x.py", "torchrun --new-option: a job starts", "cluster train -- python 1 x.py"),
-        ("torchrun --nnodes two x.py", 'torchrun: "two" is not a number', None),
         ("accelerate launch --config_file c.yaml x.py", "accelerate launch --config_file:", "-- python x.py"),
-        ("deepspeed --hostfile hosts x.py", "deepspeed --hostfile:", "-- python x.py"),
         ("mpirun -np 2 -H a:1,b:1 python x.py", "mpirun -H:", "--launcher mpi --kv-store none -n N -- python x.py"),
         ("mpirun -np 2 -x SECRET python x.py", "mpirun -x SECRET: the value", "cluster train --env SECRET -- mpirun"),
-        ("mpirun -np 1 ./a : -np 1 ./b", "mpirun ::", None),
     ],
 )
 def test_words_without_an_equivalent_are_refused(command: str, said: str, hint: str | None) -> None:
@@ -96,12 +80,9 @@ def test_words_without_an_equivalent_are_refused(command: str, said: str, hint: 
     ("line", "name"),
     [
         ("cd a && torchrun --nproc_per_node=2 x.py", "torchrun"),
-        ("export A=1; exec /usr/bin/mpirun -np 2 x", "mpirun"),
         ("A=$B accelerate  launch x.py", "accelerate launch"),
         ("(python3 -m torch.distributed.run x.py)", "python3 -m torch.distributed.run"),
         ('torchrun --nnodes=2 --node_rank="$RANK" --master_addr=$MASTER_ADDR x.py', None),
-        ("echo torchrun && python x.py", None),
-        ("echo 'it && true", None),
     ],
 )
 def test_launchers_in_shell_lines(line: str, name: str | None) -> None:

@@ -81,12 +81,6 @@ def test_it_fits_a_terminal() -> None:
     ]
 
 
-def test_a_node_that_was_replaced_has_ended() -> None:
-    replaced = replace(CURRENT, nodes=(node(1, state="ended", ended_at=NOW - 60, usd_per_hour=0.0), *CURRENT.nodes))
-    lines = render_costs("demo", [replaced], now=NOW, columns=80).splitlines()
-    assert ["STATE" in lines[0], lines[1].split()[-1], lines[2].split()[-1]] == [True, "-", "$21.97"]
-
-
 def test_without_a_cluster() -> None:
     assert render_costs("demo", [], now=NOW) == "cluster demo does not exist now, and costs nothing"
     assert render_costs("demo", [ENDED], now=NOW).startswith("cluster demo does not exist now, and costs nothing\n")

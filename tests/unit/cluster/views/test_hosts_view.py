@@ -54,13 +54,6 @@ def test_the_state_of_the_cluster(states: tuple[str, str], state: str) -> None:
     assert ("error  gpu2 (me@gpu2): no answer" in text) is ("unreachable" in states)
 
 
-def test_the_table_fits_a_terminal() -> None:
-    name = "a-host-with-a-long-name.in-a-domain.example.org"
-    long = replace(HEAD, host=replace(HEAD.host, name=name))
-    status = HostsStatus(cluster="lab", hosts=[long, OTHER], job=None, now=NOW)
-    assert max(map(len, render_hosts_status(status, columns=80).splitlines())) <= 80
-
-
 def test_known_clusters() -> None:
     known = [KnownCluster(name="lab", hosts=("gpu1", "me@gpu2"))]
     assert render_known(known).splitlines()[1].split() == ["lab", "2", "gpu1,", "me@gpu2"]

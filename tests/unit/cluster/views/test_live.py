@@ -14,7 +14,6 @@ import pytest
 
 from cluster.app import App
 from cluster.views.live import DRAW_EVERY_S, JobDisplay
-from foundation.progress import Event as Step
 from job_events import bar, line, result, speed, state, warnings
 from project import REPOSITORY
 from terminal import Terminal
@@ -69,7 +68,7 @@ def test_without_a_terminal_every_line_is_plain(capsys: pytest.CaptureFixture[st
     assert summary == "2.00 k samples/s over 1 worker, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"
 
 
-def test_a_warning_is_a_line_and_a_message_and_is_repeated_at_the_end(
+def test_a_warning_is_repeated_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with display() as shown:
@@ -83,7 +82,7 @@ def test_a_warning_is_a_line_and_a_message_and_is_repeated_at_the_end(
     assert last == "warning: one"
 
 
-def test_a_warning_is_shown_once_on_a_terminal_and_stays_in_the_view(terminal: Terminal) -> None:
+def test_a_warning_stays_in_the_view(terminal: Terminal) -> None:
     with display(terminal) as shown:
         shown.take(state("running"))
         shown.take(speed(0, 20, 2000.0))
@@ -95,7 +94,7 @@ def test_a_warning_is_shown_once_on_a_terminal_and_stays_in_the_view(terminal: T
     assert terminal.settle().splitlines()[-1] == "warning: two separate models"
 
 
-def test_on_a_terminal_speeds_are_only_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
+def test_speeds_are_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
     with display(terminal) as shown:
         shown.take(state("running"))
         shown.take(line("[bold]first[/] \x1b[2J\x1b]0;title\x07line"))
@@ -167,7 +166,7 @@ def test_without_a_terminal_a_bar_is_shown_once_a_minute(capsys: pytest.CaptureF
 
 @pytest.mark.parametrize(
     ("variable", "value", "forbidden"),
-    [("TERM", "dumb", "\x1b[J"), ("TERM", "", "\x1b[J"), ("NO_COLOR", "1", "\x1b[1m"), ("FORCE_COLOR", "0", "\x1b[1m")],
+    [("TERM", "dumb", "\x1b[J"), ("NO_COLOR", "1", "\x1b[1m")],
 )
 def test_a_terminal_is_asked_for_no_more_than_it_can(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, forbidden: str
@@ -194,29 +193,6 @@ def test_lines_in_a_file_are_complete_even_with_a_view(terminal: Terminal, tmp_p
     assert NUMPY not in terminal.settle()
 
 
-def test_there_is_no_view_if_stdout_is_a_pipe(
-    terminal: Terminal,
-) -> None:
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as reader:
-        with os.fdopen(writing, "w") as writer, display(terminal, stdout=writer) as shown:
-            shown.take(state("running"))
-            shown.take(speed(0, 20, 2000.0))
-        assert reader.read().startswith("[worker 0 node-0] Epoch[0]")
-    assert terminal.settle().startswith("2.00 k samples/s over 1 worker")
-    assert "\x1b[J" not in terminal.raw
-
-
-def test_the_view_covers_ranks_that_are_not_selected(terminal: Terminal) -> None:
-    with display(terminal, selection=Selection(ranks=frozenset({1}))) as shown:
-        shown.take(state("running"))
-        for rank in (0, 1):
-            shown.take(line(f"of {rank}", rank))
-            shown.take(speed(rank, 20, 2000.0))
-        terminal.wait_for(lambda: ", 2 workers" in terminal.screen.text)
-    assert terminal.settle().splitlines()[0] == "[worker 1 node-1] of 1"
-
-
 def test_the_terminal_is_free_for_a_question(terminal: Terminal) -> None:
     with display(terminal) as shown:
         shown.take(state("running"))
@@ -232,42 +208,6 @@ def test_the_terminal_is_free_for_a_question(terminal: Terminal) -> None:
         terminal.wait_for(lambda: "job mnist" in terminal.screen.text)
         text = terminal.settle()
     assert text.splitlines()[:3] == ["[worker 0 node-0] before", "Stop the job?", "[worker 0 node-0] meanwhile"]
-
-
-def test_a_step_that_was_left_running_is_not_drawn_into_the_view(terminal: Terminal) -> None:
-    with terminal.open() as stream, redirect_stdout(stream), redirect_stderr(stream):
-        app = App(config_path=Path("cluster.toml"))
-        app.report(Step(kind="start", what="setting up"))
-        terminal.wait_for(lambda: "setting up" in terminal.screen.text)
-        shown = JobDisplay(app)
-        terminal.settle()
-        drawn = len(terminal.raw)
-        shown.take(state("running"))
-        terminal.wait_for(lambda: "job: running" in terminal.screen.text)
-        shown.close()
-    terminal.settle()
-    assert "setting up" not in terminal.raw[drawn:]
-
-
-def test_a_paused_view_can_be_closed(terminal: Terminal) -> None:
-    with display(terminal) as shown:
-        shown.take(state("running"))
-        with shown.paused():
-            shown.take(line("more"))
-            shown.close()
-        shown.say("at last")
-    assert terminal.settle() == "[worker 0 node-0] more\nat last"
-
-
-def test_the_view_is_drawn_at_most_ten_times_a_second(terminal: Terminal) -> None:
-    began = time.monotonic()
-    with display(terminal) as shown:
-        shown.take(state("running"))
-        for batch in range(5000):
-            shown.take(speed(batch % 4, batch, 2000.0 + batch, at=102.0 + batch))
-    most = (time.monotonic() - began) / DRAW_EVERY_S + 3
-    terminal.settle()
-    assert terminal.raw.count("job mnist: running") <= most
 
 
 def test_a_flood_arrives_whole_and_in_order(terminal: Terminal) -> None:
@@ -295,20 +235,6 @@ def test_rows_are_erased_after_the_window_was_made_narrower(terminal: Terminal) 
     assert f"\x1b[{wrapped}A\x1b[J" in terminal.raw
 
 
-def test_a_closed_terminal_is_an_error_when_lines_are_printed() -> None:
-    def flood(shown: JobDisplay) -> None:
-        while True:
-            shown.take(line("text"))
-
-    ours, theirs = os.openpty()
-    with os.fdopen(theirs, "w") as stream, redirect_stdout(stream), redirect_stderr(stream):
-        shown = JobDisplay(App(config_path=Path("cluster.toml")))
-        os.close(ours)
-        with pytest.raises(OSError, match="Input/output error"):
-            flood(shown)
-        shown.close()
-
-
 FLOOD = """
 import sys
 from pathlib import Path
@@ -327,6 +253,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_works_while_the_terminal_is_stopped(tmp_path: Path) -> None:
     ours, theirs = os.openpty()  # nothing reads it, as after Ctrl-S
     began, interrupted = tmp_path / "began", tmp_path / "interrupted"

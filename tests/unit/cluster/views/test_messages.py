@@ -28,15 +28,10 @@ def grown(what: str, kind: Literal["progress", "done"] = "progress") -> Event:
     [
         ([begin("a")], ("a",)),
         ([begin("a"), done("a")], ()),
-        ([begin("starting it"), done("it runs")], ()),
         ([begin("a", "node-0"), begin("b", "node-1"), done("ready", "node-0")], ("node-1: b",)),
         ([begin("a"), begin("b"), done("a")], ("b",)),
-        ([begin("a"), Event(kind="info", what="a")], ("a",)),
-        ([done("a")], ()),
-        ([begin("x", "node-1"), done("y", "node-0")], ("node-1: x",)),
         ([begin("a"), begin("b"), grown("a: 1 of 2")], ("a: 1 of 2", "b")),
         ([begin("a"), begin("b"), grown("a: 1 of 2"), grown("a: 2 of 2", "done")], ("b",)),
-        ([begin("a"), begin("a"), done("a")], ("a",)),
     ],
 )
 def test_steps_run_from_their_beginning_to_their_end(events: list[Event], left: tuple[str, ...]) -> None:

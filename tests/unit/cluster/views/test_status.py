@@ -1,10 +1,7 @@
 """The state, errors and cost of a cluster, and how status and list show them."""
 
-import fcntl
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,7 +26,7 @@ from provision.lease.terms import Lease, render_lease
 from provision.model import ClusterState, Instance, Node, SecurityGroup, UntrustedInstance
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
-from provision.status import add_up, compute_cost, find_allocation, find_errors
+from provision.status import compute_cost, find_allocation, find_errors
 from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node
 
 NOW = LAUNCHED_AT + timedelta(hours=10)
@@ -65,28 +62,14 @@ STARTED_AGAIN = {"started_at": LAUNCHED_AT + timedelta(hours=9), "ran": "0,18934
     ("state", "at_work", "wanted", "why"),
     [
         (make_state(security_groups=()), None, "none", None),
-        (make_state(), None, "none", None),  # after `resize 0`
         (make_state(ended={"i-9": BY_CALL}), None, "none", None),
-        (make_state(security_groups=(), ended={"i-9": SPOT}), None, "none", None),  # after `down`
         (make_state(ended={"i-9": SPOT}), None, "degraded", "0 of the 2 nodes that cluster.toml asks for"),
         (make_state(untrusted=(untrusted(0), untrusted(1))), None, "not-adopted", ELSEWHERE),
-        (make_state(untrusted=(untrusted(0), untrusted(1)), ended={"i-9": SPOT}), None, "not-adopted", ELSEWHERE),
-        (make_state(untrusted=(untrusted(0, "stopped"),)), None, "none", None),
         (make_state(make_node(0), make_node(1), untrusted=(untrusted(2),)), None, "ready", None),
         (make_state(make_node(0), make_node(1)), None, "ready", None),
-        (make_state(make_node(0), make_node(1), make_node(2)), None, "ready", None),
-        (make_state(make_node(0), make_node(1), ended={"i-9": SPOT}), None, "ready", None),  # replaced since
         (make_state(make_node(0)), None, "degraded", "1 of the 2 nodes that cluster.toml asks for"),
         (make_state(make_node(0), make_node(1)), 77, "resizing", "a command is changing the cluster (process 77)"),
-        (make_state(), 77, "resizing", "a command is changing the cluster (process 77)"),
         (make_state(make_node(0), make_node(1, state="pending")), None, "resizing", "node 1 is pending"),
-        (make_state(make_node(0), ending=("i-9",)), None, "resizing", "1 instance is shutting down"),
-        (
-            make_state(make_node(0), ending=("i-9",), ended={"i-9": SPOT}),
-            None,
-            "degraded",
-            "1 of the 2 nodes that cluster.toml asks for",
-        ),
         (
             make_state(make_node(0, state="pending", **STARTED_AGAIN), make_node(1, state="pending", **STARTED_AGAIN)),
             77,
@@ -94,11 +77,8 @@ STARTED_AGAIN = {"started_at": LAUNCHED_AT + timedelta(hours=9), "ran": "0,18934
             "nodes 0-1 are pending",
         ),
         (make_state(make_node(0), make_node(1, state="stopping")), 77, "stopping", "node 1 is stopping"),
-        (make_state(stopped(0), stopped(1)), None, "stopped", "cluster start starts it"),
         (make_state(stopped(0)), None, "stopped", "cluster start starts it"),
         (make_state(make_node(0), stopped(1)), None, "degraded", "node 1 is stopped"),
-        (make_state(stopped(0), stopped(1, LOST)), None, "degraded", "nodes 0-1 are stopped"),
-        (make_state(make_node(0), stopped(1, LOST, state="stopping")), None, "degraded", "node 1 is stopping"),
         (
             make_state(stopped(0, LOST)),
             None,
@@ -117,8 +97,6 @@ def test_the_state_of_a_cluster(state: ClusterState, at_work: int | None, wanted
     [
         (LOST, "Server.ScheduledStop", "Stopped due to scheduled retirement"),
         (SPOT, "Server.SpotInstanceTermination", "Spot instance termination"),
-        ("Client.InstanceInitiatedShutdown: Instance initiated shutdown", "Client.InstanceInitiatedShutdown", None),
-        ("Server.InsufficientInstanceCapacity", "Server.InsufficientInstanceCapacity", None),
         ("the dog ate it", None, "the dog ate it"),
     ],
 )
@@ -130,12 +108,7 @@ def test_nodes_that_ended_without_a_command_are_errors(reason: str, code: str | 
     assert one.is_spot_interruption is (reason == SPOT)
 
 
-def test_an_instance_that_all_nodes_have_outlived_is_no_error() -> None:
-    state = make_state(make_node(0), ended={"i-8": SPOT, "i-9": SPOT}, outlived=frozenset({"i-8"}))
-    assert [error.instance_id for error in find_errors(state)] == ["i-9"]
-
-
-@pytest.mark.parametrize("reason", [BY_CALL, "User initiated (2030-01-01 00:00:00 GMT)", None])
+@pytest.mark.parametrize("reason", [BY_CALL, "User initiated (2030-01-01 00:00:00 GMT)"])
 def test_nodes_that_a_command_ended_are_not_errors(reason: str | None) -> None:
     state = make_state(stopped(0, reason), make_node(1), ended={"i-9": reason or "terminated"})
     assert find_errors(state) == ()
@@ -151,11 +124,6 @@ def test_what_a_node_costs() -> None:
     assert rests.usd_so_far == pytest.approx(0.1)
     unknown = compute_cost(make_node(0, zone="us-east-1f"), prices=PRICES, now=NOW)
     assert (unknown.usd_per_hour, unknown.usd_so_far) == (None, None)
-
-
-@pytest.mark.parametrize(("amounts", "total"), [([], 0), ([0.5, 0.25], 0.75), ([0.5, None], None), ([None], None)])
-def test_a_sum_is_known_only_if_all_its_parts_are(amounts: list[float | None], total: float | None) -> None:
-    assert add_up(amounts) == total
 
 
 def make_status(state: ClusterState, **values: Any) -> Status:
@@ -176,7 +144,7 @@ def test_status_as_text() -> None:
     ]
 
 
-def test_a_status_of_80_columns_leaves_columns_out_and_marks_simulated_prices() -> None:
+def test_status_of_80_columns() -> None:
     status = replace(make_status(make_state(make_node(0), make_node(1))), price_note="simulated")
     lines = render_status(status, columns=80).splitlines()
     assert lines[0].split() == ["NODE", "ROLE", "STATE", "TYPE", "PRIVATE", "PUBLIC", "AGE", "INSTANCE"]
@@ -228,16 +196,12 @@ def test_status_as_json() -> None:
     assert cost["usd_so_far"] == pytest.approx(3.4)
 
 
-@pytest.mark.parametrize(
-    ("amount", "text"), [(None, "unknown"), (0, "$0.00"), (1.239, "$1.24"), (0.1, "$0.10"), (0.0042, "$0.0042")]
-)
+@pytest.mark.parametrize(("amount", "text"), [(None, "unknown"), (1.239, "$1.24"), (0.0042, "$0.0042")])
 def test_amounts(amount: float | None, text: str) -> None:
     assert render_usd(amount) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-1, "0s"), (42, "42s"), (310, "5m10s"), (11220, "3h07m"), (187200, "2d04h")]
-)
+@pytest.mark.parametrize(("seconds", "text"), [(42, "42s"), (11220, "3h07m"), (187200, "2d04h")])
 def test_ages(seconds: float, text: str) -> None:
     assert render_age(seconds) == text
 
@@ -251,17 +215,6 @@ def test_a_running_command_is_seen_and_not_disturbed(tmp_path: Path) -> None:
     assert files.find_command_at_work() is None
     with files.locked():
         pass
-
-
-def test_a_command_that_ended_is_not_running(tmp_path: Path) -> None:
-    files = ClusterFiles(tmp_path)
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        ended.wait()
-    for content in (f"{ended.pid}\n", "", "what?"):
-        (tmp_path / "lock").write_text(content)
-        with (tmp_path / "lock").open() as held:
-            fcntl.flock(held, fcntl.LOCK_EX)  # by another process, as if the process id had been reused
-            assert files.find_command_at_work() is None
 
 
 # --- list -------------------------------------------------------------------------------------------------------
@@ -382,7 +335,7 @@ def test_a_stopped_cluster_has_no_lease_that_counts() -> None:
     assert "lease  none while the nodes are stopped: cluster start begins that of cluster.toml" in lines
 
 
-def test_running_nodes_of_another_machine_are_not_an_ended_cluster() -> None:
+def test_nodes_of_another_machine() -> None:
     """The lease of the group alone does not tell: the nodes may still run."""
     group = replace(OURS, lease=render_lease(Lease(set_at=1.8e9, idle_s=3600.0)))
     status = make_status(make_state(untrusted=(untrusted(0), untrusted(1)), security_groups=(group,)))
@@ -393,9 +346,3 @@ def test_running_nodes_of_another_machine_are_not_an_ended_cluster() -> None:
     )
     document = status_document(status)
     assert (document["state"], document["lease_ended"]) == ("not-adopted", None)
-
-
-def test_the_head_that_has_ended_is_in_the_json() -> None:
-    status = make_status(make_state(make_node(1)), lost_head="the head has ended", lost_jobs=("20260101-1",))
-    assert status_document(status)["lost_head"] == {"why": "the head has ended", "jobs": ["20260101-1"]}
-    assert status_document(make_status(make_state(make_node(0))))["lost_head"] is None
