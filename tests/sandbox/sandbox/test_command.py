@@ -70,7 +70,8 @@ def test_a_sandbox_whose_folder_was_moved_is_listed_and_pruned(tmp_path: Path) -
         remove_leftovers(place_of(project.directory))
 
 
-def test_env_leads_tools_to_the_sandbox_and_the_log_shows_their_calls(running: Project) -> None:
+def test_env_and_log(running: Project) -> None:
+    """Tools reach the sandbox, and the log shows their calls."""
     own = {"AWS_PROFILE": "mine", "AWS_ENDPOINT_URL_S3": "https://elsewhere.invalid", "AWS_SESSION_TOKEN": "mine"}
     own["HTTPS_PROXY"] = "http://127.0.0.1:9"  # does not reach the sandbox
     python = (

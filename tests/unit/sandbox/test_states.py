@@ -46,15 +46,3 @@ def test_ec2_says_when_a_call_ended_an_instance(world: World) -> None:
     world.clients.ec2.terminate_instances(InstanceIds=ids)
     reasons |= {describe(world)[0]["StateTransitionReason"] for _ in range(3)}
     assert all(re.fullmatch(r"User initiated \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d GMT\)", reason) for reason in reasons)
-
-
-def test_it_does_not_for_an_instance_that_ended_by_itself(world: World) -> None:
-    world.up(make_config(nodes=1))
-    (instance,) = world.sandbox.backend.sandbox_instances()
-    instance.shut_down_from_inside()
-    for _ in range(3):
-        (shown,) = describe(world)
-    assert shown["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
-    assert "(" not in shown["StateTransitionReason"]
-    times = {world.clients.ec2.get_console_output(InstanceId=instance.id)["Timestamp"] for _ in range(2)}
-    assert len(times) == 1  # the time of the newest output

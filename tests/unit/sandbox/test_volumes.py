@@ -52,7 +52,8 @@ def test_states_of_a_volume(world: World) -> None:
         show(world, volume_id)
 
 
-def test_a_volume_outlives_its_instance_and_the_root_volume_does_not(world: World) -> None:
+def test_a_volume_outlives_its_instance(world: World) -> None:
+    """The root volume does not."""
     ec2, instance_id, volume_id = world.clients.ec2, launch(world), make(world)
     ec2.attach_volume(VolumeId=volume_id, InstanceId=instance_id, Device="/dev/sdf")
     ec2.stop_instances(InstanceIds=[instance_id])
@@ -86,12 +87,9 @@ def test_a_new_volume_is_not_listed_at_once(late_world: World) -> None:
         ("attach-again", "VolumeInUse"),
         ("attach-other-zone", "InvalidVolume.ZoneMismatch"),
         ("attach-device-in-use", "InvalidParameterValue"),
-        ("attach-bad-device", "InvalidParameterValue"),
         ("attach-terminated", "IncorrectState"),
         ("detach-free", "IncorrectState"),
-        ("detach-from-other", "InvalidAttachment.NotFound"),
         ("detach-root", "OperationNotPermitted"),
-        ("delete-attached", "VolumeInUse"),
         ("create-in-no-zone", "InvalidZone.NotFound"),
     ],
 )
@@ -123,12 +121,3 @@ def test_errors_are_ec2s(world: World, action: str, code: str) -> None:
     with pytest.raises(ClientError) as raised:
         calls[action]()
     assert error_code(raised.value) == code
-
-
-def test_faults_strike_these_calls_too(world: World) -> None:
-    world.sandbox.book.arm("unauthorized action=CreateVolume count=1")
-    with pytest.raises(ClientError, match="UnauthorizedOperation"):
-        make(world)
-    world.sandbox.book.arm("lost-reply action=CreateVolume")
-    make(world, ClientToken="b")  # botocore repeats the call
-    assert len(world.clients.ec2.describe_volumes()["Volumes"]) == 1

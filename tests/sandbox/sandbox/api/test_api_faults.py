@@ -8,7 +8,6 @@ import pytest
 from botocore.exceptions import (
     ClientError,
     ConnectionClosedError,
-    FlexibleChecksumError,
     IncompleteReadError,
     ResponseStreamingError,
     SSLError,
@@ -61,15 +60,6 @@ def test_a_zone_without_capacity(ec2: Client, phantom: RunningSandbox) -> None:
     assert anywhere["Placement"]["AvailabilityZone"] != "us-east-1a"
 
 
-def test_a_type_without_capacity_anywhere(ec2: Client, phantom: RunningSandbox) -> None:
-    fault = arm(phantom, "capacity type=c5.xlarge")
-    assert refused(ec2) == "InsufficientInstanceCapacity"
-    [listed] = control.list_faults(phantom.project_dir)
-    assert (listed["id"], listed["struck"], listed["left"]) == (fault, 1, None)
-    control.disarm_faults(phantom.project_dir, fault)
-    run(ec2)
-
-
 def test_limited_capacity_gives_a_launch_less_than_max_count(ec2: Client, phantom: RunningSandbox) -> None:
     arm(phantom, "capacity zone=us-east-1b free=3")
     here = {"AvailabilityZone": "us-east-1b"}
@@ -100,24 +90,6 @@ def test_ending_instances_give_capacity_back(ec2: Client, phantom: RunningSandbo
     assert fault["parameters"]["free"] == "2"
 
 
-def test_a_failed_launch_uses_no_capacity(ec2: Client, phantom: RunningSandbox) -> None:
-    arm(phantom, "capacity free=1")
-    assert refused(ec2, SecurityGroupIds=["sg-00000000000000000"]) == "InvalidGroup.NotFound"
-    assert len(run(ec2)) == 1
-
-
-def test_capacity_of_one_market(ec2: Client, phantom: RunningSandbox) -> None:
-    arm(phantom, "capacity market=spot")
-    assert refused(ec2, InstanceMarketOptions={"MarketType": "spot"}) == "InsufficientInstanceCapacity"
-    run(ec2)
-
-
-def test_a_repeated_launch_takes_no_capacity(ec2: Client, phantom: RunningSandbox) -> None:
-    arm(phantom, "capacity free=1")
-    first = run(ec2, ClientToken="capacity")
-    assert ids_of(run(ec2, ClientToken="capacity")) == ids_of(first)
-
-
 # --- quotas
 
 
@@ -145,22 +117,12 @@ def test_the_next_calls_are_throttled(ec2: Client, phantom: RunningSandbox) -> N
     ec2.delete_security_group(GroupName="not-throttled")
 
 
-def test_botocore_retries_throttled_calls(phantom: RunningSandbox) -> None:
-    arm(phantom, "throttle count=1")
-    assert boto3.client("ec2").describe_vpcs()["Vpcs"]
-    assert not control.list_faults(phantom.project_dir)
-
-
 @pytest.mark.parametrize(
     ("kind", "service", "call", "code"),
     [
         ("throttle", "ssm", lambda c: c.get_parameter(Name="/x"), "ThrottlingException"),
-        ("throttle", "sts", lambda c: c.get_caller_identity(), "Throttling"),
         ("internal-error", "ec2", lambda c: c.describe_vpcs(), "InternalError"),
-        ("internal-error", "sts", lambda c: c.get_caller_identity(), "InternalFailure"),
-        ("internal-error", "ssm", lambda c: c.get_parameter(Name="/x"), "InternalServerError"),
         ("unauthorized", "ec2", lambda c: c.describe_vpcs(), "UnauthorizedOperation"),
-        ("unauthorized", "iam", lambda c: c.list_roles(), "AccessDenied"),
         ("unauthorized", "service-quotas", lambda c: c.list_service_quotas(ServiceCode="ec2"), "AccessDeniedException"),
     ],
 )
@@ -202,14 +164,6 @@ def test_a_client_token_finds_what_a_lost_reply_has_launched(ec2: Client, phanto
     assert ids_of(run(ec2, ClientToken="lost")) == launched
 
 
-def test_another_token_after_a_lost_reply_launches_again(ec2: Client, phantom: RunningSandbox) -> None:
-    arm(phantom, "lost-reply action=RunInstances")
-    with pytest.raises(ConnectionClosedError):
-        run(ec2, ClientToken="one")
-    run(ec2, ClientToken="another")
-    assert len(live(ec2)) == 2
-
-
 # --- S3
 
 
@@ -217,8 +171,6 @@ def test_another_token_after_a_lost_reply_launches_again(ec2: Client, phantom: R
     ("operation", "call"),
     [
         ("GetObject", lambda s3: s3.get_object(Bucket="faults", Key="digits/0")),
-        ("PutObject", lambda s3: s3.put_object(Bucket="faults", Key="digits/1", Body=b"y")),
-        ("ListObjectsV2", lambda s3: s3.list_objects_v2(Bucket="faults")),
         ("CreateMultipartUpload", lambda s3: s3.create_multipart_upload(Bucket="faults", Key="digits/2")),
     ],
 )
@@ -231,15 +183,7 @@ def test_s3_slows_down_for_an_operation(s3: Client, phantom: RunningSandbox, ope
     call(s3)
 
 
-def test_s3_slows_down_for_one_key(s3: Client, phantom: RunningSandbox) -> None:
-    arm(phantom, "s3-503 key=digits/* count=all")
-    s3.put_object(Bucket="faults", Key="other", Body=b"y")
-    for _ in range(2):
-        with pytest.raises(ClientError, match="SlowDown"):
-            s3.get_object(Bucket="faults", Key="digits/0")
-
-
-@pytest.mark.parametrize("after_bytes", [0, 1000, MIB, 9 * MIB])
+@pytest.mark.parametrize("after_bytes", [0, MIB])
 def test_a_download_is_cut(s3: Client, phantom: RunningSandbox, after_bytes: int) -> None:
     arm(phantom, f"s3-cut operation=GetObject after_bytes={after_bytes}")
     body = s3.get_object(Bucket="faults", Key="digits/0")["Body"]
@@ -259,7 +203,7 @@ def test_an_upload_is_cut_and_leaves_no_object(s3: Client, phantom: RunningSandb
     s3.delete_object(Bucket="faults", Key="cut")
 
 
-@pytest.mark.parametrize(("at_byte", "flipped"), [(0, 0), (1000, 1000), (9 * MIB, MIB - 1)])
+@pytest.mark.parametrize(("at_byte", "flipped"), [(1000, 1000)])
 @pytest.mark.usefixtures("s3")
 def test_a_byte_of_a_download_is_changed(phantom: RunningSandbox, at_byte: int, flipped: int) -> None:
     arm(phantom, f"s3-flip operation=GetObject key=digits/0 at_byte={at_byte}")
@@ -267,12 +211,6 @@ def test_a_byte_of_a_download_is_changed(phantom: RunningSandbox, at_byte: int, 
     bodies = [careless.get_object(Bucket="faults", Key="digits/0")["Body"].read() for _ in range(2)]
     assert bodies[1] == b"x" * MIB
     assert [at for at, byte in enumerate(bodies[0]) if byte != ord("x")] == [flipped]
-
-
-def test_the_checksum_detects_a_changed_byte(s3: Client, phantom: RunningSandbox) -> None:
-    arm(phantom, "s3-flip operation=GetObject")
-    with pytest.raises(FlexibleChecksumError):
-        s3.get_object(Bucket="faults", Key="digits/0")["Body"].read()
 
 
 def test_a_changed_upload_with_a_checksum_is_refused(s3: Client, phantom: RunningSandbox) -> None:

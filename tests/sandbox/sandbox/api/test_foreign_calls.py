@@ -1,7 +1,6 @@
 """Calls that other programs make and this project does not."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -19,13 +18,9 @@ pytestmark = pytest.mark.sandbox
     ("service", "operation", "arguments"),
     [
         ("ec2", "describe_instance_event_windows", {}),
-        ("ec2", "describe_spot_datafeed_subscription", {}),
-        ("ec2", "monitor_instances", {"InstanceIds": ["i-0123456789abcdef0"]}),
         ("iam", "simulate_principal_policy", {"PolicySourceArn": "arn:aws:iam::1:user/x", "ActionNames": ["s3:Get"]}),
         ("sts", "decode_authorization_message", {"EncodedMessage": "x"}),
         ("ssm", "list_associations", {}),
-        ("fsx", "describe_volumes", {}),
-        ("health", "describe_events", {}),
         ("braket", "search_devices", {"filters": []}),
     ],
 )
@@ -67,21 +62,3 @@ def test_the_only_region_is_the_sandboxs(phantom: RunningSandbox) -> None:
     assert [one["RegionName"] for one in ec2.describe_regions(RegionNames=[REGION])["Regions"]] == [REGION]
     with pytest.raises(ClientError, match="Invalid region provided: eu-west-3"):
         ec2.describe_regions(RegionNames=["eu-west-3"])
-
-
-def test_a_policy_needs_no_version(phantom: RunningSandbox) -> None:
-    """SkyPilot's policy has none."""
-    iam = boto3.client("iam")
-    iam.create_user(UserName="old")
-    statement = {"Effect": "Allow", "Action": "ec2:DescribeVpcs", "Resource": "*"}
-    iam.put_user_policy(UserName="old", PolicyName="old", PolicyDocument=json.dumps({"Statement": [statement]}))
-    key = iam.create_access_key(UserName="old")["AccessKey"]
-    user = boto3.Session(key["AccessKeyId"], key["SecretAccessKey"])
-    assert user.client("ec2").describe_vpcs()["Vpcs"]
-
-
-def test_config_files_are_empty(phantom: RunningSandbox) -> None:
-    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
-        path = Path(phantom.environment[name])
-        assert path.is_file()
-        assert path.read_bytes() == b""

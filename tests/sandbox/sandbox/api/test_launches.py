@@ -5,23 +5,19 @@ the other rows.
 """
 
 import datetime as dt
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
-from ec2_client import LONG_S, Client, client, describe, ids_of, live, refused_as, run, until_found
+from ec2_client import LONG_S, Client, client, describe, ids_of, live, refused_as, run
 from iam_steps import make_profile
 from sandbox_steps import RunningSandbox, enter, find_image, start_sandbox, terminate_all, wait_for
 
 pytestmark = pytest.mark.sandbox
-
-ARM = "/aws/service/canonical/ubuntu/server/22.04/stable/current/arm64/hvm/ebs-gp2/ami-id"
 
 
 @pytest.fixture
@@ -54,12 +50,6 @@ def test_other_calls_have_client_tokens(ec2: Client) -> None:
         ec2.create_volume(AvailabilityZone=zone, Size=2, ClientToken="volume")
 
 
-def test_a_dry_run_does_not_use_its_token(ec2: Client) -> None:
-    with refused_as("DryRunOperation"):
-        run(ec2, ClientToken="rehearsed", DryRun=True)
-    assert len(run(ec2, ClientToken="rehearsed")) == 1
-
-
 # --- dry runs
 
 
@@ -69,9 +59,7 @@ def test_a_dry_run_does_not_use_its_token(ec2: Client) -> None:
         ("run_instances", {"MinCount": 1, "MaxCount": 1, "InstanceType": "c5.xlarge"}),
         ("create_security_group", {"GroupName": "rehearsed", "Description": "x"}),
         ("create_placement_group", {"GroupName": "rehearsed"}),
-        ("import_key_pair", {"KeyName": "rehearsed", "PublicKeyMaterial": b"x"}),
         ("describe_instances", {}),
-        ("create_tags", {"Resources": ["i-00000000000000000"], "Tags": [{"Key": "a", "Value": "b"}]}),
     ],
 )
 def test_a_dry_run_changes_nothing(ec2: Client, action: str, asked: dict[str, Any]) -> None:
@@ -94,17 +82,13 @@ def test_a_dry_run_changes_nothing(ec2: Client, action: str, asked: dict[str, An
         ({"InstanceType": "c5.xlarge", "Placement": {"AvailabilityZone": "us-east-1e"}}, "Unsupported", "us-east-1a"),
         ({"InstanceType": "c6g.xlarge"}, "InvalidParameterValue", "architecture 'arm64'"),
         ({"Placement": {"GroupName": "nowhere"}}, "InvalidPlacementGroup.Unknown", "'nowhere'"),
-        ({"ClientToken": "x" * 65}, "InvalidParameterValue", "64"),
         ({"ImageId": "ami-00000000000000000"}, "InvalidAMIID.NotFound", "ami-00000000000000000"),
         ({"KeyName": "nobody's"}, "InvalidKeyPair.NotFound", "nobody's"),
         ({"InstanceType": "c5.huge"}, "InvalidParameterValue", "c5.huge"),
         ({"MinCount": 2, "MaxCount": 1}, "InvalidParameterValue", "MinCount"),
-        ({"MinCount": 0, "MaxCount": 0}, "InvalidParameterValue", "MinCount"),
         ({"SecurityGroupIds": ["sg-00000000000000000"]}, "InvalidGroup.NotFound", "sg-00000000000000000"),
         ({"SubnetId": "subnet-00000000000000000"}, "InvalidSubnetID.NotFound", "subnet-00000000000000000"),
         ({"Placement": {"AvailabilityZone": "eu-west-1a"}}, "InvalidParameterValue", "eu-west-1a"),
-        ({"DryRun": True, "KeyName": "nobody's"}, "InvalidKeyPair.NotFound", "nobody's"),
-        ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdf", "Ebs": {}}]}, "MissingParameter", "ebs"),
         (
             {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.01"}}},
             "SpotMaxPriceTooLow",
@@ -116,36 +100,6 @@ def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], cod
     with refused_as(code, match=said):
         run(ec2, **asked)
     assert not live(ec2)
-
-
-def test_a_launch_without_a_default_subnet_is_refused(ec2: Client) -> None:
-    subnets = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
-    for subnet in subnets:
-        ec2.delete_subnet(SubnetId=subnet["SubnetId"])
-    try:
-        with refused_as("MissingInput", match="default VPC"):
-            run(ec2)
-    finally:
-        for subnet in subnets:
-            ec2.create_default_subnet(AvailabilityZone=subnet["AvailabilityZone"])
-    assert len(run(ec2)) == 1
-
-
-def test_instance_store_volumes_may_be_named(ec2: Client) -> None:
-    stores = [{"DeviceName": f"/dev/sd{letter}", "VirtualName": f"ephemeral{n}"} for n, letter in enumerate("bcde")]
-    [instance] = run(ec2, BlockDeviceMappings=stores)
-    [described] = describe(ec2, InstanceIds=ids_of([instance]))
-    assert [device["DeviceName"] for device in described["BlockDeviceMappings"]] == ["/dev/sda1"]
-
-
-def test_an_empty_instance_profile_is_ignored(ec2: Client) -> None:
-    launched = run(ec2, 2, IamInstanceProfile={"Arn": ""})
-    assert ["IamInstanceProfile" in instance for instance in launched] == [False, False]
-
-
-def test_arm_images_run_on_arm_types(ec2: Client) -> None:
-    image = client("ssm").get_parameter(Name=ARM)["Parameter"]["Value"]
-    assert run(ec2, InstanceType="c6g.xlarge", ImageId=image)[0]["Architecture"] == "arm64"
 
 
 def test_offerings_differ_by_zone(ec2: Client) -> None:
@@ -204,14 +158,6 @@ def test_create_use_and_delete_a_placement_group(ec2: Client) -> None:
             call(GroupName="near")
 
 
-def test_placement_groups_can_be_tagged_later(ec2: Client) -> None:
-    group = ec2.create_placement_group(GroupName="later", Strategy="partition", PartitionCount=3)["PlacementGroup"]
-    ec2.create_tags(Resources=[group["GroupId"]], Tags=[{"Key": "a", "Value": "b"}])
-    [found] = ec2.describe_placement_groups(GroupIds=[group["GroupId"]])["PlacementGroups"]
-    assert (found["Tags"], found["PartitionCount"]) == ([{"Key": "a", "Value": "b"}], 3)
-    ec2.delete_placement_group(GroupName="later")
-
-
 def test_burstable_types_cannot_be_in_a_cluster_group(ec2: Client) -> None:
     ec2.create_placement_group(GroupName="tight", Strategy="cluster")
     with refused_as("InvalidParameterCombination"):
@@ -222,12 +168,11 @@ def test_burstable_types_cannot_be_in_a_cluster_group(ec2: Client) -> None:
 # --- images
 
 
-@pytest.mark.parametrize("architecture", ["x86_64", "arm64"])
+@pytest.mark.parametrize("architecture", ["x86_64"])
 @pytest.mark.parametrize(
     ("system", "title"),
     [
         ("ubuntu-22.04", "Ubuntu 22.04"),
-        ("ubuntu-24.04", "Ubuntu 24.04"),
         ("amazon-linux-2023", "Amazon Linux 2023"),
     ],
 )
@@ -246,7 +191,7 @@ def test_deep_learning_images(ec2: Client, architecture: str, system: str, title
     assert [found["ImageId"] for found in newest] == [image_id]
 
 
-@pytest.mark.parametrize("release", ["22.04/stable/current/{}/hvm/ebs-gp2", "24.04/stable/current/{}/hvm/ebs-gp3"])
+@pytest.mark.parametrize("release", ["24.04/stable/current/{}/hvm/ebs-gp3"])
 @pytest.mark.parametrize(("debian", "architecture"), [("amd64", "x86_64"), ("arm64", "arm64")])
 def test_ubuntu_images(ec2: Client, release: str, debian: str, architecture: str) -> None:
     name = f"/aws/service/canonical/ubuntu/server/{release.format(debian)}/ami-id"
@@ -273,11 +218,7 @@ def test_old_deep_learning_images_are_deprecated(ec2: Client) -> None:
     ("code", "name"),
     [
         ("L-1216C47A", "Running On-Demand Standard"),
-        ("L-DB2E81BA", "Running On-Demand G and VT"),
-        ("L-417A185B", "Running On-Demand P"),
         ("L-34B43A08", "All Standard"),
-        ("L-3819A6DF", "All G and VT Spot"),
-        ("L-7212CCBC", "P3 and P2 Spot"),
     ],
 )
 def test_vcpu_quotas_can_be_read(phantom: RunningSandbox, code: str, name: str) -> None:
@@ -287,11 +228,6 @@ def test_vcpu_quotas_can_be_read(phantom: RunningSandbox, code: str, name: str) 
     assert quota in quotas.list_service_quotas(ServiceCode="ec2")["Quotas"]
     default = quotas.get_aws_default_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]
     assert default["Value"] in (0, 5)
-
-
-def test_an_unknown_quota_is_refused(phantom: RunningSandbox) -> None:
-    with refused_as("NoSuchResourceException"):
-        client("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode="L-00000000")
 
 
 def test_quotas_count_the_running_vcpus(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,28 +257,6 @@ def test_quotas_count_the_running_vcpus(own_project: Path, monkeypatch: pytest.M
 # --- prices
 
 
-def test_the_price_list_comes_in_pages(phantom: RunningSandbox) -> None:
-    pages = (
-        client("pricing")
-        .get_paginator("get_products")
-        .paginate(ServiceCode="AmazonEC2", PaginationConfig={"PageSize": 50})
-    )
-    skus = [json.loads(product)["product"]["sku"] for page in pages for product in page["PriceList"]]
-    assert len(set(skus)) == len(skus) > 50
-
-
-def test_spot_prices_have_a_history(ec2: Client) -> None:
-    now = dt.datetime.now(dt.UTC)
-    asked = {"InstanceTypes": ["g5.xlarge"], "ProductDescriptions": ["Linux/UNIX"], "AvailabilityZone": "us-east-1a"}
-    [current] = ec2.describe_spot_price_history(**asked, StartTime=now)["SpotPriceHistory"]
-    assert 0.3 * 1.006 <= float(current["SpotPrice"]) <= 0.5 * 1.006
-    history = ec2.describe_spot_price_history(**asked, StartTime=now - dt.timedelta(days=2))["SpotPriceHistory"]
-    assert history[0] == current
-    times = [entry["Timestamp"] for entry in history]
-    assert len(times) == 9
-    assert times == sorted(times, reverse=True)
-
-
 # --- spot
 
 
@@ -362,26 +276,8 @@ def test_a_spot_launch(ec2: Client) -> None:
     assert (request["State"], request["Status"]["Code"]) == ("closed", "instance-terminated-by-user")
 
 
-def test_a_cancelled_spot_request_leaves_its_instance(ec2: Client) -> None:
-    [instance] = run(ec2, InstanceMarketOptions={"MarketType": "spot"})
-    request_id = describe(ec2, InstanceIds=ids_of([instance]))[0]["SpotInstanceRequestId"]
-    ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=[request_id])
-    [request] = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request_id])["SpotInstanceRequests"]
-    assert (request["State"], request["Status"]["Code"]) == ("cancelled", "request-canceled-and-instance-running")
-    assert len(live(ec2)) == 1
-    for call in (ec2.cancel_spot_instance_requests, ec2.describe_spot_instance_requests):
-        with refused_as("InvalidSpotInstanceRequestID.NotFound"):
-            call(SpotInstanceRequestIds=["sir-00000000"])
-
-
 def only_live() -> list[dict[str, Any]]:
     return [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-
-
-def test_an_on_demand_instance_has_no_spot_request(ec2: Client) -> None:
-    [instance] = run(ec2)
-    assert "InstanceLifecycle" not in instance
-    assert "SpotInstanceRequestId" not in describe(ec2, InstanceIds=[instance["InstanceId"]])[0]
 
 
 # --- eventual consistency
@@ -435,15 +331,6 @@ def test_new_resources_are_not_found(own_project: Path, monkeypatch: pytest.Monk
         new.ec2.create_key_pair(KeyName="new")
 
 
-def test_new_resources_are_found_after_the_delay(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enter(start_sandbox(own_project, hosts="none", consistency_delay_s=1.0), monkeypatch)
-    new = make_new()
-    for call, code in new.uses():
-        until_found(call, code)
-        # The first call waits for the instance; the last two launch others, which may not be visible yet.
-        assert new.instance_id in ids_of(describe(new.ec2))
-
-
 # --- the default VPC
 
 
@@ -470,7 +357,3 @@ def test_a_thousand_instances(ec2: Client) -> None:
     wait_for(ec2, "instance_running", [live(ec2)[0]["InstanceId"]])
     terminate_all(ec2)
     assert not live(ec2)
-
-
-def test_boto3_has_the_same_endpoint(phantom: RunningSandbox) -> None:
-    assert boto3.client("pricing").meta.endpoint_url == phantom.info.endpoint_url

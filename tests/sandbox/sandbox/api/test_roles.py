@@ -3,18 +3,15 @@
 import http.client
 import json
 import ssl
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-import botocore
 import pytest
 
 from ec2_client import Client, client, refused_as
 from iam_steps import (
     ACCOUNT,
-    TRUST,
     allow,
     client_of,
     document,
@@ -45,11 +42,6 @@ def test_only_users_can_open_sessions(phantom: RunningSandbox) -> None:
     assert "session credentials" in refused(client_of("sts", keys).get_session_token)
     assert client_of("ec2", keys).describe_vpcs()["Vpcs"]
     assert keys["AccessKeyId"] != user("sts").get_session_token()["Credentials"]["AccessKeyId"]
-
-
-def test_nobody_reads_a_bucket_without_a_key(phantom: RunningSandbox, bucket: str) -> None:
-    anonymous = client("s3", signature_version=botocore.UNSIGNED, s3={"addressing_style": "path"})
-    refused(anonymous.get_object, Bucket=bucket, Key="beside")
 
 
 def test_presigned_urls_work_until_they_expire(phantom: RunningSandbox, bucket: str) -> None:
@@ -85,11 +77,6 @@ def federate(sts: Client, policy: str | None = READ, **more: Any) -> Mapping[str
     return keys
 
 
-def assume(sts: Client, role: str, **more: Any) -> Mapping[str, Any]:
-    keys: Mapping[str, Any] = sts.assume_role(RoleArn=role, RoleSessionName="test", **more)["Credentials"]
-    return keys
-
-
 def test_a_federated_user_may_not_use_iam_and_sts(phantom: RunningSandbox) -> None:
     keys = federate(client("sts"), READ)
     sts = client_of("sts", keys)
@@ -106,25 +93,13 @@ def test_a_federated_user_may_not_use_iam_and_sts(phantom: RunningSandbox) -> No
     ("asked", "code"),
     [
         ({"Name": "a b"}, "ValidationError"),
-        ({"Name": "x" * 33}, "ValidationError"),
         ({"DurationSeconds": 36 * 3600 + 1}, "ValidationError"),
-        ({"Policy": "x" * 2049}, "ValidationError"),
         ({"Policy": "{}"}, "MalformedPolicyDocument"),
     ],
 )
 def test_invalid_federation_requests_are_refused(phantom: RunningSandbox, asked: Mapping[str, Any], code: str) -> None:
     with refused_as(code):
         client("sts").get_federation_token(**{"Name": "job", "Policy": READ, **asked})
-
-
-def test_a_role_that_assumes_a_role_gets_an_hour(phantom: RunningSandbox) -> None:
-    iam, name = client("iam"), f"role-{uuid.uuid4().hex[:8]}"
-    made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST, MaxSessionDuration=12 * 3600)
-    arn = made["Role"]["Arn"]
-    sts = client_of("sts", assume(client("sts"), arn, DurationSeconds=12 * 3600))
-    assume(sts, arn, Policy=READ)
-    with refused_as("ValidationError"):
-        assume(sts, arn, DurationSeconds=3601)
 
 
 # --- on a host

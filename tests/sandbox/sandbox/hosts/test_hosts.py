@@ -131,12 +131,6 @@ def test_nothing_of_the_daemons_environment_leaks(
     assert ssh.read(address, "echo $PATH") == "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def test_checkip_returns_the_callers_address(sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
-    python = f"import urllib.request as r; print(r.urlopen('{sandbox.info.checkip_url}').read().decode().strip())"
-    address = pair[0]["PrivateIpAddress"]
-    assert ssh.read(address, f'/usr/bin/python3 -c "{python}"') == address
-
-
 def test_termination_removes_the_host(sandbox: RunningSandbox, ssh: Ssh) -> None:
     ec2 = boto3.client("ec2")
     [host] = launch(ssh, 1)
@@ -175,25 +169,6 @@ def test_a_rebooted_and_a_stopped_host_keep_their_disk(sandbox: RunningSandbox, 
     assert again["PrivateIpAddress"] == address
     assert again["PublicIpAddress"] != host["PublicIpAddress"]
     assert ssh.read(again["PublicIpAddress"], "cat ~/file /etc/file; cat /etc/ssh/*.pub") == f"kept\nkept\n{key}"
-
-
-def test_sshd_is_restarted(sandbox: RunningSandbox, ssh: Ssh) -> None:
-    [host] = launch(ssh, 1)
-    address = host["PrivateIpAddress"]
-    boot_id = ssh.read(address, "sudo touch /run/same; pgrep -o sshd")
-    ssh.run(address, f"sudo kill -9 {boot_id}")
-    until(lambda: ssh.run(address, "test -e /run/same", check=False).returncode == 0, "sshd did not come back")
-    assert ssh.read(address, "pgrep -o sshd") != boot_id
-
-
-def test_a_host_whose_first_process_is_killed_is_stopped(sandbox: RunningSandbox, ssh: Ssh) -> None:
-    ec2 = boto3.client("ec2")
-    [host] = launch(ssh, 1)
-    instance_id = host["InstanceId"]
-    [status] = [h for h in control.describe(sandbox.project_dir).hosts if h.instance_id == instance_id]
-    assert status.pid is not None
-    os.kill(status.pid, signal.SIGKILL)
-    wait_for(ec2, "instance_stopped", [instance_id])
 
 
 @pytest.mark.parametrize(
@@ -245,9 +220,7 @@ def process_state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_the_daemons_death_ends_all_hosts_and_damage_is_cleaned_up(
-    own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh
-) -> None:
+def test_the_daemons_death_ends_all_hosts(own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh) -> None:
     """For other damage, see tests/unit/sandbox/test_control.py."""
     running, place = start_sandbox(own_project), place_of(own_project)
     enter(running, monkeypatch)

@@ -179,8 +179,8 @@ def test_root_in_a_host_cannot_change_the_machines_cgroups(
 @pytest.mark.parametrize(
     "command",
     [
-        "date -s @0", "sysctl -w kernel.hostname=mine", "mknod /tmp/disk b 7 0", "mknod /tmp/memory c 1 1", "dmesg",
-        "mount -t debugfs none /mnt", "mount -t tracefs none /mnt", "echo b >/proc/sysrq-trigger", "cat /proc/kcore",
+        "date -s @0", "sysctl -w kernel.hostname=mine", "mknod /tmp/disk b 7 0","dmesg",
+        "mount -t debugfs none /mnt","echo b >/proc/sysrq-trigger", "cat /proc/kcore",
         "losetup -f /etc/hostname",
     ],
 )  # fmt: skip

@@ -10,8 +10,7 @@ from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of
 from sandbox.place import Settings, place_of, read_json
-from sandbox_steps import RunningSandbox, Ssh, describe, launch, wait_for
-from waits import until
+from sandbox_steps import RunningSandbox, Ssh, describe, wait_for
 
 pytestmark = pytest.mark.sandbox
 
@@ -74,7 +73,8 @@ def check_names(inside: Inside, instance: InstanceTypeDef) -> None:
 
 
 @pytest.mark.slow
-def test_names_resolve_to_the_other_host_also_after_stop_and_start(inside: Inside, pair: list[InstanceTypeDef]) -> None:
+def test_names_resolve_to_the_other_host(inside: Inside, pair: list[InstanceTypeDef]) -> None:
+    """Also after stop and start."""
     ec2 = boto3.client("ec2")
     other = pair[1]
     check_names(inside, other)
@@ -134,20 +134,3 @@ def test_packets_to_the_outside_are_rejected_at_once(
         except BlockingIOError:
             pass
     assert seen == {str(gateway)}  # ssh's own packets
-
-
-def test_without_a_public_address_other_public_addresses_are_unreachable(
-    sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh
-) -> None:
-    ec2 = boto3.client("ec2")
-    [made] = launch(ssh, 1, NetworkInterfaces=[{"DeviceIndex": 0, "AssociatePublicIpAddress": False}])
-    assert "PublicIpAddress" not in made
-    inside = Inside(ssh, made["PrivateIpAddress"])
-    there = f"exec 3<>/dev/tcp/{pair[0]['PublicIpAddress']}/22"
-    assert "No route to host" in inside.fail(there)
-    address = ec2.allocate_address(Domain="vpc")
-    association = ec2.associate_address(InstanceId=made["InstanceId"], AllocationId=address["AllocationId"])
-    until(lambda: ssh.run(inside.address, there, check=False).returncode == 0, "it is not reachable")
-    ec2.disassociate_address(AssociationId=association["AssociationId"])
-    until(lambda: "No route to host" in ssh.run(inside.address, there, check=False).stderr, "it is still reachable")
-    ec2.release_address(AllocationId=address["AllocationId"])

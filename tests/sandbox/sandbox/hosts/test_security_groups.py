@@ -128,12 +128,9 @@ def test_packets_that_no_rule_allows_do_not_arrive(ec2: EC2Client, hosts: tuple[
     ("allowed", "passes"),
     [
         (rule("tcp", (7000, 7000), cidr="0.0.0.0/0"), {"tcp"}),
-        (rule("tcp", (1, 6999), cidr="0.0.0.0/0"), set()),
         (rule("tcp", (6999, 7001), cidr="10.0.0.0/8"), {"tcp"}),
-        (rule("tcp", (0, 65535), cidr="192.168.0.0/16"), set()),
         (rule("udp", (7000, 7000), cidr="0.0.0.0/0"), {"udp"}),
         (rule("icmp", (-1, -1), cidr="0.0.0.0/0"), set()),
-        (rule("6", (7000, 7000), cidr="0.0.0.0/0"), {"tcp"}),
         (rule("-1", cidr="0.0.0.0/0"), {"tcp", "udp"}),
     ],
 )
@@ -162,7 +159,7 @@ def test_a_group_as_source_means_its_members_private_addresses(ec2: EC2Client, h
     ec2.modify_instance_attribute(InstanceId=one.instance_id, Groups=[one.group])
 
 
-def test_packets_to_a_public_address_come_from_the_public_address(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+def test_public_addresses_are_reached_from_public_ones(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
     one, other = hosts
     allowed = rule("tcp", (7000, 7000), cidr=f"{one.public}/32")
     ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[allowed])
@@ -212,15 +209,6 @@ def test_the_hosts_own_firewall_is_its_own(ec2: EC2Client, hosts: tuple[Host, Ho
     one, other = hosts
     assert one.ssh.read(other.private, "sudo nft list ruleset; sudo nft flush ruleset") == ""
     assert not one.reaches(other.private, expected=False)
-
-
-def test_an_invalid_rule_does_not_affect_others(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
-    one, other = hosts
-    ec2.authorize_security_group_ingress(
-        GroupId=other.group,
-        IpPermissions=[rule("tcp", (9000, 80), cidr="0.0.0.0/0"), rule("tcp", (7000, 7000), cidr="0.0.0.0/0")],
-    )
-    assert one.reaches(other.private)
 
 
 def test_the_groups_apply_from_the_first_packet(
