@@ -23,16 +23,6 @@ def test_the_network_between_two_nodes(two_nodes: Project) -> None:
     assert "] " not in left.stdout, left.stdout
 
 
-@pytest.mark.slow
-def test_a_table_on_stdout_and_words_on_stderr(two_nodes: Project) -> None:
-    done = two_nodes.run("bench", "network", "--seconds", "0.1", "--streams", "2")
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("network, MB/s as it arrived: 2 connections at once for 0.1 s")
-    assert lines[1].split() == ["from", "\\", "to", "node-0", "node-1"]
-    assert [line.split()[0] for line in lines[2:4]] == ["node-0", "node-1"]
-    assert "ready to train" in done.stderr or "nothing to change" in done.stderr
-
-
 def test_while_a_job_runs_nothing_is_measured(two_nodes: Project) -> None:
     job = two_nodes.run("train", "--detach", "--name", "other", "--", "sleep", "600").stdout.strip()
     try:
@@ -60,13 +50,3 @@ def test_the_kv_store_and_the_scaling_of_training(two_nodes: Project) -> None:
     assert all(run["samples_per_s"] > 0 for run in scaling["runs"])
     names = [job["name"] for job in json.loads(two_nodes.run("jobs", "--json").stdout)[:3]]
     assert sorted(names) == ["bench-kvstore", "bench-scaling-1", "bench-scaling-2"]
-
-
-@pytest.mark.slow
-def test_a_slow_link_is_measured_as_one(project: Project) -> None:
-    text = (project.directory / "cluster.toml").read_text()
-    project.write(text.replace("# link_mbit = 0.0", "link_mbit = 200.0"))
-    project.run("up")
-    done = project.run("bench", "network", "--json")
-    for pair in json.loads(done.stdout)["network"]["pairs"]:
-        assert 15e6 < pair["bytes_per_s"] < 35e6  # 200 Mbit/s are 25e6 bytes/s

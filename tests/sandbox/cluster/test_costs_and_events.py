@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import boto3
 import pytest
 
 from foundation.progress import silent
@@ -219,51 +218,3 @@ def test_the_costs_stay_after_the_cluster(lived: Lived) -> None:
     assert lived.cost()["earlier"] == after["earlier"]
     assert ledger.exists()
     assert "earlier clusters of this name" in lived.run("cost")
-
-
-@pytest.mark.slow  # six minutes of waiting: AWS bills by the second, and 1 % must be many seconds
-def test_a_longer_life_on_demand_and_on_spot(project: Project) -> None:
-    """Up, resize, stop, start, an instance that a user terminates, one that powers itself off, and down."""
-    text = configure((REPOSITORY / "cluster.toml").read_text(), framework="none")
-    project.write(text)
-    one = Lived(project, Webhook(), Watch())
-
-    def terminate(name: str) -> None:
-        nodes = json.loads(one.run("status", "--json"))["nodes"]
-        instance_id = next(node["instance_id"] for node in nodes if node["name"] == name)
-        info = control.find_running(project.directory)
-        assert info is not None
-        env = control.environment(info)
-        session = boto3.Session(env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], region_name=info.region)
-        ec2 = session.client("ec2", endpoint_url=env["AWS_ENDPOINT_URL"], verify=env["AWS_CA_BUNDLE"])
-        ec2.terminate_instances(InstanceIds=[instance_id])
-
-    one.run("up")
-    time.sleep(70)
-    one.run("resize", "3")
-    time.sleep(20)
-    one.run("stop", "--nodes", "--yes")
-    time.sleep(40)
-    one.assert_costs_match()
-    one.run("start")
-    time.sleep(75)
-    one.run("ssh", "node-2", "--", "sudo", "poweroff", code=None)
-    terminate("node-1")
-    one.wait_for_state("terminated")
-    one.assert_costs_match()
-    time.sleep(20)
-    one.run("down")
-    one.assert_costs_match()
-    project.write(configure(text, market="spot"))
-    one.run("up")
-    time.sleep(80)
-    one.run("ssh", "node-1", "--", "sudo", "poweroff", code=None)
-    time.sleep(15)
-    one.assert_costs_match()
-    one.run("down")
-    one.assert_costs_match()
-    shown = one.cost()
-    assert shown["current"] is None
-    on_demand, spot = shown["earlier"]
-    assert (on_demand["spot_usd"], spot["on_demand_usd"]) == (0, 0)
-    assert min(on_demand["on_demand_usd"], spot["spot_usd"]) > 0

@@ -205,13 +205,6 @@ def type_into(project: Project, words: str, typed: str) -> str:
 
 
 @pytest.mark.slow
-def test_bench(world: World) -> None:
-    with world.project.configured(names=["gpu1", "alice@lab"]):
-        done = world.project.run("bench", "network", "--seconds", "0.1", "--json")
-    assert len(json.loads(done.stdout)["network"]["pairs"]) == 2
-
-
-@pytest.mark.slow
 def test_jobs_on_the_hosts(world: World) -> None:
     project = world.project
     done = project.run("train").stdout
@@ -322,47 +315,3 @@ def test_inside_an_allocation_the_head_is_this_machine(world: World) -> None:
     world.ssh.run(address, f"{here} down --yes")
     assert not (home / ".cluster").exists()
     assert "cluster-internal" not in world.authorized_keys("gpu1") + world.authorized_keys("gpu2")
-
-
-LOGIN = """
-mkdir -p /etc/ssh/sshd_config.d && cd /etc/ssh/sshd_config.d
-echo 'SetEnv PATH=/usr/local/bin:/usr/bin:/bin https_proxy=http://p:1 LC_TIME=C.UTF-8' >50-login.conf
-pkill -HUP -o -x sshd
-"""
-
-
-@pytest.mark.slow
-def test_a_login_is_the_same_for_exec_and_jobs(world: World) -> None:
-    project, address = world.project, world.addresses["gpu1"]
-    world.ssh.run(address, "sudo sh -eu", stdin=LOGIN)
-    until(lambda: "https_proxy" in world.ssh.run(address, "env", check=False).stdout, "sshd has not read its file")
-    project.write(CONFIG.replace(', "gpu2", "alice@lab"', "") + 'launcher = "env"\n')
-    wanted = {"https_proxy=http://p:1", "LC_TIME=C.UTF-8", "no_proxy=localhost,127.0.0.1,169.254.169.254"}
-    try:
-        for words in (("train", "--", "env"), ("exec", "--", "env")):
-            said = project.run(*words).stdout
-            assert {line.rpartition("] ")[2] for line in said.splitlines()} >= wanted, said
-    finally:
-        world.ssh.run(address, "sudo rm /etc/ssh/sshd_config.d/50-login.conf && sudo pkill -HUP -o -x sshd")
-        project.run("down", "--yes")
-
-
-REBOOT = """
-cat >/usr/local/bin/nvidia-smi <<'END'
-#!/bin/sh
-[ -e /var/tmp/rebooted ] || { touch /var/tmp/rebooted; sudo reboot; sleep 60; }
-exit 1
-END
-chmod 755 /usr/local/bin/nvidia-smi
-"""
-
-
-@pytest.mark.slow
-def test_a_reboot_while_up_looks_is_awaited(world: World) -> None:
-    """The last test: the host has other processes afterwards."""
-    world.ssh.run(world.addresses["gpu2"], "sudo sh -eu", stdin=REBOOT)
-    world.project.write(CONFIG.replace(', "alice@lab"', ""))
-    done = world.project.run("up")
-    assert "gpu2: the connection is lost: waiting until it answers again" in done.stderr
-    assert "cluster plain is ready: 2 existing hosts" in done.stderr
-    world.project.run("down", "--yes")

@@ -18,7 +18,8 @@ raise SystemExit("AttributeError: module 'numpy' has no attribute 'bool'.")
 """
 
 
-def test_a_terminal_shows_how_far_the_job_is_and_what_to_do_about_its_end(two_nodes: Project) -> None:
+def test_the_view_of_a_job(two_nodes: Project) -> None:
+    """How far it is, and what to do about its end."""
     terminal = Terminal(columns=120, lines=40)
     process = preloaded().start(
         [CLUSTER, "train", "--kv-store", "local", "-n", "1", "--", "python", "-c", SCRIPT],

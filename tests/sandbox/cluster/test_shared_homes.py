@@ -97,12 +97,3 @@ def test_set_up_job_and_down(world: World) -> None:
     assert len(list(world.home.glob(".cluster/env/*"))) == 1
     assert "cleaned one, two" in world.project.run("down", "--yes").stdout
     assert world.is_clean()
-
-
-@pytest.mark.slow
-def test_set_ups_from_nothing(world: World) -> None:
-    for _ in range(20):
-        assert "cluster shared is ready: 2 existing hosts" in world.project.run("up").stderr
-        assert "there was nothing to do" in world.project.run("up").stderr
-        world.project.run("down", "--yes")
-        assert world.is_clean()

@@ -21,7 +21,8 @@ def nodes(two_nodes: Project) -> Iterator[Project]:
         yield project
 
 
-def test_processes_on_a_disconnected_node_are_ended_when_it_is_back(nodes: Project) -> None:
+def test_processes_on_a_disconnected_node(nodes: Project) -> None:
+    """They are ended when the node is back."""
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
         ends = [f"{name}={job.hosts[node].instance_id}" for name, node in (("a", "node-0"), ("b", "node-1"))]
         job.fault("partition", *ends)

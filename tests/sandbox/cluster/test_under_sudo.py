@@ -186,13 +186,6 @@ def test_what_is_written_under_sudo_is_the_callers(user: User) -> None:
     assert user.root_owned() == []
 
 
-def test_roots_own_shell_is_not_taken_for_the_caller(user: User, tmp_path: Path) -> None:
-    """`sudo -i` opens such a shell; the user could not even enter root's folder."""
-    tmp_path.chmod(0o700)
-    user.sudo("init", cwd=tmp_path)
-    assert (tmp_path / "cluster.toml").stat().st_uid == 0
-
-
 # A machine on which this user may use sudo, with a password, and cannot run the sandbox without root.
 SUDOERS = """
 mount -t tmpfs tmpfs /mnt

@@ -108,18 +108,6 @@ def nodes_of(project: Project) -> list[str]:
     return [node["name"] for node in json.loads(project.run("status", "--json").stdout)["nodes"]]
 
 
-def test_describe_instances_has_launch_parameters(ec2: Any) -> None:
-    nodes = find_nodes(ec2)
-    [group] = ec2.describe_security_groups(Filters=TAGGED)["SecurityGroups"]
-    tokens = {instance["ClientToken"] for instance in nodes}
-    assert len(tokens) == 1
-    assert len(tokens.pop()) == 36
-    assert {instance["KeyName"] for instance in nodes} == {"cluster-demo"}
-    assert [instance["SecurityGroups"] for instance in nodes] == [
-        [{"GroupId": group["GroupId"], "GroupName": "cluster-demo"}]
-    ] * 2
-
-
 @pytest.mark.slow
 def test_sends_nothing_to_untrusted_instances_until_adopted(two_nodes: Project, intruders: Intruders) -> None:
     before = intruders.connections()

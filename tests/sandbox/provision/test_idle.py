@@ -11,7 +11,6 @@ import pytest
 
 from job_steps import Host, hosts_of, records
 from project import Project
-from provision.lease.terms import parse_lease, spent_at
 from waits import until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
@@ -105,24 +104,3 @@ def test_each_kind_of_use(project: Project) -> None:
     until(lambda: not hosts_of(project), "the end of the cluster", timeout_s=IDLE_S + 90)
     assert time.time() - began >= IDLE_S
     assert json.loads(project.run("status", "--json").stdout)["lease_ended"] == "its lease ended it (idle = 100s)"
-
-
-def test_the_budget_ends_a_cluster(project: Project) -> None:
-    """The budget counts from the launch on, although the launch had no budget."""
-    project.run("up")
-    node = json.loads(project.run("lease", "+1h", "--json").stdout)["nodes"][0]
-    lease = parse_lease(node["lease"])
-    assert lease is not None
-    assert lease.usd_per_hour is not None
-    usd_per_s = lease.usd_per_hour / 3600
-    spent_usd = spent_at(lease, time.time())
-    assert spent_usd > 5 * usd_per_s
-    budget = round(spent_usd + 40 * usd_per_s, 6)
-    shown = project.run("lease", "--budget", str(budget), "--yes").stdout
-    assert f"at ${budget:g}" in shown
-    began = time.time()
-    until(lambda: not hosts_of(project), "the end of the cluster", timeout_s=120)
-    assert 20 < time.time() - began < 100
-    ended = json.loads(project.run("status", "--json").stdout)["lease_ended"]
-    assert ended.startswith("its lease ended it (")
-    assert f"budget_usd = {budget:g}" in ended

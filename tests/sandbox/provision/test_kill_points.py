@@ -202,23 +202,3 @@ def test_killed_at_every_point(
     results, wrong = run_cases(scenes, tmp_path, everything=everything)
     record_property("result", f"{'; '.join(results)}; {len(wrong)} leaks or doubles")
     assert not wrong, "\n".join(wrong)
-
-
-def test_tokens_do_not_return_terminated_instances(
-    empty_account: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """EC2 answers a repeated ClientToken with the instances of the first call, even if these have ended."""
-    enter(empty_account, monkeypatch)
-    read_descriptions()
-    up = Act(verb="up", name="token", nodes=2, files=tmp_path / "token")
-    changes = find_changes(run(up).points)
-    end("token", tmp_path)
-    launch = Kill(point=changes.index("RunInstances"), before=False, changes=True)
-
-    assert run(up, launch).killed
-    run(up)
-    run(Act(verb="resize", name="token", nodes=0, files=up.files))
-    run(up)
-
-    assert find_resources("token") == complete(2)
-    end("token", tmp_path)

@@ -125,22 +125,3 @@ def test_lists_the_clusters_of_the_region(two_nodes: Project) -> None:
     assert prices == "prices are simulated"
     assert heading.split() == ["NAME", "NODES", "TYPE", "AGE", "ENDS", "PRICE/h", "OWNER", "KEY"]
     assert re.fullmatch(r"demo +2 running +c5\.xlarge +\S+ +\S.* +\$\S+ +\S+ +here", line)
-
-
-@pytest.mark.slow
-def test_spot_instances_cannot_be_stopped(project: Project) -> None:
-    set_provision(project, 'nodes = 1\nmarket = "spot"', replaces="nodes = 2")
-    project.run("up")
-    [node] = status_of(project)["nodes"]
-    assert node["market"] == "spot"
-    assert "cluster resize 0" in project.run("stop", "--nodes", code=1).stderr
-    project.run("resize", "0")
-    status = status_of(project)
-    assert (status["state"], status["nodes"], status["errors"]) == ("none", [], [])
-
-
-def test_without_a_sandbox(project: Project) -> None:
-    assert status_of(project)["state"] == "none"
-    assert json.loads(project.run("list", "--json").stdout) == []
-    for words in (("stop", "--nodes"), ("start",), ("allow",)):
-        assert "sandbox of this folder is not running" in project.run(*words, code=1).stderr

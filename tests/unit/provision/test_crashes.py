@@ -133,3 +133,14 @@ def test_down_waits_until_new_resources_are_listed(late_world: World, step: str)
     assert late_world.down().leftovers == ()
     late_world.time.sleep(60)
     assert not late_world.resources()
+
+
+def test_drops_a_token_once_its_nodes_are_listed(world: World) -> None:
+    """EC2 answers a repeated token with the instances of the first call, even if they are terminated."""
+    kill_after_launch(world)
+    first = {node.instance_id for node in world.up(make_config()).nodes}
+    world.resize(make_config(nodes=0))
+    state = world.up(make_config())
+    assert [node.index for node in state.nodes] == [0, 1]
+    assert not first & {node.instance_id for node in state.nodes}
+    assert world.files.launches() == ()
