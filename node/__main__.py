@@ -18,7 +18,6 @@ PROGRAMS = {
     "stage": "node.staging.stage",
     "send_files": "node.job.send_files",
     "results": "node.job.results",
-    "bench_network": "node.measure.bench_network",
     "health": "node.setup.health",
     "verify": "node.setup.verify",
     "exec": "node.setup.exec_command",

@@ -45,7 +45,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("cluster.commands.logs:logs", "Show the output of a job."),
         "results": ("cluster.commands.logs:results", "Copy the files that a job has created."),
         "drill": ("cluster.commands.drill:drill", "Rehearse the loss of a node with a running job."),
-        "bench": ("cluster.commands.bench:bench", "Measure the network, the kv-store and scaling."),
+        "bench": ("cluster.commands.bench:bench", "Measure the kv-store and scaling of MXNet."),
     },
     "Shell and files": {
         "exec": ("cluster.commands.shell:exec_", "Run a command on all nodes in parallel."),

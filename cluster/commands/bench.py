@@ -8,7 +8,6 @@ from typing import Any, get_args
 import click
 
 from bootstrap.apply import ReadyNode
-from bootstrap.config import Framework
 from cluster.app import App, pass_app
 from cluster.jobs import ask_head, head_of
 from cluster.nodes.other_hosts import note_job
@@ -22,7 +21,6 @@ from train.follow.events import Event as JobEvent
 from train.follow.head import Head
 from train.follow.run import run_job
 from train.job.plan import Job
-from train.measure.network import NetworkResult, Pair, measure_network
 from train.measure.training import (
     KV_NETWORK,
     KvResult,
@@ -34,49 +32,18 @@ from train.measure.training import (
     measure_scaling,
 )
 
-WHAT = ("network", "kvstore", "scaling")
+WHAT = ("kvstore", "scaling")
 DIST_STORES = tuple(name for name in get_args(KvStore) if name.startswith("dist"))
-_MB = 1e6
-_MS = 1e3
-
-
-def choose_what(what: tuple[str, ...], framework: Framework) -> tuple[str, ...]:
-    """Chooses what to measure: the arguments, or everything that the framework can run. Pure. Raises ConfigError."""
-    if framework == "mxnet":
-        return what
-    for name in what:
-        if name != "network":
-            raise ConfigError(
-                f'cluster bench {name} measures MXNet, and [bootstrap] framework is "{framework}"',
-                hint="cluster bench network",
-            )
-    return ("network",)
 
 
 @click.command("bench")
-@click.argument("what", metavar="[network|kvstore|scaling]...", nargs=-1, type=click.Choice(WHAT))
+@click.argument("what", metavar="[kvstore|scaling]...", nargs=-1, type=click.Choice(WHAT))
 @click.option("--kv-store", type=click.Choice(DIST_STORES), help="Default: [train] kv_store, else dist_sync.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0.1, 60.0),
-    default=2.0,
-    show_default=True,
-    metavar="S",
-    help="network: seconds per pair of nodes.",
-)
-@click.option(
-    "--streams",
-    type=click.IntRange(1, 64),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="network: connections per pair; ps-lite uses one.",
-)
 @click.option(
     "--batches",
     type=click.IntRange(2, 100_000),
     metavar="N",
-    help="kvstore, scaling: batches per worker; default: 10 and 200.",
+    help="Batches per worker; default: 10 and 200.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @pass_app
@@ -85,23 +52,22 @@ def bench(
     *,
     what: tuple[str, ...],
     kv_store: KvStore | None,
-    seconds: float,
-    streams: int,
     batches: int | None,
     as_json: bool,
 ) -> None:
-    """Measure the network, the kv-store and scaling.
+    """Measure the kv-store and scaling of MXNet.
 
-    Without an argument, all three:
+    Without an argument, both:
 
     \b
-    network  throughput between pairs of nodes, and round-trip times
     kvstore  the parameter servers, by MXNet's tools/bandwidth/measure.py
     scaling  samples/s of a training script on 1, 2, 4 ... workers
 
-    kvstore and scaling need MXNet and run as jobs. The command refuses to start while a job runs or waits.
+    They run as jobs. The command refuses to start while a job runs or waits.
     """  # noqa: D301 - click's mark for text that must not be wrapped
-    what = choose_what(what, app.config.bootstrap.framework)
+    framework = app.config.bootstrap.framework
+    if framework != "mxnet":
+        raise ConfigError(f'cluster bench measures MXNet, and [bootstrap] framework is "{framework}"')
     app.enter_cloud()
     described = describe_and_warn(app)
     configured = app.config.train.kv_store
@@ -119,15 +85,7 @@ def bench(
             return run_job(head, job.order, take=take, say=app.say)
 
         for name in dict.fromkeys(what or WHAT):
-            if name == "network" and len(nodes) == 1:
-                said = "the cluster has only one node, so there is no network to measure"
-                if what:
-                    raise ClusterError(said, hint="cluster resize 2; or list another host in [hosts] names")
-                app.say(said)
-                continue
-            if name == "network":
-                table, document[name] = _measure_network(app, nodes, seconds=seconds, streams=streams)
-            elif name == "kvstore":
+            if name == "kvstore":
                 table, document[name] = _measure_kvstore(app, run, nodes, batches=batches or 10, **settings)
             else:
                 table, document[name] = _measure_scaling(app, run, nodes, batches=batches or 200, **settings)
@@ -149,18 +107,6 @@ def _check_idle(app: App, head: Head) -> None:
 
 
 # Each measurement returns its table, and its document for --json.
-
-
-def _measure_network(
-    app: App, nodes: Sequence[ReadyNode], *, seconds: float, streams: int
-) -> tuple[str, dict[str, Any]]:
-    app.report(Event(kind="start", what="measuring the network"))
-
-    def show(pair: Pair) -> None:
-        app.report(Event(kind="start", what=f"{pair.bytes_per_s / _MB:.0f} MB/s to {pair.target}", where=pair.source))
-
-    result = measure_network(nodes, seconds=seconds, streams=streams, on_pair=show)
-    return render_network(result), network_document(result)
 
 
 def _measure_kvstore(app: App, run: Runner, nodes: Sequence[ReadyNode], **settings: Any) -> tuple[str, dict[str, Any]]:
@@ -185,48 +131,6 @@ def _measure_scaling(
 
 
 # -- tables and documents; pure ----------------------------------------------------------------------------------------
-
-
-def render_network(result: NetworkResult) -> str:
-    """Renders a matrix if all pairs were measured, otherwise a line for each pair; then least, median and most."""
-    over = f"{result.streams} connections at once" if result.streams > 1 else "one connection"
-    heading = f"network, MB/s as it arrived: {over} for {result.seconds:g} s, one pair of nodes after another"
-    table = _render_matrix(result) if result.all_pairs else _render_pairs(result)
-    rates = [pair.bytes_per_s / _MB for pair in result.pairs]
-    rows = [("", "least", "median", "most")]
-    for what, values in (
-        ("MB/s", rates),
-        ("Gbit/s", [rate * 8 / 1000 for rate in rates]),
-        ("round trip, ms", [pair.round_trip_s * _MS for pair in result.pairs]),
-    ):
-        rows.append((what, _number(min(values)), _number(statistics.median(values)), _number(max(values))))
-    return f"{heading}\n{table}\n\n{render_table(rows, numbers_from=1)}"
-
-
-def _render_matrix(result: NetworkResult) -> str:
-    rates = {(pair.source, pair.target): _number(pair.bytes_per_s / _MB) for pair in result.pairs}
-    rows = [("from \\ to", *result.nodes)]
-    rows += [(source, *(rates.get((source, target), "-") for target in result.nodes)) for source in result.nodes]
-    return render_table(rows, numbers_from=1)
-
-
-def _render_pairs(result: NetworkResult) -> str:
-    rows = [("from", "to", "MB/s", "round trip, ms")]
-    rows += [
-        (pair.source, pair.target, _number(pair.bytes_per_s / _MB), _number(pair.round_trip_s * _MS))
-        for pair in result.pairs
-    ]
-    return render_table(rows, numbers_from=2)
-
-
-def network_document(result: NetworkResult) -> dict[str, Any]:
-    """Returns the result for --json. Rates are in bytes per second, times in seconds."""
-    pairs = []
-    for pair in result.pairs:
-        trips = {"min": min(pair.round_trips_s), "median": pair.round_trip_s, "max": max(pair.round_trips_s)}
-        ends = {"source": pair.source, "target": pair.target}
-        pairs.append({**ends, "bytes_per_s": pair.bytes_per_s, "round_trip_s": trips})
-    return {"seconds": result.seconds, "streams": result.streams, "pairs": pairs}
 
 
 def render_kvstore(result: KvResult) -> str:

@@ -1,7 +1,5 @@
-"""`cluster bench`: the real node program on this machine, the parsed output of jobs, and the tables."""
+"""`cluster bench`: the parsed output of jobs, and the tables."""
 
-import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -13,26 +11,19 @@ import pytest
 
 from bootstrap.apply import ReadyNode
 from cluster.commands.bench import (
-    choose_what,
     kvstore_document,
-    network_document,
     render_kvstore,
-    render_network,
     render_scaling,
     scaling_document,
 )
-from foundation.errors import ClusterError, ConfigError, JobError
+from foundation.errors import ClusterError, JobError
 from job_world import CODE_DIR, node
-from local_nodes import local_node
-from node.programs import program_words
 from node.protocol import JobResult
 from project import REPOSITORY
 from train.follow.events import Event, Process
 from train.job.config import TrainConfig
 from train.job.plan import Job
-from train.measure import network as network_module
 from train.measure import training
-from train.measure.network import NetworkResult, Pair, choose_pairs, measure_network
 from train.measure.training import (
     KvResult,
     Scaling,
@@ -44,94 +35,6 @@ from train.measure.training import (
     measure_kvstore,
     measure_scaling,
 )
-
-# -- the network -------------------------------------------------------------------------------------------------------
-
-
-def test_all_pairs_of_a_few_nodes_are_measured() -> None:
-    seen: list[Pair] = []
-    nodes = [local_node(index) for index in range(3)]
-    result = measure_network(nodes, seconds=0.1, streams=2, on_pair=seen.append)
-    assert result.pairs == tuple(seen)
-    assert [(pair.source, pair.target) for pair in seen] == list(choose_pairs(["node-0", "node-1", "node-2"]))
-    assert result.all_pairs
-    assert all(pair.bytes_per_s > 1e6 for pair in seen)
-    assert all(len(pair.round_trips_s) == network_module.PINGS for pair in seen)
-    assert all(min(pair.round_trips_s) > 0 for pair in seen)
-
-
-def test_a_node_out_of_reach_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = network_module._listen
-    monkeypatch.setattr(network_module, "_listen", lambda *words: {**real(*words), "node-1": 9})
-    with pytest.raises(ClusterError, match=r"node-0 to node-1: .*refused") as caught:
-        measure_network([local_node(0), local_node(1)], seconds=0.1, streams=1, on_pair=lambda _: None)
-    assert "cluster verify" in str(caught.value.hint)
-
-
-def test_a_node_that_cannot_listen_is_named() -> None:
-    other = local_node(1)
-    elsewhere = replace(other, host=replace(other.host, private_ip="192.0.2.1"))  # not an address of this machine
-    with pytest.raises(ClusterError, match=r"node-1: exit code 1 from: bench_network\.py"):
-        measure_network([local_node(0), elsewhere], seconds=0.1, streams=1, on_pair=lambda _: None)
-
-
-def test_a_connection_without_the_secret_is_closed() -> None:
-    order = {"do": "receive", "address": "127.0.0.1", "secret": "00" * 16, "limit_s": 60}
-    with subprocess.Popen(
-        program_words("bench_network", python=sys.executable), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as program:
-        program.stdin.write(json.dumps(order).encode() + b"\n")
-        program.stdin.flush()
-        port = json.loads(program.stdout.readline())["listening"]
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-            connection.sendall(b"1" * 16 + b"p")
-            assert connection.recv(1) == b""
-        program.kill()
-
-
-def test_all_pairs_or_a_ring_and_the_head_to_all() -> None:
-    assert choose_pairs(["a"]) == ()
-    assert choose_pairs(["a", "b"]) == (("a", "b"), ("b", "a"))
-    many = [f"node-{number}" for number in range(9)]
-    pairs = choose_pairs(many)
-    assert len(pairs) == len(set(pairs)) == 8 + 9 - 1  # head to node-1 is in both
-    assert {target for source, target in pairs if source == "node-0"} == set(many[1:])
-    assert ("node-8", "node-0") in pairs
-
-
-def network(names: Sequence[str], *, pairs: Sequence[tuple[str, str]] | None = None) -> NetworkResult:
-    made = [
-        Pair(source=source, target=target, bytes_per_s=1e6 * (100 + index), round_trips_s=(0.0001, 0.0002, 0.0009))
-        for index, (source, target) in enumerate(pairs or choose_pairs(names))
-    ]
-    return NetworkResult(nodes=tuple(names), pairs=tuple(made), seconds=2.0, streams=1)
-
-
-def test_a_few_nodes_are_shown_as_a_matrix() -> None:
-    assert render_network(network(["node-0", "node-1", "node-2"])).splitlines() == [
-        "network, MB/s as it arrived: one connection for 2 s, one pair of nodes after another",
-        "from \\ to  node-0  node-1  node-2",
-        "node-0          -     100     101",
-        "node-1        102       -     103",
-        "node-2        104     105       -",
-        "",
-        "                least  median  most",
-        "MB/s              100     102   105",
-        "Gbit/s            0.8    0.82  0.84",
-        "round trip, ms    0.2     0.2   0.2",
-    ]
-
-
-def test_many_nodes_are_shown_as_a_list() -> None:
-    shown = render_network(network(["a", "b", "c"], pairs=[("a", "b"), ("c", "a")]))
-    assert "a     b    100             0.2" in shown.splitlines()
-    assert network_document(network(["a", "b"]))["pairs"][0] == {
-        "source": "a",
-        "target": "b",
-        "bytes_per_s": 1e8,
-        "round_trip_s": {"min": 0.0001, "median": 0.0002, "max": 0.0009},
-    }
-
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
@@ -345,10 +248,3 @@ def test_the_bandwidth_is_that_of_the_median_batch() -> None:
     assert result.mb_per_s(worker) == 10.0
     assert "?       a" in render_kvstore(result)
     assert training.KV_NETWORK in render_kvstore(result)
-
-
-def test_only_the_network_is_measured_without_mxnet() -> None:
-    assert choose_what((), "mxnet") == ()
-    assert choose_what((), "pytorch") == ("network",)
-    with pytest.raises(ConfigError, match="cluster bench scaling measures MXNet"):
-        choose_what(("network", "scaling"), "none")
