@@ -55,8 +55,7 @@ class OwnWheel:
             if unfit is not None:
                 raise ConfigError(
                     f'{where}: [bootstrap] mxnet = "{self.setting}" {unfit}',
-                    hint=f"cluster oracle --wheel {self.file.path} shows its code; build it for this GPU (CUDA_ARCH), "
-                    'or set mxnet = "auto"',
+                    hint='build it for this GPU (CUDA_ARCH), or set mxnet = "auto"',
                 )
 
 

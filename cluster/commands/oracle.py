@@ -1,37 +1,21 @@
-"""`cluster oracle`: shows the tables of GPUs and wheels, and the GPU code in a wheel file."""
+"""`cluster oracle`: shows the tables of GPUs and wheels."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 
 from cluster.app import App, pass_app
 from cluster.views.layout import render_table
-from foundation.errors import ClusterError, NotFoundError, UsageError
+from foundation.errors import NotFoundError
 from provision.oracle.decide import Verdict, check_mxnet, find_gpu_wheels, judge_on, pick_for
-from provision.oracle.fatbin import LibraryCode, read_wheel
-from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Machine, Version, Wheel, find_machine, find_wheel, show
-from provision.oracle.torch import (
-    TORCH_BUILDS,
-    TorchBuild,
-    find_build,
-    find_differences,
-    find_fitting,
-    pick_torch,
-    show_code,
-)
+from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Machine, Version, Wheel, find_machine, show
+from provision.oracle.torch import TORCH_BUILDS, TorchBuild, find_fitting, pick_torch, show_code
 
 
 @click.command("oracle")
 @click.argument("instance_type", required=False)
-@click.option(
-    "--wheel",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="Show which GPUs a wheel file has code for.",
-)
 @click.option(
     "--framework",
     type=click.Choice(["mxnet", "pytorch"]),
@@ -41,20 +25,13 @@ from provision.oracle.torch import (
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @pass_app
-def oracle(app: App, *, instance_type: str | None, wheel: Path | None, framework: str, as_json: bool) -> None:
+def oracle(app: App, *, instance_type: str | None, framework: str, as_json: bool) -> None:
     """Show which MXNet or PyTorch wheel runs on which GPU.
 
     With an INSTANCE_TYPE (g5.xlarge) or a family (g5), it shows the GPU, whether each wheel runs on it and why, and
     which wheel mxnet = "auto" or torch = "auto" selects. It needs no network.
     """
-    if wheel is not None:
-        if instance_type is not None:
-            raise UsageError(
-                "INSTANCE_TYPE and --wheel exclude each other",
-                hint="cluster oracle INSTANCE_TYPE, or cluster oracle --wheel FILE",
-            )
-        _show_wheel(app, wheel, as_json=as_json)
-    elif instance_type is not None:
+    if instance_type is not None:
         machine = _find_machine(instance_type)
         if framework == "pytorch":
             text = render_torch_machine(instance_type, machine, columns=app.find_columns())
@@ -306,65 +283,3 @@ def _build_document(build: TorchBuild) -> dict[str, Any]:
         "on_pypi": build.on_pypi,
         "measured": build.measured,
     }
-
-
-# -- one wheel ---------------------------------------------------------------------------------------------------------
-
-
-def _show_wheel(app: App, path: Path, *, as_json: bool) -> None:
-    libraries = read_wheel(path)
-    # File names begin name-version-: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
-    requirement = "==".join(path.name.split("-")[:2])
-    wheel = find_wheel(requirement)
-    known: str | None
-    if wheel is not None:
-        known, differing = wheel.requirement, differences(wheel, libraries)
-    else:
-        known = requirement if requirement.startswith("torch==") and find_build(requirement) is not None else None
-        differing = find_differences(requirement.removeprefix("torch=="), libraries) if known is not None else ()
-    table = None if known is None else {"wheel": known, "differences": list(differing)}
-    document = {"file": str(path), "libraries": [_library_document(each) for each in libraries], "table": table}
-    app.show(render_libraries(libraries), document, as_json=as_json)
-    if known is not None and differing:
-        raise ClusterError(f"{path}: differs from the table's entry for {known}: {'; '.join(differing)}")
-    if known is not None and not as_json:
-        app.say(f"the wheel matches the table's entry for {known}")
-
-
-def render_libraries(libraries: Sequence[LibraryCode]) -> str:
-    """Renders the GPU code that was found in a wheel. Pure."""
-    lines = []
-    for library in libraries:
-        lines += [
-            f"{library.name}: {library.modules} modules",
-            f"  machine code  {_counts(library.code, library.modules)}",
-            f"  PTX           {_counts(library.ptx, library.modules)}",
-        ]
-    return "\n".join(lines) or "no GPU code"
-
-
-def _counts(counts: Mapping[Version, int], modules: int) -> str:
-    """Renders architectures, such as sm_70, each with the number of its modules if it is not in all of them."""
-    cells = (f"sm_{_numbers([v])}" + (f" (in {n})" if n != modules else "") for v, n in counts.items())
-    return "  ".join(cells) or "none"
-
-
-def _library_document(library: LibraryCode) -> dict[str, Any]:
-    return {
-        "name": library.name,
-        "modules": library.modules,
-        "ptx_modules": library.ptx_modules,
-        "machine_code": {show(version): count for version, count in library.code.items()},
-        "ptx": {show(version): count for version, count in library.ptx.items()},
-    }
-
-
-def differences(wheel: Wheel, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
-    """Returns the differences between the contents of a wheel and its entry in the table; empty if they agree. Pure."""
-    found: list[tuple[str, object, object]] = [
-        ("machine code", _numbers(v for library in libraries for v in library.code), _numbers(wheel.code)),
-        ("PTX", _numbers(v for library in libraries for v in library.ptx), _numbers(wheel.ptx)),
-        ("modules", sum(library.modules for library in libraries), wheel.modules),
-        ("modules with PTX", sum(library.ptx_modules for library in libraries), wheel.ptx_modules),
-    ]
-    return tuple(f"{what}: found {is_}, the table says {said}" for what, is_, said in found if is_ != said)

@@ -4,7 +4,7 @@ As with MXNet's wheels (decide.py), machine code runs on the same major compute 
 PTX does not count. The CUDA of the libraries is not compared with the GPU's: the libraries are in the wheel or in the
 nvidia-* wheels that it requires, and PyTorch tests them together.
 
-The builds that are `measured` were read with `cluster oracle --wheel` from one wheel on PyPI of each minor version: the
+The builds that are `measured` were read with bench/wheel_code.py from one wheel on PyPI of each minor version: the
 machine code of libtorch_cuda.so. The others come from torch.cuda.get_arch_list() as quoted in PyTorch's issues
 (https://github.com/pytorch/pytorch/issues/182250 and others) and were not measured.
 """

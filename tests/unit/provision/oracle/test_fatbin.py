@@ -1,6 +1,5 @@
 """GPU architectures of fat binaries: synthetic ones, damaged ones, and those in a real wheel."""
 
-import json
 import struct
 import subprocess
 import sys
@@ -9,11 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from cluster.app import App
-from cluster.commands.oracle import differences
-from cluster.commands.oracle import oracle as oracle_command
+from bench.wheel_code import differences
 from foundation.errors import ClusterError, NotFoundError
 from provision.oracle.fatbin import read_wheel
 from provision.oracle.tables import find_wheel
@@ -107,35 +103,16 @@ def test_rejects_other_files(tmp_path: Path) -> None:
         read_wheel(tmp_path)
 
 
-def run(path: Path, *args: str) -> tuple[str, BaseException | None]:
-    app = App(config_path=path.parent / "cluster.toml")
-    done = CliRunner().invoke(oracle_command, ["--wheel", str(path), *args], obj=app)
-    return done.stdout, done.exception
-
-
-def test_the_command_shows_another_wheel(tmp_path: Path) -> None:
-    path = wheel(tmp_path, {"a.so": LIBRARY})
-    text, error = run(path)
-    assert error is None
-    assert "a.so: 2 modules" in text
-    assert "sm_70  sm_75 (in 1)  sm_120 (in 1)" in text
-    text, _ = run(path, "--json")
-    document = json.loads(text)
-    assert document["table"] is None
-    assert document["libraries"][0]["machine_code"] == {"7.0": 2, "7.5": 1, "12.0": 1}
-    assert run(wheel(tmp_path, {"b.py": b""}))[0] == "no GPU code\n"
-
-
 def test_compares_a_wheel_with_the_table(tmp_path: Path) -> None:
+    known = find_wheel("mxnet-cu112==1.9.1")
+    assert known is not None
     entries = [(ELF, architecture, 8) for architecture in (50, 60, 70, 80, 86)]
-    name = "mxnet_cu112-1.9.1-py3-none-manylinux2014_x86_64.whl"
-    text, error = run(wheel(tmp_path, {"mxnet/libmxnet.so": elf([(".nv_fatbin", module(entries) * 198)])}, name))
-    assert error is None
-    assert "sm_50  sm_60  sm_70  sm_80  sm_86" in text
-    text, error = run(wheel(tmp_path, {"mxnet/libmxnet.so": elf([(".nv_fatbin", module(entries[1:]) * 198)])}, name))
-    assert isinstance(error, ClusterError)
-    assert "found 60 70 80 86, the table says 50 60 70 80 86" in error.message
-    assert "sm_60" in text
+    for code, found in (
+        (entries, ()),
+        (entries[1:], ("machine code: found 60 70 80 86, the table says 50 60 70 80 86",)),
+    ):
+        path = wheel(tmp_path, {"mxnet/libmxnet.so": elf([(".nv_fatbin", module(code) * 198)])})
+        assert differences(known, read_wheel(path)) == found
 
 
 @pytest.mark.slow

@@ -221,13 +221,9 @@ def test_the_command_needs_no_cluster_toml(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["gpu"]["name"] == "T4"
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [(["p5x.large"], "p5x.large is not in the table"), (["g5", "--wheel", "x.whl"], "exclude each other")],
-)
-def test_the_command_rejects_unknown_types(tmp_path: Path, args: list[str], said: str) -> None:
-    done = CliRunner().invoke(oracle_command, args, obj=App(config_path=tmp_path / "cluster.toml"))
-    assert said in str(done.exception)
+def test_the_command_rejects_unknown_types(tmp_path: Path) -> None:
+    done = CliRunner().invoke(oracle_command, ["p5x.large"], obj=App(config_path=tmp_path / "cluster.toml"))
+    assert "p5x.large is not in the table" in str(done.exception)
 
 
 def test_up_rejects_before_it_calls_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
