@@ -2,8 +2,7 @@
 
 import functools
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from sandbox_steps import UP_TIMEOUT_S, find_image
+from sandbox_steps import find_image
 
 Client = Any
 
@@ -65,17 +64,3 @@ def refused_as(code: str, *, match: str | None = None) -> Iterator[pytest.Except
 
 
 LONG_S = 3600.0  # longer than any test
-
-
-def until_found(call: Callable[[], object], code: str) -> None:
-    """Repeats a call while it fails with this code. Raises other errors."""
-    deadline = time.monotonic() + UP_TIMEOUT_S
-    while True:
-        try:
-            call()
-        except ClientError as error:
-            if error.response["Error"]["Code"] != code or time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-        else:
-            return

@@ -32,20 +32,13 @@ Tree = Mapping[str, Any]
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
 S3_ACTIONS = {
     "ListBuckets": "ListAllMyBuckets", "HeadBucket": "ListBucket", "ListObjects": "ListBucket",
-    "ListObjectsV2": "ListBucket", "ListObjectVersions": "ListBucketVersions",
-    "ListMultipartUploads": "ListBucketMultipartUploads", "HeadObject": "GetObject", "PostObject": "PutObject",
+    "ListObjectsV2": "ListBucket", "ListMultipartUploads": "ListBucketMultipartUploads", "HeadObject": "GetObject",
     "CopyObject": "PutObject", "CreateMultipartUpload": "PutObject", "UploadPart": "PutObject",
     "UploadPartCopy": "PutObject", "CompleteMultipartUpload": "PutObject", "ListParts": "ListMultipartUploadParts",
-    "DeleteObjects": "DeleteObject", "GetBucketEncryption": "GetEncryptionConfiguration",
-    "PutBucketEncryption": "PutEncryptionConfiguration", "DeleteBucketEncryption": "PutEncryptionConfiguration",
-    "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
+    "DeleteObjects": "DeleteObject", "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
     "PutBucketLifecycleConfiguration": "PutLifecycleConfiguration",
-    "DeleteBucketLifecycle": "PutLifecycleConfiguration", "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
-    "PutPublicAccessBlock": "PutBucketPublicAccessBlock", "DeletePublicAccessBlock": "PutBucketPublicAccessBlock",
-    "GetBucketCors": "GetBucketCORS", "PutBucketCors": "PutBucketCORS", "DeleteBucketCors": "PutBucketCORS",
-    "DeleteBucketTagging": "PutBucketTagging", "DeleteBucketOwnershipControls": "PutBucketOwnershipControls",
 }  # fmt: skip
-WITH_PREFIX = ("ListBucket", "ListBucketVersions")
+WITH_PREFIX = ("ListBucket",)
 OF_A_VERSION = ("GetObject", "DeleteObject")
 
 # The parameters of IAM calls that name the resource. The first one in a call counts.
@@ -56,22 +49,15 @@ IAM_NAMED = {"InstanceProfileName": "instance-profile", "RoleName": "role", "Use
 NAMED = {
     "InstanceId": "instance", "GroupId": "security-group", "KeyName": "key-pair", "KeyPairId": "key-pair",
     "VolumeId": "volume", "NetworkInterfaceId": "network-interface", "SubnetId": "subnet", "VpcId": "vpc",
-    "ImageId": "image", "SnapshotId": "snapshot", "AllocationId": "elastic-ip", "LaunchTemplateId": "launch-template",
-    "SpotInstanceRequestId": "spot-instances-request", "SecurityGroupRuleId": "security-group-rule",
+    "ImageId": "image", "AllocationId": "elastic-ip", "SpotInstanceRequestId": "spot-instances-request",
 }  # fmt: skip
 # The kind of resource that an action creates, and the parameter with its name if the ARN contains a name.
 CREATED: dict[str, tuple[str, str | None]] = {
     "CreateSecurityGroup": ("security-group", None), "ImportKeyPair": ("key-pair", "KeyName"),
-    "CreateKeyPair": ("key-pair", "KeyName"), "CreatePlacementGroup": ("placement-group", "GroupName"),
-    "CreateVolume": ("volume", None), "CreateNetworkInterface": ("network-interface", None),
-    "CreateSubnet": ("subnet", None), "CreateVpc": ("vpc", None), "CreateSnapshot": ("snapshot", None),
-    "CreateLaunchTemplate": ("launch-template", None), "AllocateAddress": ("elastic-ip", None),
-    "CreateImage": ("image", None),
+    "CreatePlacementGroup": ("placement-group", "GroupName"), "CreateVolume": ("volume", None),
 }  # fmt: skip
-# Describe actions do not have resources, except these.
-READ_OF_RESOURCES = ("DescribeInstanceAttribute",)
 TAGGING = ("CreateTags", "DeleteTags")
-PUBLIC_KINDS = ("image", "snapshot")  # their ARNs have no account
+PUBLIC_KINDS = ("image",)  # its ARN has no account
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,12 +205,8 @@ def read_tree(form: Mapping[str, str]) -> Tree:
         *above, last = name.split(".")
         below = tree
         for part in above:
-            following = below.setdefault(part, {})
-            if not isinstance(following, dict):
-                break  # both `A=1` and `A.1=2`: moto refuses it
-            below = following
-        else:
-            below[last] = value
+            below = below.setdefault(part, {})
+        below[last] = value
     return tree
 
 
@@ -271,7 +253,7 @@ class Ec2Asks:
     def describe(self) -> Iterator[Ask]:
         """Yields all permissions that the call needs."""
         action = self._action
-        if action.startswith("Describe") and action not in READ_OF_RESOURCES:
+        if action.startswith("Describe"):
             yield self._ask("*")
         elif action in TAGGING:
             for resource_id in read_list(self._tree.get("ResourceId")):
@@ -317,8 +299,6 @@ class Ec2Asks:
         groups = read_list(self._tree.get("SecurityGroupId")) + read_list(self._tree.get("SecurityGroup"))
         for nic in nics:
             groups += read_list(nic.get("SecurityGroupId"))
-            if "NetworkInterfaceId" in nic:
-                yield self._ask_of("network-interface", str(nic["NetworkInterfaceId"]))
         for group in groups or ["*"]:
             yield self._ask_of("security-group", group)
         if "KeyName" in self._tree:
@@ -326,9 +306,6 @@ class Ec2Asks:
         placement = self._tree.get("Placement", {})
         if name := placement.get("GroupName") or placement.get("GroupId"):
             yield self._ask_of("placement-group", name)
-        template = self._tree.get("LaunchTemplate", {})
-        if template:
-            yield self._ask_of("launch-template", template.get("LaunchTemplateId", "*"))
         yield from self._ask_for_role()
 
     def _ask_for_role(self) -> Iterator[Ask]:

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 Verdict = Literal["allowed", "denied", "unmentioned"]
 
-VERSIONS = ("2012-10-17", "2008-10-17")
 ELEMENTS = {"Sid", "Effect", "Action", "NotAction", "Resource", "NotResource", "Condition"}
 OPERATORS = ("StringEquals", "StringNotEquals", "StringLike", "StringNotLike", "Bool", "Null")
 QUANTIFIERS = ("ForAllValues", "ForAnyValue")
@@ -31,7 +30,7 @@ TAG_KEYS = ("aws:resourcetag/", "ec2:resourcetag/", "aws:requesttag/")
 
 
 class PolicyError(ValueError):
-    """A policy document is invalid or not supported. The message says where and why."""
+    """A policy document has elements that are not supported here."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,112 +131,59 @@ def matches(pattern: str, text: str) -> bool:
 @lru_cache(maxsize=256)
 def parse_policy(text: str) -> Policy:
     """Parses the policy document of a user or a role. Pure. Raises PolicyError."""
-    try:
-        document = json.loads(text, object_pairs_hook=_refuse_doubles)
-    except json.JSONDecodeError as error:
-        raise PolicyError(f"it is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise PolicyError("it is not a JSON object")
-    _check_names(document, {"Version", "Id", "Statement"}, "the document")
-    if document.get("Version", VERSIONS[-1]) not in VERSIONS:
-        raise PolicyError(f"Version: unknown version {document['Version']!r}; known: {', '.join(VERSIONS)}")
-    statements = document.get("Statement")
+    document = json.loads(text)
+    _check(set(document) <= {"Version", "Id", "Statement"}, document)
+    statements = document["Statement"]
     statements = [statements] if isinstance(statements, dict) else statements
-    if not isinstance(statements, list) or not statements:
-        raise PolicyError("Statement is missing or empty")
-    return Policy(statements=tuple(_parse_statement(one, number) for number, one in enumerate(statements, 1)))
+    return Policy(statements=tuple(_parse_statement(one) for one in statements))
 
 
-def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns a JSON object. Raises PolicyError for a repeated name, of which JSON parsers keep only the last value."""
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise PolicyError(f'"{name}" appears twice in one object')
-        found[name] = value
-    return found
+def _check(holds: object, found: Any) -> None:
+    if not holds:
+        raise PolicyError(f"not supported: {found}")
 
 
-def _check_names(found: Mapping[str, Any], known: set[str], where: str) -> None:
-    for name in found:
-        if name not in known:
-            raise PolicyError(f'{where}: "{name}" is not supported; known: {", ".join(sorted(known))}')
-
-
-def _parse_statement(found: Any, number: int) -> Statement:
-    where = f"Statement {number}"
-    if not isinstance(found, dict):
-        raise PolicyError(f"{where}: it is not a JSON object")
-    if isinstance(found.get("Sid"), str):
-        where = f"{where} ({found['Sid']})"
-    _check_names(found, ELEMENTS, where)
-    if found.get("Effect") not in ("Allow", "Deny"):
-        raise PolicyError(f'{where}: Effect must be "Allow" or "Deny"')
-    actions, other_actions = _parse_choice(found, "Action", where)
-    resources, other_resources = _parse_choice(found, "Resource", where)
-    for action in actions:
-        if action != "*" and not re.fullmatch(r"[A-Za-z0-9-]+:[A-Za-z0-9*?]+", action):
-            raise PolicyError(f'{where}: the action "{action}" does not have the form service:Action')
-    for resource in resources:
-        if resource != "*" and not re.fullmatch(r"arn:[^:]*:[^:]*:[^:]*:[^:]*:.+|arn:.*\*", resource, re.DOTALL):
-            raise PolicyError(f'{where}: the resource "{resource}" is not an ARN')
+def _parse_statement(found: Mapping[str, Any]) -> Statement:
+    _check(set(found) <= ELEMENTS and found["Effect"] in ("Allow", "Deny"), found)
+    actions, other_actions = _parse_choice(found, "Action")
+    resources, other_resources = _parse_choice(found, "Resource")
+    _check(all(action == "*" or re.fullmatch(r"[A-Za-z0-9-]+:[A-Za-z0-9*?]+", action) for action in actions), found)
+    _check(all(resource == "*" or resource.startswith("arn:") for resource in resources), found)
     return Statement(
         allows=found["Effect"] == "Allow",
         actions=actions,
         other_actions=other_actions,
         resources=resources,
         other_resources=other_resources,
-        conditions=tuple(_parse_conditions(found.get("Condition", {}), where)),
+        conditions=tuple(
+            _parse_condition(written, key, values)
+            for written, keys in found.get("Condition", {}).items()
+            for key, values in keys.items()
+        ),
     )
 
 
-def _parse_choice(found: Mapping[str, Any], name: str, where: str) -> tuple[tuple[str, ...], bool]:
+def _parse_choice(found: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], bool]:
     """Returns the value of `Action` or `NotAction` (or of another name), and whether it was the latter."""
-    if (name in found) is (f"Not{name}" in found):
-        raise PolicyError(f"{where}: needs either {name} or Not{name}")
+    _check((name in found) is not (f"Not{name}" in found), found)
     inverted = name not in found
-    return _parse_words(found[f"Not{name}" if inverted else name], f"{where}: {name}"), inverted
+    return _parse_words(found[f"Not{name}" if inverted else name]), inverted
 
 
-def _parse_words(found: Any, where: str) -> tuple[str, ...]:
+def _parse_words(found: Any) -> tuple[str, ...]:
     words = found if isinstance(found, list) else [found]
     words = [str(word).lower() if isinstance(word, bool) else word for word in words]
-    if not words or not all(isinstance(word, str) for word in words):
-        raise PolicyError(f"{where}: must be a string or a list of strings")
-    for word in words:
-        if "${" in word:
-            raise PolicyError(f'{where}: "{word}": policy variables are not supported')
+    _check(words and all(isinstance(word, str) and "${" not in word for word in words), found)
     return tuple(words)
 
 
-def _parse_conditions(found: Any, where: str) -> Iterable[Condition]:
-    if not isinstance(found, dict):
-        raise PolicyError(f"{where}: Condition is not a JSON object")
-    for written, keys in found.items():
-        if not isinstance(keys, dict) or not keys:
-            raise PolicyError(f"{where}: {written}: no condition key")
-        for key, values in keys.items():
-            yield _parse_condition(written, key, values, where)
-
-
-def _parse_condition(written: str, key: str, values: Any, where: str) -> Condition:
+def _parse_condition(written: str, key: str, values: Any) -> Condition:
     quantifier, _, operator = written.rpartition(":")
     if_exists = operator.endswith(IF_EXISTS)
     operator = operator.removesuffix(IF_EXISTS)
-    many = key.lower() == MANY_VALUED
-    bare = operator != "Null" or written == "Null"
-    if operator not in OPERATORS or not bare or quantifier not in ("", *QUANTIFIERS):
-        raise PolicyError(
-            f"{where}: the operator {written} is not supported; known: {', '.join(OPERATORS)}, also with {IF_EXISTS} "
-            f"at the end, and with {' or '.join(QUANTIFIERS)} before"
-        )
-    if key.lower() not in KEYS and not key.lower().startswith(TAG_KEYS):
-        known = ", ".join([*sorted(KEYS), *(f"{prefix}..." for prefix in TAG_KEYS)])
-        raise PolicyError(f"{where}: the condition key {key} is not supported; known: {known}")
-    if operator != "Null" and many is not bool(quantifier):
-        advice = "has many values: write ForAllValues: or ForAnyValue:" if many else "has one value: write no"
-        raise PolicyError(f"{where}: {written}: {key} {advice} {'before the operator' if many else quantifier}")
-    words = _parse_words(values, f"{where}: {key}")
-    if operator in ("Bool", "Null") and not set(words) <= {"true", "false"}:
-        raise PolicyError(f'{where}: {written}: {key}: must be "true" or "false"')
+    _check(operator in OPERATORS and quantifier in ("", *QUANTIFIERS), written)
+    _check(key.lower() in KEYS or key.lower().startswith(TAG_KEYS), key)
+    # A key with many values needs a quantifier, and one with a single value must not have one.
+    _check(operator == "Null" or (key.lower() == MANY_VALUED) is bool(quantifier), written)
+    words = _parse_words(values)
     return Condition(operator=operator, quantifier=quantifier, if_exists=if_exists, key=key.lower(), values=words)
