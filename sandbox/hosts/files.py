@@ -108,7 +108,7 @@ shift 2
 options=rw
 while getopts sfnvN:o: option; do [ "$option" != o ] || options=$OPTARG; done
 if ! command -v fuse2fs >/dev/null; then
-    echo "mount.ext4: the sandbox's hosts need fuse2fs: cluster sandbox install fuse2fs" >&2
+    echo "mount.ext4: the hosts need fuse2fs, and sshfs to share it: cluster sandbox install fuse2fs sshfs" >&2
     exit 1
 fi
 tries=0
