@@ -24,7 +24,6 @@ PROGRAMS = {
     "notify": "node.setup.notify",
     "containers": "node.setup.containers.prepare",
     "mount_volumes": "node.setup.volumes.mount_volumes",
-    "measure_volume": "node.setup.volumes.measure_volume",
 }
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def verify(app: App, *, as_json: bool) -> None:
             check_health(name, report, unhealthy.get(name, ()), hardware.get(name))
             for name, report in findings.reports.items()
         ]
-        more += [*([s3] if isinstance(s3, Check) else []), *check_volumes(nodes, mounts, report=app.report)]
+        more += [*([s3] if isinstance(s3, Check) else []), *check_volumes(nodes, mounts)]
         if app.config.container.image:
             more += check_containers(
                 nodes,
