@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from bootstrap.ssh.explain import (
     explain,
     explain_console,
     explain_refused_key,
-    find_accepted_user,
     is_unanswered,
     may_be_booting,
 )
@@ -312,24 +310,19 @@ def wait_for_connection(
                 # After a refused key, sshd closes connections because of too many failures: the key is the cause.
                 if refused is not None and isinstance(cause, paramiko.SSHException | EOFError):
                     error, cause = refused, refused.__cause__
-                raise _give_up(host, error, private_key=private_key, contact=contact, console=console) from cause
+                raise _give_up(host, error, private_key=private_key, console=console) from cause
             rest_s = max(pause_s, contact.pause_s) if isinstance(cause, UnverifiedHostKey) else pause_s
         time.sleep(rest_s)
         pause_s = min(pause_s * 1.5, 2.0)
 
 
-def _give_up(
-    host: Host, error: ConnectError, *, private_key: Path, contact: FirstContact, console: Console
-) -> ConnectError:
+def _give_up(host: Host, error: ConnectError, *, private_key: Path, console: Console) -> ConnectError:
     """The error for a node that could not be reached in time, with the known causes."""
     cause = error.__cause__
     message, hint = error.message, error.hint
     refused = isinstance(cause, paramiko.AuthenticationException)
     if refused and not isinstance(cause, paramiko.BadAuthenticationType):
-        probe = find_accepted_user(host.user, lambda user: _try_user(host, user, private_key, contact))
-        message, hint = explain_refused_key(host, probe, key=load_private_key(private_key), path=private_key)
-        if probe.accepted is not None:
-            return ConnectError(message, hint=hint)
+        message, hint = explain_refused_key(host, key=load_private_key(private_key), path=private_key)
     try:
         said, booted = explain_console(console.find_last_lines(host.instance_id))
     except ClusterError as unreadable:  # the node's own error is more important
@@ -337,8 +330,3 @@ def _give_up(
     if not booted and not refused and not isinstance(cause, UnverifiedHostKey):
         hint = f"run the command again in a minute; then {hint}"
     return ConnectError(f"{message}\n{said}", hint=hint)
-
-
-def _try_user(host: Host, user: str, private_key: Path, contact: FirstContact) -> Output:
-    with closing(connect(replace(host, user=user), private_key=private_key, contact=contact)) as connection:
-        return connection.run(RemoteCommand("true"), check=False, timeout_s=CONNECT_TIMEOUT_S)

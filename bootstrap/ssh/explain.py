@@ -3,36 +3,15 @@
 import errno
 import re
 import shlex
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import paramiko
 
 from bootstrap.ssh.host import Host, Output
 from bootstrap.ssh.keys import UnverifiedHostKey
-from foundation.errors import ConnectError, NodeCommandError
+from foundation.errors import NodeCommandError
 
-# The users of Ubuntu and its DLAMIs; of Amazon Linux, RHEL and SUSE; of Debian (admin); and of others. root is last:
-# most images accept it only to name another user.
-IMAGE_USERS = (
-    "ubuntu",
-    "ec2-user",
-    "admin",
-    "debian",
-    "rocky",
-    "almalinux",
-    "centos",
-    "fedora",
-    "cloud-user",
-    "core",
-    "bitnami",
-    "root",
-)
-PROBE_TIMEOUT_S = 20.0
-_OTHER_USER = re.compile(r'Please login as the user "([A-Za-z0-9._-]+)" rather than the user')
-"""cloud-init's forced command for root (its setting disable_root_opts)."""
 CONNECT_TIMEOUT_S = 10
 LAST_LINES = 10
 NO_EXIT_CODE = -1  # paramiko's value if a signal ended the command, or if the connection was lost
@@ -44,42 +23,6 @@ _SUDO_ASKS = re.compile(r"^sudo: .*(?:password is required|terminal is required|
 NO_ANSWER = "no answer while logging in"
 _UNANSWERED = ("Authentication timeout.", "Authentication failed: transport shut down or saw EOF")
 """paramiko's messages for a login that was neither accepted nor refused."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Probe:
-    """The user that accepts the cluster's key, or None. complete: whether the search has finished."""
-
-    accepted: str | None
-    complete: bool
-
-
-def find_accepted_user(refused: str, try_user: Callable[[str], Output]) -> Probe:
-    """Tries the usual users of images, except the refused one, for PROBE_TIMEOUT_S at most.
-
-    try_user: logs in as a user over a new connection and runs a command; raises ConnectError.
-    """
-    deadline = time.monotonic() + PROBE_TIMEOUT_S
-    for user in IMAGE_USERS:
-        if user == refused:
-            continue
-        if time.monotonic() > deadline:
-            return Probe(accepted=None, complete=False)
-        try:
-            output = try_user(user)
-        except ConnectError as error:
-            if isinstance(error.__cause__, paramiko.AuthenticationException):
-                continue
-            return Probe(accepted=None, complete=False)  # sshd blocks clients that fail too often
-        named = find_other_user(output)
-        return Probe(accepted=named or user, complete=True)
-    return Probe(accepted=None, complete=True)
-
-
-def find_other_user(output: Output) -> str | None:
-    """The user that an image names when another user logs in; None if it names none. Pure."""
-    found = _OTHER_USER.search(output.stdout + output.stderr)
-    return found.group(1) if found else None
 
 
 def is_unanswered(error: BaseException) -> bool:
@@ -170,26 +113,18 @@ def _explain_host_key(host: Host, error: "paramiko.BadHostKeyException | Unverif
     )
 
 
-def explain_refused_key(host: Host, probe: Probe, *, key: paramiko.PKey, path: Path) -> tuple[str, str]:
+def explain_refused_key(host: Host, *, key: paramiko.PKey, path: Path) -> tuple[str, str]:
     """The reason why a node does not accept the cluster's key from the configured user, and the remedy. Pure."""
-    refused = (
-        f"{host.name} ({host.instance_id}, {host.address}): ssh answers, but does not accept the cluster's key for "
-    )
-    if probe.accepted is not None:
-        message = f"{refused}user {host.user}; it does for {probe.accepted}, the image's user"
-        return message, f'set [provision] user = "{probe.accepted}" in cluster.toml'
-    others = (
-        "or any other user that images usually have" if probe.complete else "and not all other users could be tried"
-    )
     message = (
-        f"{refused}user {host.user}, {others}: ~{host.user}/.ssh/authorized_keys on the node does not contain it, "
-        "cloud-init has not finished there, or the image's user has another name.\n"
+        f"{host.name} ({host.instance_id}, {host.address}): ssh answers, but does not accept the cluster's key for "
+        f"user {host.user}: the image's user has another name, cloud-init has not finished there, or "
+        f"~{host.user}/.ssh/authorized_keys on the node does not contain it.\n"
         f"  the key:   {key.get_name()} {key.fingerprint} in {path}\n"
         f"  its line:  {key.get_name()} {key.get_base64()}"
     )
     return message, (
-        "run the command again in a minute; then add its line to authorized_keys there (on EC2's serial console), set "
-        "[provision] user to the image's, or cluster down, then cluster up"
+        "set [provision] user to the image's: ubuntu, ec2-user (Amazon Linux, RHEL), admin (Debian), rocky; or run the "
+        "command again in a minute; or add its line to authorized_keys there (on EC2's serial console)"
     )
 
 
@@ -221,8 +156,7 @@ def command_error(host: Host, command: str, output: Output) -> NodeCommandError:
     shown = command if len(command) <= 200 else command[:197] + "..."
     ending = "killed by a signal:" if output.exit_code == NO_EXIT_CODE else f"exit code {output.exit_code} from:"
     said = render_last_lines((output.stdout + output.stderr).strip().splitlines())
-    named = find_other_user(output)
-    hint = f'set [provision] user = "{named}" in cluster.toml' if named else None
+    hint = None
     if "No space left on device" in output.stderr:
         look = f"ssh {host.spec}" if host.spec else f"cluster exec --node {host.name} --"
         hint = f"{look} df -h; free some space there, then run the command again"
