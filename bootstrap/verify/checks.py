@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import combinations
 from typing import Any, Literal
 
 from bootstrap.apply import ReadyNode
@@ -296,46 +295,33 @@ class Offset:
     error_s: float
 
 
-def estimate_offset(samples: Sequence[tuple[float, float, float]]) -> Offset:
-    """The offset from samples (sent here, read there, received here), each in seconds since the epoch. Pure.
-
-    As in NTP (RFC 5905, section 8), the clock was read within the round trip, so the shortest round trip is the most
-    exact.
-    """
-    sent, read, received = min(samples, key=lambda sample: sample[2] - sample[0])
+def find_offset(sent: float, read: float, received: float) -> Offset:
+    """The offset of a clock that was read between two moments of this machine's. In seconds since the epoch. Pure."""
     return Offset(ahead_s=read - (sent + received) / 2, error_s=max(0.0, received - sent) / 2)
 
 
 def check_clocks(offsets: Mapping[str, Offset]) -> tuple[Check, ...]:
-    """A check for each node. Of two clocks too far apart, the one farther from the others is wrong. Pure."""
+    """A check for each node. Pure."""
     wrong = find_wrong(offsets)
-    right = {node: offset for node, offset in offsets.items() if node not in wrong}
-    return tuple(_check_clock(node, offset, others=right) for node, offset in offsets.items())
+    return tuple(_check_clock(node, offset, is_wrong=node in wrong) for node, offset in offsets.items())
 
 
 def find_wrong(offsets: Mapping[str, Offset]) -> frozenset[str]:
-    """The nodes without which all others are within MAX_APART_S of each other. Pure."""
-    left = dict(offsets)
-    while True:
-        apart = [
-            (abs(left[a].ahead_s - left[b].ahead_s) - left[a].error_s - left[b].error_s, a, b)
-            for a, b in combinations(left, 2)
-        ]
-        if not apart or max(apart)[0] <= MAX_APART_S:
-            return frozenset(offsets) - frozenset(left)
-        middle = statistics.median(offset.ahead_s for offset in left.values())
-        # Of only two nodes, the one that agrees with this machine is right.
-        farthest = max(
-            max(apart)[1:], key=lambda node: (round(abs(left[node].ahead_s - middle), 6), abs(left[node].ahead_s))
-        )
-        del left[farthest]
+    """The nodes that are more than MAX_APART_S from the median clock. Of two nodes, this machine's decides. Pure."""
+    if len(offsets) < 2:
+        return frozenset()
+    middle = statistics.median([*(offset.ahead_s for offset in offsets.values()), *([0.0] * (len(offsets) == 2))])
+    apart_s = MAX_APART_S + max(offset.error_s for offset in offsets.values())
+    return frozenset(
+        node for node, offset in offsets.items() if abs(offset.ahead_s - middle) - offset.error_s > apart_s
+    )
 
 
-def _check_clock(node: str, offset: Offset, *, others: Mapping[str, Offset]) -> Check:
+def _check_clock(node: str, offset: Offset, *, is_wrong: bool) -> Check:
     from_here = abs(offset.ahead_s) - offset.error_s
     said = f"{_show_ahead(offset.ahead_s)} this machine's, ±{max(offset.error_s, 0.001):.3f} s"
     cause, hint = None, None
-    if node not in others:
+    if is_wrong:
         cause = f"more than {MAX_APART_S:.0f} s from the other nodes' clocks: its time service does not run"
         hint = (
             f"cluster exec --node {node} -- sudo sh -c 'systemctl restart chrony || systemctl restart chronyd || "
@@ -346,7 +332,7 @@ def _check_clock(node: str, offset: Offset, *, others: Mapping[str, Offset]) -> 
         if from_here > S3_REFUSES_S:
             cause += "; AWS refuses requests that are more than 15 minutes off"
         hint = "timedatectl, here: is this machine's time right?"
-    status: Status = "failed" if node not in others else "warning" if cause else "ok"
+    status: Status = "failed" if is_wrong else "warning" if cause else "ok"
     return Check(node=node, check="clock", subject="time", status=status, said=said, cause=cause, hint=hint)
 
 
@@ -373,84 +359,63 @@ def check_ports(
 ) -> tuple[Check, ...]:
     """Checks of the ports. Pure.
 
-    There is a check for each good node, each node that cannot listen, each node that is cut off in one direction, and
-    each other blocked pair. If all pairs are blocked, a single check reports that.
+    There is a check for each node that the others connect to, and for each that cannot listen.
     listening: the ports of each node. refused: why a node cannot listen. has_group: whether the nodes are in a security
     group.
     """
-    explain = partial(_explain, has_group=has_group)
     checks = [
         _failed("ports", node, "listening", why, cause="other programs have these ports", hint=_look("ss -ltn", node))
         for node, why in refused.items()
     ]
-    blocked = _blocked_pairs(attempts)
-    tried = {(attempt.source, attempt.target) for attempt in attempts}
-    if len(blocked) > 1 and blocked.keys() == tried:
-        pairs = blocked.values()
-        return (*checks, _failed("ports", EVERYWHERE, "each other", _say(pairs), **explain(pairs, None)))
-    for role, direction in ((1, "from every other node"), (0, "to every other node")):
-        for node in listening:
-            its = {pair for pair in tried if pair[role] == node}
-            if len(its) > 1 and its <= blocked.keys():
-                failures = [blocked.pop(pair) for pair in sorted(its)]
-                checks.append(_failed("ports", node, direction, _say(failures), **explain(failures, node)))
-                tried -= its
-    for (source, target), found in sorted(blocked.items()):
-        checks.append(_failed("ports", source, f"to {target}", _say([found]), **explain([found], target)))
-    troubled = {check.node for check in checks} | {target for _, target in blocked}
-    good = [_passed(node, ports, len(listening)) for node, ports in listening.items() if node not in troubled and ports]
-    return (*checks, *good)
+    for node, ports in listening.items():
+        tried = [attempt for attempt in attempts if attempt.target == node]
+        failed = [attempt for attempt in tried if attempt.error is not None]
+        sources = dict.fromkeys(attempt.source for attempt in failed)
+        if failed:
+            is_all = len(sources) == len({attempt.source for attempt in tried})
+            subject = "from every other node" if is_all else f"from {', '.join(sources)}"
+            checks.append(
+                _failed("ports", node, subject, _say(failed, ports), **_explain(failed, node, has_group=has_group))
+            )
+        elif ports:
+            checks.append(_passed(node, ports, len(listening)))
+    return tuple(checks)
 
 
-def _blocked_pairs(attempts: Collection[Attempt]) -> dict[tuple[str, str], list[Attempt]]:
-    blocked: dict[tuple[str, str], list[Attempt]] = {}
-    for attempt in attempts:
-        if attempt.error is not None:
-            blocked.setdefault((attempt.source, attempt.target), []).append(attempt)
-    return blocked
-
-
-def _say(pairs: Collection[Sequence[Attempt]]) -> str:
-    """Lists each error once, with its ports."""
-    ports: dict[str, set[int]] = {}
-    for attempt in (attempt for pair in pairs for attempt in pair):
-        ports.setdefault(str(attempt.error), set()).add(attempt.port)
+def _say(failed: Collection[Attempt], ports: Collection[int]) -> str:
+    """Lists each error once, with its ports if others of the node are open."""
     said = []
-    for error, found in ports.items():
-        shown = sorted(found)
-        if len(shown) > len(RANGES):
-            listed = f"{len(shown)} ports between {shown[0]} and {shown[-1]}"
-        else:
-            listed = f"port{'s' if len(shown) > 1 else ''} {', '.join(map(str, shown))}"
-        said.append(f"{listed}: {error}")
+    for error in dict.fromkeys(str(attempt.error) for attempt in failed):
+        found = sorted({attempt.port for attempt in failed if attempt.error == error})
+        named = f"port{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}: "
+        said.append(error if set(found) == set(ports) else named + error)
     return "; ".join(said)
 
 
-def _explain(pairs: Collection[Sequence[Attempt]], target: str | None, *, has_group: bool) -> dict[str, str]:
+def _explain(failed: Collection[Attempt], target: str, *, has_group: bool) -> dict[str, str]:
     """The cause and the next command for the worst of some errors."""
-    errors = {attempt.error for pair in pairs for attempt in pair}
-    place = target or "the nodes"
+    errors = {attempt.error for attempt in failed}
     if "timed out" in errors and not has_group:
         return {
-            "cause": f"a firewall on {place} or in the network drops it: open all TCP ports between the hosts",
+            "cause": f"a firewall on {target} or in the network drops it: open all TCP ports between the hosts",
             "hint": _look("sudo nft list ruleset", target),
         }
     if "timed out" in errors:
         return {
-            "cause": f"the cluster's security group lacks its rule between members, or a firewall on {place} drops it",
+            "cause": f"the cluster's security group lacks its rule between members, or a firewall on {target} drops it",
             "hint": f"cluster up, which restores the rule; then {_look('sudo nft list ruleset', target)}",
         }
     if "wrong answer" in errors or "no answer" in errors:
-        cause = f"another host or a proxy answers at the private address of {place}"
+        cause = f"another host or a proxy answers at the private address of {target}"
         return {"cause": cause, "hint": "cluster status"}
     return {
-        "cause": f"a firewall on {place} rejects it, or there is no route between their subnets",
+        "cause": f"a firewall on {target} rejects it, or there is no route between their subnets",
         "hint": _look("sudo nft list ruleset", target),
     }
 
 
-def _look(command: str, node: str | None) -> str:
-    return f"cluster exec --node {node} -- {command}" if node else f"cluster exec -- {command}"
+def _look(command: str, node: str) -> str:
+    return f"cluster exec --node {node} -- {command}"
 
 
 def _passed(node: str, ports: Sequence[int], nodes: int) -> Check:

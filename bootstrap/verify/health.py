@@ -15,7 +15,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import NodeProgram
-from bootstrap.verify.checks import Check, Offset, estimate_offset, find_wrong
+from bootstrap.verify.checks import Check, Offset, find_offset, find_wrong
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report, silent
 from foundation.remote_command import Quoted, RemoteCommand
@@ -75,7 +75,7 @@ def _look(names: Sequence[str], connect: Callable[[str], NodeConnection]) -> Fin
         with closing(NodeProgram(connection, "health")) as program:
             report = program.read(next(program.messages(time.monotonic() + TIMEOUT_S)), health.Report)
         reports[name] = report
-        offsets[name] = estimate_offset([(sent, report.now, time.time())])
+        offsets[name] = find_offset(sent, report.now, time.time())
 
     on_all(names, examine)
     return Findings(reports={name: reports[name] for name in names}, offsets={name: offsets[name] for name in names})

@@ -20,23 +20,19 @@ from bootstrap.verify.checks import (
     Attempt,
     Check,
     Kind,
-    Offset,
     Probe,
     ProbeResult,
     all_reduce_probes,
-    check_clocks,
     check_connection,
     check_disk,
     check_ports,
     compute_probes,
-    estimate_offset,
 )
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
 ANSWER_TIMEOUT_S = 30.0
 PORTS_TIMEOUT_S = 60.0
-CLOCK_SAMPLES = 5
 ORDER_OF_CHECKS: tuple[Kind, ...] = (
     "connection",
     "health",
@@ -50,10 +46,6 @@ ORDER_OF_CHECKS: tuple[Kind, ...] = (
     "volumes",
 )
 Port = Annotated[int, Meta(ge=1, le=65535)]
-
-
-class _Clock(Struct, frozen=True):
-    now: Annotated[float, Meta(ge=0, le=32_503_680_000)]
 
 
 class _Begun(Struct, frozen=True):
@@ -81,7 +73,6 @@ class _Ended(Struct, frozen=True):
 class _Found:
     """The results of a node so far; `error` is the reason why the rest is missing."""
 
-    offset: Offset | None = None
     ports: tuple[int, ...] = ()
     refused: str | None = None
     free: int | None = None
@@ -92,7 +83,7 @@ class _Found:
 
 
 def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: Report) -> tuple[Check, ...]:
-    """Checks all nodes: `probes` and the framework's own probes on each, the ports between them, clocks and disks.
+    """Checks all nodes: `probes` and the framework's own probes on each, the ports between them, and disks.
 
     With PyTorch, all nodes on which it computes also add up a tensor together.
 
@@ -192,7 +183,6 @@ def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes
             if probe.check in here.results:
                 checks += probe.to_checks(node, here.results[probe.check])
         checks += check_disk(name, here.disk)
-    checks += check_clocks({name: here.offset for name, here in found.items() if here.offset is not None})
     checks += check_ports(
         {name: here.ports for name, here in found.items() if here.ports},
         {name: here.refused for name, here in found.items() if here.refused is not None},
@@ -215,13 +205,7 @@ class _Talk(NodeProgram):
         super().__init__(node.connection, "verify")
 
     def begin(self, found: _Found, order: Mapping[str, Any]) -> None:
-        """Reads the node's clock while it is idle; then has the node listen and start its probes."""
-        samples = []
-        for number in range(CLOCK_SAMPLES):
-            sent = time.time()
-            answer = self.call({"clock": number}, _Clock, timeout_s=ANSWER_TIMEOUT_S)
-            samples.append((sent, answer.now, time.time()))
-        found.offset = estimate_offset(samples)
+        """Has the node listen and start its probes."""
         begun = self.call(order, _Begun, timeout_s=ANSWER_TIMEOUT_S)
         found.ports, found.refused, found.disk = begun.listening, begun.refused, begun.disk
         found.free = begun.free

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import click
 
 from bootstrap.container.check import check_containers
-from bootstrap.verify.checks import Check, Probe
+from bootstrap.verify.checks import Check, Probe, check_clocks
 from bootstrap.verify.health import check_health, find_unhealthy, keep_on_head, look
 from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.nodes import verify as try_nodes
@@ -61,6 +61,7 @@ def verify(app: App, *, as_json: bool) -> None:
             check_health(name, report, unhealthy.get(name, ()), hardware.get(name))
             for name, report in findings.reports.items()
         ]
+        more += check_clocks(findings.offsets)
         more += [*([s3] if isinstance(s3, Check) else []), *check_volumes(nodes, mounts)]
         if app.config.container.image:
             more += check_containers(

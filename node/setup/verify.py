@@ -1,8 +1,7 @@
-"""Checks one node for `cluster verify`: its clock, its disk, the ports of its peers, and everything else with probes.
+"""Checks one node for `cluster verify`: its disk, the ports of its peers, and everything else with probes.
 
 It arrives over stdin, followed by an order, and writes no files. It receives JSON lines:
 
-    {"clock": n}                                   answered at once by {"clock": n, "now": seconds since the epoch}
     {"name": ..., "address": ..., "secret": ..., "ranges": [[first, last], ...], "loader": ..., "python": ...,
      "setup": digest or null, "probes": [{"name": ..., "modules": ..., "order": ..., "timeout_s": ...}, ...]}
     {"peers": [[name, address, [port, ...]], ...]}
@@ -17,13 +16,11 @@ and sends:
     {"ended": "ports", "probes" or "together", "error": a traceback or null}, the last message of each
     {"alive": true}                                every two seconds
 
-It listens for its peers until its stdin ends. With the secret of this verification, it proves to them which node it is.
+It listens for its peers until its stdin ends, and sends them its name and the secret of this verification.
 When stdin ends, it ends, and so do its probes. Probes may hang, abort or crash the interpreter, so each has its own
 process.
 """
 
-import hashlib
-import hmac
 import json
 import os
 import random
@@ -33,10 +30,10 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from node.setup import setup_env
@@ -45,7 +42,6 @@ from node.setup.messages import stay_alive, tell
 KEPT_BYTES = 1 << 16  # of a probe's output
 TIMEOUT_S = 5.0  # of a peer
 TRIES = 20
-NONCE_BYTES = 16
 MAX_PARALLEL = 256
 FREE_RANGE = (20000, 29999)  # below the ports that Linux assigns to clients
 _running: set[subprocess.Popen[bytes]] = set()  # the probes' processes
@@ -68,7 +64,7 @@ def begin(order: Mapping[str, Any]) -> None:
         except OSError as error:
             refused = f"{order['address']} port {first} to {last}: {error.strerror or error}"
             break
-        serve(listener, order["name"], order["secret"].encode())
+        serve(listener, greeting(order["name"], order["secret"]))
         ports.append(listener.getsockname()[1])
     tell({"listening": ports, "refused": refused, "free": find_free(order["address"]), "disk": look_at_disk()})
     in_background("probes", run_probes, order)
@@ -91,7 +87,7 @@ def run_one(order: Mapping[str, Any], probe: Mapping[str, Any]) -> None:
 def connect_to_peers(peers: Iterable[tuple[str, str, Sequence[int]]], secret: str) -> None:
     """Tries every port of every peer."""
     targets = [(name, address, port) for name, address, ports in peers for port in ports]
-    tell({"ports": connect_all(targets, secret.encode())})
+    tell({"ports": connect_all(targets, secret)})
 
 
 def in_background(name: str, work: Callable[..., None], *args: Any) -> None:
@@ -185,41 +181,26 @@ def find_free(address: str) -> int | None:
         return None
 
 
-def serve(listener: socket.socket, name: str, secret: bytes) -> None:
-    """Answers every client, in threads, as long as this process lives."""
+def greeting(name: str, secret: str) -> bytes:
+    """What a node sends to each of its peers."""
+    return f"{name} {secret}".encode()
+
+
+def serve(listener: socket.socket, data: bytes) -> None:
+    """Sends data to every client, in a thread, until the listener is closed."""
 
     def accept() -> None:
-        while True:
-            try:
+        while listener.fileno() != -1:
+            with suppress(OSError):  # the client reports the error
                 connection, _ = listener.accept()
-            except OSError:
-                if listener.fileno() == -1:  # closed
-                    return
-                raise
-            threading.Thread(target=answer, args=(connection, name, secret), daemon=True).start()
+                with connection:
+                    connection.sendall(data)
 
     threading.Thread(target=accept, daemon=True).start()
 
 
-def answer(connection: socket.socket, name: str, secret: bytes) -> None:
-    """Proves to a client that this is the node `name`. A client that sends no request in time gets no answer."""
-    try:
-        with connection, connection.makefile("rb") as stream:
-            connection.settimeout(TIMEOUT_S)
-            nonce = stream.read(NONCE_BYTES)
-            if len(nonce) == NONCE_BYTES:
-                connection.sendall(prove(nonce, name, connection.getsockname()[1], secret))
-    except OSError:
-        return  # the client reports the error
-
-
-def prove(nonce: bytes, name: str, port: int, secret: bytes) -> bytes:
-    """The proof, by a process that knows the secret, that this is the node `name` listening on `port`. 32 bytes."""
-    return hmac.new(secret, nonce + f"{name}:{port}".encode(), hashlib.sha256).digest()
-
-
-def connect_all(targets: Iterable[tuple[str, str, int]], secret: bytes) -> list[tuple[str, int, str | None]]:
-    """Connects to every (name, address, port). Returns a list of (name, port, error or None)."""
+def connect_all(targets: Iterable[tuple[str, str, int]], secret: str) -> list[tuple[str, int, str | None]]:
+    """Connects to (name, address, port) targets in parallel. Returns a list of (name, port, error or None)."""
 
     def connect(target: tuple[str, str, int]) -> tuple[str, int, str | None]:
         name, address, port = target
@@ -229,8 +210,9 @@ def connect_all(targets: Iterable[tuple[str, str, int]], secret: bytes) -> list[
         return list(pool.map(connect, targets))
 
 
-def try_to_connect(name: str, address: str, port: int, secret: bytes) -> str | None:
-    """Connects once, and has the other side prove which node it is. Returns the error, or None."""
+def try_to_connect(name: str, address: str, port: int, secret: str) -> str | None:
+    """Connects once, and checks which node answers. Returns the error, or None."""
+    wanted = greeting(name, secret)
     try:
         connection = socket.create_connection((address, port), timeout=TIMEOUT_S)
     except TimeoutError:
@@ -241,12 +223,10 @@ def try_to_connect(name: str, address: str, port: int, secret: bytes) -> str | N
         return (error.strerror or str(error)).lower()
     try:
         with connection, connection.makefile("rb") as stream:
-            nonce = os.urandom(NONCE_BYTES)
-            connection.sendall(nonce)
-            proof = stream.read(hashlib.sha256().digest_size)
+            said = stream.read(len(wanted))
     except OSError:
         return "no answer"
-    return None if hmac.compare_digest(proof, prove(nonce, name, port, secret)) else "wrong answer"
+    return None if said == wanted else "wrong answer"
 
 
 def main() -> None:
@@ -256,9 +236,7 @@ def main() -> None:
     order: dict[str, Any] = {}
     for line in sys.stdin.buffer:
         message = json.loads(line)
-        if "clock" in message:
-            tell({"clock": message["clock"], "now": time.time()})
-        elif "peers" in message:
+        if "peers" in message:
             in_background("ports", connect_to_peers, message["peers"], secret)
         elif "together" in message:
             in_background("together", run_one, order, message["together"])

@@ -5,7 +5,7 @@ The environment's Python runs it at the same time on all nodes. Order, over stdi
 It prints JSON lines: {"step": "import" | "store" | "join" | "group" | "reduce"} as it proceeds, then
 {"sum": ..., "expected": ...}, {"missing": names of the nodes that did not join}, or {"error": ...}.
 
-Rank 0 runs a store that all other ranks connect to. It waits for each of them at the store, so it knows which nodes are
+Rank 0 runs a store that all other ranks connect to. Each rank waits there for the others, so it knows which nodes are
 missing before it creates the process group, whose own errors name at most an address.
 
 Python 3.6 and later, standard library only, except for PyTorch.
@@ -20,51 +20,23 @@ import time
 
 from interfaces import find_interface
 
-GRACE_S = 5.0  # the others wait this much longer than rank 0, to get its result
-
 
 def tell(**said):
     """Prints one line of JSON to stdout."""
     print(json.dumps(said), flush=True)
 
 
-def wait_for(store, keys, timeout_s):
-    """Waits until all keys are set. Returns those that are not set in time."""
-    deadline = time.monotonic() + timeout_s
-    missing = list(keys)
-    while missing:
-        left = max(deadline - time.monotonic(), 0.01)
+def find_missing(store, order):
+    """Waits for all nodes at the store. Returns the names of the nodes that do not arrive in time."""
+    deadline = time.monotonic() + order["timeout_s"]
+    missing = []
+    for rank, (name, _) in enumerate(order["nodes"]):
+        left_s = max(deadline - time.monotonic(), 0.05)
         try:
-            store.wait(missing[:1], dt.timedelta(seconds=left))
-        except Exception:
-            if time.monotonic() < deadline:
-                raise
-            return [key for key in missing if not has(store, key)]
-        missing.pop(0)
+            store.wait(["joined/%d" % rank], dt.timedelta(seconds=left_s))
+        except Exception:  # noqa: BLE001 - also if the store is gone
+            missing.append(name)
     return missing
-
-
-def has(store, key):
-    """Whether a key is set."""
-    try:
-        store.wait([key], dt.timedelta(milliseconds=50))
-    except Exception:  # noqa: BLE001 - after any error, the key counts as not set
-        return False
-    return True
-
-
-def join(store, order):
-    """Waits for the other nodes at the store. Returns the names of the nodes that did not arrive."""
-    rank, names = order["rank"], [name for name, _ in order["nodes"]]
-    store.set("joined/%d" % rank, "yes")
-    if rank == 0:
-        missing = wait_for(store, ["joined/%d" % other for other in range(len(names))], order["timeout_s"])
-        found = [names[int(key.partition("/")[2])] for key in missing]
-        store.set("missing", json.dumps(found))
-        return found
-    if wait_for(store, ["missing"], order["timeout_s"] + GRACE_S):
-        return [names[0]]
-    return json.loads(store.get("missing"))
 
 
 def main():
@@ -98,7 +70,8 @@ def reduce_all(order):
         order["nodes"][0][1], order["port"], size, rank == 0, timeout=timeout, wait_for_workers=False
     )
     tell(step="join")
-    missing = join(store, order)
+    store.set("joined/%d" % rank, "yes")
+    missing = find_missing(store, order)
     if missing:
         tell(missing=missing)
         return
@@ -115,4 +88,4 @@ def reduce_all(order):
     tell(sum=float(tensor.max()), expected=size * (size + 1) / 2.0)
     store.set("done/%d" % rank, "yes")
     if rank == 0:  # its store must not end before the other ranks have finished
-        wait_for(store, ["done/%d" % other for other in range(size)], order["timeout_s"])
+        store.wait(["done/%d" % other for other in range(size)], timeout)

@@ -155,8 +155,8 @@ def test_a_blocking_security_group_is_reported_and_repaired(two_nodes: Project, 
         checks, said = verified(two_nodes, code=1)
     finally:
         two_nodes.run("up")
-    assert failures(checks) == [("all nodes", "ports")]
-    assert "timed out" in said
+    assert failures(checks) == [("node-0", "ports"), ("node-1", "ports")]
+    assert "node-0, node-1: ports, from every other node: timed out" in said
     assert "try: cluster up" in said
     table = two_nodes.run("verify").stdout
     assert table.count("open for 1 other node") == 2

@@ -16,7 +16,7 @@ from bootstrap.ssh.explain import NO_EXIT_CODE
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import AnswerError, NodeProgram, parse_message
 from bootstrap.transfer.distribute import failure
-from bootstrap.verify.nodes import _Begun, _Clock, _Tried
+from bootstrap.verify.nodes import _Begun, _Tried
 from cluster.commands.shell import Collector
 from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
@@ -131,9 +131,6 @@ def test_lines_that_are_not_messages(line: bytes) -> None:
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
-        ({"clock": 0}, _Clock),
-        ({"clock": 0, "now": "late"}, _Clock),
-        ({"clock": 0, "now": 1e300}, _Clock),
         ({"listening": 5, "refused": None, "disk": []}, _Begun),
         ({"listening": [99999], "refused": None, "disk": []}, _Begun),
         ({"listening": [], "refused": None, "disk": [["/", 1]]}, _Begun),

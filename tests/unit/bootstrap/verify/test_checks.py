@@ -7,13 +7,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bootstrap.environment.facts import Checked
 from bootstrap.environment.framework import Torch
 from bootstrap.verify.checks import (
-    MAX_APART_S,
     Attempt,
     Check,
     Offset,
@@ -26,8 +23,6 @@ from bootstrap.verify.checks import (
     check_disk,
     check_ports,
     compute_probes,
-    estimate_offset,
-    find_wrong,
     summarize_error,
 )
 from bootstrap.verify.nodes import sort_checks
@@ -64,27 +59,15 @@ ALL = [(a, b) for a in range(4) for b in range(4) if a != b]
     ("blocked", "expected"),
     [
         ([], []),
-        ([(1, 3)], [("node-1", "to node-3", "ports 9103, 20003: timed out")]),
-        ([(a, 3) for a in range(3)], [("node-3", "from every other node", "ports 9103, 20003: timed out")]),
-        ([(2, b) for b in (0, 1, 3)], [("node-2", "to every other node", "6 ports between 9100 and 20003: timed out")]),
-        (ALL, [("all nodes", "each other", "8 ports between 9100 and 20003: timed out")]),
-        (
-            [(0, 1), (1, 0)],
-            [
-                ("node-0", "to node-1", "ports 9101, 20001: timed out"),
-                ("node-1", "to node-0", "ports 9100, 20000: timed out"),
-            ],
-        ),
-        (
-            [(0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2)],
-            [
-                ("node-3", "from every other node", "ports 9103, 20003: timed out"),
-                ("node-3", "to every other node", "6 ports between 9100 and 20002: timed out"),
-            ],
-        ),
+        ([(1, 3)], [("node-3", "from node-1", "timed out")]),
+        ([(a, 3) for a in range(3)], [("node-3", "from every other node", "timed out")]),
+        ([(2, b) for b in (0, 1, 3)], [(f"node-{b}", "from node-2", "timed out") for b in (0, 1, 3)]),
+        (ALL, [(f"node-{b}", "from every other node", "timed out") for b in range(4)]),
     ],
 )
-def test_one_cause_is_reported_once(blocked: list[tuple[int, int]], expected: list[tuple[str, str, str]]) -> None:
+def test_each_node_names_those_that_do_not_reach_it(
+    blocked: list[tuple[int, int]], expected: list[tuple[str, str, str]]
+) -> None:
     assert ports(attempts(*blocked)) == expected
 
 
@@ -94,21 +77,13 @@ def test_each_error_has_its_own_cause_and_hint() -> None:
     tried += [Attempt(source="node-1", target="node-0", port=9093, error="refused")]
     tried += [Attempt(source="node-1", target="node-2", port=9093, error=None)]
     listening = dict.fromkeys(("node-0", "node-1", "node-2"), (9093, 20000))
-    first, second, third = check_ports(listening, {}, tried)
+    refused, timed_out, third = check_ports(listening, {}, tried)
     assert (third.node, third.status) == ("node-2", "ok")
-    assert (first.said, second.said) == ("port 9093: timed out", "port 9093: refused")
-    assert "security group" in (first.cause or "")
-    assert (first.hint or "").startswith("cluster up")
-    assert "firewall on node-0" in (second.cause or "")
-    assert second.hint == "cluster exec --node node-0 -- sudo nft list ruleset"
-
-
-def test_ports_of_many_nodes() -> None:
-    checks = check_ports(
-        {f"node-{n}": (9100, 20000) for n in range(64)}, {}, attempts(*((n, 7) for n in range(64)), nodes=64)
-    )
-    assert [check.subject for check in checks if check.status == "failed"] == ["from every other node"]
-    assert len(checks) == 64
+    assert (refused.said, timed_out.said) == ("port 9093: refused", "port 9093: timed out")
+    assert "security group" in (timed_out.cause or "")
+    assert (timed_out.hint or "").startswith("cluster up")
+    assert "firewall on node-0" in (refused.cause or "")
+    assert refused.hint == "cluster exec --node node-0 -- sudo nft list ruleset"
 
 
 def test_a_single_node_and_one_that_cannot_listen() -> None:
@@ -124,12 +99,6 @@ def test_a_single_node_and_one_that_cannot_listen() -> None:
 # Clocks.
 
 
-def test_the_shortest_round_trip_decides() -> None:
-    offset = estimate_offset([(100.0, 112.0, 104.0), (200.0, 210.1, 200.2), (300.0, 313.0, 309.0)])
-    assert offset.ahead_s == pytest.approx(10.0)
-    assert offset.error_s == pytest.approx(0.1)
-
-
 @pytest.mark.parametrize(
     ("ahead", "statuses"),
     [
@@ -139,7 +108,7 @@ def test_the_shortest_round_trip_decides() -> None:
         ([30.0, 30.1, 30.2], ["warning"] * 3),
         ([30.0, 30.1, 0.0], ["warning", "warning", "failed"]),
         ([0.0, 0.0, 0.0, -3600.0], ["ok", "ok", "ok", "failed"]),
-        ([-4.0, 0.0, 4.5], ["ok", "ok", "failed"]),
+        ([-4.0, 0.0, 4.5], ["ok", "ok", "ok"]),
         ([4.9, 0.0], ["ok", "ok"]),
         ([1000.0], ["warning"]),
         ([], []),
@@ -155,25 +124,7 @@ def test_wrong_clocks_are_found(ahead: list[float], statuses: list[str]) -> None
 
 def test_uncertain_offsets_are_no_fault() -> None:
     apart = {"a": Offset(ahead_s=0.0, error_s=2.0), "b": Offset(ahead_s=8.0, error_s=2.0)}
-    assert not find_wrong(apart)
-
-
-OFFSETS = st.builds(Offset, ahead_s=st.floats(-1e5, 1e5, allow_nan=False), error_s=st.floats(0, 10, allow_nan=False))
-
-
-@given(st.dictionaries(st.sampled_from([f"node-{n}" for n in range(8)]), OFFSETS))
-def test_without_the_wrong_clocks_all_agree(offsets: dict[str, Offset]) -> None:
-    wrong = find_wrong(offsets)
-
-    def agree(names: set[str]) -> bool:
-        found = [offsets[name] for name in names]
-        return all(
-            abs(a.ahead_s - b.ahead_s) - a.error_s - b.error_s <= MAX_APART_S + 1e-6 for a in found for b in found
-        )
-
-    assert agree(offsets.keys() - wrong)
-    assert not wrong or not agree(set(offsets))
-    assert len(wrong) < max(1, len(offsets))
+    assert [check.status for check in check_clocks(apart)] == ["ok", "warning"]
 
 
 # Disk, compute, and S3.
