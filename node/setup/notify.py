@@ -19,11 +19,9 @@ import json
 import os
 import pwd
 import signal
-import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -47,10 +45,8 @@ AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bund
 ATTEMPTS = 3
 PAUSES_S = (1.0, 5.0)
 ANSWER_S = 10.0
-ATTEMPT_S = 15.0
 COMMAND_S = 60.0
 LOOK_S = 1.0
-UNREADABLE_S = 10.0  # for an event that is being written
 END_S = 5.0
 MAX_EVENT_BYTES = 64 << 10
 MAX_LOG_BYTES = 256 << 10
@@ -96,7 +92,7 @@ def post(url: str, event: Mapping[str, Any]) -> str | None:
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(PAUSES_S[attempt - 1])
-        error, is_final = _post_in_time(url, body)
+        error, is_final = _post_once(url, body)
         if error is None or is_final:
             break
     return None if error is None else f"webhook at {host_of(url)}: {error}"
@@ -108,15 +104,6 @@ def host_of(url: str) -> str:
         return urllib.parse.urlsplit(url).hostname or "?"
     except ValueError:
         return "?"
-
-
-def _post_in_time(url: str, body: bytes) -> tuple[str | None, bool]:
-    """Like _post_once, but takes ATTEMPT_S at most: a server may send its answer byte by byte."""
-    answers: list[tuple[str | None, bool]] = []
-    thread = threading.Thread(target=lambda: answers.append(_post_once(url, body)), daemon=True)
-    thread.start()
-    thread.join(ATTEMPT_S)
-    return answers[0] if answers else (f"no answer within {ATTEMPT_S:g} s", False)
 
 
 def _post_once(url: str, body: bytes) -> tuple[str | None, bool]:
@@ -141,11 +128,11 @@ def explain(error: Exception) -> tuple[str, bool]:
         words = http.client.responses.get(error.code, "")
         followed = "; redirects are not followed" if 300 <= error.code < 400 else ""
         return f"HTTP {error.code} {words}".strip() + followed, error.code < 500 and error.code != 429
-    reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(reason, http.client.HTTPException) and not isinstance(reason, http.client.InvalidURL):
+    if isinstance(error, http.client.HTTPException) and not isinstance(error, http.client.InvalidURL):
         return "the answer is not HTTP", False
-    if isinstance(error, OSError):
-        return _describe(reason), isinstance(reason, ssl.SSLError)
+    reason = error.reason if isinstance(error, urllib.error.URLError) else error
+    if isinstance(reason, OSError):
+        return reason.strerror or f"no answer within {ANSWER_S:g} s", isinstance(reason, ssl.SSLError)
     return "not a valid URL", True
 
 
@@ -158,19 +145,6 @@ def make_context() -> ssl.SSLContext:
                 context.load_verify_locations(path)
                 break
     return context
-
-
-def _describe(reason: object) -> str:
-    """Why a connection failed, in the system's words."""
-    if isinstance(reason, ssl.SSLError):
-        return f"TLS: {getattr(reason, 'verify_message', None) or reason.reason or 'failed'}"
-    if isinstance(reason, TimeoutError):
-        return f"no answer within {ANSWER_S:g} s"
-    if isinstance(reason, socket.gaierror):
-        return "its name is not known"
-    if isinstance(reason, OSError) and reason.errno is not None:
-        return os.strerror(reason.errno)
-    return "the connection failed"
 
 
 # -- command -----------------------------------------------------------------------------------------------------------
@@ -227,18 +201,13 @@ def set_watcher(settings: Settings | None) -> int | None:
     if settings is None:
         os.close(lock)
         return None
-    reading, writing = os.pipe()
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            os.close(reading)
-            _become_watcher(lock, writing, settings)
-        os._exit(0)
-    os.wait()
-    os.close(writing)
-    os.close(lock)
-    with os.fdopen(reading) as said:
-        return int(said.read() or 0) or None
+    pid = os.fork()
+    if pid == 0:
+        _become_watcher(settings)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"%d\n" % pid, 0)
+    os.close(lock)  # the watcher holds it
+    return pid
 
 
 def _end_watcher(lock: int) -> None:
@@ -261,19 +230,15 @@ def _end_watcher(lock: int) -> None:
         time.sleep(0.02)
 
 
-def _become_watcher(lock: int, writing: int, settings: Settings) -> NoReturn:
+def _become_watcher(settings: Settings) -> NoReturn:
     """Watches in this process, which inherits the lock. Never returns."""
     try:
+        os.setsid()
         os.chdir("/")
         devnull = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(devnull, descriptor)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-        os.write(writing, b"%d" % os.getpid())
-        os.close(writing)
         watch(settings)
     finally:
         os._exit(1)
@@ -290,24 +255,22 @@ def send_new(settings: Settings) -> None:
     """Sends the events in EVENTS, in the order of their names, and removes them."""
     for name in sorted(os.listdir(EVENTS) if os.path.isdir(EVENTS) else []):
         path = os.path.join(EVENTS, name)
-        event = read_event(path) if name.endswith(".json") else None
-        if event is None:
+        if not name.endswith(".json"):
             continue
+        event = read_event(path)
         errors = send(settings, event) if event else ["not an event"]
         _note(f"{event.get('event', '?')} {name}: {'; '.join(errors) or 'sent'}")
         Path(path).unlink(missing_ok=True)
 
 
-def read_event(path: str) -> dict[str, Any] | None:
-    """The event in a file; None while it is being written, or if it cannot be read; {} for a file without an event."""
+def read_event(path: str) -> dict[str, Any]:
+    """The event in a file; {} for a file without an event. Raises OSError."""
+    with open(path, "rb") as stream:
+        data = stream.read(MAX_EVENT_BYTES)
     try:
-        with open(path, "rb") as stream:
-            data, written_at = stream.read(MAX_EVENT_BYTES), os.fstat(stream.fileno()).st_mtime
         found = json.loads(data)
-    except OSError:
-        return None
     except ValueError:
-        return None if time.time() - written_at < UNREADABLE_S else {}
+        return {}
     return found if isinstance(found, dict) and isinstance(found.get("event"), str) else {}
 
 
