@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
 
     from bootstrap.environment.project import LockedProject
     from bootstrap.environment.requirements import Wanted
+    from provision.aws.clients import Clients
     from provision.files import ClusterFiles
     from provision.model import SshAddress
 
 wide_option = click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 P = ParamSpec("P")
 T = TypeVar("T")
+CLIENTS_S = 300.0
 LONG_S = 10.0
 """A step of a node that took this long is shown without -v, too."""
 
@@ -68,6 +71,7 @@ class App:
         self.job_file: Path | None = None  # of cluster train --job
         self.is_brief = False  # finished steps of single nodes are shown only if they took LONG_S
         self._sandbox_region: str | None = None
+        self._clients: tuple[Clients, float] | None = None  # with the time at which they were made
 
     @cached_property
     def config(self) -> ClusterConfig:
@@ -116,6 +120,19 @@ class App:
         if self.config.provision.regions and region != self._sandbox_region:
             folder = folder.with_name(f"{folder.name}@{region}")
         return ClusterFiles(folder / name)
+
+    @property
+    def clients(self) -> "Clients":
+        """The AWS clients of the cluster's region. Call enter_cloud first. Raises AwsError.
+
+        Made again after CLIENTS_S: while a job ran, the user may have renewed the credentials in ~/.aws.
+        """
+        from provision.aws.clients import make_clients  # noqa: PLC0415 - boto3
+
+        region, now = self.config.provision.region, time.monotonic()
+        if self._clients is None or self._clients[0].region != region or now > self._clients[1] + CLIENTS_S:
+            self._clients = make_clients(region), now
+        return self._clients[0]
 
     @property
     def project_dir(self) -> Path:

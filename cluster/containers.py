@@ -14,16 +14,16 @@ from cluster.app import App
 from cluster.nodes.source import Nodes
 from cluster.session import ready_nodes
 from foundation.errors import AwsError, ConfigError
-from provision.aws.clients import Clients, aws_errors, make_clients
+from provision.aws.clients import aws_errors
 from train.job.containers import shell_words
 from train.job.plan import choose_launcher_use
 
 
-def find_login(app: App, clients: Clients | None) -> FindLogin:
+def find_login(app: App) -> FindLogin:
     """Returns a function that finds the login for [container] image; it returns None if none is needed.
 
-    clients: None: created if the image is in Amazon ECR. Raises ConfigError if the registry's password is not in this
-    machine's environment. The returned function raises AwsError.
+    Raises ConfigError if the registry's password is not in this machine's environment. The returned function raises
+    AwsError.
     """
     config = app.config.container
     registry = config.registry
@@ -42,7 +42,7 @@ def find_login(app: App, clients: Clients | None) -> FindLogin:
     account, region, server = reference.ecr_account, reference.ecr_region, reference.server
     if account is None or region is None:
         return lambda: None
-    ecr = (clients or make_clients(region)).make_ecr(region)
+    ecr = app.clients.make_ecr(region)
 
     def ask_ecr() -> Login:
         with aws_errors(f"getting a token for the images of {server}"):
@@ -93,7 +93,7 @@ def in_containers(
     config = app.config
     if not config.container.image:
         raise ConfigError("--container runs commands in [container] image, which is not set", hint="set it")
-    login = find_login(app, None)
+    login = find_login(app)
     chosen = nodes.choose(names)
     with ready_nodes(app, nodes) as (ready, _):
         used = [node for node in ready if node.host.name in chosen]

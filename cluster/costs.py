@@ -13,7 +13,6 @@ from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
-from provision.aws.clients import Clients
 from provision.cost import storage
 from provision.cost.ledger import Ledger, merge, note
 from provision.cost.observe import add_prices, observe
@@ -34,7 +33,7 @@ def ledger_url(app: App) -> S3Url | None:
     return S3Url(bucket=folder.bucket, key=f"{folder.key}costs/{app.config.name}.json")
 
 
-def update_ledger(app: App, clients: Clients, *, exists: bool) -> Ledger:
+def update_ledger(app: App, *, exists: bool) -> Ledger:
     """Records the current state in EC2, and returns the ledger. exists: see ClusterState.exists.
 
     A ledger in S3 that cannot be read or written is only a warning. Raises ClusterError, AwsError.
@@ -49,8 +48,8 @@ def update_ledger(app: App, clients: Clients, *, exists: bool) -> Ledger:
             warn(app, f"the costs in {url} cannot be read: {error.message}")
 
     known = merge(storage.read(app.files.root), found)
-    seen = observe(clients, name=app.config.name, exists=exists, known=known, now=datetime.now(UTC))
-    noted = add_prices(clients, note(known, seen))
+    seen = observe(app.clients, name=app.config.name, exists=exists, known=known, now=datetime.now(UTC))
+    noted = add_prices(app.clients, note(known, seen))
     ledger = storage.add(app.files.root, noted)
     if url is not None and writable and is_news(ledger, found):
         try:
@@ -97,22 +96,21 @@ def warn(app: App, text: str) -> None:
     app.report(Event(kind="warn", what=text))
 
 
-def note_costs(app: App, clients: Clients, *, exists: bool | None = None) -> Ledger | None:
+def note_costs(app: App, *, exists: bool | None = None) -> Ledger | None:
     """Updates the ledger after a command that changes or shows the cluster, and returns it.
 
     A failure is a warning, and returns None. exists: see ClusterState.exists; None: EC2 is asked.
     """
     try:
         if exists is None:
-            state = describe_cluster(clients.ec2, name=app.config.name, known=app.files.known_instances())
-            exists = state.exists
-        return update_ledger(app, clients, exists=exists)
+            exists = describe_cluster(app.clients.ec2, name=app.config.name, known=app.files.known_instances()).exists
+        return update_ledger(app, exists=exists)
     except ClusterError as error:
         warn(app, f"the costs were not recorded: {error.message}")
         return None
 
 
-def ask_for_prices(app: App, clients: Clients | None, described: Future[Nodes]) -> Callable[[], Mapping[str, float]]:
+def ask_for_prices(app: App, described: Future[Nodes]) -> Callable[[], Mapping[str, float]]:
     """Finds the prices of nodes in the background. The returned function waits at most PATIENCE_S for them.
 
     It returns US dollars per hour by instance id, without unknown prices. On-demand prices come from the ledger if it
@@ -121,10 +119,10 @@ def ask_for_prices(app: App, clients: Clients | None, described: Future[Nodes]) 
 
     def ask() -> Mapping[str, float | None]:
         nodes, known = described.result(), _find_noted(app)
-        if clients is None or not isinstance(nodes, Ec2Nodes):
+        if not isinstance(nodes, Ec2Nodes):
             return {}
         asked = [each for each in nodes.state.nodes if each.market == "spot" or each.instance_id not in known]
-        prices = describe_node_prices(clients, asked) if asked else {}
+        prices = describe_node_prices(app.clients, asked) if asked else {}
         return {each.instance_id: prices[each.market, each.instance_type, each.zone] for each in asked}
 
     asking = run_in_thread(ask)
@@ -147,16 +145,16 @@ def _find_noted(app: App) -> dict[str, float]:
 
 
 @contextmanager
-def noting_costs(app: App, clients: Clients, *, before: bool = False) -> Iterator[None]:
+def noting_costs(app: App, *, before: bool = False) -> Iterator[None]:
     """Updates the ledger after the block, even after a ClusterError; after Ctrl-C, the next command updates it.
 
     before: also update it before the block, because the ledger may lack resources that the block deletes.
     """
     if before:
-        note_costs(app, clients)
+        note_costs(app)
     try:
         yield
     except ClusterError:
-        note_costs(app, clients)
+        note_costs(app)
         raise
-    note_costs(app, clients)
+    note_costs(app)

@@ -3,11 +3,10 @@
 from contextlib import closing
 from datetime import UTC, datetime
 
-from bootstrap.environment.requirements import read_packages
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.other_hosts import Memory
-from bootstrap.transfer.sync import find_files
 from cluster.app import App, if_interrupted
+from cluster.bring_up import check_inputs
 from cluster.jobs import (
     BRIEF_PATIENCE_S,
     PATIENCE_S,
@@ -37,7 +36,6 @@ from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
 from provision.model import count
 from provision.resources.resource import Resource, Unseen
-from train.job.payload import find_script
 
 STATE_TIMEOUT_S = 20.0
 _STATE = 'for env in "$HOME"/.cluster/env/*/.complete; do [ -e "$env" ] && echo ready; done; exit 0'
@@ -49,10 +47,7 @@ _STATE = 'for env in "$HOME"/.cluster/env/*/.complete; do [ -e "$env" ] && echo 
 def up(app: App, *, dry_run: bool) -> None:
     """Connects to the hosts and sets them up. Raises ClusterError or a subclass."""
     config = app.config
-    read_packages(config.bootstrap.packages, folder=app.project_dir)
-    if config.bootstrap.sync != "auto":
-        find_files(app.project_dir, sync=config.bootstrap.sync, exclude=config.bootstrap.exclude)
-    find_script(config.train.script, project_dir=app.project_dir)
+    check_inputs(app)
     nodes = HostSource(app).describe()
     nodes.find_hosts()  # raises before anything is printed
     if dry_run:

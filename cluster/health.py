@@ -11,16 +11,15 @@ from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
-from provision.aws.clients import Clients, make_clients
 from provision.preflight.machines import Hardware, describe_hardware
 
 
-def find_hardware(app: App, nodes: Nodes, clients: Clients | None = None) -> Mapping[str, Hardware]:
+def find_hardware(app: App, nodes: Nodes) -> Mapping[str, Hardware]:
     """Returns the hardware of each node's instance type, by node name; {} for existing hosts. Raises AwsError."""
     types = nodes.instance_types
     if not types:
         return {}
-    found = describe_hardware((clients or make_clients(app.config.provision.region)).ec2, types.values())
+    found = describe_hardware(app.clients.ec2, types.values())
     return {name: found[type_] for name, type_ in types.items() if type_ in found}
 
 

@@ -17,7 +17,6 @@ from foundation.progress import Event
 from foundation.remote_command import run_as_root
 from foundation.thread_pool import map_in_threads
 from provision.apply import apply
-from provision.aws.clients import Clients
 from provision.lease.arm import plan_lease
 from provision.lease.plan import describe_lease, update_rates
 from provision.lease.terms import Lease, render_lease
@@ -63,9 +62,7 @@ def ask_nodes(app: App, nodes: Ec2Nodes, *, lease: Lease | None = None) -> tuple
         return tuple(map_in_threads(work, running, threads=len(running)))
 
 
-def tell_ready_nodes(
-    app: App, clients: Clients, state: ClusterState, ready: Sequence[ReadyNode], *, now: float
-) -> None:
+def tell_ready_nodes(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now: float) -> None:
     """After `up`, `resize` or `start`, send all nodes the newest lease, with the current cost of all nodes.
 
     A node that cannot be reached follows its tag, so this is only a warning. Raises AwsError.
@@ -74,9 +71,9 @@ def tell_ready_nodes(
     if lease is None:
         return
     if lease.budget_usd is not None:
-        updated = update_rates(lease, describe_rates(clients, state), now=now)
+        updated = update_rates(lease, describe_rates(app.clients, state), now=now)
         if updated is not lease:
-            set_tags(app, clients, state, updated)
+            set_tags(app, state, updated)
             lease = updated
     connections: Mapping[str, NodeConnection] = {
         node.host.name: node.connection for node in ready if not node.host.spec
@@ -94,10 +91,10 @@ def tell_ready_nodes(
     app.say(f"lease: {describe_lease(lease, now=now)}")
 
 
-def set_tags(app: App, clients: Clients, state: ClusterState, lease: Lease) -> None:
+def set_tags(app: App, state: ClusterState, lease: Lease) -> None:
     """Writes the lease into EC2's tags, which are authoritative. Raises AwsError, ClusterError."""
     plan = Plan(cluster=state.name, steps=plan_lease(state, lease))
-    apply(plan, clients=clients, files=app.files, report=app.report)
+    apply(plan, clients=app.clients, files=app.files, report=app.report)
 
 
 def describe_trouble(told: Sequence[NodeLease], lease: Lease) -> list[str]:

@@ -34,7 +34,6 @@ from foundation.files import one_at_a_time
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
 from foundation.user_folders import cache_folder
-from provision.aws.clients import Clients
 from provision.config import all_types
 from provision.model import count
 from provision.oracle.tables import find_machine
@@ -49,14 +48,14 @@ BOOT_TIMEOUT_S = 300.0
 ChooseHosts = Callable[[Sequence[Host], Connections], Sequence[Host]]
 
 
-def source_of(app: App, clients: Clients | None = None) -> NodeSource:
-    """Returns the source of this cluster's nodes. clients: EC2's, if they exist already."""
-    return Ec2Source(app, clients) if app.has_instances else HostSource(app)
+def source_of(app: App) -> NodeSource:
+    """Returns the source of this cluster's nodes."""
+    return Ec2Source(app) if app.has_instances else HostSource(app)
 
 
-def describe(app: App, clients: Clients | None = None) -> Nodes:
-    """Returns the nodes. Call enter_cloud first. clients: see source_of. Raises ClusterError or a subclass."""
-    nodes = source_of(app, clients).describe()
+def describe(app: App) -> Nodes:
+    """Returns the nodes. Call enter_cloud first. Raises ClusterError or a subclass."""
+    nodes = source_of(app).describe()
     remember_names(app.config_path, "nodes", nodes.names)
     return nodes
 
@@ -277,10 +276,10 @@ def render_files(folders: Sequence[Path], found: Found) -> str:
     return f"{amount} of {' and '.join(map(str, folders))}"
 
 
-def unmount_before(app: App, clients: Clients | None = None) -> None:
-    """Unmounts [[volumes]] on all running nodes, before they end or stop. clients: see source_of. Raises AwsError."""
+def unmount_before(app: App) -> None:
+    """Unmounts [[volumes]] on all running nodes, before they end or stop. Raises AwsError."""
     if app.config.volumes:
-        source = source_of(app, clients)
+        source = source_of(app)
         unmount_all(app, source, source.describe())
 
 

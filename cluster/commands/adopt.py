@@ -13,7 +13,6 @@ from foundation.durations import render_time
 from foundation.errors import ClusterError, NotFoundError
 from provision.allow import prepare_allow
 from provision.apply import apply
-from provision.aws.clients import make_clients
 from provision.model import ClusterState, UntrustedInstance
 
 
@@ -107,7 +106,7 @@ def allow(app: App) -> None:
     """
     app.check_has_instances("allow", instead="cluster exec -- true, which shows the hosts that cannot be reached")
     app.enter_cloud()
-    clients = make_clients(app.config.provision.region)
+    clients = app.clients
     plan, group, ssh_from = prepare_allow(clients, name=app.config.name, config=app.config.provision, files=app.files)
     apply(plan, clients=clients, files=app.files, report=app.report)
     app.print(render_allowed(group.ssh_from, group.ssh_open_to, ssh_from=ssh_from))

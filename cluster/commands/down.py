@@ -42,9 +42,8 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         _print(app, Receipt(cluster=app.config.name), as_json=as_json)
         return
     config = app.config
-    clients = make_clients(config.provision.region)
-    find_job = _ask_briefly(app, clients) if yes else ask_for_job(app, describe(app, clients))
-    parts = [_prepare_home(app, clients), *_prepare_elsewhere(app)]
+    find_job = _ask_briefly(app) if yes else ask_for_job(app, describe(app))
+    parts = [_prepare_home(app), *_prepare_elsewhere(app)]
     if any(part.ending for part in parts):
         _show_plans(app, parts)
         job = find_job()
@@ -54,8 +53,8 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
             return
     with if_interrupted("cluster down deletes what is left"):
         if parts[0].ending:
-            unmount_before(app, clients)
-        with noting_costs(app, clients, before=True):
+            unmount_before(app)
+        with noting_costs(app, before=True):
             receipt = reduce(
                 add_receipts,
                 (carry_out(part.ending, clients=part.clients, files=part.files, report=app.report) for part in parts),
@@ -68,11 +67,11 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
             raise AwsError(f"the {ROLE} that `up` made may still be there: {unseen.why}", hint="cluster iam-policy")
 
 
-def _ask_briefly(app: App, clients: Clients) -> Callable[[], HeadJob | None]:
+def _ask_briefly(app: App) -> Callable[[], HeadJob | None]:
     """Like ask_for_job, but also describe the cluster in the background; None if the head does not answer soon."""
 
     def ask() -> HeadJob | None:
-        return ask_for_job(app, describe(app, clients))()
+        return ask_for_job(app, describe(app))()
 
     asked = run_in_thread(ask)
 
@@ -93,18 +92,18 @@ class _Part:
     ending: Ending
 
 
-def _prepare_home(app: App, clients: Clients) -> _Part:
+def _prepare_home(app: App) -> _Part:
     """Plans the deletion of the cluster in its own region. Raises AwsError, ClusterError."""
     config = app.config
     head_volume = find_head_volume(config.volumes)
     ending = prepare_down(
-        clients,
+        app.clients,
         name=config.name,
         files=app.files,
         report=app.report,
         keep_volume=head_volume is not None and head_volume.keep,
     )
-    return _Part(clients=clients, files=app.files, ending=ending)
+    return _Part(clients=app.clients, files=app.files, ending=ending)
 
 
 def _prepare_elsewhere(app: App) -> list[_Part]:

@@ -14,7 +14,7 @@ from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.replacement import replace_lost
 from foundation.errors import ClusterError, JobError, NotFoundError, UsageError
 from node.protocol import Record
-from provision.aws.clients import Clients, aws_errors, make_clients
+from provision.aws.clients import aws_errors
 from provision.model import Node
 from train.follow.head import Head
 from train.follow.records import JobRecord, find_running
@@ -45,8 +45,7 @@ def spot(app: App, *, node: str | None, no_notice: bool, yes: bool) -> None:
     """
     app.check_has_instances("drill spot", instead="shut a host down yourself")
     app.enter_cloud()
-    clients = make_clients(app.config.provision.region)
-    nodes = Ec2Nodes(describe_state(app, clients), app.config.provision)
+    nodes = Ec2Nodes(describe_state(app), app.config.provision)
     with open_head(app, nodes) as head:
         job = find_drilled(ask_head(app, head))
         chosen = nodes.state.node(choose_node(job, node))
@@ -60,7 +59,7 @@ def spot(app: App, *, node: str | None, no_notice: bool, yes: bool) -> None:
         with if_interrupted(
             f"the node is lost; cluster status replaces it, and cluster logs -f {job.id} shows the job"
         ):
-            interrupt(app, clients, chosen, no_notice=no_notice)
+            interrupt(app, chosen, no_notice=no_notice)
             times.note(f"{'ended' if no_notice else 'notice to'} {chosen.name} ({chosen.instance_id})")
             again = watch(app, head, job, times)
     app.print(render_drill(again, times, number=len(job.attempts)))
@@ -114,11 +113,11 @@ def check_node(app: App, node: Node, *, no_notice: bool) -> None:
         )
 
 
-def interrupt(app: App, clients: Clients, node: Node, *, no_notice: bool) -> None:
+def interrupt(app: App, node: Node, *, no_notice: bool) -> None:
     """Interrupts a node: terminates it at once, or has the sandbox send the notice. Raises ClusterError."""
     if no_notice:
         with aws_errors(f"ending {node.name}"):
-            clients.ec2.terminate_instances(InstanceIds=[node.instance_id])
+            app.clients.ec2.terminate_instances(InstanceIds=[node.instance_id])
         return
     from sandbox import control  # noqa: PLC0415 - as in App.enter_cloud
 

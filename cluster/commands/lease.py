@@ -12,7 +12,6 @@ from cluster.views.status import lease_document, render_lease, render_lease_tabl
 from foundation.durations import parse_duration
 from foundation.errors import ClusterError
 from foundation.progress import Event
-from provision.aws.clients import make_clients
 from provision.lease.plan import Change, change_lease, find_near_end
 from provision.membership import no_nodes
 from provision.pause import describe_rates
@@ -82,8 +81,7 @@ def lease(
     """
     app.check_has_instances("lease", instead="cluster down, when you no longer need the hosts")
     app.enter_cloud()
-    clients = make_clients(app.config.provision.region)
-    state = describe_state(app, clients)
+    state = describe_state(app)
     change = Change(none=none, extend_s=more, idle_s=idle, budget_usd=budget)
     if not state.nodes and (not change.is_empty or not state.exists):
         raise no_nodes(state, what="whose lease could be changed" if state.exists else "")
@@ -94,7 +92,7 @@ def lease(
                 f"cluster {state.name} is stopped", hint="cluster start, which begins the lease in cluster.toml"
             )
         keeps_budget = budget if budget is not None else (current.budget_usd if current else None)
-        rates = describe_rates(clients, state) if keeps_budget not in {None, "none"} and not none else None
+        rates = describe_rates(app.clients, state) if keeps_budget not in {None, "none"} and not none else None
         then = app.config.lease.then
         changed = change_lease(current, change, now=now, rates=rates, then=then)
         near = find_near_end(current, changed, now=now)
@@ -104,7 +102,7 @@ def lease(
             app.say("cancelled: nothing was changed")
             return
         current = changed
-        set_tags(app, clients, state, current)
+        set_tags(app, state, current)
     nodes = Ec2Nodes(state, app.config.provision)
     told: tuple[NodeLease, ...] = ask_nodes(app, nodes, lease=None if change.is_empty else current)
     if current is not None:

@@ -54,10 +54,10 @@ def status(app: App, *, as_json: bool, wide: bool) -> None:
     volume_price = None
     lost: LostHead | None = None
     if is_there:
-        clients = make_clients(config.provision.region)
+        clients = app.clients
         state = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
         find_job = ask_for_job(app, Ec2Nodes(state, config.provision))
-        noted = run_in_thread(lambda: note_costs(app, clients, exists=state.exists))
+        noted = run_in_thread(lambda: note_costs(app, exists=state.exists))
         prices = dict(describe_node_prices(clients, (*state.nodes, *state.untrusted)))
         head_volume = find_head_volume(config.volumes)
         keep = head_volume is not None and head_volume.keep
@@ -181,9 +181,8 @@ def cost(app: App, *, as_json: bool, wide: bool) -> None:
     now = datetime.now(UTC).timestamp()
     bills: tuple[ClusterBill, ...] = ()
     if app.find_cloud():
-        clients = make_clients(app.config.provision.region)
-        ledger = note_costs(app, clients)
-        bills = find_bills(clients, storage.read(app.files.root) if ledger is None else ledger, now=now)
+        ledger = note_costs(app)
+        bills = find_bills(app.clients, storage.read(app.files.root) if ledger is None else ledger, now=now)
     app.show(
         render_costs(app.config.name, bills, now=now, price_note=app.price_note, columns=app.find_columns(wide=wide)),
         cost_document(app.config.name, bills, now=now, price_note=app.price_note),

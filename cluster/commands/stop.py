@@ -23,7 +23,6 @@ from cluster.views.status import render_usd
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from node.protocol import OUR_JOB_ID, RecordRole
 from provision.apply import apply
-from provision.aws.clients import make_clients
 from provision.pause import describe_disks_gib, prepare_stop
 from provision.preflight.prices import find_volume_price
 from provision.render import render_plan
@@ -55,20 +54,19 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     app.check_has_instances("stop --nodes", instead="cluster stop, which stops the running job")
     app.enter_cloud()
     name = app.config.name
-    clients = make_clients(app.config.provision.region)
-    find_job = None if yes else ask_for_job(app, describe(app, clients))
-    plan = prepare_stop(clients, name=name, files=app.files, report=app.report)
+    find_job = None if yes else ask_for_job(app, describe(app))
+    plan = prepare_stop(app.clients, name=name, files=app.files, report=app.report)
     app.say(render_plan(plan).rstrip())
     if plan and find_job is not None and not confirm_ending(app, "Stop these nodes?", find_job):
         app.say("cancelled: nothing was changed")
         return
     with if_interrupted("cluster stop --nodes stops the others"):
         if plan:
-            unmount_before(app, clients)
-        with noting_costs(app, clients):
-            apply(plan, clients=clients, files=app.files, report=app.report)
-    disks_gib = describe_disks_gib(clients.ec2, name=name)
-    price = find_volume_price(clients)
+            unmount_before(app)
+        with noting_costs(app):
+            apply(plan, clients=app.clients, files=app.files, report=app.report)
+    disks_gib = describe_disks_gib(app.clients.ec2, name=name)
+    price = find_volume_price(app.clients)
     app.print(render_stopped(name, disks_gib=disks_gib, usd_per_gib_month=price, price_note=app.price_note))
 
 

@@ -1,50 +1,21 @@
-"""`cluster up`, `resize` and `start`: show the plan, ask the user, carry it out, and set the nodes up."""
+"""`cluster up`, `resize` and `start`."""
 
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 
-from bootstrap.environment.file_cache import check_cache
-from bootstrap.environment.project import check_against_lock, read_project
-from bootstrap.environment.requirements import read_packages
 from bootstrap.ssh.host_list import read_host_list
-from bootstrap.transfer.sync import find_files
 from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
-from cluster.config import ClusterConfig, load_config
-from cluster.costs import noting_costs
-from cluster.jobs import ask_for_job, ask_head, confirm_ending, end_job, open_head
-from cluster.lease import tell_ready_nodes
-from cluster.nodes.ec2 import Ec2Nodes, describe_state
-from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
-from cluster.recovery.replacement import continue_waiting, replace_unhealthy
-from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_wishes, ready_nodes
-from cluster.views.status import render_nodes, render_volume
-from foundation.errors import ClusterError, UsageError
-from foundation.progress import Event
-from foundation.user_folders import cache_folder
-from provision.aws.clients import Clients, make_clients
-from provision.config import all_regions, all_types
-from provision.model import MAX_NODES, Node
-from provision.oracle.decide import check_mxnet
-from provision.oracle.torch import check_torch
-from provision.pause import StartInstances, prepare_start
-from provision.plan import Plan
-from provision.preflight.prices import find_volume_price
-from provision.regions import leave_region, try_regions
-from provision.render import render_plan
-from provision.resources.instances import TerminateInstances
-from provision.resources.launch import LaunchNodes
-from provision.resources.shared_volume import find_shared_volumes
-from provision.up import prepare_resize, prepare_up, refuse_no_nodes
-from provision.up import up as carry_out
+from cluster.bring_up import bring_up, check_inputs, describe_left_volumes, up_in_a_region
+from cluster.config import load_config
+from cluster.session import find_wishes
+from foundation.errors import UsageError
+from provision.model import MAX_NODES
+from provision.pause import prepare_start
+from provision.up import prepare_resize, refuse_no_nodes
 from provision.volumes.config import find_head_volume
-from train.job.payload import find_script, find_shadowed
-
-LEFT_BY_UP = "cluster up continues with the launched nodes, cluster down terminates them; until then they cost money"
 
 
 @click.command("up")
@@ -80,54 +51,11 @@ def up(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool, keep
         )
     if nodes is not None:
         override_nodes(app, nodes)
-    config = app.config
-    refuse_no_nodes(config.provision)  # before a sandbox is started
-    packages = read_packages(config.bootstrap.packages, folder=app.project_dir)
-    check_against_lock(packages, read_project(config.bootstrap.project, folder=app.project_dir).packages)
-    if config.bootstrap.sync != "auto":
-        find_files(app.project_dir, sync=config.bootstrap.sync, exclude=config.bootstrap.exclude)
-    find_script(config.train.script, project_dir=app.project_dir)  # before anything costs money
-    for warning in check_types(config):
-        app.say(f"warning: {warning}", style="yellow")
+    refuse_no_nodes(app.config.provision)  # before a sandbox is started
+    check_inputs(app)
     with if_interrupted("run cluster up again; no node was launched"):
         app.enter_cloud(start_sandbox=True)
         up_in_a_region(app, dry_run=dry_run, yes=yes, keep_failed=keep_failed)
-
-
-def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> None:
-    """Brings the cluster up in the region that has it, or else in the first region that has capacity for its nodes.
-
-    Deletes everything created in one region before it tries the next. Raises ClusterError.
-    """
-    agreed, regions = yes, all_regions(app.config.provision)
-
-    def attempt(region: str) -> None:
-        nonlocal agreed
-        app.use_region(region)
-        clients = make_clients(region)
-        if not dry_run and app.files.addresses():  # this machine has set up nodes
-            described = Ec2Nodes(describe_state(app, clients), app.config.provision)
-            lost = look_for_lost_head(app, described.state)
-            continues = continue_jobs(app, lost, described.state, is_asked=True)
-            job = None if continues else ask_for_job(app, described)()
-            if not continue_waiting(app, job.record if job is not None else None, waits=True):
-                replace_unhealthy(app, described, job, yes=yes)
-        wishes = find_wishes(app)
-
-        def prepare(avoid: frozenset[str]) -> Plan:
-            return prepare_up(clients, wishes=wishes, files=app.files, avoid=avoid)
-
-        plan = prepare(frozenset())
-        elsewhere = regions[regions.index(region) + 1 :]
-        if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
-            app.say(f"if {region} cannot give the nodes, then: {', '.join(elsewhere)}")
-        has_agreed, agreed = agreed, True  # another region is tried only after the user has agreed
-        bring_up(app, clients, prepare, plan=plan, dry_run=dry_run, yes=has_agreed, keep_failed=keep_failed)
-
-    def leave(region: str) -> str | None:
-        return leave_region(make_clients(region), name=app.config.name, files=app.files_in(region), report=app.report)
-
-    try_regions(regions, attempt=attempt, leave=leave, report=app.report)
 
 
 def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool) -> None:
@@ -148,21 +76,6 @@ def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool
             )
         app.override("train.hosts", read_host_list(hostfile, os.environ))
     existing_hosts.up(app, dry_run=dry_run)
-
-
-def check_types(config: ClusterConfig) -> Iterator[str]:
-    """Yields warnings about the instance types with the framework. Raises ConfigError if they cannot work together."""
-    for instance_type in all_types(config.provision):
-        is_other = instance_type != config.provision.instance_type
-        if config.bootstrap.framework == "mxnet" and config.bootstrap.mxnet != "installed":
-            yield from check_mxnet(
-                instance_type=instance_type,
-                mxnet=config.bootstrap.mxnet,
-                ami=config.provision.ami,
-                is_other=is_other,
-            )
-        elif config.bootstrap.framework == "pytorch":
-            yield from check_torch(instance_type=instance_type, torch=config.bootstrap.torch, is_other=is_other)
 
 
 class NodeCount(click.ParamType[int]):
@@ -195,18 +108,16 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
     app.check_has_instances("resize", instead="edit [hosts] names in cluster.toml, then run cluster up")
     asked = override_nodes(app, nodes)
     app.enter_cloud()
-    clients = make_clients(app.config.provision.region)
     wishes = find_wishes(app)
     done = bring_up(
         app,
-        clients,
-        lambda avoid: prepare_resize(clients, wishes=wishes, files=app.files, avoid=avoid, report=app.report),
+        lambda avoid: prepare_resize(app.clients, wishes=wishes, files=app.files, avoid=avoid, report=app.report),
         dry_run=dry_run,
         yes=yes,
         keep_failed=keep_failed,
     )
     if done and nodes == 0:
-        for line in describe_left_volumes(app, clients):
+        for line in describe_left_volumes(app):
             app.say(line)
     if done and nodes != asked:
         app.say(
@@ -224,15 +135,13 @@ def start(app: App, *, yes: bool) -> None:
     current address.
     """
     app.check_has_instances("start", instead="cluster up, which sets up the hosts")
-    find_script(app.config.train.script, project_dir=app.project_dir)  # before anything costs money
+    check_inputs(app)
     app.enter_cloud()
     config = app.config
-    clients = make_clients(config.provision.region)
     bring_up(
         app,
-        clients,
         lambda _avoid: prepare_start(
-            clients,
+            app.clients,
             name=config.name,
             config=config.provision,
             files=app.files,
@@ -245,13 +154,6 @@ def start(app: App, *, yes: bool) -> None:
     )
 
 
-def describe_left_volumes(app: App, clients: Clients) -> Iterator[str]:
-    """Yields a line for each volume of a cluster without nodes, with its cost. Raises AwsError."""
-    found = find_shared_volumes(clients.ec2, name=app.config.name)
-    price = find_volume_price(clients) if found else None
-    yield from (render_volume(volume, usd_per_gib_month=price, price_note=app.price_note) for volume in found)
-
-
 def override_nodes(app: App, nodes: int) -> int:
     """Overrides the number of nodes, and returns the number in cluster.toml. Raises ConfigError.
 
@@ -262,101 +164,3 @@ def override_nodes(app: App, nodes: int) -> int:
     if of_file.min_nodes != "all" and of_file.min_nodes > nodes:
         app.override("provision.min_nodes", "all")
     return of_file.nodes
-
-
-def bring_up(
-    app: App,
-    clients: Clients,
-    prepare: Callable[[frozenset[str]], Plan],
-    *,
-    plan: Plan | None = None,
-    dry_run: bool = False,
-    yes: bool = False,
-    keep_failed: bool = False,
-    replan: bool = True,
-    interrupted: str = LEFT_BY_UP,
-) -> bool:
-    """Carries out the plan of `prepare`, and sets the nodes up. Returns False if it was only shown, or declined.
-
-    Prints the nodes to stdout, or the plan if dry_run. plan: the plan, if `prepare` was called already. interrupted:
-    the hint after Ctrl-C. Raises ClusterError.
-    """
-    config = app.config
-    plan = plan if plan is not None else prepare(frozenset())
-    if any(isinstance(step, LaunchNodes) for step in plan.steps):
-        check_cache(cache_folder())  # before anything costs money
-        check_ahead(app)
-    shadowed = find_shadowed(config.train.script, project_dir=app.project_dir)
-    if shadowed is not None:
-        app.report(Event(kind="warn", what=shadowed))
-    if dry_run:
-        app.print(render_plan(plan, price_note=app.price_note).rstrip())
-        return False
-    app.say(render_plan(plan, price_note=app.price_note).rstrip())
-    question = find_question(plan)
-    if question and not yes:
-        interrupts = any(isinstance(step, TerminateInstances) for step in plan.steps)
-        find_job = ask_for_job(app, describe(app, clients)) if interrupts else lambda: None
-        if not confirm_ending(app, question, find_job):
-            app.say("cancelled: nothing was changed")
-            return False
-    with if_interrupted(interrupted):
-        end_jobs_on(
-            app, clients, [node for step in plan.steps if isinstance(step, TerminateInstances) for node in step.nodes]
-        )
-        if any(isinstance(step, LaunchNodes) for step in plan.steps) and app.on_head is None:
-            app.files.note_folder(app.project_dir)
-        with noting_costs(app, clients):
-            state = carry_out(
-                plan,
-                clients=clients,
-                files=app.files,
-                report=app.report,
-                replan=prepare if replan else None,
-                keep_failed=keep_failed,
-            )
-        changed = bool(plan)
-        if state.nodes:
-            with ready_nodes(app, Ec2Nodes(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):
-                changed = changed or any(node.changed for node in ready)
-                tell_ready_nodes(app, clients, state, ready, now=time.time())
-    app.print(render_nodes(state, columns=app.find_columns()))
-    if not state.nodes:
-        app.files.keep_addresses({})  # later commands do not look for these nodes as lost
-    if state.nodes:
-        ready_text = f"cluster {config.name} is ready"
-        app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")
-        app.say("next: cluster train; cluster down terminates the nodes")
-    return True
-
-
-def end_jobs_on(app: App, clients: Clients, leaving: Sequence[Node]) -> None:
-    """Stops the jobs that use nodes which are about to end: they would wait for them, and have them launched again.
-
-    An error is only a warning: the nodes of a head that does not answer can end, too.
-    """
-    if not leaving:
-        return
-    names = {node.name for node in leaving}
-    try:
-        with open_head(app, describe(app, clients)) as head:
-            for record in ask_head(app, head):  # the newest first: queued jobs must not start
-                if used := [host.name for host in record.nodes if host.name in names and not record.has_ended]:
-                    app.say(f"stopping job {record.id} ({record.name}), which uses {', '.join(used)}")
-                    end_job(app, head, record.id)
-    except ClusterError as error:
-        app.warn_of(error)
-
-
-def find_question(plan: Plan) -> str | None:
-    """Returns the question to ask before a plan is carried out; None if it neither costs nor ends anything. Pure."""
-    launching = sum(len(step.indices) for step in plan.steps if isinstance(step, LaunchNodes))
-    ending = sum(len(step.nodes) for step in plan.steps if isinstance(step, TerminateInstances))
-    if launching and ending:
-        return f"Launch {launching} instances, and end {ending} with their disks?"
-    if ending:
-        return f"End {ending} instances with their disks?"
-    if launching:
-        return f"Launch {launching} instances?"
-    starting = sum(len(step.nodes) for step in plan.steps if isinstance(step, StartInstances))
-    return f"Start {starting} instances?" if starting else None

@@ -67,7 +67,7 @@ def verify(app: App, *, as_json: bool) -> None:
             more += check_containers(
                 nodes,
                 app.config.container,
-                find_login=find_login(app, None),
+                find_login=find_login(app),
                 uses_environment=app.config.bootstrap.framework != "none",
                 report=app.report,
             )

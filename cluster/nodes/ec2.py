@@ -1,10 +1,7 @@
 """Nodes that are EC2 instances: described by EC2, and reached with the cluster's key and pinned host keys."""
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
-from typing import TYPE_CHECKING
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection, wait_for_connection
@@ -14,7 +11,6 @@ from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from cluster.app import App
 from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError
-from provision.aws.clients import Clients, make_clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_nodes, find_end
 from provision.membership import describe_untrusted, no_nodes
@@ -25,9 +21,6 @@ from provision.volumes.describe import describe_mounts
 from provision.volumes.source import MountSource
 from train.follow.head import HeadGoneError
 from train.job.selection import Candidate
-
-if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
 
 ANSWER_TIMEOUT_S = 15.0
 
@@ -98,16 +91,15 @@ class Ec2Nodes(Nodes):
 
 
 class Ec2Source(NodeSource):
-    """The source of nodes that are EC2 instances. Call App.enter_cloud first. clients: existing clients, if any."""
+    """The source of nodes that are EC2 instances. Call App.enter_cloud first."""
 
-    def __init__(self, app: App, clients: Clients | None = None) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self._clients = clients
         self.instance_profile = app.config.provision.instance_profile
 
     def describe(self) -> Ec2Nodes:
         """Returns the cluster's nodes as EC2 shows them. Raises AwsError."""
-        return Ec2Nodes(describe_state(self._app, self._clients), self._app.config.provision)
+        return Ec2Nodes(describe_state(self._app), self._app.config.provision)
 
     def check_access(self) -> None:
         """Raises ClusterError when the private key cannot be used."""
@@ -176,7 +168,7 @@ class Ec2Source(NodeSource):
         config = self._app.config
         if not config.volumes or not isinstance(nodes, Ec2Nodes):
             return ()
-        return describe_mounts(self._clients or make_clients(config.provision.region), config.volumes, nodes.state)
+        return describe_mounts(self._app.clients, config.volumes, nodes.state)
 
     def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
         """Stores the addresses, for `begin`. Raises ClusterError."""
@@ -192,15 +184,12 @@ class Ec2Source(NodeSource):
         pins = HostKeyPins(self._app.files.known_hosts)
         if isinstance(nodes, Ec2Nodes):
             pins.keep_only(node.instance_id for node in nodes.state.nodes)
-        return InstanceAccess(
-            private_key=self._app.files.private_key, pins=pins, console=open_console(self._app.config.provision.region)
-        )
+        return InstanceAccess(private_key=self._app.files.private_key, pins=pins, console=open_console(self._app))
 
 
-def describe_state(app: App, clients: Clients | None = None) -> ClusterState:
+def describe_state(app: App) -> ClusterState:
     """Returns the cluster's instances, key pair and security groups as EC2 shows them. Raises AwsError."""
-    clients = clients or make_clients(app.config.provision.region)
-    return describe_nodes(clients.ec2, name=app.config.name, known=app.files.known_instances())
+    return describe_nodes(app.clients.ec2, name=app.config.name, known=app.files.known_instances())
 
 
 def find_host(node: Node, config: ProvisionConfig) -> Host:
@@ -226,17 +215,10 @@ def find_host(node: Node, config: ProvisionConfig) -> Host:
     )
 
 
-def open_console(region: str) -> Console:
-    """Returns access to the consoles of a region's instances. Thread-safe. The client is created on first use."""
-    making = threading.Lock()
-    made = cache(lambda: make_clients(region).ec2)
-
-    def ec2() -> "EC2Client":
-        with making:  # otherwise several threads would each create a client
-            return made()
-
+def open_console(app: App) -> Console:
+    """Returns access to the consoles of the cluster's instances. Thread-safe. The client is created on first use."""
     return Console(
-        find_fingerprints=lambda instance_id: find_host_fingerprints(ec2(), instance_id),
-        find_last_lines=lambda instance_id: find_last_console_lines(ec2(), instance_id),
-        find_end=lambda instance_id: find_end(ec2(), instance_id),
+        find_fingerprints=lambda instance_id: find_host_fingerprints(app.clients.ec2, instance_id),
+        find_last_lines=lambda instance_id: find_last_console_lines(app.clients.ec2, instance_id),
+        find_end=lambda instance_id: find_end(app.clients.ec2, instance_id),
     )

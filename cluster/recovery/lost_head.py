@@ -23,7 +23,6 @@ from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
 from node.protocol import Attempt, Record
-from provision.aws.clients import make_clients
 from provision.model import ClusterState
 from provision.status import find_lease_end
 from train.follow.events import EventReader
@@ -200,14 +199,14 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
     app.override("train.script", train.script)
     app.override("train.cwd", train.cwd)
     command, config = job.spec.typed_command, app.config
-    clients, nodes = make_clients(config.provision.region), Ec2Nodes(state, config.provision)
+    nodes = Ec2Nodes(state, config.provision)
     prepared = Preparation(
         app,
         run_in_thread(lambda: nodes),
         command=command,
         scope=find_scope(train, config.data, command=command),
-        login=find_login(app, clients),
-        clients=clients,
+        login=find_login(app),
+        clients=app.clients,
         keys_s=train.max_duration_s,
     )
     log = read_log(app, job)

@@ -115,7 +115,7 @@ def main(words: Sequence[str]) -> int:
         if record is None:
             raise NotFoundError(f"there is no job {job}")
         if record.spec.image is not None:
-            find_login(app, None)  # raises before the launch if the registry's password is not on the head
+            find_login(app)  # raises before the launch if the registry's password is not on the head
         replace_lost(app, record, names=names)
     except ClusterError as error:
         write(sys.stderr, f"error: {error.message}" + (f"\n  try: {error.hint}" if error.hint else ""))

@@ -29,7 +29,6 @@ from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import run_in_thread
 from node.protocol import Record
 from provision.apply import apply
-from provision.aws.clients import make_clients
 from provision.model import ClusterState, Node
 from provision.plan import Plan
 from provision.render import render_plan
@@ -107,9 +106,9 @@ def replace_lost(
     app.say(f"job {job.id} ({job.name}) waits for {', '.join(names)}: replacing {'it' if len(names) == 1 else 'them'}")
     with if_interrupted("the job waits; cluster up continues"):
         state = launch_until_they_answer(app, job, find_lost(job, names), note)
-        nodes, clients = Ec2Nodes(state, app.config.provision), make_clients(app.config.provision.region)
-        prices = ask_for_prices(app, clients, run_in_thread(lambda: nodes))
-        hardware = find_hardware(app, nodes, clients)
+        nodes = Ec2Nodes(state, app.config.provision)
+        prices = ask_for_prices(app, run_in_thread(lambda: nodes))
+        hardware = find_hardware(app, nodes)
         used = {host.name: host.instance_id for host in job.nodes if host.instance_id}
 
         def choose(found: Sequence[Host], _connections: Connections) -> Sequence[Host]:
@@ -203,10 +202,9 @@ def find_silent(app: App, job: Record, state: ClusterState) -> dict[str, Connect
 
 def end_nodes(app: App, nodes: Sequence[Node]) -> None:
     """Terminates nodes. Raises ClusterError or a subclass."""
-    clients = make_clients(app.config.provision.region)
     plan = Plan(cluster=app.config.name, steps=(TerminateInstances(nodes=tuple(nodes)),))
-    with noting_costs(app, clients):
-        apply(plan, clients=clients, files=app.files, report=app.report)
+    with noting_costs(app):
+        apply(plan, clients=app.clients, files=app.files, report=app.report)
 
 
 def launch(app: App, lost: dict[int, str], job: Record | None = None) -> ClusterState:
@@ -214,18 +212,17 @@ def launch(app: App, lost: dict[int, str], job: Record | None = None) -> Cluster
 
     Raises ClusterError or a subclass.
     """
-    clients = make_clients(app.config.provision.region)
     wishes = find_wishes(app)
     needed = find_lost(job, [host.name for host in job.nodes if host.instance_id]) if job is not None else {}
 
     def prepare(avoid: frozenset[str]) -> Plan:
-        return prepare_replacement(clients, wishes=wishes, files=app.files, lost=lost, needed=needed, avoid=avoid)
+        return prepare_replacement(app.clients, wishes=wishes, files=app.files, lost=lost, needed=needed, avoid=avoid)
 
     plan = prepare(frozenset())
     if plan and app.on_head is None:  # on the head, the job's log shows the steps as they are completed
         app.say(render_plan(plan, price_note=app.price_note).rstrip())
-    with noting_costs(app, clients):
-        return carry_out(plan, clients=clients, files=app.files, report=app.report, replan=prepare)
+    with noting_costs(app):
+        return carry_out(plan, clients=app.clients, files=app.files, report=app.report, replan=prepare)
 
 
 def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence[ReadyNode]) -> None:
@@ -244,7 +241,7 @@ def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence
             head.connection.run(command, timeout_s=SEND_TIMEOUT_S, what="send_files")
             app.report(Event(kind="done", what="the job's own files are there", where=node.host.name))
     if job.spec.image is not None:
-        image = prepare_image(app, [head, *new], find_login(app, None))
+        image = prepare_image(app, [head, *new], find_login(app))
         if image is None or image.reference != job.spec.image:
             raise ClusterError(
                 f"job {job.id} runs in {job.spec.image}, and [container] image is another one now",

@@ -47,8 +47,8 @@ class Preparation:
     ) -> None:
         self._app, self._command, self._scope, self._login = app, command, scope, login
         self.access = run_in_thread(lambda: _find_access(app, clients, scope, keys_s))
-        self.hardware = run_in_thread(lambda: find_hardware(app, described.result(), clients))
-        self._prices = ask_for_prices(app, clients, described)
+        self.hardware = run_in_thread(lambda: find_hardware(app, described.result()))
+        self._prices = ask_for_prices(app, described)
         owner = None if app.has_instances else find_user()
         self._surveyor = Surveyor(clients, url=app.config.data.s3_url, owner=owner)
 
@@ -101,7 +101,7 @@ def _find_access(app: App, clients: Clients | None, scope: S3Scope, keys_s: int 
     region = app.config.provision.region
     return find_s3_access(
         region=region,
-        instance_profile=source_of(app, clients).instance_profile,
+        instance_profile=source_of(app).instance_profile,
         cluster=app.config.name,
         policy=None if scope.is_empty else render_job_policy(scope, region=region),
         max_duration_s=keys_s,

@@ -30,7 +30,7 @@ from cluster.submission.request import TrainRequest, check_first_line, find_cwd,
 from foundation.errors import UsageError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
-from provision.aws.clients import Clients, find_credentials, make_clients
+from provision.aws.clients import find_credentials
 from provision.preflight.machines import Hardware
 from train.engines import find_engine
 from train.engines.schedulers import SCHEDULERS
@@ -70,19 +70,19 @@ def submit(
     check_framework(engine.name, framework, has_image=bool(config.container.image))
     scope = find_scope(config.train, config.data, command=command)
     has_clients = app.has_instances or not scope.is_empty
-    clients = make_clients(config.provision.region) if has_clients else None
+    clients = app.clients if has_clients else None
     if clients is not None:
         find_credentials(clients)
-    login = find_login(app, clients)
+    login = find_login(app)
     # Threads query AWS while this one connects to the nodes.
-    described = run_in_thread(lambda: describe(app, clients))
+    described = run_in_thread(lambda: describe(app))
     if not dry_run:
         now = complete_nodes(app, described.result())
         described = run_in_thread(lambda: now)
     # A queued job may start at any time, so the lifetime of its keys cannot be derived from its duration.
     keys_s = None if config.train.queue else config.train.max_duration_s
     prepared = Preparation(app, described, command=command, scope=scope, login=login, clients=clients, keys_s=keys_s)
-    choice = _NodeChoice(app, described, prepared.hardware, clients, is_scheduled=engine.name in SCHEDULERS)
+    choice = _NodeChoice(app, described, prepared.hardware, is_scheduled=engine.name in SCHEDULERS)
 
     if not app.has_instances:
         prepared.access.result()  # raises before any host is set up
@@ -175,12 +175,11 @@ class _NodeChoice:
         app: App,
         described: Future[Nodes],
         hardware: Future[Mapping[str, Hardware]],
-        clients: Clients | None,
         *,
         is_scheduled: bool,
     ) -> None:
         self._app, self._described, self._hardware = app, described, hardware
-        self._clients, self._is_scheduled = clients, is_scheduled
+        self._is_scheduled = is_scheduled
         self._nodes: Nodes | None = None
         self.hosts: tuple[str, ...] = ()
 
@@ -190,7 +189,7 @@ class _NodeChoice:
             found = self._described.result()
             warn(self._app, found.find_warnings())
             warn(self._app, found.find_differences())
-            self._nodes, self.hosts = _wait_for_nodes(self._app, found, self._clients)
+            self._nodes, self.hosts = _wait_for_nodes(self._app, found)
         return self._nodes
 
     def choose_healthy(self, hosts: Sequence[Host], connections: Connections) -> Sequence[Host]:
@@ -208,7 +207,7 @@ def _requested(app: App, nodes: Nodes) -> int:
     return app.config.provision.nodes if app.has_instances else len(nodes.names)
 
 
-def _wait_for_nodes(app: App, nodes: Nodes, clients: Clients | None) -> tuple[Nodes, tuple[str, ...]]:
+def _wait_for_nodes(app: App, nodes: Nodes) -> tuple[Nodes, tuple[str, ...]]:
     """Returns the nodes, and the value of [train] hosts, or the one for [train] nodes.
 
     With --queue, waits until there are enough nodes. Raises TooFewNodesError without --queue.
@@ -225,7 +224,7 @@ def _wait_for_nodes(app: App, nodes: Nodes, clients: Clients | None) -> tuple[No
                 told = error.message
                 app.report(Event(kind="info", what=f"{told}; waiting for more (Ctrl-C ends this)"))
         time.sleep(NODES_EVERY_S)
-        nodes = describe(app, clients)
+        nodes = describe(app)
     return nodes, train.hosts  # without nodes, the set-up raises
 
 

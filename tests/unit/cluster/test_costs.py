@@ -37,7 +37,8 @@ class SayingApp(App):
 
 
 @pytest.fixture(autouse=True)
-def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_state(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(App, "clients", world.clients)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
@@ -48,7 +49,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_ledger_is_kept_here(world: World, tmp_path: Path) -> None:
     world.up(make_config(nodes=2))
     app = SayingApp(tmp_path, CONFIG)
-    ledger = note_costs(app, world.clients)
+    ledger = note_costs(app)
     assert ledger is not None
     assert [node.name for node in ledger.nodes] == ["node-0", "node-1"]
     assert storage.read(app.files.root) == ledger
@@ -59,7 +60,7 @@ def test_results_that_cannot_be_reached_are_a_warning(world: World, tmp_path: Pa
     world.up(make_config(nodes=1))
     app = SayingApp(tmp_path, CONFIG + '[data]\nresults = "s3://bucket/results"\n')
     assert str(ledger_url(app)) == "s3://bucket/results/costs/demo.json"
-    ledger = note_costs(app, world.clients)
+    ledger = note_costs(app)
     assert ledger is not None
     assert len(storage.read(app.files.root).nodes) == 1
     (warning,) = app.warnings
@@ -73,7 +74,7 @@ def test_a_bucket_that_is_made_later(
     monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
     world.up(make_config(nodes=1))
     app = SayingApp(tmp_path, CONFIG + '[data]\nresults = "s3://bucket/results"\n')
-    assert note_costs(app, world.clients) is not None
+    assert note_costs(app) is not None
     assert app.warnings == []
 
 
@@ -83,7 +84,7 @@ def test_a_ledger_that_cannot_be_written_stops_nothing(world: World, tmp_path: P
     path = storage.ledger_path(app.files.root)
     path.parent.mkdir(parents=True)
     path.write_text("rubbish")
-    with noting_costs(app, world.clients, before=True):
+    with noting_costs(app, before=True):
         pass
     assert len(app.warnings) == 2
     assert all(f"the costs were not recorded: {path} is damaged" in warning for warning in app.warnings)
@@ -94,7 +95,7 @@ def test_the_costs_are_noted_after_a_failure_too(world: World, tmp_path: Path) -
     app = SayingApp(tmp_path, CONFIG)
 
     def fail() -> None:
-        with noting_costs(app, world.clients):
+        with noting_costs(app):
             world.up(make_config(nodes=1))
             raise ClusterError("no")
 
@@ -114,15 +115,14 @@ def test_the_prices_of_a_jobs_nodes(world: World, tmp_path: Path) -> None:
     app = SayingApp(tmp_path, CONFIG)
     nodes = Ec2Nodes(world.describe(), app.config.provision)
     (node,) = nodes.state.nodes
-    assert ask_for_prices(app, world.clients, described(nodes))() == {node.instance_id: 0.17}
-    note_costs(app, world.clients)
+    assert ask_for_prices(app, described(nodes))() == {node.instance_id: 0.17}
+    note_costs(app)
     world.calls.made.clear()
-    assert ask_for_prices(app, world.clients, described(nodes))() == {node.instance_id: 0.17}
+    assert ask_for_prices(app, described(nodes))() == {node.instance_id: 0.17}
     assert world.calls.made == []  # the ledger has recorded it
     spot = Ec2Nodes(make_state(make_node(1, market="spot")), app.config.provision)
-    (price,) = (usd for name, usd in ask_for_prices(app, world.clients, described(spot))().items() if name == "i-1")
+    (price,) = (usd for name, usd in ask_for_prices(app, described(spot))().items() if name == "i-1")
     assert 0 < price < 0.17
     assert world.calls.made == ["DescribeSpotPriceHistory"]
     unknown = Ec2Nodes(make_state(make_node(2, instance_type="inf2.xlarge")), app.config.provision)
-    assert "i-2" not in ask_for_prices(app, world.clients, described(unknown))()
-    assert "i-2" not in ask_for_prices(app, None, described(unknown))()
+    assert "i-2" not in ask_for_prices(app, described(unknown))()

@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import cluster.commands.status
-import cluster.commands.up
 from cluster.app import App
 from cluster.commands.oracle import oracle
 from cluster.commands.status import cost, list_, status
@@ -28,8 +26,8 @@ def test_a_type_newer_than_the_tables(world: World, tmp_path: Path, monkeypatch:
 
     monkeypatch.delitem(tables._BY_FAMILY, "g6f")
     assert NEW not in ON_DEMAND
-    for module in (cluster.commands.status, cluster.commands.up):
-        monkeypatch.setattr(module, "make_clients", lambda _: world.clients)
+    monkeypatch.setattr(App, "clients", world.clients)
+    monkeypatch.setattr("cluster.commands.status.make_clients", lambda _: world.clients)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cluster.app import App
-from cluster.commands.up import bring_up
+from cluster.bring_up import bring_up
 from cluster.config import load_config
 from cluster.recovery.on_head import HeadFiles
 from foundation.errors import ClusterError
@@ -23,11 +23,11 @@ def test_packages_are_resolved_before_the_launch(world: World, monkeypatch: pyte
     def refuse(_: App) -> None:
         raise ClusterError("no such package")
 
-    monkeypatch.setattr("cluster.commands.up.check_ahead", refuse)
+    monkeypatch.setattr("cluster.bring_up.check_ahead", refuse)
     app: Any = SimpleNamespace(config=load_config(REPOSITORY / "cluster.toml"))
     plan = prepare_up(world.clients, wishes=world.wishes(make_config(nodes=2)), files=world.files)
     with pytest.raises(ClusterError, match="no such package"):
-        bring_up(app, world.clients, lambda _: plan, yes=True)
+        bring_up(app, lambda _: plan, yes=True)
     assert world.clients.ec2.describe_instances()["Reservations"] == []
 
 

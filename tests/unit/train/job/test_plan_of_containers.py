@@ -136,7 +136,8 @@ def test_a_token_of_ecr_is_new_for_each_pull(tmp_path: Path, monkeypatch: pytest
         asked: list[str] = []
         clients = Clients(boto3.session.Session(region_name="us-east-1"), region="us-east-1")
         clients.session.events.register("before-call.ecr.GetAuthorizationToken", lambda **_: asked.append("token"))
-        ask = find_login(app_with(tmp_path, image=ECR), clients)
+        monkeypatch.setattr(App, "clients", clients)
+        ask = find_login(app_with(tmp_path, image=ECR))
         assert asked == []
         first, second = ask(), ask()
         assert asked == ["token", "token"]
@@ -155,10 +156,10 @@ def test_a_password_comes_from_the_environment(tmp_path: Path, monkeypatch: pyte
     app = app_with(tmp_path, image="r.example.com/a", registry=registry)
     monkeypatch.delenv("PASSWORD_OF_TEST", raising=False)
     with pytest.raises(ConfigError, match="PASSWORD_OF_TEST is not set on this machine"):
-        find_login(app, None)
+        find_login(app)
     monkeypatch.setenv("PASSWORD_OF_TEST", "hunter2")
-    login = find_login(app, None)()
+    login = find_login(app)()
     assert login is not None
     assert (login.username, login.password) == ("me", "hunter2")
-    assert find_login(app_with(tmp_path, image="public/a"), None)() is None
-    assert find_login(app_with(tmp_path), None)() is None
+    assert find_login(app_with(tmp_path, image="public/a"))() is None
+    assert find_login(app_with(tmp_path))() is None
