@@ -7,8 +7,9 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.nodes.ec2 import describe_state
+from cluster.views.clusters import render_owner
 from cluster.views.layout import render_table
-from cluster.views.status import render_owner, untrusted_document
+from cluster.views.status import untrusted_document
 from foundation.durations import render_time
 from foundation.errors import ClusterError, NotFoundError
 from provision.allow import prepare_allow

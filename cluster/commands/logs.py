@@ -19,10 +19,10 @@ from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.results import copy_results, open_results
 from cluster.recovery.lost_head import find_gone
 from cluster.submission.attach import say_results
+from cluster.views.document import iso_time
 from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.live import JobDisplay
 from cluster.views.results import find_hosts
-from cluster.views.status import iso_time
 from foundation.errors import JobError
 from node.job.log_tail import find_processes, find_tail
 from node.protocol import JobResult, LogWanted, NewFiles, Role

@@ -13,8 +13,9 @@ from cluster.costs import note_costs
 from cluster.jobs import ask_for_job
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.lost_head import LostHead, look_for_lost_head
+from cluster.views.clusters import list_document, render_clusters
 from cluster.views.cost import cost_document, render_costs
-from cluster.views.status import HeadJob, Status, list_document, render_clusters, render_status, status_document
+from cluster.views.status import HeadJob, Status, render_status, status_document
 from foundation.errors import ClusterError
 from foundation.thread_pool import run_in_thread
 from provision.aws.clients import Clients, make_clients

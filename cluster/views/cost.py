@@ -1,11 +1,11 @@
 """The costs of clusters, as text and as JSON. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
+from cluster.views.document import as_document, pick
 from cluster.views.layout import render_table
-from cluster.views.status import iso_time, render_usd
+from cluster.views.status import render_usd
 from foundation.durations import render_age, render_time
 from provision.cost.bill import ClusterBill, NodeBill
 from provision.model import Market
@@ -93,42 +93,28 @@ def _render_earlier(bills: Sequence[ClusterBill], *, columns: int | None) -> str
 def cost_document(name: str, bills: Sequence[ClusterBill], *, now: float, price_note: str = "") -> dict[str, Any]:
     """Returns the output of `cluster cost --json`. Amounts are in US dollars, null if a price is unknown."""
     current = next((bill for bill in reversed(bills) if bill.ended_at is None), None)
-    return {
-        "name": name,
-        "at": iso_time(now),
-        "simulated": bool(price_note),
-        "usd": _rounded(add_up([bill.usd for bill in bills])),
-        "usd_per_hour": _rounded(add_up([bill.usd_per_hour for bill in bills])),
-        "current": None if current is None else _document(current),
-        "earlier": [_document(bill) for bill in bills if bill is not current],
-    }
+    return as_document(
+        {
+            "name": name,
+            "at": now,
+            "simulated": bool(price_note),
+            "usd": add_up([bill.usd for bill in bills]),
+            "usd_per_hour": add_up([bill.usd_per_hour for bill in bills]),
+            "current": None if current is None else _document(current),
+            "earlier": [_document(bill) for bill in bills if bill is not current],
+        }
+    )
 
 
 def _document(bill: ClusterBill) -> dict[str, Any]:
     nodes = bill.nodes
     return {
-        "started_at": iso_time(bill.started_at),
-        "ended_at": iso_time(bill.ended_at),
-        "usd": _rounded(bill.usd),
-        "usd_per_hour": _rounded(bill.usd_per_hour),
-        "on_demand_usd": _rounded(bill.of_market("on-demand")),
-        "spot_usd": _rounded(bill.of_market("spot")),
-        "instances_usd": _rounded(add_up([node.instance_usd for node in nodes])),
-        "disks_usd": _rounded(add_up([node.disk_usd for node in nodes] + [volume.usd for volume in bill.volumes])),
-        "addresses_usd": _rounded(add_up([node.address_usd for node in nodes])),
-        "unseen_usd": _rounded(bill.unseen_usd),
-        "nodes": [{**_item(node), "usd": _rounded(node.usd)} for node in nodes],
-        "volumes": [_item(volume) for volume in bill.volumes],
+        **pick(bill, "started_at ended_at usd usd_per_hour unseen_usd"),
+        "on_demand_usd": bill.of_market("on-demand"),
+        "spot_usd": bill.of_market("spot"),
+        "instances_usd": add_up([node.instance_usd for node in nodes]),
+        "disks_usd": add_up([node.disk_usd for node in nodes] + [volume.usd for volume in bill.volumes]),
+        "addresses_usd": add_up([node.address_usd for node in nodes]),
+        "nodes": [{**as_document(node), "usd": node.usd} for node in nodes],
+        "volumes": bill.volumes,
     }
-
-
-def _item(item: Any) -> dict[str, Any]:
-    found = asdict(item)
-    moments = {key: iso_time(found[key]) for key in ("started_at", "ended_at")}
-    amounts = {key: _rounded(value) for key, value in found.items() if "usd" in key}
-    return {**found, **moments, **amounts}
-
-
-def _rounded(usd: float | None) -> float | None:
-    """Rounds to a millionth of a dollar."""
-    return None if usd is None else round(usd, 6)

@@ -1,12 +1,13 @@
 """A cluster's jobs, as text and as JSON. Pure."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
+from cluster.views.document import as_document
 from cluster.views.layout import render_table
 from cluster.views.results import render_files
-from cluster.views.status import MOMENTS, iso_time, render_took, render_usd
+from cluster.views.status import render_took, render_usd
 from foundation.durations import render_age, render_time
 from node.job import cost
 from node.protocol import Attempt
@@ -50,12 +51,14 @@ def job_documents(records: Sequence[JobRecord], *, now: datetime, gone: Collecti
     gone: ids of instances that have ended.
     """
     return [
-        {
-            **_with_iso_times(record.document),
-            **({} if record.is_damaged else {"cost_usd": find_cost(record, now)}),
-            "source": record.source,
-            "head_lost": has_lost_head(record, gone),
-        }
+        as_document(
+            {
+                **record.document,
+                **({} if record.is_damaged else {"cost_usd": find_cost(record, now)}),
+                "source": record.source,
+                "head_lost": has_lost_head(record, gone),
+            }
+        )
         for record in records
     ]
 
@@ -74,16 +77,6 @@ def has_lost_head(record: JobRecord, gone: Collection[str]) -> bool:
     """Whether the instance that was a job's head ended before the job did. gone: ids of instances that have ended."""
     heads = {host.instance_id for host in record.nodes[:1]}
     return record.source == "s3" and not record.has_ended and not heads.isdisjoint(gone)
-
-
-def _with_iso_times(value: Any) -> Any:
-    """Returns a record, or a part of one, with its times in ISO 8601."""
-    if isinstance(value, Mapping):
-        return {
-            name: iso_time(below) if name in MOMENTS and isinstance(below, int | float) else _with_iso_times(below)
-            for name, below in value.items()
-        }
-    return [_with_iso_times(below) for below in value] if isinstance(value, list) else value
 
 
 def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:

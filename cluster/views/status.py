@@ -1,4 +1,4 @@
-"""A cluster and the clusters of a region, as text and as JSON. Pure."""
+"""A cluster and its running job, as text and as JSON. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cluster.lease import NodeLease
+from cluster.views.document import as_document, pick
 from cluster.views.layout import render_table
 from cluster.views.results import render_files
-from foundation.durations import render_age, render_duration
+from foundation.durations import render_age
 from node.protocol import Unhealthy, shorten
-from provision.describe import ClusterSummary
-from provision.lease.plan import describe_lease, render_left
-from provision.lease.terms import Lease, find_newest, spent_at
-from provision.membership import describe_untrusted
+from provision.lease.plan import describe_lease
+from provision.lease.terms import Lease, spent_at
 from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
@@ -31,7 +30,6 @@ from provision.status import (
 )
 from train.follow.records import JobRecord
 
-MOMENTS = frozenset({"submitted_at", "started_at", "held_at", "ended_at", "since"})  # the times in a job's record
 STATE_WORDS = {"not-adopted": "running, but not set up from this machine"}  # other states are shown as they are
 INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public_ip launched_at"
 
@@ -203,16 +201,13 @@ def lease_document(lease: Lease | None, *, now: float) -> dict[str, Any] | None:
     """Returns a lease, for --json; None without a lease. remaining_s: the time until the deadline."""
     if lease is None or not lease.limits:
         return None
-    return {
-        "set_at": iso_time(lease.set_at),
-        "until": iso_time(lease.until),
-        "remaining_s": None if lease.until is None else round(max(lease.until - now, 0.0), 1),
-        "idle_s": lease.idle_s,
-        "budget_usd": lease.budget_usd,
-        "then": lease.then,
-        "usd_per_hour": _rounded(lease.usd_per_hour),
-        "spent_usd": _rounded(spent_at(lease, now)) if lease.budget_usd is not None else None,
-    }
+    return as_document(
+        {
+            **pick(lease, "set_at until idle_s budget_usd then usd_per_hour"),
+            "remaining_s": None if lease.until is None else round(max(lease.until - now, 0.0), 1),
+            "spent_usd": spent_at(lease, now) if lease.budget_usd is not None else None,
+        }
+    )
 
 
 def render_lease(state: ClusterState, lease: Lease | None, *, now: float) -> str:
@@ -240,68 +235,59 @@ def status_document(status: Status) -> dict[str, Any]:
     named: dict[str, Instance] = {node.name: node for node in state.nodes}
     named |= {instance.instance_id: instance for instance in state.untrusted}
     costs = {name: compute_cost(instance, prices=status.prices, now=status.now) for name, instance in named.items()}
-    return {
-        "name": state.name,
-        "state": allocation.state,
-        "why": allocation.why,
-        "asked_nodes": status.asked,
-        "lease": lease_document(state.lease, now=status.now.timestamp()),
-        "lease_ended": status.lease_end,
-        "lost_head": None if status.lost_head is None else {"why": status.lost_head, "jobs": list(status.lost_jobs)},
-        "node_counts": dict(Counter(node.state for node in state.nodes)),
-        "nodes": [
-            {
-                **_pick(node, f"name role started_at {INSTANCE_FIELDS}"),
-                "unhealthy": list(status.unhealthy.get(node.name, ())),
-            }
-            for node in state.nodes
-        ],
-        "untrusted": [untrusted_document(instance) for instance in state.untrusted],
-        "errors": [
-            {
-                "instance_id": error.instance_id,
-                "node": error.name,
-                "code": error.code,
-                "message": error.message,
-                "spot_interruption": error.is_spot_interruption,
-            }
-            for error in status.errors
-        ],
-        "volumes": [
-            {
-                "volume_id": volume.volume_id,
-                "zone": volume.zone,
-                "size_gib": volume.size_gib,
-                "state": volume.state,
-                "instance_id": volume.instance_id,
-                "keep": volume.keep,
-                "usd_per_month": _rounded(
-                    None
-                    if status.volume_usd_per_gib_month is None
-                    else status.volume_usd_per_gib_month * volume.size_gib
-                ),
-            }
-            for volume in status.volumes
-        ],
-        "ending": list(state.ending),
-        "process_at_work": status.at_work,
-        "job": None if status.job is None else job_document(status.job),
-        "cost": {
-            "at": status.now.isoformat(),
-            "simulated": bool(status.price_note),
-            "usd_per_hour": _rounded(add_up([cost.usd_per_hour for cost in costs.values()])),
-            "usd_so_far": _rounded(add_up([cost.usd_so_far for cost in costs.values()])),
-            "nodes": {
-                name: {
-                    "age_s": round(cost.age_s, 3),
-                    "running_s": round(cost.running_s, 3),
-                    "usd_per_hour": cost.usd_per_hour,
-                    "usd_so_far": _rounded(cost.usd_so_far),
+    price = status.volume_usd_per_gib_month
+    return as_document(
+        {
+            "name": state.name,
+            "state": allocation.state,
+            "why": allocation.why,
+            "asked_nodes": status.asked,
+            "lease": lease_document(state.lease, now=status.now.timestamp()),
+            "lease_ended": status.lease_end,
+            "lost_head": None if status.lost_head is None else {"why": status.lost_head, "jobs": status.lost_jobs},
+            "node_counts": Counter(node.state for node in state.nodes),
+            "nodes": [
+                {
+                    **pick(node, f"name role started_at {INSTANCE_FIELDS}"),
+                    "unhealthy": status.unhealthy.get(node.name, ()),
                 }
-                for name, cost in costs.items()
+                for node in state.nodes
+            ],
+            "untrusted": [untrusted_document(instance) for instance in state.untrusted],
+            "errors": [
+                {
+                    **pick(error, "instance_id code message"),
+                    "node": error.name,
+                    "spot_interruption": error.is_spot_interruption,
+                }
+                for error in status.errors
+            ],
+            "volumes": [
+                {
+                    **pick(volume, "volume_id zone size_gib state instance_id keep"),
+                    "usd_per_month": None if price is None else price * volume.size_gib,
+                }
+                for volume in status.volumes
+            ],
+            "ending": tuple(state.ending),
+            "process_at_work": status.at_work,
+            "job": None if status.job is None else job_document(status.job),
+            "cost": {
+                "at": status.now,
+                "simulated": bool(status.price_note),
+                "usd_per_hour": add_up([cost.usd_per_hour for cost in costs.values()]),
+                "usd_so_far": add_up([cost.usd_so_far for cost in costs.values()]),
+                "nodes": {
+                    name: {
+                        **pick(cost, "usd_per_hour usd_so_far"),
+                        "age_s": round(cost.age_s, 3),
+                        "running_s": round(cost.running_s, 3),
+                    }
+                    for name, cost in costs.items()
+                },
             },
-        },
-    }
+        }
+    )
 
 
 def render_took(record: JobRecord, *, now: datetime) -> str:
@@ -352,21 +338,16 @@ def job_document(job: HeadJob) -> dict[str, Any]:
     record = job.record
     if record is None:
         return {"state": "none" if job.why is None else "unknown", "why": job.why, "queued": job.queued}
-    return {
-        **_pick(record, "id name state"),
-        **_pick(record.spec, "workers servers"),
-        "stall": record.stall.text if record.stall is not None else None,
-        "attempt": len(record.attempts),
-        "waiting_for": list(record.waiting_for),
-        "started_at": iso_time(record.started_at),
-        "why": None,
-        "queued": job.queued,
-    }
-
-
-def _rounded(usd: float | None) -> float | None:
-    """Rounds to a millionth of a dollar."""
-    return None if usd is None else round(usd, 6)
+    return as_document(
+        {
+            **pick(record, "id name state waiting_for started_at"),
+            **pick(record.spec, "workers servers"),
+            "stall": record.stall.text if record.stall is not None else None,
+            "attempt": len(record.attempts),
+            "why": None,
+            "queued": job.queued,
+        }
+    )
 
 
 def _render_error(error: NodeError) -> str:
@@ -381,13 +362,7 @@ def untrusted_document(instance: UntrustedInstance) -> dict[str, Any]:
     why: the reason as text. adoptable: whether `cluster adopt` would accept it as a node.
     """
     names = f"{INSTANCE_FIELDS} why owner key_name group_ids image_id"
-    return {**_pick(instance, names), "adoptable": not instance.problems}
-
-
-def _pick(item: object, names: str) -> dict[str, Any]:
-    """Returns attributes by name, for JSON."""
-    found = {name: getattr(item, name) for name in names.split()}
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in found.items()}
+    return as_document({**pick(instance, names), "adoptable": not instance.problems})
 
 
 def _row(node: Node, now: datetime, *, is_unhealthy: bool) -> tuple[str, ...]:
@@ -403,118 +378,3 @@ def _row(node: Node, now: datetime, *, is_unhealthy: bool) -> tuple[str, ...]:
         render_age((now - node.launched_at).total_seconds()),
         node.instance_id,
     )
-
-
-# -- clusters ----------------------------------------------------------------------------------------------------------
-
-
-def render_clusters(
-    clusters: Sequence[ClusterSummary],
-    *,
-    region: str,
-    prices: Prices,
-    keys_here: Collection[str],
-    now: datetime,
-    price_note: str = "",
-    columns: int | None = None,
-) -> str:
-    """Renders a table of clusters; one sentence when there are none.
-
-    keys_here: names of clusters whose private key is on this machine. price_note: a note to add to prices. columns: the
-    width that the table fits into.
-    """
-    if not clusters:
-        return f"no clusters in {region}"
-    rows = [("NAME", "NODES", "TYPE", "AGE", "ENDS", "PRICE/h", "OWNER", "KEY")]
-    for cluster in clusters:
-        ages = [(now - node.launched_at).total_seconds() for node in cluster.instances]
-        runs = any(node.state not in {"stopping", "stopped"} for node in cluster.instances)
-        rows.append(
-            (
-                cluster.name,
-                render_counts(cluster),
-                ", ".join(_types(cluster)) or "-",
-                render_age(max(ages)) if ages else "-",
-                render_end(find_lease(cluster) if runs else None, now=now.timestamp()),
-                render_usd(_usd_per_hour(cluster, prices, now)),
-                render_owner(cluster.owner),
-                "here" if cluster.name in keys_here else "-",
-            )
-        )
-    lines = [render_table(rows, columns=columns, drop=("TYPE", "AGE", "OWNER"))]
-    lines += [line for cluster in clusters if (line := _warn(cluster, keys_here))]
-    return "\n".join([*lines, *([f"prices are {price_note}"] if price_note else [])])
-
-
-def find_lease(cluster: ClusterSummary) -> Lease | None:
-    """Returns the newest lease of a cluster's instances; None without a lease."""
-    return find_newest([node.lease for node in cluster.instances if node.lease])
-
-
-def render_end(lease: Lease | None, *, now: float) -> str:
-    """Returns when a cluster ends, for a table: "3h07m", "idle 1h", "$200" or "-"."""
-    if lease is None or not lease.limits:
-        return "-"
-    if lease.until is not None:
-        return render_left(lease.until - now)
-    return f"idle {render_duration(lease.idle_s)}" if lease.idle_s is not None else f"${lease.budget_usd:g}"
-
-
-def list_document(
-    clusters: Sequence[ClusterSummary],
-    *,
-    prices: Prices,
-    keys_here: Collection[str],
-    now: datetime,
-    price_note: str = "",
-) -> list[dict[str, Any]]:
-    """Returns the output of `cluster list --json`."""
-    return [
-        {
-            "name": cluster.name,
-            "node_counts": dict(Counter(node.state for node in cluster.instances)),
-            "ending": cluster.ending,
-            "instance_types": _types(cluster),
-            "launched_at": min((node.launched_at.isoformat() for node in cluster.instances), default=None),
-            "usd_per_hour": _usd_per_hour(cluster, prices, now),
-            "simulated": bool(price_note),
-            "lease": lease_document(find_lease(cluster), now=now.timestamp()),
-            "owner": cluster.owner,
-            "key_here": cluster.name in keys_here,
-            "untrusted": [instance.instance_id for instance in cluster.untrusted],
-        }
-        for cluster in clusters
-    ]
-
-
-def render_counts(cluster: ClusterSummary) -> str:
-    """Returns the number of instances by state: "2 running", "1 running, 1 stopped" or "none"."""
-    counts = Counter[str](node.state for node in cluster.instances)
-    if cluster.ending:
-        counts["shutting-down"] = cluster.ending
-    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
-
-
-def render_owner(arn: str | None) -> str:
-    """Returns the last part of an ARN, or of any other value of the tag; "unknown" without one."""
-    return (arn or "").rpartition("/")[2].rpartition(":")[2] or "unknown"
-
-
-def _warn(cluster: ClusterSummary, keys_here: Collection[str]) -> str | None:
-    """Returns a line about untrusted instances; None without any, or if the cluster's key is not on this machine."""
-    if not cluster.untrusted or cluster.name not in keys_here:
-        return None
-    return f"{cluster.name}: {describe_untrusted(cluster.untrusted)} (cluster status says why)"
-
-
-def _types(cluster: ClusterSummary) -> list[str]:
-    return sorted({node.instance_type for node in cluster.instances})
-
-
-def _usd_per_hour(cluster: ClusterSummary, prices: Prices, now: datetime) -> float | None:
-    return add_up([compute_cost(node, prices=prices, now=now).usd_per_hour for node in cluster.instances])
-
-
-def iso_time(at: float | None) -> str | None:
-    """Returns seconds since the epoch in ISO 8601, with milliseconds, in UTC. Pure."""
-    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
+from cluster.views.clusters import list_document, render_clusters, render_owner
 from cluster.views.status import (
     Status,
-    list_document,
-    render_clusters,
     render_nodes,
-    render_owner,
     render_status,
     render_usd,
     status_document,

@@ -1,0 +1,123 @@
+"""The clusters of a region, as text and as JSON. Pure."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any
+
+from cluster.views.layout import render_table
+from cluster.views.status import lease_document, render_usd
+from foundation.durations import render_age, render_duration
+from provision.describe import ClusterSummary
+from provision.lease.plan import render_left
+from provision.lease.terms import Lease, find_newest
+from provision.membership import describe_untrusted
+from provision.preflight.prices import Prices
+from provision.status import add_up, compute_cost
+
+
+def render_clusters(
+    clusters: Sequence[ClusterSummary],
+    *,
+    region: str,
+    prices: Prices,
+    keys_here: Collection[str],
+    now: datetime,
+    price_note: str = "",
+    columns: int | None = None,
+) -> str:
+    """Renders a table of clusters; one sentence when there are none.
+
+    keys_here: names of clusters whose private key is on this machine. price_note: a note to add to prices. columns: the
+    width that the table fits into.
+    """
+    if not clusters:
+        return f"no clusters in {region}"
+    rows = [("NAME", "NODES", "TYPE", "AGE", "ENDS", "PRICE/h", "OWNER", "KEY")]
+    for cluster in clusters:
+        ages = [(now - node.launched_at).total_seconds() for node in cluster.instances]
+        runs = any(node.state not in {"stopping", "stopped"} for node in cluster.instances)
+        rows.append(
+            (
+                cluster.name,
+                render_counts(cluster),
+                ", ".join(_types(cluster)) or "-",
+                render_age(max(ages)) if ages else "-",
+                render_end(find_lease(cluster) if runs else None, now=now.timestamp()),
+                render_usd(_usd_per_hour(cluster, prices, now)),
+                render_owner(cluster.owner),
+                "here" if cluster.name in keys_here else "-",
+            )
+        )
+    lines = [render_table(rows, columns=columns, drop=("TYPE", "AGE", "OWNER"))]
+    lines += [line for cluster in clusters if (line := _warn(cluster, keys_here))]
+    return "\n".join([*lines, *([f"prices are {price_note}"] if price_note else [])])
+
+
+def find_lease(cluster: ClusterSummary) -> Lease | None:
+    """Returns the newest lease of a cluster's instances; None without a lease."""
+    return find_newest([node.lease for node in cluster.instances if node.lease])
+
+
+def render_end(lease: Lease | None, *, now: float) -> str:
+    """Returns when a cluster ends, for a table: "3h07m", "idle 1h", "$200" or "-"."""
+    if lease is None or not lease.limits:
+        return "-"
+    if lease.until is not None:
+        return render_left(lease.until - now)
+    return f"idle {render_duration(lease.idle_s)}" if lease.idle_s is not None else f"${lease.budget_usd:g}"
+
+
+def list_document(
+    clusters: Sequence[ClusterSummary],
+    *,
+    prices: Prices,
+    keys_here: Collection[str],
+    now: datetime,
+    price_note: str = "",
+) -> list[dict[str, Any]]:
+    """Returns the output of `cluster list --json`."""
+    return [
+        {
+            "name": cluster.name,
+            "node_counts": dict(Counter(node.state for node in cluster.instances)),
+            "ending": cluster.ending,
+            "instance_types": _types(cluster),
+            "launched_at": min((node.launched_at.isoformat() for node in cluster.instances), default=None),
+            "usd_per_hour": _usd_per_hour(cluster, prices, now),
+            "simulated": bool(price_note),
+            "lease": lease_document(find_lease(cluster), now=now.timestamp()),
+            "owner": cluster.owner,
+            "key_here": cluster.name in keys_here,
+            "untrusted": [instance.instance_id for instance in cluster.untrusted],
+        }
+        for cluster in clusters
+    ]
+
+
+def render_counts(cluster: ClusterSummary) -> str:
+    """Returns the number of instances by state: "2 running", "1 running, 1 stopped" or "none"."""
+    counts = Counter[str](node.state for node in cluster.instances)
+    if cluster.ending:
+        counts["shutting-down"] = cluster.ending
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
+
+
+def render_owner(arn: str | None) -> str:
+    """Returns the last part of an ARN, or of any other value of the tag; "unknown" without one."""
+    return (arn or "").rpartition("/")[2].rpartition(":")[2] or "unknown"
+
+
+def _warn(cluster: ClusterSummary, keys_here: Collection[str]) -> str | None:
+    """Returns a line about untrusted instances; None without any, or if the cluster's key is not on this machine."""
+    if not cluster.untrusted or cluster.name not in keys_here:
+        return None
+    return f"{cluster.name}: {describe_untrusted(cluster.untrusted)} (cluster status says why)"
+
+
+def _types(cluster: ClusterSummary) -> list[str]:
+    return sorted({node.instance_type for node in cluster.instances})
+
+
+def _usd_per_hour(cluster: ClusterSummary, prices: Prices, now: datetime) -> float | None:
+    return add_up([compute_cost(node, prices=prices, now=now).usd_per_hour for node in cluster.instances])

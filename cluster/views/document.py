@@ -1,0 +1,37 @@
+"""Typed views as documents for --json. Pure."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+MOMENTS = frozenset({"submitted_at", "started_at", "held_at", "ended_at", "since", "set_at", "until", "at"})
+"""The keys of times, in seconds since the epoch."""
+
+
+def as_document(view: object) -> dict[str, Any]:
+    """Returns a view, or a dict of views, with its times in ISO 8601 and its US dollars rounded to a millionth."""
+    document: dict[str, Any] = _convert(msgspec.to_builtins(view, builtin_types=(datetime,)), "")
+    return document
+
+
+def _convert(value: Any, key: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _convert(below, name) for name, below in value.items()}
+    if isinstance(value, list | tuple):
+        return [_convert(below, key) for below in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, int | float) and key in MOMENTS:
+        return iso_time(value)
+    return round(value, 6) if isinstance(value, float) and "usd" in key else value
+
+
+def pick(view: object, names: str) -> dict[str, Any]:
+    """Returns some attributes of a view, by name."""
+    return {name: getattr(view, name) for name in names.split()}
+
+
+def iso_time(at: float | None) -> str | None:
+    """Returns seconds since the epoch in ISO 8601, with milliseconds, in UTC."""
+    return None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
