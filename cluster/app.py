@@ -308,6 +308,12 @@ class App:
         gap = " " if len(asked.rpartition("\n")[2]) + len(keys) + 2 <= width else "\n  "
         return click.confirm(f"{asked}{gap}{keys}", prompt_suffix=" ", show_default=False, err=True)
 
+    def require(self, question: str, *, yes: bool) -> None:
+        """Like confirm, but ends the command if the answer is no."""
+        if not self.confirm(question, yes=yes):
+            self.say("cancelled: nothing was changed")
+            raise click.exceptions.Exit(0)
+
     @property
     def price_note(self) -> str:
         """The note to add to prices; those of the sandbox are simulated."""

@@ -10,7 +10,7 @@ from bootstrap.transfer.sync import find_files
 from cluster.app import App, if_interrupted
 from cluster.config import ClusterConfig
 from cluster.costs import noting_costs
-from cluster.jobs import ask_for_job, ask_head, confirm_ending, end_job, open_head
+from cluster.jobs import ask_for_job, ask_head, end_job, open_head, require_ending
 from cluster.lease import tell_ready_nodes
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
@@ -116,7 +116,7 @@ def bring_up(
     replan: bool = True,
     interrupted: str = LEFT_BY_UP,
 ) -> bool:
-    """Carries out the plan of `prepare`, and sets the nodes up. Returns False if it was only shown, or declined.
+    """Carries out the plan of `prepare`, and sets the nodes up. Returns False if it was only shown.
 
     Prints the nodes to stdout, or the plan if dry_run. plan: the plan, if `prepare` was called already. interrupted:
     the hint after Ctrl-C. Raises ClusterError.
@@ -137,9 +137,7 @@ def bring_up(
     if question and not yes:
         interrupts = any(isinstance(step, TerminateInstances) for step in plan.steps)
         find_job = ask_for_job(app, describe(app)) if interrupts else lambda: None
-        if not confirm_ending(app, question, find_job):
-            app.say("cancelled: nothing was changed")
-            return False
+        require_ending(app, question, find_job)
     with if_interrupted(interrupted):
         end_jobs_on(app, [node for step in plan.steps if isinstance(step, TerminateInstances) for node in step.nodes])
         if any(isinstance(step, LaunchNodes) for step in plan.steps) and app.on_head is None:

@@ -12,9 +12,9 @@ from cluster.jobs import (
     PATIENCE_S,
     ask_for_job,
     ask_head,
-    confirm_ending,
     end_job,
     open_head,
+    require_ending,
     warn_uncopied,
 )
 from cluster.last_known import remember_names
@@ -139,9 +139,8 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         patience_s = BRIEF_PATIENCE_S if yes else PATIENCE_S
         job = ask_for_job(app, nodes, patience_s=patience_s)() if nodes is not None else None
         warn_uncopied(app, job)
-        if not yes and not confirm_ending(app, "Remove all of this?", lambda: job):
-            app.say("cancelled: nothing was changed")
-            return
+        if not yes:
+            require_ending(app, "Remove all of this?", lambda: job)
         with if_interrupted("cluster down removes what is left"):
             jobs = frozenset(job for entry in known for job in entry.jobs)
             if nodes is not None:

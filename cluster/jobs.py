@@ -261,8 +261,8 @@ def warn_uncopied(app: App, job: HeadJob | None) -> None:
         app.say(f"not copied: the files of {more}, which cluster jobs lists", style="yellow")
 
 
-def confirm_ending(app: App, question: str, find_job: Callable[[], HeadJob | None]) -> bool:
-    """Prints which job would be interrupted, and asks the user. Returns whether the user agrees. Raises UsageError.
+def require_ending(app: App, question: str, find_job: Callable[[], HeadJob | None]) -> None:
+    """Prints which job would be interrupted, and asks the user; see App.require. Raises UsageError.
 
     In the sandbox, ask only if a job would be interrupted. find_job: see ask_for_job. A head that does not answer is
     not an error: it may be the reason why the user ends the cluster.
@@ -272,7 +272,7 @@ def confirm_ending(app: App, question: str, find_job: Callable[[], HeadJob | Non
     if said is not None:
         app.say(said, style="yellow")
     is_interrupted = said is not None and job is not None and job.why is None
-    return (app.config.cloud == "sandbox" and not is_interrupted) or app.confirm(question, yes=False)
+    app.require(question, yes=app.config.cloud == "sandbox" and not is_interrupted)
 
 
 def render_interruption(job: HeadJob, *, now: datetime) -> str | None:

@@ -10,7 +10,7 @@ import click
 from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.costs import noting_costs
-from cluster.jobs import BRIEF_PATIENCE_S, ask_for_job, confirm_ending, warn_uncopied
+from cluster.jobs import BRIEF_PATIENCE_S, ask_for_job, require_ending, warn_uncopied
 from cluster.session import describe, unmount_before
 from cluster.views.status import HeadJob
 from foundation.errors import AwsError, ClusterError
@@ -48,9 +48,8 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         _show_plans(app, parts)
         job = find_job()
         warn_uncopied(app, job)
-        if not yes and not confirm_ending(app, "Delete all of this?", lambda: job):
-            app.say("cancelled: nothing was changed")
-            return
+        if not yes:
+            require_ending(app, "Delete all of this?", lambda: job)
     with if_interrupted("cluster down deletes what is left"):
         if parts[0].ending:
             unmount_before(app)

@@ -50,11 +50,9 @@ def spot(app: App, *, node: str | None, no_notice: bool, yes: bool) -> None:
         job = find_drilled(ask_head(app, head))
         chosen = nodes.state.node(choose_node(job, node))
         check_node(app, chosen, no_notice=no_notice)
-        if app.config.cloud == "aws" and not app.confirm(
-            f"Interrupt {chosen.name} ({chosen.instance_id}), and launch another instance in its place?", yes=yes
-        ):
-            app.say("cancelled: nothing was changed")
-            return
+        if app.config.cloud == "aws":
+            question = f"Interrupt {chosen.name} ({chosen.instance_id}), and launch another instance in its place?"
+            app.require(question, yes=yes)
         times = Times(app.say)
         with if_interrupted(
             f"the node is lost; cluster status replaces it, and cluster logs -f {job.id} shows the job"

@@ -98,9 +98,8 @@ def lease(
         near = find_near_end(current, changed, now=now)
         verb = "stops" if changed.then == "stop" else "terminates"
         question = f"This {verb} the nodes of cluster {state.name} {near}. Change the lease?"
-        if near is not None and not app.confirm(question, yes=yes):
-            app.say("cancelled: nothing was changed")
-            return
+        if near is not None:
+            app.require(question, yes=yes)
         current = changed
         set_tags(app, state, current)
     nodes = Ec2Nodes(state, app.config.provision)

@@ -16,7 +16,7 @@ import click
 from cluster.app import App, pass_app, sandbox_files_dir
 from cluster.commands import OrderedGroup
 from cluster.completion import Words
-from cluster.jobs import ask_for_job, confirm_ending
+from cluster.jobs import ask_for_job, require_ending
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import describe
 from cluster.views.layout import render_table
@@ -63,9 +63,9 @@ def start(app: App) -> None:
 def stop(app: App, *, yes: bool) -> None:
     """Stop the sandbox and delete its instances and objects."""
     rootless.become_root(app.project_dir, report=app.report)
-    if not yes and not (_confirm_ending_jobs(app) and _confirm_deleting(app)):
-        app.say("cancelled: nothing was changed")
-        return
+    if not yes and control.find_running(app.project_dir) is not None:
+        _require_ending_jobs(app)
+        _require_deleting(app)
     control.stop(app.project_dir, report=app.report)
     _forget_clusters(sandbox_files_dir(app.project_dir))
 
@@ -77,9 +77,8 @@ def reset(app: App, *, yes: bool) -> None:
     """Remove the sandbox, whatever state it is in."""
     rootless.become_root(app.project_dir, report=app.report)
     is_running = control.find_running(app.project_dir) is not None
-    if is_running and not app.confirm("Remove the sandbox, with all nodes and objects in it?", yes=yes):
-        app.say("cancelled: nothing was changed")
-        return
+    if is_running:
+        app.require("Remove the sandbox, with all nodes and objects in it?", yes=yes)
     control.reset(app.project_dir, report=app.report)
     _forget_clusters(sandbox_files_dir(app.project_dir))
 
@@ -111,9 +110,7 @@ def prune(app: App, *, yes: bool) -> None:
         app.say("nothing to remove: every sandbox runs, and its folder exists")
         return
     app.say(render_list(found))
-    if not app.confirm("Remove them, with everything in them?", yes=yes):
-        app.say("cancelled: nothing was changed")
-        return
+    app.require("Remove them, with everything in them?", yes=yes)
     control.prune([one.id for one in found], report=app.report)
     for one in found:
         _forget_clusters(state_folder() / f"sandbox-{one.id}")
@@ -278,24 +275,24 @@ def render_call(call: Mapping[str, Any]) -> str:
     return f"{begun}  {what:<36} {'  '.join(notes)}".rstrip()
 
 
-def _confirm_ending_jobs(app: App) -> bool:
-    """Asks about each of the sandbox's clusters in which a job runs. Returns whether to proceed. Raises UsageError."""
-    if not app.config_path.exists() or control.find_running(app.project_dir) is None:
-        return True
+def _require_ending_jobs(app: App) -> None:
+    """Asks about each of the sandbox's clusters in which a job runs. Raises UsageError."""
+    if not app.config_path.exists():
+        return
     app.enter_cloud()
     clusters = [app.of_cluster(folder.name) for folder in sandbox_files_dir(app.project_dir).glob("*/")]
     waiting = [(cluster, ask_for_job(cluster, describe(cluster))) for cluster in clusters]
-    return all(confirm_ending(cluster, "End the sandbox with it?", find_job) for cluster, find_job in waiting)
+    for cluster, find_job in waiting:
+        require_ending(cluster, "End the sandbox with it?", find_job)
 
 
-def _confirm_deleting(app: App) -> bool:
-    """Asks if the sandbox has nodes or objects, which end with it. Returns whether to proceed. Raises UsageError."""
-    if control.find_running(app.project_dir) is None:
-        return True
+def _require_deleting(app: App) -> None:
+    """Asks if the sandbox has nodes or objects, which end with it. Raises UsageError."""
     nodes = sum(host.state != "terminated" for host in control.describe(app.project_dir).hosts)
     objects = control.count_objects(app.project_dir)
     content = " and ".join(count(number, what) for number, what in ((nodes, "node"), (objects, "object")) if number)
-    return not content or app.confirm(f"The sandbox has {content}. Delete them with it?", yes=False)
+    if content:
+        app.require(f"The sandbox has {content}. Delete them with it?", yes=False)
 
 
 def _forget_clusters(folder: Path) -> None:

@@ -11,12 +11,12 @@ from cluster.jobs import (
     Stopped,
     ask_for_job,
     ask_head,
-    confirm_ending,
     end_job,
     end_left,
     end_without_head,
     find_left,
     open_head,
+    require_ending,
 )
 from cluster.session import describe, unmount_before
 from cluster.views.status import render_usd
@@ -57,9 +57,8 @@ def stop(app: App, *, job: str | None, nodes: bool, yes: bool) -> None:
     find_job = None if yes else ask_for_job(app, describe(app))
     plan = prepare_stop(app.clients, name=name, files=app.files, report=app.report)
     app.say(render_plan(plan).rstrip())
-    if plan and find_job is not None and not confirm_ending(app, "Stop these nodes?", find_job):
-        app.say("cancelled: nothing was changed")
-        return
+    if plan and find_job is not None:
+        require_ending(app, "Stop these nodes?", find_job)
     with if_interrupted("cluster stop --nodes stops the others"):
         if plan:
             unmount_before(app)

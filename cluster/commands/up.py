@@ -1,7 +1,6 @@
 """`cluster up`, `resize` and `start`."""
 
 import os
-from typing import Any
 
 import click
 
@@ -78,21 +77,8 @@ def up_hosts(app: App, *, nodes: int | None, hostfile: str | None, dry_run: bool
     existing_hosts.up(app, dry_run=dry_run)
 
 
-class NodeCount(click.ParamType[int]):
-    """The requested number of nodes of a cluster."""
-
-    name = "number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Returns the number. Raises BadParameter."""
-        text = str(value)
-        if not text.isdecimal() or int(text) > MAX_NODES:
-            self.fail(f"{text!r} is not a number of nodes, 0 to {MAX_NODES}", param, ctx)
-        return int(text)
-
-
 @click.command("resize")
-@click.argument("nodes", type=NodeCount(), metavar="N")
+@click.argument("nodes", type=click.IntRange(0, MAX_NODES), metavar="N")
 @click.option("--dry-run", is_flag=True, help="Print findings and plan; change nothing.")
 @click.option("--keep-failed", is_flag=True, help="Keep launched instances if the launch fails.")
 @click.option("-y", "--yes", is_flag=True, help="Launch and terminate instances without asking.")

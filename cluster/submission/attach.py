@@ -275,7 +275,7 @@ class _Attendance:
 
     def _choose(self) -> Choice:
         """Asks the user what to do. Without a terminal, and on SIGTERM, the job is left running."""
-        if self._interrupts.number == signal.SIGTERM or not can_ask():
+        if self._interrupts.number == signal.SIGTERM or not self._app.is_interactive():
             return "leave"
         with self._display.paused(), self._interrupts.at_once():
             try:
@@ -283,11 +283,6 @@ class _Attendance:
             except KeyboardInterrupt:
                 sys.stderr.write("\n")
                 return "leave"
-
-
-def can_ask() -> bool:
-    """Whether stdin and stderr are terminals."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask() -> Choice:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 from rich.filesize import decimal
 
 from cluster.app import App
-from cluster.views.messages import interrupts_delayed
 from provision.model import count
 from train.s3 import transfer
 from train.s3.operations import Done
@@ -114,26 +113,12 @@ def counting_bar(app: App, what: str, total: int, unit: Unit) -> Iterator[Callab
 @contextmanager
 def _bars(console: "Console", unit: Unit) -> "Iterator[Progress]":
     """Yields bars that are not shown yet, and removes them from the terminal at the end."""
-    from rich import progress, text  # noqa: PLC0415 - only for a terminal; see messages.py
-
-    class Moved(progress.ProgressColumn):
-        """Each amount in its own unit: rich's column shows 20 MB of 1.6 GB as 0.0/1.6 GB."""
-
-        def render(self, task: progress.Task) -> text.Text:
-            """Renders the column."""
-            return text.Text(f"{decimal(int(task.completed))} of {decimal(int(task.total or 0))}")
-
-    class Speed(progress.TransferSpeedColumn):
-        """Without rich's red, in which errors are shown here."""
-
-        def render(self, task: progress.Task) -> text.Text:
-            """Renders the column."""
-            return text.Text(super().render(task).plain)
+    from rich import progress  # noqa: PLC0415 - only for a terminal; see messages.py
 
     bar = progress.BarColumn(complete_style="green", finished_style="green", pulse_style="green")
     columns: list[progress.ProgressColumn] = [progress.TextColumn("{task.description}"), bar]
     if unit == "bytes":
-        columns += [Moved(), Speed()]
+        columns += [progress.DownloadColumn(), progress.TransferSpeedColumn()]
     else:
         columns.append(progress.MofNCompleteColumn())
     columns += [progress.TimeRemainingColumn(compact=True), progress.TextColumn("left")]
@@ -141,8 +126,7 @@ def _bars(console: "Console", unit: Unit) -> "Iterator[Progress]":
     try:
         yield bars
     finally:
-        with interrupts_delayed():
-            bars.stop()
+        bars.stop()
 
 
 def describe_transfers(done: Done, began: float) -> str:

@@ -2,11 +2,11 @@
 
 import shlex
 from collections.abc import Sequence
-from itertools import pairwise
 
 from node.protocol import JobHost, JobSpec, NewFiles
 from provision.model import count
 from train.follow.records import JobRecord
+from train.job.defaults import find_option
 
 MOST_NAMED = 5
 MOST_HOSTS = 4
@@ -58,17 +58,6 @@ def render_files(record: JobRecord) -> str:
 def find_hosts(record: JobRecord) -> tuple[JobHost, ...]:
     """Returns the hosts that have a job's files."""
     return () if record.source == "s3" or record.started_at is None else record.nodes
-
-
-def find_option(words: Sequence[str], name: str) -> str | None:
-    """Returns the value of the last `--name VALUE` or `--name=VALUE` among the words of a command."""
-    found = None
-    for word, following in pairwise([*words, ""]):
-        if word == name:
-            found = following
-        elif word.startswith(f"{name}="):
-            found = word.removeprefix(f"{name}=")
-    return found or None
 
 
 def render_new_files(files: Sequence[NewFiles]) -> str:

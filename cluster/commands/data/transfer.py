@@ -201,9 +201,8 @@ def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
     """Delete objects, folders and buckets."""
     app.enter_cloud()
     buckets = s3.find_whole_buckets(urls, recursive=recursive)
-    if buckets and not app.confirm(f"Delete {', '.join(buckets)} with everything in it?", yes=yes):
-        app.say("nothing was deleted")
-        return
+    if buckets:
+        app.require(f"Delete {', '.join(buckets)} with everything in it?", yes=yes)
     deleted = s3.rm(urls, region=app.config.provision.region, recursive=recursive, report=app.report)
     app.say(f"deleted {count(deleted, 'object')}")
 
@@ -252,10 +251,8 @@ def _decide(app: App, plan: Plan, destination: str, *, dry_run: bool, yes: bool)
     if not plan.deletions:
         return True
     question = f"Delete {count(len(plan.deletions), 'file')} in {destination} that the source does not have?"
-    if app.confirm(question, yes=yes):
-        return True
-    app.say("cancelled: nothing was changed")
-    return False
+    app.require(question, yes=yes)
+    return True
 
 
 def _split(words: tuple[str, ...], usage: str) -> tuple[tuple[str, ...], str]:

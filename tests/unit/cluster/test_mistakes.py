@@ -121,7 +121,7 @@ def test_a_file_from_windows_is_read(text: str) -> None:
     ("words", "said"),
     [
         (("trian",), "No such command 'trian'"),
-        (("resize", "abc"), "'abc' is not a number of nodes, 0 to 1000"),
+        (("resize", "5000"), "5000 is not in the range 0<=x<=1000"),
         (("train", "--kv-store", "sync"), "'sync' is not one of"),
         (("up", "--node", "3"), "No such option '--node'. Did you mean '--nodes'?"),
     ],

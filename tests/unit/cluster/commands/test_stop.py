@@ -12,7 +12,7 @@ from cluster import jobs
 from cluster.app import App
 from cluster.commands import stop as stop_command
 from cluster.commands.stop import render_stopped_job, stop_job, stop_without_head
-from cluster.jobs import Stopped, confirm_ending, find_gone, render_interruption
+from cluster.jobs import Stopped, find_gone, render_interruption, require_ending
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, UsageError
@@ -163,9 +163,9 @@ def test_the_user_is_asked_before_nodes_end(
     app = App(config_path=tmp_path / "cluster.toml")
     if asks:
         with pytest.raises(UsageError, match="without a terminal, this needs --yes"):
-            confirm_ending(app, "Delete all of this?", lambda: job)
+            require_ending(app, "Delete all of this?", lambda: job)
     else:
-        assert confirm_ending(app, "Delete all of this?", lambda: job)
+        require_ending(app, "Delete all of this?", lambda: job)
     said = capsys.readouterr().err
     assert ("this would interrupt job 20261121-000000-abc (train_mnist)" in said) is (job is RUNS)
 

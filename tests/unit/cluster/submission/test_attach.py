@@ -129,7 +129,7 @@ def test_at_a_terminal_the_user_chooses(
     stopped: bool,
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{choice}\n"))
-    monkeypatch.setattr(attach, "can_ask", lambda: True)
+    monkeypatch.setattr(App, "is_interactive", lambda _: True)
     fake = slow_head(STARTED + LOG[:300])
     if stopped:
         with pytest.raises(JobError, match="was stopped"):

@@ -1,6 +1,5 @@
 """The real `cluster data ...` commands, against moto's S3."""
 
-import io
 import json
 import random
 import re
@@ -12,10 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from cluster.app import App
-from cluster.views.data import TransferProgress, transfer_progress
+from cluster.views.data import TransferProgress
 from folders import read_files
 from project import CLUSTER, Project
 from s3_server import S3Server
@@ -219,20 +216,6 @@ def test_objects_without_a_checksum_are_named_once(project: Project, server: S3S
     assert "S3 has no usable checksum for 1 object; only the size was compared: s3://bucket/3.rec" in said[0]
     # There is no warning about objects with a checksum.
     assert "checksum" not in project.run("data", "get", "s3://bucket/0.rec", "third").stderr
-
-
-def test_a_bar_shows_each_amount_in_its_own_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    drawn = io.StringIO()
-    app = App(config_path=Path("cluster.toml"))
-    app.__dict__["console"] = Console(file=drawn, force_terminal=True, width=100)
-    with transfer_progress(app) as progress:
-        upload = Upload(source=Path("x"), destination=S3Url(bucket="b", key="x"), size_bytes=1_600_000_000)
-        progress.watch([upload])
-        progress.moved(20_000_000)
-    assert not re.search(r"\x1b\[[0-9;]*[39]1m", drawn.getvalue())  # red is for errors
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
-    assert re.search(r"0/1 files .* 20\.0 MB of 1\.6 GB .* left", shown), shown
 
 
 @contextmanager
