@@ -1,11 +1,11 @@
 """The caller's identity, address and permissions.
 
-Permissions are tested with EC2's dry runs, which have no effect: EC2 returns DryRunOperation if the caller is allowed,
-else UnauthorizedOperation (https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html, DryRun).
+Permissions are tested with two of EC2's dry runs, which have no effect: of the launch, and of the end of the nodes. EC2
+returns DryRunOperation if the caller is allowed, else UnauthorizedOperation
+(https://docs.aws.amazon.com/AWSEC2/latest/APIReference/CommonParameters.html, DryRun).
 
-The resources that `down` will delete do not exist yet, so its dry runs name stand-ins, which cannot exist. If one is
-refused, the permission is missing or depends on tags, which a stand-in does not have. If all of them are refused, this
-module assumes that the permissions depend on tags.
+Before the launch, there are no nodes: the second one names an instance that cannot exist. If it is refused, the
+permission is missing or depends on tags, which that instance does not have.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import re
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from http.client import HTTPException
 from ipaddress import AddressValueError, IPv4Address
 from typing import Literal
@@ -30,8 +30,7 @@ from provision.aws.error_hints import find_named_action
 from provision.config import ProvisionConfig
 from provision.model import Caller, Permissions, federated_name
 from provision.plan import Wanted
-from provision.resources.resource import DryRun
-from provision.resources.table import HEAD_KINDS, KINDS
+from provision.resources.launch import rehearsed_launch
 
 CHECKIP_URL = "https://checkip.amazonaws.com"
 _CHECKIP_TIMEOUT_S = 10
@@ -42,6 +41,9 @@ _ACCOUNT_STATES = frozenset({"Blocked", "OptInRequired", "PendingVerification"})
 """Codes for an account that cannot launch anything in its current state."""
 
 _ON_GROUP = re.compile(r"on resource: \S+:security-group/")
+_ANYTHING = re.compile("")
+_STAND_IN = "i-00000000000000000"
+"""An instance that cannot exist."""
 
 _FEDERATE = "sts:GetFederationToken"
 _NOTHING = '{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"*","Resource":"*"}]}'
@@ -90,60 +92,56 @@ def find_caller_address() -> IPv4Address:
 # --- permissions
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Answer:
-    """The result of a dry run. refused: the action that AWS named. ambiguous: the refusal may be about a stand-in."""
-
-    dry_run: DryRun
-    allowed: bool = False
-    refused: str | None = None
-    ambiguous: bool = False
-
-
 def describe_permissions(clients: Clients, wanted: Wanted) -> Permissions:
-    """Returns the caller's permissions to launch the missing nodes and to delete the cluster.
+    """Returns the caller's permissions to launch the missing nodes and to terminate them.
 
     Tests the first way to launch in wanted.preflight. Raises boto3's errors, also for an account that cannot launch.
     """
-    config, caller = wanted.config, wanted.caller
-    kinds = [kind.dry_runs for kind in (KINDS if wanted.from_head is None else HEAD_KINDS) if kind.dry_runs is not None]
-    dry_runs = [dry_run for rehearse in kinds for dry_run in rehearse(clients.ec2, wanted)]
+    ec2, nodes = clients.ec2, wanted.state.nodes
+    launch, ids = rehearsed_launch(wanted), [nodes[0].instance_id if nodes else _STAND_IN]
+    has_group = any("Groups" in interface for interface in launch["NetworkInterfaces"])
     with bounded_pool() as pool:
-        asked = [pool.submit(_attempt, dry_run) for dry_run in dry_runs]
+        # A launch without a group uses the VPC's default group, to which the permission need not extend.
+        in_group = None if has_group else _ON_GROUP
+        tested = [
+            pool.submit(_test, "ec2:RunInstances", partial(ec2.run_instances, **launch), stands_in=in_group),
+            pool.submit(
+                _test,
+                "ec2:TerminateInstances",
+                partial(ec2.terminate_instances, InstanceIds=ids),
+                stands_in=None if nodes else _ANYTHING,
+            ),
+        ]
         # Only users request limited credentials with this call; roles have other ways.
-        is_asked = config.instance_profile == "none" and ":user/" in caller.owner
+        is_asked = wanted.config.instance_profile == "none" and ":user/" in wanted.caller.owner
         limited = pool.submit(_may_limit_jobs, clients, wanted.name) if is_asked else None
-    verdicts = judge([answer.result() for answer in asked])
-    by_verdict: dict[Verdict, list[str]] = {"allowed": [], "missing": [], "unknown": []}
-    for action, verdict in sorted(verdicts.items()):
-        by_verdict[verdict].append(action)
-    return Permissions(
-        **{verdict: tuple(actions) for verdict, actions in by_verdict.items()},
-        without=() if limited is None or limited.result() else (_FEDERATE,),
-    )
+    found = [test.result() for test in tested]
+    by_verdict = {
+        verdict: tuple(action for action, found_verdict in found if found_verdict == verdict)
+        for verdict in ("allowed", "missing", "unknown")
+    }
+    return Permissions(**by_verdict, without=() if limited is None or limited.result() else (_FEDERATE,))
 
 
-def _attempt(dry_run: DryRun) -> _Answer:
-    """Sends a dry run. The only function that does so, always with DryRun set."""
+def _test(action: str, call: Callable[..., object], *, stands_in: re.Pattern[str] | None) -> tuple[str, Verdict]:
+    """Makes a call as a dry run. Returns the action, or the one that AWS names, and whether it is allowed.
+
+    stands_in: matches a refusal that may be only about a resource that stands in for the cluster's.
+    """
     try:
-        dry_run.call(**{**dry_run.request, "DryRun": True})
+        call(DryRun=True)
     except ClientError as error:
         code, words = error_code(error), str(error)
         if code in _ACCOUNT_STATES:
             raise
         if code == "DryRunOperation":
-            return _Answer(dry_run=dry_run, allowed=True)
-        if code != "UnauthorizedOperation":
-            return _Answer(dry_run=dry_run)
-        # A launch without a group uses the VPC's default group, which is also a stand-in.
-        default_group = dry_run.action == "ec2:RunInstances" and not _names_group(dry_run) and _ON_GROUP.search(words)
-        return _Answer(
-            dry_run=dry_run,
-            refused=find_named_action(words) or dry_run.action,
-            ambiguous=bool(dry_run.stands_in or default_group) and "explicit deny" not in words,
-        )
+            return action, "allowed"
+        is_about_stand_in = stands_in is not None and stands_in.search(words) and "explicit deny" not in words
+        if code != "UnauthorizedOperation" or is_about_stand_in:
+            return action, "unknown"
+        return find_named_action(words) or action, "missing"
     raise AwsError(
-        f"{dry_run.action} was a dry run, but the service carried it out",
+        f"{action} was a dry run, but the service carried it out",
         hint="this is not AWS's EC2: check AWS_ENDPOINT_URL, and what was made there",
     )
 
@@ -160,21 +158,3 @@ def _may_limit_jobs(clients: Clients, name: str) -> bool:
             raise
         return False
     return True
-
-
-def _names_group(dry_run: DryRun) -> bool:
-    return any("Groups" in interface for interface in dry_run.request["NetworkInterfaces"])
-
-
-def judge(answers: Sequence[_Answer]) -> dict[str, Verdict]:
-    """Returns the verdict on each action; `missing` overrides the others. Pure."""
-    tags_decide = not any(answer.allowed for answer in answers if answer.dry_run.stands_in)
-    found: dict[Verdict, list[str]] = {"unknown": [], "allowed": [], "missing": []}  # later ones override earlier ones
-    for answer in answers:
-        if answer.allowed:
-            found["allowed"] += [answer.dry_run.action, *answer.dry_run.also]
-            continue
-        found["unknown"].append(answer.dry_run.action)
-        if answer.refused is not None and not (answer.ambiguous and (tags_decide or not answer.dry_run.stands_in)):
-            found["missing"].append(answer.refused)
-    return {action: verdict for verdict, actions in found.items() for action in actions}

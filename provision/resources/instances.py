@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,16 +16,14 @@ from provision.aws.error_hints import find_start_hint
 from provision.describe import Instances, describe_now
 from provision.model import ClusterState, Node, SshAddress, UntrustedInstance, count, format_indices
 from provision.plan import Context, Step, Wanted
-from provision.resources.launch import launch_dry_runs, plan_launches
-from provision.resources.resource import DryRun, ResourceKind, look_by_tag, retry_while
+from provision.resources.launch import plan_launches
+from provision.resources.resource import ResourceKind, look_by_tag, retry_while
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 KIND = "instance"
-STAND_IN = "i-00000000000000000"
-"""The instance id for dry runs without an instance."""
 RUNNING_TIMEOUT_S = 600.0
 TERMINATED_TIMEOUT_S = 900.0
 """Large GPU instances take minutes to shut down."""
@@ -273,23 +271,11 @@ def _reasons(failed: list[str], instances: Instances) -> str:
     return f"{len(failed)} of the nodes ended while starting: {reasons}"
 
 
-def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
-    yield from launch_dry_runs(ec2, wanted)
-    nodes = wanted.state.nodes
-    instance_id = nodes[0].instance_id if nodes else STAND_IN
-    # The console shows the host keys. Without it, nodes cost money and cannot be reached.
-    console = {"InstanceId": instance_id}
-    yield DryRun(action="ec2:GetConsoleOutput", call=ec2.get_console_output, request=console, stands_in=not nodes)
-    ending = {"InstanceIds": [instance_id]}
-    yield DryRun(action="ec2:TerminateInstances", call=ec2.terminate_instances, request=ending, stands_in=not nodes)
-
-
 INSTANCES: ResourceKind[None] = ResourceKind(
     kind=KIND,
     look=look_by_tag(KIND, _list, "terminate-instances --instance-ids"),
     plan_up=_plan_up,
     plan_down=_plan_down,
-    dry_runs=_dry_runs,
     actions=(
         "DescribeInstances",
         "RunInstances",

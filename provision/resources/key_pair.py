@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,17 +13,13 @@ from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
 from provision.model import TAG_NAME, ClusterState, KeyPair, resource_name
 from provision.plan import Context, Step, Wanted
-from provision.resources.resource import DryRun, ResourceKind, find_tag, look_by_tag, tag_specification
+from provision.resources.resource import ResourceKind, find_tag, look_by_tag, tag_specification
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import FilterTypeDef, ImportKeyPairRequestTypeDef
 
 KIND = "key pair"
-STAND_IN_NAME = "cluster-0"
-"""A name that cannot exist, for dry runs: no cluster's name begins with a digit."""
-_PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
-"""Well formed, all zeros: for dry runs, which import no key."""
 
 
 def find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
@@ -170,24 +166,10 @@ def _import_request(name: str, *, owner: str, public_key: str) -> ImportKeyPairR
     }
 
 
-def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
-    key = wanted.state.key_pair
-    if key is None:
-        request = _import_request(wanted.name, owner=wanted.caller.owner, public_key=_PUBLIC_KEY)
-        yield DryRun(action="ec2:ImportKeyPair", call=ec2.import_key_pair, request=request)
-    yield DryRun(
-        action="ec2:DeleteKeyPair",
-        call=ec2.delete_key_pair,
-        request={"KeyName": STAND_IN_NAME if key is None else key.key_name},
-        stands_in=key is None,
-    )
-
-
 KEY_PAIR: ResourceKind[KeyPair | None] = ResourceKind(
     kind=KIND,
     look=look_by_tag(KIND, _list, "delete-key-pair --key-name"),
     plan_up=plan_key_pair,
     plan_down=_plan_down,
-    dry_runs=_dry_runs,
     actions=("DescribeKeyPairs", "ImportKeyPair", "DeleteKeyPair"),
 )

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -32,12 +30,11 @@ from provision.preflight.quotas import ASK_FOR_LESS, find_quota_kind, render_quo
 from provision.resources.instance_profile import find_profile_name
 from provision.resources.launch_recovery import forget_seen_launches, wait_for_interrupted_launches
 from provision.resources.placement_group import PLACEMENT_GROUP, find_placement_name
-from provision.resources.resource import DryRun, retry_while
+from provision.resources.resource import retry_while
 from provision.resources.run_instances import NodeSpec, call_run_instances, request_digest, run_instances_request
 from provision.resources.security_group import find_group
 
 if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import RunInstancesRequestTypeDef
 
 NO_CAPACITY_CODES = frozenset(
@@ -188,36 +185,33 @@ def plan_launches(wanted: Wanted) -> tuple[LaunchNodes, ...]:
     return launches
 
 
-def launch_dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
-    """Yields dry runs of the launch without resources that do not exist yet.
+def rehearsed_launch(wanted: Wanted) -> RunInstancesRequestTypeDef:
+    """Returns the request for a dry run of the launch, without resources that do not exist yet. Pure.
 
     EC2 would reject such resources instead of checking permissions.
     """
-    if wanted.preflight is None:
-        return
-    options, group, key = wanted.preflight.options, wanted.state.security_group, wanted.state.key_pair
-    placement = PLACEMENT_GROUP.found_in(wanted.state)
-    usable = group is not None and group.vpc_id == options[0].vpc_id and key is not None and key.ours
+    preflight, group, key = wanted.preflight, wanted.state.security_group, wanted.state.key_pair
+    if preflight is None:
+        raise ValueError("no node is missing")
+    option, placement = preflight.options[0], PLACEMENT_GROUP.found_in(wanted.state)
+    usable = group is not None and group.vpc_id == option.vpc_id and key is not None and key.ours
+    profile = wanted.config.instance_profile
     nodes = NodeSpec(
         indices=wanted.missing,
         key_name=wanted.resource_name,
         volume_size_gib=wanted.config.volume_size_gib,
         public_address=wanted.config.ssh_address == "public",
         placement_group=placement.group_name if placement is not None and placement.ours else None,
+        instance_profile=None if profile in {"none", "auto"} else profile,
     )
-    request = run_instances_request(
+    return run_instances_request(
         nodes,
-        options[0],
+        option,
         least=len(nodes.indices),
         name=wanted.name,
         owner=wanted.caller.owner,
         group_id=group.group_id if group is not None and usable else None,
     )
-    run = partial(DryRun, action="ec2:RunInstances", call=ec2.run_instances)
-    yield run(request=request, also=("ec2:CreateTags",))  # the request has tags
-    if wanted.config.instance_profile not in {"none", "auto"}:
-        profile = {"IamInstanceProfile": {"Name": wanted.config.instance_profile}}
-        yield run(request={**request, **profile}, also=("iam:PassRole",))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ turns that off. `up` allocates no addresses: `down` only reports those with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,8 @@ from botocore.exceptions import ClientError
 
 from provision.aws.clients import aws_errors, error_code
 from provision.model import SHARED_ROLE, TAG_ROLE, ClusterState, count
-from provision.plan import Context, Step, Wanted
-from provision.resources.resource import DryRun, ResourceKind, Scope, delete_each, look_by_tag, tagged
+from provision.plan import Context, Step
+from provision.resources.resource import ResourceKind, Scope, delete_each, look_by_tag, tagged
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -27,7 +27,6 @@ SPOT_REQUEST = "spot request"
 PENDING_STATES = ("open", "active", "disabled")
 """States in which a request can still get an instance. `disabled` is a persistent request whose instance is stopped
 (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html)."""
-STAND_IN = "sir-00000000"
 
 
 def _list_volumes(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
@@ -173,16 +172,6 @@ class CancelSpotRequests(Step):
         return True
 
 
-def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
-    if wanted.preflight is not None and any(option.market == "spot" for option in wanted.preflight.options):
-        yield DryRun(
-            action="ec2:CancelSpotInstanceRequests",
-            call=ec2.cancel_spot_instance_requests,
-            request={"SpotInstanceRequestIds": [STAND_IN]},
-            stands_in=True,
-        )
-
-
 VOLUMES = _orphans(VOLUME, _list_volumes, "delete-volume --volume-id", actions=("DescribeVolumes", "DeleteVolume"))
 NETWORK_INTERFACES = _orphans(
     INTERFACE,
@@ -200,6 +189,5 @@ SPOT_REQUESTS: ResourceKind[tuple[SpotRequest, ...]] = ResourceKind(
     look=look_by_tag(SPOT_REQUEST, _list_spot_requests, "cancel-spot-instance-requests --spot-instance-request-ids"),
     find=_find_spot_requests,
     plan_down=_plan_cancellation,
-    dry_runs=_dry_runs,
     actions=("DescribeSpotInstanceRequests", "CancelSpotInstanceRequests"),
 )

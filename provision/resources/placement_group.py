@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, er
 from provision.model import TAG_NAME, ClusterState, resource_name
 from provision.plan import Context, Step, Wanted
 from provision.resources.resource import (
-    DryRun,
     ResourceKind,
     Scope,
     find_tag,
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 KIND = "placement group"
 IN_USE_TIMEOUT_S = 180.0
 _IN_USE = "InvalidPlacementGroup.InUse"
-STAND_IN_NAME = "cluster-0"
-"""A name that cannot exist, for dry runs: no cluster's name begins with a digit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,27 +162,11 @@ def _create_request(name: str, *, owner: str) -> CreatePlacementGroupRequestType
     }
 
 
-def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
-    if find_placement_name(wanted) is None:
-        return
-    group = PLACEMENT_GROUP.found_in(wanted.state)
-    if group is None:
-        request = _create_request(wanted.name, owner=wanted.caller.owner)
-        yield DryRun(action="ec2:CreatePlacementGroup", call=ec2.create_placement_group, request=request)
-    yield DryRun(
-        action="ec2:DeletePlacementGroup",
-        call=ec2.delete_placement_group,
-        request={"GroupName": STAND_IN_NAME if group is None else group.group_name},
-        stands_in=group is None,
-    )
-
-
 PLACEMENT_GROUP: ResourceKind[PlacementGroup | None] = ResourceKind(
     kind=KIND,
     look=look_by_tag(KIND, _list, "delete-placement-group --group-name"),
     find=_find,
     plan_up=_plan_up,
     plan_down=_plan_down,
-    dry_runs=_dry_runs,
     actions=("DescribePlacementGroups", "CreatePlacementGroup", "DeletePlacementGroup"),
 )

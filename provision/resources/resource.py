@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from botocore.exceptions import ClientError
 
@@ -71,29 +71,13 @@ class Scope:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DryRun:
-    """A dry run of a call.
-
-    call: accepts the request. stands_in: the request names a resource that cannot exist. also: further actions that are
-    allowed if the dry run succeeds.
-    """
-
-    action: str
-    call: Callable[..., object]
-    request: Mapping[str, Any]
-    stands_in: bool = False
-    also: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceKind(Generic[T]):
     """One kind of resource; None for functions that it does not need.
 
     look: finds all remaining resources by the cluster's tag. find: reads the input of plans for ClusterState.found;
     None if describe_cluster reads it. may_be_unseen: `down` continues if `find` is refused. is_wanted: whether `up`
-    needs it. plan_up, plan_down: pure. plan_on_nodes: like plan_up, for steps that need running nodes. dry_runs: of the
-    calls of `up` and `down`. actions: the EC2 actions that it calls, for the operator's policy. `look` and `find` raise
-    AwsError.
+    needs it. plan_up, plan_down: pure. plan_on_nodes: like plan_up, for steps that need running nodes. actions: the EC2
+    actions that it calls, for the operator's policy. `look` and `find` raise AwsError.
     """
 
     kind: str
@@ -104,7 +88,6 @@ class ResourceKind(Generic[T]):
     plan_up: Callable[[Wanted], tuple[Step, ...]] | None = None
     plan_on_nodes: Callable[[Wanted], tuple[Step, ...]] | None = None
     plan_down: Callable[[ClusterState], tuple[Step, ...]] | None = None
-    dry_runs: Callable[[EC2Client, Wanted], Iterator[DryRun]] | None = None
     actions: tuple[str, ...] = ()
 
     def found_in(self, state: ClusterState) -> T | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
 from provision.model import TAG_LEASE, TAG_NAME, ClusterState, SecurityGroup, resource_name
 from provision.plan import Context, Step, Wanted
-from provision.resources.resource import DryRun, ResourceKind, find_tag, look_by_tag, retry_while, tag_specification
+from provision.resources.resource import ResourceKind, find_tag, look_by_tag, retry_while, tag_specification
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -30,8 +30,6 @@ KIND = "security group"
 SSH_RULE = "cluster: ssh"
 """The description by which this program recognizes its ssh rules."""
 INTERFACES_TIMEOUT_S = 180.0
-STAND_IN_GROUP = "sg-00000000000000000"
-"""The group id for dry runs without a group."""
 
 
 def find_security_groups(ec2: EC2Client, *, name: str) -> tuple[SecurityGroup, ...]:
@@ -355,38 +353,11 @@ def _member_permission(group_id: str) -> IpPermissionTypeDef:
     }
 
 
-def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
-    group = wanted.state.security_group
-    if group is None:
-        request = _create_request(wanted.name, owner=wanted.caller.owner, vpc_id=wanted.vpc_id)
-        yield DryRun(action="ec2:CreateSecurityGroup", call=ec2.create_security_group, request=request)
-    group_id = group.group_id if group is not None else STAND_IN_GROUP
-    members = _member_permission(group_id)
-    calls: list[tuple[Callable[..., object], str, list[IpPermissionTypeDef]]] = [
-        (
-            ec2.authorize_security_group_ingress,
-            "AuthorizeSecurityGroupIngress",
-            [_ssh_permission(wanted.caller.ssh_from), members],
-        ),
-        (ec2.delete_security_group, "DeleteSecurityGroup", []),
-    ]
-    if wanted.config.efa:
-        calls.append((ec2.authorize_security_group_egress, "AuthorizeSecurityGroupEgress", [members]))
-    for call, action, rules in calls:
-        yield DryRun(
-            action=f"ec2:{action}",
-            call=call,
-            request={"GroupId": group_id} | ({"IpPermissions": rules} if rules else {}),
-            stands_in=group is None,
-        )
-
-
 SECURITY_GROUP: ResourceKind[None] = ResourceKind(
     kind=KIND,
     look=look_by_tag(KIND, _list, "delete-security-group --group-id"),
     plan_up=plan_security_group,
     plan_down=_plan_down,
-    dry_runs=_dry_runs,
     actions=(
         "DescribeSecurityGroups",
         "CreateSecurityGroup",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +23,6 @@ from provision.model import SHARED_ROLE, TAG_KEEP, TAG_ROLE, ClusterState, Node,
 from provision.plan import Context, Step, Wanted
 from provision.resources.launch_recovery import SETTLE_S
 from provision.resources.resource import (
-    DryRun,
     KeptVolume,
     Look,
     Resource,
@@ -46,8 +45,6 @@ RELEASE_TIMEOUT_S = 900.0
 DEVICES = tuple(f"/dev/sd{letter}" for letter in "fghijklmnop")
 """Names that AWS recommends for additional volumes; the system gives other names to NVMe devices
 (https://docs.aws.amazon.com/ebs/latest/userguide/device_naming.html)."""
-STAND_IN = "vol-00000000000000000"
-"""The volume id for dry runs without a volume."""
 _GONE = "InvalidVolume.NotFound"
 _NOT_YET = frozenset({"IncorrectState", "IncorrectInstanceState", "InvalidInstanceID.NotFound", "VolumeInUse", _GONE})
 """AttachVolume's codes if the volume or the instance is not ready, or if not all of EC2's servers know it yet."""
@@ -465,34 +462,6 @@ def _wait_for_head(context: Context) -> Node:
     return head
 
 
-def _dry_runs(ec2: EC2Client, wanted: Wanted) -> Iterator[DryRun]:
-    config = find_head_volume(wanted.volumes)
-    if config is None or wanted.preflight is None:
-        return
-    volume = choose_volume(wanted)
-    if volume is None:
-        request = create_request(
-            wanted.name,
-            owner=wanted.caller.owner,
-            zone=wanted.preflight.options[0].zone,
-            size_gib=config.size_gib,
-            keep=config.keep,
-        )
-        yield DryRun(action="ec2:CreateVolume", call=ec2.create_volume, request=request)
-    named = {"VolumeId": STAND_IN if volume is None else volume.volume_id}
-    nodes = wanted.state.nodes
-    calls: Mapping[str, tuple[Callable[..., object], Mapping[str, str]]] = {
-        "ec2:AttachVolume": (
-            ec2.attach_volume,
-            {"InstanceId": nodes[0].instance_id if nodes else "i-00000000000000000", "Device": DEVICES[0]},
-        ),
-        "ec2:DeleteVolume": (ec2.delete_volume, {}),
-    }
-    for action, (call, more) in calls.items():
-        stands_in = volume is None or (action == "ec2:AttachVolume" and not nodes)
-        yield DryRun(action=action, call=call, request={**named, **more}, stands_in=stands_in)
-
-
 SHARED_VOLUME: ResourceKind[tuple[SharedVolume, ...]] = ResourceKind(
     kind=KIND,
     look=_look,
@@ -501,6 +470,5 @@ SHARED_VOLUME: ResourceKind[tuple[SharedVolume, ...]] = ResourceKind(
     plan_up=_plan_up,
     plan_on_nodes=_plan_on_nodes,
     plan_down=_plan_down,
-    dry_runs=_dry_runs,
     actions=("DescribeVolumes", "CreateVolume", "AttachVolume", "DeleteVolume"),
 )

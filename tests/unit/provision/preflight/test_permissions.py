@@ -1,18 +1,16 @@
 """The caller's permissions, tested by dry runs."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from foundation.errors import AwsError
 from provision.model import ClusterState, LaunchOption, Permissions
+from provision.plan import Wanted
 from provision.preflight.caller import describe_permissions
-from provision.resources.instances import STAND_IN as STAND_IN_INSTANCE
-from provision.resources.key_pair import STAND_IN_NAME
+from provision.resources.launch import rehearsed_launch
 from provision.resources.placement_group import PlacementGroup
-from provision.resources.resource import DryRun
-from provision.resources.security_group import STAND_IN_GROUP
-from provision.resources.table import KINDS
 from provision_world import (
     NAME,
     World,
@@ -28,26 +26,7 @@ from provision_world import (
 
 REFUSED = "UnauthorizedOperation"
 DEFAULT_GROUP = "arn:aws:ec2:us-east-1:123456789012:security-group/sg-0"
-ALWAYS = {
-    "ec2:AuthorizeSecurityGroupIngress",
-    "ec2:CreateSecurityGroup",
-    "ec2:CreateTags",
-    "ec2:DeleteKeyPair",
-    "ec2:DeleteSecurityGroup",
-    "ec2:GetConsoleOutput",
-    "ec2:ImportKeyPair",
-    "ec2:RunInstances",
-    "ec2:TerminateInstances",
-}
-WIDE = {
-    "ec2:AuthorizeSecurityGroupEgress",
-    "ec2:CancelSpotInstanceRequests",
-    "ec2:CreatePlacementGroup",
-    "ec2:DeletePlacementGroup",
-}
-"""With EFA, spot and a placement group."""
-STAND_IN_CALLS = ("AuthorizeSecurityGroupIngress", "DeleteKeyPair", "DeleteSecurityGroup", "GetConsoleOutput")
-"""Besides TerminateInstances."""
+BOTH = ("ec2:RunInstances", "ec2:TerminateInstances")
 WHOLE = ClusterState(
     name=NAME,
     nodes=(make_node(0, instance_id="i-1"), make_node(1, instance_id="i-2")),
@@ -55,8 +34,6 @@ WHOLE = ClusterState(
     security_groups=(make_group(),),
     found={"placement group": PlacementGroup(group_name="cluster-demo", ours=True)},
 )
-EVERYTHING: dict[str, Any] = {"efa": True, "instance_profile": "nodes", "market": ["spot", "on-demand"]}
-OPTIONS = (make_option(placement=True, efa=True), make_option(placement=True, efa=True, market="spot"))
 
 
 def denial(action: str, resource: str = "*", why: str = "because no identity-based policy allows it") -> str:
@@ -70,19 +47,15 @@ def real_options(world: World, **values: Any) -> tuple[LaunchOption, ...]:
     return (make_option(**found, **values),)
 
 
-def permissions(
-    world: World, state: ClusterState | None = None, options: tuple[LaunchOption, ...] | None = None, **settings: Any
-) -> Permissions:
+def wanted(world: World, state: ClusterState | None = None, **settings: Any) -> Wanted:
     known = state or ClusterState(name=NAME)
     config = make_config(nodes=len(known.nodes) + 2, **settings)
-    preflight = make_preflight(*(options or real_options(world)))
-    return describe_permissions(world.clients, make_wanted(config=config, state=known, preflight=preflight))
+    preflight = make_preflight(*real_options(world, placement=True))
+    return make_wanted(config=config, state=known, preflight=preflight)
 
 
-def dry_runs(state: ClusterState, world: World) -> list[DryRun]:
-    config = make_config(nodes=len(state.nodes) + 2)
-    wanted = make_wanted(config=config, state=state, preflight=make_preflight(*OPTIONS))
-    return [run for kind in KINDS if kind.dry_runs is not None for run in kind.dry_runs(world.clients.ec2, wanted)]
+def permissions(world: World, state: ClusterState | None = None, **settings: Any) -> Permissions:
+    return describe_permissions(world.clients, wanted(world, state, **settings))
 
 
 def refuse(world: World, *actions: str) -> None:
@@ -102,16 +75,11 @@ def test_dry_runs_have_no_effect(world: World) -> None:
 
     world.up(make_config())
     state, before = world.describe(), world.resources()
-    options = tuple(
-        option
-        for market in ("on-demand", "spot")
-        for option in real_options(world, placement=True, efa=True, market=market)
-    )
     with listening(world.clients.ec2, "before-call.ec2", note):
         for known in (ClusterState(name=NAME), state):
-            permissions(world, known, options, **EVERYTHING)
+            assert permissions(world, known).allowed == BOTH
 
-    assert {f"ec2:{name}" for name, _ in sent} == ALWAYS - {"ec2:CreateTags"} | WIDE
+    assert {f"ec2:{name}" for name, _ in sent} == set(BOTH)
     assert {dry for _, dry in sent} == {"true"}
     assert world.describe() == state
     assert world.resources() == before
@@ -121,71 +89,43 @@ def test_a_service_that_carries_out_a_dry_run_is_an_error(world: World) -> None:
     def obey(params: dict[str, Any], **_: Any) -> None:
         del params["body"]["DryRun"]
 
+    world.up(make_config())
+    state = world.describe()
     with (
-        listening(world.clients.ec2, "before-call.ec2.DeleteKeyPair", obey),
-        pytest.raises(AwsError, match="ec2:DeleteKeyPair was a dry run, but the service carried it out"),
+        listening(world.clients.ec2, "before-call.ec2.TerminateInstances", obey),
+        pytest.raises(AwsError, match="ec2:TerminateInstances was a dry run, but the service carried it out"),
     ):
-        permissions(world)
+        permissions(world, state)
 
 
 # --- what is rehearsed
 
 
-def test_stand_ins_for_missing_resources(world: World) -> None:
-    found = {run.action: run for run in dry_runs(ClusterState(name=NAME), world)}
-    assert found["ec2:TerminateInstances"].request == {"InstanceIds": [STAND_IN_INSTANCE]}
-    assert found["ec2:GetConsoleOutput"].request == {"InstanceId": STAND_IN_INSTANCE}
-    assert found["ec2:DeleteSecurityGroup"].request == {"GroupId": STAND_IN_GROUP}
-    assert found["ec2:DeleteKeyPair"].request == {"KeyName": STAND_IN_NAME}
-    assert found["ec2:DeletePlacementGroup"].request == {"GroupName": STAND_IN_NAME}
-    assert {action for action, run in found.items() if run.stands_in} == {
-        "ec2:AuthorizeSecurityGroupIngress",
-        "ec2:CancelSpotInstanceRequests",
-        "ec2:DeleteKeyPair",
-        "ec2:DeletePlacementGroup",
-        "ec2:DeleteSecurityGroup",
-        "ec2:GetConsoleOutput",
-        "ec2:TerminateInstances",
-    }
-    launch = found["ec2:RunInstances"].request
+def test_the_launch_without_missing_resources(world: World) -> None:
+    launch = rehearsed_launch(wanted(world))
     assert "KeyName" not in launch
     assert "Placement" not in launch
     assert "Groups" not in launch["NetworkInterfaces"][0]
     assert (launch["MinCount"], launch["MaxCount"]) == (2, 2)
 
 
-def test_dry_runs_name_existing_resources(world: World) -> None:
-    found = {run.action: run for run in dry_runs(WHOLE, world)}
-    assert not {"ec2:ImportKeyPair", "ec2:CreateSecurityGroup", "ec2:CreatePlacementGroup"} & found.keys()
-    assert found["ec2:TerminateInstances"].request == {"InstanceIds": ["i-1"]}
-    assert found["ec2:DeleteSecurityGroup"].request == {"GroupId": "sg-1"}
-    assert {action for action, run in found.items() if run.stands_in} == {"ec2:CancelSpotInstanceRequests"}
-    launch = found["ec2:RunInstances"].request
+def test_the_launch_names_existing_resources(world: World) -> None:
+    [option] = real_options(world, placement=True)
+    whole = replace(WHOLE, security_groups=(replace(make_group(), vpc_id=option.vpc_id),))
+    launch = rehearsed_launch(wanted(world, whole))
     assert launch["KeyName"] == "cluster-demo"
     assert launch["Placement"] == {"GroupName": "cluster-demo"}
     assert launch["NetworkInterfaces"][0]["Groups"] == ["sg-1"]
 
 
-def test_tests_only_the_calls_of_this_cluster(world: World) -> None:
-    assert set(permissions(world).allowed) == ALWAYS
-    wide = permissions(world, options=real_options(world, placement=True, market="spot"), market="spot", efa=True)
-    assert set(wide.allowed) - ALWAYS == WIDE
-
-
 # --- what is missing
 
 
-@pytest.mark.parametrize(
-    "actions",
-    [
-        ["DeleteKeyPair", "ImportKeyPair", "RunInstances"],
-    ],
-)  # fmt: skip
-def test_a_refused_dry_run_is_a_missing_permission(world: World, actions: list[str]) -> None:
-    refuse(world, *actions)
-    found = permissions(world)
-    assert found.missing == tuple(f"ec2:{action}" for action in actions)
-    assert not set(found.missing) & set(found.allowed)
+def test_a_refused_dry_run_is_a_missing_permission(world: World) -> None:
+    world.up(make_config())
+    state = world.describe()
+    refuse(world, "RunInstances", "TerminateInstances")
+    assert (permissions(world, state).missing, permissions(world, state).allowed) == (BOTH, ())
 
 
 def answering(world: World, operation: str, code: str, message: str) -> Any:
@@ -201,9 +141,18 @@ def answering(world: World, operation: str, code: str, message: str) -> Any:
     ("operation", "code", "message", "missing", "unknown"),
     [
         # AWS names another permission that the call needs.
-        ("RunInstances", REFUSED, denial("ec2:CreateTags"), ("ec2:CreateTags",), ("ec2:RunInstances",)),
+        ("RunInstances", REFUSED, denial("ec2:CreateTags"), ("ec2:CreateTags",), ()),
         # The VPC's default group stands in for the cluster's.
         ("RunInstances", REFUSED, denial("ec2:RunInstances", DEFAULT_GROUP), (), ("ec2:RunInstances",)),
+        # A policy by tags refuses an instance that does not exist; no policy allows what is denied.
+        ("TerminateInstances", REFUSED, denial("ec2:TerminateInstances"), (), ("ec2:TerminateInstances",)),
+        (
+            "TerminateInstances",
+            REFUSED,
+            denial("ec2:TerminateInstances", why="with an explicit deny"),
+            ("ec2:TerminateInstances",),
+            (),
+        ),
         # Other errors reveal nothing about permissions.
         ("TerminateInstances", "InvalidInstanceID.NotFound", "no such instance", (), ("ec2:TerminateInstances",)),
     ],
@@ -217,8 +166,6 @@ def test_what_a_response_says_about_permissions(
 
 
 def test_a_missing_permission_to_pass_a_role(world: World) -> None:
-    """A second dry run, without the role, shows the permission to launch."""
-
     def deny_role(parsed: dict[str, Any], context: Any, **_: Any) -> None:
         if "IamInstanceProfile" in context["asked"]:
             parsed["Error"] = {"Code": "UnauthorizedOperation", "Message": denial("iam:PassRole")}
@@ -233,20 +180,6 @@ def test_a_missing_permission_to_pass_a_role(world: World) -> None:
     ):
         found = permissions(world, instance_profile="nodes")
     assert found.missing == ("iam:PassRole",)
-    assert {"ec2:RunInstances", "ec2:CreateTags"} <= set(found.allowed)
-
-
-def test_a_policy_by_tags_refuses_all_stand_ins(world: World) -> None:
-    refuse(world, "TerminateInstances", *STAND_IN_CALLS)
-    found = permissions(world)
-    assert found.missing == ()
-    assert set(found.unknown) == {
-        "ec2:AuthorizeSecurityGroupIngress",
-        "ec2:DeleteKeyPair",
-        "ec2:DeleteSecurityGroup",
-        "ec2:GetConsoleOutput",
-        "ec2:TerminateInstances",
-    }
 
 
 @pytest.mark.parametrize(("profile", "without"), [("none", ("sts:GetFederationToken",)), ("auto", ())])
