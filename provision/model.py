@@ -296,7 +296,7 @@ class Preflight:
     """The result of the checks before a launch. options: in the order in which they are tried, never empty.
 
     skipped: other ways to launch, and why they are not tried. public_address: the nodes get one.
-    volume_usd_per_gib_month: None if unknown. mounts: lines about the volumes; warnings: about the volumes, too.
+    volume_usd_per_gib_month: None if unknown. mounts: lines about the volumes; warnings: about the reservation.
     """
 
     options: tuple[LaunchOption, ...]

@@ -60,9 +60,8 @@ def nfs_words(source: MountSource, *, address: str, export: str) -> tuple[str, .
 def lustre_words(source: MountSource) -> tuple[str, ...]:
     """The `mount` command for an FSx for Lustre file system; `export` is its mount name."""
     options = ["noatime,flock,nosuid,nodev", "ro" if source.read_only else "rw"]
-    address = source.address or source.server
     export = source.export.strip("/")
-    return ("mount", "-t", "lustre", "-o", join_options(options), f"{address}@tcp:/{export}", source.mount)
+    return ("mount", "-t", "lustre", "-o", join_options(options), f"{source.server}@tcp:/{export}", source.mount)
 
 
 def bind_words(path: str, source: MountSource) -> tuple[str, ...]:

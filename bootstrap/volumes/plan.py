@@ -141,8 +141,7 @@ def find_server(source: MountSource, hosts: Sequence[Host]) -> Host | None:
     if source.kind == "head":
         return next((host for host in hosts if host.instance_id == source.instance_id), hosts[0])
     if source.kind == "nfs":
-        names = (source.server, source.address)
-        return next((host for host in hosts if {host.name, host.private_ip} & {name for name in names if name}), None)
+        return next((host for host in hosts if source.server in (host.name, host.private_ip)), None)
     return None
 
 
@@ -218,7 +217,7 @@ def _plan_other(source: MountSource, here: VolumeFacts, s3: S3Access | None) -> 
         return _plan_s3(source, here, s3)
     if source.kind == "lustre":
         return Mount(source=source, how="lustre", server=_name(source), words=commands.lustre_words(source))
-    words = commands.nfs_words(source, address=source.address or source.server, export=source.export)
+    words = commands.nfs_words(source, address=source.server, export=source.export)
     return Mount(source=source, how="nfs", server=_name(source), words=words)
 
 

@@ -16,7 +16,7 @@ from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError, ConfigError
 from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import bounded_pool
-from provision.volumes.source import MountSource, plan_mounts
+from provision.volumes.source import MountSource, plan_mount
 
 NAMES = "[hosts] names"
 LIST_HINT = (
@@ -210,7 +210,8 @@ class HostSource(NodeSource):
 
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:  # noqa: ARG002 - hosts have no EC2 disks
         """Returns the mounts in cluster.toml."""
-        return plan_mounts(self._app.config.volumes, region=self._app.config.provision.region)
+        config = self._app.config
+        return tuple(plan_mount(volume, region=config.provision.region) for volume in config.volumes)
 
     def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
         """Does nothing: a host is remembered as soon as a connection to it is made."""

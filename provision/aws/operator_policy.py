@@ -37,12 +37,7 @@ _CREATIONS = ("Create", "Import", "Run")
 _PUBLIC_PARAMETERS = ("aws/service/canonical/ubuntu/server/*", "aws/service/deeplearning/ami/*")
 """The parameters with the ids of the newest images (provision/preflight/machines.py)."""
 
-_FILE_SYSTEM_LOOKS = (
-    "elasticfilesystem:DescribeFileSystems",
-    "elasticfilesystem:DescribeMountTargetSecurityGroups",
-    "elasticfilesystem:DescribeMountTargets",
-    "fsx:DescribeFileSystems",
-)
+_FILE_SYSTEM_LOOKS = ("elasticfilesystem:DescribeFileSystems", "fsx:DescribeFileSystems")
 
 _PROFILE_LOOKS = ("iam:GetInstanceProfile",)
 _ROLE_LOOKS = ("iam:GetRole", "iam:GetRolePolicy", "iam:ListRolePolicies")

@@ -1,59 +1,30 @@
-"""Checks the volumes of [[volumes]] before a launch. Only reads."""
+"""The volumes of [[volumes]] before a launch. Only reads."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from ipaddress import IPv4Network
-
 from provision.aws.clients import Clients
-from provision.model import LaunchOption
 from provision.plan import Wanted
 from provision.resources.shared_volume import choose_volume
 from provision.volumes.config import VolumeConfig, find_head_volume
-from provision.volumes.file_systems import NAMES, Place, choose_file_system, describe_file_systems, find_warnings
+from provision.volumes.file_systems import NAMES, find_file_system
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mounts:
-    """lines: the planned mounts of the nodes; warnings: possible problems with them."""
+def describe_planned_mounts(clients: Clients, wanted: Wanted) -> tuple[str, ...]:
+    """Returns a line for each volume that the nodes will mount.
 
-    lines: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-def describe_planned_mounts(clients: Clients, wanted: Wanted, option: LaunchOption) -> Mounts:
-    """Returns the mounts of the nodes if they are launched at `option`.
-
-    Makes no call without file systems of EFS or FSx. Raises ConfigError for a file system that the nodes cannot use,
-    AwsError, and boto3's errors.
+    Makes no call without file systems of EFS or FSx. Raises ConfigError for one that the nodes cannot use, AwsError.
     """
-    systems = describe_file_systems(clients, wanted.volumes)
-    place = Place(vpc_id=option.vpc_id, zone=option.zone)
-    if systems:
-        [subnet] = clients.ec2.describe_subnets(SubnetIds=[option.subnet_id])["Subnets"]
-        groups = tuple(group.group_id for group in wanted.state.security_groups if group.ours)
-        place = Place(
-            vpc_id=option.vpc_id, zone=option.zone, network=IPv4Network(subnet["CidrBlock"]), group_ids=groups
-        )
-    lines: list[str] = []
-    warnings: list[str] = []
-    for volume in wanted.volumes:
-        how = ", read-only" if volume.read_only else ""
-        if volume.kind != "file-system":
-            lines.append(f"{volume.mount}: {_describe_head(wanted, volume) or volume.source}{how}")
-            continue
-        found = systems[volume.source]
-        system = choose_file_system(found, volume, place)
-        at = f" at {system.address}" if system.address else ""
-        lines.append(f"{volume.mount}: {volume.source}, {NAMES[found.kind]}{at}{how}")
-        warnings += find_warnings(found, volume, place, cluster=wanted.name)
-    return Mounts(lines=tuple(lines), warnings=tuple(warnings))
+    return tuple(
+        f"{volume.mount}: {_describe_volume(clients, wanted, volume)}{', read-only' if volume.read_only else ''}"
+        for volume in wanted.volumes
+    )
 
 
-def _describe_head(wanted: Wanted, volume: VolumeConfig) -> str | None:
-    """Describes the head's volume in words; None for another kind."""
+def _describe_volume(clients: Clients, wanted: Wanted, volume: VolumeConfig) -> str:
+    if volume.kind == "file-system":
+        return f"{volume.source}, {NAMES[find_file_system(clients, volume.source).kind]}"
     if volume.kind != "head":
-        return None
+        return volume.source
     existing = choose_volume(wanted)
     ending = "cluster down keeps it" if volume.keep else "cluster down deletes it"
     if existing is not None:

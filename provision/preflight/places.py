@@ -50,7 +50,7 @@ def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
             profile_asked = pool.submit(_refuse_unknown_profile, clients, config)
             prices_asked = pool.submit(describe_prices, clients, {_place(option) for option in places.options})
             volume_price_asked = pool.submit(find_volume_price, clients)
-            mounts_asked = pool.submit(describe_planned_mounts, clients, rehearsed, places.options[0])
+            mounts_asked = pool.submit(describe_planned_mounts, clients, wanted)
         profile_asked.result()
         permissions = permissions_asked.result()
         _refuse_missing(permissions)
@@ -71,8 +71,8 @@ def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
         permissions=permissions,
         public_address=config.ssh_address == "public",
         volume_usd_per_gib_month=volume_price_asked.result(),
-        mounts=mounts.lines,
-        warnings=(*mounts.warnings, *filter(None, ends)),
+        mounts=mounts,
+        warnings=tuple(filter(None, ends)),
     )
 
 

@@ -6,39 +6,50 @@ from foundation.errors import ClusterError
 from provision.aws.clients import Clients
 from provision.model import ClusterState
 from provision.resources.shared_volume import find_attached
-from provision.volumes.config import VolumeConfig, find_head_volume
-from provision.volumes.file_systems import Place, choose_file_system, describe_file_systems
-from provision.volumes.source import AttachedVolume, MountSource, plan_mounts
+from provision.volumes.config import VolumeConfig
+from provision.volumes.file_systems import find_file_system
+from provision.volumes.source import MountSource, plan_mount
 
 
 def describe_mounts(clients: Clients, volumes: Sequence[VolumeConfig], state: ClusterState) -> tuple[MountSource, ...]:
     """Returns the mounts of the nodes of `state`, in the order of cluster.toml.
 
-    Only reads. Makes no call for volumes of other kinds than "head" and "fs-...".
-    Raises ClusterError when a file system needs nodes and there are none, or if the head's volume is not attached.
-    Raises ConfigError, AwsError.
+    Only reads. Makes no call for volumes of other kinds than "head" and "fs-...". Raises ClusterError if the head's
+    volume is not attached, ConfigError, AwsError.
     """
-    attached = None
-    if find_head_volume(volumes) is not None and (found := find_attached(clients, state)) is not None:
-        volume, node = found
-        attached = AttachedVolume(
-            volume_id=volume.volume_id,
-            instance_id=node.instance_id,
-            device=volume.device,
+    return tuple(_describe_mount(clients, volume, state) for volume in volumes)
+
+
+def _describe_mount(clients: Clients, volume: VolumeConfig, state: ClusterState) -> MountSource:
+    mount, source, read_only, region = volume.mount, volume.source, volume.read_only, clients.region
+    if volume.kind == "head":
+        attached = find_attached(clients, state)
+        if attached is None:
+            raise ClusterError(
+                f'[[volumes]] mount = "{mount}": the disk of source = "head" is not attached to a node',
+                hint="cluster up",
+            )
+        disk, node = attached
+        return MountSource(
+            kind="head",
+            mount=mount,
+            source=source,
+            read_only=read_only,
             server=node.private_ip or "",
+            volume_id=disk.volume_id,
+            instance_id=node.instance_id,
+            device=disk.device,
+            region=region,
         )
-    systems = describe_file_systems(clients, volumes)
-    head = state.head
-    if systems and head is None:
-        raise ClusterError(f"cluster {state.name} has no nodes", hint="cluster up")
-    place = Place(vpc_id=(head.vpc_id if head else None) or "", zone=head.zone if head else "")
-    return plan_mounts(
-        volumes,
-        region=clients.region,
-        attached=attached,
-        file_systems={
-            volume.source: choose_file_system(systems[volume.source], volume, place)
-            for volume in volumes
-            if volume.source in systems
-        },
-    )
+    if volume.kind == "file-system":
+        found = find_file_system(clients, source)
+        return MountSource(
+            kind=found.kind,
+            mount=mount,
+            source=source,
+            read_only=read_only,
+            server=found.dns_name,
+            export=found.export,
+            region=region,
+        )
+    return plan_mount(volume, region=region)

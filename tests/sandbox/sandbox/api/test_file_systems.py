@@ -7,8 +7,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from provision.aws.clients import make_clients
-from provision.volumes.config import VolumeConfig
-from provision.volumes.file_systems import describe_file_systems
+from provision.volumes.file_systems import find_file_system
 from sandbox.place import place_of
 from sandbox_steps import REGION, RunningSandbox
 
@@ -26,19 +25,12 @@ def test_both_are_described_by_signed_calls(phantom: RunningSandbox) -> None:
     log = place_of(phantom.project_dir).api_log
     before = len(log.read_text().splitlines())
 
-    volumes = [VolumeConfig(mount=f"/{each}", source=each) for each in (efs_id, fsx_id)]
-    found = describe_file_systems(make_clients(REGION), volumes)
+    found = [find_file_system(make_clients(REGION), each) for each in (efs_id, fsx_id)]
 
-    assert [(each.kind, each.state) for each in found.values()] == [("efs", "available"), ("lustre", "available")]
-    for each in found.values():
-        [target] = each.targets
-        assert (target.vpc_id, target.zone) == (subnet["VpcId"], subnet["AvailabilityZone"])
-        assert target.address
+    assert [(each.kind, each.state) for each in found] == [("efs", "available"), ("lustre", "available")]
     calls = [json.loads(line) for line in log.read_text().splitlines()[before:]]
     assert {(call["service"], call["action"]) for call in calls if call["service"] != "ec2"} == {
         ("elasticfilesystem", "DescribeFileSystems"),
-        ("elasticfilesystem", "DescribeMountTargets"),
-        ("elasticfilesystem", "DescribeMountTargetSecurityGroups"),
         ("fsx", "DescribeFileSystems"),
     }
     assert all(call["caller"] for call in calls)

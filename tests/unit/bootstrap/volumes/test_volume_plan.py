@@ -39,7 +39,6 @@ EFS = MountSource(
     mount="/efs",
     source="fs-0123abcd",
     server="fs-0123abcd.efs.us-east-1.amazonaws.com",
-    address="10.0.1.9",
     export="/",
 )
 S3 = MountSource(kind="s3", mount="/s3", source="s3://bucket/a/b/", bucket="bucket", prefix="a/b/", region="us-east-1")
@@ -112,7 +111,7 @@ def test_other_servers_need_nfs(source: MountSource) -> None:
 def test_efs_and_lustre() -> None:
     [mount] = plan(EFS)["node-1"].mounts
     assert "nfsvers=4.1,rsize=1048576,wsize=1048576,noresvport" in mount.words[4]
-    assert mount.words[5] == "10.0.1.9:/"
+    assert mount.words[5] == f"{EFS.server}:/"
     assert mount.server == "fs-0123abcd.efs.us-east-1.amazonaws.com (fs-0123abcd)"
     with pytest.raises(ClusterError, match="the client of Lustre is not installed"):
         plan(LUSTRE)

@@ -568,7 +568,7 @@ def test_operators_may_use_the_clusters_volumes_only(
 
 def test_operators_only_describe_file_systems() -> None:
     """Only where cluster.toml has one."""
-    for action in ("elasticfilesystem:DescribeMountTargets", "fsx:DescribeFileSystems"):
+    for action in ("elasticfilesystem:DescribeFileSystems", "fsx:DescribeFileSystems"):
         assert may(with_volumes("fs-0123abcd"), action)
         assert not may(with_volumes("head"), action)
     for action in ("elasticfilesystem:DeleteFileSystem", "elasticfilesystem:ModifyMountTargetSecurityGroups"):

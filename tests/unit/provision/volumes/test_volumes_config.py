@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from foundation.errors import ClusterError, ConfigError
+from foundation.errors import ConfigError
 from foundation.settings import check
-from provision.volumes.config import VolumeConfig, find_conflicts, find_head_volume
-from provision.volumes.source import AttachedVolume, FileSystem, MountSource, plan_mounts
+from provision.volumes.config import VolumeConfig, find_conflicts
+from provision.volumes.source import MountSource, plan_mount
 
 
 def make(**table: Any) -> VolumeConfig:
@@ -98,65 +98,15 @@ def test_conflicts_between_volumes(pairs: list[tuple[str, str]], *, in_ec2: bool
 
 def test_what_nodes_mount() -> None:
     volumes = (
-        make(keep=True, read_only=True),
-        make(mount="/efs", source="fs-0123abcd"),
-        make(mount="/lustre", source="fs-0123456789abcdef0", read_only=True),
         make(mount="/bucket", source="s3://bucket/a/b"),
         make(mount="/whole", source="s3://whole"),
         make(mount="/nas", source="nas:/export/a"),
     )
-    assert find_head_volume(volumes) is volumes[0]
-    efs = FileSystem(kind="efs", file_system_id="fs-0123abcd", dns_name="efs.x", address="10.0.0.8", export="/")
-    lustre = FileSystem(
-        kind="lustre", file_system_id="fs-0123456789abcdef0", dns_name="fsx.x", address="", export="/abcdefgh"
-    )
-    disk = AttachedVolume(volume_id="vol-1", instance_id="i-1", device="/dev/sdf", server="10.0.0.4")
-    found = plan_mounts(
-        volumes,
-        region="us-east-1",
-        attached=disk,
-        file_systems={each.file_system_id: each for each in (efs, lustre)},
-    )
+    found = tuple(plan_mount(volume, region="us-east-1") for volume in volumes)
     assert found == (
-        MountSource(
-            kind="head",
-            mount="/shared",
-            source="head",
-            read_only=True,
-            server="10.0.0.4",
-            address="10.0.0.4",
-            volume_id="vol-1",
-            instance_id="i-1",
-            device="/dev/sdf",
-            region="us-east-1",
-        ),
-        MountSource(
-            kind="efs",
-            mount="/efs",
-            source="fs-0123abcd",
-            server="efs.x",
-            address="10.0.0.8",
-            export="/",
-            region="us-east-1",
-        ),
-        MountSource(
-            kind="lustre",
-            mount="/lustre",
-            source="fs-0123456789abcdef0",
-            read_only=True,
-            server="fsx.x",
-            export="/abcdefgh",
-            region="us-east-1",
-        ),
         MountSource(
             kind="s3", mount="/bucket", source="s3://bucket/a/b/", bucket="bucket", prefix="a/b/", region="us-east-1"
         ),
         MountSource(kind="s3", mount="/whole", source="s3://whole/", bucket="whole", region="us-east-1"),
         MountSource(kind="nfs", mount="/nas", source="nas:/export/a", server="nas", export="/export/a"),
     )
-
-
-def test_a_disk_that_is_not_attached_is_an_error() -> None:
-    with pytest.raises(ClusterError, match="is not attached to a node") as raised:
-        plan_mounts((make(),))
-    assert raised.value.hint == "cluster up"
