@@ -46,7 +46,7 @@ def by_cluster(app: App, state: ClusterState) -> bool:
 
 def by_fabric(app: App, state: ClusterState) -> bool:
     pins = HostKeyPins(app.files.known_hosts)
-    console = open_console(app.config.provision.region)
+    console = open_console(lambda: app.clients)
     with Connections(
         instances=InstanceAccess(private_key=app.files.private_key, pins=pins, console=console), wait_s=60
     ) as connections:

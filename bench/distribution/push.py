@@ -8,6 +8,7 @@ bundle's manifest contains it.
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from bench.provisioning.peak import peak_mb
@@ -19,6 +20,7 @@ from bootstrap.transfer.distribute import Distribution, SetUp
 from cluster.nodes.ec2 import open_console
 from foundation.errors import ClusterError
 from foundation.progress import silent
+from provision.aws.clients import make_clients
 
 REGION = "us-east-1"
 
@@ -37,7 +39,10 @@ def main() -> None:
     started = time.perf_counter()
     with (
         Connections(
-            instances=InstanceAccess(private_key=Path(order["key"]), pins=pins, console=open_console(REGION)), wait_s=60
+            instances=InstanceAccess(
+                private_key=Path(order["key"]), pins=pins, console=open_console(partial(make_clients, REGION))
+            ),
+            wait_s=60,
         ) as connections,
         Distribution(report=silent) as distribution,
     ):

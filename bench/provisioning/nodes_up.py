@@ -54,7 +54,7 @@ def launch(app: App) -> ClusterState:
 def log_in(app: App, state: ClusterState) -> None:
     """Connects to all nodes in parallel."""
     pins = HostKeyPins(app.files.known_hosts)
-    console = open_console(app.config.provision.region)
+    console = open_console(lambda: app.clients)
     key = app.files.private_key
     with Connections(
         instances=InstanceAccess(private_key=key, pins=pins, console=console), wait_s=BOOT_TIMEOUT_S

@@ -11,6 +11,7 @@ from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from cluster.app import App
 from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError
+from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_nodes, find_end
 from provision.membership import describe_untrusted, no_nodes
@@ -184,7 +185,9 @@ class Ec2Source(NodeSource):
         pins = HostKeyPins(self._app.files.known_hosts)
         if isinstance(nodes, Ec2Nodes):
             pins.keep_only(node.instance_id for node in nodes.state.nodes)
-        return InstanceAccess(private_key=self._app.files.private_key, pins=pins, console=open_console(self._app))
+        return InstanceAccess(
+            private_key=self._app.files.private_key, pins=pins, console=open_console(lambda: self._app.clients)
+        )
 
 
 def describe_state(app: App) -> ClusterState:
@@ -215,10 +218,10 @@ def find_host(node: Node, config: ProvisionConfig) -> Host:
     )
 
 
-def open_console(app: App) -> Console:
-    """Returns access to the consoles of the cluster's instances. Thread-safe. The client is created on first use."""
+def open_console(clients: Callable[[], Clients]) -> Console:
+    """Returns access to the consoles of the cluster's instances. Thread-safe. clients: called on first use."""
     return Console(
-        find_fingerprints=lambda instance_id: find_host_fingerprints(app.clients.ec2, instance_id),
-        find_last_lines=lambda instance_id: find_last_console_lines(app.clients.ec2, instance_id),
-        find_end=lambda instance_id: find_end(app.clients.ec2, instance_id),
+        find_fingerprints=lambda instance_id: find_host_fingerprints(clients().ec2, instance_id),
+        find_last_lines=lambda instance_id: find_last_console_lines(clients().ec2, instance_id),
+        find_end=lambda instance_id: find_end(clients().ec2, instance_id),
     )

@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import boto3
@@ -19,6 +20,7 @@ from bootstrap.transfer.distribute import Agent, Distribution, SetUp
 from cluster.nodes.ec2 import open_console
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import silent
+from provision.aws.clients import make_clients
 from sandbox import control
 from sandbox_steps import REGION, RunningSandbox, Ssh, enter, launch, open_ssh, start_sandbox
 from waits import until
@@ -113,7 +115,7 @@ class Four:
         """Sets up all hosts in parallel; returns the errors by node."""
         errors: dict[str, BaseException] = {}
         pins = HostKeyPins(self.project.project_dir / "pins")
-        console: Console = open_console(REGION)
+        console: Console = open_console(partial(make_clients, REGION))
         with (
             Connections(
                 instances=InstanceAccess(private_key=self._key, pins=pins, console=console), wait_s=20

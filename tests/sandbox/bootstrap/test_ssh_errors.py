@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bootstrap.ssh.keys import HostKeyPins
 from cluster.nodes.ec2 import open_console
 from foundation.errors import ConnectError
 from foundation.remote_command import RemoteCommand
+from provision.aws.clients import make_clients
 from sandbox import control
 from sandbox_steps import REGION, RunningSandbox, Ssh, describe, enter, launch, open_ssh
 
@@ -41,7 +43,7 @@ class Node:
             replace(self.host, **other),
             private_key=key or self.ssh.key,
             pins=self.pins,
-            console=open_console(REGION),
+            console=open_console(partial(make_clients, REGION)),
             timeout_s=timeout_s,
         )
 
