@@ -129,11 +129,11 @@ def _show(
     """
     reader = EventReader()
     if record.source == "s3" or sources.head is None:
-        with open_s3_log(str(app.config.data.s3_results), record.id, region=app.config.provision.region) as log:
-            processes = find_processes(record.roles, len(record.attempts), log.lines)
-            reader.learn(processes)
-            start = find_tail(log.read, log.size, wanted, processes)
-            return pass_on(_while_read(log.lines(start)), reader, sink.take), reader.files
+        log = open_s3_log(str(app.config.data.s3_results), record.id, region=app.config.provision.region)
+        processes = find_processes(record.roles, len(record.attempts), log.lines)
+        reader.learn(processes)
+        start = find_tail(log.read, log.size, wanted, processes)
+        return pass_on(_while_read(log.lines(start)), reader, sink.take), reader.files
     stream = LogStream(
         sources.head, record.id, say=sink.say, look=check_stdout, wait=follow, wanted=wanted, begin=reader.learn
     )

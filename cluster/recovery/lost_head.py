@@ -227,8 +227,8 @@ def read_log(app: App, job: Record) -> bytes:
     Raises ClusterError or a subclass.
     """
     try:
-        with open_s3_log(str(app.config.data.s3_results), job.id, region=app.config.provision.region) as log:
-            found = log.read(0, log.size)
+        log = open_s3_log(str(app.config.data.s3_results), job.id, region=app.config.provision.region)
+        found = log.read(0, log.size)
     except NotFoundError:
         return b""
     return found[: found.rfind(b"\n") + 1]

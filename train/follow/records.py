@@ -3,16 +3,14 @@
 The copy in S3 (node/supervisor/publish.py) outlives the cluster.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from botocore.exceptions import BotoCoreError
 from msgspec import structs, to_builtins
 
 from foundation.decode import decode
-from foundation.errors import AwsError, ClusterError, NotFoundError, UsageError
+from foundation.errors import ClusterError, NotFoundError, UsageError
+from foundation.thread_pool import Check, map_in_threads
 from node.protocol import (
     MAX_LINE_BYTES,
     MAX_RECORD_BYTES,
@@ -23,7 +21,7 @@ from node.protocol import (
     split_jobs,
 )
 from node.wire import LineBuffer
-from train.s3.client import S3Client, explain, open_s3
+from train.s3.connection import CONNECTIONS, Connection
 from train.s3.url import S3Url, parse_url
 
 Source = Literal["head", "s3"]
@@ -31,7 +29,6 @@ RUNNING: frozenset[str] = frozenset({"pending", "starting", "running", "waiting"
 UNKNOWN_ID = "?"
 """The id for a damaged record that has none."""
 MAX_S3_RECORDS = 50
-PIECE_BYTES = 1 << 20
 LOG_PIECE_BYTES = 8 << 20  # one request each, so that a reader may take its time between them
 
 
@@ -145,26 +142,42 @@ def read_s3_records(results: str, *, region: str) -> tuple[JobRecord, ...]:
 
     Returns none if the bucket does not exist. Raises ClusterError or a subclass.
     """
+    folder = parse_url(results).as_folder()
+    connection = Connection(region=region)
     try:
-        return asyncio.run(_read_records(parse_url(results).as_folder(), region=region))
+        folders = [item for item in connection.list_level(folder) if isinstance(item, S3Url)]
     except NotFoundError:
         return ()
+    # A job's id begins with its time.
+    names = sorted((below.key.removesuffix("/").rpartition("/")[2] for below in folders), reverse=True)
+
+    def read(name: str, _check: Check) -> JobRecord | None:
+        return _read_record(connection, folder, name)
+
+    found = map_in_threads(read, names[:MAX_S3_RECORDS], threads=CONNECTIONS)
+    return tuple(record for record in found if record is not None)
+
+
+def _read_record(connection: Connection, results: S3Url, job: str) -> JobRecord | None:
+    url = _inside(results, job, "record.json")
+    try:
+        body = connection.read(url, most_bytes=MAX_RECORD_BYTES + 1)
+    except NotFoundError:  # not a job's folder
+        return None
+    record = read_record(body, source="s3", job=job)
+    return None if record.is_damaged and OUR_JOB_ID.fullmatch(job) is None else record
 
 
 class S3Log:
     """A job's log in S3, read in pieces."""
 
-    def __init__(self, client: S3Client, url: S3Url, runner: asyncio.Runner, size: int) -> None:
-        self._client, self._url, self._runner = client, url, runner
-        self.size = size
+    def __init__(self, connection: Connection, url: S3Url) -> None:
+        self._connection, self._url = connection, url
+        self.size = int(connection.call("head_object", Bucket=url.bucket, Key=url.key)["ContentLength"])
 
     def read(self, start: int, end: int) -> bytes:
         """Its bytes from one offset to another. Raises ClusterError or a subclass."""
-        return self._runner.run(self._read(start, end)) if start < end else b""
-
-    async def _read(self, start: int, end: int) -> bytes:
-        pieces = [piece async for piece in _read(self._client, self._url, Range=f"bytes={start}-{end - 1}")]
-        return b"".join(pieces)
+        return self._connection.read(self._url, Range=f"bytes={start}-{end - 1}") if start < end else b""
 
     def lines(self, start: int = 0) -> Iterator[bytes]:
         """Its lines, cut at the length of the longest line that the head sends. Raises as read."""
@@ -174,54 +187,9 @@ class S3Log:
         yield from buffer.flush()
 
 
-@contextmanager
-def open_s3_log(results: str, job: str, *, region: str) -> Iterator[S3Log]:
-    """Opens a job's log. Raises ClusterError or a subclass, such as NotFoundError."""
-    url = _inside(parse_url(results).as_folder(), job, "events")
-    with asyncio.Runner() as runner:
-        stack = AsyncExitStack()
-        try:
-            client = runner.run(stack.enter_async_context(open_s3(region=region)))
-            found = runner.run(client.call("head_object", Bucket=url.bucket, Key=url.key))
-            yield S3Log(client, url, runner, int(found["ContentLength"]))
-        finally:
-            runner.run(stack.aclose())
-
-
-async def _read_records(results: S3Url, *, region: str) -> tuple[JobRecord, ...]:
-    async with open_s3(region=region) as client:
-        folders = [item async for item in client.list_level(results) if isinstance(item, S3Url)]
-        # A job's id begins with its time.
-        names = sorted((folder.key.removesuffix("/").rpartition("/")[2] for folder in folders), reverse=True)
-        found = await asyncio.gather(*(_read_record(client, results, name) for name in names[:MAX_S3_RECORDS]))
-    return tuple(record for record in found if record is not None)
-
-
-async def _read_record(client: S3Client, results: S3Url, job: str) -> JobRecord | None:
-    body = bytearray()
-    try:
-        async for piece in _read(client, _inside(results, job, "record.json")):
-            body += piece
-            if len(body) > MAX_RECORD_BYTES:
-                break
-    except NotFoundError:  # not a job's folder
-        return None
-    record = read_record(bytes(body), source="s3", job=job)
-    return None if record.is_damaged and OUR_JOB_ID.fullmatch(job) is None else record
-
-
-async def _read(client: S3Client, url: S3Url, **request: str) -> AsyncIterator[bytes]:
-    response = await client.call("get_object", Bucket=url.bucket, Key=url.key, **request)
-    expected, got = int(response["ContentLength"]), 0
-    try:
-        async with response["Body"] as stream:
-            while piece := await stream.read(PIECE_BYTES):
-                got += len(piece)
-                yield piece
-    except (BotoCoreError, OSError) as error:
-        raise explain(error, "get_object", bucket=url.bucket, key=url.key) from error
-    if got < expected:
-        raise AwsError(f"{url}: received only {got} of {expected} bytes", hint="run the command again")
+def open_s3_log(results: str, job: str, *, region: str) -> S3Log:
+    """Finds a job's log. Raises ClusterError or a subclass, such as NotFoundError."""
+    return S3Log(Connection(region=region), _inside(parse_url(results).as_folder(), job, "events"))
 
 
 def _inside(results: S3Url, job: str, name: str) -> S3Url:

@@ -1,6 +1,5 @@
 """Checks whether a job can read [data] url: chooses an object, reads it on every node, and explains the result."""
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,7 +12,8 @@ from bootstrap.config import Framework
 from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
 from foundation.errors import ClusterError, NotFoundError
 from provision.aws.iam_policy import S3Scope, render_job_policy
-from train.s3.client import S3AccessDeniedError, S3Object, open_s3
+from train.s3.client import S3AccessDeniedError, S3Object
+from train.s3.connection import Connection
 from train.s3.environment import S3Access, find_s3_access
 from train.s3.url import S3Url, parse_url
 
@@ -65,7 +65,7 @@ def plan_s3_check(
     try:
         policy = render_job_policy(S3Scope(data_url=url), region=region)
         access = find_s3_access(region=region, instance_profile=instance_profile, cluster=cluster, policy=policy)
-        found = asyncio.run(_find_object(parse_url(url), region=region))
+        found = _find_object(parse_url(url), region=region)
     except S3AccessDeniedError as error:
         of_nodes = instance_profile != "none"
         status: Status = "unchecked" if of_nodes else "failed"
@@ -86,10 +86,8 @@ def _everywhere(url: str, meaning: Meaning) -> Check:
     return Check(node=EVERYWHERE, check="s3", subject=url, **meaning._asdict())
 
 
-async def _find_object(url: S3Url, *, region: str) -> S3Url | None:
-    async with open_s3(region=region) as client:
-        listed = [item async for item in client.list_objects(url, limit=MAX_LISTED)]
-    return choose_object(listed, url)
+def _find_object(url: S3Url, *, region: str) -> S3Url | None:
+    return choose_object(Connection(region=region).list_objects(url, limit=MAX_LISTED, exact=True), url)
 
 
 def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:

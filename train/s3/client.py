@@ -1,17 +1,12 @@
-"""The s3fs client, and plain explanations of S3's errors.
+"""The errors to show for those of S3: of botocore, obstore and s3fs.
 
-The endpoint and the credentials are those that every AWS tool finds: AWS_ENDPOINT_URL, AWS_CA_BUNDLE, AWS_PROFILE,
-keys in the environment, ~/.aws, an instance's role. s3fs and boto3 are imported only to open a client or to explain an
-error: they take half a second, and most transfers need neither.
+boto3 is imported only to explain an error: it takes half a second.
 """
 
-import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from json import JSONDecodeError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -19,10 +14,6 @@ from foundation.errors import AwsError, ClusterError, CredentialsError, NotFound
 from provision.aws.error_hints import CREDENTIAL_CODES, find_hint
 from train.s3.url import S3Url
 
-if TYPE_CHECKING:
-    import s3fs
-
-MAX_CONNECTIONS = 32
 _WHO_AM_I = "aws sts get-caller-identity"
 # The calls by which botocore gets credentials before it can call S3.
 _CREDENTIAL_CALLS = frozenset(
@@ -71,74 +62,6 @@ class S3Object:
     etag: str
 
 
-class S3Client:
-    """Calls S3's API by boto3's method names."""
-
-    def __init__(self, filesystem: "s3fs.S3FileSystem") -> None:
-        self._filesystem = filesystem
-
-    async def call(self, method: str, **request: Any) -> dict[str, Any]:
-        """One call, retried by s3fs where that helps. Raises ClusterError or a subclass."""
-        try:
-            # s3fs's asynchronous interface is its underscored methods (fsspec's convention for
-            # AsyncFileSystem).
-            response: dict[str, Any] = await self._filesystem._call_s3(method, **request)  # noqa: SLF001 - see above
-        except (ClientError, BotoCoreError, OSError) as error:
-            raise explain(error, method, bucket=request.get("Bucket"), key=request.get("Key")) from error
-        return response
-
-    async def list_objects(self, folder: S3Url, *, limit: int | None = None) -> AsyncIterator[S3Object]:
-        """The objects whose keys begin with the URL's key, sorted by key. Raises ClusterError or a subclass."""
-        async for page in self._pages(folder, limit):
-            for item in page.get("Contents", ()):
-                yield read_object(folder.bucket, item)
-
-    async def list_level(self, folder: S3Url) -> AsyncIterator[S3Object | S3Url]:
-        """The direct contents of a folder: objects, and subfolders as URLs. Raises ClusterError or a subclass."""
-        async for page in self._pages(folder, None, Delimiter="/"):
-            for item in page.get("CommonPrefixes", ()):
-                yield S3Url(bucket=folder.bucket, key=item["Prefix"])
-            for item in page.get("Contents", ()):
-                yield read_object(folder.bucket, item)
-
-    async def _pages(self, folder: S3Url, limit: int | None, **request: Any) -> AsyncIterator[dict[str, Any]]:
-        request |= {"Bucket": folder.bucket, "Prefix": folder.key, "MaxKeys": limit or 1000}
-        while True:
-            page = await self.call("list_objects_v2", **request)
-            yield page
-            if limit or not page.get("IsTruncated"):
-                return
-            request["ContinuationToken"] = page["NextContinuationToken"]
-
-
-@asynccontextmanager
-async def open_s3(*, region: str) -> AsyncIterator[S3Client]:
-    """A client with its own connections, closed at the end. Raises AwsError if there are no credentials."""
-    import s3fs  # noqa: PLC0415 - see the top
-    from aiobotocore.session import get_session  # noqa: PLC0415 - see the top
-
-    own = get_session()
-    own.set_config_variable("region", region)  # as in connection.py
-    # botocore does the same for its own logger. Without it, a warning about credentials prints a traceback.
-    logging.getLogger("aiobotocore").addHandler(logging.NullHandler())
-    filesystem = s3fs.S3FileSystem(
-        asynchronous=True,
-        session=own,
-        skip_instance_cache=True,
-        client_kwargs={"region_name": region},
-        config_kwargs={"max_pool_connections": MAX_CONNECTIONS},
-    )
-    session = None
-    try:
-        session = await filesystem.set_session()
-        yield S3Client(filesystem)
-    except (BotoCoreError, EOFError, JSONDecodeError) as error:
-        raise explain(error, "connect", bucket=None, key=None) from error
-    finally:
-        if session is not None:
-            await session.close()
-
-
 def explain(error: Exception, method: str, *, bucket: str | None, key: str | None) -> ClusterError:
     """The error to show for an error of botocore or s3fs."""
     # s3fs turns botocore's errors into subclasses of OSError, and keeps the original as the cause.
@@ -146,7 +69,7 @@ def explain(error: Exception, method: str, *, bucket: str | None, key: str | Non
     if not isinstance(cause, ClientError):
         return _explain_failure(error)
     if cause.operation_name in _CREDENTIAL_CALLS:
-        from provision.aws.clients import translate_refusal  # noqa: PLC0415 - boto3: as above
+        from provision.aws.clients import translate_refusal  # noqa: PLC0415 - see the top
 
         return translate_refusal(cause, "getting credentials")
     refusal = cause.response["Error"]
@@ -158,7 +81,7 @@ def explain(error: Exception, method: str, *, bucket: str | None, key: str | Non
 
 def _explain_failure(error: Exception) -> AwsError:
     """The error for a call that got no answer: S3 was not reached, or there are no credentials."""
-    from provision.aws.clients import translate_failure  # noqa: PLC0415 - boto3: as above
+    from provision.aws.clients import translate_failure  # noqa: PLC0415 - see the top
 
     match error:
         case BotoCoreError() | JSONDecodeError() | EOFError():

@@ -24,7 +24,7 @@ from train.s3.client import S3Object
 from train.s3.connection import Connection
 from train.s3.content import COMPARED_AT_ONCE, is_same
 from train.s3.plan import FoundFile, FoundObject
-from train.s3.sources import Listing, find_files, find_objects
+from train.s3.sources import find_files, find_objects
 from train.s3.url import S3Url, compile_excludes, is_marker, parse_url
 
 _SUFFIX = ".manifest.json"
@@ -57,12 +57,11 @@ def verify(url: str, local: str | None, *, region: str, exclude: Sequence[str] =
     """
     where = parse_url(url, exact=local is not None)
     connection = Connection(region=region)
-    listing = Listing(connection)
     is_excluded = compile_excludes(exclude)
     if local is None:
         folder = S3Url(bucket=where.bucket, key=where.key.rstrip("/") + "/")
         wanted = read_manifest(connection, folder)
-        there = make_items(folder, listing.list_objects(folder))
+        there = make_items(folder, connection.list_objects(folder))
         return _compare(
             {item.name: item.size_bytes for item in wanted if not is_excluded(item.name)},
             {item.name: item.size_bytes for item in there if not is_excluded(item.name)},
@@ -73,7 +72,7 @@ def verify(url: str, local: str | None, *, region: str, exclude: Sequence[str] =
     if unreadable:
         what = f"files that cannot be compared:{list_lines(unreadable)}"
         raise ClusterError(what, hint="--exclude PATTERN skips them")
-    objects = {item.name: item for item in _find(listing, where) if not is_excluded(item.name)}
+    objects = {item.name: item for item in _find(connection, where) if not is_excluded(item.name)}
     if len(files) == len(objects) == 1 and next(iter(files.values())).alone and next(iter(objects.values())).alone:
         # One file and one object, each named by the user, may have different names.
         files = dict(zip(objects, files.values(), strict=True))
@@ -84,11 +83,11 @@ def verify(url: str, local: str | None, *, region: str, exclude: Sequence[str] =
     )
 
 
-def _find(listing: Listing, where: S3Url) -> Iterable[FoundObject]:
+def _find(connection: Connection, where: S3Url) -> Iterable[FoundObject]:
     try:
-        return find_objects(listing, [where])
+        return find_objects(connection, [where])
     except NotFoundError:
-        listing.list_some(S3Url(bucket=where.bucket))  # raises if the bucket does not exist either
+        connection.list_objects(S3Url(bucket=where.bucket), limit=1)  # raises if the bucket does not exist either
         return ()
 
 

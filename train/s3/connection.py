@@ -9,12 +9,13 @@ it is needed: the import takes a quarter of a second, as long as putting a thous
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from io import RawIOBase
+from itertools import islice
 from json import JSONDecodeError
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -25,7 +26,7 @@ from obstore.exceptions import BaseError
 
 from foundation.errors import NotFoundError
 from node.staging.s3_store import keep_keys, open_store
-from train.s3.client import S3Object, explain
+from train.s3.client import S3Object, explain, read_object
 from train.s3.environment import read_authorities
 from train.s3.url import S3Url
 
@@ -151,37 +152,72 @@ class Connection:
         """The URL of this S3, or "AWS"."""
         return self._endpoint.url or "AWS"
 
-    def list_folder(self, folder: S3Url) -> Iterator[S3Object]:
-        """The objects below a folder or in a bucket, unsorted. Raises UnsureError.
+    def list_objects(
+        self, folder: S3Url, *, only: Collection[S3Url] | None = None, limit: int | None = None, exact: bool = False
+    ) -> list[S3Object]:
+        """The objects whose keys begin with the URL's, sorted, with folder markers. Raises ClusterError or a subclass.
+
+        only: return only these, so that the others take no memory. limit: return only so many. exact: by botocore, for
+        example before a deletion: obstore shows an object `a/` with content as `a`.
+        """
+        if not exact:
+            try:
+                listed = islice(self._list(folder), limit)
+                found = [item for item in listed if only is None or item.url in only]
+                return sorted(found, key=lambda item: item.url)
+            except UnsureError:
+                pass  # botocore can, or says why not
+        pages = self._pages(folder, limit)
+        objects = (read_object(folder.bucket, item) for page in pages for item in page.get("Contents", ()))
+        return [item for item in objects if only is None or item.url in only]
+
+    def list_level(self, folder: S3Url) -> list[S3Object | S3Url]:
+        """The direct contents of a folder: objects, and subfolders as URLs. Raises ClusterError or a subclass."""
+        entries: list[S3Object | S3Url] = []
+        for page in self._pages(folder, None, Delimiter="/"):
+            entries += [S3Url(bucket=folder.bucket, key=item["Prefix"]) for item in page.get("CommonPrefixes", ())]
+            entries += [read_object(folder.bucket, item) for item in page.get("Contents", ())]
+        return entries
+
+    def _pages(self, folder: S3Url, limit: int | None, **request: Any) -> Iterator[dict[str, Any]]:
+        request |= {"Bucket": folder.bucket, "Prefix": folder.key, "MaxKeys": limit or 1000}
+        while True:
+            page = self.call("list_objects_v2", **request)
+            yield page
+            if limit or not page.get("IsTruncated"):
+                return
+            request["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _list(self, folder: S3Url) -> Iterator[S3Object]:
+        """The objects, unsorted, by obstore. Raises UnsureError.
 
         obstore shows a folder's marker `a/` as an empty object `a`. So this also raises UnsureError if an object is
         empty, or can only be the marker of the listed folder.
         """
-        for item in self._list(folder):
-            if not item["size"] or not item["e_tag"] or not item["path"].startswith(folder.key):
-                raise UnsureError
-            yield _object(folder.bucket, item)
-
-    def _list(self, folder: S3Url) -> Iterator[Mapping[str, Any]]:
         if folder.key and not (folder.key.endswith("/") and is_plain(folder.key[:-1])):
             raise UnsureError
         try:
             for page in obstore.list(self._store(folder.bucket), folder.key.rstrip("/") or None):
-                yield from page
+                for item in page:
+                    if not item["size"] or not item["e_tag"] or not item["path"].startswith(folder.key):
+                        raise UnsureError
+                    yield _object(folder.bucket, item)
         except (BaseError, OSError) as error:
             raise UnsureError from error
 
     def find_object(self, url: S3Url) -> S3Object | None:
-        """The object of this name, or None. Raises UnsureError."""
-        if not is_plain(url.key):
-            raise UnsureError
-        try:
-            item = obstore.head(self._store(url.bucket), url.key)
-        except FileNotFoundError:
-            return None
-        except (BaseError, OSError) as error:
-            raise UnsureError from error
-        return _object(url.bucket, item) if item["e_tag"] else None
+        """The object of exactly this name, or None. Raises ClusterError or a subclass."""
+        if is_plain(url.key):
+            try:
+                item = obstore.head(self._store(url.bucket), url.key)
+                return _object(url.bucket, item) if item["e_tag"] else None
+            except FileNotFoundError:
+                return None
+            except (BaseError, OSError):
+                pass  # botocore can, or says why not
+        # A key sorts before every longer one that begins with it.
+        found = self.list_objects(url, limit=1, exact=True)
+        return found[0] if found and found[0].url == url else None
 
     def put(self, url: S3Url, content: bytes | RawIOBase, *, part_bytes: int, parts_at_once: int) -> None:
         """Puts an object; S3 verifies its SHA-256, or that of each part.
@@ -223,6 +259,16 @@ class Connection:
         if told := response["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region"):
             self._note_region(request["Bucket"], told)
         return response
+
+    def read(self, url: S3Url, *, most_bytes: int | None = None, **request: Any) -> bytes:
+        """The content of a small object, or a range of one. Raises ClusterError or a subclass."""
+        body = self.call("get_object", Bucket=url.bucket, Key=url.key, **request)["Body"]
+        try:
+            with body:
+                content: bytes = body.read(most_bytes)
+        except (BotoCoreError, OSError) as error:
+            raise explain(error, "get_object", bucket=url.bucket, key=url.key) from error
+        return content
 
     def put_by_botocore(self, url: S3Url, file: RawIOBase, *, part_bytes: int) -> None:
         """Puts an object that obstore cannot put, or that S3 refused once: slower, but an error has S3's own message.

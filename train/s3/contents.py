@@ -1,20 +1,18 @@
 """Lists and deletes objects in S3: `cluster data ls`, `du` and `rm`."""
 
 import shlex
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from foundation.errors import ClusterError, NotFoundError, UsageError, list_lines
 from foundation.progress import Event, Report, silent
 from provision.aws.multipart_uploads import NOT_IN_XML
-from train.s3.client import S3Client, S3Object, open_s3
+from train.s3.client import S3Object
 from train.s3.connection import Connection
-from train.s3.sources import Listing, find_matches, find_objects
+from train.s3.sources import find_matches, find_objects
 from train.s3.url import S3Url, has_glob, is_marker, parse_url
 
 _DELETE_AT_ONCE = 1000  # S3's limit for one DeleteObjects
-Result = TypeVar("Result")
 # A line of a listing: an object, or the URL of a bucket or folder.
 Entry = S3Object | S3Url
 
@@ -36,19 +34,16 @@ def ls(url: str | None, *, region: str, recursive: bool = False) -> tuple[Entry,
     folder has the glob as its name, lists only that. Raises UsageError, NotFoundError if nothing is found, AwsError.
     """
     where = parse_url(url, exact=True) if url else None
-
-    async def run(client: S3Client) -> tuple[Entry, ...]:
-        if where is None:
-            buckets = (await client.call("list_buckets")).get("Buckets", [])
-            return tuple(S3Url(bucket=bucket["Name"]) for bucket in buckets)
-        return await _list(client, where, recursive=recursive)
-
+    connection = Connection(region=region)
+    if where is None:
+        buckets = connection.call("list_buckets").get("Buckets", [])
+        return tuple(S3Url(bucket=bucket["Name"]) for bucket in buckets)
     try:
-        return _run(run, region)
+        return _list(connection, where, recursive=recursive)
     except NotFoundError:
-        if where is None or not has_glob(where.key):
+        if not has_glob(where.key):
             raise
-        return _list_matches(Listing(Connection(region=region)), where, recursive=recursive)
+        return _list_matches(connection, where, recursive=recursive)
 
 
 def du(url: str, *, region: str) -> tuple[Usage, ...]:
@@ -57,8 +52,8 @@ def du(url: str, *, region: str) -> tuple[Usage, ...]:
     Raises UsageError, NotFoundError if nothing is found, AwsError.
     """
     where = parse_url(url, exact=True)
-    listing = Listing(Connection(region=region))
-    found = find_objects(listing, [where]) if where.key else listing.list_objects(where)
+    connection = Connection(region=region)
+    found = find_objects(connection, [where]) if where.key else connection.list_objects(where)
     sizes = [(item.url, item.size_bytes) for item in found]
     base = where.key if not where.key or where.key.endswith("/") or has_glob(where.key) else where.key + "/"
     folders: dict[S3Url, list[int]] = {}
@@ -92,55 +87,32 @@ def rm(urls: Sequence[str], *, region: str, recursive: bool = False, report: Rep
     targets = [parse_url(url, exact=True) for url in urls]
     buckets = find_whole_buckets(urls, recursive=recursive)
 
-    listing = Listing(Connection(region=region), exact=True)
-    keys = _keys_to_delete(listing, targets, recursive=recursive)
-
-    async def run(client: S3Client) -> int:
-        for bucket, names in keys.items():
-            await _delete(client, bucket, names, report)
-        for bucket in buckets:
-            await client.call("delete_bucket", Bucket=bucket)
-        return sum(len(names) for names in keys.values())
-
-    return _run(run, region)
+    connection = Connection(region=region)
+    keys = _keys_to_delete(connection, targets, recursive=recursive)
+    for bucket, names in keys.items():
+        _delete(connection, bucket, tuple(names), report)
+    for bucket in buckets:
+        connection.call("delete_bucket", Bucket=bucket)
+    return sum(len(names) for names in keys.values())
 
 
-def delete_objects(urls: Sequence[S3Url], *, region: str, report: Report) -> None:
-    """Deletes these objects; warns as rm does.
+def delete_objects(connection: Connection, urls: Sequence[S3Url], report: Report) -> None:
+    """Deletes these objects of a bucket; warns as rm does.
 
     Raises AwsError, and ClusterError that names each object that could not be deleted.
     """
-    keys: dict[str, list[str]] = {}
-    for url in urls:
-        keys.setdefault(url.bucket, []).append(url.key)
-
-    async def run(client: S3Client) -> None:
-        for bucket, names in keys.items():
-            await _delete(client, bucket, names, report)
-
-    if keys:
-        _run(run, region)
+    if urls:
+        _delete(connection, urls[0].bucket, [url.key for url in urls], report)
 
 
-def _run(work: Callable[[S3Client], Awaitable[Result]], region: str) -> Result:
-    import asyncio  # noqa: PLC0415 - slow to import, and put needs none of it
-
-    async def connected() -> Result:
-        async with open_s3(region=region) as client:
-            return await work(client)
-
-    return asyncio.run(connected())
-
-
-async def _list(client: S3Client, where: S3Url, *, recursive: bool) -> tuple[Entry, ...]:
+def _list(connection: Connection, where: S3Url, *, recursive: bool) -> tuple[Entry, ...]:
     if where.key and not where.key.endswith("/"):
         # A key sorts before every longer one that begins with it.
-        async for item in client.list_objects(where, limit=1):
-            if item.url == where:
-                return (item,)
-        where = S3Url(bucket=where.bucket, key=where.key + "/")
-    listing = client.list_objects(where) if recursive else client.list_level(where)
-    entries = [entry async for entry in listing]
+        first = connection.list_objects(where, limit=1, exact=True)
+        if first and first[0].url == where:
+            return (first[0],)
+        where = where.as_folder()
+    entries: Sequence[Entry] = connection.list_objects(where, exact=True) if recursive else connection.list_level(where)
     if where.key and not entries:
         raise NotFoundError(f"{where}: no such object or folder", hint=f"cluster data ls s3://{where.bucket}/")
     shown = [
@@ -149,9 +121,9 @@ async def _list(client: S3Client, where: S3Url, *, recursive: bool) -> tuple[Ent
     return tuple(sorted(shown, key=lambda entry: entry.url if isinstance(entry, S3Object) else entry))
 
 
-def _list_matches(listing: Listing, where: S3Url, *, recursive: bool) -> tuple[Entry, ...]:
+def _list_matches(connection: Connection, where: S3Url, *, recursive: bool) -> tuple[Entry, ...]:
     found: dict[S3Url, Entry] = {}
-    for item, name in find_matches(listing, where):
+    for item, name in find_matches(connection, where):
         first, slash, _ = name.partition("/")
         if slash and not recursive:
             folder = S3Url(bucket=where.bucket, key=item.url.key.removesuffix(name) + first + slash)
@@ -163,36 +135,36 @@ def _list_matches(listing: Listing, where: S3Url, *, recursive: bool) -> tuple[E
     return tuple(found[url] for url in sorted(found))
 
 
-def _keys_to_delete(listing: Listing, targets: Sequence[S3Url], *, recursive: bool) -> dict[str, tuple[str, ...]]:
+def _keys_to_delete(connection: Connection, targets: Sequence[S3Url], *, recursive: bool) -> dict[str, dict[str, None]]:
     """The keys by bucket, each key once."""
     keys: dict[str, dict[str, None]] = {}
     for target in targets:
         names = keys.setdefault(target.bucket, {})
         if not target.key:
-            names.update({item.url.key: None for item in listing.list_objects(target)})
+            names.update({item.url.key: None for item in connection.list_objects(target, exact=True)})
             continue
-        for item in find_objects(listing, [target], with_markers=True):
+        for item in find_objects(connection, [target], exact=True):
             if not recursive and not item.alone and (not has_glob(target.key) or "/" in item.name):
                 raise UsageError(
                     f"{target}: {item.url} is in a folder, nothing was deleted",
                     hint="add --recursive to delete the folder and everything in it",
                 )
             names[item.url.key] = None
-    return {bucket: tuple(names) for bucket, names in keys.items()}
+    return keys
 
 
-async def _delete(client: S3Client, bucket: str, keys: Sequence[str], report: Report) -> None:
+def _delete(connection: Connection, bucket: str, keys: Sequence[str], report: Report) -> None:
     failed: list[str] = []
     keeps_versions = False
     in_xml = [key for key in keys if not NOT_IN_XML.search(key)]
     for begin in range(0, len(in_xml), _DELETE_AT_ONCE):
         objects = [{"Key": key} for key in in_xml[begin : begin + _DELETE_AT_ONCE]]
-        response = await client.call("delete_objects", Bucket=bucket, Delete={"Objects": objects})
+        response = connection.call("delete_objects", Bucket=bucket, Delete={"Objects": objects})
         failed += [f"s3://{bucket}/{error['Key']}: {error['Message']}" for error in response.get("Errors", ())]
         keeps_versions |= any(item.get("DeleteMarker") for item in response.get("Deleted", ()))
     for key in keys:
         if NOT_IN_XML.search(key):
-            response = await client.call("delete_object", Bucket=bucket, Key=key)
+            response = connection.call("delete_object", Bucket=bucket, Key=key)
             keeps_versions |= bool(response.get("DeleteMarker"))
     if keeps_versions:
         command = shlex.join(["aws", "s3api", "list-object-versions", "--bucket", bucket])

@@ -9,7 +9,6 @@ from foundation.progress import Event, Report
 from train.s3.client import OwnBucketError, S3AccessDeniedError, S3Object
 from train.s3.connection import Connection
 from train.s3.plan import Upload
-from train.s3.sources import Listing
 from train.s3.url import S3Url
 
 UNFINISHED_DAYS = 7
@@ -42,17 +41,19 @@ class Found:
     objects: Sequence[S3Object] = ()
 
 
-def look(listing: Listing, planned: Sequence[Upload], folder: S3Url, kept: Collection[S3Url], *, whole: bool) -> Found:
+def look(
+    connection: Connection, planned: Sequence[Upload], folder: S3Url, kept: Collection[S3Url], *, whole: bool
+) -> Found:
     """Finds the objects at the destinations of the uploads (`kept`). whole: also everything else in the folder.
 
     Raises AwsError, but S3AccessDeniedError only with `whole`.
     """
     try:
         if len(planned) == 1 and not whole:
-            found = listing.find_object(planned[0].destination)
-            # S3 gives the same answer for a missing object and a missing bucket: list_some tells them apart.
-            return Found(bucket="there", objects=[found] if found else listing.list_some(folder))
-        return Found(bucket="there", objects=listing.list_objects(folder, only=None if whole else kept))
+            found = connection.find_object(planned[0].destination)
+            # S3 gives the same answer for a missing object and a missing bucket: a listing tells them apart.
+            return Found(bucket="there", objects=[found] if found else connection.list_objects(folder, limit=1))
+        return Found(bucket="there", objects=connection.list_objects(folder, only=None if whole else kept, exact=whole))
     except S3AccessDeniedError:
         if whole:
             raise
@@ -61,7 +62,7 @@ def look(listing: Listing, planned: Sequence[Upload], folder: S3Url, kept: Colle
         return Found(bucket="missing")
 
 
-def prepare_bucket(connection: Connection, listing: Listing, found: Found, bucket: str, report: Report) -> None:
+def prepare_bucket(connection: Connection, found: Found, bucket: str, report: Report) -> None:
     """Creates the bucket, private, unless it exists.
 
     Also sets the private settings that an existing, empty bucket lacks: the run that created it may have been killed
@@ -73,7 +74,7 @@ def prepare_bucket(connection: Connection, listing: Listing, found: Found, bucke
             report(Event(kind="done", what="created the bucket, private to this account", where=where))
             _expire_unfinished_uploads(connection, bucket, report)
         return
-    if found.objects or listing.list_some(S3Url(bucket=bucket)):
+    if found.objects or connection.list_objects(S3Url(bucket=bucket), limit=1):
         return
     try:
         if _protect(connection, bucket, where_unset=True):

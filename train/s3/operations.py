@@ -19,7 +19,7 @@ from train.s3.destination import look, prepare_bucket
 from train.s3.partial_file import LocalFolder, PartialFiles, find_surplus_files, refuse_links
 from train.s3.plan import Download, Plan, Upload, find_surplus_objects, plan_get, plan_put
 from train.s3.run_journal import Run, abort_unfinished, noted, remove_unfinished
-from train.s3.sources import Listing, find_files, find_objects
+from train.s3.sources import find_files, find_objects
 from train.s3.transfer import Progress, is_in_parts
 from train.s3.url import compile_excludes, has_glob, parse_url
 
@@ -86,9 +86,8 @@ def put(
         raise _explain_refused(refused, planned)
     folder = target.as_folder()
     connection = Connection(region=region)
-    listing = Listing(connection, exact=delete)
     kept = {upload.destination for upload in planned}
-    found = look(listing, planned, folder, kept, whole=delete)
+    found = look(connection, planned, folder, kept, whole=delete)
     if found.bucket == "missing" and not create_bucket:
         _refuse_missing_bucket(target.bucket)
     to_copy, unchanged = choose_uploads(connection, planned, found.objects)
@@ -97,7 +96,7 @@ def put(
     if not decide(plan):
         return Done(plan=plan, carried_out=False)
     if create_bucket:
-        prepare_bucket(connection, listing, found, target.bucket, report)
+        prepare_bucket(connection, found, target.bucket, report)
     abort_unfinished(connection, report)
     keys = tuple(upload.destination.key for upload in to_copy if is_in_parts(upload))
     run = Run(endpoint=connection.endpoint, bucket=target.bucket, keys=keys)
@@ -105,9 +104,9 @@ def put(
         transfer.apply(connection, to_copy, watch(to_copy), refused=refused)
     if refused:
         raise _explain_refused(refused, planned)
-    delete_objects(surplus, region=region, report=report)
+    delete_objects(connection, surplus, report)
     if manifest:
-        where = write_manifest(connection, folder, listing.list_objects(folder))
+        where = write_manifest(connection, folder, connection.list_objects(folder))
         report(Event(kind="done", what="wrote the manifest", where=str(where)))
     return Done(plan=plan, carried_out=True)
 
@@ -131,7 +130,7 @@ def get(
     is_excluded = exclude if callable(exclude) else compile_excludes(exclude)
     folder = Path(destination)
     connection = Connection(region=region)
-    found = find_objects(Listing(connection), urls)
+    found = find_objects(connection, urls)
     if delete:
         named = {item.url for item in found if item.url in urls}
         _refuse_partial_delete((str(url), url not in named) for url in urls)

@@ -4,14 +4,12 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from foundation.errors import ClusterError, NotFoundError
-from train.s3.client import S3Object, read_object
-from train.s3.connection import Connection, UnsureError
+from train.s3.client import S3Object
+from train.s3.connection import Connection
 from train.s3.plan import FoundFile, FoundObject
 from train.s3.url import S3Url, compile_glob, has_glob, is_marker, literal_prefix
 
@@ -110,83 +108,15 @@ def _found_file(path: Path, name: str, *, alone: bool) -> FoundFile:
     return FoundFile(path=path, name=name, size_bytes=size_bytes, alone=alone, problem=problem)
 
 
-class Listing:
-    """Finds and lists objects in S3.
-
-    obstore shows an object `a/` with content as `a`. list_objects detects this if `a/` is the marker of the listed
-    folder or has objects below it; otherwise a later request for `a` fails. exact: always use botocore, for example
-    before a deletion.
-    """
-
-    def __init__(self, connection: Connection, *, exact: bool = False) -> None:
-        self._connection = connection
-        self._exact = exact
-
-    def find_object(self, url: S3Url) -> S3Object | None:
-        """The object of exactly this name, or None. Raises ClusterError or a subclass."""
-        try:
-            return self._connection.find_object(url)
-        except UnsureError:
-            found = self._ask_botocore(url, limit=1)
-        # A key sorts before every longer one that begins with it.
-        return found[0] if found and found[0].url == url else None
-
-    def list_objects(self, folder: S3Url, *, only: Collection[S3Url] | None = None) -> Sequence[S3Object]:
-        """The objects whose keys begin with the URL's, sorted, with folder markers. Raises ClusterError or a subclass.
-
-        only: return only these, so that the others take no memory.
-        """
-        if self._exact:
-            return self._ask_botocore(folder, only=only)
-        try:
-            found = [item for item in self._connection.list_folder(folder) if only is None or item.url in only]
-        except UnsureError:
-            return self._ask_botocore(folder, only=only)
-        if _has_files_that_are_folders(found):
-            return self._ask_botocore(folder, only=only)
-        return sorted(found, key=lambda item: item.url)
-
-    def list_some(self, folder: S3Url) -> Sequence[S3Object]:
-        """One object, if there is any. The call shows whether the bucket exists and may be listed."""
-        try:
-            return list(islice(self._connection.list_folder(folder), 1))
-        except UnsureError:
-            return self._ask_botocore(folder, limit=1)
-
-    def _ask_botocore(
-        self, folder: S3Url, limit: int | None = None, only: Collection[S3Url] | None = None
-    ) -> list[S3Object]:
-        request: dict[str, Any] = {"Bucket": folder.bucket, "Prefix": folder.key, "MaxKeys": limit or 1000}
-        found: list[S3Object] = []
-        while True:
-            page = self._connection.call("list_objects_v2", **request)
-            objects = (read_object(folder.bucket, item) for item in page.get("Contents", ()))
-            found += [item for item in objects if only is None or item.url in only]
-            if limit or not page.get("IsTruncated"):
-                return found
-            request["ContinuationToken"] = page["NextContinuationToken"]
-
-
-def _has_files_that_are_folders(found: Iterable[S3Object]) -> bool:
-    keys = {item.url.key for item in found}
-    folders: set[str] = set()
-    for key in keys:
-        end = key.rfind("/")
-        while end > 0 and (folder := key[:end]) not in folders:
-            folders.add(folder)
-            end = folder.rfind("/")
-    return not keys.isdisjoint(folders)
-
-
-def find_objects(listing: Listing, sources: Sequence[S3Url], *, with_markers: bool = False) -> tuple[FoundObject, ...]:
-    """Every object at the sources, in their order. with_markers: also folder markers; see url.is_marker.
+def find_objects(connection: Connection, sources: Sequence[S3Url], *, exact: bool = False) -> tuple[FoundObject, ...]:
+    """Every object at the sources, in their order. exact: also folder markers (url.is_marker), as for a deletion.
 
     Raises NotFoundError for a source without objects, AwsError if S3 refuses.
     """
     found: list[FoundObject] = []
     for source in sources:
-        objects = _find_one(listing, source, several=len(sources) > 1)
-        objects = [item for item in objects if with_markers or not is_marker(item.url.key, item.size_bytes)]
+        objects = _find_one(connection, source, several=len(sources) > 1, exact=exact)
+        objects = [item for item in objects if exact or not is_marker(item.url.key, item.size_bytes)]
         if not objects:
             what = "no object matches" if has_glob(source.key) else "no such object or folder"
             raise NotFoundError(f"{source}: {what}", hint=f"cluster data ls s3://{source.bucket}/")
@@ -194,22 +124,23 @@ def find_objects(listing: Listing, sources: Sequence[S3Url], *, with_markers: bo
     return tuple(found)
 
 
-def _find_one(listing: Listing, source: S3Url, *, several: bool) -> list[FoundObject]:
+def _find_one(connection: Connection, source: S3Url, *, several: bool, exact: bool) -> list[FoundObject]:
     if source.key and not source.key.endswith("/"):
-        item = listing.find_object(source)
+        item = connection.find_object(source)
         if item is not None:
             return [_found_object(item, source.key.rpartition("/")[2], alone=not several)]
     if has_glob(source.key):
-        return [_found_object(item, name, alone=False) for item, name in find_matches(listing, source)]
-    folder = source.as_folder().key
-    keep_from = len(folder)
+        return [_found_object(item, name, alone=False) for item, name in find_matches(connection, source, exact=exact)]
+    keep_from = len(source.as_folder().key)
     if several and source.key and not source.key.endswith("/"):
         keep_from = source.key.rfind("/") + 1
-    url = S3Url(bucket=source.bucket, key=folder)
-    return [_found_object(item, item.url.key[keep_from:], alone=False) for item in listing.list_objects(url)]
+    url = source.as_folder()
+    return [
+        _found_object(item, item.url.key[keep_from:], alone=False) for item in connection.list_objects(url, exact=exact)
+    ]
 
 
-def find_matches(listing: Listing, source: S3Url) -> list[tuple[S3Object, str]]:
+def find_matches(connection: Connection, source: S3Url, *, exact: bool = False) -> list[tuple[S3Object, str]]:
     """Every object that matches a glob or is in a folder that does, with the part of its key to keep; also markers.
 
     Raises UsageError for an invalid glob, AwsError if S3 refuses.
@@ -217,7 +148,7 @@ def find_matches(listing: Listing, source: S3Url) -> list[tuple[S3Object, str]]:
     pattern = compile_glob(source.key.rstrip("/"))
     folder = S3Url(bucket=source.bucket, key=literal_prefix(source.key))
     found = []
-    for item in listing.list_objects(folder):
+    for item in connection.list_objects(folder, exact=exact):
         name = matched_name(item.url.key, pattern, only_folders=source.key.endswith("/"))
         if name is not None:
             found.append((item, name))

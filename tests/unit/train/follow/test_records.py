@@ -220,8 +220,8 @@ def test_only_the_newest_of_many_records_are_read(server: S3Server, monkeypatch:
 @pytest.mark.usefixtures("server")
 def test_a_bucket_that_does_not_exist_has_no_jobs() -> None:
     assert read_s3_records(RESULTS, region=REGION) == ()
-    with pytest.raises(NotFoundError), open_s3_log(RESULTS, "j1", region=REGION):
-        pass
+    with pytest.raises(NotFoundError):
+        open_s3_log(RESULTS, "j1", region=REGION)
 
 
 @pytest.mark.parametrize("piece", [7, 1 << 20], ids=["many pieces", "one piece"])
@@ -231,15 +231,15 @@ def test_a_log_is_read_completely_or_from_an_offset(
     monkeypatch.setattr(records_module, "LOG_PIECE_BYTES", piece)
     server.put("results", {"jobs/j1/events": LOG, "jobs/j0/events": b""})
     for results in (RESULTS, RESULTS.removesuffix("/")):
-        with open_s3_log(results, "j1", region=REGION) as log:
-            assert (log.size, log.read(0, log.size)) == (len(LOG), LOG)
-            assert list(log.lines()) == LOG.splitlines()
-            last = LOG.splitlines()[-1]
-            assert list(log.lines(len(LOG) - len(last) - 1)) == [last]
-    with open_s3_log(RESULTS, "j0", region=REGION) as log:
-        assert list(log.lines()) == []
-    with pytest.raises(NotFoundError, match="jobs/j2/events"), open_s3_log(RESULTS, "j2", region=REGION):
-        pass
+        log = open_s3_log(results, "j1", region=REGION)
+        assert (log.size, log.read(0, log.size)) == (len(LOG), LOG)
+        assert list(log.lines()) == LOG.splitlines()
+        last = LOG.splitlines()[-1]
+        assert list(log.lines(len(LOG) - len(last) - 1)) == [last]
+    log = open_s3_log(RESULTS, "j0", region=REGION)
+    assert list(log.lines()) == []
+    with pytest.raises(NotFoundError, match="jobs/j2/events"):
+        open_s3_log(RESULTS, "j2", region=REGION)
 
 
 def test_a_missing_permission_to_list_is_an_error(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:

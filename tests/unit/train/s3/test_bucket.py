@@ -14,7 +14,6 @@ from train.s3 import operations as s3
 from train.s3.client import S3Object
 from train.s3.connection import Connection
 from train.s3.plan import Plan
-from train.s3.sources import Listing
 from train.s3.url import S3Url
 
 BUCKET = "datasets"
@@ -186,5 +185,5 @@ def test_put_keeps_only_its_own_objects_in_memory(
 def test_a_listing_of_some_names(server: S3Server) -> None:
     server.put(BUCKET, {"in/b": b"b", "in/a": b"a", "in/c": b"c"})
     wanted = {S3Url(bucket=BUCKET, key="in/c"), S3Url(bucket=BUCKET, key="in/a"), S3Url(bucket=BUCKET, key="in/none")}
-    found = Listing(Connection(region=REGION)).list_objects(S3Url(bucket=BUCKET, key="in/"), only=wanted)
+    found = Connection(region=REGION).list_objects(S3Url(bucket=BUCKET, key="in/"), only=wanted)
     assert [item.url.key for item in found] == ["in/a", "in/c"]

@@ -31,7 +31,6 @@ def test_an_empty_marker_is_not_an_object(server: S3Server, tmp_path: Path) -> N
         ({"in/": b"text"}, "in/"),
         ({"in/": b"text", "in/a": b"a"}, "in/"),
         ({"in/": b"text", "in/a": b""}, "in/"),
-        ({"in/a": b"a", "in/sub/": b"text", "in/sub/b": b"b"}, "in/sub/"),
     ],
 )
 @pytest.mark.parametrize("source", ["s3://bucket/in/", "s3://bucket/in"])
