@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -17,8 +17,7 @@ from bootstrap.ssh.node_program import NodeProgram, runtime_command
 from foundation.decode import decode
 from foundation.errors import ClusterError
 from node.protocol import shorten
-from train.s3.partial_file import LocalFolder, PartialFiles, refuse_links
-from train.s3.run_journal import Run, noted, remove_unfinished
+from train.s3.partial_file import PartialFile, find_file_mode, refuse_links, remove_unfinished
 from train.s3.url import explain_path
 
 MOST_FILES = 1_000_000
@@ -193,22 +192,19 @@ def copy_all(
     planned = [folder / name for copy in copies for name in copy.names.values()]
     refuse_links(folder, planned)
     try:
-        local = LocalFolder(folder)
-        remove_unfinished(planned)
-        run = Run(folders=tuple(sorted({str(local.find_real_folder(path.parent)) for path in planned})))
-        with noted(run):
-            partials = PartialFiles(local, run.token)
-            on_all(copies, lambda copy: _copy(copy, folder, partials, moved))
-        local.close()
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_unfinished({path.parent for path in planned})
+        mode = find_file_mode()
+        on_all(copies, lambda copy: _copy(copy, folder, mode, moved))
     except OSError as error:
         raise ClusterError(f"cannot write to {folder}: {error.strerror or error}") from error
 
 
-def _copy(copy: Copy, folder: Path, partials: PartialFiles, moved: Callable[[int], None]) -> None:
+def _copy(copy: Copy, folder: Path, mode: int, moved: Callable[[int], None]) -> None:
     files = copy.listing.files
     wanted = [number for number, name in copy.names.items() if not _is_here(folder / name, files[number])]
     copy.unchanged = len(copy.names) - len(wanted)
-    writing = _Writing(copy, folder, partials, moved)
+    writing = _Writing(copy, folder, mode, moved)
     try:
         refused = copy.listing.fetch(wanted, writing.write)
         copy.failed += [f"{copy.listing.name}: {_show(copy.names[number])}: {why}" for number, why in refused.items()]
@@ -229,10 +225,10 @@ def _is_here(path: Path, file: NodeFile) -> bool:
 class _Writing:
     """Writes the pieces of one file after another. A file that cannot be written is reported; the others follow."""
 
-    def __init__(self, copy: Copy, folder: Path, partials: PartialFiles, moved: Callable[[int], None]) -> None:
-        self._copy, self._folder, self._partials, self._moved = copy, folder, partials, moved
+    def __init__(self, copy: Copy, folder: Path, mode: int, moved: Callable[[int], None]) -> None:
+        self._copy, self._folder, self._mode, self._moved = copy, folder, mode, moved
         self._number: int | None = None
-        self._file: Any = None
+        self._file: PartialFile | None = None
         self._offset = 0
 
     def write(self, number: int, data: bytes | None) -> None:
@@ -247,7 +243,7 @@ class _Writing:
         if number != self._number:
             self.close()
             self._number, self._offset = number, 0
-            self._file = self._partials.open(self._folder / self._copy.names[number])
+            self._file = PartialFile(self._folder / self._copy.names[number], self._mode)
         if self._file is None:  # it has failed
             return
         if data is not None:

@@ -3,6 +3,8 @@
 boto3 is imported only to explain an error: it takes half a second.
 """
 
+import html
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from json import JSONDecodeError
@@ -37,11 +39,14 @@ ACTIONS = {
     "put_bucket_lifecycle_configuration": "s3:PutLifecycleConfiguration",
     "put_public_access_block": "s3:PutBucketPublicAccessBlock",
 }
-_UNSET = frozenset({"NoSuchPublicAccessBlockConfiguration", "ServerSideEncryptionConfigurationNotFoundError"})
 
 
 class S3AccessDeniedError(AwsError):
     """The caller is known to S3 and lacks a permission."""
+
+
+class BrokenReadError(AwsError):
+    """The connection broke, or S3 did not answer as it should: another try may work."""
 
 
 class OwnBucketError(AwsError):
@@ -73,10 +78,16 @@ def explain(error: Exception, method: str, *, bucket: str | None, key: str | Non
 
         return translate_refusal(cause, "getting credentials")
     refusal = cause.response["Error"]
-    code, words = refusal.get("Code", "?"), refusal.get("Message", "")
-    if code in CREDENTIAL_CODES:
-        return CredentialsError(f"{words or code} ({code}, {method})", hint=find_hint(code, words, operation=method))
-    return _explain_refusal(code, words, method, bucket, key)
+    return _explain_refusal(refusal.get("Code", "?"), refusal.get("Message", ""), method, bucket, key)
+
+
+def explain_obstore(error: Exception, method: str, *, bucket: str, key: str) -> ClusterError:
+    """The error to show for an error of obstore, whose message quotes S3's answer."""
+    text = str(error)
+    code, words = (re.search(f"<{name}>([^<]*)</{name}>", text) for name in ("Code", "Message"))
+    if code is not None:
+        return _explain_refusal(code[1], html.unescape(words[1]) if words else "", method, bucket, key)
+    return BrokenReadError(f"{S3Url(bucket=bucket, key=key)}: {text.partition(chr(10))[0]} ({method})", hint=_WHO_AM_I)
 
 
 def _explain_failure(error: Exception) -> AwsError:
@@ -90,29 +101,47 @@ def _explain_failure(error: Exception) -> AwsError:
     return AwsError(f"S3 cannot be used: {type(error).__name__}: {error}", hint=_WHO_AM_I)
 
 
+_PLAIN = "{where}: {words} ({code}, {method})"
+# The error by S3's code: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html. What it is, what it says,
+# and the next command.
+_ERRORS: dict[str, tuple[type[ClusterError], str, str | None]] = {
+    "NoSuchBucket": (
+        NotFoundError,
+        "bucket {bucket} does not exist",
+        "cluster data ls shows your buckets; put --create-bucket makes one",
+    ),
+    "NoSuchKey": (NotFoundError, "{where}: no such object", "cluster data ls s3://{bucket}/"),
+    "NoSuchUpload": (NotFoundError, "{where}: the multipart upload no longer exists", "run the command again"),
+    "NoSuchPublicAccessBlockConfiguration": (NotFoundError, "{where}: {words}", None),
+    "ServerSideEncryptionConfigurationNotFoundError": (NotFoundError, "{where}: {words}", None),
+    "AccessDenied": (S3AccessDeniedError, "{where}: access denied, {action} is needed ({words})", _WHO_AM_I),
+    "BadDigest": (DamagedBodyError, _PLAIN, "run the command again"),
+    "BucketAlreadyOwnedByYou": (OwnBucketError, _PLAIN, _WHO_AM_I),
+    "BucketAlreadyExists": (
+        AwsError,
+        _PLAIN,
+        "another account has this name: choose another, or use theirs without --create-bucket",
+    ),
+    "BucketNotEmpty": (AwsError, _PLAIN, "it still has old versions, or objects were added meanwhile"),
+    "PreconditionFailed": (AwsError, _PLAIN, "it was changed while it was read: run the command again"),
+}
+
+
 def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key: str | None) -> ClusterError:
-    where = str(S3Url(bucket=bucket, key=key or "")) if bucket else "S3"
+    if code in CREDENTIAL_CODES:
+        return CredentialsError(f"{words or code} ({code}, {method})", hint=find_hint(code, words, operation=method))
     # Answers to HEAD have no body: botocore knows only the status.
-    if code == "NoSuchBucket" or (code == "404" and not key):
-        hint = "cluster data ls shows your buckets; put --create-bucket makes one"
-        return NotFoundError(f"bucket {bucket} does not exist", hint=hint)
-    if code == "NoSuchUpload":
-        return NotFoundError(f"{where}: the multipart upload no longer exists", hint="run the command again")
-    if code in {"NoSuchKey", "404"}:
-        return NotFoundError(f"{where}: no such object", hint=f"cluster data ls s3://{bucket}/")
-    if code in _UNSET:
-        return NotFoundError(f"{where}: {words or code}")
-    if code in {"AccessDenied", "403"}:
-        action = ACTIONS.get(method, "s3:PutObject")
-        return S3AccessDeniedError(f"{where}: access denied, {action} is needed ({words or code})", hint=_WHO_AM_I)
-    advice = {
-        "BadDigest": "run the command again",
-        "BucketAlreadyExists": "another account has this name: choose another, or use theirs without --create-bucket",
-        "BucketNotEmpty": "it still has old versions, or objects were added meanwhile",
-        "PreconditionFailed": "it was changed while it was read: run the command again",
-    }.get(code)
-    kind = {"BadDigest": DamagedBodyError, "BucketAlreadyOwnedByYou": OwnBucketError}.get(code, AwsError)
-    return kind(f"{where}: {words or code} ({code}, {method})", hint=advice or _WHO_AM_I)
+    known = {"403": "AccessDenied", "404": "NoSuchKey" if key else "NoSuchBucket"}.get(code, code)
+    kind, what, hint = _ERRORS.get(known, (AwsError, _PLAIN, _WHO_AM_I))
+    facts = {
+        "where": str(S3Url(bucket=bucket, key=key or "")) if bucket else "S3",
+        "bucket": bucket,
+        "words": words or code,
+        "code": code,
+        "method": method,
+        "action": ACTIONS.get(method, "s3:PutObject"),
+    }
+    return kind(what.format(**facts), hint=hint and hint.format(**facts))
 
 
 def read_object(bucket: str, item: dict[str, Any]) -> S3Object:

@@ -2,8 +2,8 @@
 
 The endpoint and the credentials are those that every AWS tool finds: the environment, AWS_PROFILE, ~/.aws, SSO, an
 instance's role. obstore (in Rust, without Python's global lock) lists, gets and puts. botocore follows S3's redirects
-to another region, explains S3's errors, and handles keys that obstore would change. Its session is imported only where
-it is needed: the import takes a quarter of a second, as long as putting a thousand small files.
+to another region, lists and gets keys that obstore does not take, and makes all other calls. Its session is imported
+only where it is needed: the import takes a quarter of a second, as long as putting a thousand small files.
 """
 
 import os
@@ -18,17 +18,17 @@ from io import RawIOBase
 from itertools import islice
 from json import JSONDecodeError
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import obstore
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, UnauthenticatedError
 
-from foundation.errors import NotFoundError
+from foundation.errors import ClusterError, NotFoundError
 from node.staging.s3_store import keep_keys, open_store
-from train.s3.client import S3Object, explain, read_object
+from train.s3.client import S3Object, explain, explain_obstore, read_object
 from train.s3.environment import read_authorities
-from train.s3.url import S3Url
+from train.s3.url import S3Url, explain_key
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -36,15 +36,13 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 CONNECTIONS = 8
-# Keys that obstore does not change when it parses them as paths.
-_PLAIN_KEY = re.compile(r"(?!/|.*//)(?!.*(?:^|/)\.{1,2}(?:/|$))[\w !'()+,./:;=@&$-]*[\w]", re.ASCII)
 _BLOCK_BYTES = 2**18
 _TIMEOUT_S = 300
 
 
 def is_plain(key: str) -> bool:
-    """Whether obstore leaves a key unchanged. Pure."""
-    return _PLAIN_KEY.fullmatch(key) is not None
+    """Whether obstore takes this key: it reads a key as a path. Pure."""
+    return not key.endswith("/") and not explain_key(key)
 
 
 # https://docs.aws.amazon.com/general/latest/gr/s3.html
@@ -131,7 +129,7 @@ def _explained() -> Iterator[None]:
 
 
 class UnsureError(Exception):
-    """obstore cannot do this, or S3 refused: botocore then does it, or explains why not."""
+    """obstore cannot list this, or S3 refused: botocore then does it, or explains why not."""
 
 
 class Connection:
@@ -222,33 +220,40 @@ class Connection:
     def put(self, url: S3Url, content: bytes | RawIOBase, *, part_bytes: int, parts_at_once: int) -> None:
         """Puts an object; S3 verifies its SHA-256, or that of each part.
 
-        content: bytes, sent at once, or a file, sent in parts. Raises UnsureError, and what reading the file raises.
+        content: bytes, sent at once, or a file, sent in parts. Raises ClusterError or a subclass, and what reading the
+        file raises.
         """
-        if not is_plain(url.key):
-            raise UnsureError
-        in_parts = not isinstance(content, bytes)
         try:
             obstore.put(
                 self._store(url.bucket),
                 url.key,
                 content,
-                use_multipart=in_parts,
+                use_multipart=not isinstance(content, bytes),
                 chunk_size=part_bytes,
                 max_concurrency=parts_at_once,
             )
         except (BaseError, OSError) as error:
-            raise UnsureError from error
+            raise self._explain(error, "put_object", url) from error
 
     def get_range(self, url: S3Url, begin: int, length: int, *, etag: str) -> Iterator[memoryview]:
-        """The blocks of a range, if the object has this ETag. Raises UnsureError, perhaps after some blocks."""
+        """The blocks of a range, if the object has this ETag.
+
+        Raises BrokenReadError, perhaps after some blocks, ClusterError or another subclass.
+        """
         if not is_plain(url.key):
-            raise UnsureError
+            yield memoryview(self.read(url, Range=f"bytes={begin}-{begin + length - 1}", IfMatch=etag))
+            return
         options: GetOptions = {"range": (begin, begin + length), "if_match": etag}
         try:
             for block in obstore.get(self._store(url.bucket), url.key, options=options).stream(_BLOCK_BYTES):
                 yield memoryview(block)
         except (BaseError, OSError) as error:
-            raise UnsureError from error
+            raise self._explain(error, "get_object", url) from error
+
+    def _explain(self, error: Exception, method: str, url: S3Url) -> ClusterError:
+        if isinstance(error, UnauthenticatedError):
+            self._endpoint.credentials()  # raises the error that obstore hides
+        return explain_obstore(error, method, bucket=url.bucket, key=url.key)
 
     def call(self, method: str, **request: Any) -> dict[str, Any]:
         """One call by botocore, retried where that helps. Raises ClusterError or a subclass."""
@@ -269,25 +274,6 @@ class Connection:
         except (BotoCoreError, OSError) as error:
             raise explain(error, "get_object", bucket=url.bucket, key=url.key) from error
         return content
-
-    def put_by_botocore(self, url: S3Url, file: RawIOBase, *, part_bytes: int) -> None:
-        """Puts an object that obstore cannot put, or that S3 refused once: slower, but an error has S3's own message.
-
-        Raises ClusterError or a subclass, and what reading the file raises.
-        """
-        from s3transfer.exceptions import S3UploadFailedError  # noqa: PLC0415 - see the top
-        from s3transfer.manager import TransferConfig, TransferManager  # noqa: PLC0415 - see the top
-
-        config = TransferConfig(
-            multipart_threshold=part_bytes + 1, multipart_chunksize=part_bytes, max_request_concurrency=2
-        )
-        try:
-            with TransferManager(self._client, config) as manager:
-                manager.upload(
-                    cast("IO[bytes]", file), url.bucket, url.key, extra_args={"ChecksumAlgorithm": "SHA256"}
-                ).result()
-        except (ClientError, BotoCoreError, S3UploadFailedError, OSError) as error:
-            raise explain(error, "put_object", bucket=url.bucket, key=url.key) from error
 
     def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
         """Deletes an unfinished upload's parts; does nothing if there are none. Raises AwsError."""

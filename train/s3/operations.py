@@ -16,9 +16,9 @@ from train.s3.connection import Connection
 from train.s3.content import choose_downloads, choose_uploads
 from train.s3.contents import delete_objects, du, find_whole_buckets, ls, rm
 from train.s3.destination import look, prepare_bucket
-from train.s3.partial_file import LocalFolder, PartialFiles, find_surplus_files, refuse_links
+from train.s3.partial_file import find_surplus_files, refuse_links, remove_unfinished
 from train.s3.plan import Download, Plan, Upload, find_surplus_objects, plan_get, plan_put
-from train.s3.run_journal import Run, abort_unfinished, noted, remove_unfinished
+from train.s3.run_journal import Run, abort_unfinished, noted
 from train.s3.sources import find_files, find_objects
 from train.s3.transfer import Progress, is_in_parts
 from train.s3.url import compile_excludes, has_glob, parse_url
@@ -146,20 +146,12 @@ def get(
     plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus, refused=refused)
     if not decide(plan):
         return Done(plan=plan, carried_out=False)
-    if not to_copy and not folder.is_dir():
-        return Done(plan=plan, carried_out=True)
-    local = LocalFolder(folder)
-    remove_unfinished(download.destination for download in planned)
-    folders = {local.find_real_folder(download.destination.parent) for download in to_copy}
-    run = Run(folders=tuple(sorted(map(str, folders))))
-    with noted(run):
-        files = PartialFiles(local, run.token, (download.destination for download in unchanged))
-        unverified = transfer.apply(connection, to_copy, watch(to_copy), files=files, refused=refused)
+    remove_unfinished({download.destination.parent for download in planned})
+    unverified = transfer.apply(connection, to_copy, watch(to_copy), refused=refused)
     if refused:
         raise _explain_refused(refused, planned)
     for path in surplus:
-        local.remove(path)
-    local.close()  # not after an interrupt, when a thread may still use it
+        path.unlink(missing_ok=True)
     return Done(plan=plan, carried_out=True, unverified=unverified)
 
 

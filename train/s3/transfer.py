@@ -2,27 +2,24 @@
 
 Each file arrives whole or not at all. An object appears in S3 when it is complete and S3 has verified its SHA-256. A
 local file is written under a temporary name, compared with a checksum that S3 keeps, and renamed. After an interrupt,
-the next run copies the missing files, and run_journal.py removes what the interrupted run left.
+the next run copies the missing files; partial_file.py and run_journal.py remove what the interrupted run left.
 """
 
 import io
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from botocore.exceptions import BotoCoreError
-
 from foundation.errors import AwsError, ClusterError, CredentialsError, NotFoundError, list_lines
 from foundation.thread_pool import Check, map_in_threads
-from train.s3.client import DamagedBodyError, explain
-from train.s3.connection import Connection, UnsureError
+from train.s3.client import BrokenReadError, DamagedBodyError
+from train.s3.connection import Connection
 from train.s3.content import RangeDigests, find_digests, verify_open
-from train.s3.partial_file import PartialFile, PartialFiles
+from train.s3.partial_file import PartialFile, find_file_mode
 from train.s3.plan import Download, Upload
 
 MIB = 2**20
@@ -88,16 +85,14 @@ def apply(
     transfers: Sequence[Upload | Download],
     progress: Progress,
     *,
-    files: PartialFiles | None = None,
     refused: Sequence[str] = (),
 ) -> Sequence[Download]:
     """Carries out all transfers, even after one has failed; CredentialsError, which others would also get, ends all.
 
-    files: creates the temporary files of downloads. Returns the downloads for which S3 keeps no checksum to compare
-    with: only their lengths were verified. When all are done, raises ClusterError that names each file that failed, and
-    why; also those that were `refused` before.
+    Returns the downloads for which S3 keeps no checksum to compare with: only their lengths were verified. When all are
+    done, raises ClusterError that names each file that failed, and why; also those that were `refused` before.
     """
-    job = _Job(connection, progress, files)
+    job = _Job(connection, progress)
     for tier in TIERS:
         of_tier = [transfer for transfer in transfers if find_tier(transfer.size_bytes) is tier]
         map_in_threads(partial(job.transfer, tier), of_tier, threads=tier.files_at_once)
@@ -114,12 +109,12 @@ def explain_failures(failed: Sequence[str], *, of: int, hint: str) -> ClusterErr
 
 
 class _Job:
-    def __init__(self, connection: Connection, progress: Progress, files: PartialFiles | None) -> None:
+    def __init__(self, connection: Connection, progress: Progress) -> None:
         self.failed: list[str] = []
         self.unverified: list[Download] = []
         self._connection = connection
         self._progress = progress
-        self._files = files
+        self._mode = find_file_mode()
         self._lock = threading.Lock()
 
     def transfer(self, tier: Tier, transfer: Upload | Download, check: Check) -> None:
@@ -147,40 +142,24 @@ class _Job:
     def _put(self, upload: Upload, tier: Tier, check: Check) -> None:
         with upload.source.open("rb", buffering=0) as file:
             source = Source(file, check, self._moved)
-            part_bytes = part_size(source.size_bytes)
-            content: bytes | Source = source
-            if source.size_bytes <= PART_BYTES:
-                content = source.read_all()
-            try:
-                self._connection.put(
-                    upload.destination, content, part_bytes=part_bytes, parts_at_once=tier.parts_at_once
-                )
-            except UnsureError:
-                source.raise_error()
-                self._put_by_botocore(upload, source, part_bytes)
-            except Exception:
-                source.raise_error()
-                raise
-
-    def _put_by_botocore(self, upload: Upload, source: "Source", part_bytes: int) -> None:
-        """Puts a file, and tries again if S3 rejects it as damaged."""
-        for tries_left in reversed(range(_TRIES)):
-            source.seek(0)
-            try:
-                self._connection.put_by_botocore(upload.destination, source, part_bytes=part_bytes)
-            except DamagedBodyError:
-                if not tries_left:
-                    raise
-            except Exception:
-                source.raise_error()
-                raise
-            else:
-                return
+            content = source if source.size_bytes > PART_BYTES else source.read_all()
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    self._connection.put(
+                        upload.destination,
+                        content,
+                        part_bytes=part_size(source.size_bytes),
+                        parts_at_once=tier.parts_at_once,
+                    )
+                    break
+                except Exception as error:
+                    source.raise_error()
+                    if not isinstance(error, DamagedBodyError) or not tries_left:
+                        raise
+                source.seek(0)
 
     def _get(self, download: Download, tier: Tier, check: Check) -> None:
-        if self._files is None:
-            raise ValueError("a download, and no folder for its temporary file")
-        file = self._files.open(download.destination)
+        file = PartialFile(download.destination, self._mode)
         try:
             verified = self._fetch_verified(download, file, tier, check)
             check()  # after an interrupt no file is published
@@ -240,50 +219,32 @@ class _Job:
         self, download: Download, file: PartialFile, begin: int, check: Check, compared: RangeDigests | None
     ) -> bytes:
         length = min(PART_BYTES, download.size_bytes - begin)
-        for attempt in range(1, _TRIES + 1):
+        for tries_left in reversed(range(_TRIES)):
             at = begin
             digest = compared and compared.begin()
             try:
-                for block in self._read_range(download, begin, length, surely=attempt > 1):
+                for block in self._connection.get_range(download.source, begin, length, etag=download.etag):
                     check()
                     file.write(block, at)
                     if digest:
                         digest.update(block)
                     at += len(block)
-            except BrokenReadError as error:
-                if attempt == _TRIES:
-                    raise explain_broken(error, download) from error
-                time.sleep(0.1 * 2**attempt)
+                if at != begin + length:
+                    raise BrokenReadError(f"S3 sent {at - begin} bytes instead of {length}")  # noqa: TRY301 - as others
+            except BrokenReadError:
+                if not tries_left:
+                    raise
+                time.sleep(0.5)
                 continue
-            if at == begin + length:
-                self._moved(length)
-                return digest.digest() if digest else b""
-        raise AwsError(f"S3 sent {at - begin} bytes instead of {length}", hint="run the command again")
-
-    def _read_range(self, download: Download, begin: int, length: int, *, surely: bool) -> Iterator[memoryview]:
-        """The blocks of a range. surely: by botocore, which explains errors. Raises BrokenReadError, ClusterError."""
-        if not surely:
-            try:
-                yield from self._connection.get_range(download.source, begin, length, etag=download.etag)
-            except UnsureError as error:
-                raise BrokenReadError from error
-            return
-        where, wanted = download.source, f"bytes={begin}-{begin + length - 1}"
-        answer = self._connection.call(
-            "get_object", Bucket=where.bucket, Key=where.key, IfMatch=download.etag, Range=wanted
-        )
-        try:
-            with closing(answer["Body"]) as body:
-                content = memoryview(body.read())
-        except (BotoCoreError, OSError) as error:
-            raise BrokenReadError from error
-        yield content
+            self._moved(length)
+            break
+        return digest.digest() if digest else b""
 
 
 class Source(io.RawIOBase):
     """A local file to send. A read fails if the file changed since it was opened, so that no mixture is stored.
 
-    obstore and botocore hide the error of a failed read: `raise_error` raises it.
+    obstore hides the error of a failed read: `raise_error` raises it.
     """
 
     def __init__(self, file: io.FileIO, check: Check, moved: Callable[[int], None]) -> None:
@@ -299,9 +260,7 @@ class Source(io.RawIOBase):
 
     def read_all(self) -> bytes:
         """The whole content."""
-        content = b"".join(iter(lambda: self.read(self.size_bytes + 1), b""))
-        self.seek(0)
-        return content
+        return b"".join(iter(lambda: self.read(self.size_bytes + 1), b""))
 
     def read(self, size: int = -1, /) -> bytes:
         """As in io.RawIOBase. Raises ChangedError, StoppedError, OSError."""
@@ -319,16 +278,11 @@ class Source(io.RawIOBase):
         return data
 
     def _check_unchanged(self) -> None:
-        has_more = bool(os.pread(self._file.fileno(), 1, self.size_bytes))
-        after = os.fstat(self._file.fileno())  # last, so that a file that grows meanwhile counts as changed
-        if (self._before.st_size, self._before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise ChangedError("it was changed while it was read")
-        if self._file.tell() != self.size_bytes or has_more:
-            than = "fewer" if self._file.tell() < self.size_bytes else "more"
-            raise ChangedError(
-                f"it has {than} bytes than its size of {self.size_bytes}, like files in /proc and /sys: "
-                "copy it to a regular file first"
-            )
+        after = os.fstat(self._file.fileno())
+        at = self._file.tell()
+        # Files in /proc have other sizes than they say.
+        if (self._before.st_size, self._before.st_mtime_ns, at) != (after.st_size, after.st_mtime_ns, self.size_bytes):
+            raise ChangedError(f"it was changed while it was read: {at} bytes of {self.size_bytes}")
 
     def raise_error(self) -> None:
         """Raises the error of a failed read, if there was one."""
@@ -350,17 +304,6 @@ class Source(io.RawIOBase):
     def tell(self) -> int:
         """As in io.RawIOBase."""
         return self._file.tell()
-
-
-class BrokenReadError(Exception):
-    """The connection broke while the body of a response was read."""
-
-
-def explain_broken(error: BrokenReadError, download: Download) -> ClusterError:
-    """The error to show for a broken read."""
-    cause = error.__cause__
-    reason = cause if isinstance(cause, Exception) else error
-    return explain(reason, "get_object", bucket=download.source.bucket, key=download.source.key)
 
 
 def explain_missing(connection: Connection, download: Download, error: NotFoundError) -> ClusterError:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from foundation.errors import UsageError
-from provision.aws.multipart_uploads import NOT_IN_XML
 
 SCHEME = "s3://"
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
@@ -13,6 +12,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 BUCKET_NAMES = '"{bucket}" is not a bucket name: 3 to 63 lower-case letters, digits, dots and hyphens'
 MAX_KEY_BYTES = 1024
 _GLOB = re.compile(r"[*?\[]")
+_CONTROL = re.compile("[\0-\x1f\x7f\ufffe\uffff]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -101,13 +101,13 @@ def parse_url(text: str, *, exact: bool = False) -> S3Url:
 def explain_key(key: str) -> str:
     """Why this program creates no object of this name; empty if it may. Pure.
 
-    S3 treats empty parts, "." and ".." as plain names, and other tools as paths. Control characters break the answers
-    of S3 that contain them.
+    S3 treats empty parts, "." and ".." as plain names, and other tools as paths. Most control characters break the
+    answers of S3 that contain them.
     """
     if not {"", ".", ".."}.isdisjoint(key.removesuffix("/").split("/")):
         return 'a part of the key is empty, "." or ".."'
-    if NOT_IN_XML.search(key):
-        return "the name has a control character, which S3's answers cannot contain"
+    if _CONTROL.search(key):
+        return "the name has a control character"
     return _explain_bytes(key)
 
 

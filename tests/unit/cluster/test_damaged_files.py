@@ -65,7 +65,7 @@ def use_transfers(_: ClusterFiles) -> None:
     warnings: list[Event] = []
     with killed_runs(warnings.append) as found:
         assert len(found) + len(warnings) <= 1
-    with noted(Run(token="other")):
+    with noted(Run(keys=("other",))):
         pass
 
 

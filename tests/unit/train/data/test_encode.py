@@ -60,13 +60,9 @@ def test_decoding_at_a_fraction_is_no_worse(tmp_path: Path) -> None:
 
 def test_broken_jpegs(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
-    for content, said in (
-        (b"\xff\xd8", "no complete header"),
-        (small_jpeg()[:-2], "ends too early"),
-        (small_jpeg()[:200], "no complete header"),
-    ):
+    for content in (b"\xff\xd8", small_jpeg()[:-2], small_jpeg()[:200]):
         path.write_bytes(content)
-        with pytest.raises(PictureError, match=said):
+        with pytest.raises(PictureError, match="the JPEG ends too early"):
             encoded(path)
     path.write_bytes(small_jpeg() + b"behind its end")
     assert pixels(encoded(path)).shape == (8, 8, 3)
@@ -105,11 +101,3 @@ def test_unchanged_pictures_lose_nothing(tmp_path: Path, dtype: str, channels: i
     kept = encode_picture(path, ImageOptions(color="unchanged", encoding="png", quality=9))
     assert np.array_equal(pixels(kept.content), image)
     assert kept.layout.startswith(layout)
-
-
-def test_warnings_of_the_decoder_are_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "a.jpg"
-    photo(20, 20).save(path)
-    path.write_bytes(path.read_bytes()[:-2] + b"\x00\x11\x22" + path.read_bytes()[-2:])
-    assert encode_picture(path, ImageOptions()).warning.startswith("Corrupt JPEG data: ")
-    assert capfd.readouterr().err == ""

@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
@@ -96,52 +95,6 @@ def test_only_the_owner_can_read_a_temporary_file(project: Project, server: S3Se
     assert read_files(project.directory / "out") == {"large": LARGE}
 
 
-def test_a_replaced_temporary_file_is_an_error(project: Project, server: S3Server, victim: Path) -> None:
-    server.put("bucket", {"large": LARGE})
-    folder = project.directory / "out"
-    with held_get(project, folder, "s3://bucket/large", "out/") as (process, temporary, go_on):
-        (path,) = temporary
-        path.unlink()
-        path.symlink_to(victim)
-        go_on()
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert b"another process moved or replaced its temporary file" in said
-    assert victim.read_bytes() == b"precious"
-    assert not (folder / "large").is_symlink()
-    assert not (folder / "large").exists()
-
-
-def test_names_like_those_of_temporary_files_are_allowed(project: Project, server: S3Server) -> None:
-    server.put("bucket", {"large": LARGE})
-    (left,) = kill_a_get(project, project.directory / "elsewhere", "s3://bucket/large", "elsewhere/")
-    names = [left.name, left.name[:-1], f"{left.name}.rec", ".cluster-get-notes", f".cluster-get-{'0' * 20}", ".new-x"]
-    objects = {f"in/{name}": name.encode() for name in [*names, *(f"sub/{name}" for name in names)]}
-    server.put("other", objects)
-    out = project.directory / "out"
-    expected = {key.removeprefix("in/"): content for key, content in objects.items()}
-    project.run("data", "get", "s3://other/in/", "out")
-    assert read_files(out) == expected
-    assert "12 files unchanged" in project.run("data", "get", "s3://other/in/", "out").stderr
-    assert read_files(out) == expected
-    for name in names:
-        (out / name).rename(out / f"{name}.own")  # a file of the user
-    project.run("data", "get", "s3://other/in/sub/", "out")
-    for name in names:
-        expected |= {f"{name}.own": expected[name], name: expected[f"sub/{name}"]}
-    assert read_files(out) == expected
-
-
-def test_an_object_may_have_the_name_of_a_leftover(project: Project, server: S3Server) -> None:
-    server.put("bucket", {"in/large": LARGE})
-    out = project.directory / "out"
-    (left,) = kill_a_get(project, out, "s3://bucket/in/", "out")
-    server.client.put_object(Bucket="bucket", Key=f"in/{left.name}", Body=b"an object")
-    for _ in range(2):
-        project.run("data", "get", "s3://bucket/in/", "out")
-        assert read_files(out) == {"large": LARGE, left.name: b"an object"}
-
-
 @pytest.mark.parametrize("link", ["out/sub", "out/sub/deep"])
 @pytest.mark.parametrize("target", ["elsewhere", "missing"])
 def test_a_folder_that_is_a_link_is_an_error(project: Project, server: S3Server, link: str, target: str) -> None:
@@ -170,21 +123,6 @@ def test_the_destination_may_be_a_link(project: Project, server: S3Server, victi
     assert victim.read_bytes() == b"precious"
 
 
-def test_a_folder_that_becomes_a_link_is_not_followed(project: Project, server: S3Server) -> None:
-    server.put("bucket", {f"in/sub/{number}": LARGE[: 35 * MIB] for number in range(4)})
-    (project.directory / "elsewhere").mkdir()
-    folder = project.directory / "out" / "sub"
-    with held_get(project, folder, "s3://bucket/in/", "out") as (process, _, go_on):
-        folder.rename(project.directory / "moved")
-        folder.symlink_to(project.directory / "elsewhere")
-        go_on()
-        _, said = process.communicate(timeout=120)
-    assert read_files(project.directory / "elsewhere") == {}
-    if process.returncode:  # 0 only if all four files had been begun
-        assert b"out/sub is a symbolic link" in said
-    assert process.returncode in {0, 1}
-
-
 def test_delete_does_not_follow_links(project: Project, server: S3Server) -> None:
     server.put("bucket", {"in/a": b"a"})
     elsewhere = project.directory / "elsewhere"
@@ -208,22 +146,5 @@ def test_the_next_get_deletes_what_a_kill_left(project: Project, server: S3Serve
     said = project.run("data", "get", "--delete", "--dry-run", "s3://bucket/in/", "out").stdout
     assert left.name not in said
     assert left.exists()
-    project.run("data", "get", "s3://bucket/in/a", "elsewhere/")
-    assert not left.exists()
     project.run("data", "get", "s3://bucket/in/", "out")
     assert read_files(out) == {"sub/large": LARGE, "a": b"a"}
-    assert read_files(project.directory / "state") == {}  # it is not in the journal either
-
-
-def test_a_journal_or_temporary_files_may_be_missing(project: Project, server: S3Server) -> None:
-    server.put("bucket", {"large": LARGE})
-    out, state = project.directory / "out", project.directory / "state"
-    for path in kill_a_get(project, out, "s3://bucket/large", "out/"):
-        path.unlink()
-    project.run("data", "get", "s3://bucket/large", "out/")
-    assert read_files(out) == {"large": LARGE}
-    (out / "large").unlink()
-    kill_a_get(project, out, "s3://bucket/large", "out/")
-    shutil.rmtree(state, ignore_errors=True)
-    project.run("data", "get", "s3://bucket/large", "out/")
-    assert read_files(out)["large"] == LARGE
