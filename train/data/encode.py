@@ -4,16 +4,15 @@ The only difference: a JPEG that is at least twice as large as required is decod
 is faster and keeps more detail than a linear filter does.
 """
 
-import os
+import io
 import shlex
-import struct
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
+
+from PIL import ExifTags, Image
 
 from foundation.errors import ClusterError
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
@@ -23,12 +22,7 @@ REQUIREMENTS = ("opencv-python-headless>=4.11", "simplejpeg>=1.8")
 """The extra `pack` of pyproject.toml."""
 _REDUCTIONS = (8, 4, 2)
 _MOST_BITS = {"jpg": 8, "png": 16}
-_STDERR = 2
-_START_OF_SCAN = 0xDA
-# Start-of-frame markers are 0xC0 to 0xCF except these three: https://www.w3.org/Graphics/JPEG/itu-t81.pdf, table B.1.
-_NO_FRAME = (0xC4, 0xC8, 0xCC)
-_ORIENTATION = (b"\x01\x12\x00\x03", b"\x12\x01\x03\x00")
-"""The beginning of EXIF's orientation tag (number 0x112, type 3) in both byte orders."""
+_JPEG = b"\xff\xd8"
 
 
 class PictureError(Exception):
@@ -64,8 +58,7 @@ class Encoded:
     """An encoded picture, as an image file or as a record.
 
     layout: its channels and their size, which all pictures must have in common; empty if it was not decoded. warning:
-    what the decoder says about a picture that it decodes nevertheless, such as "Corrupt JPEG data", or "enlarged from
-    32x32".
+    such as "enlarged from 32x32".
     """
 
     content: bytes
@@ -114,12 +107,10 @@ def _check_whole(content: bytes) -> None:
     """Raises PictureError for an empty file, or a JPEG or PNG without its end, which OpenCV would fill with grey."""
     if not content:
         raise PictureError("the file is empty")
-    if content.startswith(b"\xff\xd8"):
-        # The end marker cannot occur in the scan's data, but it may occur before it, in a thumbnail.
-        _, _, scan = _parse_jpeg(content)
-        if content.find(b"\xff\xd9", scan) < 0:
-            raise PictureError("the JPEG ends too early")
-    elif content.startswith(b"\x89PNG") and b"IEND" not in content:
+    # The end cannot occur in a scan's data, but in a thumbnail before it.
+    if content.startswith(_JPEG) and content.find(b"\xff\xd9", content.rfind(b"\xff\xda")) < 0:
+        raise PictureError("the JPEG ends too early")
+    if content.startswith(b"\x89PNG") and b"IEND" not in content:
         raise PictureError("the PNG ends too early")
 
 
@@ -148,38 +139,20 @@ def explain_loss(encoding: str, *, channels: int, bits: int) -> str:
 
 def _transform(content: bytes, options: ImageOptions) -> Encoded:
     import cv2  # noqa: PLC0415 - check_library was called before
-    import numpy as np  # noqa: PLC0415 - comes with OpenCV
 
     cv2.setNumThreads(1)  # each core has a process already
-
-    width, height, reduction, image, warning = 0, 0, 1, None, ""
+    Image.MAX_IMAGE_PIXELS = None  # Pillow reads only the headers
     try:
-        if options.color != "unchanged" and content.startswith(b"\xff\xd8"):
-            width, height, scan = _parse_jpeg(content)
-            reduction = find_reduction(width, height, options.resize) if options.resize else 1
-            size = (-(-width // reduction), -(-height // reduction))
-            image = _decode_plain_jpeg(content, scan, options.color, size)
-        if image is None:
-            with _captured_stderr() as said:
-                image = cv2.imdecode(np.frombuffer(content, np.uint8), _read_flag(cv2, options.color, reduction))
-                said.seek(0)
-                warning = "; ".join(said.read().decode(errors="replace").split("\n")).strip("; ")
-        if image is None:
-            raise PictureError("not a picture that OpenCV can read")
+        image, size = _decode(cv2, content, options)
         channels, bits = 1 if image.ndim == 2 else image.shape[2], 8 * image.dtype.itemsize
         if problem := explain_loss(options.encoding, channels=channels, bits=bits):
             raise PictureError(problem)
+        enlarged = options.resize and min(image.shape[:2]) < options.resize
+        warning = f"enlarged from {image.shape[1]}x{image.shape[0]}" if enlarged else ""
+        if options.center_crop:
+            image, size = _crop(image), (1, 1)
         if options.resize:
-            warning = warning or _describe_enlarging(image, options.resize)
-            turned = (image.shape[1] > image.shape[0]) != (width > height)  # rotated by its EXIF orientation
-            whole = (height, width) if turned else (width, height)
-            if options.center_crop:
-                image, whole = _crop(image), (1, 1)
-            elif reduction == 1:
-                whole = (image.shape[1], image.shape[0])
-            image = _resize(cv2, image, find_size(*whole, options.resize))
-        elif options.center_crop:
-            image = _crop(image)
+            image = _resize(cv2, image, find_size(*size, options.resize))
         parameter = cv2.IMWRITE_JPEG_QUALITY if options.encoding == "jpg" else cv2.IMWRITE_PNG_COMPRESSION
         _, encoded = cv2.imencode(f".{options.encoding}", image, [parameter, options.quality])
     except cv2.error as error:
@@ -188,35 +161,47 @@ def _transform(content: bytes, options: ImageOptions) -> Encoded:
     return Encoded(content=bytes(encoded.tobytes()), layout=layout, warning=warning)
 
 
-@contextmanager
-def _captured_stderr() -> Iterator[BinaryIO]:
-    """Redirects this process's stderr to a file, because decoders written in C print warnings without a name there.
+def _decode(cv2: Any, content: bytes, options: ImageOptions) -> tuple[Any, tuple[int, int]]:
+    """The pixels, of a large JPEG perhaps at a fraction of its size, and the whole picture's width and height."""
+    import numpy as np  # noqa: PLC0415 - comes with OpenCV
 
-    Not for a process in which another thread prints.
-    """
-    with TemporaryFile() as file:
-        saved = os.dup(_STDERR)
-        os.dup2(file.fileno(), _STDERR)
-        try:
-            yield file
-        finally:
-            os.dup2(saved, _STDERR)
-            os.close(saved)
+    image, whole, reduction = None, None, 1
+    if options.color != "unchanged" and content.startswith(_JPEG):
+        whole, turned = _read_header(content)
+        reduction = find_reduction(*whole, options.resize) if options.resize else 1
+        if not turned:
+            image = _decode_plain_jpeg(content, options.color, [-(-length // reduction) for length in whole])
+    if image is None:
+        image = cv2.imdecode(np.frombuffer(content, np.uint8), _read_flag(cv2, options.color, reduction))
+    if image is None:
+        raise PictureError("not a picture that OpenCV can read")
+    height, width = image.shape[:2]
+    if whole is None or reduction == 1:
+        return image, (width, height)
+    was_turned = (width > height) != (whole[0] > whole[1])
+    return image, (whole[1], whole[0]) if was_turned else whole
 
 
-def _decode_plain_jpeg(content: bytes, scan: int, color: Color, size: tuple[int, int]) -> Any:
+def _read_header(content: bytes) -> tuple[tuple[int, int], bool]:
+    """A JPEG's width and height, and whether its EXIF orientation turns or mirrors it. Raises PictureError."""
+    try:
+        with Image.open(io.BytesIO(content)) as header:
+            return header.size, header.getexif().get(ExifTags.Base.Orientation, 1) != 1
+    except (OSError, SyntaxError) as error:
+        raise PictureError("the JPEG has no complete header") from error
+
+
+def _decode_plain_jpeg(content: bytes, color: Color, size: Sequence[int]) -> Any:
     """The pixels of a JPEG, perhaps at a fraction of its size; None if OpenCV has to decode it.
 
     OpenCV is slower, but rotates a picture by its EXIF orientation and tolerates small errors in a file.
     """
     import simplejpeg  # noqa: PLC0415 - comes with OpenCV, in the same extra
 
-    header = content[:scan]
-    if b"Exif\0\0" in header and any(tag in header for tag in _ORIENTATION):
-        return None
-    colors = "BGR" if color == "color" else "GRAY"
     try:
-        image = simplejpeg.decode_jpeg(content, colors, min_width=size[0], min_height=size[1])
+        image = simplejpeg.decode_jpeg(
+            content, "BGR" if color == "color" else "GRAY", min_width=size[0], min_height=size[1]
+        )
     except ValueError:
         return None
     return image[:, :, 0] if color == "gray" else image
@@ -227,11 +212,6 @@ def _read_flag(cv2: Any, color: Color, reduction: int) -> int:
         return int(cv2.IMREAD_UNCHANGED)
     name = "COLOR" if color == "color" else "GRAYSCALE"
     return int(getattr(cv2, f"IMREAD_{name}" if reduction == 1 else f"IMREAD_REDUCED_{name}_{reduction}"))
-
-
-def _describe_enlarging(image: Any, resize: int) -> str:
-    height, width = image.shape[:2]
-    return f"enlarged from {width}x{height}" if min(height, width) < resize else ""
 
 
 def _resize(cv2: Any, image: Any, size: tuple[int, int]) -> Any:
@@ -248,19 +228,3 @@ def _crop(image: Any) -> Any:
         return image[margin : margin + width, :]
     margin = (width - height) // 2
     return image[:, margin : margin + height]
-
-
-def _parse_jpeg(content: bytes) -> tuple[int, int, int]:
-    """A JPEG's width, height, and the offset of its first scan. Raises PictureError without a complete header."""
-    at, width, height = 2, 0, 0
-    while at + 4 <= len(content) and content[at] == 0xFF:
-        marker = content[at + 1]
-        if marker == _START_OF_SCAN and width and height:
-            return width, height, at
-        if marker == 0xFF:  # a fill byte
-            at += 1
-            continue
-        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME and at + 9 <= len(content):
-            height, width = struct.unpack_from(">HH", content, at + 5)
-        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-    raise PictureError("the JPEG has no complete header")

@@ -7,7 +7,6 @@ and folders, which programs such as Jupyter and macOS create beside the pictures
 
 import math
 import random
-import re
 import struct
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +19,7 @@ from train.s3.sources import refuse_unreadable, walk_files
 EXTENSIONS = (".jpeg", ".jpg", ".png")
 SEED = 100
 """im2rec.py's own seed, so that both list a folder in the same order."""
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
-_INDEX = re.compile(r"\d{1,20}", re.ASCII)
 _INDEXES = 2**64
-_EXACT = 2**53
-"""Below this number, a 64-bit float represents every whole number."""
-_LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +98,7 @@ def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:
 
 def _parse_line(line: str, *, where: str, label_width: int | None) -> Picture:
     words = [word.strip() for word in line.split("\t")]
-    if len(words) < 3 or not words[-1] or not _INDEX.fullmatch(words[0]) or int(words[0]) >= _INDEXES:
+    if len(words) < 3 or not words[-1] or not _is_index(words[0]):
         raise ClusterError(
             f"{where}: not an index, labels and a path separated by tabs: {line.strip()[:80]!r}",
             hint="an index is a whole number from 0 to 2^64 - 1",
@@ -123,18 +117,28 @@ def _parse_line(line: str, *, where: str, label_width: int | None) -> Picture:
     return Picture(path=words[-1], labels=labels[: label_width or len(labels)], record_id=index)
 
 
+def _is_index(word: str) -> bool:
+    try:
+        return 0 <= int(word) < _INDEXES
+    except ValueError:
+        return False
+
+
 def explain_label(word: str) -> str:
     """Why a text cannot be the label of a record, which holds 32-bit floats; empty if it can. Pure.
 
     A fraction is rounded; a whole number, such as a class, must not become another one.
     """
-    if not _NUMBER.fullmatch(word):
+    try:
+        value = float(word)
+        (stored,) = struct.unpack("<f", struct.pack("<f", value))
+    except ValueError:
         return "is not a number"
-    value = float(word)
-    if abs(value) > _LARGEST_FLOAT:
+    except OverflowError:
         return "is too large for a 32-bit float"
-    (stored,) = struct.unpack("<f", struct.pack("<f", value))
-    if value.is_integer() and (stored != value or abs(value) >= _EXACT):
+    if not math.isfinite(value):
+        return "is not a number"
+    if value.is_integer() and stored != value:
         return f"would become {stored:.0f}: a record holds 32-bit floats, exact for whole numbers up to 2^24"
     return ""
 

@@ -7,13 +7,13 @@ that they are unfinished and may be replaced. Finished shards are replaced only 
 import hashlib
 import re
 import shutil
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Protocol, Self
+from typing import BinaryIO, Self
 
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.progress import Report
@@ -27,19 +27,18 @@ from train.s3.url import S3Url, is_s3, parse_url
 _OURS = re.compile(rf"part-\d{{5,}}\.rec|{INDEX_FOLDER}/(part-\d{{5,}}\.(idx|lst)|labels\.txt)")
 _MARK = f"{INDEX_FOLDER}/.unfinished"
 _WORK = ".cluster-pack"
-_UNDER_WAY = 2
-"""Shards on this machine's disk that wait for their upload or are being uploaded."""
 
 
-class Destination(Protocol):
-    """Receives finished files."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Destination:
+    """Receives finished files.
 
-    @property
-    def work(self) -> Path:
-        """A folder on this machine for unfinished files; `deliver` takes files on the same disk."""
+    work: a folder on this machine for unfinished files. deliver: moves finished files, which are on the same disk, to
+    their names at the destination, in this order; may wait for earlier files.
+    """
 
-    def deliver(self, files: Mapping[str, Path]) -> None:
-        """Moves finished files to their names at the destination, in this order. May wait for earlier files."""
+    work: Path
+    deliver: Callable[[Mapping[str, Path]], None]
 
 
 @contextmanager
@@ -54,17 +53,17 @@ def open_destination(
     if not destination:
         raise UsageError("the destination is empty")
     try:
-        if is_s3(destination):
-            folder = str(parse_url(destination).as_folder())
-
-            def put(source: Path) -> None:
-                operations.put([f"{source}/"], folder, region=region, create_bucket=create_bucket, report=report)
-
-            with _open_remote(folder, folders, put, region=region, replace=replace) as remote:
-                yield remote
+        if not is_s3(destination):
+            with _open_local(Path(destination), folders, replace=replace) as local:
+                yield local
             return
-        with _open_local(Path(destination), folders, replace=replace) as local:
-            yield local
+        folder = str(parse_url(destination).as_folder())
+
+        def put(source: Path) -> None:
+            operations.put([f"{source}/"], folder, region=region, create_bucket=create_bucket, report=report)
+
+        with _open_remote(folder, folders, put, region=region, replace=replace) as remote:
+            yield remote
     except OSError as error:
         raise ClusterError(f"{error.filename or destination}: cannot be written: {error.strerror}") from error
 
@@ -89,16 +88,7 @@ def _find_old(names: Iterable[str], folders: Sequence[str], *, where: str, repla
     return old
 
 
-class _Local:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.work = folder / _WORK
-
-    def deliver(self, files: Mapping[str, Path]) -> None:
-        _move(files, self._folder)
-
-
-def _move(files: Mapping[str, Path], folder: Path) -> None:
+def _move(folder: Path, files: Mapping[str, Path]) -> None:
     for name, path in files.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -106,17 +96,17 @@ def _move(files: Mapping[str, Path], folder: Path) -> None:
 
 
 @contextmanager
-def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Iterator[_Local]:
-    local = _Local(folder)
-    places = [folder / name for below in folders for name in (below, f"{below}{INDEX_FOLDER}")]
-    found = [path for place in places if place.is_dir() for path in place.iterdir() if not path.is_dir()]
+def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Iterator[Destination]:
+    work = folder / _WORK
+    patterns = [pattern for below in folders for pattern in (f"{below}*", f"{below}{INDEX_FOLDER}/*")]
+    found = [path for pattern in patterns for path in folder.glob(pattern) if not path.is_dir()]
     names = [path.relative_to(folder).as_posix() for path in found]
-    old = _find_old(names, folders, where=str(folder), replace=replace or local.work.exists())
-    with _empty(local.work):
+    old = _find_old(names, folders, where=str(folder), replace=replace or work.exists())
+    with _empty(work):
         for name in old:
-            (folder / name).unlink(missing_ok=True)
-        yield local
-    local.work.rmdir()  # until here, it is the mark
+            (folder / name).unlink()
+        yield Destination(work=work, deliver=partial(_move, folder))
+    work.rmdir()  # until here, it is the mark
 
 
 @contextmanager
@@ -131,37 +121,33 @@ def _empty(work: Path) -> Iterator[None]:
         work.mkdir()
 
 
-class _Remote:
-    """put: copies the contents of a local folder to the destination; called in the uploader's only thread."""
+class _Uploader:
+    """Uploads one batch of files while the next one is written. put: copies a folder's contents to the destination."""
 
-    def __init__(self, work: Path, put: Callable[[Path], None], uploader: ThreadPoolExecutor) -> None:
-        self.work = work
+    def __init__(self, work: Path, put: Callable[[Path], None], pool: ThreadPoolExecutor) -> None:
+        self._batch = work / "batch"
         self._put = put
-        self._uploader = uploader
-        self._under_way: deque[Future[None]] = deque()
-        self._count = 0
+        self._pool = pool
+        self._pending: Future[None] | None = None
 
     def deliver(self, files: Mapping[str, Path]) -> None:
-        self._count += 1
-        batch = self.work / f"batch-{self._count}"
-        _move(files, batch)
-        self._under_way.append(self._uploader.submit(self._upload, batch))
-        self.wait(_UNDER_WAY - 1)
+        self.wait()
+        _move(self._batch, files)
+        self._pending = self._pool.submit(self._upload)
 
-    def wait(self, left: int) -> None:
-        """Waits until at most `left` uploads are under way."""
-        while len(self._under_way) > left:
-            self._under_way.popleft().result()
+    def wait(self) -> None:
+        if self._pending is not None:
+            self._pending.result()
 
-    def _upload(self, batch: Path) -> None:
-        self._put(batch)
-        shutil.rmtree(batch)
+    def _upload(self) -> None:
+        self._put(self._batch)
+        shutil.rmtree(self._batch)
 
 
 @contextmanager
 def _open_remote(
     folder: str, folders: Sequence[str], put: Callable[[Path], None], *, region: str, replace: bool
-) -> Iterator[_Remote]:
+) -> Iterator[Destination]:
     names = _list_names(folder, region=region)
     old = _find_old(names, folders, where=folder, replace=replace or _MARK in names)
     work = cache_folder() / "packing" / hashlib.sha256(folder.encode()).hexdigest()[:16]
@@ -172,13 +158,10 @@ def _open_remote(
         put(work / "mark")
         if old:
             operations.rm([folder + name for name in old], region=region)
-        uploader = bounded_pool(1)
-        try:
-            remote = _Remote(work, put, uploader)
-            yield remote
-            remote.wait(0)
-        finally:
-            uploader.shutdown(wait=True, cancel_futures=True)
+        with bounded_pool(1) as pool:
+            uploader = _Uploader(work, put, pool)
+            yield Destination(work=work, deliver=uploader.deliver)
+            uploader.wait()
         operations.rm([folder + _MARK], region=region)
     work.rmdir()
 

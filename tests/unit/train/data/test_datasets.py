@@ -91,72 +91,29 @@ def test_mnist_in_both_formats(tmp_path: Path, out: Path) -> None:
     assert len(read_part(out / "val", mode="L", size=(4, 6))[0]) == 5
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"no gzip", "not a whole gzip file"),
-        (gzip.compress(b"x" * 99)[:-9], "not a whole gzip file"),
-        (gzip.compress(b"x" * 99), "not an idx file"),
-        (gzip.compress(encode_idx((3,), b"abc")), "13 images, and .* 3 labels"),
-        (gzip.compress(encode_idx((3, 1, 1), b"abc")), "an array of 3 dimensions, not 1"),
-    ],
-    ids=["no gzip", "cut", "no idx", "count", "dimensions"],
-)
-def test_damaged_downloads_are_errors(tmp_path: Path, out: Path, content: bytes, said: str) -> None:
-    publish_mnist(tmp_path)
-    (tmp_path / f"{TRAIN_LABELS}.gz").write_bytes(content)
-    with pytest.raises(ClusterError, match=said):
-        DATASETS["mnist"].write(tmp_path, out, 1)
-
-
 @given(st.lists(st.integers(0, 4), max_size=4), st.data())
 def test_idx_round_trip(shape: list[int], data: st.DataObject) -> None:
     size = math.prod(shape)
     content = data.draw(st.binary(min_size=size, max_size=size))
-    assert decode_idx(encode_idx(shape, content), name="x") == (tuple(shape), content)
+    assert decode_idx(encode_idx(shape, content)) == (tuple(shape), content)
 
 
 def test_idx_header_is_mnists() -> None:
     assert encode_idx((2, 1, 3), b"abcdef") == bytes.fromhex("00000803 00000002 00000001 00000003") + b"abcdef"
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        b"",
-        b"\0\0\x08",
-        bytes.fromhex("00000d01 00000001") + b"abcd",  # floats
-        bytes.fromhex("00000803 00000002"),
-        encode_idx((2, 2), b"abcd") + b"e",
-        encode_idx((2, 2), b"abcd")[:-1],
-    ],
-)
-def test_invalid_idx_files(file: bytes) -> None:
-    with pytest.raises(ClusterError, match=r"^images: .*idx"):
-        decode_idx(file, name="images")
-
-
-def test_content_must_fill_the_shape() -> None:
-    with pytest.raises(ValueError, match="3 bytes do not fill"):
-        encode_idx((2, 2), b"abc")
-
-
 # --- CIFAR-10
 
 
-def publish_cifar(folder: Path, *, without: str = "", cut: str = "") -> dict[str, bytes]:
-    """Publishes CIFAR-10 with 4 images per batch, out of order; returns the batches.
-
-    without, cut: the batch to leave out, and the batch to truncate.
-    """
+def publish_cifar(folder: Path) -> dict[str, bytes]:
+    """Publishes CIFAR-10 with 4 images per batch, out of order; returns the batches."""
     names = [datasets.CIFAR_VAL, *reversed(datasets.CIFAR_TRAIN)]
     batches = {name: b"".join(bytes([at % 10]) + DRAW.randbytes(3072) for at in range(4)) for name in names}
     with tarfile.open(folder / datasets.CIFAR_ARCHIVE, mode="w:gz") as archive:
-        for name, content in {**batches, "../evil": b"x", "readme.html": b"x"}.items():
-            if name != without:
-                member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-                member.size = len(content) - (name == cut)
-                archive.addfile(member, io.BytesIO(content))
+        for name, content in {**batches, "readme.html": b"x"}.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
     return batches
 
 
@@ -171,21 +128,7 @@ def test_cifar10_in_the_order_of_its_batches(tmp_path: Path, out: Path) -> None:
         record = content[at * 3073 :][:3073]
         assert label == record[0]
         assert (pixels[::3], pixels[1::3], pixels[2::3]) == (record[1:1025], record[1025:2049], record[2049:])
-    assert not (tmp_path / "evil").exists()
     assert sorted(path.name for path in out.iterdir()) == ["train", "val"]
-
-
-def test_missing_or_truncated_batches_are_named(tmp_path: Path, out: Path) -> None:
-    publish_cifar(tmp_path, without="data_batch_3.bin")
-    with pytest.raises(ClusterError, match=r"has no data_batch_3\.bin"):
-        DATASETS["cifar10"].write(tmp_path, out, 1)
-    publish_cifar(tmp_path, cut="data_batch_3.bin")
-    with pytest.raises(ClusterError, match=r"data_batch_3\.bin: its size is not a multiple"):
-        DATASETS["cifar10"].write(tmp_path, out, 1)
-    (tmp_path / datasets.CIFAR_ARCHIVE).write_bytes(b"no archive")
-    with pytest.raises(ClusterError, match="not a whole tar"):
-        DATASETS["cifar10"].write(tmp_path, out, 1)
-    assert not list(out.iterdir())
 
 
 def test_mxnet_reads_the_records(tmp_path: Path, out: Path) -> None:
@@ -215,8 +158,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written]:
 
 
 def read_idx(folder: Path, images: str, labels: str) -> list[Labelled]:
-    shape, pixels = decode_idx((folder / images).read_bytes(), name=images)
-    _, values = decode_idx((folder / labels).read_bytes(), name=labels)
+    shape, pixels = decode_idx((folder / images).read_bytes())
+    _, values = decode_idx((folder / labels).read_bytes())
     assert shape == (len(values), DIGIT_SIDE, DIGIT_SIDE)
     area = DIGIT_SIDE * DIGIT_SIDE
     return [(value, pixels[at * area :][:area]) for at, value in enumerate(values)]

@@ -112,16 +112,13 @@ def test_pictures_of_several_layouts_are_an_error(run_here: Run, photos: Path) -
     assert "packed 5 images" in run_here(*words)
 
 
-def test_what_is_skipped_or_damaged_is_named(run_here: Run, photos: Path) -> None:
+def test_what_is_skipped_or_enlarged_is_named(run_here: Run, photos: Path) -> None:
     (photos / ".cache").mkdir()
     photo(50, 40).save(photos / ".cache" / "1.jpg")
-    path = photos / "cat" / "1.jpg"
-    path.write_bytes(path.read_bytes()[:-2] + b"\x00\x11\x22" + path.read_bytes()[-2:])
     said = run_here("pack", "photos", "out", "--processes", "1", "--shards", "1")
     assert "skipped hidden files and folders: .cache" in said
     enlarged = run_here("pack", "photos", "large", "--processes", "1", "--shards", "1", "--resize", "256")
     assert re.search(r"packed with a warning: .*enlarged from \d+x\d+", enlarged)
-    assert "1 picture packed with a warning: cat/1.jpg: Corrupt JPEG data:" in said
 
 
 def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) -> None:
