@@ -1,6 +1,7 @@
 """The destination of a put: the objects that it already has, and the bucket, which is created private on request."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -66,66 +67,43 @@ def prepare_bucket(connection: Connection, found: Found, bucket: str, report: Re
     """Creates the bucket, private, unless it exists.
 
     Also sets the private settings that an existing, empty bucket lacks: the run that created it may have been killed
-    before it set them. Raises AwsError if another account has the name, or this caller may not create buckets.
+    before it set them. Raises AwsError if this caller may not create buckets.
     """
     where = f"s3://{bucket}"
-    if found.bucket != "there":
-        if _create(connection, bucket, closed=found.bucket == "closed"):
-            report(Event(kind="done", what="created the bucket, private to this account", where=where))
-            _expire_unfinished_uploads(connection, bucket, report)
-        return
-    if found.objects or connection.list_objects(S3Url(bucket=bucket), limit=1):
-        return
-    try:
-        if _protect(connection, bucket, where_unset=True):
-            report(Event(kind="done", what="made the empty bucket private to this account", where=where))
-    except ClusterError as error:
-        # Writing may still work: the bucket may be another account's, or set up by an administrator.
-        report(Event(kind="warn", what=f"cannot tell whether the bucket is private: {error.message}", where=where))
+    if found.bucket == "closed":
+        report(Event(kind="warn", what="the bucket exists and you may not list it: is it yours?", where=where))
+    elif found.bucket == "missing":
+        _create(connection, bucket)
+        _protect(connection, bucket)
+        report(Event(kind="done", what="created the bucket, private to this account", where=where))
+        _expire_unfinished_uploads(connection, bucket, report)
+    elif not found.objects and not connection.list_objects(S3Url(bucket=bucket), limit=1):
+        try:
+            if _protect(connection, bucket):
+                report(Event(kind="done", what="made the empty bucket private to this account", where=where))
+        except ClusterError as error:
+            # Writing may still work: the bucket may be another account's, or set up by an administrator.
+            report(Event(kind="warn", what=f"cannot tell whether the bucket is private: {error.message}", where=where))
 
 
-def _create(connection: Connection, bucket: str, *, closed: bool) -> bool:
-    """Creates the bucket; returns False if it is already this account's, or if this caller can only try to write."""
-    # In us-east-1, CreateBucket succeeds for a bucket that the caller owns: its settings would then be replaced.
-    if closed and _is_ours(connection, bucket):
-        return False
+def _create(connection: Connection, bucket: str) -> None:
     request: dict[str, Any] = {"Bucket": bucket}
     if connection.region != "us-east-1":  # S3 rejects us-east-1 as a location
         request["CreateBucketConfiguration"] = {"LocationConstraint": connection.region}
-    try:
+    # It was missing a moment ago: S3's response was lost and the call retried, or another run was faster.
+    with suppress(OwnBucketError):
         connection.call("create_bucket", **request)
-    except OwnBucketError:
-        if closed:
-            return False
-        # It was missing a moment ago: S3's response was lost and the call retried, or another run was faster.
-    except S3AccessDeniedError:
-        if closed:
-            return False
-        raise
-    _protect(connection, bucket)
-    return True
 
 
-def _is_ours(connection: Connection, bucket: str) -> bool:
-    try:
-        buckets = connection.call("list_buckets").get("Buckets", ())
-    except AwsError:  # this caller may not list buckets either
-        return False
-    return any(item["Name"] == bucket for item in buckets)
-
-
-def _protect(connection: Connection, bucket: str, *, where_unset: bool = False) -> bool:
+def _protect(connection: Connection, bucket: str) -> bool:
     """Blocks public access to a bucket, whatever is done to it later, and has S3 encrypt its objects.
 
-    where_unset: leave existing settings as they are. Returns whether anything was set. Raises AwsError.
+    Leaves existing settings as they are. Returns whether anything was set. Raises AwsError.
     """
-    done = False
-    for name, settings in _PROTECTION.items():
-        if where_unset and _is_set(connection, bucket, name):
-            continue
-        connection.call(f"put_{name}", Bucket=bucket, **settings)
-        done = True
-    return done
+    missing = [name for name in _PROTECTION if not _is_set(connection, bucket, name)]
+    for name in missing:
+        connection.call(f"put_{name}", Bucket=bucket, **_PROTECTION[name])
+    return bool(missing)
 
 
 def _is_set(connection: Connection, bucket: str, name: str) -> bool:
