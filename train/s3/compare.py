@@ -118,8 +118,7 @@ def _same_content(
     connection: Connection, files: Mapping[str, FoundFile], objects: Mapping[str, FoundObject], name: str, go_on: Check
 ) -> bool:
     item, path = objects[name], files[name].path
-    ask = partial(connection.find_headers, item.url)
-    same = is_same(path, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask, go_on=go_on)
+    same = is_same(connection, path, item, go_on)
     # S3 keeps no digest that this machine can calculate: compare the bytes.
     return _same_bytes(connection, item, path, go_on) if same is None else same
 
@@ -192,9 +191,7 @@ def read_manifest(connection: Connection, folder: S3Url) -> tuple[Item, ...]:
     """The objects in a folder's manifest. Raises UsageError, NotFoundError, AwsError, ClusterError if it is broken."""
     where = manifest_url(folder)
     try:
-        body = connection.call("get_object", Bucket=where.bucket, Key=where.key)["Body"]
+        return parse_manifest(connection.read(where), where)
     except NotFoundError as error:
         hint = f"cluster data verify {folder} DIR, or cluster data put --manifest DIR {folder}"
         raise NotFoundError(f"{error.message}: the folder has no manifest", hint=hint) from error
-    with body:
-        return parse_manifest(body.read(), where)

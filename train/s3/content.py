@@ -12,7 +12,7 @@ from foundation.thread_pool import Check, map_in_threads
 from node.staging import integrity
 from train.s3.client import S3Object
 from train.s3.connection import Connection
-from train.s3.plan import Download, Upload
+from train.s3.plan import Download, FoundObject, Upload
 
 Headers = Mapping[str, str]
 Transfer = TypeVar("Transfer", Upload, Download)
@@ -23,19 +23,18 @@ _HASHED_AT_ONCE = min(4, os.cpu_count() or 1)
 """Parts of a large file hashed at once: one for each processor."""
 
 
-def is_same(
-    path: Path, *, size_bytes: int, etag: str, find_headers: Callable[..., Headers], go_on: Check
-) -> bool | None:
+def is_same(connection: Connection, path: Path, item: S3Object | FoundObject | Download, go_on: Check) -> bool | None:
     """Whether a file and an object have the same content; None if S3 keeps no digest to compare with.
 
-    size_bytes, etag: of the object, from a listing. find_headers: asks S3 for the object's headers. go_on: called
-    regularly; raises to stop. Raises OSError, and what find_headers and go_on raise.
+    go_on: called regularly; raises to stop. Raises OSError, ClusterError or a subclass, and what go_on raises.
     """
     with path.open("rb") as file:
         descriptor = file.fileno()
-        if os.fstat(descriptor).st_size != size_bytes or os.pread(descriptor, 1, size_bytes):
+        if os.fstat(descriptor).st_size != item.size_bytes or os.pread(descriptor, 1, item.size_bytes):
             return False
-        return verify_open(descriptor, size_bytes=size_bytes, etag=etag, find_headers=find_headers, go_on=go_on)
+        url = item.source if isinstance(item, Download) else item.url
+        ask = partial(connection.find_headers, url)
+        return verify_open(descriptor, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask, go_on=go_on)
 
 
 def verify_open(
@@ -49,7 +48,7 @@ def verify_open(
 ) -> bool | None:
     """As is_same, but for the first `size_bytes` bytes of an open file.
 
-    headers: the object's headers, if they were requested already.
+    etag: of the object, from a listing. find_headers: asks S3 for the object's headers; headers: if that was done.
     """
     if headers is None:  # most ETags are MD5s, and the listing has them
         check = integrity.find_check({"ETag": etag}, size_bytes)
@@ -150,33 +149,23 @@ def choose_uploads(
     connection: Connection, planned: Sequence[Upload], there: Sequence[S3Object]
 ) -> tuple[tuple[Upload, ...], tuple[Upload, ...]]:
     """Returns (to copy, unchanged), by content. Raises OSError for an unreadable file, ClusterError or a subclass."""
-    if not there:
-        return tuple(planned), ()
     objects = {item.url: item for item in there}
 
     def is_there(upload: Upload, go_on: Check) -> bool:
         item = objects.get(upload.destination)
-        if item is None or item.size_bytes != upload.size_bytes:
-            return False
-        ask = partial(connection.find_headers, item.url)
-        return is_same(upload.source, size_bytes=item.size_bytes, etag=item.etag, find_headers=ask, go_on=go_on) is True
+        return item is not None and bool(is_same(connection, upload.source, item, go_on))
 
-    return _part(planned, is_there)
+    return _part(planned, is_there) if there else (tuple(planned), ())
 
 
 def choose_downloads(
     connection: Connection, planned: Sequence[Download]
 ) -> tuple[tuple[Download, ...], tuple[Download, ...]]:
     """Returns (to copy, unchanged), by content. Raises as choose_uploads does."""
-    if not any(download.destination.is_file() for download in planned):
-        return tuple(planned), ()
 
     def is_there(download: Download, go_on: Check) -> bool:
         path = download.destination
-        if not path.is_file() or path.stat().st_size != download.size_bytes:
-            return False
-        ask = partial(connection.find_headers, download.source)
-        return is_same(path, size_bytes=download.size_bytes, etag=download.etag, find_headers=ask, go_on=go_on) is True
+        return path.is_file() and bool(is_same(connection, path, download, go_on))
 
     return _part(planned, is_there)
 

@@ -107,10 +107,9 @@ def delete_objects(connection: Connection, urls: Sequence[S3Url], report: Report
 
 def _list(connection: Connection, where: S3Url, *, recursive: bool) -> tuple[Entry, ...]:
     if where.key and not where.key.endswith("/"):
-        # A key sorts before every longer one that begins with it.
-        first = connection.list_objects(where, limit=1, exact=True)
-        if first and first[0].url == where:
-            return (first[0],)
+        found = connection.find_object(where)
+        if found is not None:
+            return (found,)
         where = where.as_folder()
     entries: Sequence[Entry] = connection.list_objects(where, exact=True) if recursive else connection.list_level(where)
     if where.key and not entries:

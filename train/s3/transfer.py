@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from foundation.errors import AwsError, ClusterError, CredentialsError, NotFoundError, list_lines
+from foundation.errors import AwsError, ClusterError, CredentialsError, list_lines
 from foundation.thread_pool import Check, map_in_threads
 from train.s3.client import BrokenReadError, DamagedBodyError
 from train.s3.connection import Connection
@@ -126,11 +126,8 @@ class _Job:
         except CredentialsError:
             raise
         except (ClusterError, OSError) as error:
-            shown = error
-            if isinstance(error, NotFoundError) and isinstance(transfer, Download):
-                shown = explain_missing(self._connection, transfer, error)
             with self._lock:
-                self.failed.append(_render_failure(transfer, shown))
+                self.failed.append(_render_failure(transfer, error))
         else:
             with self._lock:
                 self._progress.finished(transfer)
@@ -304,16 +301,6 @@ class Source(io.RawIOBase):
     def tell(self) -> int:
         """As in io.RawIOBase."""
         return self._file.tell()
-
-
-def explain_missing(connection: Connection, download: Download, error: NotFoundError) -> ClusterError:
-    """The error to show for an object that was listed but not found: its name may end with a slash."""
-    folder = download.source.as_folder()
-    try:
-        connection.find_headers(folder)
-    except ClusterError:
-        return error
-    return ClusterError(f"the object is {folder}: a file's name cannot end with a slash")
 
 
 def _render_failure(transfer: Upload | Download, error: ClusterError | OSError) -> str:

@@ -55,15 +55,6 @@ def test_a_glob_gets_the_others(server: S3Server, tmp_path: Path) -> None:
     assert get("s3://bucket/in/*", tmp_path / "out") == {"a": b"a", "sub/b": b"b"}
 
 
-@pytest.mark.parametrize("size_bytes", [10, 3_000_000, 20_000_000])
-def test_a_marker_with_content_and_nothing_below_is_named(server: S3Server, tmp_path: Path, size_bytes: int) -> None:
-    server.put("bucket", {"in/a": b"a", "in/sub/": bytes(size_bytes)})
-    with pytest.raises(ClusterError, match="s3://bucket/in/sub/") as caught:
-        get("s3://bucket/in/", tmp_path / "out")
-    assert "no such object" not in caught.value.message
-    assert read_files(tmp_path / "out") == {"a": b"a"}
-
-
 def test_a_marker_with_content_is_deleted(server: S3Server, tmp_path: Path) -> None:
     server.put("bucket", {"in/": b"text", "in/sub/": b"text", "in/a": b"a", "kept": b"", "other/sub/": b"text"})
     write_files(tmp_path / "in", {"a": b"a"})
