@@ -91,8 +91,6 @@ class _Image(Struct, frozen=True):
     os: str
     path: str
     python_path: str
-    has_owners: bool = True
-    """Whether containers start without a copy of the image that has the owners they see."""
 
 
 class _Inspected(Struct, frozen=True):
@@ -260,23 +258,15 @@ def pull(talk: ContainerNode, reference: Reference, login: Login | None, *, repo
 
 
 def map_owners(talk: ContainerNode, image: _Image, *, report: Report) -> None:
-    """Has a node give an image's files the owners that its containers see, once per image. Raises ClusterError."""
-    if image.has_owners:
-        return
-    what = "preparing the image for this user, once"
-    report(Event(kind="start", what=what, where=talk.name))
-    started = time.monotonic()
-    done = talk.call({"map": image.id}, _Done)
-    if done.failed is None:
-        report(Event(kind="done", what=what, where=talk.name, duration_s=time.monotonic() - started))
-        return
-    report(Event(kind="failed", what=what, where=talk.name))
-    is_full = "no space left" in done.failed.lower()
-    raise ClusterError(
-        f"{talk.name}: podman cannot copy the image with this user as the owner of its files:\n  "
-        + "\n  ".join(done.failed.splitlines()[-_SHOWN_LINES:]),
-        hint=_ROOM_HINT if is_full else f"cluster exec --node {talk.name} -- podman info",
-    )
+    """Has a node give an image's files the owners that its containers see. Raises ClusterError."""
+    report(Event(kind="start", what="preparing the image for this user", where=talk.name))
+    failed = talk.call({"map": image.id}, _Done).failed
+    if failed is not None:
+        raise ClusterError(
+            f"{talk.name}: podman cannot copy the image with this user as the owner of its files:\n  "
+            + "\n  ".join(failed.splitlines()[-_SHOWN_LINES:]),
+            hint=_ROOM_HINT if "no space left" in failed.lower() else f"cluster exec --node {talk.name} -- podman info",
+        )
 
 
 def explain_pull(said: str, reference: Reference, *, node: str, login: Login | None) -> ClusterError:
@@ -362,17 +352,8 @@ def distribute(
             )
         found[talk.name] = here
 
-    def compare(talk: ContainerNode) -> None:
-        own = talk.inspect(str(reference))
-        if own is not None:
-            what = f"its {reference} is another image than that of {head.name}, which the job uses on all nodes"
-            what += f": {short_id(own.id)}, not {short_id(image.id)}"
-            report(Event(kind="warn", what=what, where=talk.name))
-
     on_all(others, look)
     lacking = [talk for talk in others if talk.name not in found]
-    if reference.is_local:
-        on_all(lacking, compare)
     if chain.is_chained(reference, len(lacking)):
         chain.pass_on(head, lacking, image.id, report=report)
         on_all(lacking, look)
@@ -385,11 +366,6 @@ def distribute(
         )
     on_all(lacking, get)
     return found
-
-
-def short_id(image_id: str) -> str:
-    """An image's id as engines show it. Pure."""
-    return image_id.rpartition(":")[2][:12]
 
 
 def check_images(images: Mapping[str, _Image], machines: Mapping[str, str], config: ContainerConfig) -> None:

@@ -94,18 +94,6 @@ def s3fs_environment(access: S3Access) -> dict[str, str]:
     return {name.replace("_", ""): value for name, value in keys.items()}
 
 
-def mountpoint_words(source: MountSource, access: S3Access, *, owner: Owner) -> tuple[str, ...]:
-    """The command of Mountpoint for Amazon S3, which caches no metadata by default. Its environment has the keys."""
-    region = source.region or access.region
-    return (
-        "mount-s3", source.bucket, source.mount, "--region", region,
-        *(("--prefix", source.prefix) if source.prefix else ()),
-        *(("--endpoint-url", access.endpoint_url, "--force-path-style") if access.endpoint_url else ()),
-        "--allow-other", "--uid", str(owner.uid), "--gid", str(owner.gid),
-        *(("--read-only",) if source.read_only else ("--allow-delete", "--allow-overwrite")),
-    )  # fmt: skip
-
-
 # -- the node that serves a volume -------------------------------------------------------------------------------------
 
 

@@ -199,7 +199,7 @@ def _lacks_client(source: MountSource, facts: VolumeFacts) -> str:
         return (
             "" if has_it else 'the client of Lustre is not installed (docs.aws.amazon.com/fsx, "install-lustre-client")'
         )
-    return NO_FUSE if not facts.fuse else "" if "mount-s3" in facts.commands else _lacks(facts, "s3fs", "s3fs")
+    return NO_FUSE if not facts.fuse else _lacks(facts, "s3fs", "s3fs")
 
 
 def _plan_served(source: MountSource, host: Host, server: Host) -> Mount:
@@ -228,14 +228,9 @@ def _name(source: MountSource) -> str:
 def _plan_s3(source: MountSource, here: VolumeFacts, s3: S3Access | None) -> Mount:
     if s3 is None:
         raise ClusterError(f'[[volumes]] source = "{source.source}": no credentials for S3', hint="aws configure")
-    if "mount-s3" in here.commands:
-        words = commands.mountpoint_words(source, s3, owner=here.owner)
-        how, env = "mount-s3", dict(s3.keys or {})
-    else:
-        words = commands.s3fs_words(source, s3, owner=here.owner)
-        how, env = "s3fs", commands.s3fs_environment(s3)
+    words, env = commands.s3fs_words(source, s3, owner=here.owner), commands.s3fs_environment(s3)
     server = f"{source.source} at {s3.endpoint_url}" if s3.endpoint_url else source.source
-    return Mount(source=source, how=how, server=server, words=words, env=env, left_s=s3.left_s)
+    return Mount(source=source, how="s3fs", server=server, words=words, env=env, left_s=s3.left_s)
 
 
 def _is_current(mount: Mount, here: VolumeFacts) -> bool:

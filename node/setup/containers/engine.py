@@ -189,11 +189,6 @@ def create_words(engine: Sequence[str], image: str, name: str) -> list[str]:
     return [*words, "--userns", "keep-id", "--entrypoint", "", image, "true"]
 
 
-def layers_words(engine: Sequence[str], name: str) -> list[str]:
-    """The command line of podman that prints the folders of a container's layers, as a JSON object of paths."""
-    return [*engine, "container", "inspect", "--format", "{{json .GraphDriver.Data}}", name]
-
-
 def remove_words(engine: Sequence[str], names: Iterable[str]) -> list[str]:
     """The command line that kills and removes containers by name or id. Containers that are gone are not an error."""
     words = ["--ignore", "--time", "0"] if is_podman(engine) else []

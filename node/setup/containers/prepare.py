@@ -5,8 +5,7 @@ or as below, and {"alive": true} every two seconds. The end of stdin ends this p
 
     {"find": "auto"}                 {"engine": words or null, "said": [why not], "ids": [uid, gid],
                                      "machine", "memory_bytes", "shm_bytes"}
-    {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path", "has_owners"}
-                                     or null}
+    {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path"} or null}
     {"map": IMAGE_ID}                {"mapped": true}: gives the image's files the owners that containers of this
                                      node's user see
     {"pull": IMAGE, "login": LOGIN}  {"pulled": true}
@@ -24,7 +23,6 @@ never in a file: after a kill, nothing of it is left.
 
 import base64
 import errno
-import fcntl
 import io
 import json
 import os
@@ -49,7 +47,6 @@ from node.setup.messages import stay_alive, tell
 PIPE_EVERY_S = 0.02
 TRY_TIMEOUT_S = 120
 LONGEST_SAID = 4000
-OWNERS = "cluster-owners"  # the container for which podman copies an image
 MEMORY = "/dev/shm"  # noqa: S108 - we create a folder of our own in it
 Answer = dict[str, Any]
 
@@ -126,8 +123,7 @@ class Node:
         code, out, _ = self._call(engine.inspect_words(self._engine, reference))
         if code != 0:
             return {"image": None}
-        image = describe(json.loads(out)[0])
-        return {"image": {**image, "has_owners": self._has_owners(image["id"])}}
+        return {"image": describe(json.loads(out)[0])}
 
     def do_pull(self, reference: str, login: Mapping[str, str] | None) -> Answer:
         """Pulls an image."""
@@ -139,42 +135,18 @@ class Node:
         return {"pulled": True}
 
     def do_map(self, image: str) -> Answer:
-        """Has podman copy the image with the owners that its containers see.
+        """Has podman copy the image with the owners that its containers see, unless it has that copy.
 
-        podman does so once for each image, for the first container. Otherwise a job's first process would do it, within
-        the limit for a start: 5 s for 300 MB on an idle disk. If the kernel maps owners, podman copies nothing.
+        podman does so for the first container of an image. Otherwise a job's first process would do it, within the
+        limit for a start: 5 s for 300 MB on an idle disk. If the kernel maps owners, podman copies nothing.
         """
-        with open(os.path.join(archive.folder("tried"), "owners.lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another command may be at it
-            if self._has_owners(image):
-                return {"mapped": True}
-            remove = engine.remove_words(self._engine, [OWNERS])
-            self._call(remove)  # a killed program may have left it
+        if engine.is_podman(self._engine) and os.getuid() != 0:
+            name = f"cluster-owners-{os.getpid()}"
             try:
-                self._run(engine.create_words(self._engine, image, OWNERS))
-                layers = self._run(engine.layers_words(self._engine, OWNERS))
+                self._run(engine.create_words(self._engine, image, name))
             finally:
-                self._call(remove)
-            data = json.loads(layers) or {}
-            found = [path for path in data.get("LowerDir", "").split(":") if os.path.isdir(path)]
-            with open(note_of(image), "w") as stream:
-                json.dump(found, stream)
+                self._call(engine.remove_words(self._engine, [name]))
         return {"mapped": True}
-
-    def _has_owners(self, image: str) -> bool:
-        """Whether podman has copied an image, or need not.
-
-        The note has the paths of the layers that outlive the container. The copy's name is random: an image that was
-        removed and came again, also by hand, has none of this name.
-        """
-        if not engine.is_podman(self._engine) or os.getuid() == 0:
-            return True
-        try:
-            with open(note_of(image)) as stream:
-                layers = json.load(stream)
-        except (FileNotFoundError, ValueError):  # ValueError: a killed program was writing it
-            return False
-        return all(os.path.isdir(path) for path in layers)
 
     def do_try(self, order: Mapping[str, Any], once: str | None) -> Answer:
         """Runs a command in a container. once: names what it tries; if that has succeeded before, does nothing."""
@@ -311,11 +283,6 @@ def _serve(path: str, content: bytes, over: threading.Event) -> None:
             pass  # the reader has closed the pipe
         finally:
             os.close(sink)
-
-
-def note_of(image_id: str) -> str:
-    """The path of the note about the copy of an image with the owners that its containers see."""
-    return os.path.join(archive.folder("tried"), "owners-" + image_id.rpartition(":")[2])
 
 
 def is_inside(name: str) -> bool:

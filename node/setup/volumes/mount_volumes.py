@@ -29,7 +29,7 @@ from node.setup.volumes.volume_probe import DISKS, NOTES, RUN
 
 LOCK = os.path.join(RUN, "lock")
 NFS_EXPORTS = "/etc/exports.d/cluster-volumes.exports"
-COMMANDS = ("mount.nfs4", "mount.lustre", "s3fs", "mount-s3", "exportfs", "mkfs.ext4", "apt-get")
+COMMANDS = ("mount.nfs4", "mount.lustre", "s3fs", "exportfs", "mkfs.ext4", "apt-get")
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 BLANK_BYTES = 1 << 20
 NOTHING_FOUND = 2  # an exit code of blkid

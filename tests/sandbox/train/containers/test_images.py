@@ -87,15 +87,11 @@ def test_an_image_that_the_nodes_have_already(nodes: ContainerNodes, user: str) 
         for words in (("pull", "--quiet", "--creds", f"{USER}:{PASSWORD}", name), ("tag", name, local)):
             nodes.project.run("exec", "--node", node, "--", "podman", *words, timeout_s=300)
     said = train(nodes, local)
-    assert f"node-1: its {local} is another image than that of node-0" in said
-    assert "node-2: its" not in said
     assert said.count("has the image from another node") == 2, said
-    assert said.count("preparing the image for this user, once (") == 3
     look = "import os; open('left', 'w').close(); print(os.getuid(), os.environ.get('OTHER'))"
     with nodes.configured(local):
         done = nodes.project.run(*TRAIN, look, timeout_s=600)
     assert done.stdout.count("] 1000 None\n") == 3
-    assert "preparing the image" not in done.stderr, "a second preparation costs nothing"
     for name, host in nodes.hosts.items():
         assert {path.stat().st_uid for path in (host.root / "home/ubuntu").rglob("left")} == {nodes.uid_of(name)}
 

@@ -128,10 +128,7 @@ def test_a_node_may_be_the_host_of_an_export() -> None:
         assert made["node-0"].exports == {}
 
 
-def test_mountpoint_for_s3_where_the_image_has_it() -> None:
-    [mount] = plan(S3, facts=structs.replace(UBUNTU, commands=("mount-s3", "apt-get")))["node-1"].mounts
-    assert mount.words[:3] == ("mount-s3", "bucket", "/s3")
-    assert mount.env == ACCESS.keys
+def test_a_bucket_is_mounted_by_s3fs() -> None:
     made = plan(S3)["node-1"]
     assert made.install == ("s3fs",)
     [mount] = made.mounts
