@@ -215,18 +215,3 @@ def test_a_lost_node_is_named(two_nodes: Project, token: str) -> None:
     until(lambda: not find_sleepers(token), "it still runs")
     assert b"error: the command failed on 1 of 2 nodes:\n  node-1 (" in said
     assert b"the connection is lost" in said
-
-
-@pytest.mark.slow
-def test_a_silent_node_is_named(two_nodes: Project, token: str) -> None:
-    instance = json.loads(two_nodes.run("status", "--json").stdout)["nodes"][1]["instance_id"]
-    with begun(two_nodes, f"if {ON_NODE_1}; then exec sleep {token}; fi; echo done") as process:
-        until(lambda: find_sleepers(token), "it does not start")
-        two_nodes.run("sandbox", "fault", "freeze", f"instance={instance}")
-        try:
-            out, said = process.communicate(timeout=90)
-        finally:
-            two_nodes.run("sandbox", "fault", "thaw", f"instance={instance}")
-    assert (process.returncode, out) == (1, b"[node-0] done\n"), said
-    assert b"  node-1 (" in said
-    until(lambda: not find_sleepers(token), "it still runs")

@@ -1,7 +1,6 @@
 """Real hosts with real commands: the host key must be on the console, or nothing is sent."""
 
 import json
-import re
 import subprocess
 import time
 from collections import Counter
@@ -66,18 +65,6 @@ def without_pins(project: Project) -> Iterator[Path]:
         yield pins
     finally:
         pins.write_text(before)
-
-
-@contextmanager
-def silent_console(project: Project, instance_id: str) -> Iterator[Path]:
-    """In the block, the console has no host keys, as before the image prints them."""
-    console = console_of(project, instance_id)
-    before = console.read_bytes()
-    console.write_bytes(b"[    0.000000] Linux version 6.8.0-1021-aws\r\n\x1b[1mstill booting\x1b[0m\r\n")
-    try:
-        yield console
-    finally:
-        console.write_bytes(before)
 
 
 @contextmanager
@@ -155,60 +142,3 @@ def test_another_host_key_is_refused_and_nothing_is_sent(two_nodes: Project) -> 
     assert refused  # a busy machine leaves time for one attempt, a fast one for several
     assert not [line for line in refused if "user" in line]
     two_nodes.run(*CONNECTS)
-
-
-@pytest.mark.slow
-def test_without_keys_on_the_console_the_user_can_pin_one(two_nodes: Project) -> None:
-    node = nodes_of(two_nodes)[1]
-    with silent_console(two_nodes, node["instance_id"]), without_pins(two_nodes) as pins:
-        done = two_nodes.run(*CONNECTS, code=1)
-        assert "the instance's console shows no host keys' fingerprints" in done.stderr
-        assert "  | [    0.000000] Linux version 6.8.0-1021-aws\n  | still booting\n" in done.stderr
-        assert f"ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub), and if they match, add its line to {pins}" in (
-            done.stderr.replace("\n", " ")
-        )
-        [line] = re.findall(r"its line: +(.*)", done.stderr)
-        shown = ssh_to(two_nodes).read(node["public_ip"], "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub").split()[1]
-        assert fingerprint(line) == shown
-        with pins.open("a") as file:
-            file.write(line + "\n")
-        looks = looks_at_consoles(two_nodes)
-        two_nodes.run(*CONNECTS)
-        assert looks_at_consoles(two_nodes) == looks
-
-
-@pytest.mark.slow
-def test_late_host_keys_on_the_console_are_awaited(two_nodes: Project) -> None:
-    node = nodes_of(two_nodes)[0]
-    looks = looks_at_consoles(two_nodes)
-    with without_pins(two_nodes) as pins:
-        with silent_console(two_nodes, node["instance_id"]), two_nodes.running(*CONNECTS) as verifying:
-            deadline = time.monotonic() + 20
-            while looks_at_consoles(two_nodes) < looks + 3:
-                assert time.monotonic() < deadline, two_nodes.messages.read_text()
-            assert verifying.poll() is None
-            assert node["instance_id"] not in (pins.read_text() if pins.exists() else "")
-            console_of(two_nodes, node["instance_id"]).write_text(console_text(node["public_ip"], ssh_to(two_nodes)))
-            verifying.communicate(timeout=60)
-        assert verifying.returncode == 0, two_nodes.messages.read_text()
-
-
-def console_text(address: str, ssh: Ssh) -> str:
-    """cloud-init's block of host keys, with the prefixes of the kernel and syslog."""
-    keys = ssh.read(address, "for key in /etc/ssh/ssh_host_*_key.pub; do ssh-keygen -lf $key; done").splitlines()
-    lines = ("-----BEGIN SSH HOST KEY FINGERPRINTS-----", *keys, "-----END SSH HOST KEY FINGERPRINTS-----")
-    return "".join(f"[   21.3] cloud-init[1186]: <14>Nov 20 13:00:01 ec2: {line}\r\n" for line in lines)
-
-
-@pytest.mark.slow
-def test_a_missing_permission_is_named(two_nodes: Project) -> None:
-    two_nodes.run("sandbox", "fault", "unauthorized", "action=GetConsoleOutput")
-    try:
-        two_nodes.run(*CONNECTS)
-        with without_pins(two_nodes):
-            done = two_nodes.run(*CONNECTS, code=1)
-    finally:
-        two_nodes.run("sandbox", "disarm", "all")
-    assert "UnauthorizedOperation" in done.stderr
-    assert "which shows its host keys' fingerprints" in done.stderr
-    assert "these credentials need the permission ec2:GetConsoleOutput" in done.stderr

@@ -1,8 +1,7 @@
 """Errors of ssh to a real host, for each reason that makes it unreachable."""
 
 import shlex
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,8 +19,7 @@ from cluster.nodes.ec2 import open_console
 from foundation.errors import ConnectError
 from foundation.remote_command import RemoteCommand
 from provision.aws.clients import make_clients
-from sandbox import control
-from sandbox_steps import REGION, RunningSandbox, Ssh, describe, enter, launch, open_ssh
+from sandbox_steps import REGION, RunningSandbox, Ssh, enter, launch, open_ssh
 
 pytestmark = pytest.mark.sandbox
 
@@ -115,11 +113,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 2)
 
 
-@pytest.fixture
-def fault(sandbox: RunningSandbox) -> Callable[[str], object]:
-    return lambda text: control.cause_fault(sandbox.project_dir, text)
-
-
 def until_reached(node: Node) -> None:
     with closing(node.reach(timeout_s=20)) as connection:
         assert connection.run(RemoteCommand("id -un")).stdout == "ubuntu\n"
@@ -143,14 +136,6 @@ def test_a_key_that_the_node_no_longer_has(node: Node) -> None:
         node.do(f"mv {AWAY} {KEYS}")
     assert "does not accept the cluster's key for user ubuntu: the image's user has another name" in error.message
     assert "  its console's last lines:\n  | " in error.message
-    until_reached(node)
-
-
-def test_an_sshd_that_accepts_no_keys(node: Node) -> None:
-    # The second port shows when sshd has read this.
-    with node.sshd_configured("s/^PubkeyAuthentication.*//; 1i PubkeyAuthentication no\\nPort 2200", 22, 2200):
-        error = node.refused()
-    assert "its sshd accepts no keys, only: " in error.message
     until_reached(node)
 
 
@@ -179,17 +164,6 @@ def test_an_sshd_that_hangs(node: Node) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_frozen_host(node: Node, fault: Callable[[str], object]) -> None:
-    fault(f"freeze instance={node.host.instance_id}")
-    try:
-        error = node.refused()
-    finally:
-        fault(f"thaw instance={node.host.instance_id}")
-    assert "no answer on port 22" in error.message
-    until_reached(node)
-
-
-@pytest.mark.usefixtures("impatient")
 def test_a_security_group_that_lets_nobody_in(node: Node) -> None:
     ec2 = boto3.client("ec2")
     group = open_ssh(ec2)
@@ -202,26 +176,3 @@ def test_a_security_group_that_lets_nobody_in(node: Node) -> None:
     assert "does the security group allow your address?" in error.message
     assert error.hint == "cluster allow, if your address has changed since `cluster up`; else cluster status"
     until_reached(node)
-
-
-def test_a_changed_host_key(node: Node, tmp_path: Path) -> None:
-    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "host")), check=True)
-    other = replace(node, pins=HostKeyPins(tmp_path / "known_hosts"))
-    key_type, key_base64 = (tmp_path / "host.pub").read_text().split()[:2]
-    other.pins.pin(node.host.instance_id, key_type, key_base64)
-    error = other.refused()
-    assert "its host key has changed, so this may not be the machine that was launched" in error.message
-    assert "console" not in error.message
-
-
-def test_a_host_without_sshd_that_has_just_been_launched(
-    node: Node, ssh: Ssh, fault: Callable[[str], object], tmp_path: Path
-) -> None:
-    fault("no-sshd")
-    [instance] = launch(ssh, 1, "errors")
-    made = replace(node.host, instance_id=instance["InstanceId"], address=instance["PublicIpAddress"])
-    error = replace(node, host=made, pins=HostKeyPins(tmp_path / "known_hosts")).refused()
-    boto3.client("ec2").terminate_instances(InstanceIds=[instance["InstanceId"]])
-    assert describe(boto3.client("ec2"), [instance["InstanceId"]])
-    assert "connection refused on port 22" in error.message
-    assert error.message.count("\n") >= 1

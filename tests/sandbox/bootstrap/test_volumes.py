@@ -15,7 +15,7 @@ import boto3
 import pytest
 
 from foundation.progress import silent
-from job_steps import Host, all_pids, cause, command_line, hosts_of, namespace_of
+from job_steps import Host, all_pids, command_line, hosts_of, namespace_of
 from project import REPOSITORY, Project
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter
@@ -229,19 +229,6 @@ def test_a_job_ends_with_a_server_that_does_not_answer(again: Volumes) -> None:
     assert "may still run" not in said
 
 
-@pytest.mark.slow
-def test_a_job_ends_with_a_server_that_dies(again: Volumes) -> None:
-    with again.writing("/shared") as job:
-        for pid in again.servers():
-            with suppress(ProcessLookupError):  # it has ended with an earlier one
-                os.kill(pid, signal.SIGKILL)
-        said = job.end()
-    address = again.head.address
-    assert re.search(rf"node-1.*: volume /shared of node-0 \({address}\): the connection is lost", said), said
-    refused = again.run("node-1", "touch /shared/file 2>&1", code=None)
-    assert "Permission denied" in refused  # the folder below the mount is root's
-
-
 def test_data_and_results_on_a_volume(volumes: Volumes) -> None:
     project = volumes.project
     data = '[data]\nurl = "/shared/data"\nresults = "/shared/results"\n'
@@ -308,17 +295,6 @@ def test_a_job_ends_with_s3_that_does_not_answer(again: Volumes) -> None:
         finally:
             os.kill(info.pid, signal.SIGCONT)
     assert re.search(rf"failed: node-\d: volume /s3 of s3://{BUCKET}/a/folder/ at https://[^ ]+: ({DEAD})", said), said
-
-
-@pytest.mark.slow
-def test_a_job_ends_with_the_head_that_serves_its_volume(again: Volumes) -> None:
-    head = again.head
-    with again.writing("/shared") as job:
-        cause(again.project, "kill", f"instance={head.instance_id}")
-        job.process.wait(timeout=DEAD_S)
-    said = job.project.messages.read_text()
-    assert re.search(rf"node-0 \({head.instance_id}\) is stopp(ing|ed)", said), said
-    again.project.run("start", "-y")
 
 
 @pytest.mark.slow

@@ -1,10 +1,8 @@
 """Errors of connections, commands and private keys, and the arguments of ssh commands, without a node."""
 
 import errno
-import os
 import socket
 import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -176,33 +174,6 @@ def test_the_console_shows_whether_a_node_has_booted(lines: tuple[str, ...], sai
     text, found = explain_console(lines)
     assert (text.endswith(said), found) == (True, booted)
     assert ("still booting" in text) is not booted
-
-
-def test_a_real_missing_route_is_reported(private_key: Path) -> None:
-    """The test runs in a network namespace without routes, which an ordinary user may create."""
-    program = (
-        "import sys; from pathlib import Path; from test_connection import *\n"
-        f"print(reach_nothing(Path({str(private_key)!r})))"
-    )
-    done = subprocess.run(
-        ["unshare", "--user", "--net", sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if "unshare failed" in done.stderr:
-        pytest.skip("this machine allows no user namespaces")
-    assert "node-1 (i-1, ubuntu@198.18.0.2): there is no route to that address\n  its console" in done.stdout, (
-        done.stderr
-    )
-
-
-def reach_nothing(private_key: Path) -> ConnectError:
-    """Connects where there is no route; returns the error."""
-    with pytest.raises(ConnectError) as caught:
-        wait(HOST, private_key, timeout_s=0.1)
-    return caught.value
 
 
 def wait(host: Host, private_key: Path, *, timeout_s: float) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootstrap.ssh.execute import STOP_TIMEOUT_S, Ending, choose_exit_code
+from bootstrap.ssh.execute import Ending, choose_exit_code
 from bootstrap.ssh.node_program import parse_message, runtime_command
 from cluster.commands.shell import KEPT_BYTES, Collector, LinePrinter, render_failures
 from foundation.errors import ConnectError
 from local_nodes import make_runtime
-from project import REPOSITORY
 
 
 def ending(node: str, code: int | None, at: float = 0.0, **more: int) -> Ending:
@@ -115,45 +113,3 @@ def test_a_command_runs_in_the_newest_environment(tmp_path: Path) -> None:
     assert "".join(message.get("err", "") for message in messages) == "oh\n"
     assert messages[-1] == {"exit": 3, "signal": None, "left": []}
     assert code == 0
-
-
-# Runs in its own process, so that all descendants and dead children belong to the test. The clock moves only in `sleep`
-# and `tell`. `tell` imitates a sudo that takes its maximum time; `sleep` then waits for the process that it ends.
-END_ALL = """
-import os, subprocess, sys
-from types import SimpleNamespace
-sys.path.insert(0, sys.argv[1])
-from node.setup import exec_command, process_tree
-tell, now, is_dying = process_tree.tell, 0.0, False
-
-def sleep(seconds):
-    global now
-    now += seconds
-    if is_dying:
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-
-def tell_slowly(pids, number):
-    global now, is_dying
-    now += process_tree.ROOT_TIMEOUT_S if pids else 0
-    if pids and number.name not in sys.argv[2:]:
-        tell(pids, number)
-        is_dying = True
-
-exec_command.time = process_tree.time = SimpleNamespace(monotonic=lambda: now, sleep=sleep)
-process_tree.tell = tell_slowly
-child = subprocess.Popen(["sleep", "60"])
-status, left = exec_command.end_all(child.pid, None)
-print(status, len(left), round(now))
-os.kill(child.pid, 9) if left else None
-"""
-
-
-@pytest.mark.parametrize(
-    ("unheeded", "said"), [((), "15 0 5"), (("SIGTERM",), "9 0 12"), (("SIGTERM", "SIGKILL"), "0 1 14")]
-)
-def test_the_grace_period_starts_after_the_signal(unheeded: Sequence[str], said: str) -> None:
-    """said: the status, the number of processes left, and the seconds. execute.py waits longer than any of these."""
-    words = [sys.executable, "-c", END_ALL, str(REPOSITORY), *unheeded]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (done.stdout.strip(), done.stderr) == (said, "")
-    assert int(said.rpartition(" ")[2]) < STOP_TIMEOUT_S

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,18 +87,6 @@ def test_hosts_are_remembered_and_forgotten(tmp_path: Path) -> None:
     assert [entry.spec for entry in memory.read()[1]] == ["b"]
     memory.forget(["b"])
     assert not memory.path.parent.exists()
-
-
-def test_concurrent_threads_lose_no_host(tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "demo" / "other_hosts.json", cluster="demo")
-    threads = [
-        threading.Thread(target=memory.keep, args=([remember(replace(LAB, spec=f"lab{i}"))],)) for i in range(16)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(memory.read()[1]) == 16
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"mark": "x"}', '{"mark": "x", "hosts": [{"spec": 1}]}'])

@@ -114,11 +114,6 @@ def test_a_driver_that_does_not_work(code: int, words: str, library: Path) -> No
     assert look_at(fake_environment(library, [], init=code)) == (None, words)
 
 
-def test_a_driver_that_hangs(library: Path) -> None:
-    found = look_at(fake_environment(library, [], init=-1), timeout_s=0.3)
-    assert found == (None, "did not answer within 0.3 s")
-
-
 # -- the kernel log ----------------------------------------------------------------------------------------------------
 
 
@@ -259,10 +254,6 @@ def test_memory_that_all_nodes_lack_is_no_fault_of_one() -> None:
     assert find_unhealthy(short, dict.fromkeys(("node-0", "node-1"), TYPE)) == {}
 
 
-def test_nothing_is_known_of_the_type_of_existing_hosts() -> None:
-    assert find_unhealthy(findings({"gpu1": report(gpus=H100S[:7])}), {}) == {}
-
-
 @pytest.mark.parametrize(
     ("ahead_s", "wrong"),
     [
@@ -282,28 +273,6 @@ def test_clocks(ahead_s: dict[str, float], wrong: set[str]) -> None:
 def test_a_clock_in_words() -> None:
     found = findings({"node-0": report(), "node-1": report()}, {"node-1": -61.5})
     assert find_unhealthy(found, {}) == {"node-1": ("its clock is 61.5 s behind",)}
-
-
-# -- reports of other hosts --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"now": "soon"},
-        {"memory_mib": "much"},
-        {"gpus": 8},
-        {"gpus": [{"name": 7}]},
-        {"gpus": [{**H100S[0], "throttled": [1]}]},
-        {"read_only": [["/home"]]},
-        {"read_only": None},
-        {"xids": [["0000:01:00", "79", ""]]},
-        {"kept": []},
-    ],
-)
-def test_a_report_that_is_none_is_refused(more: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"xpected"):
-        report(**more)
 
 
 # -- on nodes ----------------------------------------------------------------------------------------------------------
