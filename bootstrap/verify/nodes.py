@@ -4,7 +4,6 @@ node/setup/verify.py checks each node, and writes no files.
 """
 
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -59,16 +58,6 @@ class _Tried(Struct, frozen=True):
     ports: tuple[tuple[str, Port, str | None], ...]
 
 
-class _Probed(Struct, frozen=True):
-    probe: str
-    result: ProbeResult
-
-
-class _Ended(Struct, frozen=True):
-    ended: str
-    error: str | None
-
-
 @dataclass(kw_only=True, slots=True)
 class _Found:
     """The results of a node so far; `error` is the reason why the rest is missing."""
@@ -91,7 +80,6 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
     first, then those of each node, in the order of `nodes`.
     """
     probes = (*compute_probes(nodes[0].framework), *probes)
-    waiting_s = PORTS_TIMEOUT_S + sum(probe.timeout_s for probe in probes)
     found = {node.host.name: _Found() for node in nodes}
     talks: dict[str, _Talk] = {}
     secret = secrets.token_hex(16)
@@ -100,7 +88,7 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
         name = node.host.name
         try:
             talk = talks[name] = _Talk(node)
-            talk.begin(found[name], _order(node, probes, secret=secret))
+            talk.begin(found[name], _order(node, secret=secret))
         except ClusterError as error:
             found[name].error = error
 
@@ -111,7 +99,7 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
         ]
         report(Event(kind="start", what="computing, and connecting to the other nodes", where=name))
         try:
-            talks[name].finish(found[name], peers, timeout_s=waiting_s)
+            talks[name].finish(found[name], peers, probes)
         except ClusterError as error:
             found[name].error = error
 
@@ -146,7 +134,7 @@ def _run_together(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], talks
     def run(node: ReadyNode) -> None:
         name = node.host.name
         try:
-            checks[name] = probes[name].to_checks(node, talks[name].run_together(probes[name]))
+            checks[name] = probes[name].to_checks(node, talks[name].run(probes[name]))
         except ClusterError as error:
             checks[name] = (check_connection(name, error),)
 
@@ -154,7 +142,7 @@ def _run_together(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], talks
     return [check for node in nodes for check in checks[node.host.name]]
 
 
-def _order(node: ReadyNode, probes: Sequence[Probe], *, secret: str) -> dict[str, Any]:
+def _order(node: ReadyNode, *, secret: str) -> dict[str, Any]:
     return {
         "name": node.host.name,
         "address": node.host.private_ip,
@@ -163,13 +151,7 @@ def _order(node: ReadyNode, probes: Sequence[Probe], *, secret: str) -> dict[str
         "loader": LOADER,
         "python": node.python,
         "setup": node.setup,
-        "probes": [_as_message(probe) for probe in probes],
     }
-
-
-def _as_message(probe: Probe) -> dict[str, Any]:
-    """A probe in the form that node/verify.py reads."""
-    return {"name": probe.check, "modules": probe.modules, "order": dict(probe.order), "timeout_s": probe.timeout_s}
 
 
 def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes: Sequence[Probe]) -> list[Check]:
@@ -205,39 +187,23 @@ class _Talk(NodeProgram):
         super().__init__(node.connection, "verify")
 
     def begin(self, found: _Found, order: Mapping[str, Any]) -> None:
-        """Has the node listen and start its probes."""
+        """Has the node listen."""
         begun = self.call(order, _Begun, timeout_s=ANSWER_TIMEOUT_S)
         found.ports, found.refused, found.disk = begun.listening, begun.refused, begun.disk
         found.free = begun.free
 
-    def run_together(self, probe: Probe) -> ProbeResult:
-        """Has the node run a probe that the other nodes run at the same time. Returns its result."""
-        self.tell({"together": _as_message(probe)})
-        deadline = time.monotonic() + probe.timeout_s + ANSWER_TIMEOUT_S
-        probed = next(message for message in self.messages(deadline) if "probe" in message or "ended" in message)
-        if "probe" not in probed:
-            raise self._failed(str(self.read(probed, _Ended).error), exit_code=1)
-        return self.read(probed, _Probed).result
+    def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], probes: Sequence[Probe]) -> None:
+        """Has the node connect to its peers and run its probes, one after the other: they would compete for cores."""
+        tried = self.call({"peers": peers}, _Tried, timeout_s=PORTS_TIMEOUT_S)
+        found.attempts = tuple(
+            Attempt(source=self.connection.host.name, target=target, port=port, error=error)
+            for target, port, error in tried.ports
+            if target in {name for name, _, _ in peers}
+        )
+        for probe in probes:
+            found.results[probe.check] = self.run(probe)
 
-    def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], *, timeout_s: float) -> None:
-        """Has the node connect to its peers, and reads all its results."""
-        self.tell({"peers": peers})
-        waiting = {"ports", "probes"}
-        deadline = time.monotonic() + timeout_s
-        for message in self.messages(deadline):
-            if "ports" in message:
-                found.attempts = tuple(
-                    Attempt(source=self.connection.host.name, target=target, port=port, error=error)
-                    for target, port, error in self.read(message, _Tried).ports
-                    if target in {name for name, _, _ in peers}
-                )
-            elif "probe" in message:
-                probed = self.read(message, _Probed)
-                found.results[probed.probe] = probed.result
-            elif "ended" in message:
-                ended = self.read(message, _Ended)
-                waiting.discard(ended.ended)
-                if ended.error is not None:
-                    raise self._failed(ended.error, exit_code=1)
-            if not waiting:
-                return
+    def run(self, probe: Probe) -> ProbeResult:
+        """Has the node run a probe. Returns its result."""
+        message = {"modules": probe.modules, "order": dict(probe.order), "timeout_s": probe.timeout_s}
+        return self.call(message, ProbeResult, timeout_s=probe.timeout_s + ANSWER_TIMEOUT_S)

@@ -1,24 +1,19 @@
 """Checks one node for `cluster verify`: its disk, the ports of its peers, and everything else with probes.
 
-It arrives over stdin, followed by an order, and writes no files. It receives JSON lines:
+It writes no files. Requests and answers are JSON, one per line, in this order:
 
     {"name": ..., "address": ..., "secret": ..., "ranges": [[first, last], ...], "loader": ..., "python": ...,
-     "setup": digest or null, "probes": [{"name": ..., "modules": ..., "order": ..., "timeout_s": ...}, ...]}
+     "setup": digest or null}
+        {"listening": [port, ...], "refused": why not or null, "free": a free port or null,
+         "disk": [[path, device, free bytes], ...]}
     {"peers": [[name, address, [port, ...]], ...]}
-    {"together": a probe that all nodes run at the same time, after the others}
+        {"ports": [[peer, port, error or null], ...]}
+    {"modules": ..., "order": ..., "timeout_s": ...}, a probe, any number of times
+        {"exit_code": ..., "stdout": ..., "stderr": ...}
 
-and sends:
-
-    {"listening": [port, ...], "refused": why not or null, "free": a free port or null,
-     "disk": [[path, device, free bytes], ...]}
-    {"ports": [[peer, port, error or null], ...]}
-    {"probe": name, "result": {"exit_code": ..., "stdout": ..., "stderr": ...}}, in the order of the probes
-    {"ended": "ports", "probes" or "together", "error": a traceback or null}, the last message of each
-    {"alive": true}                                every two seconds
-
-It listens for its peers until its stdin ends, and sends them its name and the secret of this verification.
-When stdin ends, it ends, and so do its probes. Probes may hang, abort or crash the interpreter, so each has its own
-process.
+It also sends {"alive": true} every two seconds. It listens for its peers until its stdin ends, and sends them its name
+and the secret of this verification. When stdin ends, it ends, and so does its probe. Probes may hang, abort or crash
+the interpreter, so each has its own process.
 """
 
 import json
@@ -31,12 +26,13 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NoReturn
 
-from node.setup import setup_env
+from node.setup import process_tree, setup_env
 from node.setup.messages import stay_alive, tell
 
 KEPT_BYTES = 1 << 16  # of a probe's output
@@ -44,8 +40,6 @@ TIMEOUT_S = 5.0  # of a peer
 TRIES = 20
 MAX_PARALLEL = 256
 FREE_RANGE = (20000, 29999)  # below the ports that Linux assigns to clients
-_running: set[subprocess.Popen[bytes]] = set()  # the probes' processes
-_running_lock = threading.Lock()
 
 
 def look_at_disk() -> list[tuple[str, int, int]]:
@@ -54,8 +48,8 @@ def look_at_disk() -> list[tuple[str, int, int]]:
     return [(path, os.stat(path).st_dev, shutil.disk_usage(path).free) for path in paths]
 
 
-def begin(order: Mapping[str, Any]) -> None:
-    """Listens, looks at the disk, and starts the probes."""
+def begin(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Listens, and looks at the disk. Returns the answer."""
     ports: list[int] = []
     refused = None
     for first, last in order["ranges"]:
@@ -66,40 +60,7 @@ def begin(order: Mapping[str, Any]) -> None:
             break
         serve(listener, greeting(order["name"], order["secret"]))
         ports.append(listener.getsockname()[1])
-    tell({"listening": ports, "refused": refused, "free": find_free(order["address"]), "disk": look_at_disk()})
-    in_background("probes", run_probes, order)
-
-
-def run_probes(order: Mapping[str, Any]) -> None:
-    """Runs the probes one after the other: two MXNets at the same time would compete for the cores."""
-    for probe in order["probes"]:
-        run_one(order, probe)
-
-
-def run_one(order: Mapping[str, Any], probe: Mapping[str, Any]) -> None:
-    """Runs a probe, and sends its result."""
-    env = probe_environment(order["python"], order["setup"])
-    command = [order["python"], "-c", order["loader"]]
-    result = run_probe(command, [probe["modules"], probe["order"]], env, probe["timeout_s"])
-    tell({"probe": probe["name"], "result": result})
-
-
-def connect_to_peers(peers: Iterable[tuple[str, str, Sequence[int]]], secret: str) -> None:
-    """Tries every port of every peer."""
-    targets = [(name, address, port) for name, address, ports in peers for port in ports]
-    tell({"ports": connect_all(targets, secret)})
-
-
-def in_background(name: str, work: Callable[..., None], *args: Any) -> None:
-    """Does `work` in a thread, and always reports its end, with the traceback of an error."""
-
-    def follow() -> None:
-        try:
-            work(*args)
-        finally:
-            tell({"ended": name, "error": traceback.format_exc() if sys.exc_info()[0] else None})
-
-    threading.Thread(target=follow, daemon=True).start()
+    return {"listening": ports, "refused": refused, "free": find_free(order["address"]), "disk": look_at_disk()}
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------
@@ -116,40 +77,24 @@ def probe_environment(python: str, setup: str | None) -> dict[str, str]:
     return setup_env.merge(env, setup_env.read(cluster_dir, setup))
 
 
-def run_probe(command: Sequence[str], lines: Iterable[Any], env: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
-    """Runs a command with a list of values as JSON lines on stdin. Returns its result as a dict.
+def run_probe(order: Mapping[str, Any], probe: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs a probe. Returns its result.
 
-    exit_code: None if it was killed after timeout_s seconds, below 0 if a signal ended it.
+    exit_code: None if it was killed after its timeout, below 0 if a signal ended it.
     """
-    process = subprocess.Popen(
-        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    env = probe_environment(order["python"], order["setup"])
+    process = process_tree.start(
+        [order["python"], "-c", order["loader"]], env, "/", stdin=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    with _running_lock:
-        _running.add(process)
+    given = b"".join(json.dumps(line).encode() + b"\n" for line in (probe["modules"], probe["order"]))
     try:
-        given = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        stdout, stderr = process.communicate(given, timeout=timeout_s)
+        stdout, stderr = process.communicate(given, timeout=probe["timeout_s"])
         exit_code: int | None = process.returncode
     except subprocess.TimeoutExpired:
-        _kill(process)
+        os.killpg(process.pid, signal.SIGKILL)
         stdout, stderr = process.communicate()
         exit_code = None
-    finally:
-        with _running_lock:
-            _running.discard(process)
     return {"exit_code": exit_code, "stdout": _tail(stdout), "stderr": _tail(stderr)}
-
-
-def kill_probes() -> None:
-    """Kills every probe that still runs."""
-    with _running_lock:
-        for process in _running:
-            _kill(process)
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _tail(data: bytes) -> str:
@@ -229,21 +174,34 @@ def try_to_connect(name: str, address: str, port: int, secret: str) -> str | Non
     return None if said == wanted else "wrong answer"
 
 
-def main() -> None:
-    """Answers until stdin ends."""
-    stay_alive()
-    secret = ""
-    order: dict[str, Any] = {}
-    for line in sys.stdin.buffer:
-        message = json.loads(line)
-        if "peers" in message:
-            in_background("ports", connect_to_peers, message["peers"], secret)
-        elif "together" in message:
-            in_background("together", run_one, order, message["together"])
+def answer(requests: "SimpleQueue[dict[str, Any]]") -> NoReturn:
+    """Answers requests."""
+    order = requests.get()
+    tell(begin(order))
+    while True:
+        request = requests.get()
+        if "peers" in request:
+            targets = [(name, address, port) for name, address, ports in request["peers"] for port in ports]
+            tell({"ports": connect_all(targets, order["secret"])})
         else:
-            secret, order = message["secret"], message
-            begin(order)
-    kill_probes()
-    sys.stderr.flush()
-    # Does not wait for threads, which may hold stdout's lock or a connection.
+            tell(run_probe(order, request))
+
+
+def read(requests: "SimpleQueue[dict[str, Any]]") -> None:
+    """Reads requests from stdin, whose end ends this process, and with it the probe that runs."""
+    for line in sys.stdin.buffer:
+        requests.put(json.loads(line))
     os._exit(0)
+
+
+def main() -> None:
+    """Answers requests until stdin ends."""
+    stay_alive()
+    requests: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    threading.Thread(target=read, args=(requests,), daemon=True).start()
+    try:
+        answer(requests)
+    except Exception:  # noqa: BLE001 - at its own end, Python would wait for the thread that reads stdin
+        traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(1)
