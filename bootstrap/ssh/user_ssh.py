@@ -32,7 +32,6 @@ OPTIONS = frozenset(
 )
 """The options of OpenSSH that decide how we connect."""
 ANSWER_TIMEOUT_S = 20.0  # `Match exec` runs the user's commands
-LOW_PORT = 1024  # hardly any sshd listens below it, except at 22: in MPI's host files, the number is that of slots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,9 +215,6 @@ def explain(host: Host, spec: Spec, error: BaseException) -> tuple[str, str]:
 def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:  # noqa: PLR0911 - one for each cause
     command = spec.command
     again = f"{command} true must work without a prompt; then run the command again"
-    is_slots = spec.port is not None and spec.port != 22 and spec.port < LOW_PORT
-    if is_slots and isinstance(error, TimeoutError | ConnectionRefusedError):
-        again = f"{again}; or, if {spec.port} is a number of processes, name {spec.host} {spec.port} times"
     match error:
         case UnknownHostKey():
             is_its = error.hostname == known_name(host.address, host.port)

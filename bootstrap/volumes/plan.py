@@ -16,6 +16,8 @@ from node.setup.volumes.volume_probe import DISKS
 from provision.volumes.source import MountSource
 
 NO_FUSE = "it has no /dev/fuse"
+PACKAGES = {"nfs": ("mount.nfs4", "nfs-common"), "server": ("exportfs", "nfs-kernel-server"), "s3fs": ("s3fs", "s3fs")}
+"""A command, and the package of Debian and Ubuntu that has it, by what they are for."""
 
 
 class Noted(Struct, frozen=True):
@@ -108,8 +110,7 @@ def plan_volumes(
     now: the time in seconds since the epoch. Raises ClusterError for a volume that nodes cannot mount; it names them.
     """
     servers = {source.mount: server for source in sources if (server := find_server(source, hosts)) is not None}
-    check_serving(servers, hosts, facts)
-    check_clients(sources, servers, hosts, facts)
+    check_nodes(sources, servers, hosts, facts)
     planned = {}
     for host in hosts:
         here = facts[host.name]
@@ -150,56 +151,39 @@ def path_of(source: MountSource) -> str:
     return f"{DISKS}/{commands.name_of(source.mount)}" if source.kind == "head" else source.export
 
 
-def check_serving(servers: Mapping[str, Host], hosts: Sequence[Host], facts: Mapping[str, VolumeFacts]) -> None:
-    """Raises ClusterError if nodes cannot serve volumes to each other by NFS."""
-    if len(hosts) < 2:
-        return
-    for mount, server in servers.items():
-        lacks = {host.name: _lacks(facts[host.name], "mount.nfs4", "nfs-common") for host in hosts}
-        lacks[server.name] = _lacks(facts[server.name], "exportfs", "nfs-kernel-server")
-        for name, why in lacks.items():
-            if why:
-                raise ClusterError(
-                    f'[[volumes]] mount = "{mount}": {name} cannot use NFS: {why}',
-                    hint="use an Ubuntu image ([provision] ami), or install it with [bootstrap] setup",
-                )
-
-
-def _lacks(facts: VolumeFacts, command: str, package: str) -> str:
-    if command in facts.commands or "apt-get" in facts.commands:
-        return ""
-    return f"{command} is missing, and there is no apt-get to install {package}"
-
-
-def check_clients(
+def check_nodes(
     sources: Sequence[MountSource],
     servers: Mapping[str, Host],
     hosts: Sequence[Host],
     facts: Mapping[str, VolumeFacts],
 ) -> None:
-    """Raises ClusterError if nodes cannot mount a volume that is not served by a node."""
+    """Raises ClusterError if nodes can neither mount or serve a volume, nor install what that needs."""
     for source in sources:
-        if source.mount in servers:
+        server = servers.get(source.mount)
+        lacks = {host.name: _lacks(source, facts[host.name], serves=host == server) for host in hosts}
+        if server is not None and len(hosts) < 2:
             continue
-        lacks = {host.name: _lacks_client(source, facts[host.name]) for host in hosts}
-        if any(lacks.values()):
-            nodes = ", ".join(name for name, why in lacks.items() if why)
+        nodes = ", ".join(name for name, why in lacks.items() if why)
+        if nodes:
             why = next(why for why in lacks.values() if why)
             raise ClusterError(
-                f'[[volumes]] mount = "{source.mount}": {nodes} cannot mount {source.source}: {why}',
-                hint="use another image ([provision] ami), or install what is missing with [bootstrap] setup",
+                f'[[volumes]] mount = "{source.mount}": {nodes}: {why}',
+                hint="use an Ubuntu image ([provision] ami), or install what is missing with [bootstrap] setup",
             )
 
 
-def _lacks_client(source: MountSource, facts: VolumeFacts) -> str:
-    if source.kind in ("nfs", "efs"):
-        return _lacks(facts, "mount.nfs4", "nfs-common")
+def _lacks(source: MountSource, facts: VolumeFacts, *, serves: bool) -> str:
     if source.kind == "lustre":
         has_it = facts.lustre and "mount.lustre" in facts.commands
         return (
             "" if has_it else 'the client of Lustre is not installed (docs.aws.amazon.com/fsx, "install-lustre-client")'
         )
-    return NO_FUSE if not facts.fuse else _lacks(facts, "s3fs", "s3fs")
+    if source.kind == "s3" and not facts.fuse:
+        return NO_FUSE
+    command, package = PACKAGES["s3fs" if source.kind == "s3" else "server" if serves else "nfs"]
+    if command in facts.commands or "apt-get" in facts.commands:
+        return ""
+    return f"{command} is missing, and there is no apt-get to install {package}"
 
 
 def _plan_served(source: MountSource, host: Host, server: Host) -> Mount:
@@ -246,10 +230,7 @@ def _ends_soon(noted: Noted, now: float) -> bool:
 
 
 def _find_packages(mounts: Sequence[Mount], here: VolumeFacts, *, serves: bool) -> tuple[str, ...]:
-    packages = {"nfs": ("mount.nfs4", "nfs-common"), "s3fs": ("s3fs", "s3fs")}
-    needed = [packages[mount.how] for mount in mounts if mount.how in packages]
-    if serves:
-        needed.append(("exportfs", "nfs-kernel-server"))
+    needed = [PACKAGES[how] for how in (*(mount.how for mount in mounts), *["server"] * serves) if how in PACKAGES]
     return tuple(dict.fromkeys(package for command, package in needed if command not in here.commands))
 
 

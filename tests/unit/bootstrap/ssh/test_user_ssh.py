@@ -132,14 +132,6 @@ def test_failed_connections_to_own_hosts_are_explained(error: Exception, said: s
     assert hint in what_to_type
 
 
-def test_a_port_that_is_a_number_of_slots_is_explained() -> None:
-    refused = ConnectionRefusedError(111, "x")
-    _, hint = explain(replace(LAB, port=4), Spec(host="lab", port=4), refused)
-    assert hint.endswith("if 4 is a number of processes, name lab 4 times")
-    for port in (None, 22, 2222):
-        assert "processes" not in explain(LAB, Spec(host="lab", port=port), refused)[1]
-
-
 @pytest.mark.parametrize(
     ("login", "said"),
     [
