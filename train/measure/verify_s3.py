@@ -176,28 +176,16 @@ def explain_error(error: str, *, node: str, uri: str, endpoint: str) -> Meaning:
         return _explain_refusal(code[1], words[1] if words else "", uri=uri)
     if "Invalid RecordIO" in error:
         return Meaning("ok", "read by MXNet; it is not a RecordIO file")
-    if "curl_easy_perform" in error:
-        cause = error.strip().rpartition("CURLE_OK: ")[2][:300]
-        return Meaning("failed", f"{endpoint} cannot be reached", cause, _ask(node, endpoint))
-    if "fail to open" in error:
-        return Meaning("failed", "not found", "it was deleted in the meantime", f"cluster data ls {uri}")
-    if "IsTruncated" in error:
-        cause = f"a proxy between {node} and {endpoint}, or a name that MXNet does not encode"
-        return Meaning("failed", "the answer is not from S3", cause, _ask(node, endpoint))
-    return Meaning("failed", summarize_error(error), hint=f"cluster data ls {uri}")
+    return Meaning("failed", summarize_error(error), hint=_ask(node, endpoint))
 
 
 def _explain_refusal(code: str, words: str, *, uri: str) -> Meaning:
-    bucket = parse_url(uri).bucket
-    cause, hint = {
-        "AccessDenied": (words, "cluster iam-policy prints the permissions that the job's credentials need"),
-        "NoSuchBucket": (f"there is no bucket {bucket}", "cluster data ls"),
-        "RequestTimeTooSkewed": ("the node's clock is wrong", "the clock check above"),
-        "ExpiredToken": ("the credentials have expired", "log in again, then run the command again"),
-        "PermanentRedirect": (f"bucket {bucket} is in another region", "[provision] region in cluster.toml"),
-        "AuthorizationHeaderMalformed": (f"bucket {bucket} is in another region", "[provision] region in cluster.toml"),
-        "SlowDown": ("S3 limits the request rate at the moment", "run the command again"),
-        "InternalError": ("S3 has a problem at the moment", "run the command again"),
-        "ServiceUnavailable": ("S3 has a problem at the moment", "run the command again"),
-    }.get(code, (words, "aws sts get-caller-identity"))
-    return Meaning("failed", code, cause[:300] or None, hint)
+    hint = {
+        "AccessDenied": "cluster iam-policy prints the permissions that the job's credentials need",
+        "NoSuchBucket": "cluster data ls",
+        "NoSuchKey": f"cluster data ls {uri}",
+        "RequestTimeTooSkewed": "the clock check above",
+        "PermanentRedirect": "[provision] region in cluster.toml: the bucket is in another region",
+        "AuthorizationHeaderMalformed": "[provision] region in cluster.toml: the bucket is in another region",
+    }.get(code, "aws sts get-caller-identity; run the command again")
+    return Meaning("failed", code, words[:300] or None, hint)
