@@ -9,11 +9,10 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from bootstrap.apply import ReadyNode
 from bootstrap.container.reference import Reference
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.ssh.connections import on_all
@@ -21,20 +20,12 @@ from bootstrap.transfer.distribute import Distribution, SetUp
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
+if TYPE_CHECKING:
+    from bootstrap.container.prepare import ContainerNode
+
 FEWEST_NODES = 2
-T = TypeVar("T")
 NOT_HERE = Path(os.devnull)
 """The folder on this machine for files that only nodes have: it can contain no file."""
-
-
-class Talk(Protocol):
-    """The conversation with node/containers/prepare.py on a node."""
-
-    name: str
-    node: ReadyNode
-
-    def call(self, message: Any, kind: type[T]) -> T:
-        """Sends a request. Returns the answer."""
 
 
 class _Saved(Struct, frozen=True):
@@ -60,7 +51,7 @@ def is_chained(reference: Reference, lacking: int) -> bool:
     return lacking >= FEWEST_NODES and reference.ecr_account is None
 
 
-def pass_on(head: Talk, others: Sequence[Talk], image_id: str, *, report: Report) -> None:
+def pass_on(head: "ContainerNode", others: Sequence["ContainerNode"], image_id: str, *, report: Report) -> None:
     """Passes the head's image on to other nodes.
 
     Reports failures instead of raising them: the caller checks which nodes have the image. Raises ConnectError if a
@@ -79,7 +70,7 @@ def pass_on(head: Talk, others: Sequence[Talk], image_id: str, *, report: Report
         if distribution.wake(file.sha256) is None:  # it has reported why
             return
 
-        def take(talk: Talk) -> None:
+        def take(talk: "ContainerNode") -> None:
             started = time.monotonic()
             size_mb = file.size_bytes / 1e6
             report(Event(kind="start", what=f"taking the image, {size_mb:.0f} MB, from another node", where=talk.name))
@@ -98,10 +89,10 @@ def pass_on(head: Talk, others: Sequence[Talk], image_id: str, *, report: Report
         on_all(others, take)
 
 
-def _set_up(talk: Talk, *, files: Sequence[BundleFile] = (), holds: Sequence[BundleFile] = ()) -> SetUp:
+def _set_up(talk: "ContainerNode", *, files: Sequence[BundleFile] = (), holds: Sequence[BundleFile] = ()) -> SetUp:
     return SetUp(python=talk.node.facts.python, files=files, holds={file.sha256 for file in holds})
 
 
-def _forget(talks: Sequence[Talk], saved: _Saved) -> None:
+def _forget(talks: Sequence["ContainerNode"], saved: _Saved) -> None:
     """Removes the file from all nodes. Call this once no node takes it any more."""
     on_all(talks, lambda talk: talk.call({"forget": saved.sha256}, _Done))

@@ -23,17 +23,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
-import traceback
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import Any
 
 from node.setup import process_tree, setup_env
-from node.setup.messages import stay_alive, tell
+from node.setup.messages import serve as serve_requests
 
 KEPT_BYTES = 1 << 16  # of a probe's output
 TIMEOUT_S = 5.0  # of a peer
@@ -174,34 +171,23 @@ def try_to_connect(name: str, address: str, port: int, secret: str) -> str | Non
     return None if said == wanted else "wrong answer"
 
 
-def answer(requests: "SimpleQueue[dict[str, Any]]") -> NoReturn:
-    """Answers requests."""
-    order = requests.get()
-    tell(begin(order))
-    while True:
-        request = requests.get()
+class Verification:
+    """The answers, from the first request on, which is the order."""
+
+    def __init__(self) -> None:
+        self._order: dict[str, Any] = {}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request."""
+        if not self._order:
+            self._order = request
+            return begin(request)
         if "peers" in request:
             targets = [(name, address, port) for name, address, ports in request["peers"] for port in ports]
-            tell({"ports": connect_all(targets, order["secret"])})
-        else:
-            tell(run_probe(order, request))
-
-
-def read(requests: "SimpleQueue[dict[str, Any]]") -> None:
-    """Reads requests from stdin, whose end ends this process, and with it the probe that runs."""
-    for line in sys.stdin.buffer:
-        requests.put(json.loads(line))
-    os._exit(0)
+            return {"ports": connect_all(targets, self._order["secret"])}
+        return run_probe(self._order, request)
 
 
 def main() -> None:
     """Answers requests until stdin ends."""
-    stay_alive()
-    requests: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    threading.Thread(target=read, args=(requests,), daemon=True).start()
-    try:
-        answer(requests)
-    except Exception:  # noqa: BLE001 - at its own end, Python would wait for the thread that reads stdin
-        traceback.print_exc()
-    sys.stderr.flush()
-    os._exit(1)
+    serve_requests(Verification().answer)

@@ -29,20 +29,17 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from node.setup import process_tree
 from node.setup.containers import archive, engine
-from node.setup.messages import stay_alive, tell
+from node.setup.messages import serve
 
 PIPE_EVERY_S = 0.02
 TRY_TIMEOUT_S = 120
@@ -56,42 +53,8 @@ class Failed(Exception):
 
 
 def main() -> NoReturn:
-    """Answers requests until stdin ends."""
-    try:
-        serve()
-    except SystemExit:  # a signal
-        pass
-    except Exception:  # noqa: BLE001 - at its own end, Python would wait for the thread that reads stdin, and abort
-        traceback.print_exc()
-    sys.stderr.flush()
-    os._exit(1)
-
-
-def serve() -> NoReturn:
-    """Answers requests until a signal."""
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(1))
-    stay_alive()
-    requests: SimpleQueue[Answer] = SimpleQueue()
-    threading.Thread(target=_read, args=(requests,), daemon=True).start()
-    node = Node()
-    try:
-        while True:
-            request = requests.get()
-            verb = next(iter(request))
-            try:
-                tell(getattr(node, f"do_{verb}")(*request.values()))
-            except Failed as error:
-                tell({"failed": str(error)})
-    finally:
-        node.end()
-
-
-def _read(requests: "SimpleQueue[Answer]") -> None:
-    """Reads requests from stdin, whose end ends this program, and the engine's command that runs."""
-    for line in sys.stdin.buffer:
-        requests.put(json.loads(line))
-    os.kill(os.getpid(), signal.SIGHUP)
+    """Answers requests until stdin ends, which ends the engine's command that runs, too."""
+    serve(Node().answer)
 
 
 class Node:
@@ -100,6 +63,14 @@ class Node:
     def __init__(self) -> None:
         self._engine: list[str] = []
         self._child: subprocess.Popen[bytes] | None = None
+
+    def answer(self, request: Answer) -> Answer:
+        """Does what a request's verb, its first key, says. Returns the answer."""
+        try:
+            answer: Answer = getattr(self, f"do_{next(iter(request))}")(*request.values())
+        except Failed as error:
+            return {"failed": str(error)}
+        return answer
 
     def do_find(self, wanted: str) -> Answer:
         """Finds the engine."""
