@@ -62,14 +62,6 @@ def test_a_process_in_a_container_that_runs() -> None:
     assert passed == {"API_TOKEN": "hunter2", "RANK": "0"}
 
 
-def test_docker_as_root() -> None:
-    words, _ = run(engine.DOCKER_AS_ROOT, gpus=True)
-    assert words[:5] == ["sudo", "-n", "-E", "docker", "run"]
-    assert words[words.index("--user") + 1] == "1000:1000"
-    assert words[words.index("--gpus") + 1] == "all"
-    assert "--userns" not in words
-
-
 @pytest.mark.parametrize(
     ("words", "uid", "ids"),
     [

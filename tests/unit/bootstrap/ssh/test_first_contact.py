@@ -1,17 +1,13 @@
 """The first contact with a node, over real ssh to a server in this process, with a console that the test sets."""
 
-import itertools
-import socket
 import threading
-from collections.abc import Callable
-from pathlib import Path
 
 import paramiko
 import pytest
 
 import bootstrap.ssh.connection
 import bootstrap.ssh.keys
-from bootstrap.ssh.keys import LONGEST_PAUSE_S, Console, FirstContact, HostKeyPins, UnverifiedHostKey
+from bootstrap.ssh.keys import Console
 from first_contact_node import OTHER, Node, node  # noqa: F401 - a fixture
 from foundation.errors import AwsError, ClusterError, ConnectError
 
@@ -86,47 +82,6 @@ def open_connections() -> list[paramiko.Transport]:
     return [transport for transport in transports if transport.is_active() and not transport.server_mode]
 
 
-@pytest.mark.parametrize(
-    ("find_last_lines", "said"),
-    [
-        (lambda _: (), "  its console is still empty"),
-        (lambda _: ("a", "b"), "  its console's last lines:\n  | a\n  | b"),
-    ],
-)
-def test_an_error_quotes_the_console(
-    node: Node, monkeypatch: pytest.MonkeyPatch, find_last_lines: Callable[[str], tuple[str, ...]], said: str
-) -> None:
-    unused = socket.create_server(("127.0.0.1", 0))
-    address = unused.getsockname()
-    unused.close()
-    monkeypatch.setattr(paramiko.SSHClient, "_families_and_addresses", lambda *_: [(socket.AF_INET, address)])
-    console = Console(find_fingerprints=node.look, find_last_lines=find_last_lines)
-    with pytest.raises(ConnectError) as caught, node.reached(timeout_s=0.2, console=console):
-        pass
-    assert "connection refused on port 22" in caught.value.message
-    assert caught.value.message.endswith(said)
-    assert node.happened == []
-
-
-def test_a_timeout_hints_at_a_changed_address(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listener with a full queue is silent, like a firewall."""
-    monkeypatch.setattr(bootstrap.ssh.connection, "CONNECT_TIMEOUT_S", 1)  # Fabric accepts only whole seconds
-    node.lines = ("node login: ",)
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as silent:
-        address = silent.getsockname()
-        monkeypatch.setattr(paramiko.SSHClient, "_families_and_addresses", lambda *_: [(socket.AF_INET, address)])
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.settimeout(0)
-            one.connect_ex(address)
-        error = node.refused(timeout_s=0.1)
-        for one in waiting:
-            one.close()
-    assert "no answer on port 22" in error.message
-    assert error.message.endswith("| node login: ")
-    assert "cluster allow" in str(error.hint)
-
-
 def test_a_console_error_does_not_hide_the_connection_error(node: Node) -> None:
     def broken(instance_id: str) -> tuple[str, ...]:
         raise ClusterError(f"no console of {instance_id}")
@@ -149,38 +104,3 @@ def test_an_instance_that_has_ended_is_not_awaited(node: Node, monkeypatch: pyte
         node.reached(timeout_s=60, console=console),
     ):
         pass
-
-
-class Clock:
-    """A clock for bootstrap.ssh.keys that the test moves."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-def test_the_console_is_read_once_per_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(bootstrap.ssh.keys, "time", clock)
-    looks: list[float] = []
-
-    def look(_: str) -> frozenset[str]:
-        looks.append(clock.now)
-        return NONE
-
-    contact = FirstContact(
-        "i-1",
-        pins=HostKeyPins(tmp_path / "known_hosts"),
-        console=Console(find_fingerprints=look, find_last_lines=lambda _: ()),
-    )
-    key = paramiko.ECDSAKey.generate()
-    while clock.now < 1300:
-        with pytest.raises(UnverifiedHostKey):
-            contact.missing_host_key(paramiko.SSHClient(), "h", key)
-        clock.now += 0.1
-    pauses = [after - before for before, after in itertools.pairwise(looks)]
-    assert 0.3 <= pauses[0] <= 0.8
-    assert max(pauses) <= LONGEST_PAUSE_S * 1.25 + 0.2
-    assert min(pauses[8:]) >= LONGEST_PAUSE_S * 0.75
-    assert len({round(pause, 1) for pause in pauses[8:]}) > 1

@@ -143,12 +143,6 @@ def test_what_is_missing_is_named(
     assert caught.value.hint
 
 
-def test_a_file_may_have_the_name_of_a_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("pbs").write_text("lab\n")
-    assert read_host_list("./pbs", {"PBS_NODEFILE": "/nowhere"}) == ["lab"]
-
-
 def test_scontrol_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     environ = {"SLURM_JOB_NODELIST": "n[1-2]"}

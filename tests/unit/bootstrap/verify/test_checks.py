@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from bootstrap.environment.facts import Checked
 from bootstrap.environment.framework import Torch
 from bootstrap.verify.checks import (
     Attempt,
@@ -148,12 +147,6 @@ def compute(*lines: Mapping[str, Any], code: int | None = 0, stderr: str = "", *
 RIGHT = {"device": "cpu(0)", "values": [[3.0] * 3] * 2}
 
 
-def test_gpus_that_mxnet_does_not_see_are_a_failure() -> None:
-    well, unseen = compute({"wheel": "mxnet==1.7.0.post2"}, {"version": "1.7.0"}, RIGHT, gpus=(V100, V100))
-    assert well.status == "ok"
-    assert unseen.said == "the driver reports 2 GPU(s), but mxnet==1.7.0.post2 sees none"
-
-
 @pytest.mark.parametrize(
     ("library", "wheel", "words"),
     [
@@ -166,13 +159,6 @@ def test_a_missing_library_is_named_with_its_cause(library: str, wheel: str, wor
     (failed,) = compute({"wheel": wheel}, code=1, stderr=stderr)
     assert failed.said == f"{library} is missing"
     assert all(word in (failed.cause or "") for word in words), failed.cause
-
-
-def test_all_known_missing_libraries_are_named() -> None:
-    checked = {"env": Checked(key="k", unresolved=("libcublas.so.9.0", "libcudart.so.9.0"))}
-    stderr = "OSError: libcudart.so.9.0: cannot open shared object file: No such file or directory\n"
-    (failed,) = compute({"wheel": "mxnet-cu90==1.6.0.post0"}, code=1, stderr=stderr, checked=checked)
-    assert "libcublas.so.9.0" in (failed.cause or "")
 
 
 def test_summarize_error() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
-import local_nodes
 from bootstrap.ssh.host import Host
 from bootstrap.verify.checks import Offset
 from bootstrap.verify.health import Findings, check_health, find_unhealthy, look
@@ -23,7 +22,7 @@ from fake_nvml import COMPILER, FakeGpu, build, fake_environment
 from fake_nvml import look as look_at
 from foundation.decode import convert
 from foundation.errors import ClusterError
-from local_nodes import LocalConnection, channels, local_node, make_runtime
+from local_nodes import LocalConnection, channels, local_node
 from node import health
 from node.setup import health as observe
 from nvidia_recordings import (
@@ -270,11 +269,6 @@ def test_clocks(ahead_s: dict[str, float], wrong: set[str]) -> None:
     assert set(find_unhealthy(found, {})) == wrong
 
 
-def test_a_clock_in_words() -> None:
-    found = findings({"node-0": report(), "node-1": report()}, {"node-1": -61.5})
-    assert find_unhealthy(found, {}) == {"node-1": ("its clock is 61.5 s behind",)}
-
-
 # -- on nodes ----------------------------------------------------------------------------------------------------------
 
 
@@ -290,20 +284,6 @@ def test_nodes_are_looked_at_over_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert find_unhealthy(found, {}) == {}
     assert all(abs(offset.ahead_s) <= offset.error_s for offset in found.offsets.values())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_node_that_answers_nonsense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fake Python answers instead of health.py."""
-    make_runtime(tmp_path / "fake")
-    program(tmp_path / "fake" / "bin", "python", """echo '{"now": "never"}'; sleep 60""")
-    monkeypatch.setattr(local_nodes, "runtime_folder", lambda: str(tmp_path))
-    node = local_node(0)
-    try:
-        with pytest.raises(ClusterError, match=r"node-0 .*health\.py sent an invalid message"):
-            look([node])
-    finally:
-        for channel in channels([node]):
-            channel.end()
 
 
 def test_the_program_ends_when_the_driver_hangs(library: Path) -> None:

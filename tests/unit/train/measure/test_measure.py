@@ -23,12 +23,10 @@ from project import REPOSITORY
 from train.follow.events import Event, Process
 from train.job.config import TrainConfig
 from train.job.plan import Job
-from train.measure import training
 from train.measure.training import (
     KvResult,
     Scaling,
     ScalingRun,
-    WorkerBandwidth,
     Workload,
     choose_counts,
     choose_workload,
@@ -240,11 +238,3 @@ def test_bench_kvstore_runs_measure_py_unchanged(tmp_path: Path) -> None:
     done = subprocess.run(words, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "was not installed from a wheel" in done.stderr
-
-
-def test_the_bandwidth_is_that_of_the_median_batch() -> None:
-    worker = WorkerBandwidth(rank=None, host="a", batches_s=(1.0, 4.0, 2.0), worst_error=0.0)
-    result = KvResult(job="j", kv_store="dist_sync", arrays=1, size_mb=10.0, checked=True, workers=(worker,))
-    assert result.mb_per_s(worker) == 10.0
-    assert "?       a" in render_kvstore(result)
-    assert training.KV_NETWORK in render_kvstore(result)
