@@ -178,8 +178,7 @@ def prepare(
         on_all([talks[name] for name in names], lambda talk: map_owners(talk, images[talk.name], report=report))
         if uses_environment:
             check_environments([talks[name] for name in names], images, config)
-        takes = launcher == "required" or (launcher == "optional" and has_mxnet(head, first, config))
-        folder = take_launcher(head, first, config) if takes else None
+        folder = take_launcher(head, first, config, is_required=launcher == "required") if launcher != "none" else None
     return PreparedImage(
         reference=str(fixed) if fixed.digest else f"{fixed.server}/{fixed.name}@{first.id}",
         nodes={
@@ -415,30 +414,17 @@ def brief_order(image: str) -> dict[str, Any]:
     return {"name": name, "job": "check", "image": image, "shm_size": None, "gpus": False, "mounts": [], "cwd": "/"}
 
 
-def has_mxnet(talk: ContainerNode, image: _Image, config: ContainerConfig) -> bool:
-    """Whether the image's python3 finds MXNet; False for an image without Python. Raises ClusterError."""
-    order = {**brief_order(image.id), "command": ["python3", "-c", _FIND_MXNET]}
-    said = talk.run(order, once=f"mxnet-{image.id.rpartition(':')[2]}")
-    if said is None:
-        return True
-    if _NO_MXNET in said or _NO_PROGRAM.search(said):
-        return False
-    shown = "\n  ".join(said.splitlines()[-_SHOWN_LINES:])
-    raise ClusterError(
-        f"{talk.name}: whether {config.image} has MXNet is not known:\n  {shown}",
-        hint='correct the image; or, if the job uses no kv-store of MXNet, set [train] kv_store = "none"',
-    )
-
-
-def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig) -> str:
+def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig, *, is_required: bool) -> str | None:
     """Copies launch.py out of the image to a node: mxnet/tools/ and dmlc_tracker/. Returns their folder on the node.
 
-    Raises ClusterError.
+    Returns None for an image without MXNet or Python, unless it is required. Raises ClusterError.
     """
     order = {**brief_order(image.id), "command": ["python3", "-c", _PACK_LAUNCHER]}
     folder = f".cluster/launcher/{image.id.partition(':')[2]}"
     done = talk.call({"take": folder, "from": order}, _Done)
     if done.failed is not None:
+        if not is_required and (_NO_MXNET in done.failed or _NO_PROGRAM.search(done.failed)):
+            return None
         shown = "\n  ".join(done.failed.splitlines()[-_SHOWN_LINES:])
         raise ClusterError(
             f"{talk.name}: {config.image} has no MXNet with tools/launch.py in its python3:\n  {shown}",
@@ -451,7 +437,6 @@ def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig) -
 _NO_MXNET = "there is no module mxnet"
 _NO_PROGRAM = re.compile("executable file .*not found")
 """The error of docker's and podman's runtimes for a program that the image does not have."""
-_FIND_MXNET = f"import importlib.util, sys; sys.exit(None if importlib.util.find_spec('mxnet') else {_NO_MXNET!r})"
 # Finds the packages without importing them, since importing MXNet may need a GPU's driver. Prints an archive.
 _PACK_LAUNCHER = """
 import os, sys, tarfile

@@ -71,17 +71,16 @@ def test_an_image_for_another_machine() -> None:
 
 
 class Talk:
-    """A node where a command in a container fails with this message. With None, the command succeeds."""
+    """A node where taking files out of an image fails with this message. With None, it succeeds."""
 
     name = "node-0"
 
     def __init__(self, said: str | None) -> None:
         self._said = said
 
-    def run(self, order: Any, *, once: str) -> str | None:
-        assert order["command"][:2] == ["python3", "-c"]
-        assert once == "mxnet-1"
-        return self._said
+    def call(self, request: Any, kind: Any) -> Any:
+        assert request["from"]["command"][:2] == ["python3", "-c"]
+        return kind(failed=self._said) if self._said else kind(taken=request["take"])
 
 
 class Owner:
@@ -179,19 +178,15 @@ def test_a_node_that_cannot_take_the_heads_image(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_whether_an_image_has_mxnet(said: str) -> None:
-    config = ContainerConfig(image="a")
-    assert prepare.has_mxnet(Talk(None), image(), config)  # type: ignore[arg-type]
-    assert not prepare.has_mxnet(Talk(said), image(), config)  # type: ignore[arg-type]
+    def take(said: str | None, *, is_required: bool = False) -> str | None:
+        talk, config = Talk(said), ContainerConfig(image="a")
+        return prepare.take_launcher(talk, image(), config, is_required=is_required)  # type: ignore[arg-type]
 
-
-def test_an_image_of_which_nothing_is_known() -> None:
-    with pytest.raises(ClusterError, match="whether a has MXNet is not known:\n  it did not end within 120 s"):
-        prepare.has_mxnet(Talk("it did not end within 120 s"), image(), ContainerConfig(image="a"))  # type: ignore[arg-type]
-
-
-def test_what_looks_for_mxnet() -> None:
-    done = subprocess.run([sys.executable, "-c", prepare._FIND_MXNET], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.strip()) == (1, prepare._NO_MXNET)
+    assert take(None) == ".cluster/launcher/1"
+    assert take(said) is None
+    for unknown, is_required in ((said, True), ("it did not end within 120 s", False)):
+        with pytest.raises(ClusterError, match=r"a has no MXNet with tools/launch\.py"):
+            take(unknown, is_required=is_required)
 
 
 @pytest.mark.parametrize(
