@@ -182,7 +182,7 @@ class _Bootstrap:
 
     def prepare(self, host: Host) -> ReadyNode:
         """Makes one node ready. Raises ClusterError."""
-        connection, found = self.connections.look(host, python=self.config.python, report=self.report)
+        connection, found = self.connections.look(host, python=self.config.python)
         facts = self.runtimes.place(connection, found)
         first = plan_setup(facts, commands=self.config.setup, framework=self.config.framework)
         if first:

@@ -156,15 +156,6 @@ class NodeConnection:
         if transport is None or not transport.is_active():
             raise ConnectError(f"{self.host.name} ({self.host.address}): the connection is lost", hint="cluster status")
 
-    def is_lost(self, *, within_s: float) -> bool:
-        """Whether the connection is lost, or is lost within some seconds."""
-        deadline = time.monotonic() + within_s
-        while self._connection.is_connected:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
-
     @property
     def host_key(self) -> tuple[str, str]:
         """The host key of the other side, as (type, base64)."""

@@ -1,7 +1,6 @@
 """The connections to a cluster's nodes, each opened once, and parallel work on many nodes."""
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -12,19 +11,12 @@ from typing import Self, TypeVar
 
 from bootstrap.environment.facts import NodeFacts, gather_facts
 from bootstrap.ssh.connection import NodeConnection, connect, wait_for_connection
-from bootstrap.ssh.explain import may_be_booting
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins
-from foundation.errors import ClusterError, ConnectError, NodeCommandError
-from foundation.progress import Event, Report
+from foundation.errors import ClusterError
 from foundation.thread_pool import map_in_threads, run_in_thread
 
 MAX_PARALLEL = 64
-REBOOT_TIMEOUT_S = 300.0
-SHUTDOWN_S = 3.0
-"""In a shutdown, a program on the host may end a little earlier than the connection."""
-PAUSE_S = 1.0
-
 T = TypeVar("T")
 
 
@@ -129,47 +121,26 @@ class Connections:
                 self._open[host.instance_id] = connection
         return connection
 
-    def _make(self, host: Host, *, wait_s: float | None = None) -> NodeConnection:
+    def _make(self, host: Host) -> NodeConnection:
         if host.spec and self._connect_to_other is not None:
-            return self._connect_to_other(host) if wait_s is None else self._wait_for_other(host, wait_s)
+            return self._connect_to_other(host)
         access = self._access
         return wait_for_connection(
             host,
             private_key=access.private_key,
             pins=access.pins,
             console=access.console,
-            timeout_s=self._wait_s if wait_s is None else wait_s,
+            timeout_s=self._wait_s,
         )
 
-    def _wait_for_other(self, host: Host, wait_s: float) -> NodeConnection:
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                return self._make(host)
-            except ConnectError as error:
-                if time.monotonic() > deadline or not may_be_booting(error.__cause__):
-                    raise
-            time.sleep(PAUSE_S)
-
-    def look(self, host: Host, *, python: str, report: Report) -> tuple[NodeConnection, NodeFacts]:
+    def look(self, host: Host, *, python: str) -> tuple[NodeConnection, NodeFacts]:
         """The connection to a host, and its facts, which `begin` or `keep_facts` may have stored.
 
-        A host that reboots meanwhile is awaited. python: [bootstrap] python. Raises ConnectError, AwsError,
-        ClusterError.
+        python: [bootstrap] python. Raises ConnectError, AwsError, ClusterError.
         """
         connection = self.get(host)
-        try:
-            # Only once, since the set-up changes them.
-            return connection, self._facts.pop(host.instance_id, None) or gather_facts(connection, python=python)
-        except (ConnectError, NodeCommandError):
-            if not connection.is_lost(within_s=SHUTDOWN_S):
-                raise
-        report(Event(kind="warn", what="the connection is lost: waiting until it answers again", where=host.name))
-        connection.close()
-        connection = self._make(host, wait_s=REBOOT_TIMEOUT_S)
-        with self._lock:
-            self._open[host.instance_id] = connection
-        return connection, gather_facts(connection, python=python)
+        # Only once, since the set-up changes them.
+        return connection, self._facts.pop(host.instance_id, None) or gather_facts(connection, python=python)
 
     def keep_facts(self, host: Host, facts: NodeFacts) -> None:
         """Keeps facts that were gathered before the host's set-up, for `look`."""

@@ -52,7 +52,7 @@ def look_before_set_up(
         def connect(name: str) -> NodeConnection:
             host = by_name[name]
             with turns.taken(host.instance_id):
-                connection, facts = connections.look(host, python=python, report=report)
+                connection, facts = connections.look(host, python=python)
                 connections.keep_facts(host, placing.place(connection, facts))
             return connection
 

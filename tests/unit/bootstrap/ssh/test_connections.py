@@ -12,8 +12,7 @@ import bootstrap.ssh.connections
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
 from first_contact_node import HOST, Node, node
-from foundation.errors import ClusterError, ConnectError, NodeCommandError
-from foundation.progress import Event, Report, silent
+from foundation.errors import ClusterError, ConnectError
 from foundation.remote_command import RemoteCommand
 from waits import until
 
@@ -46,8 +45,8 @@ def open_connections(node: Node) -> Connections:
     )
 
 
-def look(connections: Connections, report: Report = silent) -> tuple[NodeConnection, object]:
-    return connections.look(HOST, python="auto", report=report)
+def look(connections: Connections) -> tuple[NodeConnection, object]:
+    return connections.look(HOST, python="auto")
 
 
 def test_an_early_connection_and_its_facts_are_used(node: Node, facts: list[object]) -> None:
@@ -83,40 +82,6 @@ def test_an_unused_early_connection_is_closed(node: Node, facts: list[NodeConnec
         until(lambda: facts)
     with pytest.raises(ConnectError):
         facts[0].run(RemoteCommand("true"))
-
-
-def test_a_host_that_reboots_meanwhile_is_awaited(
-    node: Node, facts: list[NodeConnection], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[Event] = []
-
-    def gather(connection: NodeConnection, *, python: str) -> str:
-        facts.append(connection)
-        if len(facts) == 1:
-            threading.Timer(0.2, connection.close).start()
-            raise NodeCommandError("facts.sh was killed")
-        return f"facts with python {python}"
-
-    monkeypatch.setattr(bootstrap.ssh.connections, "gather_facts", gather)
-    pin(node)
-    with open_connections(node) as connections:
-        connection, found = look(connections, said.append)
-        assert (found, connection is connections.get(HOST), connection is facts[0]) == (
-            "facts with python auto", True, False
-        )  # fmt: skip
-    assert [event.what for event in said] == ["the connection is lost: waiting until it answers again"]
-    assert node.happened == ["auth", "auth"]
-
-
-def test_a_failure_of_a_host_that_stays_is_raised(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gather(connection: NodeConnection, *, python: str) -> str:
-        raise NodeCommandError(f"{connection} {python}")
-
-    monkeypatch.setattr(bootstrap.ssh.connections, "gather_facts", gather)
-    monkeypatch.setattr(bootstrap.ssh.connections, "SHUTDOWN_S", 0.1)
-    pin(node)
-    with open_connections(node) as connections, pytest.raises(NodeCommandError):
-        look(connections)
 
 
 def test_no_early_connection_without_a_pinned_key(node: Node) -> None:
