@@ -9,11 +9,12 @@ from functools import partial
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
+from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import AnswerError, runtime_command
 from cluster.app import App
 from cluster.last_known import remember_names
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S
-from cluster.nodes.other_hosts import ends_of_job
+from cluster.nodes.other_hosts import ends_of_job, note_job
 from cluster.nodes.source import Nodes
 from cluster.session import describe, open_connections, source_of
 from cluster.views.results import render_new_files
@@ -23,6 +24,7 @@ from foundation.remote_command import RemoteCommand
 from foundation.thread_pool import run_in_thread
 from node.protocol import JobResult, Left, parse_unhealthy
 from provision.model import count
+from train.follow.events import Event
 from train.follow.head import SILENCE_S, Head, HeadGoneError
 from train.follow.records import (
     DamagedRecordError,
@@ -33,7 +35,8 @@ from train.follow.records import (
     read_jobs,
     read_s3_records,
 )
-from train.follow.run import STOPPED, end_everywhere, render_left, stop_job
+from train.follow.run import STOPPED, end_everywhere, render_left, run_job, stop_job
+from train.job.plan import Job
 
 PATIENCE_S = 4.0  # the longest time to wait for the head's answer
 BRIEF_PATIENCE_S = 2.0  # without a question, for which the user waits anyway
@@ -285,6 +288,26 @@ def render_interruption(job: HeadJob, *, now: datetime) -> str | None:
     took = "" if job.record.started_at is None else f", which has run for {render_took(job.record, now=now)}"
     interrupted = f"this would interrupt job {job.record.id} ({job.record.name}){took}"
     return f"{interrupted}; {queued}" if queued else interrupted
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+def check_idle(app: App, head: Head) -> None:
+    """Raises ClusterError while a job runs or waits."""
+    for record in ask_head(app, head):
+        if not (record.has_ended or record.is_damaged):
+            raise ClusterError(
+                f"job {record.id} ({record.name}) is {record.state} on this cluster: it would be measured with the "
+                "rest",
+                hint=f"cluster logs -f {record.id}, which waits for its end; or cluster stop {record.id}",
+            )
+
+
+def run_alone(app: App, head: Head, hosts: Sequence[Host], job: Job, take: Callable[[Event], None]) -> JobResult:
+    """Runs a job that measures something to its end. Raises ClusterError or a subclass."""
+    note_job(app, hosts, job.order.spec.id)
+    return run_job(head, job.order, take=take, say=app.say)
 
 
 # -- stopping a job ----------------------------------------------------------------------------------------------------

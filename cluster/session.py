@@ -1,14 +1,16 @@
 """Turns cluster.toml into nodes that are ready to train: the steps that `up`, `verify` and `train` share."""
 
+import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 from rich.filesize import decimal
 
 from bootstrap.apply import ReadyNode, Trees, bootstrap
@@ -17,15 +19,17 @@ from bootstrap.environment.framework import explain_ignored
 from bootstrap.environment.own_wheel import OwnWheel, find_own_wheel
 from bootstrap.environment.project import LockedProject, check_against_lock, read_project
 from bootstrap.environment.requirements import Wanted, read_packages
+from bootstrap.notify import find_webhook
+from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
+from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.transfer.sync import Found, measure_ignored
 from cluster.app import App
 from cluster.last_known import remember_names
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
 from cluster.nodes.hosts import HostSource
 from cluster.nodes.source import Nodes, NodeSource
-from cluster.notify import find_notify, watch_events
 from cluster.project import render_ignored
 from cluster.recovery.head_client import find_client, keep_settings
 from cluster.volumes import mount_all, unmount_all
@@ -34,6 +38,7 @@ from foundation.files import one_at_a_time
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
 from foundation.user_folders import cache_folder
+from node.protocol import Notify
 from provision.config import all_types
 from provision.model import count
 from provision.oracle.tables import find_machine
@@ -43,6 +48,7 @@ from train.job.placement import choose_hosts
 
 ASK_ABOVE_BYTES = 100_000_000
 BOOT_TIMEOUT_S = 300.0
+NOTIFY_TIMEOUT_S = 30.0
 
 
 ChooseHosts = Callable[[Sequence[Host], Connections], Sequence[Host]]
@@ -127,6 +133,45 @@ def ready_nodes(
         watched = run_in_thread(lambda: watch_events(app, ready[0], notify))  # takes as long as a login
         yield ready, script
         watched.result()
+
+
+def find_notify(app: App) -> Notify | None:
+    """Returns [notify] for a job's supervisor; None if it is not set. Raises ConfigError for a missing variable."""
+    config = app.config.notify
+    if not config.is_set:
+        return None
+    return Notify(cluster=app.config.name, webhook=find_webhook(config, os.environ), command=config.command)
+
+
+def watch_events(app: App, head: ReadyNode, notify: Notify | None) -> None:
+    """Has the head send the events of the nodes' own programs, or stops that if `notify` is None.
+
+    Errors are warnings. On existing hosts, none of our programs ends nodes, and only jobs send events.
+    """
+    if not app.has_instances or (notify is None and not app.files.watched.exists()):
+        return
+    settings = None
+    if notify is not None:
+        settings = {**to_builtins(notify), "user": head.host.user}
+    try:
+        _set_watcher(head.connection, settings=settings)
+        app.files.note_watched(is_watched=notify is not None)
+    except ClusterError as error:
+        what = f"[notify] sends no events but those of jobs: {error.message}"
+        app.report(Event(kind="warn", what=what, where=head.host.name))
+
+
+def _set_watcher(connection: NodeConnection, *, settings: Mapping[str, str | None] | None) -> None:
+    """Starts the head's watcher (node/setup/notify.py) with these settings; None: ends it. Raises ClusterError."""
+    hint = f"cluster ssh {connection.host.name}; then run it again"
+    with closing(NodeProgram(connection, "notify", as_root=True)) as program:
+        program.call(
+            {"settings": settings},
+            dict[str, Any],
+            timeout_s=NOTIFY_TIMEOUT_S,
+            what="[notify] could not be set up",
+            hint=hint,
+        )
 
 
 def _same(nodes: Nodes) -> Nodes:

@@ -8,19 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Protocol, get_args
 
 import click
 
 from cluster.app import App, if_interrupted, pass_app, wide_option
 from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.ec2 import Ec2Nodes, find_gone
 from cluster.nodes.results import copy_results, open_results
-from cluster.recovery.lost_head import find_gone
 from cluster.submission.attach import say_results
-from cluster.views.document import iso_time
-from cluster.views.jobs import job_documents, render_jobs
+from cluster.views.jobs import event_document, job_documents, render_jobs
 from cluster.views.live import JobDisplay
 from cluster.views.results import find_hosts
 from foundation.errors import JobError
@@ -189,24 +187,6 @@ class JsonLines:
     def say(self, text: str) -> None:
         """Prints a message to stderr."""
         self._app.say(text)
-
-
-def event_document(event: Event) -> dict[str, Any]:
-    """Returns an event as `cluster logs --json` prints it. Pure."""
-    document: dict[str, Any] = {"time": iso_time(event.at), "kind": event.kind}
-    if event.process is not None:
-        document |= {"role": event.process.role, "rank": event.process.rank, "host": event.process.host}
-    if event.kind in {"line", "say", "damaged"}:
-        document["text"] = event.text
-    if event.kind == "warnings":
-        document["warnings"] = list(event.warnings)
-    if event.stalled_since is not None:
-        document["stalled_since"] = iso_time(event.stalled_since or None)
-    if event.state is not None:
-        document["state"] = event.state
-    if event.result is not None:
-        document |= {"exit_code": event.result.exit_code, "error": event.result.error}
-    return document
 
 
 _RESULTS_EXAMPLES = """\b

@@ -195,6 +195,16 @@ def describe_state(app: App) -> ClusterState:
     return describe_nodes(app.clients.ec2, name=app.config.name, known=app.files.known_instances())
 
 
+def find_gone(app: App, state: ClusterState) -> frozenset[str]:
+    """Returns the ids of the instances that this machine last set up, did not end itself, and that have ended.
+
+    Empty once the cluster is deleted.
+    """
+    if not (app.files.exist and state.exists):
+        return frozenset()
+    return frozenset(app.files.addresses()) - {node.instance_id for node in state.nodes}
+
+
 def find_host(node: Node, config: ProvisionConfig) -> Host:
     """Returns a running node as a host for ssh.
 

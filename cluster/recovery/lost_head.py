@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login
-from cluster.jobs import ask_head, end_from_here, head_of, open_head
-from cluster.nodes.ec2 import Ec2Nodes
+from cluster.jobs import ask_for_job, ask_head, end_from_here, head_of, open_head
+from cluster.nodes.ec2 import Ec2Nodes, find_gone
+from cluster.nodes.source import Nodes
 from cluster.recovery.consent import check_consent, note_order
-from cluster.recovery.replacement import launch_until_they_answer
-from cluster.session import BOOT_TIMEOUT_S, ready_nodes
+from cluster.recovery.replacement import continue_waiting, launch_until_they_answer
+from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
 from cluster.submission.preparation import Preparation
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
@@ -83,16 +84,6 @@ def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_as
     return True
 
 
-def find_gone(app: App, state: ClusterState) -> frozenset[str]:
-    """Returns the ids of the instances that this machine last set up, did not end itself, and that have ended.
-
-    Empty once the cluster is deleted.
-    """
-    if not (app.files.exist and state.exists):
-        return frozenset()
-    return frozenset(app.files.addresses()) - {node.instance_id for node in state.nodes}
-
-
 def find_lost_head(app: App, state: ClusterState) -> LostHead | None:
     """Returns the head that has ended; None while it runs and has its jobs. Raises ClusterError or a subclass."""
     gone, begun = find_gone(app, state), app.files.find_continued_jobs() if app.files.exist else ()
@@ -151,6 +142,28 @@ def continue_lost(app: App, jobs: Sequence[Record], state: ClusterState) -> None
         for job in jobs:
             state = continue_on_new_head(app, job, state)
     app.files.note_continued_jobs(())
+
+
+def complete_nodes(app: App, nodes: Nodes) -> Nodes:
+    """Returns the nodes for another job, after replacing those that a job has lost, which continues first.
+
+    Makes no call while no node is missing. If no nodes can be launched, the others are used. Raises ClusterError when
+    the head is missing.
+    """
+    if not isinstance(nodes, Ec2Nodes) or not nodes.names:
+        return nodes
+    if len(nodes.names) >= app.config.provision.nodes and not find_gone(app, nodes.state):
+        return nodes
+    before = dict(app.overrides)
+    lost = look_for_lost_head(app, nodes.state)
+    continues = continue_jobs(app, lost, nodes.state)
+    app.restore(before)  # continuing a job overrides [train] script
+    if not continues and lost is not None and nodes.state.nodes[0].index > 0:
+        raise ClusterError(f"the head of cluster {app.config.name} has ended", hint="cluster up")
+    if not continues:
+        job = ask_for_job(app, nodes)()
+        continues = continue_waiting(app, None if job is None else job.record)
+    return describe(app) if continues else nodes
 
 
 def choose_jobs(app: App, jobs: Sequence[Record], state: ClusterState) -> tuple[Record, ...]:

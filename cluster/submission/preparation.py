@@ -11,8 +11,7 @@ from cluster.containers import prepare_image
 from cluster.costs import ask_for_prices
 from cluster.health import find_hardware
 from cluster.nodes.source import Nodes
-from cluster.notify import find_notify
-from cluster.session import source_of
+from cluster.session import find_notify, source_of
 from foundation.thread_pool import run_in_thread
 from foundation.user_folders import find_user
 from provision.aws.clients import Clients

@@ -21,7 +21,7 @@ from cluster.jobs import head_of
 from cluster.last_known import find_names, remember_names
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
-from cluster.recovery.continuation import complete_nodes
+from cluster.recovery.lost_head import complete_nodes
 from cluster.session import describe, ready_nodes, warn
 from cluster.submission.attach import attend, show_check, start
 from cluster.submission.launchers import replace_launcher

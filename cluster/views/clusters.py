@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from cluster.views.document import as_document, pick
 from cluster.views.layout import render_table
 from cluster.views.status import lease_document, render_usd
 from foundation.durations import render_age, render_duration
@@ -16,26 +18,33 @@ from provision.preflight.prices import Prices
 from provision.status import add_up, compute_cost
 
 
-def render_clusters(
-    clusters: Sequence[ClusterSummary],
-    *,
-    region: str,
-    prices: Prices,
-    keys_here: Collection[str],
-    now: datetime,
-    price_note: str = "",
-    columns: int | None = None,
-) -> str:
-    """Renders a table of clusters; one sentence when there are none.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RegionClusters:
+    """The clusters of a region. keys_here: names of clusters whose private key is on this machine.
 
-    keys_here: names of clusters whose private key is on this machine. price_note: a note to add to prices. columns: the
-    width that the table fits into.
+    price_note: a note to add to prices.
     """
-    if not clusters:
-        return f"no clusters in {region}"
+
+    region: str
+    clusters: Sequence[ClusterSummary]
+    prices: Prices
+    keys_here: Collection[str]
+    now: datetime
+    price_note: str = ""
+
+    def find_price(self, cluster: ClusterSummary) -> float | None:
+        """Returns what a cluster's instances cost now, in US dollars per hour; None if unknown."""
+        costs = (compute_cost(each, prices=self.prices, now=self.now) for each in cluster.instances)
+        return add_up([cost.usd_per_hour for cost in costs])
+
+
+def render_clusters(found: RegionClusters, *, columns: int | None = None) -> str:
+    """Renders a table of clusters; one sentence when there are none. columns: the width that the table fits into."""
+    if not found.clusters:
+        return f"no clusters in {found.region}"
     rows = [("NAME", "NODES", "TYPE", "AGE", "ENDS", "PRICE/h", "OWNER", "KEY")]
-    for cluster in clusters:
-        ages = [(now - node.launched_at).total_seconds() for node in cluster.instances]
+    for cluster in found.clusters:
+        ages = [(found.now - node.launched_at).total_seconds() for node in cluster.instances]
         runs = any(node.state not in {"stopping", "stopped"} for node in cluster.instances)
         rows.append(
             (
@@ -43,15 +52,15 @@ def render_clusters(
                 render_counts(cluster),
                 ", ".join(_types(cluster)) or "-",
                 render_age(max(ages)) if ages else "-",
-                render_end(find_lease(cluster) if runs else None, now=now.timestamp()),
-                render_usd(_usd_per_hour(cluster, prices, now)),
+                render_end(find_lease(cluster) if runs else None, now=found.now.timestamp()),
+                render_usd(found.find_price(cluster)),
                 render_owner(cluster.owner),
-                "here" if cluster.name in keys_here else "-",
+                "here" if cluster.name in found.keys_here else "-",
             )
         )
     lines = [render_table(rows, columns=columns, drop=("TYPE", "AGE", "OWNER"))]
-    lines += [line for cluster in clusters if (line := _warn(cluster, keys_here))]
-    return "\n".join([*lines, *([f"prices are {price_note}"] if price_note else [])])
+    lines += [line for cluster in found.clusters if (line := _warn(cluster, found.keys_here))]
+    return "\n".join([*lines, *([f"prices are {found.price_note}"] if found.price_note else [])])
 
 
 def find_lease(cluster: ClusterSummary) -> Lease | None:
@@ -68,30 +77,24 @@ def render_end(lease: Lease | None, *, now: float) -> str:
     return f"idle {render_duration(lease.idle_s)}" if lease.idle_s is not None else f"${lease.budget_usd:g}"
 
 
-def list_document(
-    clusters: Sequence[ClusterSummary],
-    *,
-    prices: Prices,
-    keys_here: Collection[str],
-    now: datetime,
-    price_note: str = "",
-) -> list[dict[str, Any]]:
+def list_document(found: RegionClusters) -> list[dict[str, Any]]:
     """Returns the output of `cluster list --json`."""
     return [
-        {
-            "name": cluster.name,
-            "node_counts": dict(Counter(node.state for node in cluster.instances)),
-            "ending": cluster.ending,
-            "instance_types": _types(cluster),
-            "launched_at": min((node.launched_at.isoformat() for node in cluster.instances), default=None),
-            "usd_per_hour": _usd_per_hour(cluster, prices, now),
-            "simulated": bool(price_note),
-            "lease": lease_document(find_lease(cluster), now=now.timestamp()),
-            "owner": cluster.owner,
-            "key_here": cluster.name in keys_here,
-            "untrusted": [instance.instance_id for instance in cluster.untrusted],
-        }
-        for cluster in clusters
+        as_document(
+            {
+                **pick(cluster, "name ending owner"),
+                "node_counts": Counter(node.state for node in cluster.instances),
+                "instance_types": _types(cluster),
+                "launched_at": min((node.launched_at for node in cluster.instances), default=None),
+                "usd_per_hour": found.find_price(cluster),
+                "simulated": bool(found.price_note),
+                "lease": lease_document(find_lease(cluster), now=found.now.timestamp()),
+                "key_here": cluster.name in found.keys_here,
+                "untrusted": [instance.instance_id for instance in cluster.untrusted],
+                "region": found.region,
+            }
+        )
+        for cluster in found.clusters
     ]
 
 
@@ -117,7 +120,3 @@ def _warn(cluster: ClusterSummary, keys_here: Collection[str]) -> str | None:
 
 def _types(cluster: ClusterSummary) -> list[str]:
     return sorted({node.instance_type for node in cluster.instances})
-
-
-def _usd_per_hour(cluster: ClusterSummary, prices: Prices, now: datetime) -> float | None:
-    return add_up([compute_cost(node, prices=prices, now=now).usd_per_hour for node in cluster.instances])

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from cluster.views.document import as_document
+from cluster.views.document import as_document, iso_time
 from cluster.views.layout import render_table
 from cluster.views.results import render_files
 from cluster.views.status import render_took, render_usd
@@ -12,6 +12,7 @@ from foundation.durations import render_age, render_time
 from node.job import cost
 from node.protocol import Attempt
 from provision.model import count
+from train.follow.events import Event
 from train.follow.records import JobRecord
 
 
@@ -131,3 +132,21 @@ def _render_reason(attempt: Attempt) -> str:
     if attempt.reason == "unhealthy":
         return f"it failed, and {names} {'are' if len(attempt.lost) > 1 else 'is'} unhealthy"
     return (attempt.error or f"exit code {attempt.exit_code}").partition("\n")[0]
+
+
+def event_document(event: Event) -> dict[str, Any]:
+    """Returns an event as `cluster logs --json` prints it. Pure."""
+    document: dict[str, Any] = {"time": iso_time(event.at), "kind": event.kind}
+    if event.process is not None:
+        document |= {"role": event.process.role, "rank": event.process.rank, "host": event.process.host}
+    if event.kind in {"line", "say", "damaged"}:
+        document["text"] = event.text
+    if event.kind == "warnings":
+        document["warnings"] = list(event.warnings)
+    if event.stalled_since is not None:
+        document["stalled_since"] = iso_time(event.stalled_since or None)
+    if event.state is not None:
+        document["state"] = event.state
+    if event.result is not None:
+        document |= {"exit_code": event.result.exit_code, "error": event.result.error}
+    return document

@@ -1,11 +1,17 @@
 """`cluster --help` and the shell's completion do not import modules that are slow to import."""
 
+import ast
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from project import REPOSITORY
+
+OURS = ("bootstrap", "cluster", "foundation", "node", "provision", "sandbox", "train")
+MOST_IMPORTS = 15
 NOT_FOR_COPIES = ("rich.console", "rich.progress", "botocore.session", "boto3", "fabric", "paramiko")
 SLOW = ("msgspec", "boto3", "paramiko", "rich")
 
@@ -40,3 +46,16 @@ def test_copies_import_neither_rich_nor_boto3() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("\n", "a message\n")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "cluster" / "commands").rglob("*.py")), ids=lambda path: path.stem
+)
+def test_a_command_imports_few_of_our_modules(path: Path) -> None:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in OURS:
+            folder = REPOSITORY / node.module.replace(".", "/")
+            names = {alias.name for alias in node.names}
+            found |= {f"{node.module}.{name}" if (folder / f"{name}.py").exists() else node.module for name in names}
+    assert len(found) <= MOST_IMPORTS, sorted(found)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from cluster.app import App
-from cluster.commands.logs import JsonLines, event_document
+from cluster.commands.logs import JsonLines
+from cluster.views.jobs import event_document
 from job_channels import LOG
 from train.follow.events import Event, EventReader, Selection
 from train.follow.run import pass_on

@@ -27,7 +27,7 @@ def test_a_type_newer_than_the_tables(world: World, tmp_path: Path, monkeypatch:
     monkeypatch.delitem(tables._BY_FAMILY, "g6f")
     assert NEW not in ON_DEMAND
     monkeypatch.setattr(App, "clients", world.clients)
-    monkeypatch.setattr("cluster.commands.status.make_clients", lambda _: world.clients)
+    monkeypatch.setattr("cluster.status.make_clients", lambda _: world.clients)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")

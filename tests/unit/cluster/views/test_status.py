@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cluster.views.clusters import list_document, render_clusters, render_owner
+from cluster.views.clusters import RegionClusters, list_document, render_clusters, render_owner
 from cluster.views.status import (
     Status,
     render_nodes,
@@ -251,20 +251,23 @@ CLUSTERS = (
 )
 
 
+LISTED = RegionClusters(region="us-east-1", clusters=CLUSTERS, prices=PRICES, keys_here={"demo"}, now=NOW)
+
+
 def test_a_list_as_text() -> None:
-    shown = render_clusters(CLUSTERS, region="us-east-1", prices=PRICES, keys_here={"demo"}, now=NOW)
+    shown = render_clusters(LISTED)
     assert shown.splitlines() == [
         "NAME  NODES                       TYPE       AGE     ENDS  PRICE/h  OWNER    KEY",
         "demo  1 running, 1 stopped        c5.xlarge  10h00m  -     $0.17    ada      here",
         "lab   1 running, 2 shutting-down  p9.huge    10h00m  -     unknown  unknown  -",
         "rest  none                        -          -       -     $0.00    eve      -",
     ]
-    none = render_clusters((), region="us-east-1", prices={}, keys_here=(), now=NOW)
+    none = render_clusters(replace(LISTED, clusters=()))
     assert none == "no clusters in us-east-1"
 
 
 def test_a_list_as_json() -> None:
-    demo, lab, rest = list_document(CLUSTERS, prices=PRICES, keys_here={"demo"}, now=NOW)
+    demo, lab, rest = list_document(LISTED)
     assert demo == {
         "name": "demo",
         "node_counts": {"running": 1, "stopped": 1},
@@ -277,6 +280,7 @@ def test_a_list_as_json() -> None:
         "owner": "arn:aws:iam::123456789012:user/ada",
         "key_here": True,
         "untrusted": [],
+        "region": "us-east-1",
     }
     assert (lab["usd_per_hour"], lab["ending"], rest["launched_at"], rest["key_here"]) == (None, 2, None, False)
 

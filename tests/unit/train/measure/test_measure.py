@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from bootstrap.apply import ReadyNode
-from cluster.commands.bench import (
+from cluster.views.bench import (
     kvstore_document,
     render_kvstore,
     render_scaling,

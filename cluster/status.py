@@ -1,0 +1,128 @@
+"""Finds what `cluster status`, `list` and `cost` show."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+from cluster.app import App
+from cluster.costs import note_costs
+from cluster.jobs import ask_for_job
+from cluster.nodes.ec2 import Ec2Nodes
+from cluster.recovery.lost_head import look_for_lost_head
+from cluster.views.clusters import RegionClusters
+from cluster.views.status import HeadJob, Status
+from foundation.errors import ClusterError
+from foundation.thread_pool import run_in_thread
+from provision.aws.clients import make_clients
+from provision.cost import storage
+from provision.cost.bill import ClusterBill, make_bills
+from provision.cost.observe import find_histories
+from provision.describe import ClusterSummary, describe_cluster, describe_clusters
+from provision.files import ClusterFiles
+from provision.membership import KnownInstances
+from provision.model import ClusterState
+from provision.preflight.prices import describe_node_prices, find_volume_price
+from provision.resources.shared_volume import find_shared_volumes
+from provision.volumes.config import find_head_volume
+
+T = TypeVar("T")
+
+
+def describe_status(app: App) -> Status:
+    """Describes the cluster, its running job and its cost, and notes the cost. Call enter_cloud first.
+
+    Raises ClusterError or a subclass.
+    """
+    config, clients = app.config, app.clients
+    state = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
+    find_job = ask_for_job(app, Ec2Nodes(state, config.provision))
+    noted = run_in_thread(lambda: note_costs(app, exists=state.exists))
+    prices = dict(describe_node_prices(clients, (*state.nodes, *state.untrusted)))
+    head_volume = find_head_volume(config.volumes)
+    keep = head_volume is not None and head_volume.keep
+    volumes = find_shared_volumes(clients.ec2, name=config.name, keep=keep)
+    volume_price = find_volume_price(clients) if volumes else None
+    lost = look_for_lost_head(app, state)
+    is_headless = lost is not None and bool(state.nodes) and state.nodes[0].index > 0
+    job = HeadJob(why="the head has ended") if is_headless else find_job()
+    noted.result()
+    return Status(
+        state=state,
+        asked=config.provision.nodes,
+        now=datetime.now(UTC),
+        prices=prices,
+        at_work=app.files.find_command_at_work(),
+        set_up=find_set_up(app, job),
+        job=job,
+        price_note=app.price_note,
+        volumes=volumes,
+        volume_usd_per_gib_month=volume_price,
+        lost_head=None if lost is None else lost.why,
+        lost_jobs=() if lost is None else tuple(record.id for record in lost.jobs),
+    )
+
+
+def describe_nothing(app: App) -> Status:
+    """Describes a cluster whose cloud, a sandbox, does not run."""
+    state = ClusterState(name=app.config.name)
+    asked = app.config.provision.nodes
+    return Status(state=state, asked=asked, now=datetime.now(UTC), prices={}, price_note=app.price_note)
+
+
+def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
+    """Returns the ids of the instances that can train; None: all of them, as far as this machine knows.
+
+    A machine knows the nodes that it has set up. On a second machine, only the head's answer counts.
+    """
+    if job is not None and job.why is None and not job.set_up:
+        return frozenset()
+    return frozenset(app.files.addresses()) or None
+
+
+def describe_region(app: App, region: str, *, is_there: bool) -> RegionClusters:
+    """Describes a region's clusters. is_there: whether the cloud can be used. Raises AwsError."""
+    clusters: tuple[ClusterSummary, ...] = ()
+    prices = {}
+    root = app.files_in(region).root
+    if is_there:
+        clients = make_clients(region)
+        clusters = describe_clusters(
+            clients.ec2,
+            known=lambda name: _read_files(app, root, name, ClusterFiles.known_instances, KnownInstances()),
+        )
+        prices = dict(describe_node_prices(clients, [each for cluster in clusters for each in cluster.instances]))
+    return RegionClusters(
+        region=region,
+        clusters=clusters,
+        prices=prices,
+        keys_here={cluster.name for cluster in clusters if _is_key_here(app, root, cluster)},
+        now=datetime.now(UTC),
+        price_note=app.price_note,
+    )
+
+
+def _read_files(app: App, root: Path, name: str, read: Callable[[ClusterFiles], T], otherwise: T) -> T:
+    """Returns what `read` finds in a cluster's files. A damaged file is only a warning, and returns `otherwise`.
+
+    root: the folder of another cluster's files.
+    """
+    try:
+        return read(ClusterFiles(root.with_name(name)))
+    except ClusterError as error:
+        app.say(error.message, style="yellow")
+        return otherwise
+
+
+def _is_key_here(app: App, root: Path, cluster: ClusterSummary) -> bool:
+    """Whether this machine has the private key of this cluster, and not that of an earlier cluster of the same name."""
+    here = _read_files(app, root, cluster.name, ClusterFiles.find_public_key, None)
+    return here is not None and cluster.public_key in {None, here}
+
+
+def find_bills(app: App, *, now: float) -> tuple[ClusterBill, ...]:
+    """Returns the bills of the cluster's ledger, with the spot prices of the running instances. Raises ClusterError."""
+    noted = note_costs(app)
+    ledger = storage.read(app.files.root) if noted is None else noted
+    running = [node for node in ledger.nodes if node.runs]
+    return make_bills(ledger, histories=find_histories(app.clients, running), now=now)
