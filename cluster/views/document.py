@@ -9,22 +9,25 @@ MOMENTS = frozenset({"submitted_at", "started_at", "held_at", "ended_at", "since
 """The keys of times, in seconds since the epoch."""
 
 
-def as_document(view: object) -> dict[str, Any]:
-    """Returns a view, or a dict of views, with its times in ISO 8601 and its US dollars rounded to a millionth."""
-    document: dict[str, Any] = _convert(msgspec.to_builtins(view, builtin_types=(datetime,)), "")
+def as_document(view: object, *, rounded: bool = True) -> dict[str, Any]:
+    """Returns a view, or a dict of views, with its times in ISO 8601 and its US dollars rounded to a millionth.
+
+    rounded: False leaves amounts as they are, for records that others have written.
+    """
+
+    def convert(value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            return {name: convert(below, name) for name, below in value.items()}
+        if isinstance(value, list | tuple):
+            return [convert(below, key) for below in value]
+        if isinstance(value, datetime):
+            return value.isoformat()
+        if isinstance(value, int | float) and key in MOMENTS:
+            return iso_time(value)
+        return round(value, 6) if rounded and isinstance(value, float) and "usd" in key else value
+
+    document: dict[str, Any] = convert(msgspec.to_builtins(view, builtin_types=(datetime,)), "")
     return document
-
-
-def _convert(value: Any, key: str) -> Any:
-    if isinstance(value, dict):
-        return {name: _convert(below, name) for name, below in value.items()}
-    if isinstance(value, list | tuple):
-        return [_convert(below, key) for below in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, int | float) and key in MOMENTS:
-        return iso_time(value)
-    return round(value, 6) if isinstance(value, float) and "usd" in key else value
 
 
 def pick(view: object, names: str) -> dict[str, Any]:

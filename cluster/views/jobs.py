@@ -58,7 +58,8 @@ def job_documents(records: Sequence[JobRecord], *, now: datetime, gone: Collecti
                 **({} if record.is_damaged else {"cost_usd": find_cost(record, now)}),
                 "source": record.source,
                 "head_lost": has_lost_head(record, gone),
-            }
+            },
+            rounded=False,
         )
         for record in records
     ]

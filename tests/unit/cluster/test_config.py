@@ -107,26 +107,6 @@ def test_the_value_of_a_variable_is_not_shown(env: str) -> None:
     assert "31337" not in raised.value.message
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"name = ",
-        b"name = 'a'\nname = 'b'\n",
-        b"\xff\xfe",
-        b"[a\n",
-        b"name = " + b"[" * 5000 + b"]" * 5000,
-        b"name = " + b"{a = " * 5000 + b"1" + b"}" * 5000,
-        b"[provision]\nnodes = " + b"9" * 5000,
-    ],
-    ids=["half", "twice", "bytes", "table", "deep list", "deep table", "digits"],
-)
-def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "cluster.toml"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"cluster\.toml"):
-        load_config(path)
-
-
 def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(NAMED + "[provision]\nnodes = 2\n")

@@ -122,10 +122,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "cut": cut,
     "garbage": lambda path: path.write_bytes(b"\xff\x00\x9f \xff\n" * 999),
     "types": retype,
-    "list": lambda path: path.write_bytes(b"[3]"),
-    "table": lambda path: path.write_bytes(b'{"a": 1}'),
-    "deep": lambda path: path.write_bytes(b"[" * 100_000),
-    "digits": lambda path: path.write_bytes(b"9" * 32),
     "folder": in_place_of,
 }
 

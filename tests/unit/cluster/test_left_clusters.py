@@ -64,8 +64,7 @@ def test_other_folders_clusters_and_ended_ones_are_not_named(project: Project, t
     assert [text.split()[1] for text in find_left(project.directory, None)] == ["old"]
 
 
-@pytest.mark.parametrize("command", ["status", "list", "up", "down", "train"])
-def test_commands_name_it_without_cluster_toml(project: Project, command: str) -> None:
-    said = project.run(command, code=2).stderr
+def test_commands_name_it_without_cluster_toml(project: Project) -> None:
+    said = project.run("status", code=2).stderr
     assert "cluster old in us-east-1, launched from this folder, is not deleted" in said
     assert "there is no such file" in said

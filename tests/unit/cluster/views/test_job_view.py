@@ -8,9 +8,9 @@ from train.follow.events import Event
 from train.follow.progress import Progress
 
 
-@pytest.mark.parametrize("ranks", [1, 4, 64])
-@pytest.mark.parametrize("columns", [10, 60, 200])
-@pytest.mark.parametrize("lines", [1, 24, 50])
+@pytest.mark.parametrize("ranks", [1, 64])
+@pytest.mark.parametrize("columns", [10, 200])
+@pytest.mark.parametrize("lines", [1, 24])
 @pytest.mark.parametrize("warned", [False, True])
 @pytest.mark.parametrize("drawn", [False, True])
 def test_the_view_fits_every_window(ranks: int, columns: int, lines: int, *, warned: bool, drawn: bool) -> None:
@@ -62,18 +62,6 @@ def test_with_little_room_the_silent_and_the_slow_are_shown() -> None:
     assert [row.text.split()[0] for row in rows[1:-2]] == ["0", "1", "5", "60"]
     assert "9 s" in rows[3].text
     assert rows[-2].text == "and 60 more"
-
-
-def test_a_warning_stays_in_the_view_until_it_is_withdrawn() -> None:
-    progress = Progress()
-    progress.take(state("running"))
-    progress.take(speed(0, 20, 1000.0))
-    progress.take(warnings("2 workers trained 2 separate models"))
-    rows = render_view(progress, title="job x", now=110.0, columns=80, lines=24)
-    assert (rows[-2].text, rows[-2].style) == ("warning: 2 workers trained 2 separate models", "slow")
-    progress.take(warnings())
-    rows = render_view(progress, title="job x", now=110.0, columns=80, lines=24)
-    assert "warning" not in "".join(row.text for row in rows)
 
 
 def test_a_hanging_job_shows_for_how_long_until_it_continues() -> None:

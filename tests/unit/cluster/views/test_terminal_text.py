@@ -3,7 +3,6 @@
 import io
 import os
 import pty
-import re
 import subprocess
 import sys
 import tty
@@ -126,37 +125,6 @@ def test_all_output_is_escaped_on_a_terminal() -> None:
         assert f"{what} {shown}" in said, said
     for sign in ("\x07", "\x1b]", "\x1b[2J", "\x1b[1;1H", "\u202e"):
         assert sign not in said, (sign, said)
-
-
-@pytest.mark.parametrize(
-    ("variables", "on_terminal", "colour", "drawn"),
-    [
-        ({"NO_COLOR": "1"}, True, False, True),
-        ({"FORCE_COLOR": "1"}, False, True, False),
-    ],
-)
-def test_colours_and_drawing(*, variables: dict[str, str], on_terminal: bool, colour: bool, drawn: bool) -> None:
-    """The environment decides on colours, the terminal on drawing."""
-    names = {"NO_COLOR", "FORCE_COLOR", "CLICOLOR"}
-    env = {key: value for key, value in os.environ.items() if key not in names} | {"TERM": "xterm-256color"}
-    long = "and " * 30
-
-    def run(descriptor: int) -> None:
-        words = [sys.executable, "-c", PROGRAM, long]
-        subprocess.run(words, stdout=descriptor, stderr=descriptor, stdin=descriptor, env=env | variables, check=True)
-
-    if on_terminal:
-        said = read_terminal(run).decode()
-    else:
-        source, sink = os.pipe()
-        run(sink)
-        os.close(sink)
-        with os.fdopen(source) as stream:
-            said = stream.read()
-    assert (re.search(r"\x1b\[[0-9;]*m", said) is not None) == colour
-    assert ("\x1b[2K" in said) == drawn
-    assert (f"say {long}" in said) != on_terminal, "wrapped"
-    assert "\x1b[?25" not in said, "the cursor stays visible"
 
 
 @pytest.mark.parametrize(
