@@ -1,7 +1,7 @@
 """Brings a cluster's nodes up: shows the plan, asks the user, carries it out, and sets the nodes up."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from bootstrap.environment.file_cache import check_cache
 from bootstrap.environment.project import check_against_lock, read_project
@@ -10,19 +10,17 @@ from bootstrap.transfer.sync import find_files
 from cluster.app import App, if_interrupted
 from cluster.config import ClusterConfig
 from cluster.costs import noting_costs
-from cluster.jobs import ask_for_job, ask_head, end_job, open_head, require_ending
+from cluster.jobs import ask_for_job, end_jobs, require_ending
 from cluster.lease import tell_ready_nodes
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
 from cluster.recovery.replacement import continue_waiting, replace_unhealthy
 from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_wishes, ready_nodes
 from cluster.views.status import render_nodes, render_volume
-from foundation.errors import ClusterError
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import make_clients
 from provision.config import all_regions, all_types
-from provision.model import Node
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
 from provision.pause import StartInstances
@@ -139,7 +137,9 @@ def bring_up(
         find_job = ask_for_job(app, describe(app)) if interrupts else lambda: None
         require_ending(app, question, find_job)
     with if_interrupted(interrupted):
-        end_jobs_on(app, [node for step in plan.steps if isinstance(step, TerminateInstances) for node in step.nodes])
+        leaving = {node.name for step in plan.steps if isinstance(step, TerminateInstances) for node in step.nodes}
+        if leaving:  # a job there would wait for them, and have them launched again
+            end_jobs(app, describe(app), lambda record: [host.name for host in record.nodes if host.name in leaving])
         if any(isinstance(step, LaunchNodes) for step in plan.steps) and app.on_head is None:
             app.files.note_folder(app.project_dir)
         with noting_costs(app):
@@ -164,24 +164,6 @@ def bring_up(
         app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")
         app.say("next: cluster train; cluster down terminates the nodes")
     return True
-
-
-def end_jobs_on(app: App, leaving: Sequence[Node]) -> None:
-    """Stops the jobs that use nodes which are about to end: they would wait for them, and have them launched again.
-
-    An error is only a warning: the nodes of a head that does not answer can end, too.
-    """
-    if not leaving:
-        return
-    names = {node.name for node in leaving}
-    try:
-        with open_head(app, describe(app)) as head:
-            for record in ask_head(app, head):  # the newest first: queued jobs must not start
-                if used := [host.name for host in record.nodes if host.name in names and not record.has_ended]:
-                    app.say(f"stopping job {record.id} ({record.name}), which uses {', '.join(used)}")
-                    end_job(app, head, record.id)
-    except ClusterError as error:
-        app.warn_of(error)
 
 
 def find_question(plan: Plan) -> str | None:

@@ -11,9 +11,7 @@ from cluster.jobs import (
     BRIEF_PATIENCE_S,
     PATIENCE_S,
     ask_for_job,
-    ask_head,
-    end_job,
-    open_head,
+    end_jobs,
     require_ending,
     warn_uncopied,
 )
@@ -144,7 +142,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         with if_interrupted("cluster down removes what is left"):
             jobs = frozenset(job for entry in known for job in entry.jobs)
             if nodes is not None:
-                _end_jobs(app, nodes, jobs)
+                end_jobs(app, nodes, lambda record: [host.name for host in record.nodes if record.id in jobs])
                 unmount_all(app, HostSource(app), nodes)
             done, left = release(app)
     else:
@@ -172,15 +170,3 @@ def _find_nodes(app: App) -> HostNodes | None:
     except ClusterError as error:
         app.say(f"cannot ask the head to stop jobs: {error.message}; each host is cleaned by itself", style="yellow")
         return None
-
-
-def _end_jobs(app: App, nodes: HostNodes, jobs: frozenset[str]) -> None:
-    """Stops this cluster's jobs, so that no supervisor is running when its files are deleted."""
-    try:
-        with open_head(app, nodes) as head:
-            for record in ask_head(app, head):
-                if record.id in jobs and not record.has_ended:
-                    end_job(app, head, record.id)
-                    app.say(f"stopped job {record.id} ({record.name})")
-    except ClusterError as error:  # `release` also ends the processes on every host
-        app.say(f"{error.message}; jobs on it were not stopped", style="yellow")

@@ -174,13 +174,8 @@ class JobSources:
 
 def ask_head(app: App, head: Head) -> tuple[JobRecord, ...]:
     """Returns the jobs that the head knows, newest first. Raises ClusterError or a subclass."""
-    return find_on_head(app, head) or ()
-
-
-def find_on_head(app: App, head: Head) -> tuple[JobRecord, ...] | None:
-    """Like ask_head, but return None if the head is not set up: then no job can have run on it."""
     line = head.ask("list")
-    return _read_list(app, head, line) if line else None
+    return _read_list(app, head, line) if line else ()  # without a set-up, no job can have run there
 
 
 def _read_list(app: App, head: Head, line: bytes) -> tuple[JobRecord, ...]:
@@ -334,6 +329,21 @@ def end_job(app: App, head: Head, job: str, *, say: Callable[[str], None] | None
         stopped = Stopped(result=end_without_head(app, job, error, say=say or app.say), by_head=False)
     _check_left(job, stopped)
     return stopped
+
+
+def end_jobs(app: App, nodes: Nodes, find_used: Callable[[JobRecord], Sequence[str]]) -> None:
+    """Stops the jobs that use nodes which are about to end. find_used: returns the names of these nodes; (): none.
+
+    An error is only a warning: the nodes of a head that does not answer can end, too.
+    """
+    try:
+        with open_head(app, nodes) as head:
+            for record in ask_head(app, head):  # the newest first: queued jobs must not start
+                if not record.has_ended and (used := find_used(record)):
+                    app.say(f"stopping job {record.id} ({record.name}), which uses {', '.join(used)}")
+                    end_job(app, head, record.id)
+    except ClusterError as error:
+        app.warn_of(error)
 
 
 def find_left(records: Iterable[JobRecord]) -> JobRecord | None:

@@ -1,6 +1,6 @@
 """The lease on running nodes: queries their lease programs and sends them changes, over ssh."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,14 +52,7 @@ def ask_nodes(app: App, nodes: Ec2Nodes, *, lease: Lease | None = None) -> tuple
     if not running:
         return ()
     with open_connections(app, nodes, wait_s=ANSWER_TIMEOUT_S) as connections:
-
-        def work(name: str, _check: object) -> NodeLease:
-            try:
-                return _ask(name, connections.get(nodes.find_host(name)), lease)
-            except ClusterError as error:
-                return NodeLease(name=name, error=error.message.partition("\n")[0])
-
-        return tuple(map_in_threads(work, running, threads=len(running)))
+        return _ask_all(running, lambda name: connections.get(nodes.find_host(name)), lease)
 
 
 def tell_ready_nodes(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now: float) -> None:
@@ -75,18 +68,8 @@ def tell_ready_nodes(app: App, state: ClusterState, ready: Sequence[ReadyNode], 
         if updated is not lease:
             set_tags(app, state, updated)
             lease = updated
-    connections: Mapping[str, NodeConnection] = {
-        node.host.name: node.connection for node in ready if not node.host.spec
-    }
-
-    def work(name: str, _check: object) -> NodeLease:
-        try:
-            return _ask(name, connections[name], lease)
-        except ClusterError as error:
-            return NodeLease(name=name, error=error.message.partition("\n")[0])
-
-    told = map_in_threads(work, list(connections), threads=max(len(connections), 1))
-    for warning in describe_trouble(list(told), lease):
+    connections = {node.host.name: node.connection for node in ready}
+    for warning in describe_trouble(_ask_all(tuple(connections), connections.__getitem__, lease), lease):
         app.report(Event(kind="warn", what=warning))
     app.say(f"lease: {describe_lease(lease, now=now)}")
 
@@ -130,12 +113,19 @@ def answer_document(one: NodeLease) -> dict[str, Any]:
     }
 
 
-def _ask(name: str, connection: NodeConnection, lease: Lease | None) -> NodeLease:
-    """Queries a node, and sends it the lease, if one is given. Raises ClusterError or a subclass."""
-    words = ["show"] if lease is None else ["set", render_lease(lease)]
-    command = run_as_root("sh", PROGRAM, *words)
-    said = connection.run(command, timeout_s=ANSWER_S, what="the lease program")
-    try:
-        return NodeLease(name=name, answer=decode(said.last_line.encode(), NodeAnswer))
-    except ValueError as error:
-        return NodeLease(name=name, error=f"its lease program answers {error}")
+def _ask_all(
+    names: Sequence[str], connect: Callable[[str], NodeConnection], lease: Lease | None
+) -> tuple[NodeLease, ...]:
+    """Queries nodes in parallel, and sends them the lease, if one is given. No answer is no error."""
+    command = run_as_root("sh", PROGRAM, *(["show"] if lease is None else ["set", render_lease(lease)]))
+
+    def ask(name: str, _check: object) -> NodeLease:
+        try:
+            said = connect(name).run(command, timeout_s=ANSWER_S, what="the lease program")
+            return NodeLease(name=name, answer=decode(said.last_line.encode(), NodeAnswer))
+        except ClusterError as error:
+            return NodeLease(name=name, error=error.message.partition("\n")[0])
+        except ValueError as error:
+            return NodeLease(name=name, error=f"its lease program answers {error}")
+
+    return tuple(map_in_threads(ask, names, threads=max(len(names), 1)))

@@ -116,7 +116,7 @@ def ready_nodes(
     errors on the nodes.
     """
     source = source_of(app)
-    find_nodes = nodes if callable(nodes) else partial(_same, nodes)
+    find_nodes = nodes if callable(nodes) else lambda: nodes
     with source.open_for_set_up(find_nodes, wait_s=wait_s) as connections:
         # Two commands at once would write the same files on the nodes.
         with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):
@@ -172,10 +172,6 @@ def _set_watcher(connection: NodeConnection, *, settings: Mapping[str, str | Non
             what="[notify] could not be set up",
             hint=hint,
         )
-
-
-def _same(nodes: Nodes) -> Nodes:
-    return nodes
 
 
 def _prepare(

@@ -103,13 +103,9 @@ def _write_new(path: Path, text: str, *, hint: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise _exists(path, hint=hint) from None
+        raise ClusterError(f"{path} exists already; it is left as it is", hint=hint) from None
     except OSError as error:
         raise ClusterError(f"{path} cannot be written: {error}") from error
-
-
-def _exists(path: Path, *, hint: str) -> ClusterError:
-    return ClusterError(f"{path} exists already; it is left as it is", hint=hint)
 
 
 def choose_name(folder: str, user: str) -> str:

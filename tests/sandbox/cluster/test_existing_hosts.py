@@ -252,7 +252,7 @@ def test_down_stops_the_job_and_leaves_nothing(world: World) -> None:
     keys = {host: world.authorized_keys(host) for host in HOMES}
     done = project.run("down", "--yes")
     assert "cluster plain: cleaned alice@lab, gpu1, gpu2" in done.stdout
-    assert f"stopped job {job}" in done.stderr
+    assert f"stopping job {job}" in done.stderr
     until(lambda: not world.processes(), f"left: {world.processes()}")
     for host in HOMES:
         lines = [line for line in keys[host].splitlines() if "cluster-internal" not in line]
