@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.connections import Connections, InstanceAccess
 from bootstrap.ssh.host import Host
@@ -157,9 +156,6 @@ class Ec2Source(NodeSource):
         """Returns the hosts unchanged, since EC2 supplies the addresses. Forgets the host keys of other instances."""
         connections.pins.keep_only(host.instance_id for host in hosts)
         return hosts
-
-    def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:
-        """Does nothing: the set-up of instances does it."""
 
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
         """Returns the mounts in cluster.toml, as found in AWS.

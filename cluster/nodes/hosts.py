@@ -137,9 +137,6 @@ class HostSource(NodeSource):
             return HostList(key="-H", lines=config.train.hosts)
         return HostList(key="the hosts of the last -H", lines=memory_of(self._app).read_nodes())
 
-    def check_access(self) -> None:
-        """Does nothing: ssh tries the user's keys when it connects."""
-
     def connect(self, nodes: Nodes, host: Host, *, wait_s: float) -> NodeConnection:  # noqa: ARG002 - hosts do not boot
         """Connects as `ssh` does. Raises ConnectError, ClusterError."""
         return self._ssh.connect(host)
@@ -172,9 +169,6 @@ class HostSource(NodeSource):
         connection = self._ssh.connect(host)
         memory_of(self._app).keep([remember(host, key=connection.host_key)])
         return connection
-
-    def begin(self, connections: Connections) -> None:
-        """Does nothing: describing hosts takes almost no time."""
 
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
         """Returns the hosts with addresses that the other hosts can reach. Raises ClusterError.
@@ -212,9 +206,6 @@ class HostSource(NodeSource):
         """Returns the mounts in cluster.toml."""
         config = self._app.config
         return tuple(plan_mount(volume, region=config.provision.region) for volume in config.volumes)
-
-    def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
-        """Does nothing: a host is remembered as soon as a connection to it is made."""
 
 
 def is_unknown(address: str) -> bool:

@@ -114,8 +114,7 @@ class NodeSource(ABC):
     def describe(self) -> Nodes:
         """Returns the cluster's nodes. Raises ClusterError or a subclass."""
 
-    @abstractmethod
-    def check_access(self) -> None:
+    def check_access(self) -> None:  # noqa: B027 - not all sources need it
         """Raises ClusterError when this machine cannot log in to the nodes."""
 
     @abstractmethod
@@ -139,24 +138,21 @@ class NodeSource(ABC):
     def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> AbstractContextManager[Connections]:
         """Returns connections to nodes that will be set up. Raises ClusterError."""
 
-    @abstractmethod
-    def begin(self, connections: Connections) -> None:
+    def begin(self, connections: Connections) -> None:  # noqa: B027 - not all sources need it
         """Starts to connect before the nodes are described, if that is possible."""
 
     @abstractmethod
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
         """Returns the hosts with the addresses at which the nodes reach each other. Raises ClusterError."""
 
-    @abstractmethod
-    def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:
+    def let_head_in(self, nodes: Sequence[ReadyNode]) -> None:  # noqa: B027 - not all sources need it
         """Lets the head log in to the nodes, unless their set-up has done so. Raises ClusterError or a subclass."""
 
     @abstractmethod
     def describe_mounts(self, nodes: Nodes) -> tuple[MountSource, ...]:
         """Returns the mounts of the nodes, in the order of [[volumes]]. Raises ClusterError or a subclass."""
 
-    @abstractmethod
-    def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:
+    def keep(self, hosts: Sequence[Host], *, left_out: Sequence[Host] = ()) -> None:  # noqa: B027 - not all sources need it
         """Remembers those hosts that are nodes and have been set up. Raises ClusterError.
 
         left_out: hosts that this command did not set up; an earlier command may have.

@@ -76,17 +76,17 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
     """
     if job is None or job.record is not None or app.config.train.on_node_loss != "requeue":
         return
-    reasons = {node: job.find_reasons(node.name, node.instance_id) for node in nodes.state.nodes if node.role != "head"}
-    unhealthy = [node for node, why in reasons.items() if why]
+    others = {node.name: node for node in nodes.state.nodes if node.role != "head"}
+    unhealthy = job.find_unhealthy({name: node.instance_id for name, node in others.items()})
     if not unhealthy:
         return
-    for node in unhealthy:
-        app.say(f"{node.name} is unhealthy: {'; '.join(reasons[node])}")
-    names = ", ".join(node.name for node in unhealthy)
+    for name, reasons in unhealthy.items():
+        app.say(f"{name} is unhealthy: {'; '.join(reasons)}")
+    names = ", ".join(unhealthy)
     if not app.confirm(f"Terminate {names} and launch replacements?", yes=yes):
         app.say(f"did not replace {names}: jobs run on the other nodes")
         return
-    launch(app, {node.index: node.instance_id for node in unhealthy})
+    launch(app, {others[name].index: others[name].instance_id for name in unhealthy})
 
 
 def replace_lost(

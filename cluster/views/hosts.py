@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from bootstrap.ssh.host import Host
+from cluster.views.document import pick
 from cluster.views.layout import render_table
 from cluster.views.status import HeadJob, job_document, render_job_lines, render_unhealthy
 
@@ -42,10 +43,8 @@ class HostsStatus:
 
     @property
     def unhealthy(self) -> dict[str, tuple[str, ...]]:
-        """The reasons why hosts are unhealthy, by name; only unhealthy hosts are included."""
-        job = self.job or HeadJob()
-        found = {each.host.name: job.find_reasons(each.host.name, each.host.instance_id) for each in self.hosts}
-        return {name: reasons for name, reasons in found.items() if reasons}
+        """The reasons why hosts are unhealthy, by name."""
+        return (self.job or HeadJob()).find_unhealthy({each.host.name: each.host.instance_id for each in self.hosts})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,14 +91,10 @@ def status_document(status: HostsStatus) -> dict[str, Any]:
         "state": status.state,
         "nodes": [
             {
-                "name": each.host.name,
+                **pick(each.host, "name user port"),
+                **pick(each, "state why processes"),
                 "role": "head" if each.host.is_head else "worker",
-                "state": each.state,
-                "why": each.why,
                 "unhealthy": list(status.unhealthy.get(each.host.name, ())),
-                "processes": each.processes,
-                "user": each.host.user,
-                "port": each.host.port,
                 "address": each.host.private_ip or each.host.address,
             }
             for each in status.hosts

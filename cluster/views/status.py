@@ -56,6 +56,10 @@ class HeadJob:
         found = self.unhealthy.get(node)
         return tuple(map(shorten, found.reasons)) if found is not None and found.id == node_id else ()
 
+    def find_unhealthy(self, ids: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+        """Returns the reasons why nodes are unhealthy; only unhealthy nodes are included. ids: by the nodes' names."""
+        return {name: reasons for name, node_id in ids.items() if (reasons := self.find_reasons(name, node_id))}
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Status:
@@ -106,10 +110,8 @@ class Status:
 
     @property
     def unhealthy(self) -> Mapping[str, tuple[str, ...]]:
-        """The reasons why nodes are unhealthy, by name; only unhealthy nodes are included."""
-        job = self.job or HeadJob()
-        found = {node.name: job.find_reasons(node.name, node.instance_id) for node in self.state.nodes}
-        return {name: reasons for name, reasons in found.items() if reasons}
+        """The reasons why nodes are unhealthy, by name."""
+        return (self.job or HeadJob()).find_unhealthy({node.name: node.instance_id for node in self.state.nodes})
 
 
 def render_status(status: Status, *, columns: int | None = None) -> str:
