@@ -1,5 +1,6 @@
 """Keeps the ledger of a cluster's costs on this machine, and in [data] results if that is in S3."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -14,8 +15,9 @@ from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
 from provision.cost import storage
+from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, merge, note
-from provision.cost.observe import add_prices, observe
+from provision.cost.observe import add_prices, find_histories, observe
 from provision.describe import describe_cluster
 from provision.preflight.prices import describe_node_prices
 from train.s3.connection import Connection
@@ -96,6 +98,23 @@ def warn(app: App, text: str) -> None:
     app.report(Event(kind="warn", what=text))
 
 
+def find_bills(app: App, ledger: Ledger, *, now: float) -> tuple[ClusterBill, ...]:
+    """Returns the bills of a ledger, with the spot prices of the running instances. Does not raise."""
+    running = [node for node in ledger.nodes if node.runs]
+    return make_bills(ledger, histories=find_histories(app.clients, running), now=now)
+
+
+def find_bill(app: App, before: Ledger | None) -> ClusterBill | None:
+    """Returns the bill of the cluster that a command has deleted; None if it had no nodes, or the ledger is unknown.
+
+    before: the ledger before the command.
+    """
+    if before is None or not before.nodes:
+        return None
+    is_of_earlier = max(before.downs, default=0.0) >= max(node.launched_at for node in before.nodes)
+    return None if is_of_earlier else find_bills(app, storage.read(app.files.root), now=time.time())[-1]
+
+
 def note_costs(app: App, *, exists: bool | None = None) -> Ledger | None:
     """Updates the ledger after a command that changes or shows the cluster, and returns it.
 
@@ -145,13 +164,8 @@ def _find_noted(app: App) -> dict[str, float]:
 
 
 @contextmanager
-def noting_costs(app: App, *, before: bool = False) -> Iterator[None]:
-    """Updates the ledger after the block, even after a ClusterError; after Ctrl-C, the next command updates it.
-
-    before: also update it before the block, because the ledger may lack resources that the block deletes.
-    """
-    if before:
-        note_costs(app)
+def noting_costs(app: App) -> Iterator[None]:
+    """Updates the ledger after the block, even after a ClusterError; after Ctrl-C, the next command updates it."""
     try:
         yield
     except ClusterError:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cluster.app import App
-from cluster.costs import note_costs
+from cluster.costs import find_bills, note_costs
 from cluster.jobs import ask_for_job
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.lost_head import look_for_lost_head
@@ -16,8 +16,7 @@ from foundation.errors import ClusterError
 from foundation.thread_pool import run_in_thread
 from provision.aws.clients import make_clients
 from provision.cost import storage
-from provision.cost.bill import ClusterBill, make_bills
-from provision.cost.observe import find_histories
+from provision.cost.bill import ClusterBill
 from provision.describe import ClusterSummary, describe_cluster, describe_clusters
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances
@@ -38,7 +37,6 @@ def describe_status(app: App) -> Status:
     state = describe_cluster(clients.ec2, name=config.name, known=app.files.known_instances())
     find_job = ask_for_job(app, Ec2Nodes(state, config.provision))
     noted = run_in_thread(lambda: note_costs(app, exists=state.exists))
-    prices = dict(describe_node_prices(clients, (*state.nodes, *state.untrusted)))
     head_volume = find_head_volume(config.volumes)
     keep = head_volume is not None and head_volume.keep
     volumes = find_shared_volumes(clients.ec2, name=config.name, keep=keep)
@@ -46,12 +44,13 @@ def describe_status(app: App) -> Status:
     lost = look_for_lost_head(app, state)
     is_headless = lost is not None and bool(state.nodes) and state.nodes[0].index > 0
     job = HeadJob(why="the head has ended") if is_headless else find_job()
-    noted.result()
+    now, ledger = datetime.now(UTC), noted.result()
+    bills = () if ledger is None else find_bills(app, ledger, now=now.timestamp())
     return Status(
         state=state,
         asked=config.provision.nodes,
-        now=datetime.now(UTC),
-        prices=prices,
+        now=now,
+        bills={node.instance_id: node for bill in bills for node in bill.nodes},
         at_work=app.files.find_command_at_work(),
         set_up=find_set_up(app, job),
         job=job,
@@ -67,7 +66,7 @@ def describe_nothing(app: App) -> Status:
     """Describes a cluster whose cloud, a sandbox, does not run."""
     state = ClusterState(name=app.config.name)
     asked = app.config.provision.nodes
-    return Status(state=state, asked=asked, now=datetime.now(UTC), prices={}, price_note=app.price_note)
+    return Status(state=state, asked=asked, now=datetime.now(UTC), price_note=app.price_note)
 
 
 def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
@@ -120,9 +119,7 @@ def _is_key_here(app: App, root: Path, cluster: ClusterSummary) -> bool:
     return here is not None and cluster.public_key in {None, here}
 
 
-def find_bills(app: App, *, now: float) -> tuple[ClusterBill, ...]:
-    """Returns the bills of the cluster's ledger, with the spot prices of the running instances. Raises ClusterError."""
+def describe_bills(app: App, *, now: float) -> tuple[ClusterBill, ...]:
+    """Describes what the cluster costs, and what earlier ones of its name did. Raises ClusterError."""
     noted = note_costs(app)
-    ledger = storage.read(app.files.root) if noted is None else noted
-    running = [node for node in ledger.nodes if node.runs]
-    return make_bills(ledger, histories=find_histories(app.clients, running), now=now)
+    return find_bills(app, storage.read(app.files.root) if noted is None else noted, now=now)

@@ -27,7 +27,6 @@ from provision.model import (
     TAG_LEASE,
     TAG_NAME,
     TAG_OWNER,
-    TAG_RAN,
     ClusterState,
     Instance,
     KeyPair,
@@ -295,7 +294,6 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
         "state_reason": _reason(instance),
         "market": "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand",
         "started_at": instance["LaunchTime"].astimezone(UTC),
-        "ran": find_tag(instance.get("Tags", []), TAG_RAN),
         "lease": find_tag(instance.get("Tags", []), TAG_LEASE),
         "profile_arn": instance.get("IamInstanceProfile", {}).get("Arn"),
         "volume_ids": tuple(

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
-
-from botocore.exceptions import BotoCoreError
 
 from foundation.errors import AwsError
 from foundation.progress import Event, Report
-from foundation.thread_pool import run_in_thread
 from foundation.waiting import poll
 from provision.apply import apply
 from provision.aws.clients import Clients
+from provision.cost.bill import ClusterBill
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
 from provision.lease.plan import describe_lease
-from provision.model import ClusterState, Instance
-from provision.pause import running_s
+from provision.model import ClusterState
 from provision.plan import Context, Plan, Step
-from provision.preflight.prices import Prices, describe_node_prices, find_volume_price
-from provision.resources.instances import TerminateInstances, WaitForTerminated
+from provision.preflight.prices import find_volume_price
 from provision.resources.launch_recovery import wait_for_interrupted_launches, wait_for_what_was_made
 from provision.resources.resource import KeptVolume, Look, Resource, Scope, Unseen
 from provision.resources.shared_volume import SHARED_VOLUME
 from provision.resources.table import KINDS
-from provision.status import add_up, find_lease_end
+from provision.status import find_lease_end
 
 LEFTOVERS_TIMEOUT_S = 60.0
 """Volumes and interfaces remain in EC2's lists a little longer than their instance."""
-
-PRICES_TIMEOUT_S = 10.0
-"""How long the receipt waits for prices. They are requested before the deletion starts."""
 
 MAX_PASSES = 3
 """The most plans that one `down` applies, if it finds more of the cluster."""
@@ -70,14 +61,12 @@ class Ending:
     """The plan of `down` and its context; false when nothing of the cluster exists.
 
     keep_volume: cluster.toml asks to keep the head's volume. local_files: this machine has files of the cluster.
-    ended: ids of instances that were already terminated or shutting down, as far as EC2 still lists them. lease: how
-    the lease ended the cluster, or when it would have ended it; None without a lease.
+    lease: how the lease ended the cluster, or when it would have ended it; None without a lease.
     """
 
     plan: Plan
     keep_volume: bool = False
     local_files: bool = False
-    ended: tuple[str, ...] = ()
     lease: str | None = None
 
     def __bool__(self) -> bool:
@@ -106,7 +95,6 @@ def prepare_down(
         plan=plan_down(state, local_files=files.exist),
         keep_volume=keep_volume,
         local_files=files.exist,
-        ended=tuple(state.ended),
         lease=_describe_lease(state),
     )
 
@@ -141,9 +129,6 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
     Returns the receipt. Raises the same errors as `apply`.
     """
     name, plans = ending.plan.cluster, [ending.plan]
-    began = datetime.now(UTC)
-    nodes = terminated_by(ending.plan)
-    prices = run_in_thread(lambda: describe_node_prices(clients, nodes))  # the deletion does not wait for a price list
     apply(ending.plan, clients=clients, files=files, report=report)
     scope = Scope(clients=clients, name=name, keep_volume=ending.keep_volume)
     looks = _look_for_rest(scope, timeout_s=LEFTOVERS_TIMEOUT_S if ending else 0.0)
@@ -163,7 +148,6 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
         leftovers=tuple(resource for look in looks for resource in look.left),
         looked_for=tuple(each for look in looks for each in look.looked_for),
         unseen=tuple(unseen for look in looks for unseen in look.unseen),
-        bill=make_bill(plans, prices=_wait_for_prices(prices), now=began, ended=ending.ended),
         kept=kept,
         volume_usd_per_gib_month=find_volume_price(clients) if kept else None,
         lease=ending.lease,
@@ -201,30 +185,7 @@ def _look_for_rest(scope: Scope, *, timeout_s: float) -> list[Look]:
     return list(looks.values())
 
 
-def _wait_for_prices(prices: Future[Prices]) -> Prices:
-    """Returns the prices; empty if they do not arrive in time."""
-    try:
-        return prices.result(timeout=PRICES_TIMEOUT_S)
-    except (TimeoutError, BotoCoreError):  # the cluster is already deleted: the receipt matters more than its cost
-        return {}
-
-
 # --- the receipt
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bill:
-    """How long the nodes ran, and what that cost.
-
-    node_hours: the sum over all nodes. usd: the cost of these hours, without disks and traffic; None when a price is
-    unknown. on_spot: part of it is computed with the current spot price instead of the price in each hour. uncounted:
-    ids of instances that are not included because they had ended or were ending before, as far as EC2 still lists them.
-    """
-
-    node_hours: float = 0.0
-    usd: float | None = 0.0
-    on_spot: bool = False
-    uncounted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,8 +193,8 @@ class Receipt:
     """The resources that `down` deleted, and those that it found afterwards.
 
     leftovers: resources that still carry the cluster's tag. looked_for: kinds, in the plural. unseen: resources that
-    could not be read. kept: volumes that are not deleted. lease: how the lease ended the cluster, or when it would
-    have ended it.
+    could not be read. bill: what the cluster has cost; None if unknown. kept: volumes that are not deleted. lease: how
+    the lease ended the cluster, or when it would have ended it.
     """
 
     cluster: str
@@ -241,7 +202,7 @@ class Receipt:
     leftovers: tuple[Resource, ...] = ()
     looked_for: tuple[str, ...] = ()
     unseen: tuple[Unseen, ...] = ()
-    bill: Bill = Bill()
+    bill: ClusterBill | None = None
     kept: tuple[KeptVolume, ...] = ()
     volume_usd_per_gib_month: float | None = None
     lease: str | None = None
@@ -254,47 +215,14 @@ class Receipt:
 
 def add_receipts(one: Receipt, other: Receipt) -> Receipt:
     """Returns one receipt for a cluster that was deleted in two regions. Pure."""
-    bills = (one.bill, other.bill)
     return replace(
         one,
         deleted=(*one.deleted, *other.deleted),
         leftovers=(*one.leftovers, *other.leftovers),
         looked_for=tuple(dict.fromkeys((*one.looked_for, *other.looked_for))),
         unseen=(*one.unseen, *other.unseen),
-        bill=Bill(
-            node_hours=sum(bill.node_hours for bill in bills),
-            usd=add_up([bill.usd for bill in bills]),
-            on_spot=any(bill.on_spot for bill in bills),
-            uncounted=tuple(each for bill in bills for each in bill.uncounted),
-        ),
         kept=(*one.kept, *other.kept),
     )
-
-
-def make_bill(plans: Sequence[Plan], *, prices: Prices, now: datetime, ended: Iterable[str] = ()) -> Bill:
-    """Returns the bill of the nodes that the plans terminate at `now`. One node without a price makes the cost unknown.
-
-    ended: ids of instances that an earlier `resize` or an interrupted `down` ended. EC2 does not report how long they
-    ran, so the bill lists them as uncounted.
-    """
-    steps = [step for plan in plans for step in plan.steps]
-    nodes = terminated_by(*plans)
-    waited = {i for step in steps if isinstance(step, WaitForTerminated) for i in step.instance_ids}
-    hours = [running_s(node, now=now) / 3600 for node in nodes]
-    rates = [prices.get((node.market, node.instance_type, node.zone)) for node in nodes]
-    costs = [hour * rate for hour, rate in zip(hours, rates, strict=True) if rate is not None]
-    return Bill(
-        node_hours=sum(hours),
-        usd=sum(costs) if len(costs) == len(nodes) else None,
-        on_spot=any(node.market == "spot" for node in nodes),
-        uncounted=tuple(sorted((waited | set(ended)) - {node.instance_id for node in nodes})),
-    )
-
-
-def terminated_by(*plans: Plan) -> list[Instance]:
-    """The instances that the plans terminate."""
-    steps = [step for plan in plans for step in plan.steps]
-    return [node for step in steps if isinstance(step, TerminateInstances) for node in (*step.nodes, *step.untrusted)]
 
 
 def deleted_by(*plans: Plan) -> tuple[Resource, ...]:
@@ -311,6 +239,7 @@ def deleted_by(*plans: Plan) -> tuple[Resource, ...]:
 
 def receipt_document(receipt: Receipt) -> dict[str, Any]:
     """The receipt as `cluster down --json` prints it."""
+    bill = receipt.bill
     return {
         "cluster": receipt.cluster,
         "gone": not receipt.leftovers,
@@ -332,10 +261,8 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
             for volume in receipt.kept
         ],
         "lease": receipt.lease,
-        "node_hours": round(receipt.bill.node_hours, 4),
-        "cost_usd": None if receipt.bill.usd is None else round(receipt.bill.usd, 4),
-        "cost_is_at_present_spot_price": receipt.bill.on_spot,
-        "uncounted_instances": list(receipt.bill.uncounted),
+        "node_hours": None if bill is None else round(bill.ran_s / 3600, 4),
+        "cost_usd": None if bill is None or bill.usd is None else round(bill.usd, 4),
     }
 
 
@@ -354,7 +281,7 @@ def render_receipt(receipt: Receipt, *, price_note: str = "") -> str:
         lines += _entry("unseen", f"{unseen.kind}: {unseen.why}")
     if receipt.lease is not None:
         lines += _entry("lease", receipt.lease)
-    if receipt.deleted:
+    if receipt.bill is not None:
         lines += _entry("ran", _render_bill(receipt.bill, price_note))
     return "\n".join(lines) + "\n"
 
@@ -380,18 +307,13 @@ def _render_kept(volume: KeptVolume, usd_per_month: float | None, price_note: st
     return [*_entry("kept", words), f"{'':{_INDENT}}{volume.deletion}"]
 
 
-def _render_bill(bill: Bill, price_note: str) -> str:
+def _render_bill(bill: ClusterBill, price_note: str) -> str:
     if bill.usd is None:
         cost = "the price is unknown"
     else:
-        about, how = ("about ", ", at the current spot price") if bill.on_spot else ("", "")
         digits = 2 if bill.usd >= 0.1 or bill.usd == 0 else 4  # a small cost is not shown as $0.00
-        notes = "; ".join(filter(None, ["without disks and traffic", price_note]))
-        cost = f"{about}${bill.usd:.{digits}f}{how} ({notes})"
-    words = f"{bill.node_hours:.2f} node hours, {cost}"
-    if bill.uncounted:
-        words += f"; not counted: {len(bill.uncounted)} x instance that ended earlier"
-    return words
+        cost = f"${bill.usd:.{digits}f} ({'; '.join(filter(None, ['with disks, without traffic', price_note]))})"
+    return f"{bill.ran_s / 3600:.2f} node hours, {cost}"
 
 
 def _counted(title: str, resources: tuple[Resource, ...]) -> list[str]:

@@ -20,7 +20,6 @@ TAG_NAME = "cluster:name"
 TAG_ROLE = "cluster:role"
 TAG_OWNER = "cluster:owner"
 TAG_INDEX = "cluster:index"
-TAG_RAN = "cluster:ran"
 TAG_KEEP = "cluster:keep"
 TAG_LEASE = "cluster:lease"
 SHARED_ROLE = "shared-volume"
@@ -57,7 +56,7 @@ class Instance:
     """A live instance with a cluster's tag.
 
     launched_at: when EC2 first launched it, in UTC; started_at: when it last started.
-    ran: its tag cluster:ran, see provision/pause.py. lease: its tag cluster:lease.
+    lease: its tag cluster:lease.
     """
 
     instance_id: str
@@ -72,7 +71,6 @@ class Instance:
     state_reason: str | None = None
     market: Market = "on-demand"
     started_at: datetime | None = None
-    ran: str | None = None
     lease: str | None = None
     profile_arn: str | None = None
     volume_ids: tuple[str, ...] = ()

@@ -1,24 +1,10 @@
-"""`stop` and `start`, and how long a node has run.
-
-EC2 does not keep earlier running periods: a start changes LaunchTime. So before `stop` stops an instance, it writes
-"before,start,stop" to the tag cluster:ran. `before`: seconds that the node ran before the period that ends now;
-`start` and `stop`: that period, in seconds since 1970.
-
-    the tag's start is     the node is    it has run for
-    no tag, or damaged     any            at most the time since its launch
-    this period's          stopped        before + (stop - start)
-    this period's          running        before + (now - start): the stop was interrupted
-    an earlier period's    running        before + (stop - start) + (now - this period's start)
-    an earlier period's    stopped        at most the same: `stop` did not stop it
-"""
+"""`stop` and `start`."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -38,9 +24,7 @@ from provision.lease.plan import Rates, add_rates, make_lease
 from provision.lease.terms import Lease, spent_at
 from provision.membership import no_nodes
 from provision.model import (
-    TAG_RAN,
     ClusterState,
-    Instance,
     Node,
     SshAddress,
     count,
@@ -64,7 +48,6 @@ START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 900.0
 """Large GPU instances take minutes to shut down."""
 
-_RAN = re.compile(r"([0-9]{1,12}),([0-9]{1,12}),([0-9]{1,12})")
 _GONE_OR_NOT_YET = frozenset({"IncorrectInstanceState", "InvalidInstanceID.NotFound"})
 _DISKS_ONLY = "stopped nodes cost only their disks"
 _NO_START = {
@@ -165,18 +148,9 @@ def find_spent(state: ClusterState, *, now: float) -> float:
     lease = state.lease
     if lease is None:
         return 0.0
-    stops = [stop for node in state.nodes if (stop := _find_stop(node, lease)) is not None]
-    stopped_at = min(max(stops), now) if len(stops) == len(state.nodes) and stops else now
+    stopped_at = now if lease.until is None else min(lease.until + 60.0, now)
     resting_h = (now - stopped_at) / 3600
     return spent_at(lease, stopped_at) + resting_h * (lease.stopped_usd_per_hour or 0.0)
-
-
-def _find_stop(node: Node, lease: Lease) -> float | None:
-    """The latest time at which a node stopped; None if unknown."""
-    ran = parse_ran(node.ran, node)
-    if ran is not None and ran.start == _period_start(node):
-        return float(ran.stop)
-    return None if lease.until is None else lease.until + 60.0
 
 
 def describe_disks_gib(ec2: EC2Client, *, name: str) -> int:
@@ -248,7 +222,7 @@ def _refuse_no_nodes(state: ClusterState, verb: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StopInstances(Step):
-    """Stop nodes, and write to their tags how long they have run."""
+    """Stop nodes."""
 
     nodes: tuple[Node, ...]
 
@@ -256,7 +230,7 @@ class StopInstances(Step):
         return f"stop {_name(self.nodes)}"
 
     def apply(self, context: Context) -> bool:
-        """Writes each node's tag, then stops all in one call. Returns False if no node was running.
+        """Stops all in one call. Returns False if no node was running.
 
         Waits for nodes that are still `pending`: EC2 cannot stop those.
         """
@@ -357,19 +331,9 @@ class StartInstances(Step):
 
 
 def _stop(nodes: Sequence[Node], context: Context) -> bool:
-    """Writes the tags, with one call per value (usually one), and stops the nodes in another call.
-
-    Returns False if EC2 cannot stop all of them now.
-    """
-    ec2 = context.clients.ec2
-    now = datetime.fromtimestamp(time.time(), UTC)
-    by_value: dict[str, list[str]] = {}
-    for node in nodes:
-        by_value.setdefault(ran_tag(node, now=now), []).append(node.instance_id)
+    """Stops the nodes in one call. Returns False if EC2 cannot stop all of them now."""
     try:
-        for value, ids in by_value.items():
-            ec2.create_tags(Resources=ids, Tags=[{"Key": TAG_RAN, "Value": value}])
-        ec2.stop_instances(InstanceIds=[node.instance_id for node in nodes])
+        context.clients.ec2.stop_instances(InstanceIds=[node.instance_id for node in nodes])
     except ClientError as error:
         if error_code(error) not in _GONE_OR_NOT_YET:
             raise
@@ -415,66 +379,3 @@ def _stopped_while_starting(failed: dict[str, str]) -> AwsError:
 
 def _name(nodes: Sequence[Node]) -> str:
     return f"{count(len(nodes), 'node')} ({format_indices(node.index for node in nodes)})"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ran:
-    """The tag's content. before_s: seconds; start and stop: seconds since 1970; stop is not before start."""
-
-    before_s: int
-    start: int
-    stop: int
-
-
-def running_s(node: Instance, *, now: datetime) -> float:
-    """Returns how many seconds the node has run: between 0 and the time since its launch."""
-    launched, moment = node.launched_at.timestamp(), now.timestamp()
-    longest = max(moment - launched, 0.0)
-    start = _period_start(node)
-    ran = parse_ran(node.ran, node)
-    if ran is None:
-        return longest
-    if ran.start < start:
-        counted = ran.before_s + (ran.stop - ran.start) + (moment - start)
-    elif node.state in {"stopping", "stopped"}:
-        counted = ran.before_s + (ran.stop - ran.start)
-    else:
-        counted = ran.before_s + (moment - ran.start)
-    return min(max(counted, 0.0), longest)
-
-
-def ran_tag(node: Instance, *, now: datetime) -> str:
-    """Returns the tag's value for a node that is stopped `now`.
-
-    After an interrupted stop, only the end of the period moves, so that no time counts twice.
-    """
-    start = _period_start(node)
-    ran = parse_ran(node.ran, node)
-    if ran is None:
-        # Without a tag, earlier periods count in full, as in running_s.
-        before_s = max(start - int(node.launched_at.timestamp()), 0)
-    elif ran.start < start:
-        before_s = ran.before_s + (ran.stop - ran.start)
-    else:
-        before_s = ran.before_s
-    return f"{before_s},{start},{max(int(now.timestamp()), start)}"
-
-
-def parse_ran(text: str | None, node: Instance) -> Ran | None:
-    """Parses the tag. None without a tag, or if its values are impossible for the node (someone changed them)."""
-    return check_ran(text, launched=int(node.launched_at.timestamp()), started=_period_start(node))
-
-
-def check_ran(text: str | None, *, launched: int, started: int) -> Ran | None:
-    """Does the same as parse_ran, from the times of the node's launch and last start, in seconds since 1970."""
-    found = _RAN.fullmatch(text or "")
-    if found is None:
-        return None
-    ran = Ran(before_s=int(found[1]), start=int(found[2]), stop=int(found[3]))
-    is_possible = launched <= ran.start <= min(ran.stop, started) and ran.before_s <= ran.start - launched
-    return ran if is_possible else None
-
-
-def _period_start(node: Instance) -> int:
-    """When EC2 last started the node, in whole seconds since 1970."""
-    return int((node.started_at or node.launched_at).astimezone(UTC).timestamp())

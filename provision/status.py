@@ -1,18 +1,16 @@
-"""A cluster's state compared with cluster.toml, failed nodes, and cost. Pure."""
+"""A cluster's state compared with cluster.toml, and failed nodes. Pure."""
 
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
 from foundation.durations import render_duration
 from provision.config import ProvisionConfig, all_types
 from provision.lease.terms import render_moment
 from provision.model import ClusterState, Instance, Node, format_indices
-from provision.pause import STOPPED_BY_CALL, running_s
-from provision.preflight.prices import Prices
+from provision.pause import STOPPED_BY_CALL
 
 AllocationState = Literal[
     "none", "ended", "not-adopted", "resizing", "starting", "stopping", "stopped", "degraded", "not-set-up", "ready"
@@ -47,19 +45,6 @@ class NodeError:
     def is_spot_interruption(self) -> bool:
         """Whether AWS reclaimed its spot capacity."""
         return self.code in _SPOT
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeCost:
-    """The times and cost of a node. Times are in seconds. Prices are in USD, without disks; None if unknown.
-
-    usd_per_hour: 0 when the node does not run. usd_so_far: at the current price.
-    """
-
-    age_s: float
-    running_s: float
-    usd_per_hour: float | None
-    usd_so_far: float | None
 
 
 def find_allocation(
@@ -155,19 +140,6 @@ def _find_running(instances: Sequence[Instance]) -> list[Instance]:
     return [each for each in instances if each.state in {"pending", "running"}]
 
 
-def compute_cost(node: Instance, *, prices: Prices, now: datetime) -> NodeCost:
-    """Returns a node's cost so far and per hour, without its disks."""
-    price = prices.get((node.market, node.instance_type, node.zone))
-    ran_s = running_s(node, now=now)
-    runs = bool(_find_running([node]))
-    return NodeCost(
-        age_s=max((now - node.launched_at).total_seconds(), 0.0),
-        running_s=ran_s,
-        usd_per_hour=price if runs else 0.0,
-        usd_so_far=None if price is None else price * ran_s / 3600,
-    )
-
-
 def add_up(amounts: Sequence[float | None]) -> float | None:
     """Returns the sum of the amounts; None if one is unknown."""
     known = [amount for amount in amounts if amount is not None]
@@ -229,9 +201,8 @@ def _find_absence(state: ClusterState, failed: set[str], lease_end: str | None) 
 
 
 def _has_run_before(node: Node) -> bool:
-    """Decides by the tag that `stop` writes, or by EC2's times. A launch itself may take some seconds."""
-    since_launch_s = 0.0 if node.started_at is None else (node.started_at - node.launched_at).total_seconds()
-    return node.ran is not None or since_launch_s > _LAUNCH_S
+    """Decides by EC2's times. A launch itself may take some seconds."""
+    return node.started_at is not None and (node.started_at - node.launched_at).total_seconds() > _LAUNCH_S
 
 
 def _error(instance_id: str, name: str | None, reason: str | None) -> NodeError | None:

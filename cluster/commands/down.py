@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import click
 
 from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
-from cluster.costs import noting_costs
+from cluster.costs import find_bill, note_costs, noting_costs
 from cluster.jobs import BRIEF_PATIENCE_S, ask_for_job, require_ending, warn_uncopied
 from cluster.session import describe, unmount_before
 from cluster.views.status import HeadJob
@@ -53,11 +53,13 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     with if_interrupted("cluster down deletes what is left"):
         if parts[0].ending:
             unmount_before(app)
-        with noting_costs(app, before=True):
+        before = note_costs(app)  # the ledger may lack resources that are deleted now
+        with noting_costs(app):
             receipt = reduce(
                 add_receipts,
                 (carry_out(part.ending, clients=part.clients, files=part.files, report=app.report) for part in parts),
             )
+        receipt = replace(receipt, bill=find_bill(app, before))
     _print(app, receipt, as_json=as_json)
     if receipt.leftovers:
         raise ClusterError("not everything could be deleted", hint="run cluster down again in a minute")

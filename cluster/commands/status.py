@@ -6,7 +6,7 @@ import click
 
 from cluster import existing_hosts
 from cluster.app import App, pass_app, wide_option
-from cluster.status import describe_nothing, describe_region, describe_status, find_bills
+from cluster.status import describe_bills, describe_nothing, describe_region, describe_status
 from cluster.views.clusters import list_document, render_clusters
 from cluster.views.cost import cost_document, render_costs
 from cluster.views.status import render_status, status_document
@@ -66,7 +66,7 @@ def cost(app: App, *, as_json: bool, wide: bool) -> None:
     """
     app.check_has_instances("cost", instead="cluster status")
     now = datetime.now(UTC).timestamp()
-    bills = find_bills(app, now=now) if app.find_cloud() else ()
+    bills = describe_bills(app, now=now) if app.find_cloud() else ()
     text = render_costs(app.config.name, bills, now=now, price_note=app.price_note, columns=app.find_columns(wide=wide))
     document = cost_document(app.config.name, bills, now=now, price_note=app.price_note)
     app.show(text, document, as_json=as_json, wrapped=not wide)

@@ -15,7 +15,7 @@ from provision.lease.plan import render_left
 from provision.lease.terms import Lease, find_newest
 from provision.membership import describe_untrusted
 from provision.preflight.prices import Prices
-from provision.status import add_up, compute_cost
+from provision.status import add_up
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +33,9 @@ class RegionClusters:
     price_note: str = ""
 
     def find_price(self, cluster: ClusterSummary) -> float | None:
-        """Returns what a cluster's instances cost now, in US dollars per hour; None if unknown."""
-        costs = (compute_cost(each, prices=self.prices, now=self.now) for each in cluster.instances)
-        return add_up([cost.usd_per_hour for cost in costs])
+        """Returns what a cluster's running instances cost per hour, without disks and addresses; None if unknown."""
+        running = [each for each in cluster.instances if each.state in {"pending", "running"}]
+        return add_up([self.prices.get((each.market, each.instance_type, each.zone)) for each in running])
 
 
 def render_clusters(found: RegionClusters, *, columns: int | None = None) -> str:

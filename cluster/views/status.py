@@ -12,17 +12,16 @@ from cluster.views.layout import render_table
 from cluster.views.results import render_files
 from foundation.durations import render_age
 from node.protocol import Unhealthy, shorten
+from provision.cost.bill import NodeBill
 from provision.lease.plan import describe_lease
 from provision.lease.terms import Lease, spent_at
 from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
-from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
 from provision.status import (
     SWITCHED_OFF,
     Allocation,
     NodeError,
     add_up,
-    compute_cost,
     count_ending,
     find_allocation,
     find_errors,
@@ -65,16 +64,16 @@ class HeadJob:
 class Status:
     """The content of `cluster status`. asked: the number of nodes in cluster.toml.
 
-    at_work: the id of a process that is changing the cluster. set_up: see find_allocation. now: the time for which ages
-    and costs are computed. job: None if there is no head to ask. price_note: a note to add to prices, such as
-    "simulated". volumes: those of [[volumes]] source = "head". lost_head: the message about a head that has ended; None
-    if it has not. lost_jobs: the ids of its jobs that continue.
+    bills: what each instance costs, by its id. at_work: the id of a process that is changing the cluster. set_up: see
+    find_allocation. now: the time for which ages and costs are computed. job: None if there is no head to ask.
+    price_note: a note to add to prices, such as "simulated". volumes: those of [[volumes]] source = "head". lost_head:
+    the message about a head that has ended; None if it has not. lost_jobs: the ids of its jobs that continue.
     """
 
     state: ClusterState
     asked: int
     now: datetime
-    prices: Prices
+    bills: Mapping[str, NodeBill] = field(default_factory=dict)
     at_work: int | None = None
     set_up: Collection[str] | None = None
     job: HeadJob | None = None
@@ -93,9 +92,24 @@ class Status:
         if found.state != "not-adopted":
             return found
         others = self.state.untrusted
-        usd = add_up([compute_cost(each, prices=self.prices, now=self.now).usd_per_hour for each in others])
+        usd = add_up([self.find_rate(each) for each in others])
         what = count(len(others), "instance costs", "instances cost")
         return replace(found, why=f"{what} {render_usd(usd)} per hour; {found.why}")
+
+    def find_rate(self, instance: Instance) -> float | None:
+        """The current cost of an instance per hour, with its disk and address; None if unknown."""
+        bill = self.bills.get(instance.instance_id)
+        return None if bill is None else bill.usd_per_hour
+
+    def find_usd(self, instance: Instance) -> float | None:
+        """What an instance has cost, with its disk and address; None if unknown."""
+        bill = self.bills.get(instance.instance_id)
+        return None if bill is None else bill.usd
+
+    def find_ran_s(self, instance: Instance) -> float:
+        """How many seconds an instance has run; 0 if unknown."""
+        bill = self.bills.get(instance.instance_id)
+        return 0.0 if bill is None else bill.ran_s
 
     @property
     def lease_end(self) -> str | None:
@@ -138,11 +152,10 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
         for volume in status.volumes
     ]
     if instances := (*status.state.nodes, *status.state.untrusted):  # all of them cost money
-        costs = [compute_cost(each, prices=status.prices, now=status.now) for each in instances]
-        hourly = render_usd(add_up([cost.usd_per_hour for cost in costs]))
-        so_far = render_usd(add_up([cost.usd_so_far for cost in costs]))
-        ran_h = sum(cost.running_s for cost in costs) / 3600
-        notes = [*filter(None, [status.price_note]), f"{ran_h:.2f} node hours", "no disks"]
+        hourly = render_usd(add_up([status.find_rate(each) for each in instances]))
+        so_far = render_usd(add_up([status.find_usd(each) for each in instances]))
+        ran_h = sum(status.find_ran_s(each) for each in instances) / 3600
+        notes = [*filter(None, [status.price_note]), f"{ran_h:.2f} node hours"]
         lines.append(f"price  {hourly} per hour now, {so_far} so far ({'; '.join(notes)})")
     return "\n".join(lines)
 
@@ -236,7 +249,6 @@ def status_document(status: Status) -> dict[str, Any]:
     state, allocation = status.state, status.allocation
     named: dict[str, Instance] = {node.name: node for node in state.nodes}
     named |= {instance.instance_id: instance for instance in state.untrusted}
-    costs = {name: compute_cost(instance, prices=status.prices, now=status.now) for name, instance in named.items()}
     price = status.volume_usd_per_gib_month
     return as_document(
         {
@@ -277,15 +289,16 @@ def status_document(status: Status) -> dict[str, Any]:
             "cost": {
                 "at": status.now,
                 "simulated": bool(status.price_note),
-                "usd_per_hour": add_up([cost.usd_per_hour for cost in costs.values()]),
-                "usd_so_far": add_up([cost.usd_so_far for cost in costs.values()]),
+                "usd_per_hour": add_up([status.find_rate(each) for each in named.values()]),
+                "usd_so_far": add_up([status.find_usd(each) for each in named.values()]),
                 "nodes": {
                     name: {
-                        **pick(cost, "usd_per_hour usd_so_far"),
-                        "age_s": round(cost.age_s, 3),
-                        "running_s": round(cost.running_s, 3),
+                        "usd_per_hour": status.find_rate(instance),
+                        "usd_so_far": status.find_usd(instance),
+                        "age_s": round(max((status.now - instance.launched_at).total_seconds(), 0.0), 3),
+                        "running_s": round(status.find_ran_s(instance), 3),
                     }
-                    for name, cost in costs.items()
+                    for name, instance in named.items()
                 },
             },
         }

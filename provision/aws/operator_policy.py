@@ -12,7 +12,7 @@ from typing import Any
 
 from provision.aws.iam_policy import Statement, allow, ec2_principal, parse_folder, partition_of, render_document
 from provision.config import ProvisionConfig, all_regions
-from provision.model import TAG_KEEP, TAG_LEASE, TAG_NAME, TAG_RAN, federated_name, profile_name, resource_name
+from provision.model import TAG_KEEP, TAG_LEASE, TAG_NAME, federated_name, profile_name, resource_name
 from provision.resources.table import KINDS
 from provision.volumes.config import VolumeConfig, find_head_volume
 
@@ -156,7 +156,7 @@ def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
     launched = ("instance/*", "network-interface/*", "volume/*")
     made = scope.ec2(*launched, "security-group/*", *named)
     notes: Condition = {
-        "ForAllValues:StringEquals": {"aws:TagKeys": [TAG_LEASE, TAG_RAN]},
+        "ForAllValues:StringEquals": {"aws:TagKeys": TAG_LEASE},
         "Null": {"aws:TagKeys": "false"},
     }
     at_creation: Condition = {
@@ -176,7 +176,7 @@ def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
         allow("MakeGroupIn", ["ec2:CreateSecurityGroup"], scope.ec2("vpc/*")),
         allow("MakeTagged", _actions(*_CREATIONS), made, theirs),
         allow("TagWhatIsMade", ["ec2:CreateTags"], scope.ec2("*"), _both(theirs, at_creation)),
-        allow("NoteTimes", ["ec2:CreateTags"], scope.ec2("instance/*", "security-group/*"), _both(ours, notes)),
+        allow("SetLease", ["ec2:CreateTags"], scope.ec2("instance/*", "security-group/*"), _both(ours, notes)),
         allow("ChangeTagged", changes, scope.ec2("*"), ours),
     ]
 

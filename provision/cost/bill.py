@@ -88,6 +88,11 @@ class ClusterBill:
         return add_up([*(node.usd_per_hour for node in nodes), *(volume.usd_per_hour for volume in volumes)])
 
     @property
+    def ran_s(self) -> float:
+        """How many seconds its nodes ran, all together."""
+        return sum(node.ran_s for node in self.nodes)
+
+    @property
     def unseen_usd(self) -> float:
         """The cost that it may have had in addition."""
         return sum(node.unseen_usd for node in self.nodes)

@@ -107,10 +107,7 @@ class Ledger:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeenNode:
-    """An instance as EC2 reports it. started_at: its LaunchTime; ended_at: when it stopped or ended, if EC2 reports it.
-
-    ran: from the tag cluster:ran: seconds before the period that it describes, and the start and end of that period.
-    """
+    """An instance as EC2 reports it. started_at: its LaunchTime; ended_at: when it stopped or ended, if known."""
 
     instance_id: str
     name: str
@@ -122,7 +119,6 @@ class SeenNode:
     started_at: float
     ended_at: float | None = None
     reclaimed: bool = False
-    ran: tuple[float, float, float] | None = None
     disk_gib: int | None = None
     has_address: bool = False
 
@@ -183,8 +179,6 @@ def _note_node(known: LedgerNode | None, shown: SeenNode, seen_at: float, now: O
     )
     seen_at = seen_at if known is not None else 0.0
     earlier = tuple(_end_earlier(each, shown, seen_at) for each in node.periods if not _is_same(each, shown))
-    if _has_missed(earlier, shown) and shown.ran is not None:
-        earlier = (*earlier, Period(start=shown.ran[1], end=shown.ran[2]))
     current = _note_period(next((each for each in node.periods if _is_same(each, shown)), None), shown, seen_at, now.at)
     ended_at, unseen_s = node.ended_at, node.unseen_s
     if shown.state not in {"shutting-down", "terminated"}:
@@ -210,39 +204,17 @@ def _is_same(period: Period, shown: SeenNode) -> bool:
 
 
 def _read_earlier(shown: SeenNode) -> Iterator[Period]:
-    """Yields the periods before the last one, for a node that is not in the ledger.
-
-    They come from the node's tag; without a tag, the node counts as running for the whole time.
-    """
-    if shown.started_at - shown.launched_at <= _LAUNCH_S and shown.ran is None:
-        return
-    if shown.ran is None:
+    """Yields the period before the last one of a node that is not in the ledger: it counts as running all the time."""
+    if shown.started_at - shown.launched_at > _LAUNCH_S:
         yield Period(start=shown.launched_at, end=shown.started_at)
-        return
-    before_s, start, stop = shown.ran
-    if before_s > 0:
-        yield Period(start=shown.launched_at, end=shown.launched_at + before_s)
-    if shown.started_at - start > _SAME_S:
-        yield Period(start=start, end=stop)
 
 
 def _end_earlier(period: Period, shown: SeenNode, seen_at: float) -> Period:
-    """Ends a period before the node's last one. If its end was not seen, the tag may have its time."""
-    if period.end is not None and not period.unseen_s:
-        return period
-    if shown.ran is not None and abs(shown.ran[1] - period.start) <= _SAME_S:
-        return replace(period, end=shown.ran[2], unseen_s=0.0, usd=None)
+    """Ends a period before the node's last one, when the node was last seen in it."""
     if period.end is not None:
         return period
     end = max(seen_at, period.start)
     return replace(period, end=end, unseen_s=max(shown.started_at - end, 0.0))
-
-
-def _has_missed(earlier: Iterable[Period], shown: SeenNode) -> bool:
-    """Returns whether the tag describes a period that is not in the ledger."""
-    if shown.ran is None or shown.started_at - shown.ran[1] <= _SAME_S:
-        return False
-    return not any(abs(period.start - shown.ran[1]) <= _SAME_S for period in earlier)
 
 
 def _note_period(known: Period | None, shown: SeenNode, seen_at: float, now: float) -> Period:
@@ -252,9 +224,6 @@ def _note_period(known: Period | None, shown: SeenNode, seen_at: float, now: flo
     if known is not None and known.end is not None and not known.unseen_s:
         return known
     period = replace(known or Period(start=shown.started_at), reclaimed=shown.reclaimed, usd=None)
-    ended = shown.state in {"shutting-down", "terminated"}
-    if ended and known is None and shown.ran is not None and abs(shown.ran[1] - shown.started_at) <= _SAME_S:
-        return replace(period, end=shown.ran[2], unseen_s=0.0)  # it was stopped before it ended
     if shown.ended_at is not None:
         return replace(period, end=max(shown.ended_at, period.start), unseen_s=0.0)
     if known is not None and known.end is not None:

@@ -14,8 +14,7 @@ from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors
 from provision.cost.ledger import Ledger, LedgerNode, LedgerVolume, Observation, SeenNode, set_prices
 from provision.describe import first_launched, tagged_index
-from provision.model import TAG_RAN, Market
-from provision.pause import check_ran
+from provision.model import Market
 from provision.preflight.prices import (
     PricedPlace,
     SpotHistory,
@@ -25,7 +24,7 @@ from provision.preflight.prices import (
     find_volume_price,
     integrate_spot,
 )
-from provision.resources.resource import find_tag, tagged
+from provision.resources.resource import tagged
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -100,8 +99,6 @@ def _read(instance: InstanceTypeDef, sizes: Mapping[str, int]) -> SeenNode:
     disks = [sizes[volume_id] for volume_id in _volume_ids(instance, root=True) if volume_id in sizes]
     launched_at = first_launched(instance).astimezone(UTC).timestamp()
     started_at = instance["LaunchTime"].astimezone(UTC).timestamp()
-    tag = find_tag(instance.get("Tags", []), TAG_RAN)
-    ran = check_ran(tag, launched=int(launched_at), started=int(started_at))
     return SeenNode(
         instance_id=instance["InstanceId"],
         name=instance["InstanceId"] if index is None else f"node-{index}",
@@ -113,7 +110,6 @@ def _read(instance: InstanceTypeDef, sizes: Mapping[str, int]) -> SeenNode:
         started_at=started_at,
         ended_at=parse_transition(instance.get("StateTransitionReason", "")) if state in _ENDED else None,
         reclaimed=instance.get("StateReason", {}).get("Code") in _RECLAIMED,
-        ran=None if ran is None else (ran.before_s, ran.start, ran.stop),
         disk_gib=sum(disks) if disks else None,
         has_address=bool(instance.get("PublicIpAddress")),
     )

@@ -248,7 +248,7 @@ def test_an_idle_cluster_ends_and_says_so(project: Project) -> None:
     receipt = json.loads(project.run("down", "--yes", "--json").stdout)
     assert receipt["gone"]
     assert receipt["lease"] == "its lease ended it (idle = 15s)"
-    assert receipt["cost_usd"] == 0
+    assert receipt["cost_usd"] > 0
 
 
 CLOUD_INIT = """

@@ -84,7 +84,8 @@ def test_a_ledger_that_cannot_be_written_stops_nothing(world: World, tmp_path: P
     path = storage.ledger_path(app.files.root)
     path.parent.mkdir(parents=True)
     path.write_text("rubbish")
-    with noting_costs(app, before=True):
+    assert note_costs(app) is None
+    with noting_costs(app):
         pass
     assert len(app.warnings) == 2
     assert all(f"the costs were not recorded: {path} is damaged" in warning for warning in app.warnings)

@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).parents[3]
 README = (REPOSITORY / "README.md").read_text()
 CONFIGURATION = (REPOSITORY / "docs" / "configuration.md").read_text()
 COMMAND_LINE = (REPOSITORY / "docs" / "commands.md").read_text()
-NOTHING = Status(state=ClusterState(name="demo"), asked=2, now=datetime(2026, 11, 21, tzinfo=UTC), prices={})
+NOTHING = Status(state=ClusterState(name="demo"), asked=2, now=datetime(2026, 11, 21, tzinfo=UTC))
 
 
 def commands(group: click.Group = cli) -> Iterator[tuple[str, click.Command]]:

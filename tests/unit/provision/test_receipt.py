@@ -1,52 +1,44 @@
 """The receipt of `down` and the bill, and the text of both."""
 
 import json
-from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from cluster.views.layout import wrap
-from provision.down import Bill, Receipt, deleted_by, make_bill, plan_down, receipt_document, render_receipt
-from provision.preflight.prices import PricedPlace
+from provision.cost.bill import ClusterBill, make_bills
+from provision.cost.ledger import Ledger, LedgerNode, Period
+from provision.down import Receipt, deleted_by, plan_down, receipt_document, render_receipt
 from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.resource import KeptVolume, Resource, Unseen
-from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node, make_state
+from provision_world import NAME, make_node, make_state
 
+START = 1_900_000_000.0
 NODES = (make_node(0), make_node(1))
-ON_DEMAND: PricedPlace = ("on-demand", "c5.xlarge", "us-east-1a")
-SPOT: PricedPlace = ("spot", "c5.xlarge", "us-east-1a")
 DELETED = deleted_by(plan_down(make_state(*NODES)))
 
 
-@pytest.mark.parametrize(
-    ("nodes", "prices", "expected"),
-    [
-        (NODES, {ON_DEMAND: 0.17}, Bill(node_hours=4.0, usd=0.68)),
-        (NODES, {}, Bill(node_hours=4.0, usd=None)),
-        (
-            (make_node(0), make_node(1, market="spot")),
-            {ON_DEMAND: 0.17, SPOT: 0.05},
-            Bill(node_hours=4.0, usd=0.44, on_spot=True),
+def bill(*, node_hours: float, usd: float | None) -> ClusterBill:
+    end = START + node_hours * 3600
+    ledger = Ledger(
+        nodes=(
+            LedgerNode(
+                instance_id="i-0",
+                name="node-0",
+                region="us-east-1",
+                instance_type="c5.xlarge",
+                market="on-demand",
+                zone="us-east-1a",
+                launched_at=START,
+                periods=(Period(start=START, end=end),),
+                ended_at=end,
+                disk_gib=0,
+                usd_per_hour=None if usd is None else usd / node_hours,
+            ),
         ),
-    ],
-)
-def test_the_bill(nodes: tuple[Any, ...], prices: dict[Any, float | None], expected: Bill) -> None:
-    bill = make_bill([plan_down(make_state(*nodes))], prices=prices, now=LAUNCHED_AT + timedelta(hours=2))
-
-    assert (bill.node_hours, bill.on_spot, bill.uncounted) == (expected.node_hours, expected.on_spot, ())
-    assert bill.usd == (None if expected.usd is None else pytest.approx(expected.usd))
-
-
-def test_the_bill_lists_instances_that_an_earlier_command_ended(world: World) -> None:
-    """Otherwise the receipt would show 0 hours and $0 as the cluster's cost."""
-    world.up(make_config(nodes=2))
-    ended = tuple(sorted(node.instance_id for node in world.describe().nodes))
-    world.clients.ec2.terminate_instances(InstanceIds=list(ended))
-
-    bill = world.down().bill
-
-    assert (bill.node_hours, bill.usd, bill.uncounted) == (0.0, 0.0, ended)
+        usd_per_gib_month=0.08,
+        usd_per_address_hour=0.005,
+    )
+    return make_bills(ledger, histories={}, now=end)[0]
 
 
 def test_the_receipt_of_a_deleted_cluster() -> None:
@@ -55,7 +47,7 @@ def test_the_receipt_of_a_deleted_cluster() -> None:
         deleted=deleted_by(plan_down(make_state(*map(make_node, range(10))))),
         looked_for=("instances", "volumes"),
         unseen=(Unseen(kind=ROLE, why="AWS says: no (AccessDenied)"),),
-        bill=Bill(node_hours=2.5, usd=1.25, on_spot=True),
+        bill=bill(node_hours=2.5, usd=1.25),
     )
 
     assert render_receipt(receipt) == (
@@ -66,15 +58,14 @@ def test_the_receipt_of_a_deleted_cluster() -> None:
         "  deleted  1 x local files: private key, known hosts\n"
         "  left     nothing; looked for instances, volumes\n"
         "  unseen   role and instance profile: AWS says: no (AccessDenied)\n"
-        "  ran      2.50 node hours, about $1.25, at the current spot price (without "
-        "disks and traffic)\n"
+        "  ran      2.50 node hours, $1.25 (with disks, without traffic)\n"
     )
 
 
 @pytest.mark.parametrize(("usd", "shown"), [(0.0017, "$0.0017"), (None, "unknown")])
 def test_a_small_cost_is_not_rounded_to_zero(usd: float | None, shown: str) -> None:
-    receipt = Receipt(cluster=NAME, deleted=DELETED, bill=Bill(node_hours=0.01, usd=usd))
-    assert f"0.01 node hours, {'' if usd is not None else 'the price is '}{shown}" in render_receipt(receipt)
+    receipt = Receipt(cluster=NAME, deleted=DELETED, bill=bill(node_hours=0.02, usd=usd))
+    assert f"0.02 node hours, {'' if usd is not None else 'the price is '}{shown}" in render_receipt(receipt)
 
 
 def test_the_receipt_has_the_command_for_leftovers() -> None:
@@ -97,7 +88,7 @@ def test_the_receipt_as_json() -> None:
         leftovers=(Resource(kind="volume", resource_id="vol-1", deletion="aws ec2 delete-volume"),),
         looked_for=("instances",),
         unseen=(Unseen(kind=ROLE, why="no"),),
-        bill=Bill(node_hours=0.33333333, usd=None),
+        bill=bill(node_hours=0.33333333, usd=None),
     )
 
     assert json.loads(json.dumps(receipt_document(receipt))) == {
@@ -113,8 +104,6 @@ def test_the_receipt_as_json() -> None:
         "lease": None,
         "node_hours": 0.3333,
         "cost_usd": None,
-        "cost_is_at_present_spot_price": False,
-        "uncounted_instances": [],
     }
 
 

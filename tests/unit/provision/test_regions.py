@@ -172,7 +172,6 @@ def test_receipts_of_two_regions_are_one(both: Both) -> None:
     other = replace(both.world, clients=both.clients[OTHER_REGION], files=both.files(OTHER_REGION)).down()
     whole = add_receipts(receipt, other)
     assert len(whole.deleted) == len(receipt.deleted) + len(other.deleted)
-    assert whole.bill.node_hours == receipt.bill.node_hours + other.bill.node_hours
 
 
 # -- killed ------------------------------------------------------------------------------------------------------------

@@ -18,13 +18,14 @@ from cluster.views.status import (
     status_document,
 )
 from foundation.durations import render_age
+from provision.cost.bill import NodeBill
 from provision.describe import ClusterSummary, describe_clusters
 from provision.files import ClusterFiles
 from provision.lease.terms import Lease, render_lease
 from provision.model import ClusterState, Instance, Node, SecurityGroup, UntrustedInstance
 from provision.preflight.prices import Prices
 from provision.resources.shared_volume import SharedVolume
-from provision.status import compute_cost, find_allocation, find_errors
+from provision.status import find_allocation, find_errors
 from provision_world import LAUNCHED_AT, NAME, World, make_config, make_node
 
 NOW = LAUNCHED_AT + timedelta(hours=10)
@@ -53,7 +54,7 @@ def untrusted(index: int, state: str = "running") -> UntrustedInstance:
 
 
 ELSEWHERE = "cluster adopt makes those that you know nodes of this machine, cluster down ends all"
-STARTED_AGAIN = {"started_at": LAUNCHED_AT + timedelta(hours=9), "ran": "0,1893456000,1893459600"}
+STARTED_AGAIN = {"started_at": LAUNCHED_AT + timedelta(hours=9)}
 
 
 @pytest.mark.parametrize(
@@ -112,20 +113,32 @@ def test_nodes_that_a_command_ended_are_not_errors(reason: str | None) -> None:
     assert find_errors(state) == ()
 
 
-def test_what_a_node_costs() -> None:
-    runs = compute_cost(make_node(0), prices=PRICES, now=NOW)
-    assert (runs.age_s, runs.running_s, runs.usd_per_hour) == (36000, 36000, 0.17)
-    assert runs.usd_so_far == pytest.approx(1.7)
-    start = int(LAUNCHED_AT.timestamp())
-    rests = compute_cost(stopped(0, market="spot", ran=f"0,{start},{start + 7200}"), prices=PRICES, now=NOW)
-    assert (rests.age_s, rests.running_s, rests.usd_per_hour) == (36000, 7200, 0)
-    assert rests.usd_so_far == pytest.approx(0.1)
-    unknown = compute_cost(make_node(0, zone="us-east-1f"), prices=PRICES, now=NOW)
-    assert (unknown.usd_per_hour, unknown.usd_so_far) == (None, None)
+def make_bills(state: ClusterState) -> dict[str, NodeBill]:
+    """Ten hours of each instance, at $0.17 per hour while it runs."""
+    return {
+        node.instance_id: NodeBill(
+            name=node.instance_id,
+            instance_id=node.instance_id,
+            region="us-east-1",
+            zone=node.zone,
+            instance_type=node.instance_type,
+            market=node.market,
+            state=node.state,
+            started_at=LAUNCHED_AT.timestamp(),
+            ended_at=None,
+            ran_s=36000.0,
+            instance_usd=1.7,
+            disk_usd=0.0,
+            address_usd=0.0,
+            usd_per_hour=0.17 if node.state == "running" else 0.0,
+            unseen_usd=0.0,
+        )
+        for node in (*state.nodes, *state.untrusted)
+    }
 
 
 def make_status(state: ClusterState, **values: Any) -> Status:
-    return Status(**{"state": state, "asked": 2, "now": NOW, "prices": PRICES, **values})
+    return Status(**{"state": state, "asked": 2, "now": NOW, "bills": make_bills(state), **values})
 
 
 def test_status_as_text() -> None:
@@ -138,7 +151,7 @@ def test_status_as_text() -> None:
         "error  i-9 ended: spot interruption, Spot instance termination (Server.SpotInstanceTermination)",
         "state  degraded: node 1 is stopped",
         "lease  none: only cluster down ends the nodes",
-        "price  $0.17 per hour now, $3.40 so far (20.00 node hours; no disks)",
+        "price  $0.17 per hour now, $3.40 so far (20.00 node hours)",
     ]
 
 
@@ -146,7 +159,7 @@ def test_status_of_80_columns() -> None:
     status = replace(make_status(make_state(make_node(0), make_node(1))), price_note="simulated")
     lines = render_status(status, columns=80).splitlines()
     assert lines[0].split() == ["NODE", "ROLE", "STATE", "TYPE", "PRIVATE", "PUBLIC", "AGE", "INSTANCE"]
-    assert lines[-1].endswith("so far (simulated; 20.00 node hours; no disks)")
+    assert lines[-1].endswith("so far (simulated; 20.00 node hours)")
     assert max(map(len, lines)) <= 80
     assert status_document(status)["cost"]["simulated"]
 
@@ -167,8 +180,8 @@ def test_nodes_that_run_and_cannot_train_yet(set_up: set[str] | None, line: str)
 
 def test_status_without_nodes_and_without_prices() -> None:
     assert render_status(make_status(make_state())).splitlines() == [f"cluster {NAME} has no nodes", "state  none"]
-    shown = render_status(make_status(make_state(make_node(0), make_node(1)), prices={}))
-    assert shown.endswith("price  unknown per hour now, unknown so far (20.00 node hours; no disks)")
+    shown = render_status(make_status(make_state(make_node(0), make_node(1)), bills={}))
+    assert shown.endswith("price  unknown per hour now, unknown so far (0.00 node hours)")
     assert render_nodes(make_state(ending=("i-7",))).endswith("; 1 instance is shutting down")
     assert "3 instances are shutting down" in render_nodes(make_state(ending=("i-7", "i-8", "i-9")))
 
@@ -322,7 +335,7 @@ def test_status_shows_the_heads_volume_and_its_cost() -> None:
             "volume vol-0123456789abcdef0, 100 GiB, us-east-1a: $8.00 per month; cluster down keeps it",
         ),
     ):
-        shown = Status(state=state, asked=1, now=NOW, prices=PRICES, volumes=(volume,), volume_usd_per_gib_month=0.08)
+        shown = Status(state=state, asked=1, now=NOW, volumes=(volume,), volume_usd_per_gib_month=0.08)
         assert said in render_status(shown).splitlines()
         [document] = status_document(shown)["volumes"]
         assert (document["volume_id"], document["usd_per_month"], document["keep"]) == (

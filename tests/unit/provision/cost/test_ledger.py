@@ -76,24 +76,12 @@ def at(hour: float) -> float:
             None,
         ),
         (
-            "the stop was not seen, but the tag has it",
-            [look(1, shown()), look(9, shown(started_at=at(8), ran=(0, START, at(3))))],
-            [(0, 3, 0), (8, None, 0)],
-            None,
-        ),
-        (
-            "the stop was not seen, and there is no tag",
+            "the stop was not seen",
             [look(1, shown()), look(9, shown(started_at=at(8)))],
             [(0, 1, 7), (8, None, 0)],
             None,
         ),
-        (
-            "a period between two looks, in the tag only",
-            [look(1, shown("stopped", ended_at=at(1))), look(9, shown(started_at=at(8), ran=(HOUR, at(4), at(5))))],
-            [(0, 1, 0), (4, 5, 0), (8, None, 0)],
-            None,
-        ),
-        ("seen first after a stop without a tag", [look(9, shown(started_at=at(8)))], [(0, 8, 0), (8, None, 0)], None),
+        ("seen first after a stop", [look(9, shown(started_at=at(8)))], [(0, 8, 0), (8, None, 0)], None),
         (
             "terminated by a call",
             [look(1, shown()), look(2, shown("shutting-down", ended_at=at(1.5)))],
@@ -112,8 +100,8 @@ def at(hour: float) -> float:
         ),
         (
             "stopped and terminated between two looks",
-            [look(1, shown()), look(6, shown("terminated", ended_at=at(5), ran=(0, START, at(3))))],
-            [(0, 5, 0)],  # the tag may come from a stop that failed, and EC2 reports the termination
+            [look(1, shown()), look(6, shown("terminated", ended_at=at(5)))],
+            [(0, 5, 0)],
             5,
         ),
         (
