@@ -14,11 +14,12 @@ from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
-from provision.cost import storage
+from provision.cost import bill, storage
 from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, merge, note
 from provision.cost.observe import add_prices, find_histories, observe
 from provision.describe import describe_cluster
+from provision.lease.plan import Spending
 from provision.preflight.prices import describe_node_prices
 from train.s3.connection import Connection
 from train.s3.url import S3Url, parse_url
@@ -102,6 +103,15 @@ def find_bills(app: App, ledger: Ledger, *, now: float) -> tuple[ClusterBill, ..
     """Returns the bills of a ledger, with the spot prices of the running instances. Does not raise."""
     running = [node for node in ledger.nodes if node.runs]
     return make_bills(ledger, histories=find_histories(app.clients, running), now=now)
+
+
+def find_spending(app: App) -> Spending:
+    """Returns what the cluster costs and has cost by the ledger, for the budget of its lease. Does not raise."""
+    with suppress(ClusterError):  # a damaged file, which `cluster cost` reports
+        ledger = storage.read(app.files.root)
+        running = [node for node in ledger.nodes if node.runs]
+        return bill.find_spending(ledger, histories=find_histories(app.clients, running), now=time.time())
+    return Spending()
 
 
 def find_bill(app: App, before: Ledger | None) -> ClusterBill | None:

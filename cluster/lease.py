@@ -9,6 +9,7 @@ from msgspec import Struct
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
 from cluster.app import App
+from cluster.costs import find_spending
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Nodes
 from cluster.session import open_connections
 from foundation.decode import decode
@@ -18,11 +19,10 @@ from foundation.remote_command import run_as_root
 from foundation.thread_pool import map_in_threads
 from provision.apply import apply
 from provision.lease.arm import plan_lease
-from provision.lease.plan import describe_lease, update_rates
+from provision.lease.plan import describe_lease, update_budget
 from provision.lease.terms import Lease, render_lease
 from provision.lease.user_data import PROGRAM
 from provision.model import ClusterState
-from provision.pause import describe_rates
 from provision.plan import Plan
 
 ANSWER_S = 20.0
@@ -56,7 +56,7 @@ def ask_nodes(app: App, nodes: Ec2Nodes, *, lease: Lease | None = None) -> tuple
 
 
 def tell_ready_nodes(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now: float) -> None:
-    """After `up`, `resize` or `start`, send all nodes the newest lease, with the current cost of all nodes.
+    """After `up`, `resize` or `start`, send all nodes the newest lease, with the end of its budget.
 
     A node that cannot be reached follows its tag, so this is only a warning. Raises AwsError.
     """
@@ -64,7 +64,7 @@ def tell_ready_nodes(app: App, state: ClusterState, ready: Sequence[ReadyNode], 
     if lease is None:
         return
     if lease.budget_usd is not None:
-        updated = update_rates(lease, describe_rates(app.clients, state), now=now)
+        updated = update_budget(lease, find_spending(app), now=now)
         if updated is not lease:
             set_tags(app, state, updated)
             lease = updated

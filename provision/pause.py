@@ -20,8 +20,8 @@ from provision.describe import Instances, describe_cluster, describe_now
 from provision.files import ClusterFiles
 from provision.lease.arm import SetLease
 from provision.lease.config import LeaseConfig
-from provision.lease.plan import Rates, add_rates, make_lease
-from provision.lease.terms import Lease, spent_at
+from provision.lease.plan import Spending, make_lease
+from provision.lease.terms import Lease
 from provision.membership import no_nodes
 from provision.model import (
     ClusterState,
@@ -32,7 +32,6 @@ from provision.model import (
 )
 from provision.plan import Context, Plan, Step
 from provision.preflight.caller import describe_caller
-from provision.preflight.prices import describe_node_prices, find_volume_price
 from provision.resources.instances import wait_until_none
 from provision.resources.key_pair import missing_key
 from provision.resources.launch_recovery import wait_for_interrupted_launches
@@ -80,11 +79,13 @@ def prepare_start(
     files: ClusterFiles,
     has_volume: bool = False,
     lease: LeaseConfig | None = None,
+    spending: Spending | None = None,
 ) -> Plan:
     """Plans what `start` will do. Only reads. The plan is empty when all nodes run.
 
     has_volume: cluster.toml has a volume with source = "head", which is attached again if someone has detached it.
-    lease: of cluster.toml; stopped nodes begin a new one. Raises the errors of plan_start, and AwsError.
+    lease: of cluster.toml; stopped nodes begin a new one. spending: for its budget. Raises the errors
+    of plan_start, and AwsError.
     """
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
     _refuse_no_nodes(state, "start")  # before finding the caller's address
@@ -93,7 +94,7 @@ def prepare_start(
         ssh_from=describe_caller(clients, config).ssh_from,
         ssh_address=config.ssh_address,
         local_key=files.find_public_key(),
-        leasing=plan_new_lease(clients, state, lease) if lease is not None else (),
+        leasing=plan_new_lease(state, lease, spending or Spending()) if lease is not None else (),
     )
     if not has_volume:
         return plan
@@ -102,17 +103,15 @@ def prepare_start(
     return replace(plan, steps=(*plan.steps, *attaching))
 
 
-def plan_new_lease(clients: Clients, state: ClusterState, config: LeaseConfig) -> tuple[Step, ...]:
-    """Plans the lease that begins when a stopped cluster starts. Only reads.
+def plan_new_lease(state: ClusterState, config: LeaseConfig, spending: Spending) -> tuple[Step, ...]:
+    """Plans the lease that begins when a stopped cluster starts. Pure.
 
-    Returns no steps if some nodes run, or if there is no lease. The previous cost of the cluster still counts. Raises
-    ConfigError for a budget that is spent, AwsError.
+    Returns no steps if some nodes run, or if there is no lease. Raises ConfigError for a budget that is spent.
     """
     if not state.nodes or any(node.state in {"pending", "running"} for node in state.nodes):
         return ()
     now, current = time.time(), state.lease
-    rates = describe_rates(clients, state) if config.budget is not None else Rates()
-    lease = make_lease(config, now=now, rates=rates, spent_usd=find_spent(state, now=now)) or Lease(set_at=now)
+    lease = make_lease(config, now=now, spending=spending) or Lease(set_at=now)
     if current is None and not lease.limits:
         return ()
     if current is not None:
@@ -127,30 +126,6 @@ def plan_new_lease(clients: Clients, state: ClusterState, config: LeaseConfig) -
             group_id=None if group is None else group.group_id,
         ),
     )
-
-
-def describe_rates(clients: Clients, state: ClusterState) -> Rates:
-    """Returns the cost of the nodes per hour, with their disks and addresses. Raises AwsError."""
-    prices = describe_node_prices(clients, state.nodes)
-    return add_rates(
-        [prices.get((node.market, node.instance_type, node.zone)) for node in state.nodes],
-        disks_gib=describe_disks_gib(clients.ec2, name=state.name),
-        usd_per_gib_month=find_volume_price(clients),
-        public_addresses=len([node for node in state.nodes if node.state == "stopped" or node.public_ip]),
-    )
-
-
-def find_spent(state: ClusterState, *, now: float) -> float:
-    """Returns the most that a stopped cluster has cost. Pure.
-
-    Assumes that it ran from the start of its lease until its last node stopped.
-    """
-    lease = state.lease
-    if lease is None:
-        return 0.0
-    stopped_at = now if lease.until is None else min(lease.until + 60.0, now)
-    resting_h = (now - stopped_at) / 3600
-    return spent_at(lease, stopped_at) + resting_h * (lease.stopped_usd_per_hour or 0.0)
 
 
 def describe_disks_gib(ec2: EC2Client, *, name: str) -> int:

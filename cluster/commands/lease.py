@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app
+from cluster.costs import find_spending, note_costs
 from cluster.lease import NodeLease, answer_document, ask_nodes, describe_trouble, set_tags
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.views.status import lease_document, render_lease, render_lease_table
@@ -14,7 +15,6 @@ from foundation.errors import ClusterError
 from foundation.progress import Event
 from provision.lease.plan import Change, change_lease, find_near_end
 from provision.membership import no_nodes
-from provision.pause import describe_rates
 
 
 class Duration(click.ParamType[int | str]):
@@ -91,10 +91,10 @@ def lease(
             raise ClusterError(
                 f"cluster {state.name} is stopped", hint="cluster start, which begins the lease in cluster.toml"
             )
-        keeps_budget = budget if budget is not None else (current.budget_usd if current else None)
-        rates = describe_rates(app.clients, state) if keeps_budget not in {None, "none"} and not none else None
-        then = app.config.lease.then
-        changed = change_lease(current, change, now=now, rates=rates, then=then)
+        if isinstance(budget, float):
+            note_costs(app, exists=True)
+        spending, then = find_spending(app), app.config.lease.then
+        changed = change_lease(current, change, now=now, spending=spending, then=then)
         near = find_near_end(current, changed, now=now)
         verb = "stops" if changed.then == "stop" else "terminates"
         question = f"This {verb} the nodes of cluster {state.name} {near}. Change the lease?"

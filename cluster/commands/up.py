@@ -9,6 +9,7 @@ from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.bring_up import bring_up, check_inputs, describe_left_volumes, up_in_a_region
 from cluster.config import load_config
+from cluster.costs import find_spending, note_costs
 from cluster.session import find_wishes
 from foundation.errors import UsageError
 from provision.model import MAX_NODES
@@ -124,6 +125,9 @@ def start(app: App, *, yes: bool) -> None:
     check_inputs(app)
     app.enter_cloud()
     config = app.config
+    if config.lease.budget is not None:
+        note_costs(app)
+    spending = find_spending(app)
     bring_up(
         app,
         lambda _avoid: prepare_start(
@@ -133,6 +137,7 @@ def start(app: App, *, yes: bool) -> None:
             files=app.files,
             has_volume=find_head_volume(config.volumes) is not None,
             lease=config.lease,
+            spending=spending,
         ),
         yes=yes,
         replan=False,

@@ -5,7 +5,9 @@ from typing import Any
 
 import msgspec
 
-MOMENTS = frozenset({"submitted_at", "started_at", "held_at", "ended_at", "since", "set_at", "until", "at"})
+MOMENTS = frozenset(
+    {"submitted_at", "started_at", "held_at", "ended_at", "since", "set_at", "until", "budget_until", "at"}
+)
 """The keys of times, in seconds since the epoch."""
 
 

@@ -14,7 +14,7 @@ from foundation.durations import render_age
 from node.protocol import Unhealthy, shorten
 from provision.cost.bill import NodeBill
 from provision.lease.plan import describe_lease
-from provision.lease.terms import Lease, spent_at
+from provision.lease.terms import Lease
 from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
 from provision.resources.shared_volume import SharedVolume
 from provision.status import (
@@ -218,9 +218,8 @@ def lease_document(lease: Lease | None, *, now: float) -> dict[str, Any] | None:
         return None
     return as_document(
         {
-            **pick(lease, "set_at until idle_s budget_usd then usd_per_hour"),
+            **pick(lease, "set_at until idle_s budget_usd budget_until then"),
             "remaining_s": None if lease.until is None else round(max(lease.until - now, 0.0), 1),
-            "spent_usd": spent_at(lease, now) if lease.budget_usd is not None else None,
         }
     )
 

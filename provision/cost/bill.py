@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from provision.cost.ledger import MINIMUM_S, Ledger, LedgerNode, Period
+from provision.lease.plan import Spending
 from provision.model import Market
 from provision.preflight.prices import SpotHistory, integrate_spot
 from provision.status import add_up
@@ -130,6 +131,24 @@ def make_bills(ledger: Ledger, *, histories: Histories, now: float) -> tuple[Clu
     return tuple(found)
 
 
+def find_spending(ledger: Ledger, *, histories: Histories, now: float) -> Spending:
+    """Returns the spending of the existing cluster."""
+    bills = make_bills(ledger, histories=histories, now=now)
+    if not bills or bills[-1].ended_at is not None:
+        return Spending()
+    current = bills[-1]
+    ids = {node.instance_id for node in current.nodes if node.ended_at is None}
+    rates = [_find_rate(node, ledger, now, runs=True) for node in ledger.nodes if node.instance_id in ids]
+    usd_per_hour = add_up([*rates, *(volume.usd_per_hour for volume in current.volumes)])
+    return Spending() if current.usd is None else Spending(usd_per_hour=usd_per_hour, usd=current.usd)
+
+
+def _find_rate(node: LedgerNode, ledger: Ledger, now: float, *, runs: bool) -> float | None:
+    """Returns what an existing node costs per hour."""
+    running = [node.usd_per_hour, ledger.usd_per_address_hour if node.has_address else 0.0] if runs else []
+    return add_up([*running, disk_rate(node.disk_gib, ledger.usd_per_gib_month, now)])
+
+
 def _bill_node(node: LedgerNode, ledger: Ledger, histories: Histories, now: float) -> NodeBill:
     history = histories.get((node.instance_type, node.zone), ())
     ends = now if node.ended_at is None else node.ended_at
@@ -138,11 +157,6 @@ def _bill_node(node: LedgerNode, ledger: Ledger, histories: Histories, now: floa
     disk_ends = max(ends, node.launched_at + MINIMUM_S)
     disk_usd = disk_cost(node.disk_gib, ledger.usd_per_gib_month, node.launched_at, disk_ends)
     runs, exists = node.runs, node.ended_at is None
-    rates = [
-        node.usd_per_hour if runs else 0.0,
-        (address if node.has_address else 0.0) if runs else 0.0,
-        disk_rate(node.disk_gib, ledger.usd_per_gib_month, now) if exists else 0.0,
-    ]
     return NodeBill(
         name=node.name,
         instance_id=node.instance_id,
@@ -157,7 +171,7 @@ def _bill_node(node: LedgerNode, ledger: Ledger, histories: Histories, now: floa
         instance_usd=add_up([_bill_period(period, node, history, now) for period in node.periods]),
         disk_usd=disk_usd,
         address_usd=None if address is None else seconds * address / 3600 if node.has_address else 0.0,
-        usd_per_hour=add_up(rates),
+        usd_per_hour=_find_rate(node, ledger, now, runs=runs) if exists else 0.0,
         unseen_usd=_unseen(node, ledger),
     )
 

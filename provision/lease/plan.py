@@ -1,74 +1,67 @@
 """Computes a cluster's lease: at its launch, and after a change. Pure."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from foundation.durations import render_duration
 from foundation.errors import ConfigError, UsageError
 from provision.lease.config import LeaseConfig
-from provision.lease.terms import End, Lease, find_end, render_moment, spent_at
-from provision.preflight.prices import HOURS_A_MONTH, USD_PER_ADDRESS_HOUR
+from provision.lease.terms import End, Lease, find_end, render_moment
 
+_SAME_S = 60.0
+"""The largest difference between two calculations of the same end of a budget."""
 SOON_S = 300.0
 """`cluster lease` asks before a change that ends the cluster earlier than this."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rates:
-    """The cost of all nodes per hour with their disks and addresses; None if a price is unknown."""
+class Spending(NamedTuple):
+    """What a cluster costs per hour while all its nodes run, with disks and addresses, and what it has cost.
+
+    usd_per_hour: None if a price is unknown.
+    """
 
     usd_per_hour: float | None = None
-    stopped_usd_per_hour: float | None = None
+    usd: float = 0.0
 
 
-def add_rates(
-    prices: Iterable[float | None], *, disks_gib: float, usd_per_gib_month: float | None, public_addresses: int
-) -> Rates:
-    """Returns the rates of nodes with these prices per hour."""
-    known = list(prices)
-    if usd_per_gib_month is None:
-        return Rates()
-    disks = disks_gib * usd_per_gib_month / HOURS_A_MONTH
-    if any(price is None for price in known):
-        return Rates(stopped_usd_per_hour=disks)
-    running = sum(price for price in known if price is not None)
-    return Rates(usd_per_hour=running + disks + public_addresses * USD_PER_ADDRESS_HOUR, stopped_usd_per_hour=disks)
-
-
-def make_lease(config: LeaseConfig, *, now: float, rates: Rates, spent_usd: float = 0.0) -> Lease | None:
+def make_lease(config: LeaseConfig, *, now: float, spending: Spending) -> Lease | None:
     """Returns a lease that begins `now`, in seconds since 1970; None if nothing ends the cluster.
 
     Raises ConfigError for a budget that is spent, or that cannot be enforced because a price is unknown.
     """
     if config.lifetime_s is config.idle_s is config.budget is None:
         return None
-    check_budget(config.budget, rates=rates, spent_usd=spent_usd)
     return Lease(
         set_at=float(int(now)),
         until=None if config.lifetime_s is None else float(int(now) + config.lifetime_s),
         idle_s=config.idle_s,
         budget_usd=config.budget,
+        budget_until=_plan_budget(config.budget, now=now, spending=spending),
         then=config.then,
-        usd_per_hour=rates.usd_per_hour,
-        stopped_usd_per_hour=rates.stopped_usd_per_hour,
-        spent_usd=spent_usd,
     )
 
 
-def check_budget(budget_usd: float | None, *, rates: Rates, spent_usd: float) -> None:
-    """Raises ConfigError for a budget that is spent, or that cannot be enforced because a price is unknown."""
+def _plan_budget(budget_usd: float | None, *, now: float, spending: Spending) -> float | None:
+    """Returns when a budget will be spent. Raises ConfigError if it already is, or if that is unknown."""
     if budget_usd is None:
-        return
-    if rates.usd_per_hour is None:
+        return None
+    if spending.usd_per_hour is None:
         raise ConfigError(
             f"[lease] budget_usd = {budget_usd:g}: a price is unknown, so the nodes cannot count what they cost",
             hint="set [lease] lifetime or idle instead, or choose another [provision] instance_type or market",
         )
-    if spent_usd >= budget_usd:
+    if spending.usd >= budget_usd:
         raise ConfigError(
-            f"[lease] budget_usd = {budget_usd:g}: the cluster has already cost ${spent_usd:.2f}",
+            f"[lease] budget_usd = {budget_usd:g}: the cluster has already cost ${spending.usd:.2f}",
             hint="raise [lease] budget_usd, or delete the cluster: cluster down",
         )
+    return _when_spent(budget_usd, now=now, spending=spending)
+
+
+def _when_spent(budget_usd: float, *, now: float, spending: Spending) -> float | None:
+    if not spending.usd_per_hour:
+        return None
+    return float(int(now + (budget_usd - spending.usd) / spending.usd_per_hour * 3600))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,39 +82,25 @@ class Change:
         return self == Change()
 
 
-def change_lease(current: Lease | None, change: Change, *, now: float, rates: Rates | None, then: str) -> Lease:
+def change_lease(current: Lease | None, change: Change, *, now: float, spending: Spending, then: str) -> Lease:
     """Returns the lease after a change. then: of cluster.toml, for a cluster without a lease.
 
-    rates: None to keep the current ones. The spending is counted up to `now`, even without a budget, since one may be
-    set later. The new lease is always later than the current one, whatever the clocks show. Raises UsageError,
-    ConfigError.
+    spending: only a new budget needs it. The new lease is always later than the current one, whatever the clocks show.
+    Raises UsageError, ConfigError.
     """
     if change.none and change != Change(none=True):
         raise UsageError("cluster lease --none removes all limits; it takes no others", hint="cluster lease --help")
     old = current or Lease(then=then)
-    rates = rates or Rates(usd_per_hour=old.usd_per_hour, stopped_usd_per_hour=old.stopped_usd_per_hour)
-    spent = spent_at(old, now) if current is not None else 0.0
-    later = max(float(int(now)), old.set_at + 1)
-    until, idle_s, budget = old.until, old.idle_s, old.budget_usd
-    if change.none:
-        until = idle_s = budget = None
+    changed = Lease(then=old.then) if change.none else old
     if change.extend_s is not None:
-        until = max(until or 0.0, float(int(now))) + change.extend_s
+        changed = changed._replace(until=max(old.until or 0.0, float(int(now))) + change.extend_s)
     if change.idle_s is not None:
-        idle_s = None if isinstance(change.idle_s, str) else float(change.idle_s)
+        changed = changed._replace(idle_s=None if isinstance(change.idle_s, str) else float(change.idle_s))
     if change.budget_usd is not None:
         budget = None if isinstance(change.budget_usd, str) else change.budget_usd
-    check_budget(budget, rates=rates, spent_usd=spent)
-    return Lease(
-        set_at=later,
-        until=until,
-        idle_s=idle_s,
-        budget_usd=budget,
-        then=old.then,
-        usd_per_hour=rates.usd_per_hour,
-        stopped_usd_per_hour=rates.stopped_usd_per_hour,
-        spent_usd=spent,
-    )
+        until = _plan_budget(budget, now=now, spending=spending)
+        changed = changed._replace(budget_usd=budget, budget_until=until)
+    return changed._replace(set_at=max(float(int(now)), old.set_at + 1))
 
 
 def find_near_end(current: Lease | None, changed: Lease, *, now: float) -> str | None:
@@ -149,16 +128,14 @@ def _find_first_end(lease: Lease, *, now: float) -> End | None:
     return min((end for end in (find_end(lease), idle) if end is not None), default=None)
 
 
-def update_rates(lease: Lease, rates: Rates, *, now: float) -> Lease:
-    """Returns the lease after the nodes have changed; the same object if the rates are the same."""
-    if (lease.usd_per_hour, lease.stopped_usd_per_hour) == (rates.usd_per_hour, rates.stopped_usd_per_hour):
+def update_budget(lease: Lease, spending: Spending, *, now: float) -> Lease:
+    """Returns the lease after the nodes have changed; the same object if its budget lasts as long, or is unknown."""
+    if lease.budget_usd is None or spending.usd_per_hour is None:
         return lease
-    return lease._replace(
-        set_at=max(float(int(now)), lease.set_at + 1),
-        usd_per_hour=rates.usd_per_hour,
-        stopped_usd_per_hour=rates.stopped_usd_per_hour,
-        spent_usd=spent_at(lease, now),
-    )
+    until = _when_spent(lease.budget_usd, now=now, spending=spending)
+    if until == lease.budget_until or abs((until or 0.0) - (lease.budget_until or 0.0)) < _SAME_S:
+        return lease
+    return lease._replace(set_at=max(float(int(now)), lease.set_at + 1), budget_until=until)
 
 
 def describe_lease(lease: Lease | None, *, now: float) -> str:
@@ -173,7 +150,8 @@ def describe_lease(lease: Lease | None, *, now: float) -> str:
     if lease.idle_s is not None:
         parts.append(f"after {render_duration(lease.idle_s)} without use")
     if lease.budget_usd is not None:
-        parts.append(f"at ${lease.budget_usd:g} (${spent_at(lease, now):.2f} so far)")
+        left = "" if lease.budget_until is None else f" (in {render_left(lease.budget_until - now)})"
+        parts.append(f"at ${lease.budget_usd:g}{left}")
     verb = "stops" if lease.then == "stop" else "ends"
     return f"{verb} {', or '.join(parts)}"
 

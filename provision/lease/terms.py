@@ -1,6 +1,6 @@
 """The terms of a cluster's lease: when its nodes end by themselves. Their text is in the user data and in EC2's tags.
 
-    set=2026-11-25T15:00:00Z until=2026-11-26T03:00:00Z idle=3600 budget=200 then=down rate=1.23 stopped=0.05 spent=7.5
+    set=2026-11-25T15:00:00Z until=2026-11-26T03:00:00Z idle=3600 budget=200 spent=2026-11-27T09:00:00Z then=down
     end=1795921200 why=lifetime
 
 A change has a later `set`; of two texts, the later one counts. The nodes (node/lease.sh) read `end`, `why`, `idle` and
@@ -18,19 +18,16 @@ _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 class Lease(NamedTuple):
     """When a cluster ends by itself. Times are seconds since 1970.
 
-    set_at: when these terms were set. until: the deadline. idle_s: how long the cluster may be idle. then: "down" or
-    "stop". usd_per_hour, stopped_usd_per_hour: the cost of all nodes with their disks and addresses while they run, and
-    while they are stopped; None if unknown. spent_usd: their cost until set_at.
+    set_at: when these terms were set. until: the end of the lifetime. idle_s: how long the cluster may be idle.
+    budget_usd: what it may cost, which it will have cost at budget_until. then: "down" or "stop".
     """
 
     set_at: float = 0.0
     until: float | None = None
     idle_s: float | None = None
     budget_usd: float | None = None
+    budget_until: float | None = None
     then: str = "down"
-    usd_per_hour: float | None = None
-    stopped_usd_per_hour: float | None = None
-    spent_usd: float = 0.0
 
     @property
     def limits(self) -> bool:
@@ -58,10 +55,8 @@ def render_lease(lease: Lease) -> str:
         ("until", None if lease.until is None else render_moment(lease.until)),
         ("idle", _number(lease.idle_s)),
         ("budget", _number(lease.budget_usd)),
+        ("spent", None if lease.budget_until is None else render_moment(lease.budget_until)),
         ("then", lease.then),
-        ("rate", _number(lease.usd_per_hour)),
-        ("stopped", _number(lease.stopped_usd_per_hour)),
-        ("spent", _number(lease.spent_usd) if lease.spent_usd else None),
         ("end", None if end is None else f"{end.at:.0f}"),
         ("why", None if end is None else end.why),
     ]
@@ -80,10 +75,8 @@ def parse_lease(text: str) -> Lease | None:
             until=parse_moment(words["until"]) if "until" in words else None,
             idle_s=_positive(words.get("idle")),
             budget_usd=_positive(words.get("budget")),
+            budget_until=parse_moment(words["spent"]) if "spent" in words else None,
             then=words["then"],
-            usd_per_hour=_positive(words.get("rate")),
-            stopped_usd_per_hour=_positive(words.get("stopped")),
-            spent_usd=_positive(words.get("spent")) or 0.0,
         )
     except (KeyError, ValueError, OverflowError):
         return None
@@ -96,18 +89,10 @@ def find_newest(texts: list[str]) -> Lease | None:
     return max(found, key=lambda lease: lease.set_at) if found else None
 
 
-def spent_at(lease: Lease, now: float) -> float:
-    """Returns the cost of the cluster until `now`, if its nodes have run since set_at. Unknown prices count as 0."""
-    return lease.spent_usd + max(now - lease.set_at, 0.0) * (lease.usd_per_hour or 0.0) / 3600.0
-
-
 def find_end(lease: Lease) -> End | None:
     """Returns the deadline: the end of the lifetime, or the time at which the budget is spent. None without one."""
-    ends = [] if lease.until is None else [End(lease.until, "lifetime")]
-    if lease.budget_usd is not None and lease.usd_per_hour:
-        spent_after_s = (lease.budget_usd - lease.spent_usd) / lease.usd_per_hour * 3600
-        ends.append(End(lease.set_at + spent_after_s, "budget"))
-    return min(ends, default=None)
+    ends = [(lease.until, "lifetime"), (lease.budget_until, "budget")]
+    return min((End(at, why) for at, why in ends if at is not None), default=None)
 
 
 def _number(value: float | None) -> str | None:

@@ -21,11 +21,12 @@ from provision.describe import describe_now
 from provision.files import TOKEN_LIFETIME_S
 from provision.lease.arm import tag_lease
 from provision.lease.config import NO_LEASE, LeaseConfig
-from provision.lease.plan import add_rates, make_lease
+from provision.lease.plan import Spending, make_lease
 from provision.lease.terms import Lease, parse_lease, render_lease
 from provision.model import MAX_TAG_LENGTH, LaunchOption, Quota, count, format_indices
 from provision.plan import Context, Step, Wanted
 from provision.preflight.mounts import find_volume_gib
+from provision.preflight.prices import HOURS_A_MONTH, USD_PER_ADDRESS_HOUR
 from provision.preflight.quotas import ASK_FOR_LESS, find_quota_kind, render_quota, request_increase
 from provision.resources.instance_profile import find_profile_name
 from provision.resources.launch_recovery import forget_seen_launches, wait_for_interrupted_launches
@@ -94,13 +95,15 @@ class LaunchNodes(Step):
         """Returns the lease of new nodes: the existing or a new one. Raises ConfigError for a budget without prices."""
         if self.current is not None:
             return self.current
-        rates = add_rates(
-            [option.usd_per_hour] * self.total,
-            disks_gib=self.total * self.nodes.volume_size_gib + self.extra_gib,
-            usd_per_gib_month=self.usd_per_gib_month,
-            public_addresses=self.total * self.nodes.public_address,
-        )
-        return make_lease(self.lease, now=now, rates=rates)
+        return make_lease(self.lease, now=now, spending=Spending(usd_per_hour=self._find_rate(option)))
+
+    def _find_rate(self, option: LaunchOption) -> float | None:
+        """Returns what the cluster will cost per hour, with disks and addresses; None if a price is unknown."""
+        if option.usd_per_hour is None or self.usd_per_gib_month is None:
+            return None
+        disks_gib = self.total * self.nodes.volume_size_gib + self.extra_gib
+        address_usd = USD_PER_ADDRESS_HOUR if self.nodes.public_address else 0.0
+        return self.total * (option.usd_per_hour + address_usd) + disks_gib * self.usd_per_gib_month / HOURS_A_MONTH
 
     def describe(self) -> str:
         return f"launch {count(len(self.indices), 'node')} ({format_indices(self.indices)})"

@@ -104,3 +104,18 @@ def test_each_kind_of_use(project: Project) -> None:
     until(lambda: not hosts_of(project), "the end of the cluster", timeout_s=IDLE_S + 90)
     assert time.time() - began >= IDLE_S
     assert json.loads(project.run("status", "--json").stdout)["lease_ended"] == "its lease ended it (idle = 100s)"
+
+
+def test_the_budget_ends_a_cluster(project: Project) -> None:
+    """The budget counts from the launch on, although the launch had no budget."""
+    project.run("up")
+    cost = json.loads(project.run("cost", "--json").stdout)
+    budget = round(cost["usd"] + 40 * cost["usd_per_hour"] / 3600, 6)
+    shown = project.run("lease", "--budget", str(budget), "--yes").stdout
+    assert f"at ${budget:g}" in shown
+    began = time.time()
+    until(lambda: not hosts_of(project), "the end of the cluster", timeout_s=120)
+    assert 20 < time.time() - began < 100
+    ended = json.loads(project.run("status", "--json").stdout)["lease_ended"]
+    assert ended.startswith("its lease ended it (")
+    assert f"budget_usd = {budget:g}" in ended

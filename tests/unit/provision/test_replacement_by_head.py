@@ -84,8 +84,7 @@ def test_the_head_does_not_make_a_group(world: World) -> None:
 
 
 LEASE = Lease(
-    set_at=1.8e9, until=1.9e9, idle_s=1800.0, budget_usd=123456.78, then="stop", usd_per_hour=1234.567891,
-    stopped_usd_per_hour=12.345678, spent_usd=98765.432101,
+    set_at=1.8e9, until=1.9e9, idle_s=1800.0, budget_usd=123456.78, then="stop", budget_until=1.85e9,
 )  # fmt: skip
 
 

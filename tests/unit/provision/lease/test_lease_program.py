@@ -20,8 +20,7 @@ from waits import until
 
 SHELLS = ("dash", "bash")
 FULL = Lease(
-    set_at=1.8e9, until=1.9e9, idle_s=1800.0, budget_usd=123456.78, then="stop", usd_per_hour=1234.567891,
-    stopped_usd_per_hour=12.345678, spent_usd=98765.432101,
+    set_at=1.8e9, until=1.9e9, idle_s=1800.0, budget_usd=123456.78, then="stop", budget_until=1.85e9,
 )  # fmt: skip
 QUIET = {"curl": "exit 7", "shutdown": 'touch "$ROOT/off"', "poweroff": "exit 1", "nvidia-smi": "exit 1"}
 
@@ -166,7 +165,9 @@ def test_a_boot_uses_what_was_kept_and_saves_a_copy(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
-    "lease", [lambda: lease_in(3), lambda: lease_in(9999, budget_usd=1.0, usd_per_hour=1200.0)], ids=["time", "budget"]
+    "lease",
+    [lambda: lease_in(3), lambda: lease_in(9999, budget_usd=1.0, budget_until=time.time() + 3)],
+    ids=["time", "budget"],
 )
 def test_the_deadline_ends_the_node(nodes: Nodes, shell: str, lease: Callable[[], Lease]) -> None:
     node = nodes.make(shell)

@@ -11,10 +11,11 @@ from foundation.settings import check
 from provision.apply import apply
 from provision.lease.arm import SetLease, plan_lease
 from provision.lease.config import LeaseConfig
+from provision.lease.plan import Spending
 from provision.lease.terms import Lease, parse_lease, render_lease
 from provision.lease.user_data import render_user_data
 from provision.model import ClusterState
-from provision.pause import find_spent, prepare_start
+from provision.pause import prepare_start
 from provision.plan import Plan
 from provision.status import SWITCHED_OFF, find_allocation, find_lease_end
 from provision_world import (
@@ -115,8 +116,9 @@ def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) ->
     (lease,) = leases(world)
     assert lease is not None
     # Two c5.xlarge, 200 GiB of gp3, two public addresses; see sandbox/api/prices.py.
-    assert lease.usd_per_hour == pytest.approx(2 * 0.17 + 200 * 0.08 / 730 + 0.01, abs=1e-5)
-    assert lease.stopped_usd_per_hour == pytest.approx(200 * 0.08 / 730, abs=1e-5)
+    assert lease.budget_until is not None
+    rate = 2 * 0.17 + 200 * 0.08 / 730 + 0.01
+    assert (lease.budget_until - lease.set_at) / 3600 == pytest.approx(200 / rate, abs=0.01)
     world.down()
     monkeypatch.setattr("provision.preflight.places.find_volume_price", lambda _: None)
     with pytest.raises(ConfigError, match=r"\[lease\] budget_usd = 200: a price is unknown"):
@@ -154,19 +156,16 @@ def test_start_begins_a_new_lease(world: World) -> None:
     assert (end or "").startswith("its lifetime ended at ")
     assert find_allocation(state, asked=2, lease_end=end).why == f"{end}; cluster start starts it"
     config = make_lease_config(lifetime="2h", budget_usd=5.0, then="stop")
-    plan = prepare_start(world.clients, name="demo", config=make_config(), files=world.files, lease=config)
+    spending = Spending(usd_per_hour=2.0, usd=1.0)
+    plan = prepare_start(
+        world.clients, name="demo", config=make_config(), files=world.files, lease=config, spending=spending
+    )
     step = next(step for step in plan.steps if isinstance(step, SetLease))
     apply(Plan(cluster="demo", steps=(step,)), clients=world.clients, files=world.files, report=silent)
     (lease,) = leases(world)
     assert lease is not None
     assert lease.until == pytest.approx(world.time.time() + 7200, abs=120)
-    assert lease.spent_usd == pytest.approx(0.37, abs=0.02)  # an hour at both rates
-
-
-def test_spent_counts_the_stop() -> None:
-    lease = Lease(set_at=NOW, until=NOW + 3600, usd_per_hour=2.0, stopped_usd_per_hour=0.5, spent_usd=1.0)
-    state = make_state(make_node(0, state="stopped", lease=render_lease(lease)))
-    assert find_spent(state, now=NOW + 3660 + 7200) == pytest.approx(1.0 + 2.0 * 3660 / 3600 + 0.5 * 2)
+    assert lease.budget_until == pytest.approx(world.time.time() + 7200, abs=120)
 
 
 GROUP = Lease(set_at=NOW, until=NOW + 60, idle_s=1800.0)

@@ -1,4 +1,4 @@
-"""Deadlines: texts, ends, changes and rates."""
+"""Deadlines: texts, ends and changes."""
 
 import pytest
 
@@ -7,13 +7,12 @@ from foundation.settings import check
 from provision.lease.config import LeaseConfig, find_conflicts
 from provision.lease.plan import (
     Change,
-    Rates,
-    add_rates,
+    Spending,
     change_lease,
     describe_lease,
     find_near_end,
     make_lease,
-    update_rates,
+    update_budget,
 )
 from provision.lease.terms import (
     MAX_TEXT,
@@ -22,14 +21,12 @@ from provision.lease.terms import (
     find_newest,
     parse_lease,
     render_lease,
-    spent_at,
 )
 
 NOW = 1_800_000_000.0
-KNOWN = Rates(usd_per_hour=2.0, stopped_usd_per_hour=0.1)
+KNOWN = Spending(usd_per_hour=2.0, usd=8.0)
 FULL = Lease(
-    set_at=NOW, until=NOW + 3600, idle_s=1800.0, budget_usd=123456.78, then="stop", usd_per_hour=1234.567891,
-    stopped_usd_per_hour=12.345678, spent_usd=98765.432101,
+    set_at=NOW, until=NOW + 3600, idle_s=1800.0, budget_usd=123456.78, budget_until=NOW + 7200, then="stop"
 )  # fmt: skip
 
 
@@ -58,8 +55,8 @@ def test_a_text_that_is_no_lease(text: str) -> None:
     ("lease", "end"),
     [
         (Lease(set_at=NOW, until=NOW + 600), (NOW + 600, "lifetime")),
-        (Lease(set_at=NOW, budget_usd=3.0, usd_per_hour=2.0, spent_usd=1.0), (NOW + 3600, "budget")),
-        (Lease(set_at=NOW, until=NOW + 600, budget_usd=3.0, usd_per_hour=2.0), (NOW + 600, "lifetime")),
+        (Lease(set_at=NOW, budget_usd=3.0, budget_until=NOW + 3600), (NOW + 3600, "budget")),
+        (Lease(set_at=NOW, until=NOW + 600, budget_usd=3.0, budget_until=NOW + 3600), (NOW + 600, "lifetime")),
         (Lease(set_at=NOW, budget_usd=3.0), None),  # unknown prices
         (Lease(set_at=NOW, idle_s=60.0), None),
     ],
@@ -73,15 +70,15 @@ def make_config(**values: object) -> LeaseConfig:
 
 
 def test_a_new_lease() -> None:
-    lease = make_lease(make_config(lifetime="12h", idle="30m", budget_usd=200.0), now=NOW, rates=KNOWN)
-    assert lease == Lease(NOW, NOW + 43200, 1800, 200.0, "down", 2.0, 0.1, 0.0)
-    assert make_lease(make_config(), now=NOW, rates=KNOWN) is None
+    lease = make_lease(make_config(lifetime="12h", idle="30m", budget_usd=200.0), now=NOW, spending=KNOWN)
+    assert lease == Lease(NOW, NOW + 43200, 1800, 200.0, NOW + 96 * 3600, "down")
+    assert make_lease(make_config(), now=NOW, spending=KNOWN) is None
 
 
-@pytest.mark.parametrize(("rates", "spent", "said"), [(Rates(), 0.0, "unknown"), (KNOWN, 200.0, "already cost")])
-def test_a_budget_that_cannot_be_kept(rates: Rates, spent: float, said: str) -> None:
+@pytest.mark.parametrize(("spending", "said"), [(Spending(), "unknown"), (Spending(2.0, 200.0), "already cost")])
+def test_a_budget_that_cannot_be_kept(spending: Spending, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"\[lease\] budget_usd = 200: .*{said}"):
-        make_lease(make_config(budget_usd=200), now=NOW, rates=rates, spent_usd=spent)
+        make_lease(make_config(budget_usd=200), now=NOW, spending=spending)
 
 
 @pytest.mark.parametrize(
@@ -118,10 +115,10 @@ def test_conflicts_with_other_tables() -> None:
     ],
 )
 def test_a_change(change: Change, until: float | None, idle_s: float | None, budget: float | None) -> None:
-    old = FULL._replace(budget_usd=300.0, usd_per_hour=2.0, spent_usd=7.0)
-    new = change_lease(old, change, now=NOW + 1800, rates=KNOWN, then="down")
+    old = FULL._replace(budget_usd=300.0)
+    new = change_lease(old, change, now=NOW + 1800, spending=KNOWN, then="down")
     assert (new.until, new.idle_s, new.budget_usd, new.then) == (until, idle_s, budget, "stop")
-    assert (new.set_at, new.spent_usd) == (NOW + 1800, 8.0)
+    assert (new.set_at, new.budget_until) == (NOW + 1800, None if budget is None else old.budget_until)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +132,8 @@ def test_a_change(change: Change, until: float | None, idle_s: float | None, bud
     ],
 )
 def test_a_change_that_ends_the_cluster_soon(change: Change, asked: str | None) -> None:
-    old = FULL._replace(usd_per_hour=2.0, spent_usd=8.0, set_at=NOW)
-    new = change_lease(old, change, now=NOW, rates=KNOWN, then="down")
-    assert find_near_end(old, new, now=NOW) == asked
+    new = change_lease(FULL, change, now=NOW, spending=KNOWN, then="down")
+    assert find_near_end(FULL, new, now=NOW) == asked
 
 
 @pytest.mark.parametrize(
@@ -152,48 +148,38 @@ def test_a_change_that_ends_the_cluster_soon(change: Change, asked: str | None) 
 def test_an_end_that_a_change_does_not_bring_is_not_asked_about(
     old: Lease | None, change: Change, asked: str | None
 ) -> None:
-    new = change_lease(old, change, now=NOW, rates=None, then="down")
+    new = change_lease(old, change, now=NOW, spending=Spending(), then="down")
     assert find_near_end(old, new, now=NOW) == asked
 
 
-def test_the_spending_is_counted_without_a_budget() -> None:
-    """A budget that is set later covers the time since the launch."""
-    old = Lease(set_at=NOW, idle_s=3600.0, usd_per_hour=2.0, stopped_usd_per_hour=0.1)
-    longer = change_lease(old, Change(extend_s=60), now=NOW + 1800, rates=None, then="down")
-    assert (longer.spent_usd, longer.usd_per_hour, longer.stopped_usd_per_hour) == (1.0, 2.0, 0.1)
-    limited = change_lease(longer, Change(budget_usd=10.0), now=NOW + 3600, rates=KNOWN, then="down")
-    assert (limited.spent_usd, limited.budget_usd) == (2.0, 10.0)
+def test_a_budget_counts_from_the_launch_on() -> None:
+    """Also one that is set later."""
+    old = Lease(set_at=NOW, idle_s=3600.0)
+    limited = change_lease(old, Change(budget_usd=10.0), now=NOW + 600, spending=KNOWN, then="down")
+    assert (limited.budget_usd, limited.budget_until) == (10.0, NOW + 600 + 3600)
 
 
 def test_more_time_after_the_deadline_or_without_one_begins_now() -> None:
     old = Lease(set_at=NOW, until=NOW + 10)
-    assert change_lease(old, Change(extend_s=60), now=NOW + 500, rates=Rates(), then="down").until == NOW + 560
-    assert change_lease(None, Change(extend_s=60), now=NOW, rates=Rates(), then="stop") == Lease(
+    assert change_lease(old, Change(extend_s=60), now=NOW + 500, spending=Spending(), then="down").until == NOW + 560
+    assert change_lease(None, Change(extend_s=60), now=NOW, spending=Spending(), then="stop") == Lease(
         set_at=NOW, until=NOW + 60, then="stop"
     )
 
 
 def test_refused_changes() -> None:
     with pytest.raises(UsageError, match="--none"):
-        change_lease(FULL, Change(none=True, extend_s=60), now=NOW, rates=KNOWN, then="down")
+        change_lease(FULL, Change(none=True, extend_s=60), now=NOW, spending=KNOWN, then="down")
     with pytest.raises(ClusterError, match="already cost"):
-        change_lease(FULL, Change(budget_usd=1.0), now=NOW, rates=KNOWN, then="down")
+        change_lease(FULL, Change(budget_usd=1.0), now=NOW, spending=KNOWN, then="down")
 
 
-def test_rates() -> None:
-    rates = add_rates([1.0, 0.5], disks_gib=730, usd_per_gib_month=0.08, public_addresses=2)
-    assert rates.usd_per_hour == pytest.approx(1.5 + 0.08 + 0.01)
-    assert rates.stopped_usd_per_hour == pytest.approx(0.08)
-    assert add_rates([1.0, None], disks_gib=1, usd_per_gib_month=0.08, public_addresses=0).usd_per_hour is None
-    assert add_rates([1.0], disks_gib=1, usd_per_gib_month=None, public_addresses=0) == Rates()
-    assert spent_at(FULL._replace(usd_per_hour=2.0, spent_usd=1.0), NOW + 7200) == 5.0
-    assert (
-        update_rates(
-            FULL, Rates(usd_per_hour=FULL.usd_per_hour, stopped_usd_per_hour=FULL.stopped_usd_per_hour), now=NOW
-        )
-        is FULL
-    )
-    assert update_rates(FULL, KNOWN, now=NOW + 10).usd_per_hour == 2.0
+def test_a_budget_lasts_less_long_with_more_nodes() -> None:
+    lease = Lease(set_at=NOW, budget_usd=10.0, budget_until=NOW + 3600)
+    assert update_budget(lease, KNOWN, now=NOW + 30) is lease
+    assert update_budget(lease, Spending(), now=NOW) is lease
+    more = update_budget(lease, Spending(usd_per_hour=4.0, usd=8.0), now=NOW + 30)
+    assert (more.set_at, more.budget_until) == (NOW + 30, NOW + 30 + 1800)
 
 
 def test_a_lease_in_words() -> None:
@@ -201,4 +187,4 @@ def test_a_lease_in_words() -> None:
     assert describe_lease(Lease(set_at=NOW, until=NOW + 3660, idle_s=3600.0), now=NOW) == (
         "ends in 1h01m (2027-01-15T09:01:00Z), or after 1h without use"
     )
-    assert describe_lease(FULL._replace(until=None, idle_s=None), now=NOW) == "stops at $123457 ($98765.43 so far)"
+    assert describe_lease(FULL._replace(until=None, idle_s=None), now=NOW) == "stops at $123457 (in 2h00m)"
