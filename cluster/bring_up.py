@@ -15,7 +15,7 @@ from cluster.lease import tell_ready_nodes
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
 from cluster.recovery.replacement import continue_waiting, replace_unhealthy
-from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_wishes, ready_nodes
+from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_request, ready_nodes
 from cluster.views.status import render_nodes, render_volume
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
@@ -85,10 +85,10 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
             job = None if continues else ask_for_job(app, described)()
             if not continue_waiting(app, job.record if job is not None else None, waits=True):
                 replace_unhealthy(app, described, job, yes=yes)
-        wishes = find_wishes(app)
+        request = find_request(app)
 
         def prepare(avoid: frozenset[str]) -> Plan:
-            return prepare_up(app.clients, wishes=wishes, files=app.files, avoid=avoid)
+            return prepare_up(app.clients, request=request, files=app.files, avoid=avoid)
 
         plan = prepare(frozenset())
         elsewhere = regions[regions.index(region) + 1 :]
@@ -98,7 +98,9 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
         bring_up(app, prepare, plan=plan, dry_run=dry_run, yes=has_agreed, keep_failed=keep_failed)
 
     def leave(region: str) -> str | None:
-        return leave_region(make_clients(region), name=app.config.name, files=app.files_in(region), report=app.report)
+        return leave_region(
+            make_clients(region), request=find_request(app), files=app.files_in(region), report=app.report
+        )
 
     try_regions(regions, attempt=attempt, leave=leave, report=app.report)
 

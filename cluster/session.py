@@ -42,7 +42,7 @@ from node.protocol import Notify
 from provision.config import all_types
 from provision.model import count
 from provision.oracle.tables import find_machine
-from provision.plan import Wishes
+from provision.plan import Request
 from train.job.payload import Payload, collect_trees
 from train.job.placement import choose_hosts
 
@@ -79,10 +79,10 @@ def warn(app: App, warnings: Iterator[str]) -> None:
         app.report(Event(kind="warn", what=warning))
 
 
-def find_wishes(app: App) -> Wishes:
+def find_request(app: App) -> Request:
     """Returns the cluster that cluster.toml and this command line ask for."""
     config, head = app.config, app.on_head
-    return Wishes(
+    return Request(
         name=config.name,
         config=config.provision if head is None else structs.replace(config.provision, ssh_address=head.ssh_address),
         data_url=config.data.s3_url,

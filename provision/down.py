@@ -17,10 +17,10 @@ from provision.describe import describe_cluster
 from provision.files import ClusterFiles
 from provision.lease.plan import describe_lease
 from provision.model import ClusterState
-from provision.plan import Context, Plan, Step
+from provision.plan import Context, Plan, Request, Step
 from provision.preflight.prices import find_volume_price
 from provision.resources.launch_recovery import wait_for_interrupted_launches, wait_for_what_was_made
-from provision.resources.resource import KeptVolume, Look, Resource, Scope, Unseen
+from provision.resources.resource import KeptVolume, Look, Resource, Unseen
 from provision.resources.shared_volume import SHARED_VOLUME
 from provision.resources.table import KINDS
 from provision.status import find_lease_end
@@ -60,12 +60,12 @@ class ForgetFiles(Step):
 class Ending:
     """The plan of `down` and its context; false when nothing of the cluster exists.
 
-    keep_volume: cluster.toml asks to keep the head's volume. local_files: this machine has files of the cluster.
+    local_files: this machine has files of the cluster.
     lease: how the lease ended the cluster, or when it would have ended it; None without a lease.
     """
 
     plan: Plan
-    keep_volume: bool = False
+    request: Request
     local_files: bool = False
     lease: str | None = None
 
@@ -76,24 +76,21 @@ class Ending:
 def prepare_down(
     clients: Clients,
     *,
-    name: str,
+    request: Request,
     files: ClusterFiles,
     report: Report,
-    keep_volume: bool = False,
 ) -> Ending:
     """Plans what `down` will do. Only reads.
 
-    keep_volume: cluster.toml asks to keep the head's volume.
     After an interrupted `up` it may wait: see wait_for_interrupted_launches. A refused read in IAM is not an
     error: the receipt lists it. Raises AwsError, ClusterError.
     """
-    scope = Scope(clients=clients, name=name, keep_volume=keep_volume)
-    wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
-    wait_for_what_was_made(files=files, is_listed=lambda kind: _is_listed(kind, scope), report=report)
-    state = _describe(scope, files)
+    wait_for_interrupted_launches(clients.ec2, name=request.name, files=files, report=report)
+    wait_for_what_was_made(files=files, is_listed=lambda kind: _is_listed(kind, clients, request), report=report)
+    state = _describe(clients, request, files)
     return Ending(
         plan=plan_down(state, local_files=files.exist),
-        keep_volume=keep_volume,
+        request=request,
         local_files=files.exist,
         lease=_describe_lease(state),
     )
@@ -106,9 +103,9 @@ def _describe_lease(state: ClusterState) -> str | None:
     return find_lease_end(state, now=now) or f"the cluster {describe_lease(lease, now=now)}; down came first"
 
 
-def _is_listed(kind: str, scope: Scope) -> bool:
+def _is_listed(kind: str, clients: Clients, request: Request) -> bool:
     """Whether AWS lists a resource of this kind."""
-    look = next(each.look for each in KINDS if each.kind == kind)(scope)
+    look = next(each.look for each in KINDS if each.kind == kind)(clients, request)
     return bool(look.left or look.kept)
 
 
@@ -128,22 +125,21 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
 
     Returns the receipt. Raises the same errors as `apply`.
     """
-    name, plans = ending.plan.cluster, [ending.plan]
+    request, plans = ending.request, [ending.plan]
     apply(ending.plan, clients=clients, files=files, report=report)
-    scope = Scope(clients=clients, name=name, keep_volume=ending.keep_volume)
-    looks = _look_for_rest(scope, timeout_s=LEFTOVERS_TIMEOUT_S if ending else 0.0)
+    looks = _look_for_rest(clients, request, timeout_s=LEFTOVERS_TIMEOUT_S if ending else 0.0)
     while any(look.left for look in looks) and len(plans) < MAX_PASSES:
         done: set[Step] = {step for plan in plans for step in plan.steps}
-        further = plan_down(_describe(scope, files), local_files=files.exist)
+        further = plan_down(_describe(clients, request, files), local_files=files.exist)
         if done.issuperset(further.steps):
             break
         report(Event(kind="info", what="found more of the cluster: deleting it as well"))
         apply(further, clients=clients, files=files, report=report)
         plans.append(further)
-        looks = _look_for_rest(scope, timeout_s=LEFTOVERS_TIMEOUT_S)
+        looks = _look_for_rest(clients, request, timeout_s=LEFTOVERS_TIMEOUT_S)
     kept = tuple(volume for look in looks for volume in look.kept)
     return Receipt(
-        cluster=name,
+        cluster=request.name,
         deleted=tuple(each for each in deleted_by(*plans) if ending.local_files or each.kind != LOCAL_FILES),
         leftovers=tuple(resource for look in looks for resource in look.left),
         looked_for=tuple(each for look in looks for each in look.looked_for),
@@ -154,21 +150,21 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
     )
 
 
-def _describe(scope: Scope, files: ClusterFiles) -> ClusterState:
+def _describe(clients: Clients, request: Request, files: ClusterFiles) -> ClusterState:
     """Returns the cluster with all its resources. Raises AwsError."""
-    state = describe_cluster(scope.clients.ec2, name=scope.name, known=files.known_instances())
+    state = describe_cluster(clients.ec2, name=request.name, known=files.known_instances())
     found = {}
     for kind in reversed(KINDS):
         if kind.find is not None:
             try:
-                found[kind.kind] = kind.find(scope)
+                found[kind.kind] = kind.find(clients, request)
             except AwsError:
                 if not kind.may_be_unseen:  # the receipt lists it
                     raise
     return replace(state, found=found)
 
 
-def _look_for_rest(scope: Scope, *, timeout_s: float) -> list[Look]:
+def _look_for_rest(clients: Clients, request: Request, *, timeout_s: float) -> list[Look]:
     """Looks for resources of every kind until none are left, for at most timeout_s seconds. Raises AwsError.
 
     Looks again only for kinds of which something was left.
@@ -178,7 +174,7 @@ def _look_for_rest(scope: Scope, *, timeout_s: float) -> list[Look]:
     def look() -> bool | None:
         for kind in reversed(KINDS):
             if kind.kind not in looks or looks[kind.kind].left:
-                looks[kind.kind] = kind.look(scope)
+                looks[kind.kind] = kind.look(clients, request)
         return None if any(each.left for each in looks.values()) else True
 
     poll(look, timeout_s=timeout_s)

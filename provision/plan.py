@@ -84,7 +84,7 @@ class Step(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wishes:
+class Request:
     """The cluster that the user wants.
 
     data_url, results_url: the folders that a role for its nodes may read and write. volumes: the volumes that its nodes
@@ -104,44 +104,44 @@ class Wishes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """The wanted cluster and the existing one: the input of all plans.
+class World:
+    """What is asked and what is there: the input of all plans.
 
     preflight: None when no node is missing. local_key: the public half of this machine's private key, if any.
-    role_policy: the policy of the nodes' role, as JSON; None without a role. from_head: see Wishes.
+    role_policy: the policy of the nodes' role, as JSON; None without a role.
     """
 
-    name: str
-    config: ProvisionConfig
+    request: Request
     state: ClusterState
     caller: Caller
     preflight: Preflight | None = None
     local_key: str | None = None
     role_policy: str | None = None
-    volumes: tuple[VolumeConfig, ...] = ()
-    lease: LeaseConfig = NO_LEASE
-    from_head: str | None = None
 
     @property
     def resource_name(self) -> str:
         """The name of the key pair, the security group and the placement group."""
-        return resource_name(self.name)
+        return resource_name(self.request.name)
 
     @property
     def missing(self) -> tuple[int, ...]:
         """The indices of the nodes to launch."""
-        return tuple(sorted(set(range(self.config.nodes)) - {node.index for node in self.state.nodes}))
+        return tuple(sorted(set(range(self.request.config.nodes)) - {node.index for node in self.state.nodes}))
 
     @property
     def least(self) -> int | None:
         """The smallest accepted number of nodes; None: all are required."""
-        return None if self.config.min_nodes == "all" else min(self.config.min_nodes, self.config.nodes)
+        return (
+            None
+            if self.request.config.min_nodes == "all"
+            else min(self.request.config.min_nodes, self.request.config.nodes)
+        )
 
     @property
     def least_missing(self) -> int:
         """How many of the missing nodes must be launched at least; 0 when none is required."""
-        staying = sum(node.index < self.config.nodes for node in self.state.nodes)
-        return max((self.config.nodes if self.least is None else self.least) - staying, 0)
+        staying = sum(node.index < self.request.config.nodes for node in self.state.nodes)
+        return max((self.request.config.nodes if self.least is None else self.least) - staying, 0)
 
     @property
     def vpc_id(self) -> str:
@@ -155,14 +155,14 @@ class Wanted:
 class Plan:
     """Steps in order; false when there is nothing to do.
 
-    cluster and owner, an ARN, are written into tags. wanted: the input of `up` and `resize`, for the printed plan.
+    cluster and owner, an ARN, are written into tags. world: the input of `up` and `resize`, for the printed plan.
     left_alone: untrusted instances with the cluster's tag, which the plan does not touch.
     """
 
     cluster: str
     steps: tuple[Step, ...]
     owner: str = ""
-    wanted: Wanted | None = None
+    world: World | None = None
     left_alone: tuple[UntrustedInstance, ...] = ()
 
     def __bool__(self) -> bool:

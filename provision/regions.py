@@ -15,6 +15,7 @@ from provision.down import Receipt, down, prepare_down
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances
 from provision.model import ClusterState
+from provision.plan import Request
 from provision.resources.shared_volume import find_shared_volumes
 
 if TYPE_CHECKING:
@@ -95,21 +96,21 @@ def try_regions(
     raise kind(said, hint=refused[0].hint)
 
 
-def leave_region(clients: Clients, *, name: str, files: ClusterFiles, report: Report) -> str | None:
+def leave_region(clients: Clients, *, request: Request, files: ClusterFiles, report: Report) -> str | None:
     """Deletes what `up` has created in a region that cannot give the nodes.
 
     If the cluster must stay in the region, because it has instances or a volume there, returns the reason and deletes
     nothing. Raises AwsError if something cannot be deleted.
     """
-    state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
+    state = describe_cluster(clients.ec2, name=request.name, known=files.known_instances())
     if state.nodes or state.untrusted:
         return "the cluster has instances there"
     with aws_errors("looking for the cluster's volume"):
-        volumes = find_shared_volumes(clients.ec2, name=name)
+        volumes = find_shared_volumes(clients.ec2, name=request.name)
     if volumes:
         return f"the cluster's volume {volumes[0].volume_id} is there"
-    ending = prepare_down(clients, name=name, files=files, report=report)
-    receipt = down(ending, clients=clients, files=files, report=report) if ending else Receipt(cluster=name)
+    ending = prepare_down(clients, request=request, files=files, report=report)
+    receipt = down(ending, clients=clients, files=files, report=report) if ending else Receipt(cluster=request.name)
     if receipt.leftovers:
         left = ", ".join(f"{each.kind} {each.resource_id}" for each in receipt.leftovers)
         raise AwsError(

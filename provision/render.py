@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from provision.lease.plan import describe_config, describe_lease
 from provision.model import LaunchOption, Permissions, Preflight, count
-from provision.plan import Plan, Wanted
+from provision.plan import Plan, World
 from provision.preflight.mounts import find_volume_gib
 from provision.preflight.prices import HOURS_A_MONTH
 from provision.preflight.quotas import find_quota_kind, render_quota
@@ -23,8 +23,8 @@ def render_plan(plan: Plan, *, price_note: str = "") -> str:
     if not plan:
         return "\n".join([f"cluster {plan.cluster}: no resources to change", *_render_left_alone(plan)]) + "\n"
     lines = [f"cluster {plan.cluster}:"]
-    if plan.wanted is not None and plan.wanted.preflight is not None:
-        found = render_preflight(plan.wanted, plan.wanted.preflight, price_note=price_note)
+    if plan.world is not None and plan.world.preflight is not None:
+        found = render_preflight(plan.world, plan.world.preflight, price_note=price_note)
         lines += [*(f"  {line}" for line in found), ""]
     for number, step in enumerate(plan.steps, start=1):
         lines.append(f"  {number:>2}. {step.describe()}")
@@ -40,16 +40,16 @@ def _render_left_alone(plan: Plan) -> list[str]:
 
 
 def render_preflight(
-    wanted: Wanted, preflight: Preflight, *, now: datetime | None = None, price_note: str = ""
+    world: World, preflight: Preflight, *, now: datetime | None = None, price_note: str = ""
 ) -> list[str]:
     """Returns lines of at most 78 columns. The first line of each topic begins with a label.
 
     Prices are for all nodes together. now: the time to which the image's age refers; the default is the present.
     price_note: see render_plan.
     """
-    caller, nodes, launching = wanted.caller, wanted.config.nodes, len(wanted.missing)
-    volume_size_gib = wanted.config.volume_size_gib
-    disks_gib = nodes * volume_size_gib + find_volume_gib(wanted)
+    caller, nodes, launching = world.caller, world.request.config.nodes, len(world.missing)
+    volume_size_gib = world.request.config.volume_size_gib
+    disks_gib = nodes * volume_size_gib + find_volume_gib(world)
     first = preflight.options[0]
     moment = now or datetime.now(UTC)
     topics: list[tuple[str, str]] = [
@@ -66,9 +66,9 @@ def render_preflight(
         ("permissions", _describe_permissions(preflight.permissions)),
         (
             "lease",
-            describe_lease(wanted.state.lease, now=moment.timestamp())
-            if wanted.state.nodes
-            else describe_config(wanted.lease),
+            describe_lease(world.state.lease, now=moment.timestamp())
+            if world.state.nodes
+            else describe_config(world.request.lease),
         ),
         ("ssh from", caller.ssh_from + ("" if preflight.public_address else ", to private addresses only")),
         ("disks", f"{count(nodes, 'disk')} of {volume_size_gib} GiB, gp3, encrypted"),

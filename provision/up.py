@@ -17,14 +17,13 @@ from provision.files import ClusterFiles
 from provision.lease.arm import SetLease, plan_repair
 from provision.lease.terms import Lease, render_moment
 from provision.model import ClusterState, Node, Preflight, format_indices
-from provision.plan import Plan, Step, Wanted, Wishes
+from provision.plan import Plan, Request, Step, World
 from provision.preflight.caller import describe_caller
 from provision.preflight.places import describe_preflight
 from provision.resources.instance_profile import find_profile_name
 from provision.resources.instances import TerminateInstances, WaitForEnding, WaitForTerminated
 from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.resources.placement_group import PLACEMENT_GROUP
-from provision.resources.resource import Scope
 from provision.resources.table import HEAD_KINDS, KINDS
 
 Replan = Callable[[frozenset[str]], Plan]
@@ -34,31 +33,31 @@ MAX_PLANS = 12
 """The most plans that one `up` makes, if nodes end while starting or others change the cluster."""
 
 
-def prepare_up(clients: Clients, *, wishes: Wishes, files: ClusterFiles, avoid: frozenset[str] = frozenset()) -> Plan:
+def prepare_up(clients: Clients, *, request: Request, files: ClusterFiles, avoid: frozenset[str] = frozenset()) -> Plan:
     """Plans what `up` will do. Only reads. The plan is empty when the cluster is complete and runs.
 
     avoid: labels of places not to try. Raises ConfigError, AwsError, ClusterError: see plan_up and describe_preflight.
     """
-    state = describe_cluster(clients.ec2, name=wishes.name, known=files.known_instances())
-    refuse_impossible(name=wishes.name, config=wishes.config, state=state)
-    return plan_up(_describe_wanted(clients, wishes, state, files=files, avoid=avoid))
+    state = describe_cluster(clients.ec2, name=request.name, known=files.known_instances())
+    refuse_impossible(name=request.name, config=request.config, state=state)
+    return plan_up(_describe_world(clients, request, state, files=files, avoid=avoid))
 
 
 def prepare_resize(
     clients: Clients,
     *,
-    wishes: Wishes,
+    request: Request,
     files: ClusterFiles,
     avoid: frozenset[str] = frozenset(),
     report: Report = silent,
 ) -> Plan:
-    """Plans what `resize` to `wishes.config.nodes` will do. Only reads.
+    """Plans what `resize` to `request.config.nodes` will do. Only reads.
 
     The plan is empty when the cluster has that size. May wait after an interrupted launch of nodes that the resize
     would end: see wait_for_interrupted_launches. Raises NotFoundError when there is no cluster, and the errors of
     prepare_up.
     """
-    name, config = wishes.name, wishes.config
+    name, config = request.name, request.config
     if any(index >= config.nodes for launch in files.launches() for index in launch.indices):
         wait_for_interrupted_launches(clients.ec2, name=name, files=files, report=report)
     state = describe_cluster(clients.ec2, name=name, known=files.known_instances())
@@ -66,13 +65,13 @@ def prepare_resize(
         raise NotFoundError(f"no cluster {name} to resize", hint=f"cluster up --nodes {max(config.nodes, 1)}")
     if config.nodes > 0:
         refuse_impossible(name=name, config=config, state=_without_leaving(config, state))
-    return plan_resize(_describe_wanted(clients, wishes, state, files=files, avoid=avoid))
+    return plan_resize(_describe_world(clients, request, state, files=files, avoid=avoid))
 
 
 def prepare_replacement(
     clients: Clients,
     *,
-    wishes: Wishes,
+    request: Request,
     files: ClusterFiles,
     lost: Mapping[int, str],
     needed: Collection[int] = (),
@@ -92,7 +91,7 @@ def prepare_replacement(
     No other node is touched. The new nodes are launched in the places that `up` would try, in the same order. Raises
     the errors of prepare_up.
     """
-    state = describe_cluster(clients.ec2, name=wishes.name, known=files.known_instances())
+    state = describe_cluster(clients.ec2, name=request.name, known=files.known_instances())
     leaving = tuple(
         node
         for node in state.nodes
@@ -102,10 +101,10 @@ def prepare_replacement(
     staying = replace(state, nodes=tuple(node for node in state.nodes if node not in leaving))
     # Not the number in cluster.toml: the cluster keeps its previous size.
     nodes = max([*lost, *needed, *(node.index for node in state.nodes)]) + 1
-    config = structs.replace(wishes.config, nodes=nodes)
-    refuse_impossible(name=wishes.name, config=config, state=staying)
-    wanted = _describe_wanted(clients, replace(wishes, config=config), staying, files=files, avoid=avoid)
-    return plan_replacement(wanted, leaving)
+    config = structs.replace(request.config, nodes=nodes)
+    refuse_impossible(name=request.name, config=config, state=staying)
+    world = _describe_world(clients, replace(request, config=config), staying, files=files, avoid=avoid)
+    return plan_replacement(world, leaving)
 
 
 def up(
@@ -138,33 +137,33 @@ def up(
     return describe_cluster(clients.ec2, name=plan.cluster, known=files.known_instances())
 
 
-def plan_up(wanted: Wanted) -> Plan:
+def plan_up(world: World) -> Plan:
     """Plans to complete the cluster to `config.nodes` running nodes. Pure.
 
     Raises ConfigError for 0 nodes. Raises ClusterError when the cluster cannot be completed: a name is taken, it has
     more or other nodes, or its key is lost.
     """
-    refuse_impossible(name=wanted.name, config=wanted.config, state=wanted.state)
-    is_head = wanted.from_head is not None
+    refuse_impossible(name=world.request.name, config=world.request.config, state=world.state)
+    is_head = world.request.from_head is not None
     kinds = HEAD_KINDS if is_head else KINDS
     plans = (*(kind.plan_up for kind in kinds), *(kind.plan_on_nodes for kind in kinds))
-    repair = () if is_head else plan_repair(wanted.state)
+    repair = () if is_head else plan_repair(world.state)
     return Plan(
-        cluster=wanted.name,
-        steps=(*(step for plan in plans if plan is not None for step in plan(wanted)), *repair),
-        owner=wanted.caller.owner,
-        wanted=wanted,
-        left_alone=wanted.state.untrusted,
+        cluster=world.request.name,
+        steps=(*(step for plan in plans if plan is not None for step in plan(world)), *repair),
+        owner=world.caller.owner,
+        world=world,
+        left_alone=world.state.untrusted,
     )
 
 
-def plan_resize(wanted: Wanted) -> Plan:
+def plan_resize(world: World) -> Plan:
     """Plans to change the number of nodes to `config.nodes`, which may be 0. Terminates the highest indices. Pure.
 
     With 0 nodes, the key pair, security group and placement group remain, which cost nothing. The head's volume
     remains, too. Raises the errors of plan_up.
     """
-    config, state = wanted.config, wanted.state
+    config, state = world.request.config, world.state
     leaving = tuple(node for node in state.nodes if node.index >= config.nodes)
     ending: tuple[Step, ...] = ()
     if leaving:
@@ -175,17 +174,17 @@ def plan_resize(wanted: Wanted) -> Plan:
             group = state.security_group  # this resize ends the nodes, not the lease
             none = Lease(set_at=state.lease.set_at + 1, then=state.lease.then)
             ending = (*ending, SetLease(lease=none, group_id=None if group is None else group.group_id))
-        return Plan(cluster=wanted.name, steps=ending, owner=wanted.caller.owner, left_alone=state.untrusted)
-    plan = plan_up(replace(wanted, state=_without_leaving(config, state)))
+        return Plan(cluster=world.request.name, steps=ending, owner=world.caller.owner, left_alone=state.untrusted)
+    plan = plan_up(replace(world, state=_without_leaving(config, state)))
     return replace(plan, steps=(*ending, *plan.steps))
 
 
-def plan_replacement(wanted: Wanted, leaving: tuple[Node, ...]) -> Plan:
+def plan_replacement(world: World, leaving: tuple[Node, ...]) -> Plan:
     """Plans to terminate `leaving`, then to complete the cluster. Pure. Raises the errors of plan_up.
 
-    wanted: its state does not contain `leaving`.
+    world: its state does not contain `leaving`.
     """
-    plan = plan_up(wanted)
+    plan = plan_up(world)
     if not leaving:
         return plan
     ids = tuple(node.instance_id for node in leaving)
@@ -241,50 +240,45 @@ def refuse_impossible(*, name: str, config: ProvisionConfig, state: ClusterState
             )
 
 
-def _describe_wanted(
-    clients: Clients, wishes: Wishes, state: ClusterState, *, files: ClusterFiles, avoid: frozenset[str]
-) -> Wanted:
+def _describe_world(
+    clients: Clients, request: Request, state: ClusterState, *, files: ClusterFiles, avoid: frozenset[str]
+) -> World:
     """Returns everything that a plan needs, with the preflight only if nodes are missing."""
-    scope, config = Scope(clients=clients, name=wishes.name), wishes.config
-    group, ssh_from = state.security_group, None
-    if wishes.from_head is not None:
+    config, group, ssh_from = request.config, state.security_group, None
+    if request.from_head is not None:
         if others := [each.instance_id for each in state.untrusted if not each.problems]:
             raise ClusterError(
-                f"another machine is adding nodes to cluster {wishes.name}: {', '.join(others)}", hint="cluster up"
+                f"another machine is adding nodes to cluster {request.name}: {', '.join(others)}", hint="cluster up"
             )
         if group is None or state.key_pair is None or not state.key_pair.ours:
-            raise ClusterError(f"cluster {wishes.name} lacks its security group or key pair", hint="cluster up")
+            raise ClusterError(f"cluster {request.name} lacks its security group or key pair", hint="cluster up")
         ssh_from = ", ".join(group.ssh_open_to)  # the head does not change these rules
     found = {
-        kind.kind: kind.find(scope)
-        for kind in (KINDS if wishes.from_head is None else (PLACEMENT_GROUP,))
+        kind.kind: kind.find(clients, request)
+        for kind in (KINDS if request.from_head is None else (PLACEMENT_GROUP,))
         if config.nodes > 0 and kind.plan_up is not None and kind.find is not None
-        if kind.is_wanted is None or kind.is_wanted(wishes)
+        if kind.is_wanted is None or kind.is_wanted(request)
     }
     policy = None
-    if config.instance_profile == "auto" and wishes.from_head is None:
+    if config.instance_profile == "auto" and request.from_head is None:
         policy = render_role_policy(
             config,
-            name=wishes.name,
+            name=request.name,
             region=clients.region,
-            data_url=wishes.data_url,
-            results_url=wishes.results_url,
-            replaces_nodes=wishes.replaces_nodes,
+            data_url=request.data_url,
+            results_url=request.results_url,
+            replaces_nodes=request.replaces_nodes,
         )
-    wanted = Wanted(
-        name=wishes.name,
-        config=config,
+    world = World(
+        request=request,
         state=replace(state, found=found),
         caller=describe_caller(clients, config, ssh_from=ssh_from),
         local_key=files.find_public_key(),
         role_policy=policy,
-        volumes=wishes.volumes,
-        lease=wishes.lease,
-        from_head=wishes.from_head,
     )
-    if wanted.missing:
+    if world.missing:
         _refuse_ended(state)
-    return replace(wanted, preflight=_describe_preflight(clients, wanted, avoid)) if wanted.missing else wanted
+    return replace(world, preflight=_describe_preflight(clients, world, avoid)) if world.missing else world
 
 
 def _refuse_ended(state: ClusterState) -> None:
@@ -297,9 +291,9 @@ def _refuse_ended(state: ClusterState) -> None:
         )
 
 
-def _describe_preflight(clients: Clients, wanted: Wanted, avoid: frozenset[str]) -> Preflight:
-    staying = _without_leaving(wanted.config, wanted.state)
-    preflight = describe_preflight(clients, replace(wanted, state=staying))
+def _describe_preflight(clients: Clients, world: World, avoid: frozenset[str]) -> Preflight:
+    staying = _without_leaving(world.request.config, world.state)
+    preflight = describe_preflight(clients, replace(world, state=staying))
     options = tuple(option for option in preflight.options if option.label not in avoid)
     if not options:
         raise NoCapacityError(

@@ -16,7 +16,7 @@ from bootstrap.ssh.connections import Connections, InstanceAccess, on_all
 from bootstrap.ssh.keys import HostKeyPins
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes, open_console
-from cluster.session import BOOT_TIMEOUT_S, find_wishes
+from cluster.session import BOOT_TIMEOUT_S, find_request
 from provision.aws.clients import make_clients
 from provision.model import ClusterState
 from provision.render import render_plan
@@ -39,15 +39,15 @@ def main() -> None:
 def launch(app: App) -> ClusterState:
     """Launches the nodes that cluster.toml describes, and waits until they run."""
     clients = make_clients(app.config.provision.region)
-    wishes = find_wishes(app)
-    plan = prepare_up(clients, wishes=wishes, files=app.files)
+    request = find_request(app)
+    plan = prepare_up(clients, request=request, files=app.files)
     app.say(render_plan(plan).rstrip())
     return up(
         plan,
         clients=clients,
         files=app.files,
         report=app.report,
-        replan=lambda avoid: prepare_up(clients, wishes=wishes, files=app.files, avoid=avoid),
+        replan=lambda avoid: prepare_up(clients, request=request, files=app.files, avoid=avoid),
     )
 
 

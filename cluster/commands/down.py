@@ -11,7 +11,7 @@ from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.costs import find_bill, note_costs, noting_costs
 from cluster.jobs import BRIEF_PATIENCE_S, ask_for_job, require_ending, warn_uncopied
-from cluster.session import describe, unmount_before
+from cluster.session import describe, find_request, unmount_before
 from cluster.views.status import HeadJob
 from foundation.errors import AwsError, ClusterError
 from foundation.thread_pool import run_in_thread
@@ -22,7 +22,6 @@ from provision.files import ClusterFiles
 from provision.regions import find_remains
 from provision.render import render_plan
 from provision.resources.instance_profile import KIND as ROLE
-from provision.volumes.config import find_head_volume
 
 
 @click.command("down")
@@ -95,28 +94,21 @@ class _Part:
 
 def _prepare_home(app: App) -> _Part:
     """Plans the deletion of the cluster in its own region. Raises AwsError, ClusterError."""
-    config = app.config
-    head_volume = find_head_volume(config.volumes)
-    ending = prepare_down(
-        app.clients,
-        name=config.name,
-        files=app.files,
-        report=app.report,
-        keep_volume=head_volume is not None and head_volume.keep,
-    )
+    ending = prepare_down(app.clients, request=find_request(app), files=app.files, report=app.report)
     return _Part(clients=app.clients, files=app.files, ending=ending)
 
 
 def _prepare_elsewhere(app: App) -> list[_Part]:
     """Plans the deletion of what a killed `up` may have left in [provision] regions. Raises AwsError, ClusterError."""
     config = app.config
+    request = replace(find_request(app), volumes=())
     others = config.provision.regions
     having = {*find_remains(make_clients, others, name=config.name)} if others else set()
     parts = []
     for region in others:
         clients, files = make_clients(region), app.files_in(region)
         if region in having or files.exist:
-            ending = prepare_down(clients, name=config.name, files=files, report=app.report)
+            ending = prepare_down(clients, request=request, files=files, report=app.report)
             parts.append(_Part(clients=clients, files=files, ending=ending))
     return parts
 

@@ -10,7 +10,7 @@ from cluster.app import App, if_interrupted, pass_app
 from cluster.bring_up import bring_up, check_inputs, describe_left_volumes, up_in_a_region
 from cluster.config import load_config
 from cluster.costs import find_spending, note_costs
-from cluster.session import find_wishes
+from cluster.session import find_request
 from foundation.errors import UsageError
 from provision.model import MAX_NODES
 from provision.pause import prepare_start
@@ -95,10 +95,10 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
     app.check_has_instances("resize", instead="edit [hosts] names in cluster.toml, then run cluster up")
     asked = override_nodes(app, nodes)
     app.enter_cloud()
-    wishes = find_wishes(app)
+    request = find_request(app)
     done = bring_up(
         app,
-        lambda avoid: prepare_resize(app.clients, wishes=wishes, files=app.files, avoid=avoid, report=app.report),
+        lambda avoid: prepare_resize(app.clients, request=request, files=app.files, avoid=avoid, report=app.report),
         dry_run=dry_run,
         yes=yes,
         keep_failed=keep_failed,

@@ -21,7 +21,7 @@ from cluster.health import find_hardware
 from cluster.jobs import ask_head, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.consent import check_consent
-from cluster.session import BOOT_TIMEOUT_S, describe, find_wishes, open_connections, ready_nodes
+from cluster.session import BOOT_TIMEOUT_S, describe, find_request, open_connections, ready_nodes
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
@@ -212,11 +212,11 @@ def launch(app: App, lost: dict[int, str], job: Record | None = None) -> Cluster
 
     Raises ClusterError or a subclass.
     """
-    wishes = find_wishes(app)
+    request = find_request(app)
     needed = find_lost(job, [host.name for host in job.nodes if host.instance_id]) if job is not None else {}
 
     def prepare(avoid: frozenset[str]) -> Plan:
-        return prepare_replacement(app.clients, wishes=wishes, files=app.files, lost=lost, needed=needed, avoid=avoid)
+        return prepare_replacement(app.clients, request=request, files=app.files, lost=lost, needed=needed, avoid=avoid)
 
     plan = prepare(frozenset())
     if plan and app.on_head is None:  # on the head, the job's log shows the steps as they are completed

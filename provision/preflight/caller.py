@@ -29,7 +29,7 @@ from provision.aws.clients import Clients, aws_errors, error_code
 from provision.aws.error_hints import find_named_action
 from provision.config import ProvisionConfig
 from provision.model import Caller, Permissions, federated_name
-from provision.plan import Wanted
+from provision.plan import World
 from provision.resources.launch import rehearsed_launch
 
 CHECKIP_URL = "https://checkip.amazonaws.com"
@@ -92,13 +92,13 @@ def find_caller_address() -> IPv4Address:
 # --- permissions
 
 
-def describe_permissions(clients: Clients, wanted: Wanted) -> Permissions:
+def describe_permissions(clients: Clients, world: World) -> Permissions:
     """Returns the caller's permissions to launch the missing nodes and to terminate them.
 
-    Tests the first way to launch in wanted.preflight. Raises boto3's errors, also for an account that cannot launch.
+    Tests the first way to launch in world.preflight. Raises boto3's errors, also for an account that cannot launch.
     """
-    ec2, nodes = clients.ec2, wanted.state.nodes
-    launch, ids = rehearsed_launch(wanted), [nodes[0].instance_id if nodes else _STAND_IN]
+    ec2, nodes = clients.ec2, world.state.nodes
+    launch, ids = rehearsed_launch(world), [nodes[0].instance_id if nodes else _STAND_IN]
     has_group = any("Groups" in interface for interface in launch["NetworkInterfaces"])
     with bounded_pool() as pool:
         # A launch without a group uses the VPC's default group, to which the permission need not extend.
@@ -113,8 +113,8 @@ def describe_permissions(clients: Clients, wanted: Wanted) -> Permissions:
             ),
         ]
         # Only users request limited credentials with this call; roles have other ways.
-        is_asked = wanted.config.instance_profile == "none" and ":user/" in wanted.caller.owner
-        limited = pool.submit(_may_limit_jobs, clients, wanted.name) if is_asked else None
+        is_asked = world.request.config.instance_profile == "none" and ":user/" in world.caller.owner
+        limited = pool.submit(_may_limit_jobs, clients, world.request.name) if is_asked else None
     found = [test.result() for test in tested]
     by_verdict = {
         verdict: tuple(action for action, found_verdict in found if found_verdict == verdict)

@@ -13,7 +13,7 @@ from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors, error_code
 from provision.config import ProvisionConfig, all_types, setting_error
 from provision.model import ClusterState, LaunchOption, Market, Permissions, Preflight, Quota
-from provision.plan import Wanted
+from provision.plan import World
 from provision.preflight.caller import describe_permissions
 from provision.preflight.machines import (
     Image,
@@ -31,26 +31,26 @@ from provision.preflight.subnets import Subnet, describe_subnets, no_default_sub
 from provision.resources.shared_volume import choose_volume, deletion_command
 
 
-def describe_preflight(clients: Clients, wanted: Wanted) -> Preflight:
+def describe_preflight(clients: Clients, world: World) -> Preflight:
     """Returns the ways to launch the missing nodes of the cluster: at least one.
 
     Options are ordered by market, type and zone, always in the same order for the same account. New nodes get the type
     and the subnet of existing ones. Raises ConfigError, with the setting's name, for a setting that AWS cannot satisfy.
     Raises AwsError when the account's quotas or the caller's permissions do not allow the launch.
     """
-    config, state, launching, least = wanted.config, wanted.state, len(wanted.missing), wanted.least_missing
+    config, state, launching, least = world.request.config, world.state, len(world.missing), world.least_missing
     with aws_errors("checking the launch"):
-        facts, skipped = keep_volume_zone(wanted, _describe_facts(clients, config, state))
+        facts, skipped = keep_volume_zone(world, _describe_facts(clients, config, state))
         places = list_places(config, facts, least=max(least, 1))
         places = replace(places, skipped=(*places.skipped, *skipped))
         with bounded_pool() as pool:
             quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=launching)
-            rehearsed = replace(wanted, preflight=Preflight(options=places.options))
+            rehearsed = replace(world, preflight=Preflight(options=places.options))
             permissions_asked = pool.submit(describe_permissions, clients, rehearsed)
             profile_asked = pool.submit(_refuse_unknown_profile, clients, config)
             prices_asked = pool.submit(describe_prices, clients, {_place(option) for option in places.options})
             volume_price_asked = pool.submit(find_volume_price, clients)
-            mounts_asked = pool.submit(describe_planned_mounts, clients, wanted)
+            mounts_asked = pool.submit(describe_planned_mounts, clients, world)
         profile_asked.result()
         permissions = permissions_asked.result()
         _refuse_missing(permissions)
@@ -102,22 +102,22 @@ def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterSta
     )
 
 
-def keep_volume_zone(wanted: Wanted, facts: Facts) -> tuple[Facts, tuple[str, ...]]:
+def keep_volume_zone(world: World, facts: Facts) -> tuple[Facts, tuple[str, ...]]:
     """Keeps only the subnets in the zone of the head's existing volume. Pure.
 
     Returns the facts, and why the other zones are skipped. Raises ConfigError or AwsError if the zone has no subnet,
     and the errors of choose_volume.
     """
-    volume = choose_volume(wanted)
+    volume = choose_volume(world)
     if volume is None:
         return facts, ()
     here = tuple(subnet for subnet in facts.subnets if subnet.zone == volume.zone)
     others = ", ".join(dict.fromkeys(subnet.zone for subnet in facts.subnets if subnet.zone != volume.zone))
     is_in = f"the cluster's volume {volume.volume_id} is in {volume.zone}"
-    delete = deletion_command(volume.volume_id, region=wanted.config.region)
-    if not here and wanted.config.subnet_id != "auto":
+    delete = deletion_command(volume.volume_id, region=world.request.config.region)
+    if not here and world.request.config.subnet_id != "auto":
         hint = f"set a subnet of {volume.zone}; or, if you do not need what is stored there: {delete}"
-        raise setting_error(wanted.config, "subnet_id", f"it is in {others}, and {is_in}", hint=hint)
+        raise setting_error(world.request.config, "subnet_id", f"it is in {others}, and {is_in}", hint=hint)
     if not here:
         raise AwsError(
             f"{is_in}, where this account has no default subnet",

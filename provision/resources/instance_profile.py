@@ -17,12 +17,12 @@ from botocore.exceptions import ClientError
 
 from foundation.errors import AwsError, ClusterError
 from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, aws_words, error_code, not_ours
 from provision.aws.iam_policy import render_trust_policy
 from provision.config import ProvisionConfig
 from provision.model import TAG_NAME, ClusterState, profile_name, tags
-from provision.plan import Context, Step, Wanted
-from provision.resources.resource import Look, Resource, ResourceKind, Scope, Unseen, find_tag, retry_while
+from provision.plan import Context, Request, Step, World
+from provision.resources.resource import Look, Resource, ResourceKind, Unseen, find_tag, retry_while
 
 if TYPE_CHECKING:
     from mypy_boto3_iam import IAMClient
@@ -61,18 +61,18 @@ class InstanceProfile:
     policy: str | None = None
 
 
-def find_instance_profile(scope: Scope) -> InstanceProfile | None:
+def find_instance_profile(clients: Clients, request: Request) -> InstanceProfile | None:
     """Returns the role and the instance profile with the cluster's name; None if neither exists.
 
     If only one of them is ours, the result has only that one. Makes two to four calls, plus one per 100 inline
     policies. Raises AwsError.
     """
-    iam, called = scope.clients.iam, profile_name(scope.name, region=scope.clients.region)
+    iam, called = clients.iam, profile_name(request.name, region=clients.region)
     with aws_errors(f"looking for the role and the instance profile {called}"):
         profile = _find_profile(iam, called)
         role = _find_role(iam, called)
-        profile_ours = _is_ours(profile, scope.name)
-        role_ours = _is_ours(role, scope.name)
+        profile_ours = _is_ours(profile, request.name)
+        role_ours = _is_ours(role, request.name)
         if profile is None and role is None:
             return None
         ours = profile_ours or role_ours
@@ -95,18 +95,18 @@ def find_profile_name(config: ProvisionConfig, *, name: str) -> str | None:
     return None if config.instance_profile == "none" else config.instance_profile
 
 
-def plan_instance_profile(wanted: Wanted) -> tuple[Step, ...]:
+def plan_instance_profile(world: World) -> tuple[Step, ...]:
     """Plans to create the cluster's role and profile if anything is missing, or if the policy differs. Pure.
 
     Empty unless [provision] instance_profile is "auto". Raises ClusterError when the name is taken.
     """
-    policy, profile = wanted.role_policy, INSTANCE_PROFILE.found_in(wanted.state)
-    if wanted.config.instance_profile != "auto" or policy is None:
+    policy, profile = world.role_policy, INSTANCE_PROFILE.found_in(world.state)
+    if world.request.config.instance_profile != "auto" or policy is None:
         return ()
-    called = profile_name(wanted.name, region=wanted.config.region)
+    called = profile_name(world.request.name, region=world.request.config.region)
     if profile is not None:
         if not profile.ours:
-            raise not_ours(f"role or instance profile {called}", name=wanted.name)
+            raise not_ours(f"role or instance profile {called}", name=world.request.name)
         complete = profile.has_role and profile.has_profile and profile.in_profile
         if complete and profile.policy is not None and json.loads(profile.policy) == json.loads(policy):
             return ()
@@ -118,10 +118,10 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
     return (DeleteInstanceProfile(profile=profile),) if profile is not None and profile.ours else ()
 
 
-def _look(scope: Scope) -> Look:
+def _look(clients: Clients, request: Request) -> Look:
     """Looks for the role and the profile. A refused read is not an error: `down` may lack permissions in IAM."""
     try:
-        profile = find_instance_profile(scope)
+        profile = find_instance_profile(clients, request)
     except AwsError as error:
         return Look(looked_for=(), unseen=(Unseen(kind=KIND, why=error.message),))
     return Look(looked_for=("roles", "instance profiles"), left=profile_resources(profile))
@@ -301,7 +301,7 @@ INSTANCE_PROFILE: ResourceKind[InstanceProfile | None] = ResourceKind(
     look=_look,
     find=find_instance_profile,
     may_be_unseen=True,
-    is_wanted=lambda wishes: wishes.config.instance_profile == "auto",
+    is_wanted=lambda request: request.config.instance_profile == "auto",
     plan_up=plan_instance_profile,
     plan_down=_plan_down,
 )

@@ -15,7 +15,7 @@ from provision.aws.clients import error_code
 from provision.aws.error_hints import find_start_hint
 from provision.describe import Instances, describe_now
 from provision.model import ClusterState, Node, SshAddress, UntrustedInstance, count, format_indices
-from provision.plan import Context, Step, Wanted
+from provision.plan import Context, Step, World
 from provision.resources.launch import plan_launches
 from provision.resources.resource import ResourceKind, look_by_tag, retry_while
 
@@ -39,12 +39,12 @@ def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
     return pages.search("Reservations[].Instances[?State.Name!='terminated'][].InstanceId")
 
 
-def _plan_up(wanted: Wanted) -> tuple[Step, ...]:
-    nodes, address = wanted.state.nodes, wanted.config.ssh_address
-    launches = plan_launches(wanted)
+def _plan_up(world: World) -> tuple[Step, ...]:
+    nodes, address = world.state.nodes, world.request.config.ssh_address
+    launches = plan_launches(world)
     if not launches and all(node.state == "running" and node.address(address) is not None for node in nodes):
         return ()
-    wait = WaitForRunning(nodes=wanted.config.nodes, public_address=address == "public", least=wanted.least)
+    wait = WaitForRunning(nodes=world.request.config.nodes, public_address=address == "public", least=world.least)
     return (*launches, wait)
 
 

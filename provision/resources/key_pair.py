@@ -12,7 +12,7 @@ from foundation.errors import ClusterError
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
 from provision.model import TAG_NAME, ClusterState, KeyPair, resource_name
-from provision.plan import Context, Step, Wanted
+from provision.plan import Context, Step, World
 from provision.resources.resource import ResourceKind, find_tag, look_by_tag, tag_specification
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
     return (key["KeyName"] for key in ec2.describe_key_pairs(Filters=filters)["KeyPairs"])
 
 
-def plan_key_pair(wanted: Wanted) -> tuple[Step, ...]:
+def plan_key_pair(world: World) -> tuple[Step, ...]:
     """Plans to make EC2's key pair match this machine's private key. Raises ClusterError.
 
     in EC2       here         nodes   steps
@@ -67,13 +67,13 @@ def plan_key_pair(wanted: Wanted) -> tuple[Step, ...]:
     Untrusted instances with a key pair of this name count as nodes: someone who has their private key may use them, so
     the key pair must not be replaced.
     """
-    key, state, local_key = wanted.state.key_pair, wanted.state, wanted.local_key
-    key_name = wanted.resource_name
+    key, state, local_key = world.state.key_pair, world.state, world.local_key
+    key_name = world.resource_name
     if key is not None and not key.ours:
-        raise not_ours(f"key pair {key_name}", name=wanted.name)
+        raise not_ours(f"key pair {key_name}", name=world.request.name)
     using = (*state.nodes, *(instance for instance in state.untrusted if instance.key_name == key_name))
     if using and (local_key is None or (key is not None and key.public_key != local_key)):
-        raise missing_key(wanted.name, local_key)
+        raise missing_key(world.request.name, local_key)
     if key is not None and key.public_key == local_key:
         return ()
     deletion = (DeleteKeyPair(key_name=key.key_name),) if key is not None else ()

@@ -24,7 +24,7 @@ from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.lease.plan import Spending, make_lease
 from provision.lease.terms import Lease, parse_lease, render_lease
 from provision.model import MAX_TAG_LENGTH, LaunchOption, Quota, count, format_indices
-from provision.plan import Context, Step, Wanted
+from provision.plan import Context, Step, World
 from provision.preflight.mounts import find_volume_gib
 from provision.preflight.prices import HOURS_A_MONTH, USD_PER_ADDRESS_HOUR
 from provision.preflight.quotas import ASK_FOR_LESS, find_quota_kind, render_quota, request_increase
@@ -149,36 +149,36 @@ class LaunchNodes(Step):
         return False
 
 
-def plan_launches(wanted: Wanted) -> tuple[LaunchNodes, ...]:
+def plan_launches(world: World) -> tuple[LaunchNodes, ...]:
     """Plans the launch of the missing nodes: one call, or more if their indices do not fit into one tag. Pure."""
-    preflight = wanted.preflight
+    preflight = world.preflight
     if preflight is None:
         return ()
-    group, missing = find_group(wanted), wanted.missing
+    group, missing = find_group(world), world.missing
     batches = _batches(list(missing))
-    least = wanted.least_missing if len(batches) == 1 else len(missing)
+    least = world.least_missing if len(batches) == 1 else len(missing)
     launches = tuple(
         LaunchNodes(
             nodes=NodeSpec(
                 indices=indices,
-                key_name=wanted.resource_name,
-                volume_size_gib=wanted.config.volume_size_gib,
+                key_name=world.resource_name,
+                volume_size_gib=world.request.config.volume_size_gib,
                 public_address=preflight.public_address,
-                placement_group=find_placement_name(wanted),
-                instance_profile=find_profile_name(wanted.config, name=wanted.name),
-                user=wanted.config.user if wanted.from_head else "",
-                authorized=wanted.from_head or "",
+                placement_group=find_placement_name(world),
+                instance_profile=find_profile_name(world.request.config, name=world.request.name),
+                user=world.request.config.user if world.request.from_head else "",
+                authorized=world.request.from_head or "",
             ),
             least=min(least, len(indices)),
             group_id=group.group_id if group else None,
             options=preflight.options,
-            capacity_wait_s=wanted.config.capacity_wait_s,
+            capacity_wait_s=world.request.config.capacity_wait_s,
             quotas=preflight.quotas,
-            lease=wanted.lease,
-            current=wanted.state.lease if wanted.state.nodes else None,
-            total=wanted.config.nodes,
+            lease=world.request.lease,
+            current=world.state.lease if world.state.nodes else None,
+            total=world.request.config.nodes,
             usd_per_gib_month=preflight.volume_usd_per_gib_month,
-            extra_gib=find_volume_gib(wanted),
+            extra_gib=find_volume_gib(world),
         )
         for indices in batches
     )
@@ -188,22 +188,22 @@ def plan_launches(wanted: Wanted) -> tuple[LaunchNodes, ...]:
     return launches
 
 
-def rehearsed_launch(wanted: Wanted) -> RunInstancesRequestTypeDef:
+def rehearsed_launch(world: World) -> RunInstancesRequestTypeDef:
     """Returns the request for a dry run of the launch, without resources that do not exist yet. Pure.
 
     EC2 would reject such resources instead of checking permissions.
     """
-    preflight, group, key = wanted.preflight, wanted.state.security_group, wanted.state.key_pair
+    preflight, group, key = world.preflight, world.state.security_group, world.state.key_pair
     if preflight is None:
         raise ValueError("no node is missing")
-    option, placement = preflight.options[0], PLACEMENT_GROUP.found_in(wanted.state)
+    option, placement = preflight.options[0], PLACEMENT_GROUP.found_in(world.state)
     usable = group is not None and group.vpc_id == option.vpc_id and key is not None and key.ours
-    profile = wanted.config.instance_profile
+    profile = world.request.config.instance_profile
     nodes = NodeSpec(
-        indices=wanted.missing,
-        key_name=wanted.resource_name,
-        volume_size_gib=wanted.config.volume_size_gib,
-        public_address=wanted.config.ssh_address == "public",
+        indices=world.missing,
+        key_name=world.resource_name,
+        volume_size_gib=world.request.config.volume_size_gib,
+        public_address=world.request.config.ssh_address == "public",
         placement_group=placement.group_name if placement is not None and placement.ours else None,
         instance_profile=None if profile in {"none", "auto"} else profile,
     )
@@ -211,8 +211,8 @@ def rehearsed_launch(wanted: Wanted) -> RunInstancesRequestTypeDef:
         nodes,
         option,
         least=len(nodes.indices),
-        name=wanted.name,
-        owner=wanted.caller.owner,
+        name=world.request.name,
+        owner=world.caller.owner,
         group_id=group.group_id if group is not None and usable else None,
     )
 

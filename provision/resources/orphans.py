@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from provision.aws.clients import aws_errors, error_code
+from provision.aws.clients import Clients, aws_errors, error_code
 from provision.model import SHARED_ROLE, TAG_ROLE, ClusterState, count
-from provision.plan import Context, Step
-from provision.resources.resource import ResourceKind, Scope, delete_each, look_by_tag, tagged
+from provision.plan import Context, Request, Step
+from provision.resources.resource import ResourceKind, delete_each, look_by_tag, tagged
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -80,10 +80,10 @@ def _orphans(
 ) -> ResourceKind[tuple[str, ...]]:
     """Returns a kind of which `down` deletes the `available` resources, which nothing uses."""
 
-    def find(scope: Scope) -> tuple[str, ...]:
-        with aws_errors(f"looking for unattached {kind}s of cluster {scope.name}"):
+    def find(clients: Clients, request: Request) -> tuple[str, ...]:
+        with aws_errors(f"looking for unattached {kind}s of cluster {request.name}"):
             free: FilterTypeDef = {"Name": "status", "Values": ["available"]}
-            return tuple(sorted(ids(scope.clients.ec2, [tagged(scope.name), free])))
+            return tuple(sorted(ids(clients.ec2, [tagged(request.name), free])))
 
     def plan_down(state: ClusterState) -> tuple[Step, ...]:
         found: tuple[str, ...] = state.found.get(kind, ())
@@ -105,9 +105,9 @@ class SpotRequest:
     instance_id: str | None
 
 
-def _find_spot_requests(scope: Scope) -> tuple[SpotRequest, ...]:
-    with aws_errors(f"looking for spot requests of cluster {scope.name}"):
-        return _describe_spot_requests(scope.clients.ec2, [tagged(scope.name)])
+def _find_spot_requests(clients: Clients, request: Request) -> tuple[SpotRequest, ...]:
+    with aws_errors(f"looking for spot requests of cluster {request.name}"):
+        return _describe_spot_requests(clients.ec2, [tagged(request.name)])
 
 
 def _describe_spot_requests(ec2: EC2Client, filters: list[FilterTypeDef]) -> tuple[SpotRequest, ...]:

@@ -11,12 +11,11 @@ from botocore.exceptions import ClientError
 
 from foundation.errors import AwsError
 from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, aws_words, error_code, not_ours
 from provision.model import TAG_NAME, ClusterState, resource_name
-from provision.plan import Context, Step, Wanted
+from provision.plan import Context, Request, Step, World
 from provision.resources.resource import (
     ResourceKind,
-    Scope,
     find_tag,
     look_by_tag,
     retry_while,
@@ -40,8 +39,8 @@ class PlacementGroup:
     ours: bool
 
 
-def _find(scope: Scope) -> PlacementGroup | None:
-    return find_placement_group(scope.clients.ec2, name=scope.name)
+def _find(clients: Clients, request: Request) -> PlacementGroup | None:
+    return find_placement_group(clients.ec2, name=request.name)
 
 
 def find_placement_group(ec2: EC2Client, *, name: str) -> PlacementGroup | None:
@@ -64,19 +63,19 @@ def _is_there(group: PlacementGroupTypeDef) -> bool:
     return group.get("State", "available") not in {"deleting", "deleted"}
 
 
-def find_placement_name(wanted: Wanted) -> str | None:
+def find_placement_name(world: World) -> str | None:
     """Returns the placement group's name, if the launch may use it. Pure."""
-    options = wanted.preflight.options if wanted.preflight is not None else ()
-    return wanted.resource_name if any(option.placement for option in options) else None
+    options = world.preflight.options if world.preflight is not None else ()
+    return world.resource_name if any(option.placement for option in options) else None
 
 
-def _plan_up(wanted: Wanted) -> tuple[Step, ...]:
-    group_name = find_placement_name(wanted)
+def _plan_up(world: World) -> tuple[Step, ...]:
+    group_name = find_placement_name(world)
     if group_name is None:
         return ()
-    found = PLACEMENT_GROUP.found_in(wanted.state)
+    found = PLACEMENT_GROUP.found_in(world.state)
     if found is not None and not found.ours:
-        raise not_ours(f"placement group {group_name}", name=wanted.name)
+        raise not_ours(f"placement group {group_name}", name=world.request.name)
     return (CreatePlacementGroup(group_name=group_name),) if found is None else ()
 
 

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
 from provision.model import TAG_NAME, ClusterState, tags
-from provision.plan import Step, Wanted, Wishes
+from provision.plan import Request, Step, World
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -62,15 +62,6 @@ class Look:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scope:
-    """Where to look for a cluster's resources. keep_volume: cluster.toml asks to keep the head's volume."""
-
-    clients: Clients
-    name: str
-    keep_volume: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceKind(Generic[T]):
     """One kind of resource; None for functions that it does not need.
 
@@ -81,12 +72,12 @@ class ResourceKind(Generic[T]):
     """
 
     kind: str
-    look: Callable[[Scope], Look]
-    find: Callable[[Scope], T] | None = None
+    look: Callable[[Clients, Request], Look]
+    find: Callable[[Clients, Request], T] | None = None
     may_be_unseen: bool = False
-    is_wanted: Callable[[Wishes], bool] | None = None
-    plan_up: Callable[[Wanted], tuple[Step, ...]] | None = None
-    plan_on_nodes: Callable[[Wanted], tuple[Step, ...]] | None = None
+    is_wanted: Callable[[Request], bool] | None = None
+    plan_up: Callable[[World], tuple[Step, ...]] | None = None
+    plan_on_nodes: Callable[[World], tuple[Step, ...]] | None = None
     plan_down: Callable[[ClusterState], tuple[Step, ...]] | None = None
     actions: tuple[str, ...] = ()
 
@@ -98,19 +89,19 @@ class ResourceKind(Generic[T]):
 
 def look_by_tag(
     kind: str, ids: Callable[[EC2Client, list[FilterTypeDef]], Iterable[str]], command: str
-) -> Callable[[Scope], Look]:
+) -> Callable[[Clients, Request], Look]:
     """Returns a `look` for resources with the cluster's tag in EC2. command: of the AWS CLI, which deletes one."""
 
-    def look(scope: Scope) -> Look:
-        ec2 = scope.clients.ec2
-        with aws_errors(f"looking for what is left of cluster {scope.name}"):
+    def look(clients: Clients, request: Request) -> Look:
+        ec2 = clients.ec2
+        with aws_errors(f"looking for what is left of cluster {request.name}"):
             left = tuple(
                 Resource(
                     kind=kind,
                     resource_id=found,
                     deletion=f"aws ec2 {command} {found} --region {ec2.meta.region_name}",
                 )
-                for found in ids(ec2, [tagged(scope.name)])
+                for found in ids(ec2, [tagged(request.name)])
             )
         return Look(looked_for=(f"{kind}es" if kind.endswith("s") else f"{kind}s",), left=left)
 

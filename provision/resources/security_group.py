@@ -13,7 +13,7 @@ from foundation.progress import Event
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
 from provision.model import TAG_LEASE, TAG_NAME, ClusterState, SecurityGroup, resource_name
-from provision.plan import Context, Step, Wanted
+from provision.plan import Context, Step, World
 from provision.resources.resource import ResourceKind, find_tag, look_by_tag, retry_while, tag_specification
 
 if TYPE_CHECKING:
@@ -74,27 +74,27 @@ def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
     return pages.search("SecurityGroups[].GroupId")
 
 
-def find_group(wanted: Wanted) -> SecurityGroup | None:
+def find_group(world: World) -> SecurityGroup | None:
     """Returns the group with the cluster's name in the nodes' VPC, if it exists. Pure."""
-    return next((group for group in wanted.state.security_groups if group.vpc_id == wanted.vpc_id), None)
+    return next((group for group in world.state.security_groups if group.vpc_id == world.vpc_id), None)
 
 
-def plan_security_group(wanted: Wanted) -> tuple[Step, ...]:
+def plan_security_group(world: World) -> tuple[Step, ...]:
     """Plans to create the group in the nodes' VPC, or to correct its rules. Deletes the cluster's groups in other VPCs.
 
     Raises ClusterError when the name is taken.
     """
-    name, efa, ssh_from = wanted.resource_name, wanted.config.efa, wanted.caller.ssh_from
-    group = find_group(wanted)
+    name, efa, ssh_from = world.resource_name, world.request.config.efa, world.caller.ssh_from
+    group = find_group(world)
     if group is not None and not group.ours:
-        raise not_ours(f"security group {name} ({group.group_id})", name=wanted.name)
+        raise not_ours(f"security group {name} ({group.group_id})", name=world.request.name)
     orphans = tuple(
         DeleteSecurityGroup(group_id=other.group_id)
-        for other in wanted.state.security_groups
+        for other in world.state.security_groups
         if other.ours and other is not group  # an interrupted `up` into another VPC created it
     )
     if group is None:
-        create = CreateSecurityGroup(group_name=name, vpc_id=wanted.vpc_id)
+        create = CreateSecurityGroup(group_name=name, vpc_id=world.vpc_id)
         ingress = AuthorizeIngress(group_id=None, ssh_from=ssh_from, members=True)
         return (*orphans, create, ingress, *((AuthorizeEgress(group_id=None),) if efa else ()))
     egress = (AuthorizeEgress(group_id=group.group_id),) if efa and not group.egress_to_members else ()

@@ -20,14 +20,13 @@ from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
 from provision.describe import Instances, describe_now
 from provision.model import SHARED_ROLE, TAG_KEEP, TAG_ROLE, ClusterState, Node, count
-from provision.plan import Context, Step, Wanted
+from provision.plan import Context, Request, Step, World
 from provision.resources.launch_recovery import SETTLE_S
 from provision.resources.resource import (
     KeptVolume,
     Look,
     Resource,
     ResourceKind,
-    Scope,
     find_tag,
     tag_specification,
     tagged,
@@ -100,14 +99,20 @@ def _read(volume: VolumeTypeDef, *, keep: bool) -> SharedVolume:
     )
 
 
-def _find(scope: Scope) -> tuple[SharedVolume, ...]:
-    return find_shared_volumes(scope.clients.ec2, name=scope.name, keep=scope.keep_volume)
+def _keeps(request: Request) -> bool:
+    """Returns whether cluster.toml asks to keep the volume."""
+    config = find_head_volume(request.volumes)
+    return config is not None and config.keep
 
 
-def _look(scope: Scope) -> Look:
+def _find(clients: Clients, request: Request) -> tuple[SharedVolume, ...]:
+    return find_shared_volumes(clients.ec2, name=request.name, keep=_keeps(request))
+
+
+def _look(clients: Clients, request: Request) -> Look:
     """Looks for the volumes. Those to keep do not count as left over."""
-    found = _find(scope)
-    region = scope.clients.region
+    found = _find(clients, request)
+    region = clients.region
     return Look(
         looked_for=(f"{KIND}s",),
         left=tuple(
@@ -146,24 +151,24 @@ def find_attached(clients: Clients, state: ClusterState) -> tuple[SharedVolume, 
 # --- plan
 
 
-def choose_volume(wanted: Wanted) -> SharedVolume | None:
+def choose_volume(world: World) -> SharedVolume | None:
     """Returns the existing volume that `up` uses; None if it creates one, or if cluster.toml asks for none. Pure.
 
     Raises ClusterError if there are several, or if the nodes are in another zone.
     """
-    if find_head_volume(wanted.volumes) is None:
+    if find_head_volume(world.request.volumes) is None:
         return None
-    found, nodes = SHARED_VOLUME.found_in(wanted.state) or (), wanted.state.nodes
+    found, nodes = SHARED_VOLUME.found_in(world.state) or (), world.state.nodes
     ids = {node.instance_id for node in nodes}
     attached = [volume for volume in found if volume.instance_id in ids]
     usable = attached or found
     if not usable:
         return None
-    region = wanted.config.region
+    region = world.request.config.region
     if len(usable) > 1:
         listed = ", ".join(f"{volume.volume_id} ({volume.zone}, {volume.size_gib} GiB)" for volume in usable)
         raise ClusterError(
-            f'cluster {wanted.name} has {len(usable)} volumes for [[volumes]] source = "head": {listed}',
+            f'cluster {world.request.name} has {len(usable)} volumes for [[volumes]] source = "head": {listed}',
             hint=f"delete those that you do not need: {deletion_command('VOLUME', region=region)}",
         )
     [volume] = usable
@@ -178,22 +183,22 @@ def choose_volume(wanted: Wanted) -> SharedVolume | None:
     return volume
 
 
-def _plan_up(wanted: Wanted) -> tuple[Step, ...]:
+def _plan_up(world: World) -> tuple[Step, ...]:
     """Plans to write to the volume's tag whether cluster.toml asks to keep it."""
-    config, volume = find_head_volume(wanted.volumes), choose_volume(wanted)
+    config, volume = find_head_volume(world.request.volumes), choose_volume(world)
     if config is None or volume is None or volume.tagged_keep == config.keep:
         return ()
     return (TagKeep(volume_id=volume.volume_id, keep=config.keep),)
 
 
-def _plan_on_nodes(wanted: Wanted) -> tuple[Step, ...]:
-    config, volume = find_head_volume(wanted.volumes), choose_volume(wanted)
+def _plan_on_nodes(world: World) -> tuple[Step, ...]:
+    config, volume = find_head_volume(world.request.volumes), choose_volume(world)
     if config is None:
         return ()
     if volume is None:
         create = CreateSharedVolume(size_gib=config.size_gib, keep=config.keep, mount=config.mount)
         return (create, AttachSharedVolume(volume_id=None))
-    return plan_attachment(volume, wanted.state)
+    return plan_attachment(volume, world.state)
 
 
 def plan_attachment(volume: SharedVolume, state: ClusterState) -> tuple[Step, ...]:
@@ -466,7 +471,7 @@ SHARED_VOLUME: ResourceKind[tuple[SharedVolume, ...]] = ResourceKind(
     kind=KIND,
     look=_look,
     find=_find,
-    is_wanted=lambda wishes: find_head_volume(wishes.volumes) is not None,
+    is_wanted=lambda request: find_head_volume(request.volumes) is not None,
     plan_up=_plan_up,
     plan_on_nodes=_plan_on_nodes,
     plan_down=_plan_down,

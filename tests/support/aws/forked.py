@@ -24,7 +24,7 @@ from provision.config import ProvisionConfig
 from provision.down import down, prepare_down
 from provision.files import ClusterFiles
 from provision.lease.config import NO_LEASE, LeaseConfig
-from provision.plan import Plan, Wishes
+from provision.plan import Plan, Request
 from provision.up import prepare_resize, prepare_up, up
 from provision.volumes.config import VolumeConfig
 from sandbox_steps import LOADER, REGION
@@ -68,10 +68,10 @@ class Act:
     files: Path
     lease: LeaseConfig = NO_LEASE
 
-    def wishes(self) -> Wishes:
+    def request(self) -> Request:
         config = ProvisionConfig(nodes=self.nodes, ssh_from="203.0.113.7/32", instance_profile="auto")
         volumes = (VolumeConfig(mount="/shared", source="head"),)
-        return Wishes(name=self.name, config=config, data_url="s3://bucket/digits/", volumes=volumes, lease=self.lease)
+        return Request(name=self.name, config=config, data_url="s3://bucket/digits/", volumes=volumes, lease=self.lease)
 
 
 def read_descriptions() -> None:
@@ -122,14 +122,14 @@ def _carry_out(act: Act, kill: Kill | None, writing: int) -> None:
     clients = Clients(made, region=REGION)
     files = ClusterFiles(act.files)
     if act.verb == "down":
-        plan = prepare_down(clients, name=act.name, files=files, report=silent)
+        plan = prepare_down(clients, request=act.request(), files=files, report=silent)
         receipt = down(plan, clients=clients, files=files, report=silent)
         assert not receipt.leftovers, receipt
         return
     prepare = prepare_up if act.verb == "up" else prepare_resize
 
     def replan(avoid: frozenset[str] = frozenset()) -> Plan:
-        return prepare(clients, wishes=act.wishes(), files=files, avoid=avoid)
+        return prepare(clients, request=act.request(), files=files, avoid=avoid)
 
     up(replan(), clients=clients, files=files, report=silent, replan=replan)
 

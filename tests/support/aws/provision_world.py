@@ -32,6 +32,7 @@ import provision.up
 import sandbox.api.instances
 from foundation.progress import Event, Report, silent
 from foundation.settings import check
+from provision import plan as plans
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
 from provision.describe import describe_cluster
@@ -39,7 +40,7 @@ from provision.down import Ending, Receipt, down, prepare_down
 from provision.files import ClusterFiles
 from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.model import Caller, ClusterState, KeyPair, LaunchOption, Node, Preflight, SecurityGroup
-from provision.plan import Plan, Wanted, Wishes
+from provision.plan import Plan, Request
 from provision.up import prepare_resize, prepare_up, up
 from provision.volumes.config import VolumeConfig
 from sandbox_in_process import Clock, InProcessSandbox
@@ -90,15 +91,15 @@ def make_option(**values: Any) -> LaunchOption:
     return LaunchOption(**{**defaults, **values})
 
 
-def make_wanted(*, config: ProvisionConfig | None = None, found: Any = None, **values: Any) -> Wanted:
-    """The input of a plan. found: the state's `found`, by kind; values: other fields of Wanted."""
+def make_wanted(*, config: ProvisionConfig | None = None, found: Any = None, **values: Any) -> plans.World:
+    """The input of a plan. found: the state's `found`, by kind; values: other fields of World and of Request."""
+    asked = {key: values.pop(key) for key in ("volumes", "lease", "from_head") if key in values}
     defaults: dict[str, Any] = {
-        "name": NAME,
-        "config": config or make_config(),
+        "request": Request(name=NAME, config=config or make_config(), **asked),
         "state": ClusterState(name=NAME, found=found or {}),
         "caller": make_caller(),
     }
-    return Wanted(**{**defaults, **values})
+    return plans.World(**{**defaults, **values})
 
 
 def make_preflight(*options: LaunchOption, **values: Any) -> Preflight:
@@ -213,12 +214,12 @@ class World:
     volumes: tuple[VolumeConfig, ...] = ()
     lease: LeaseConfig = NO_LEASE
 
-    def wishes(self, config: ProvisionConfig) -> Wishes:
-        return Wishes(name=NAME, config=config, data_url="s3://bucket/digits/", volumes=self.volumes, lease=self.lease)
+    def request(self, config: ProvisionConfig) -> Request:
+        return Request(name=NAME, config=config, data_url="s3://bucket/digits/", volumes=self.volumes, lease=self.lease)
 
     def prepare(self, config: ProvisionConfig, avoid: frozenset[str] = frozenset()) -> Plan:
-        wishes = self.wishes(config)
-        return prepare_up(self.clients, wishes=wishes, files=self.files, avoid=avoid)
+        request = self.request(config)
+        return prepare_up(self.clients, request=request, files=self.files, avoid=avoid)
 
     def up(self, config: ProvisionConfig, *, report: Report = silent, keep_failed: bool = False) -> ClusterState:
         return up(
@@ -241,16 +242,16 @@ class World:
         return fail
 
     def resize(self, config: ProvisionConfig, *, report: Report = silent) -> ClusterState:
-        wishes = self.wishes(config)
+        request = self.request(config)
 
         def prepare(avoid: frozenset[str] = frozenset()) -> Plan:
-            return prepare_resize(self.clients, wishes=wishes, files=self.files, avoid=avoid)
+            return prepare_resize(self.clients, request=request, files=self.files, avoid=avoid)
 
         return up(prepare(), clients=self.clients, files=self.files, report=report, replan=prepare)
 
     def prepare_down(self) -> Ending:
-        keep = any(volume.keep for volume in self.volumes)
-        return prepare_down(self.clients, name=NAME, files=self.files, report=silent, keep_volume=keep)
+        request = self.request(make_config())
+        return prepare_down(self.clients, request=request, files=self.files, report=silent)
 
     def down(self, ending: Ending | None = None, *, report: Report = silent) -> Receipt:
         ending = self.prepare_down() if ending is None else ending

@@ -17,7 +17,7 @@ from provision.resources.instances import TerminateInstances, WaitForTerminated
 from provision.resources.key_pair import DeleteKeyPair
 from provision.resources.orphans import CancelSpotRequests, DeleteOrphans, SpotRequest
 from provision.resources.placement_group import DeletePlacementGroup, PlacementGroup
-from provision.resources.resource import Resource, Scope
+from provision.resources.resource import Resource
 from provision.resources.security_group import DeleteSecurityGroup
 from provision.resources.table import KINDS
 from provision_world import (
@@ -137,8 +137,8 @@ def tagged(kind: str, tags: list[dict[str, str]] = TAGS) -> list[Any]:
 
 
 def find_left(world: World) -> list[Resource]:
-    scope = Scope(clients=world.clients, name=NAME)
-    return [resource for kind in reversed(KINDS) for resource in kind.look(scope).left]
+    request = world.request(make_config())
+    return [resource for kind in reversed(KINDS) for resource in kind.look(world.clients, request).left]
 
 
 def run_other(world: World, **asked: Any) -> str:

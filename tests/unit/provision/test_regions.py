@@ -14,7 +14,7 @@ from provision.aws.clients import Clients
 from provision.down import add_receipts
 from provision.files import ClusterFiles
 from provision.model import ClusterState
-from provision.plan import Wishes
+from provision.plan import Request
 from provision.regions import find_home, find_remains, leave_region, try_regions
 from provision.up import prepare_up, up
 from provision_world import NAME, Killed, World, complete, make_config, plan_kills
@@ -41,15 +41,20 @@ class Both:
 
     def attempt(self, region: str, **settings: Any) -> ClusterState:
         config = make_config(region=region, **settings)
-        wishes, files = Wishes(name=NAME, config=config), self.files(region)
+        request, files = Request(name=NAME, config=config), self.files(region)
 
         def prepare(avoid: frozenset[str] = frozenset()) -> Any:
-            return prepare_up(self.clients[region], wishes=wishes, files=files, avoid=avoid)
+            return prepare_up(self.clients[region], request=request, files=files, avoid=avoid)
 
         return up(prepare(), clients=self.clients[region], files=files, report=silent, replan=prepare)
 
     def leave(self, region: str) -> str | None:
-        return leave_region(self.clients[region], name=NAME, files=self.files(region), report=silent)
+        return leave_region(
+            self.clients[region],
+            request=Request(name=NAME, config=make_config()),
+            files=self.files(region),
+            report=silent,
+        )
 
     def up(self, report: Callable[[Event], None] = silent, **settings: Any) -> ClusterState:
         """Does what `cluster up` does."""

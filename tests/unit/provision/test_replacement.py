@@ -20,10 +20,10 @@ SPOT = ["spot", "on-demand"]
 def prepare(
     world: World, *lost: Node, needed: Collection[int] = (), avoid: frozenset[str] = frozenset(), nodes: int = 3
 ) -> Plan:
-    wishes = world.wishes(make_config(nodes=nodes, market=SPOT))
+    request = world.request(make_config(nodes=nodes, market=SPOT))
     by_index = {node.index: node.instance_id for node in lost}
     return prepare_replacement(
-        world.clients, wishes=wishes, files=world.files, lost=by_index, needed=needed, avoid=avoid
+        world.clients, request=request, files=world.files, lost=by_index, needed=needed, avoid=avoid
     )
 
 

@@ -26,9 +26,9 @@ CONFIG = make_config(nodes=3, market=["spot", "on-demand"], instance_profile="au
 
 
 def prepare(world: World, lost: Node) -> Plan:
-    wishes = replace(world.wishes(CONFIG), from_head=LINE)
+    request = replace(world.request(CONFIG), from_head=LINE)
     by_index = {lost.index: lost.instance_id}
-    return prepare_replacement(world.clients, wishes=wishes, files=world.files, lost=by_index)
+    return prepare_replacement(world.clients, request=request, files=world.files, lost=by_index)
 
 
 def carry_out(world: World, lost: Node) -> ClusterState:

@@ -25,7 +25,7 @@ def test_packages_are_resolved_before_the_launch(world: World, monkeypatch: pyte
 
     monkeypatch.setattr("cluster.bring_up.check_ahead", refuse)
     app: Any = SimpleNamespace(config=load_config(REPOSITORY / "cluster.toml"))
-    plan = prepare_up(world.clients, wishes=world.wishes(make_config(nodes=2)), files=world.files)
+    plan = prepare_up(world.clients, request=world.request(make_config(nodes=2)), files=world.files)
     with pytest.raises(ClusterError, match="no such package"):
         bring_up(app, lambda _: plan, yes=True)
     assert world.clients.ec2.describe_instances()["Reservations"] == []
@@ -41,8 +41,8 @@ def test_up_does_not_launch_what_a_lost_head_has_launched(world: World, tmp_path
         instances=known.instance_ids, launch_key=known.launch_key, public_key=known.public_key
     )
     head = replace(world, files=HeadFiles(tmp_path / "head", settings, key=tmp_path / "key"))
-    wishes = replace(world.wishes(config), from_head="restrict ssh-ed25519 KEY")
-    plan = prepare_replacement(head.clients, wishes=wishes, files=head.files, lost={1: nodes[1].instance_id})
+    request = replace(world.request(config), from_head="restrict ssh-ed25519 KEY")
+    plan = prepare_replacement(head.clients, request=request, files=head.files, lost={1: nodes[1].instance_id})
     up(plan, clients=head.clients, files=head.files, report=silent)
     [launched] = {node.instance_id for node in head.describe().nodes} - known.instance_ids
 
@@ -50,5 +50,5 @@ def test_up_does_not_launch_what_a_lost_head_has_launched(world: World, tmp_path
     world.clients.ec2.stop_instances(InstanceIds=[launched])
     world.clients.ec2.start_instances(InstanceIds=[launched])
 
-    assert not prepare_up(world.clients, wishes=world.wishes(config), files=world.files)
+    assert not prepare_up(world.clients, request=world.request(config), files=world.files)
     assert launched in {node.instance_id for node in world.describe().nodes}

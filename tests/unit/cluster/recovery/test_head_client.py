@@ -24,7 +24,7 @@ from cluster.recovery.head_client import (
     read_client,
 )
 from cluster.recovery.on_head import HeadApp, main, merge_pins, read_settings
-from cluster.session import find_packages, find_wishes
+from cluster.session import find_packages, find_request
 from foundation.errors import ClusterError
 from provision.model import ClusterState, Node
 
@@ -83,9 +83,9 @@ def test_the_heads_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (config.name, config.cloud, config.train.restarts, config.train.workers) == ("demo", "aws", 7, 2)
     assert (config.provision.region, config.provision.ssh_address) == ("eu-west-1", "private")
     assert (config.bootstrap.distribute, config.bootstrap.fetch, config.notify.is_set) == ("chain", "here", False)
-    wishes = find_wishes(app)
-    assert (wishes.config.ssh_address, wishes.config.nodes) == ("public", 3)  # the user reaches new nodes as before
-    assert wishes.from_head == "restrict ssh-ed25519 KEY cluster-internal"
+    request = find_request(app)
+    assert (request.config.ssh_address, request.config.nodes) == ("public", 3)  # the user reaches new nodes as before
+    assert request.from_head == "restrict ssh-ed25519 KEY cluster-internal"
     assert find_packages(app) == (make_settings().packages, LockedProject())
     known = app.files.known_instances()
     assert (known.instance_ids, known.public_key) == ({"i-1", "i-2"}, "ssh-ed25519 USER")

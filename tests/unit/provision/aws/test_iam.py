@@ -15,7 +15,7 @@ from foundation.progress import silent
 from provision.aws.clients import aws_errors
 from provision.aws.iam_policy import render_trust_policy
 from provision.aws.role_policy import render_role_policy
-from provision.plan import Context, Step
+from provision.plan import Context, Request, Step
 from provision.resources.instance_profile import (
     POLICY_NAME,
     CreateInstanceProfile,
@@ -24,7 +24,6 @@ from provision.resources.instance_profile import (
     find_instance_profile,
     plan_instance_profile,
 )
-from provision.resources.resource import Scope
 from provision_world import NAME, Killed, World, aws_error, make_config, make_wanted
 
 REGION = "us-east-1"
@@ -58,7 +57,7 @@ def context(world: World) -> Context:
 
 
 def find(world: World) -> InstanceProfile | None:
-    return find_instance_profile(Scope(clients=world.clients, name=NAME))
+    return find_instance_profile(world.clients, Request(name=NAME, config=make_config()))
 
 
 def plan(found: InstanceProfile | None, policy: str = POLICY, *, profile: str = "auto") -> tuple[Step, ...]:

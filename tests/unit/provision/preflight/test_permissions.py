@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from foundation.errors import AwsError
+from provision import plan as plans
 from provision.model import ClusterState, LaunchOption, Permissions
-from provision.plan import Wanted
 from provision.preflight.caller import describe_permissions
 from provision.resources.launch import rehearsed_launch
 from provision.resources.placement_group import PlacementGroup
@@ -47,7 +47,7 @@ def real_options(world: World, **values: Any) -> tuple[LaunchOption, ...]:
     return (make_option(**found, **values),)
 
 
-def wanted(world: World, state: ClusterState | None = None, **settings: Any) -> Wanted:
+def wanted(world: World, state: ClusterState | None = None, **settings: Any) -> plans.World:
     known = state or ClusterState(name=NAME)
     config = make_config(nodes=len(known.nodes) + 2, **settings)
     preflight = make_preflight(*real_options(world, placement=True))

@@ -58,7 +58,7 @@ def test_the_order_of_the_places(world: World) -> None:
         world.up(config)
 
     tried = [line.partition(": ")[0].strip() for line in caught.value.message.splitlines()[1:]]
-    options = world.prepare(config).wanted.preflight.options
+    options = world.prepare(config).world.preflight.options
     assert tried == [f"2 x {option.label}" for option in options]
     keys = [(option.market, option.instance_type) for option in options]
     assert list(dict.fromkeys(keys)) == [
@@ -111,7 +111,7 @@ def test_rejects_fewer_than_the_least(world: World) -> None:
 
 
 def test_waits_for_capacity(world: World) -> None:
-    zones = len(world.prepare(make_config()).wanted.preflight.options)
+    zones = len(world.prepare(make_config()).world.preflight.options)
     world.sandbox.book.arm(f"capacity count={zones + 1}")
     begun = world.time.monotonic()
 

@@ -8,8 +8,9 @@ import pytest
 import provision.resources.shared_volume
 from foundation.errors import AwsError, ClusterError, ConfigError
 from foundation.progress import Event
+from provision import plan as plans
 from provision.model import ClusterState
-from provision.plan import Step, Wanted
+from provision.plan import Step
 from provision.preflight.places import Facts, keep_volume_zone
 from provision.preflight.subnets import Subnet
 from provision.resources.shared_volume import (
@@ -35,12 +36,12 @@ def attached(instance_id: str, **values: Any) -> SharedVolume:
     return make_shared(state="in-use", instance_id=instance_id, attachment="attached", device="/dev/sdf", **values)
 
 
-def wanted(*found: SharedVolume, nodes: Any = (), keep: bool = False) -> Wanted:
+def wanted(*found: SharedVolume, nodes: Any = (), keep: bool = False) -> plans.World:
     state = make_state(*nodes, found={SHARED_VOLUME.kind: found})
     return make_wanted(state=state, volumes=(make_volume(keep=keep),))
 
 
-def plan_up(asked: Wanted) -> tuple[Step, ...]:
+def plan_up(asked: plans.World) -> tuple[Step, ...]:
     assert SHARED_VOLUME.plan_up is not None
     assert SHARED_VOLUME.plan_on_nodes is not None
     return (*SHARED_VOLUME.plan_up(asked), *SHARED_VOLUME.plan_on_nodes(asked))
@@ -73,7 +74,7 @@ ATTACH = AttachSharedVolume(volume_id="vol-1")
         (make_wanted(state=make_state(*NODES, found={SHARED_VOLUME.kind: (make_shared(),)})), ()),
     ],
 )
-def test_plan_of_up(asked: Wanted, steps: tuple[Step, ...]) -> None:
+def test_plan_of_up(asked: plans.World, steps: tuple[Step, ...]) -> None:
     assert plan_up(asked) == steps
 
 
@@ -122,7 +123,7 @@ def test_a_volume_in_a_zone_without_a_subnet_is_explained() -> None:
     with pytest.raises(AwsError, match="vol-1 is in us-east-1f, where this account has no default subnet"):
         keep_volume_zone(asked, FACTS)
     config = make_config(subnet_id="subnet-0123456789abcdef0")
-    there = make_wanted(config=config, state=asked.state, volumes=asked.volumes)
+    there = make_wanted(config=config, state=asked.state, volumes=asked.request.volumes)
     with pytest.raises(ConfigError, match=r"subnet_id = .*it is in us-east-1a, us-east-1b, us-east-1c, and the clust"):
         keep_volume_zone(there, FACTS)
 
