@@ -23,8 +23,8 @@ from provision.aws.clients import make_clients
 from provision.config import all_regions, all_types
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
-from provision.pause import StartInstances
 from provision.plan import Plan
+from provision.power import StartInstances
 from provision.preflight.prices import find_volume_price
 from provision.regions import leave_region, try_regions
 from provision.render import render_plan

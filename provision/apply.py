@@ -43,11 +43,11 @@ def _apply_step(step: Step, context: Context) -> None:
     context.report(Event(kind="start", what=what))
     started = time.monotonic()
     if step.makes is not None:
-        context.files.note_making(step.makes, now=time.time())
+        context.files.note_create(step.makes, now=time.time())
     with aws_errors(f"trying to {what}"):
         changed = step.apply(context)
     if step.unmakes is not None:
-        context.files.forget_making(step.unmakes)
+        context.files.forget_create(step.unmakes)
     context.report(Event(kind="done" if changed else "same", what=what, duration_s=time.monotonic() - started))
 
 

@@ -223,15 +223,15 @@ def number_nodes(instances: Iterable[InstanceTypeDef]) -> tuple[Node, ...]:
     """
     ordered = sorted(instances, key=_age_order)
     taken: dict[int, InstanceTypeDef] = {}
-    homeless: list[InstanceTypeDef] = []
+    unnumbered: list[InstanceTypeDef] = []
     for instance in ordered:
         claim = tagged_index(instance)
         if claim is None or claim in taken:
-            homeless.append(instance)
+            unnumbered.append(instance)
         else:
             taken[claim] = instance
-    free = (index for index in range(len(taken) + len(homeless)) if index not in taken)
-    taken |= dict(zip(free, homeless, strict=False))
+    free = (index for index in range(len(taken) + len(unnumbered)) if index not in taken)
+    taken |= dict(zip(free, unnumbered, strict=False))
     return tuple(
         _node(instance, index=index, head=position == 0)
         for position, (index, instance) in enumerate(sorted(taken.items()))

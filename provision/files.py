@@ -242,19 +242,19 @@ class ClusterFiles:
         if journal.volume is not None:
             self._write_journal(replace(journal, volume=None))
 
-    def makings(self) -> dict[str, float]:
+    def pending_creates(self) -> dict[str, float]:
         """Kind of a resource that may have been created without a token -> when, as Unix time. Raises ClusterError."""
         return self._read_json(self.making, dict[str, float], hint=f"wait a minute, then: rm {self.making}") or {}
 
-    def note_making(self, kind: str, *, now: float) -> None:
+    def note_create(self, kind: str, *, now: float) -> None:
         """Records, on disk before it returns, that a resource is about to be created. Raises ClusterError."""
-        self._write(self.making, msgspec.json.encode({**self.makings(), kind: now}))
+        self._write(self.making, msgspec.json.encode({**self.pending_creates(), kind: now}))
 
-    def forget_making(self, kind: str) -> None:
+    def forget_create(self, kind: str) -> None:
         """Records that the resource is deleted."""
-        makings = self.makings()
-        if makings.pop(kind, None) is not None:
-            self._write(self.making, msgspec.json.encode(makings))
+        pending_creates = self.pending_creates()
+        if pending_creates.pop(kind, None) is not None:
+            self._write(self.making, msgspec.json.encode(pending_creates))
 
     def forget(self) -> None:
         """Removes all files of the cluster. Removes the folder, too, unless it has other files."""

@@ -10,7 +10,7 @@ from foundation.durations import render_duration
 from provision.config import ProvisionConfig, all_types
 from provision.lease.terms import render_moment
 from provision.model import ClusterState, Instance, Node, format_indices
-from provision.pause import STOPPED_BY_CALL
+from provision.power import STOPPED_BY_CALL
 
 AllocationState = Literal[
     "none", "ended", "not-adopted", "resizing", "starting", "stopping", "stopped", "degraded", "not-set-up", "ready"

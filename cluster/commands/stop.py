@@ -23,7 +23,7 @@ from cluster.views.status import render_usd
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from node.protocol import OUR_JOB_ID, RecordRole
 from provision.apply import apply
-from provision.pause import describe_disks_gib, prepare_stop
+from provision.power import describe_disks_gib, prepare_stop
 from provision.preflight.prices import find_volume_price
 from provision.render import render_plan
 from train.follow.records import DamagedRecordError, JobRecord, choose_job, find_running

@@ -13,7 +13,7 @@ from cluster.costs import find_spending, note_costs
 from cluster.session import find_request
 from foundation.errors import UsageError
 from provision.model import MAX_NODES
-from provision.pause import prepare_start
+from provision.power import prepare_start
 from provision.up import prepare_resize, refuse_no_nodes
 from provision.volumes.config import find_head_volume
 

@@ -82,7 +82,7 @@ def wait_for_what_was_made(*, files: ClusterFiles, is_listed: Callable[[str], bo
     all are listed. Raises AwsError; ClusterError (a damaged file).
     """
     now = time.time()
-    young = {kind: at for kind, at in files.makings().items() if now - at < SETTLE_S}
+    young = {kind: at for kind, at in files.pending_creates().items() if now - at < SETTLE_S}
     if not young:
         return
 

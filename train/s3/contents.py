@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from foundation.errors import ClusterError, NotFoundError, UsageError, list_lines
 from foundation.progress import Event, Report, silent
-from provision.aws.multipart_uploads import NOT_IN_XML
 from train.s3.client import S3Object
 from train.s3.connection import Connection
+from train.s3.multipart_uploads import NOT_IN_XML
 from train.s3.sources import find_matches, find_objects
 from train.s3.url import S3Url, has_glob, is_marker, parse_url
 

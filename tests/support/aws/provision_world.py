@@ -23,7 +23,7 @@ from botocore.exceptions import ClientError
 import foundation.waiting
 import provision.apply
 import provision.down
-import provision.pause
+import provision.power
 import provision.resources.launch
 import provision.resources.launch_recovery
 import provision.resources.run_instances
@@ -393,7 +393,7 @@ def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             provision.apply,
             provision.resources.launch,
             provision.resources.run_instances,
-            provision.pause,
+            provision.power,
             provision.up,
             provision.down,
             provision.resources.launch_recovery,

@@ -19,7 +19,7 @@ from foundation.progress import silent
 from foundation.settings import check
 from provision.apply import apply
 from provision.lease.config import LeaseConfig
-from provision.pause import prepare_start, prepare_stop
+from provision.power import prepare_start, prepare_stop
 from provision_world import NAME, Killed, World, make_config, make_volume
 
 MOST_NODES = 4

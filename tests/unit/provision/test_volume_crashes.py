@@ -13,7 +13,7 @@ import pytest
 
 from foundation.progress import silent
 from provision.apply import apply
-from provision.pause import prepare_start, prepare_stop
+from provision.power import prepare_start, prepare_stop
 from provision.resources.shared_volume import find_shared_volumes
 from provision_world import NAME, Killed, World, complete, make_config, make_volume, plan_kills, run_side_by_side
 

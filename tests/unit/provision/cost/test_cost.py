@@ -12,7 +12,7 @@ from provision.cost import storage
 from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, note
 from provision.cost.observe import add_prices, find_histories, observe
-from provision.pause import prepare_start, prepare_stop
+from provision.power import prepare_start, prepare_stop
 from provision.status import add_up
 from provision_world import NAME, World, make_config, make_volume
 from sandbox.api.instances import SandboxInstance

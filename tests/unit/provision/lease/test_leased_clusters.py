@@ -15,8 +15,8 @@ from provision.lease.plan import Spending
 from provision.lease.terms import Lease, parse_lease, render_lease
 from provision.lease.user_data import render_user_data
 from provision.model import ClusterState
-from provision.pause import prepare_start
 from provision.plan import Plan
+from provision.power import prepare_start
 from provision.status import SWITCHED_OFF, find_allocation, find_lease_end
 from provision_world import (
     Killed,

@@ -9,12 +9,12 @@ from foundation.progress import silent
 from provision.allow import prepare_allow
 from provision.apply import apply
 from provision.model import ClusterState
-from provision.pause import (
+from provision.plan import Plan
+from provision.power import (
     describe_disks_gib,
     prepare_start,
     prepare_stop,
 )
-from provision.plan import Plan
 from provision.up import up
 from provision_world import CALLER_NETWORK, NAME, World, listening, make_config
 from refusing_wire import wired

@@ -145,15 +145,15 @@ def plan_stop(state: ClusterState) -> Plan:
     instances, which cannot be stopped (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/stop-spot-instances.html).
     """
     _refuse_no_nodes(state, "stop")
-    awake = tuple(node for node in state.nodes if node.state in {"pending", "running"})
-    if spot := [node for node in awake if node.market == "spot"]:
+    running = tuple(node for node in state.nodes if node.state in {"pending", "running"})
+    if spot := [node for node in running if node.market == "spot"]:
         nodes, are = ("node", "is a spot instance") if len(spot) == 1 else ("nodes", "are spot instances")
         which = f"{nodes} {format_indices(node.index for node in spot)} of cluster {state.name}"
         raise ClusterError(
             f"{which} {are}, which cannot be stopped, only terminated",
             hint="cluster resize 0 (terminates the instances, deletes their disks and keeps the cluster)",
         )
-    steps: list[Step] = [StopInstances(nodes=awake)] if awake else []
+    steps: list[Step] = [StopInstances(nodes=running)] if running else []
     if waiting := tuple(node.instance_id for node in state.nodes if node.state != "stopped"):
         steps.append(WaitForStopped(instance_ids=waiting))
     return Plan(cluster=state.name, steps=tuple(steps), left_alone=state.untrusted)
@@ -279,16 +279,16 @@ class StartInstances(Step):
         asleep = sorted(node.instance_id for node in self.nodes if node.state in {"stopping", "stopped"})
         if asleep:
             _start(asleep, context)
-        awake = before.keys() - set(asleep)
+        running = before.keys() - set(asleep)
         ready: set[str] = set()
 
         def look() -> bool | None:
             nonlocal ready
             instances = describe_now(context)
             now = {node.instance_id: node for node in instances.live if node.instance_id in before}
-            if failed := _find_failed(before, now, instances.ended, awake):
+            if failed := _find_failed(before, now, instances.ended, running):
                 raise _stopped_while_starting(failed)
-            awake.update(instance_id for instance_id, node in now.items() if node.state in {"pending", "running"})
+            running.update(instance_id for instance_id, node in now.items() if node.state in {"pending", "running"})
             kind: SshAddress = "public" if self.public_address else "private"
             count = len(ready)
             ready = {instance_id for instance_id, node in now.items() if node.state == "running" and node.address(kind)}
@@ -327,9 +327,9 @@ def _start(ids: list[str], context: Context) -> None:
 
 
 def _find_failed(
-    before: Mapping[str, Node], now: Mapping[str, Node], ended: Mapping[str, str], awake: Collection[str]
+    before: Mapping[str, Node], now: Mapping[str, Node], ended: Mapping[str, str], running: Collection[str]
 ) -> dict[str, str]:
-    """Returns the nodes that will not run, and why. awake: ids of nodes that have been seen starting."""
+    """Returns the nodes that will not run, and why. running: ids of nodes that have been seen starting."""
     failed = {instance_id: ended[instance_id] for instance_id in before.keys() & ended.keys()}
     for instance_id, node in now.items():
         if node.state not in {"stopping", "stopped"}:
@@ -338,7 +338,7 @@ def _find_failed(
         moved = (node.started_at or node.launched_at) > (before[instance_id].started_at or node.launched_at)
         reason = node.state_reason or ""
         another = reason != before[instance_id].state_reason and not reason.startswith(STOPPED_BY_CALL)
-        if instance_id in awake or moved or another:
+        if instance_id in running or moved or another:
             failed[instance_id] = reason or "no reason given"
     return failed
 
