@@ -25,6 +25,8 @@ MAX_RECORD_BYTES = 1 << 20
 MAX_JOBS = 1000  # the head keeps 50 that have ended
 MAX_VALUES = 600_000  # in the list of all jobs
 LONGEST_ERROR = 500  # characters
+STAGED = "CLUSTER_DATA_STAGED"
+"""The variable of a job with the URLs, separated by blanks, that its nodes copy to their disks before it starts."""
 OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """The ids that train.job.plan.new_job_id creates."""
 

@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foundation.decode import decode
 from foundation.file_lock import is_held
@@ -37,7 +37,7 @@ from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
 from node.agent.notice import watch as watch_notices
 from node.agent.process import JobProcess
 from node.agent.volumes import watch as watch_volumes
-from node.protocol import Container, NewFiles
+from node.protocol import STAGED, Container, NewFiles
 from node.setup import process_tree
 from node.tasks import Tasks
 from node.wire import (
@@ -62,6 +62,9 @@ from node.wire import (
     VolumeDead,
 )
 from train.engines import ENGINES
+
+if TYPE_CHECKING:
+    from node.staging.local_data import LocalData
 
 PING_EVERY_S = 2.0
 LOOK_FOR_CHECKPOINT_S = 0.1
@@ -123,6 +126,8 @@ class Agent(asyncio.Protocol):
         self._is_lost = self._is_closed = self._is_noticed = self._is_ending = False
         self._heard_at = time.monotonic()
         self._copied: asyncio.Future[str | None] | None = None
+        self._data: LocalData | None = None
+        self.paths: dict[str, str] = {}  # of the job's data on this host, by their URLs
         self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[str | None]]] = {}  # by their mounts
         self._notice_file = NoticeFile(place_of(order.spec.id, order.attempt))
         self._input = wire.LineBuffer(limit=LONGEST_LINE)
@@ -257,6 +262,27 @@ class Agent(asyncio.Protocol):
             writer.write(b"%d\n" % (process.exit_code or 0))
         writer.close()
 
+    async def bring_data(self, process: JobProcess, env: Mapping[str, str]) -> str | None:
+        """Brings the job's data to this host's disk. process: the one that reports it. Returns why that failed."""
+        from node.staging import local_data  # noqa: PLC0415 - importing obstore takes 0.1 s
+
+        def say(line: str) -> None:
+            self._loop.call_soon_threadsafe(process.say, line)
+
+        try:
+            data = self._data = await asyncio.to_thread(local_data.LocalData, env, say)
+            if self._is_ending:
+                data.stop()
+            self.paths = await asyncio.to_thread(data.bring, env[STAGED].split())
+        except (OSError, ValueError, local_data.DataError, local_data.Stopped) as error:
+            return local_data.explain(error)
+        return None
+
+    @property
+    def data_folder(self) -> str | None:
+        """The folder of [data] url on this host, if it has been brought there."""
+        return self._data.folder if self._data is not None else None
+
     async def place_files(self, order: RoleOrder) -> str | None:
         """Makes the job's working folder, once. Returns why that failed, or None."""
         if await asyncio.to_thread(is_ready, self.order.spec.id, order):
@@ -341,6 +367,8 @@ class Agent(asyncio.Protocol):
 
     async def _close(self) -> None:
         """Ends all processes, and reports what they leave."""
+        if self._data is not None:
+            self._data.stop()
         for process in self._processes.values():
             process.end()
         await asyncio.gather(*(process.has_ended.wait() for process in self._processes.values()))
@@ -355,6 +383,8 @@ class Agent(asyncio.Protocol):
             }
         )
         self._report_files()
+        if self._data is not None:
+            await asyncio.to_thread(self._data.close)
         self._server.close()
         shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
         files = await asyncio.to_thread(self._count_files)

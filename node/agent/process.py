@@ -15,7 +15,9 @@ from node.agent import environment
 from node.agent.container import Contained
 from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
+from node.protocol import STAGED
 from node.setup import process_tree
+from node.staging.words import replace_urls
 from node.wire import Bar, Exited, Joined, Output, Start, Started, Unread, Used
 from train.engines import ENGINES
 
@@ -80,7 +82,7 @@ class JobProcess:
             self._at = at
             if self._end.is_set():
                 return 128 + signal.SIGTERM.value, signal.SIGTERM.value
-            code, number = await self._run_one(environment.fill_in(command, self._env))
+            code, number = await self._run_one(environment.fill_in(self._with_paths(command), self._env))
             if code != 0:
                 break
         return code, number
@@ -101,12 +103,24 @@ class JobProcess:
         if unplaced:
             self._at = -1  # before the first command
             return f"cannot copy the job's files: {unplaced}"
+        if order.role == "setup" and STAGED in self._env:
+            missing = await self._host.bring_data(self, self._env)
+            if missing:
+                self._at = -1
+                return missing
+        folder = self._host.data_folder or self._env.get("CLUSTER_DATA_URL", "")
+        if folder.startswith("/"):
+            self._env["CLUSTER_DATA_DIR"] = folder
         blocked = await asyncio.to_thread(environment.find_blocked, self._engine, order)
         if blocked:
             return blocked
         limit_s = min(LIMIT_S, self._train.silence_timeout_s / 2)
         dead = await find_dead(order.volumes, limit_s)
         return dead.text if dead is not None else None
+
+    def _with_paths(self, command: Sequence[str]) -> Sequence[str]:
+        """Returns a command with paths instead of URLs that are on this host's disk."""
+        return replace_urls(command, self._host.paths) if self.order.role == "worker" else command
 
     async def _run_one(self, command: Sequence[str]) -> tuple[int, int | None]:
         """Runs a command and ends the processes that it leaves. Returns its exit code, and its signal or None."""

@@ -145,6 +145,10 @@ class Cache:
             os.chmod(path, 0)
         return path
 
+    def own_path(self, name: str) -> str:
+        """A path in this process's own folder, which is removed with it."""
+        return os.path.join(self._user, name)
+
     def find_draft(self, url: str) -> str:
         """Returns a path for the content of an object that is not in S3 yet. Raises ValueError for an invalid URL."""
         s3.split_object_url(url)

@@ -30,7 +30,7 @@ from train.job.defaults import (
 )
 from train.job.placement import Placement, describe_hosts, find_hosts, find_slots, other_warnings, place, rebase
 from train.job.program import choose_kv_store_option, names_data, trains_alone
-from train.job.reading import Reading, plan_reading, reading_environment, reading_warnings
+from train.job.reading import Reading, plan_reading, plan_staged, reading_environment, reading_warnings
 from train.job.survey import Survey
 from train.s3.environment import S3Access
 
@@ -112,8 +112,18 @@ def plan_job(
         return choose_mxnet(node.facts, node=node.host.name) if mxnet == "auto" else mxnet
 
     library = library_of(head)
-    reading = plan_reading(data, access, library=library, framework=framework, program=program)
+    words_of_program = command or config.args
+    reading = plan_reading(
+        data,
+        access,
+        library=library,
+        framework=framework,
+        program=program,
+        words=words_of_program,
+        is_shipped=is_shipped,
+    )
     staged = reading.mode == "stage"
+    staged_urls = plan_staged(data, framework, words_of_program, program=program, is_shipped=is_shipped)
     words_of_job = (*(command or config.args), *config.env.values(), *config.env_worker.values())
     proposed = ProposedJob(
         config=config,
@@ -175,7 +185,7 @@ def plan_job(
         "CLUSTER_JOB_NAME": name,
         **({"CLUSTER_VOLUMES": ":".join(volumes)} if volumes else {}),
         **{key: url for key, url in urls.items() if url is not None},
-        **reading_environment(reading, data, placement, access),
+        **reading_environment(reading, data, placement, access, staged_urls),
         **access.env,
         **config.env,
     }

@@ -10,6 +10,8 @@ from typing import Literal
 
 from foundation.durations import render_minutes
 from foundation.errors import ConfigError
+from node.protocol import STAGED
+from node.staging.words import find_urls, is_below
 from provision.aws.iam_policy import S3Scope
 from provision.oracle.tables import find_wheel
 from train.engines.engine import Framework
@@ -21,6 +23,7 @@ INSTANCE_CREDENTIALS_S = 6 * 3600
 """The longest validity of an instance profile's credentials; they may be half used up when a job starts."""
 SHORT_S = 2 * 3600
 """A job without a time limit gets a warning if its credentials end sooner: some are valid for only an hour."""
+DATA_DIR = "CLUSTER_DATA_DIR"
 _STAGE = 'set [data] mode = "stage"'
 _PYTHON_READERS = re.compile(r"\b(ImageRecordDataset|RecordFileDataset|MXIndexedRecordIO|ImageIter|ImageDetIter)\b")
 _OF_NODES = f'set [provision] instance_profile = "auto", and {_STAGE.removeprefix("set ")}'
@@ -56,22 +59,25 @@ def find_python_reader(program: str) -> str | None:
 
 
 def plan_reading(
-    data: DataConfig, access: S3Access, *, library: str, framework: Framework = "mxnet", program: str = ""
+    data: DataConfig,
+    access: S3Access,
+    *,
+    library: str,
+    framework: Framework = "mxnet",
+    program: str = "",
+    words: Sequence[str] = (),
+    is_shipped: bool = False,
 ) -> Reading:
     """Decides how a job reads S3. library: such as "mxnet==1.7.0.post2", or the file name of a wheel.
 
-    program: its text, as far as it is known. Raises ConfigError for mode "native" with an MXNet that cannot read s3://,
-    and for any mode but "auto" without MXNet.
+    program: its text, as far as it is known. words: those of its command, or its arguments. is_shipped: it is a script
+    of this project. Raises ConfigError for mode "native" with an MXNet that cannot read s3://.
     """
     if data.url is not None and data.s3_url is None and data.s3_results is None and data.mode == "auto":
         return Reading(mode="own", why="")
     if framework != "mxnet":
-        if data.mode != "auto":
-            raise ConfigError(
-                f'data.mode = "{data.mode}" is for MXNet\'s readers, and [bootstrap] framework = "{framework}"',
-                hint="remove [data] mode; programs read s3:// with mxnet_cluster.records, s3fs or boto3",
-            )
-        return Reading(mode="own", why="", limit_s=access.left_s)
+        why = _why_staged(data, program=program, words=words, is_shipped=is_shipped)
+        return Reading(mode="own", why="", limit_s=access.left_s) if why is None else Reading(mode="stage", why=why)
     wheel = find_wheel(library)
     reads = wheel.reads_s3 if wheel is not None else None  # None: not known
     if data.mode == "native" and reads is False:
@@ -87,11 +93,52 @@ def plan_reading(
     return Reading(mode="stage", why=f"{cannot} read s3://")
 
 
-def reading_environment(reading: Reading, data: DataConfig, placement: Placement, access: S3Access) -> dict[str, str]:
-    """The variables of a job's processes for this way of reading."""
+def _why_staged(data: DataConfig, *, program: str, words: Sequence[str], is_shipped: bool) -> str | None:
+    """Why the data of a program without MXNet is copied to the nodes before the job; None if it is not."""
+    if data.mode != "auto":
+        return "set by [data] mode" if data.mode == "stage" else None
+    if data.s3_url is None:
+        return None
+    if any(is_below(url, data.s3_url) for url in find_urls(words)):
+        return "the command names it"
+    uses_folder = is_shipped or _names_folder(program, words)
+    return f"the program reads ${DATA_DIR}" if uses_folder else None
+
+
+def _names_folder(program: str, words: Sequence[str]) -> bool:
+    return any(DATA_DIR in text for text in (program, *words))
+
+
+def plan_staged(
+    data: DataConfig, framework: Framework, words: Sequence[str], *, program: str = "", is_shipped: bool = False
+) -> list[str]:
+    """The URLs to copy to the nodes' disks before the job. Pure.
+
+    Those that its command names; [data] url, if a script of this project names none, or if a program reads
+    $CLUSTER_DATA_DIR and its command does not name a part of it. MXNet reads only local files in this mode; other
+    programs may read what is not below [data] url themselves.
+    """
+    written = {url.rstrip("/") for url in _SAVED.findall("\n".join(words))}
+    if data.s3_results is not None:
+        written.add(data.s3_results)
+    named = [url for url in find_urls(words) if not any(is_below(url, folder) for folder in written)]
+    if data.s3_url is None:
+        return named
+    below = [url for url in named if is_below(url, data.s3_url)]
+    named = named if framework == "mxnet" else below
+    needs_all = (is_shipped and not named) or (_names_folder(program, words) and not below)
+    return [*named, data.s3_url] if needs_all else named
+
+
+def reading_environment(
+    reading: Reading, data: DataConfig, placement: Placement, access: S3Access, staged: Sequence[str] = ()
+) -> dict[str, str]:
+    """The variables of a job's processes for this way of reading. staged: the URLs of plan_staged."""
     if reading.mode != "stage":
         return {}
     env = {"CLUSTER_DATA_MODE": "stage", "CLUSTER_DATA_RANKS": " ".join(guess_ranks(placement))}
+    if staged:
+        env[STAGED] = " ".join(staged)
     if data.cache_gib != "auto":
         env["CLUSTER_DATA_CACHE_GIB"] = repr(data.cache_gib)
     if data.cache_dir != "auto":

@@ -26,7 +26,7 @@ URL, INDEXED_URL, SAVED_URL = "s3://cluster-demo/ids/", "s3://cluster-demo/index
 
 SETTINGS: dict[str, Any] = {
     "script": "ids_on_a_node.py",
-    "args": [URL],
+    "args": [URL, INDEXED_URL],
     "sync": ["saves_on_a_node.py"],
     # Programs name these URLs only in their own text, so the job's credentials would not cover them.
     "env": {"ALSO_READ": INDEXED_URL},

@@ -30,9 +30,9 @@ if store.rank == 0:
     for workers in (1, 2, 3, 5):
         printed[str(workers)] = [read_ids(part, workers) for part in range(workers)]
     printed["shuffled"] = [read_ids(part, 3, shuffle=True, shuffle_chunk_size=1) for part in range(3)]
-    records = mx.recordio.MXRecordIO(sys.argv[1] + "s-1.rec", "r")
+    records = mx.recordio.MXRecordIO(os.path.dirname(sys.argv[1].partition(";")[0]) + "/s-1.rec", "r")
     printed["by name"] = [mx.recordio.unpack(record)[0].id for record in iter(records.read, None)]
     if os.environ.get("CLUSTER_DATA_MODE") == "stage":  # MXNet itself reads no index from S3
-        dataset = mx.gluon.data.RecordFileDataset(sys.argv[1].replace("/ids/", "/indexed/") + "one.rec")
+        dataset = mx.gluon.data.RecordFileDataset(sys.argv[2] + "one.rec")
         printed["indexed"] = [mx.recordio.unpack(dataset[at])[0].id for at in range(len(dataset))]
 sys.stdout.write("IDS " + json.dumps(printed) + "\n")

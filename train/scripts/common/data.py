@@ -1,6 +1,7 @@
 """Training and validation data, read by MXNet itself from local folders or s3://."""
 
 import argparse
+import os
 from typing import Iterable, NamedTuple, Optional
 
 import mxnet as mx
@@ -89,10 +90,17 @@ def _open_records(
     if index:
         more["path_imgidx"] = index
     return mx.io.ImageRecordIter(
-        path_imgrec=getattr(options, f"data_{kind}"), batch_size=batch_size, num_parts=part.count,
+        path_imgrec=list_records(getattr(options, f"data_{kind}")), batch_size=batch_size, num_parts=part.count,
         part_index=part.index, preprocess_threads=options.data_nthreads, verbose=False,
         **reader_settings(options), **more,
     )  # fmt: skip
+
+
+def list_records(uri: str) -> str:
+    """The sorted files of a local folder: MXNet takes them in the file system's order, which differs between nodes."""
+    if not os.path.isdir(uri):
+        return uri
+    return ";".join(sorted(os.path.join(uri, name) for name in os.listdir(uri)))
 
 
 def _made_up(options: argparse.Namespace, part: Part, batch_size: int) -> mx.io.DataIter:

@@ -198,7 +198,7 @@ def parse(
         options.kv_store = "dist_sync" if "DMLC_ROLE" in environment else "local"
     if options.lr_step_epochs is None:
         options.lr_step_epochs = sorted({options.num_epochs // 2, options.num_epochs * 3 // 4} - {0})
-    _read_data_of_job(options, environment.get("CLUSTER_DATA_URL", ""))
+    _read_data_of_job(options, environment.get("CLUSTER_DATA_DIR") or environment.get("CLUSTER_DATA_URL", ""))
     if options.model_prefix == "auto":
         output = environment.get("CLUSTER_OUTPUT_URL") or environment.get("CLUSTER_OUTPUT_DIR")
         if not output:

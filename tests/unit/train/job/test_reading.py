@@ -15,6 +15,7 @@ from train.job.reading import (
     find_scope,
     guess_ranks,
     plan_reading,
+    plan_staged,
     reading_environment,
     reading_warnings,
     render_access,
@@ -50,6 +51,41 @@ def test_how_workers_read(mode: Any, library: str, program: str, chosen: str, wh
         'data.mode = "native": ImageRecordDataset, which the program uses, cannot read s3://: set [data] mode = "stage"'
     )
     assert reading_warnings(reading, TrainConfig(), NO_ACCESS) == ([said] if mode == "native" and program else [])
+
+
+D = "s3://bkt/d/"
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "staged"),
+    [
+        (("--data", "s3://bkt/d/x"), "", "s3://bkt/d/x"),
+        (("--data", "s3://other/x"), "", None),
+        (("--out", "s3://bkt/results/x"), "", None),
+        ((), 'os.environ["CLUSTER_DATA_DIR"]', D),
+        (("sh", "-c", "ls $CLUSTER_DATA_DIR"), "", D),
+        ((), 'os.environ["CLUSTER_DATA_URL"]', None),
+    ],
+)
+def test_the_data_of_programs_without_mxnet(words: tuple[str, ...], program: str, staged: str | None) -> None:
+    data = DataConfig(url=D, results="s3://bkt/results/")
+    reading = plan_reading(data, NO_ACCESS, library="torch", framework="pytorch", program=program, words=words)
+    assert reading.mode == ("own" if staged is None else "stage")
+    assert plan_staged(data, "pytorch", words, program=program) == ([] if staged is None else [staged])
+
+
+@pytest.mark.parametrize(
+    ("words", "is_shipped", "staged"),
+    [
+        (("--data", "s3://bkt/d/x"), False, ["s3://bkt/d/x"]),
+        (("--data-train", "s3://other/x"), True, ["s3://other/x"]),
+        (("--model-prefix", "s3://bkt/models/net", "--out", "s3://bkt/results/x"), True, [D]),
+        ((), False, []),
+    ],
+)
+def test_the_data_of_mxnet(words: tuple[str, ...], is_shipped: bool, staged: list[str]) -> None:  # noqa: FBT001
+    data = DataConfig(url=D, results="s3://bkt/results/")
+    assert plan_staged(data, "mxnet", words, is_shipped=is_shipped) == staged
 
 
 def test_the_data_of_a_program_with_a_python_reader_is_staged() -> None:

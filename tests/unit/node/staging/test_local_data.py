@@ -1,0 +1,214 @@
+"""Data that is brought to a node before a job, from S3 in the process, with network faults and kills."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from http_server import Asked, Refusal, judging_proxy
+from node.staging import local_data
+from node.staging.local_data import DataError, LocalData, Stopped
+from s3_server import REGION, S3Server, serve_s3_alone
+
+SIZES = (300_000, 4, 1_000_004, 40_000)
+SHARDS = {f"train/s-{number}.rec": random.Random(number).randbytes(size) for number, size in enumerate(SIZES)}
+LARGE = random.Random(9).randbytes(local_data.RANGE_BYTES * 2 + 12)
+URL = "s3://data/"
+PROGRAM = (
+    "import os, sys; from node.staging.local_data import LocalData; LocalData(os.environ, print).bring(sys.argv[1:])"
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with serve_s3_alone() as server:
+        server.put("data", {**SHARDS, "train/": b"", "train/sub/x": b"no", "large": LARGE, "odd/a;b#c?": b"odd"})
+        yield server
+
+
+@dataclass(slots=True)
+class Faults:
+    """refuse, cut, flip: how many more answers to GETs of ranges are refused, cut off or damaged by a bit."""
+
+    refuse: int = 0
+    cut: int = 0
+    flip: int = 0
+    pause_s: float = 0.0
+    asked: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, kind: str) -> bool:
+        with self.lock:
+            left: int = getattr(self, kind)
+            setattr(self, kind, max(left - 1, 0))
+            return left > 0
+
+    def judge(self, asked: Asked) -> Refusal | None:
+        if asked.of_range:
+            self.asked.append(asked.path)
+        busy = Refusal(status=503, code="SlowDown", message="Please reduce your request rate.")
+        return busy if asked.of_range and self.take("refuse") else None
+
+    def change(self, asked: Asked, body: bytes) -> bytes:
+        time.sleep(self.pause_s)
+        if asked.of_range and self.take("cut"):
+            return body[: len(body) // 2]
+        return body[:-1] + bytes([body[-1] ^ 1]) if asked.of_range and self.take("flip") else body
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def proxy(server: S3Server, faults: Faults) -> Iterator[str]:
+    with judging_proxy(server.url, faults.judge, faults.change) as proxy:
+        yield proxy.url
+
+
+def make_env(url: str, cache: Path, **more: str) -> dict[str, str]:
+    given = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "S3_REGION": REGION}
+    return {**given, "AWS_ENDPOINT_URL": url, "CLUSTER_DATA_CACHE_DIR": str(cache), "CLUSTER_DATA_URL": URL, **more}
+
+
+def bring(url: str, cache: Path, *urls: str, **env: str) -> tuple[dict[str, str], dict[str, bytes], list[str]]:
+    """Brings data as an agent does. Returns what replaces each URL, all files in $CLUSTER_DATA_DIR, and messages."""
+    said: list[str] = []
+    with closing(LocalData(make_env(url, cache, CLUSTER_HOST="node-1", **env), said.append)) as data:
+        paths = data.bring(urls)
+        folder = Path(data.folder or "")
+        files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        return {name: value.replace(str(folder), "DIR") for name, value in paths.items()}, files, said
+
+
+def find_held(cache: Path) -> int:
+    """The size of all objects that the cache keeps for later jobs."""
+    return sum(path.stat().st_size for path in (cache / "objects").glob("*/[!m]*"))
+
+
+@pytest.mark.parametrize(
+    ("url", "value", "names"),
+    [
+        ("s3://data/train/", "DIR/train/", [*SHARDS, "train/sub/x"]),
+        ("s3://data/train/s-1.rec", "DIR/train/s-1.rec", ["train/s-1.rec"]),
+        ("s3://data/train/s-", "DIR/train/s-", list(SHARDS)),
+        ("s3://data/large", "DIR/large", ["large"]),
+        ("s3://data/odd/", "DIR/odd/", ["odd/a;b#c?"]),
+        ("s3://data/", "DIR/", [*SHARDS, "train/sub/x", "large", "odd/a;b#c?"]),
+    ],
+)
+def test_what_a_url_brings(server: S3Server, tmp_path: Path, url: str, value: str, names: list[str]) -> None:
+    content = {**SHARDS, "train/sub/x": b"no", "large": LARGE, "odd/a;b#c?": b"odd"}
+    paths, files, _ = bring(server.url, tmp_path, url)
+    assert paths == {url: value}
+    assert files == {name: content[name] for name in names}
+    assert list((tmp_path / "users").iterdir()) == []
+
+
+def test_missing_data_is_an_error_below_url_alone(server: S3Server, tmp_path: Path) -> None:
+    assert bring(server.url, tmp_path, "s3://data/none/", CLUSTER_DATA_URL="s3://data/train/")[:1] == ({},)
+    with pytest.raises(DataError, match="s3://data/none/: there is nothing to read: cluster data ls s3://data/none/"):
+        bring(server.url, tmp_path, "s3://data/none/")
+
+
+def test_a_later_job_copies_what_has_changed(proxy: str, server: S3Server, faults: Faults, tmp_path: Path) -> None:
+    server.put("changing", {"a": b"before", "b": b"stays"})
+    bring(proxy, tmp_path, "s3://changing/", CLUSTER_DATA_URL="s3://changing/")
+    server.client.put_object(Bucket="changing", Key="a", Body=b"behind")
+    _, files, _ = bring(proxy, tmp_path, "s3://changing/", CLUSTER_DATA_URL="s3://changing/")
+    assert files == {"a": b"behind", "b": b"stays"}
+    assert sorted(faults.asked) == ["/changing/a", "/changing/a", "/changing/b"]
+
+
+def test_two_jobs_of_a_node_share_one_copy(proxy: str, faults: Faults, tmp_path: Path) -> None:
+    faults.pause_s = 0.2
+    other = threading.Thread(target=bring, args=(proxy, tmp_path, "s3://data/train/"))
+    other.start()
+    bring(proxy, tmp_path, "s3://data/train/")
+    other.join()
+    assert sorted(faults.asked) == sorted(f"/data/{name}" for name in [*SHARDS, "train/sub/x"])
+
+
+@pytest.mark.parametrize("kind", ["refuse", "cut", "flip"])
+def test_faults_are_retried(proxy: str, faults: Faults, tmp_path: Path, kind: str) -> None:
+    setattr(faults, kind, 2)
+    _, files, _ = bring(proxy, tmp_path, "s3://data/train/s-0.rec", "s3://data/large")
+    assert files == {"train/s-0.rec": SHARDS["train/s-0.rec"], "large": LARGE}
+    assert getattr(faults, kind) == 0
+
+
+def test_damaged_data_is_an_error(proxy: str, faults: Faults, tmp_path: Path) -> None:
+    faults.flip = 1000
+    with pytest.raises(DataError, match=r"s-0\.rec arrived damaged 3 times: its checksum does not match"):
+        bring(proxy, tmp_path, "s3://data/train/s-0.rec")
+    assert find_held(tmp_path) == 0
+
+
+def test_data_that_does_not_fit_is_an_error_before_the_copy(proxy: str, faults: Faults, tmp_path: Path) -> None:
+    said = (
+        f"node-1: the data has 1.3 MB, and {tmp_path} has room for 1.0 MB: use a larger disk, another [data] cache_dir "
+        'or a larger cache_gib, or do not copy it: [[volumes]] source = "s3://data/"'
+    )
+    with pytest.raises(DataError) as error:
+        bring(proxy, tmp_path, "s3://data/train/", CLUSTER_DATA_CACHE_GIB=repr(1_000_000 / (1 << 30)))
+    assert str(error.value) == said
+    assert faults.asked == []
+
+
+def test_old_data_makes_room(server: S3Server, tmp_path: Path) -> None:
+    room = {"CLUSTER_DATA_CACHE_GIB": repr(1_310_000 / (1 << 30))}
+    bring(server.url, tmp_path, "s3://data/train/s-0.rec", **room)
+    bring(server.url, tmp_path, "s3://data/train/s-2.rec", **room)
+    bring(server.url, tmp_path, "s3://data/train/s-3.rec", **room)
+    assert find_held(tmp_path) == SIZES[2] + SIZES[3]
+
+
+def test_progress_is_shown(proxy: str, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_data, "REPORT_EVERY_S", 0.1)
+    faults.pause_s = 0.5
+    _, _, said = bring(proxy, tmp_path, "s3://data/large")
+    assert said[0] == "node-1: 0 kB of 33.6 MB of data"
+
+
+def test_a_job_that_ends_stops_the_copy(proxy: str, tmp_path: Path) -> None:
+    with closing(LocalData(make_env(proxy, tmp_path), print)) as data:
+        data.stop()
+        with pytest.raises(Stopped):
+            data.bring(["s3://data/large"])
+
+
+def kill_at_random(url: str, faults: Faults, cache: Path, times: int) -> None:
+    draw = random.Random(times)
+    faults.pause_s = 0.03
+    for _ in range(times):
+        words = (sys.executable, "-c", PROGRAM, "s3://data/train/", "s3://data/large")
+        with subprocess.Popen(words, env={**os.environ, **make_env(url, cache)}) as process:
+            time.sleep(draw.uniform(0.2, 0.8))
+            process.send_signal(signal.SIGKILL)
+        _, files, _ = bring(url, cache, "s3://data/train/", "s3://data/large")
+        assert files == {**SHARDS, "train/sub/x": b"no", "large": LARGE}
+        assert find_held(cache) == sum(map(len, files.values()))
+        assert list((cache / "incoming").iterdir()) == list((cache / "users").iterdir()) == []
+        for path in draw.sample(sorted((cache / "objects").iterdir()), 3):  # so that the next run must fetch some
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+
+
+def test_a_kill_at_any_moment_does_no_harm(proxy: str, faults: Faults, tmp_path: Path) -> None:
+    kill_at_random(proxy, faults, tmp_path, times=3)
+
+
+@pytest.mark.slow
+def test_ten_kills_do_no_harm(proxy: str, faults: Faults, tmp_path: Path) -> None:
+    kill_at_random(proxy, faults, tmp_path, times=10)
