@@ -65,6 +65,7 @@ from train.engines import ENGINES
 
 if TYPE_CHECKING:
     from node.staging.local_data import LocalData
+    from node.staging.outputs import Outputs
 
 PING_EVERY_S = 2.0
 LOOK_FOR_CHECKPOINT_S = 0.1
@@ -127,6 +128,8 @@ class Agent(asyncio.Protocol):
         self._heard_at = time.monotonic()
         self._copied: asyncio.Future[str | None] | None = None
         self._data: LocalData | None = None
+        self._outputs: Outputs | None = None
+        self._is_finishing = False  # it copies the rest of the job's files
         self.paths: dict[str, str] = {}  # of the job's data on this host, by their URLs
         self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[str | None]]] = {}  # by their mounts
         self._notice_file = NoticeFile(place_of(order.spec.id, order.attempt))
@@ -222,7 +225,7 @@ class Agent(asyncio.Protocol):
             await asyncio.sleep(pause_s)
             self._report_files()
             if not self._output.get_write_buffer_size():
-                is_copying = self._copied is not None and not self._copied.done()
+                is_copying = self._is_finishing or (self._copied is not None and not self._copied.done())
                 self.send(Copying() if is_copying else Ping())
             patience_s = self.order.patience_s
             if patience_s is not None and time.monotonic() > self._heard_at + patience_s:
@@ -277,6 +280,20 @@ class Agent(asyncio.Protocol):
         except (OSError, ValueError, local_data.DataError, local_data.Stopped) as error:
             return local_data.explain(error)
         return None
+
+    def copy_outputs(self, process: JobProcess, env: Mapping[str, str]) -> None:
+        """Begins to copy $CLUSTER_OUTPUT_DIR to [data] results in S3, once. process: the one that reports problems."""
+        if self._outputs is not None or not env.get("CLUSTER_OUTPUT_URL", "").startswith("s3://"):
+            return
+        from node.staging import outputs  # noqa: PLC0415 - importing obstore takes 0.1 s
+
+        def say(line: str) -> None:
+            self._loop.call_soon_threadsafe(process.say, line)
+
+        try:
+            self._outputs = outputs.Outputs(self.order.spec.id, env, say)
+        except OSError as error:  # no credentials
+            process.say(f"$CLUSTER_OUTPUT_DIR is not copied to [data] results: {error}")
 
     @property
     def data_folder(self) -> str | None:
@@ -383,6 +400,9 @@ class Agent(asyncio.Protocol):
             }
         )
         self._report_files()
+        if self._outputs is not None and not left:
+            self._is_finishing = True
+            await asyncio.to_thread(self._outputs.finish)
         if self._data is not None:
             await asyncio.to_thread(self._data.close)
         self._server.close()

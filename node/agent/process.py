@@ -111,6 +111,8 @@ class JobProcess:
         folder = self._host.data_folder or self._env.get("CLUSTER_DATA_URL", "")
         if folder.startswith("/"):
             self._env["CLUSTER_DATA_DIR"] = folder
+        if order.role == "worker":
+            self._host.copy_outputs(self, self._env)
         blocked = await asyncio.to_thread(environment.find_blocked, self._engine, order)
         if blocked:
             return blocked

@@ -16,11 +16,12 @@ import os
 import random
 import re
 import ssl
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 import obstore
 from obstore.exceptions import BaseError
@@ -76,6 +77,10 @@ class StoreError(OSError):
         self.code = code
 
 
+class Changed(StoreError):
+    """The file changed while it was copied."""
+
+
 class NotFound(StoreError):
     """The object or the bucket does not exist."""
 
@@ -112,6 +117,35 @@ class Store:
                     obstore.put(store, key, file, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
 
         self._try(url, put)
+
+    def put_unchanged(self, path: str, url: str, version: tuple[int, int]) -> None:
+        """Writes a file's content to an object, unless it changes meanwhile. version: its size and mtime_ns.
+
+        Raises Changed: then the object is as before.
+        """
+        changed = threading.Event()
+
+        def read(file: BinaryIO) -> Iterator[bytes]:
+            while piece := file.read(PART_BYTES):
+                yield piece
+            status = os.fstat(file.fileno())
+            if (status.st_size, status.st_mtime_ns) != version:
+                changed.set()
+                raise Changed(path, code="Changed")
+
+        def put(store: S3Store, key: str) -> None:
+            with open(path, "rb") as file:
+                if version[0] <= ONE_PUT_BYTES:
+                    obstore.put(store, key, b"".join(read(file)), use_multipart=False)
+                else:
+                    obstore.put(store, key, read(file), chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+
+        try:
+            self._try(url, put, may_retry=lambda: not changed.is_set())
+        except Exception:
+            if changed.is_set():
+                raise Changed(path, code="Changed") from None
+            raise
 
     def put_bytes(self, data: bytes, url: str) -> None:
         """Writes bytes to an object."""
@@ -225,7 +259,14 @@ class Store:
             )
         return self._stores[bucket]
 
-    def _try(self, url: str, attempt: Callable[[S3Store, str], Result], *, names_object: bool = True) -> Result:
+    def _try(
+        self,
+        url: str,
+        attempt: Callable[[S3Store, str], Result],
+        *,
+        names_object: bool = True,
+        may_retry: Callable[[], bool] = lambda: True,
+    ) -> Result:
         """Calls `attempt` until it succeeds, at most ATTEMPTS times. Raises StoreError."""
         bucket, key = split_object_url(url) if names_object else split_url(url)
         number = 0
@@ -236,8 +277,8 @@ class Store:
             except (BaseError, _Broken, FileNotFoundError) as error:
                 if getattr(error, "errno", None) is not None:  # a file on this machine
                     raise
-                explained, may_retry = explain(error, url, host=self._host, region=self.region)
-                if number == ATTEMPTS or not may_retry:
+                explained, is_passing = explain(error, url, host=self._host, region=self.region)
+                if number == ATTEMPTS or not is_passing or not may_retry():
                     raise explained from None
             pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 1))
             time.sleep(pause_s * random.random())  # noqa: S311 - jitter: the nodes do not all retry at once

@@ -32,6 +32,7 @@ class Agent:
         self.host, self.is_here = host, is_here
         self.introduced_at = time.monotonic()
         self.heard_at: float | None = None  # when it last sent a message, by the monotonic clock
+        self.copying_at: float | None = None  # when it last said that it copies the job's files
         self.boot: str | None = None  # process_tree.boot of the host
         self.closed: Closed | None = None  # its last message, once it has ended all processes
         self.is_open = True

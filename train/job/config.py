@@ -136,8 +136,8 @@ class DataConfig(Settings, frozen=True, kw_only=True):
     mode: Annotated[
         Literal["auto", "native", "stage"],
         Meta(
-            description='how MXNet reads and writes s3://: "native": itself; "stage": through local files; "auto": '
-            "itself where it can"
+            description='how programs read s3://: "native": themselves; "stage": files that are copied to the nodes '
+            'before the job; "auto": MXNet itself where it can'
         ),
     ] = "auto"
     cache_gib: Annotated[

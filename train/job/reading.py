@@ -134,17 +134,16 @@ def reading_environment(
     reading: Reading, data: DataConfig, placement: Placement, access: S3Access, staged: Sequence[str] = ()
 ) -> dict[str, str]:
     """The variables of a job's processes for this way of reading. staged: the URLs of plan_staged."""
+    renewed = {"CLUSTER_DATA_CREDENTIALS": "instance"} if access.of_nodes else {}
     if reading.mode != "stage":
-        return {}
-    env = {"CLUSTER_DATA_MODE": "stage", "CLUSTER_DATA_RANKS": " ".join(guess_ranks(placement))}
+        return renewed if data.s3_results is not None else {}
+    env = {**renewed, "CLUSTER_DATA_MODE": "stage", "CLUSTER_DATA_RANKS": " ".join(guess_ranks(placement))}
     if staged:
         env[STAGED] = " ".join(staged)
     if data.cache_gib != "auto":
         env["CLUSTER_DATA_CACHE_GIB"] = repr(data.cache_gib)
     if data.cache_dir != "auto":
         env["CLUSTER_DATA_CACHE_DIR"] = data.cache_dir
-    if access.of_nodes:
-        env["CLUSTER_DATA_CREDENTIALS"] = "instance"
     return env
 
 

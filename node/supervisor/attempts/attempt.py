@@ -139,6 +139,7 @@ class Attempt:
         elif isinstance(message, Booted):
             agent.boot = message.boot
         elif isinstance(message, Copying):
+            agent.copying_at = time.monotonic()
             self.outcome.note_copying()
         elif isinstance(message, VolumeDead):
             self.outcome.fail(f"{agent.host.name}: {message.text}")
@@ -324,7 +325,11 @@ class Attempt:
         for agent in agents:
             agent.put(End())
         awaited = [one for one in agents if one.heard_at is not None and one.host.name not in silent]
-        await wait_for([asyncio.ensure_future(one.is_done.wait()) for one in awaited], AGENTS_END_S)
+        copying = awaited
+        while copying:
+            await wait_for([asyncio.ensure_future(one.is_done.wait()) for one in copying], AGENTS_END_S)
+            since = time.monotonic() - AGENTS_END_S
+            copying = [one for one in copying if not one.is_done.is_set() and (one.copying_at or 0.0) > since]
         self.outcome.suspects.update(one.host.name for one in awaited if one.closed is None)
         suspects = self.outcome.suspects | {one.host for one in self.processes.all if one.failed}
         if self.number == 1:  # a host that has never answered is not lost, but set up incorrectly

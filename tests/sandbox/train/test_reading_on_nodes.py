@@ -126,6 +126,14 @@ def check_saves(nodes: Project) -> None:
     assert nodes.run("train", "--", "python", "-c", FIT).stdout.count("] SAME True") == 2
 
 
+def test_output_of_each_node_is_copied_to_results(nodes: Project) -> None:
+    program = "import os; open(os.environ['CLUSTER_OUTPUT_DIR'] + '/net', 'w').write(os.environ['CLUSTER_HOST'])"
+    with nodes.configured(**SETTINGS):
+        nodes.run("train", "--launcher", "env", "--", "python", "-c", program)
+        listed = nodes.run("data", "ls", "--recursive", SAVED_URL).stdout
+    assert re.findall(r"/output/(node-\d)/net", listed) == ["node-0", "node-1"]
+
+
 @pytest.mark.slow
 def test_mxnet_saves_to_s3(nodes: Project) -> None:
     with nodes.configured(**SETTINGS, mode="stage"):

@@ -1,0 +1,129 @@
+"""Copies the files that a job leaves in $CLUSTER_OUTPUT_DIR to [data] results, while it runs and at its end.
+
+Only complete files are copied: those that no process has open for writing, and that have not changed for a moment. An
+object appears as a whole, after S3 has verified its checksum, and only if the file did not change meanwhile. The list
+of copied files, for the job's later attempts, is jobs/ID/copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from foundation.decode import decode
+from node import job_folder
+from node.agent import work_folder
+from node.staging import s3
+
+EVERY_S = 10.0
+QUIET_S = 5.0
+GIVE_UP_S = 180.0  # after the job's end, without a file that could be copied
+RETRY_S = 5.0
+MOST_NAMED = 5  # files in a message
+COPIED = "copied"
+WRITES = os.O_WRONLY | os.O_RDWR
+Version = tuple[int, int]
+
+
+class Outputs:
+    """The copy of a job's files on this node, in a thread. env: that of its processes.
+
+    say: shows a line to the user; called in that thread.
+    """
+
+    def __init__(self, job: str, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+        self._url = f"{env['CLUSTER_OUTPUT_URL']}{work_folder.OUTPUT}/{env['CLUSTER_HOST']}/"
+        self._host, self._folder, self._list = (
+            env["CLUSTER_HOST"],
+            env["CLUSTER_OUTPUT_DIR"],
+            job_folder.path(job, COPIED),
+        )
+        self._store = s3.Store(env)
+        self._say = say
+        self._said: set[str] = set()
+        self._copied: dict[str, Version] = {}
+        with contextlib.suppress(FileNotFoundError, ValueError):  # ValueError: cut off by a full disk
+            self._copied = decode(Path(self._list).read_bytes(), dict[str, Version])
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outputs", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Copies the rest, once no process of the job writes any longer. Names the files that could not be copied."""
+        self._ending.set()
+        self._thread.join()
+        give_up_at = time.monotonic() + GIVE_UP_S
+        left = self.copy()
+        while left and time.monotonic() < give_up_at:
+            time.sleep(RETRY_S)
+            before, left = left, self.copy()
+            if len(left) < len(before):
+                give_up_at = time.monotonic() + GIVE_UP_S
+        if left:
+            more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+            names = ", ".join(work_folder.show(name) for name in left[:MOST_NAMED])
+            self._say(f"{self._host}: not copied to {self._url}: {names}{more}; they are in {self._folder}")
+
+    def _run(self) -> None:
+        while not self._ending.wait(EVERY_S):
+            self.copy()
+
+    def copy(self) -> list[str]:
+        """Copies the complete files that are new or have changed, the oldest first. Returns the names of the others."""
+        found = [entry for entry in work_folder.find_below(self._folder) if entry is not None and entry.what is None]
+        changed = [one for one in found if self._copied.get(one.name) != (one.size_bytes, one.mtime_ns)]
+        written = find_written() if changed else set()
+        left = []
+        for entry in sorted(changed, key=lambda one: one.mtime_ns):
+            is_quiet = self._ending.is_set() or time.time_ns() - entry.mtime_ns > QUIET_S * 1e9
+            try:
+                status = os.stat(entry.path)
+                if not is_quiet or (status.st_dev, status.st_ino) in written:
+                    left.append(entry.name)
+                    continue
+                self._store.put_unchanged(entry.path, self._url + entry.name, (entry.size_bytes, entry.mtime_ns))
+            except FileNotFoundError:  # deleted or renamed meanwhile
+                continue
+            except s3.Changed:
+                left.append(entry.name)
+                continue
+            except (OSError, ValueError) as error:
+                left.append(entry.name)
+                self._say_once(str(error))
+                continue
+            self._copied[entry.name] = (entry.size_bytes, entry.mtime_ns)
+        if len(left) < len(changed):
+            self._note()
+        return left
+
+    def _note(self) -> None:
+        try:
+            with open(f"{self._list}.new", "wb") as stream:
+                stream.write(msgspec.json.encode(self._copied))
+            os.replace(f"{self._list}.new", self._list)
+        except OSError as error:  # such as a full disk: a later attempt copies them again
+            self._say_once(f"{self._list}: {job_folder.describe(error)}")
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._say(f"{self._host}: $CLUSTER_OUTPUT_DIR cannot be copied now: {text}")
+
+
+def find_written() -> set[tuple[int, int]]:
+    """Returns (device, inode) of the files that a process of this user has open for writing."""
+    found = set()
+    for path in glob.glob("/proc/[0-9]*/fdinfo/*"):
+        with contextlib.suppress(OSError, StopIteration):  # a process or a file that has gone, or is another user's
+            flags = next(line for line in Path(path).read_text().splitlines() if line.startswith("flags:"))
+            if int(flags.split()[1], 8) & WRITES:
+                status = os.stat(path.replace("/fdinfo/", "/fd/"))
+                found.add((status.st_dev, status.st_ino))
+    return found

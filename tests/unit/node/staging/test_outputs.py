@@ -1,0 +1,129 @@
+"""The copy of $CLUSTER_OUTPUT_DIR to S3 in the process: whole files alone, with faults of S3."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from http_server import Asked, Refusal, judging_proxy
+from node.job_folder import path as job_path
+from node.staging import outputs, s3
+from node.staging.outputs import Outputs
+from s3_server import REGION, S3Server, serve_s3_alone
+
+JOB, PREFIX = "20261128-120000-abcdef", "r/JOB/output/node-1/"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with serve_s3_alone() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A new bucket, and a home folder with the job's folder on this node."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path(job_path(JOB, "output")).mkdir(parents=True)
+    monkeypatch.setattr(outputs, "RETRY_S", 0.1)
+    name = f"b{abs(hash(request.node.name))}"
+    server.put(name, {})
+    return name
+
+
+def make_env(url: str, bucket: str) -> dict[str, str]:
+    given = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "S3_REGION": REGION}
+    job = {"CLUSTER_OUTPUT_URL": f"s3://{bucket}/r/JOB/", "CLUSTER_OUTPUT_DIR": job_path(JOB, "output")}
+    return {**given, **job, "AWS_ENDPOINT_URL": url, "CLUSTER_HOST": "node-1"}
+
+
+def write(name: str, content: bytes, age_s: float = 60.0) -> Path:
+    """A file of the job, last changed so long ago."""
+    file = Path(job_path(JOB, "output", name))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    os.utime(file, (time.time() - age_s,) * 2)
+    return file
+
+
+@contextmanager
+def refusing(server: S3Server, refused: threading.Event) -> Iterator[str]:
+    """S3, which refuses everything while the event is set."""
+
+    def judge(_: Asked) -> Refusal | None:
+        return Refusal(status=403, code="AccessDenied", message="no") if refused.is_set() else None
+
+    with judging_proxy(server.url, judge, lambda _, body: body) as proxy:
+        yield proxy.url
+
+
+def read(server: S3Server, bucket: str) -> dict[str, bytes]:
+    return {key.removeprefix(PREFIX): content for key, content in server.read(bucket).items()}
+
+
+def test_complete_files_are_copied_while_the_job_runs(server: S3Server, bucket: str) -> None:
+    copy = Outputs(JOB, make_env(server.url, bucket), print)
+    write("net/a.params", b"old")
+    write("fresh", b"just written", age_s=0.0)
+    with write("open", b"half").open("ab") as file:
+        os.utime(file.fileno(), (1.0, 1.0))
+        assert sorted(copy.copy()) == ["fresh", "open"]
+        assert read(server, bucket) == {"net/a.params": b"old"}
+        file.write(b" and half")
+    copy.finish()
+    assert read(server, bucket) == {"net/a.params": b"old", "fresh": b"just written", "open": b"half and half"}
+
+
+@pytest.mark.parametrize("size", [1000, s3.ONE_PUT_BYTES + 1])
+def test_a_file_that_changes_meanwhile_is_not_copied(server: S3Server, bucket: str, size: int) -> None:
+    store = s3.Store(make_env(server.url, bucket))
+    file = write("net", bytes(size))
+    with pytest.raises(s3.Changed):
+        store.put_unchanged(str(file), f"s3://{bucket}/net", (size, file.stat().st_mtime_ns - 1))
+    assert server.read(bucket) == {}
+    store.put_unchanged(str(file), f"s3://{bucket}/net", (size, file.stat().st_mtime_ns))
+    assert server.read(bucket) == {"net": bytes(size)}
+
+
+def test_a_later_attempt_copies_what_has_changed(server: S3Server, bucket: str) -> None:
+    write("same", b"1")
+    write("other", b"1")
+    Outputs(JOB, make_env(server.url, bucket), print).finish()
+    server.client.delete_object(Bucket=bucket, Key=f"{PREFIX}same")
+    write("other", b"22")
+    Outputs(JOB, make_env(server.url, bucket), print).finish()
+    assert read(server, bucket) == {"other": b"22"}
+
+
+def test_s3_that_is_away_for_a_while_gets_all_files(server: S3Server, bucket: str) -> None:
+    said: list[str] = []
+    refused = threading.Event()
+    refused.set()
+    write("net", b"1")
+    with refusing(server, refused) as url:
+        copy = Outputs(JOB, make_env(url, bucket), said.append)
+        assert copy.copy() == ["net"]
+        refused.clear()
+        copy.finish()
+    assert read(server, bucket) == {"net": b"1"}
+    assert len(said) == 1
+    assert "node-1: $CLUSTER_OUTPUT_DIR cannot be copied now: " in said[0]
+
+
+def test_files_that_are_not_copied_are_named(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "GIVE_UP_S", 0.0)
+    said: list[str] = []
+    refused = threading.Event()
+    refused.set()
+    for number in range(7):
+        write(f"f-{number}", b"1", age_s=60 - number)
+    with refusing(server, refused) as url:
+        Outputs(JOB, make_env(url, bucket), said.append).finish()
+    assert said[-1] == (
+        f"node-1: not copied to s3://{bucket}/{PREFIX}: f-0, f-1, f-2, f-3, f-4 and 2 more; they are in "
+        f"{job_path(JOB, 'output')}"
+    )
