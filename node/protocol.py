@@ -27,6 +27,8 @@ MAX_VALUES = 600_000  # in the list of all jobs
 LONGEST_ERROR = 500  # characters
 STAGED = "CLUSTER_DATA_STAGED"
 """The variable of a job with the URLs, separated by blanks, that its nodes copy to their disks before it starts."""
+SAVED_AT = "CLUSTER_DATA_SAVED"
+"""The variable of a job with the URLs to which it saves by files in $CLUSTER_OUTPUT_DIR, separated by blanks."""
 OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 """The ids that train.job.plan.new_job_id creates."""
 

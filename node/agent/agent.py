@@ -37,7 +37,7 @@ from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
 from node.agent.notice import watch as watch_notices
 from node.agent.process import JobProcess
 from node.agent.volumes import watch as watch_volumes
-from node.protocol import STAGED, Container, NewFiles
+from node.protocol import SAVED_AT, STAGED, Container, NewFiles
 from node.setup import process_tree
 from node.tasks import Tasks
 from node.wire import (
@@ -129,6 +129,7 @@ class Agent(asyncio.Protocol):
         self._copied: asyncio.Future[str | None] | None = None
         self._data: LocalData | None = None
         self._outputs: Outputs | None = None
+        self._is_copying_outputs = False
         self._is_finishing = False  # it copies the rest of the job's files
         self.paths: dict[str, str] = {}  # of the job's data on this host, by their URLs
         self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[str | None]]] = {}  # by their mounts
@@ -282,18 +283,34 @@ class Agent(asyncio.Protocol):
         return None
 
     def copy_outputs(self, process: JobProcess, env: Mapping[str, str]) -> None:
-        """Begins to copy $CLUSTER_OUTPUT_DIR to [data] results in S3, once. process: the one that reports problems."""
-        if self._outputs is not None or not env.get("CLUSTER_OUTPUT_URL", "").startswith("s3://"):
+        """Begins to copy $CLUSTER_OUTPUT_DIR to S3, once. process: the one that reports problems."""
+        if self._is_copying_outputs or not (env.get("CLUSTER_OUTPUT_URL", "").startswith("s3://") or SAVED_AT in env):
             return
-        from node.staging import outputs  # noqa: PLC0415 - importing obstore takes 0.1 s
+        self._is_copying_outputs = True
+        try:
+            self._open_outputs(process, env).begin()
+        except OSError as error:  # no credentials
+            process.say(f"$CLUSTER_OUTPUT_DIR is not copied to [data] results: {error}")
+
+    async def bring_saved(self, process: JobProcess, env: Mapping[str, str]) -> str | None:
+        """Brings what S3 has where the job saves. process: the one that reports it. Returns why that failed."""
+        try:
+            outputs = self._open_outputs(process, env)
+            await asyncio.to_thread(outputs.fetch)
+        except (OSError, ValueError) as error:
+            return str(error)
+        self.paths.update(outputs.paths)
+        return None
+
+    def _open_outputs(self, process: JobProcess, env: Mapping[str, str]) -> "Outputs":
+        from node.staging.outputs import Outputs  # noqa: PLC0415 - importing obstore takes 0.1 s
 
         def say(line: str) -> None:
             self._loop.call_soon_threadsafe(process.say, line)
 
-        try:
-            self._outputs = outputs.Outputs(self.order.spec.id, env, say)
-        except OSError as error:  # no credentials
-            process.say(f"$CLUSTER_OUTPUT_DIR is not copied to [data] results: {error}")
+        if self._outputs is None:
+            self._outputs = Outputs(self.order.spec.id, env, say)
+        return self._outputs
 
     @property
     def data_folder(self) -> str | None:
@@ -400,7 +417,7 @@ class Agent(asyncio.Protocol):
             }
         )
         self._report_files()
-        if self._outputs is not None and not left:
+        if self._outputs is not None and self._is_copying_outputs and not left:
             self._is_finishing = True
             await asyncio.to_thread(self._outputs.finish)
         if self._data is not None:

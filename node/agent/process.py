@@ -15,7 +15,7 @@ from node.agent import environment
 from node.agent.container import Contained
 from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
-from node.protocol import STAGED
+from node.protocol import SAVED_AT, STAGED
 from node.setup import process_tree
 from node.staging.words import replace_urls
 from node.wire import Bar, Exited, Joined, Output, Start, Started, Unread, Used
@@ -103,9 +103,11 @@ class JobProcess:
         if unplaced:
             self._at = -1  # before the first command
             return f"cannot copy the job's files: {unplaced}"
-        if order.role == "setup" and STAGED in self._env:
-            missing = await self._host.bring_data(self, self._env)
-            if missing:
+        if order.role == "setup":
+            missing = await self._host.bring_data(self, self._env) if STAGED in self._env else None
+            if missing is None and SAVED_AT in self._env:
+                missing = await self._host.bring_saved(self, self._env)
+            if missing is not None:
                 self._at = -1
                 return missing
         folder = self._host.data_folder or self._env.get("CLUSTER_DATA_URL", "")

@@ -3,6 +3,9 @@
 Only complete files are copied: those that no process has open for writing, and that have not changed for a moment. An
 object appears as a whole, after S3 has verified its checksum, and only if the file did not change meanwhile. The list
 of copied files, for the job's later attempts, is jobs/ID/copied.
+
+What a program saves at a URL that its command names is in s3/BUCKET/KEY there: `fetch` brings what S3 has of it before
+the processes start, and the copy goes to that URL.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ import msgspec
 from foundation.decode import decode
 from node import job_folder
 from node.agent import work_folder
-from node.staging import s3
+from node.protocol import SAVED_AT
+from node.staging import s3, words
 
 EVERY_S = 10.0
 QUIET_S = 5.0
@@ -28,6 +32,7 @@ GIVE_UP_S = 180.0  # after the job's end, without a file that could be copied
 RETRY_S = 5.0
 MOST_NAMED = 5  # files in a message
 COPIED = "copied"
+PLACE = "s3"
 WRITES = os.O_WRONLY | os.O_RDWR
 Version = tuple[int, int]
 
@@ -39,7 +44,7 @@ class Outputs:
     """
 
     def __init__(self, job: str, env: Mapping[str, str], say: Callable[[str], None]) -> None:
-        self._url = f"{env['CLUSTER_OUTPUT_URL']}{work_folder.OUTPUT}/{env['CLUSTER_HOST']}/"
+        self._url = f"{env.get('CLUSTER_OUTPUT_URL', '')}{work_folder.OUTPUT}/{env['CLUSTER_HOST']}/"
         self._host, self._folder, self._list = (
             env["CLUSTER_HOST"],
             env["CLUSTER_OUTPUT_DIR"],
@@ -52,8 +57,41 @@ class Outputs:
         with contextlib.suppress(FileNotFoundError, ValueError):  # ValueError: cut off by a full disk
             self._copied = decode(Path(self._list).read_bytes(), dict[str, Version])
         self._ending = threading.Event()
+        self._saved = env.get(SAVED_AT, "").split()
         self._thread = threading.Thread(target=self._run, name="outputs", daemon=True)
+
+    def begin(self) -> None:
+        """Begins to copy."""
         self._thread.start()
+
+    def fetch(self) -> None:
+        """Brings the objects that exist where the job saves, except those that this node has newer. Raises OSError."""
+        for url in self._saved:
+            for entry in self._store.list(url.rpartition("/")[0]):
+                if not entry.size_bytes or not entry.url.startswith(url):
+                    continue
+                s3.split_object_url(entry.url)  # no key leaves the folder
+                name = words.make_path(PLACE, entry.url)
+                path = os.path.join(self._folder, name)
+                version = find_version(path)
+                if version is not None and version != self._copied.get(name):
+                    continue
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                self._store.get_file(entry.url, path)
+                fetched = find_version(path)
+                if fetched is not None:
+                    self._copied[name] = fetched
+            os.makedirs(os.path.dirname(self.paths[url]), exist_ok=True)
+        self._note()
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """What replaces the URLs in the job's words."""
+        return {url: words.make_path(os.path.join(self._folder, PLACE), url) for url in self._saved}
+
+    def _make_url(self, name: str) -> str:
+        saved = words.find_url(name[len(PLACE) + 1 :], self._saved) if name.startswith(f"{PLACE}/") else None
+        return saved or self._url + name
 
     def finish(self) -> None:
         """Copies the rest, once no process of the job writes any longer. Names the files that could not be copied."""
@@ -82,13 +120,15 @@ class Outputs:
         written = find_written() if changed else set()
         left = []
         for entry in sorted(changed, key=lambda one: one.mtime_ns):
+            if not self._make_url(entry.name).startswith("s3://"):
+                continue  # without [data] results in S3
             is_quiet = self._ending.is_set() or time.time_ns() - entry.mtime_ns > QUIET_S * 1e9
             try:
                 status = os.stat(entry.path)
                 if not is_quiet or (status.st_dev, status.st_ino) in written:
                     left.append(entry.name)
                     continue
-                self._store.put_unchanged(entry.path, self._url + entry.name, (entry.size_bytes, entry.mtime_ns))
+                self._store.put_unchanged(entry.path, self._make_url(entry.name), (entry.size_bytes, entry.mtime_ns))
             except FileNotFoundError:  # deleted or renamed meanwhile
                 continue
             except s3.Changed:
@@ -115,6 +155,15 @@ class Outputs:
         if text not in self._said:
             self._said.add(text)
             self._say(f"{self._host}: $CLUSTER_OUTPUT_DIR cannot be copied now: {text}")
+
+
+def find_version(path: str) -> Version | None:
+    """Returns the size and mtime_ns of a file, or None."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def find_written() -> set[tuple[int, int]]:

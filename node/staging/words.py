@@ -35,6 +35,12 @@ def make_path(folder: str, url: str) -> str:
     return f"{folder}/{url.removeprefix('s3://')}"
 
 
+def find_url(name: str, urls: Iterable[str]) -> str | None:
+    """Returns the URL of a file below the folder with a node's data, if its key begins with one of these URLs."""
+    url = f"s3://{name}"
+    return url if url.startswith(tuple(urls)) else None
+
+
 def make_value(folder: str, url: str, entries: Sequence[Entry]) -> str:
     """Returns what replaces a URL in a word. entries: the objects at this URL, sorted.
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from node import job_folder
 from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
-from node.protocol import STAGED, Container, JobHost, Order, Place, RecordRole
+from node.protocol import SAVED_AT, STAGED, Container, JobHost, Order, Place, RecordRole
 from node.setup import process_tree
 from node.supervisor.agents import Agent
 from node.wire import Exited, Reach, RoleOrder
@@ -265,7 +265,7 @@ class Processes:
         is_setup = process.role == "setup"
         commands = self.preparation(place) if is_setup else (place.command,)
         if is_setup and host is not None and not host.workers:
-            env.pop(STAGED, None)
+            env = {name: value for name, value in env.items() if name not in (STAGED, SAVED_AT)}
         if is_setup and order.containers:  # it runs on the host, where the image's PATH is meaningless
             env["PATH"] = f"{os.path.dirname(place.python)}:{HOST_PATH}"
         container = self._container_of(process)
@@ -326,7 +326,7 @@ class Processes:
         path = os.path.dirname(place.python)
         commands: tuple[tuple[str, ...], ...]
         commands = tuple(("bash", "-lc", SETUP, "setup", words, place.cwd, path) for words in self.order.train.setup)
-        if STAGED in self.order.env:  # the agent brings the data before the first command
+        if STAGED in self.order.env or SAVED_AT in self.order.env:  # the agent brings the data before the first command
             commands = (*commands, ("true",))
         return (*commands, self.engine.requirement) if self.engine.requirement else commands
 

@@ -30,7 +30,7 @@ from train.job.defaults import (
 )
 from train.job.placement import Placement, describe_hosts, find_hosts, find_slots, other_warnings, place, rebase
 from train.job.program import choose_kv_store_option, names_data, trains_alone
-from train.job.reading import Reading, plan_reading, plan_staged, reading_environment, reading_warnings
+from train.job.reading import Reading, plan_reading, plan_saved, plan_staged, reading_environment, reading_warnings
 from train.job.survey import Survey
 from train.s3.environment import S3Access
 
@@ -185,7 +185,9 @@ def plan_job(
         "CLUSTER_JOB_NAME": name,
         **({"CLUSTER_VOLUMES": ":".join(volumes)} if volumes else {}),
         **{key: url for key, url in urls.items() if url is not None},
-        **reading_environment(reading, data, placement, access, staged_urls),
+        **reading_environment(
+            reading, data, placement, access, staged=staged_urls, saved=plan_saved(data, words_of_program)
+        ),
         **access.env,
         **config.env,
     }

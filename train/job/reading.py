@@ -10,7 +10,7 @@ from typing import Literal
 
 from foundation.durations import render_minutes
 from foundation.errors import ConfigError
-from node.protocol import STAGED
+from node.protocol import SAVED_AT, STAGED
 from node.staging.words import find_urls, is_below
 from provision.aws.iam_policy import S3Scope
 from provision.oracle.tables import find_wheel
@@ -130,16 +130,31 @@ def plan_staged(
     return [*named, data.s3_url] if needs_all else named
 
 
+def plan_saved(data: DataConfig, words: Sequence[str]) -> list[str]:
+    """The URLs to which a job saves by files on the node: those below [data] results, and of --model-prefix. Pure."""
+    results, prefixes = data.s3_results, _SAVED.findall("\n".join(words))
+    named = [url for url in find_urls(words) if results is not None and is_below(url, results)]
+    return list(dict.fromkeys([*named, *prefixes]))
+
+
 def reading_environment(
-    reading: Reading, data: DataConfig, placement: Placement, access: S3Access, staged: Sequence[str] = ()
+    reading: Reading,
+    data: DataConfig,
+    placement: Placement,
+    access: S3Access,
+    *,
+    staged: Sequence[str] = (),
+    saved: Sequence[str] = (),
 ) -> dict[str, str]:
-    """The variables of a job's processes for this way of reading. staged: the URLs of plan_staged."""
+    """The variables of a job's processes for this way of reading. staged, saved: of plan_staged and plan_saved."""
     renewed = {"CLUSTER_DATA_CREDENTIALS": "instance"} if access.of_nodes else {}
     if reading.mode != "stage":
         return renewed if data.s3_results is not None else {}
     env = {**renewed, "CLUSTER_DATA_MODE": "stage", "CLUSTER_DATA_RANKS": " ".join(guess_ranks(placement))}
     if staged:
         env[STAGED] = " ".join(staged)
+    if saved:
+        env[SAVED_AT] = " ".join(saved)
     if data.cache_gib != "auto":
         env["CLUSTER_DATA_CACHE_GIB"] = repr(data.cache_gib)
     if data.cache_dir != "auto":

@@ -134,6 +134,15 @@ def test_output_of_each_node_is_copied_to_results(nodes: Project) -> None:
     assert re.findall(r"/output/(node-\d)/net", listed) == ["node-0", "node-1"]
 
 
+def test_what_a_command_saves_at_a_url_is_there_for_the_next_job(nodes: Project) -> None:
+    """On the node's disk, for a program that cannot open s3://."""
+    line = f"cat {SAVED_URL}m/net; echo from $CLUSTER_JOB_NAME >{SAVED_URL}m/net"
+    with nodes.configured(**SETTINGS, mode="stage"):
+        for name in ("one", "two"):
+            said = nodes.run("train", "--name", name, "--launcher", "env", "-n", "1", "--", "sh", "-c", line).stdout
+    assert "] from one" in said
+
+
 @pytest.mark.slow
 def test_mxnet_saves_to_s3(nodes: Project) -> None:
     with nodes.configured(**SETTINGS, mode="stage"):

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 from http_server import Asked, Refusal, judging_proxy
 from node.job_folder import path as job_path
+from node.protocol import SAVED_AT
 from node.staging import outputs, s3
 from node.staging.outputs import Outputs
 from s3_server import REGION, S3Server, serve_s3_alone
@@ -61,12 +62,19 @@ def refusing(server: S3Server, refused: threading.Event) -> Iterator[str]:
         yield proxy.url
 
 
+def copy_all(env: dict[str, str], say: Callable[[str], None]) -> None:
+    copy = Outputs(JOB, env, say)
+    copy.begin()
+    copy.finish()
+
+
 def read(server: S3Server, bucket: str) -> dict[str, bytes]:
     return {key.removeprefix(PREFIX): content for key, content in server.read(bucket).items()}
 
 
 def test_complete_files_are_copied_while_the_job_runs(server: S3Server, bucket: str) -> None:
     copy = Outputs(JOB, make_env(server.url, bucket), print)
+    copy.begin()
     write("net/a.params", b"old")
     write("fresh", b"just written", age_s=0.0)
     with write("open", b"half").open("ab") as file:
@@ -92,11 +100,36 @@ def test_a_file_that_changes_meanwhile_is_not_copied(server: S3Server, bucket: s
 def test_a_later_attempt_copies_what_has_changed(server: S3Server, bucket: str) -> None:
     write("same", b"1")
     write("other", b"1")
-    Outputs(JOB, make_env(server.url, bucket), print).finish()
+    copy_all(make_env(server.url, bucket), print)
     server.client.delete_object(Bucket=bucket, Key=f"{PREFIX}same")
     write("other", b"22")
-    Outputs(JOB, make_env(server.url, bucket), print).finish()
+    copy_all(make_env(server.url, bucket), print)
     assert read(server, bucket) == {"other": b"22"}
+
+
+def test_what_a_job_saves_at_a_url_is_there_for_its_next_attempt(server: S3Server, bucket: str) -> None:
+    url = f"s3://{bucket}/models/net"
+    for name, content in (("net-1", b"old"), ("net-2", b"old"), ("other", b"no")):
+        server.client.put_object(Bucket=bucket, Key=f"models/{name}", Body=content)
+    env = {**make_env(server.url, bucket), SAVED_AT: url}
+    copy = Outputs(JOB, env, print)
+    copy.fetch()
+    prefix = Path(copy.paths[url])
+    assert sorted(path.name for path in prefix.parent.iterdir()) == ["net-1", "net-2"]
+    write(f"s3/{bucket}/models/net-2", b"new")
+    write(f"s3/{bucket}/models/stray", b"1")
+    server.client.put_object(Bucket=bucket, Key="models/net-1", Body=b"of another node")
+    again = Outputs(JOB, env, print)
+    again.fetch()
+    assert Path(f"{prefix}-1").read_bytes() == b"of another node"
+    assert Path(f"{prefix}-2").read_bytes() == b"new"
+    again.copy()
+    assert read(server, bucket) == {
+        "models/net-1": b"of another node",
+        "models/net-2": b"new",
+        "models/other": b"no",
+        f"s3/{bucket}/models/stray": b"1",
+    }
 
 
 def test_s3_that_is_away_for_a_while_gets_all_files(server: S3Server, bucket: str) -> None:
@@ -106,6 +139,7 @@ def test_s3_that_is_away_for_a_while_gets_all_files(server: S3Server, bucket: st
     write("net", b"1")
     with refusing(server, refused) as url:
         copy = Outputs(JOB, make_env(url, bucket), said.append)
+        copy.begin()
         assert copy.copy() == ["net"]
         refused.clear()
         copy.finish()
@@ -122,7 +156,7 @@ def test_files_that_are_not_copied_are_named(server: S3Server, bucket: str, monk
     for number in range(7):
         write(f"f-{number}", b"1", age_s=60 - number)
     with refusing(server, refused) as url:
-        Outputs(JOB, make_env(url, bucket), said.append).finish()
+        copy_all(make_env(url, bucket), said.append)
     assert said[-1] == (
         f"node-1: not copied to s3://{bucket}/{PREFIX}: f-0, f-1, f-2, f-3, f-4 and 2 more; they are in "
         f"{job_path(JOB, 'output')}"

@@ -15,6 +15,7 @@ from train.job.reading import (
     find_scope,
     guess_ranks,
     plan_reading,
+    plan_saved,
     plan_staged,
     reading_environment,
     reading_warnings,
@@ -86,6 +87,13 @@ def test_the_data_of_programs_without_mxnet(words: tuple[str, ...], program: str
 def test_the_data_of_mxnet(words: tuple[str, ...], is_shipped: bool, staged: list[str]) -> None:  # noqa: FBT001
     data = DataConfig(url=D, results="s3://bkt/results/")
     assert plan_staged(data, "mxnet", words, is_shipped=is_shipped) == staged
+
+
+def test_where_a_job_saves() -> None:
+    words = ("--model-prefix", "s3://bkt/models/net", "--out=s3://bkt/results/x", "--data", "s3://bkt/d/x")
+    data = DataConfig(url=D, results="s3://bkt/results/")
+    assert plan_saved(data, words) == ["s3://bkt/results/x", "s3://bkt/models/net"]
+    assert plan_saved(DataConfig(url=D), words) == ["s3://bkt/models/net"]
 
 
 def test_the_data_of_a_program_with_a_python_reader_is_staged() -> None:
