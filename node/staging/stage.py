@@ -8,8 +8,7 @@
     {"number": 1, "path": "/.../a.rec;/.../b.rec"} or {"number": 1, "error": "..."}
 
 Each is one line, over stdin and stdout; messages for the user go to stderr. The program ends when its stdin does, that
-is, with the process that it serves, and protects that process's data until then. At its start, it prefetches the data
-that the process will probably request.
+is, with the process that it serves, and protects that process's data until then.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import select
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Optional, Tuple
@@ -33,7 +31,6 @@ from node.staging import cache, fetch, plan, s3
 TELL_EVERY_S = 5.0
 TOLD_S = 1.0  # staging that took less is not reported
 TRIAL_BYTES = 1 << 16  # more than the unwritten end of a file can be
-MOST_LISTED = 20000  # objects below [data] url, for a guess
 
 
 class Gone(Exception):
@@ -81,22 +78,6 @@ class Stager:
         """Stops fetching, and removes incomplete files."""
         self._fetcher.stop()
         self.cache.close()
-
-    def look_ahead(self) -> None:
-        """Starts to fetch the data that will probably be requested. An error is reported when the data is requested."""
-        url, hosts = self._env.get("CLUSTER_DATA_URL"), self._env.get("CLUSTER_DATA_RANKS", "").split()
-        ranks = [rank for rank, host in enumerate(hosts) if host == self._env.get("CLUSTER_HOST")]
-        if not url or not url.startswith("s3://") or not ranks:
-            return
-        url = url.rstrip("/") + "/"
-        entries = []
-        for entry in self._store.list(url):
-            entries.append(entry)
-            if len(entries) > MOST_LISTED:
-                return
-        wanted = plan.guess(url, entries, ranks, len(hosts))
-        if sum(entry.size_bytes for entry in wanted) <= self.cache.most_bytes:
-            self._fetcher.want(wanted, fetch.AHEAD)
 
     def carry_out(self, order: Order) -> str:
         """Carries out an order and returns the path that answers it. Raises StageError, OSError, ValueError, Gone."""
@@ -255,18 +236,6 @@ def leave(*_: object) -> None:
     raise Gone
 
 
-def begin_ahead(stager: Stager) -> None:
-    """Calls look_ahead in a thread."""
-
-    def look() -> None:
-        try:
-            stager.look_ahead()
-        except OSError as error:
-            say(f"data: nothing is prefetched: {error}")
-
-    threading.Thread(target=look, daemon=True).start()
-
-
 def main() -> None:
     """Answers orders until stdin ends."""
     try:
@@ -278,7 +247,6 @@ def main() -> None:
     signal.signal(signal.SIGTERM, leave)
     try:
         try:
-            begin_ahead(stager)
             for order in read_orders():
                 send(answer(stager, order))
         finally:

@@ -1,7 +1,6 @@
 """Checks a job before it starts: finds errors, for which the job is refused, and warnings. Pure."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,6 @@ from train.job.config import TrainConfig
 from train.job.data_checks import Problem, find_costs, find_problems
 from train.job.defaults import KV_STORE_OPTION, find_option, script_options
 from train.job.placement import Placement, share_gpus
-from train.job.reading import guess_ranks
 from train.job.survey import Data
 
 # launch.py and the supervisor set these. With other values, a job could not find its scheduler, or be found itself.
@@ -126,9 +124,8 @@ def check(job: ProposedJob) -> tuple[str, ...]:
             script=job.shipped,
             nodes_credentials=job.nodes_credentials,
         )
-        if job.staged or not job.command:
-            ranks = Counter(guess_ranks(job.placement))
-            costs += find_costs(job.data, job.data_url, workers=ranks, script=job.shipped, staged=job.staged)
+        if not (job.staged or job.command):
+            costs += find_costs(job.data, job.data_url, workers=job.placement.workers, script=job.shipped)
     problems = [problem for rule in _ERRORS for problem in rule(job)]
     # It is unknown what the user's own script reads: for it, problems with the data are warnings.
     problems += [problem for problem in data_problems if problem.certain and job.reads_data_url]

@@ -1,9 +1,7 @@
 """Checks a job's data before the job starts: finds problems, and shards that cost time. Pure."""
 
 import shlex
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from provision.model import count as count_noun
@@ -12,13 +10,9 @@ from train.job.survey import Data, Refusal
 # This project's scripts that read the .rec files in train/.
 RECORD_SCRIPTS = ("train_cifar10.py", "train_imagenet.py")
 ARCHIVED = "InvalidObjectState"
-UNEVEN = 1.2
-"""The multiple of its share that a node may fetch, or that a shard may have, before the user gets a warning."""
 MIB = 1 << 20
-COSTS_BYTES = 64 * MIB
-"""The time for fewer bytes is not noticeable next to a job's start."""
 PER_NODE = 16
-"""Shards per node. A node fetches up to one shard more than its share: at most a sixteenth, with this many."""
+"""Shards per node."""
 LEAST_PER_NODE = 4
 LEAST_BYTES = MIB
 MOST_BYTES = 1 << 30
@@ -118,62 +112,24 @@ def _others(data: Data, url: str, *, script: str | None) -> Problem:
     )
 
 
-def find_costs(data: Data, url: str, *, workers: Mapping[str, int], script: str | None, staged: bool) -> Iterator[str]:
-    """Warnings about the shards' number and sizes. workers: how many each node has, in the order of their ranks.
+def find_costs(data: Data, url: str, *, workers: Mapping[str, int], script: str | None) -> Iterator[str]:
+    """Warnings about the number of shards. workers: how many each node has.
 
-    MXNet divides the bytes of all shards, one after another, into equal parts, one for each worker. A worker that
-    reads S3 itself reads only its part; if data is staged, the node fetches every shard that the part touches.
+    MXNet divides the bytes of all shards, one after another, into equal parts, one for each worker.
     """
     per_node = [number for number in workers.values() if number]
     count, nodes = sum(per_node), len(per_node)
     shards = len(data.sizes) or data.in_train or data.records
     if not data.complete or not shards or (script is not None and script not in RECORD_SCRIPTS):
         return
-    where = f"{url.rstrip('/')}/{data.folder}"
-    split = render_split(url, data.folder, choose_count(sum(data.sizes), workers=count, nodes=nodes))
     if shards < count:
-        effect = "nodes fetch the same files" if staged and nodes > 1 else "several read parts of the same file"
-        yield f"{where} has {count_noun(shards, '.rec file')} for {count} workers: {effect} ({split})"
-    elif staged and are_uneven(data.sizes, per_node):
-        times, _ = find_excess(data.sizes, per_node)
-        yield (
-            f"{where} has {shards} .rec files of {min(data.sizes) / MIB:.1f} MiB to {max(data.sizes) / MIB:.1f} MiB: "
-            f"they cannot be divided evenly, and one node fetches {times:.1f} times its share ({split})"
-        )
+        split = render_split(url, data.folder, choose_count(sum(data.sizes), workers=count, nodes=nodes))
+        where = f"{url.rstrip('/')}/{data.folder}"
+        files = count_noun(shards, ".rec file")
+        yield f"{where} has {files} for {count} workers: several read parts of the same file ({split})"
 
 
-# -- shards per node, and the best number of shards --------------------------------------------------------------------
-
-
-def find_fetched(sizes: Sequence[int], workers: Sequence[int]) -> tuple[int, ...]:
-    """The bytes that each node fetches, in whole shards, to stage the data that its workers read.
-
-    sizes: the shards' bytes, in order. workers: how many each node has; ps-lite numbers them host by host, so the
-    parts of a node's workers are adjacent.
-    """
-    ends = tuple(accumulate(sizes))
-    total, count = ends[-1], sum(workers)
-    cuts = [total * rank // count for rank in accumulate(workers, initial=0)]
-    return tuple(
-        sum(sizes[bisect_right(ends, begin) : bisect_left(ends, end) + 1]) if begin < end else 0
-        for begin, end in pairwise(cuts)
-    )
-
-
-def find_excess(sizes: Sequence[int], workers: Sequence[int]) -> tuple[float, int]:
-    """(fetched / share, bytes beyond the share) of the node that exceeds its share the most."""
-    if not sum(sizes) or not sum(workers):
-        return 1.0, 0
-    shares = [sum(sizes) * count / sum(workers) for count in workers if count]
-    fetched = find_fetched(sizes, [count for count in workers if count])
-    return max((got / share, int(got - share)) for got, share in zip(fetched, shares, strict=True))
-
-
-def are_uneven(sizes: Sequence[int], workers: Sequence[int]) -> bool:
-    """Whether a node that fetches whole shards noticeably exceeds its share, by more than a fifth."""
-    times, more_bytes = find_excess(sizes, workers)
-    of_different_size = max(sizes, default=0) * len(sizes) > UNEVEN * sum(sizes)
-    return times > UNEVEN and (more_bytes >= COSTS_BYTES or of_different_size)
+# -- the best number of shards -----------------------------------------------------------------------------------------
 
 
 def choose_count(total_bytes: int, *, workers: int, nodes: int) -> int:

@@ -185,9 +185,7 @@ def plan_job(
         "CLUSTER_JOB_NAME": name,
         **({"CLUSTER_VOLUMES": ":".join(volumes)} if volumes else {}),
         **{key: url for key, url in urls.items() if url is not None},
-        **reading_environment(
-            reading, data, placement, access, staged=staged_urls, saved=plan_saved(data, words_of_program)
-        ),
+        **reading_environment(reading, data, access, staged=staged_urls, saved=plan_saved(data, words_of_program)),
         **access.env,
         **config.env,
     }

@@ -16,7 +16,6 @@ from provision.aws.iam_policy import S3Scope
 from provision.oracle.tables import find_wheel
 from train.engines.engine import Framework
 from train.job.config import DataConfig, TrainConfig
-from train.job.placement import Placement
 from train.s3.environment import S3Access
 
 INSTANCE_CREDENTIALS_S = 6 * 3600
@@ -140,7 +139,6 @@ def plan_saved(data: DataConfig, words: Sequence[str]) -> list[str]:
 def reading_environment(
     reading: Reading,
     data: DataConfig,
-    placement: Placement,
     access: S3Access,
     *,
     staged: Sequence[str] = (),
@@ -150,7 +148,7 @@ def reading_environment(
     renewed = {"CLUSTER_DATA_CREDENTIALS": "instance"} if access.of_nodes else {}
     if reading.mode != "stage":
         return renewed if data.s3_results is not None else {}
-    env = {**renewed, "CLUSTER_DATA_MODE": "stage", "CLUSTER_DATA_RANKS": " ".join(guess_ranks(placement))}
+    env = {**renewed, "CLUSTER_DATA_MODE": "stage"}
     if staged:
         env[STAGED] = " ".join(staged)
     if saved:
@@ -160,16 +158,6 @@ def reading_environment(
     if data.cache_dir != "auto":
         env["CLUSTER_DATA_CACHE_DIR"] = data.cache_dir
     return env
-
-
-def guess_ranks(placement: Placement) -> list[str]:
-    """The workers' nodes in the order of the ranks that ps-lite will probably assign.
-
-    ps-lite sorts addresses as text, in descending order (src/van.cc, ProcessAddNodeCommandAtScheduler). A wrong guess
-    only makes prefetching useless.
-    """
-    nodes = sorted(placement.of_workers, key=lambda node: node.host.private_ip, reverse=True)
-    return [node.host.name for node in nodes for _ in range(placement.workers[node.host.name])]
 
 
 def reading_warnings(reading: Reading, config: TrainConfig, access: S3Access) -> list[str]:

@@ -192,28 +192,6 @@ def test_data_damaged_by_a_crash_is_fetched_again(server: S3Server, tmp_path: Pa
         assert json.loads((path.parent / "meta").read_text())["boot"] != "the one before"
 
 
-def test_probable_data_is_prefetched(proxy: str, faults: Faults, tmp_path: Path) -> None:
-    env = {"CLUSTER_DATA_URL": "s3://data/", "CLUSTER_DATA_RANKS": "node-1 node-0 node-1", "CLUSTER_HOST": "node-0"}
-    with staging(proxy, tmp_path, **env):
-        until = time.monotonic() + 20
-        while not any("/s-" in asked for asked in faults.asked) and time.monotonic() < until:
-            time.sleep(0.05)
-        time.sleep(0.2)
-    assert [asked for asked in faults.asked if "/s-" in asked] == ["GET /data/train/s-2.rec"]
-
-
-def test_prefetched_data_makes_room(proxy: str, faults: Faults, tmp_path: Path) -> None:
-    env = {"CLUSTER_DATA_URL": "s3://data/", "CLUSTER_DATA_RANKS": "node-0", "CLUSTER_HOST": "node-0"}
-    faults.pause_s = 0.3
-    room = sum(SIZES) + len(LARGE) + 1000
-    with staging(proxy, tmp_path, CLUSTER_DATA_CACHE_GIB=repr(room / (1 << 30)), **env) as stage:
-        until = time.monotonic() + 20
-        while "GET /data/large" not in faults.asked and time.monotonic() < until:
-            time.sleep(0.02)
-        assert stage.read("s3://data/other/mid") == [MIDDLING]
-        assert find_held(tmp_path) <= room
-
-
 @pytest.mark.parametrize(
     ("uri", "said"),
     [
@@ -330,7 +308,6 @@ def test_a_signal_while_it_ends_is_no_failure(monkeypatch: pytest.MonkeyPatch) -
         return set_handler(number, handler)  # type: ignore[arg-type]
 
     monkeypatch.setattr(stage, "Stager", FakeStager)
-    monkeypatch.setattr(stage, "begin_ahead", lambda _stager: None)
     monkeypatch.setattr(stage, "read_orders", lambda: iter(()))
     monkeypatch.setattr(signal, "signal", set_and_send)
     monkeypatch.setattr(os, "_exit", steps.append)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from mxnet_cluster.recordio import MAGIC, encode_record
 from node.staging import plan
 from node.staging.plan import Kept
-from node.staging.s3 import Entry
 from record_files import read_records
 
 
@@ -102,31 +101,6 @@ def test_shuffled_chunks_are_touched_too(sizes: list[int], count: int, mib: int)
         touched = plan.find_touched(sizes, index, count, shuffle_mib=mib)
         for piece in range(pieces):
             assert set(plan.find_touched(sizes, index * pieces + piece, count * pieces)) <= set(touched)
-
-
-def entries(*names: str, **sizes: int) -> list[Entry]:
-    return [Entry(f"s3://b/d/{name}", sizes.get(name.partition(".")[0], 100), etag="") for name in names]
-
-
-@pytest.mark.parametrize(
-    ("names", "ranks", "count", "guessed"),
-    [
-        (["train/0.rec", "train/1.rec", "val/0.rec"], [1], 2, ["train/1.rec", "val/0.rec"]),
-        (["train/0.rec", "train/1.rec"], [0, 1], 2, ["train/0.rec", "train/1.rec"]),
-        (["0.rec", "1.rec", "2.rec"], [2], 3, ["2.rec"]),
-        (["t10k-images-idx3-ubyte", "train-images-idx3-ubyte"], [0], 2, ["t10k-images-idx3-ubyte", "train-images-idx3-ubyte"]),  # noqa: E501
-        (["other/0.rec", "labels.txt"], [0], 1, ["labels.txt"]),
-        ([], [0], 1, []),
-    ],
-)  # fmt: skip
-def test_guess(names: list[str], ranks: list[int], count: int, guessed: list[str]) -> None:
-    found = plan.guess("s3://b/d/", entries(*names), ranks, count)
-    assert [entry.url.removeprefix("s3://b/d/") for entry in found] == guessed
-
-
-def test_guess_ignores_large_other_files() -> None:
-    found = plan.guess("s3://b/d/", entries("a.bin", "train/0.rec", "test/1.rec", a=1 << 30), [0], 1)
-    assert [entry.url.removeprefix("s3://b/d/") for entry in found] == ["train/0.rec", "test/1.rec"]
 
 
 def test_the_least_recently_used_is_evicted() -> None:

@@ -19,7 +19,6 @@ CIFAR = {"script": f"{CODE_DIR}/train/scripts/train_cifar10.py"}
 
 MISSING = Data(objects=0, records=0, bucket_exists=False)
 MIB = 1 << 20
-UNEVEN = Data(objects=3, records=3, in_train=3, folder="train/", sizes=(MIB, 8 * MIB, MIB))
 
 
 def names(*words: str) -> dict[str, Any]:
@@ -228,15 +227,6 @@ def test_all_errors_are_reported_at_once() -> None:
         ({}, cpus(2), seen(MISSING, **OWN), ["there is no such bucket"]),
         ({}, cpus(2), seen(Data(objects=0, records=0), **COMMAND), ["there is nothing to read"]),
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(MISSING), []),
-        ({}, cpus(2), seen(UNEVEN, **CIFAR), []),
-        ({}, cpus(2), seen(UNEVEN, mode="stage", **CIFAR), ["x/train/ has 3 .rec files of 1.0 MiB to 8.0 MiB"]),
-        (
-            {},
-            cpus(2),
-            seen(UNEVEN, mode="stage", **COMMAND),
-            ["one node fetches 1.8 times its share (cluster data split"],
-        ),
-        ({}, cpus(1), seen(UNEVEN, mode="stage", **COMMAND), []),
         # Checkpoints that are lost with a node, in a job that should continue on a new node.
         ({"args": ("--model-prefix", "auto")}, cpus(2), {}, ["one node, since [data] results is not set"]),
         ({"args": ("--model-prefix", "auto")}, cpus(2), {"data": DataConfig(results="s3://bucket/r/")}, []),

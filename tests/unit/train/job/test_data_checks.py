@@ -10,8 +10,6 @@ from train.job.data_checks import (
     Problem,
     choose_count,
     find_costs,
-    find_excess,
-    find_fetched,
     find_problems,
     render_split,
 )
@@ -38,7 +36,7 @@ def problems(data: Data, *, script: str | None = CIFAR, nodes_credentials: bool 
 def test_good_data_raises_no_warning() -> None:
     for script in (CIFAR, MNIST, None):
         assert not problems(GOOD, script=script)
-        assert not list(find_costs(GOOD, URL, workers={"node-0": 2, "node-1": 2}, script=script, staged=False))
+        assert not list(find_costs(GOOD, URL, workers={"node-0": 2, "node-1": 2}, script=script))
 
 
 @pytest.mark.parametrize(
@@ -74,66 +72,26 @@ def test_other_files_next_to_records_matter_to_programs_that_read_the_folder() -
 
 
 @pytest.mark.parametrize(
-    ("sizes", "workers", "staged", "said"),
+    ("sizes", "workers", "said"),
     [
-        # Fewer shards than workers.
-        ((MIB,) * 2, (1, 1, 1), False, "has 2 .rec files for 3 workers: several read parts of the same file"),
-        ((MIB,) * 2, (1, 1, 1), True, "for 3 workers: nodes fetch the same files (cluster data split s3://bucket/x/train/"),
-        ((MIB,), (2, 0), True, "several read parts"),
+        ((MIB,) * 2, (1, 1, 1), "for 3 workers: several read parts of the same file (cluster data split s3://bucket/x/train/"),
+        ((MIB,), (2, 0), "several read parts"),
         # MXNet divides the bytes evenly, regardless of the shards' sizes.
-        ((MIB, 9 * MIB), (1, 1), False, None),
-        ((MIB, 9 * MIB, MIB), (1, 1), True, "3 .rec files of 1.0 MiB to 9.0 MiB: they cannot be divided evenly"),
-        ((MIB, 9 * MIB, MIB), (2,), True, None),
-        # As even as records allow. A few bytes of the next shard cost a whole shard, which takes time if it is large.
-        ((MIB, MIB + 8), (1, 1), True, None),
-        ((200 * MIB, 200 * MIB + 8), (1, 1), True, "one node fetches 2.0 times its share"),
-        ((200 * MIB,) * 2, (1, 1), True, None),
-        ((20 * MIB, 20 * MIB + 8) * 16, (1, 1), True, None),
+        ((MIB, 9 * MIB), (1, 1), None),
     ],
 )  # fmt: skip
-def test_warnings_about_shards(
-    sizes: tuple[int, ...], workers: tuple[int, ...], said: str | None, *, staged: bool
-) -> None:
+def test_warnings_about_shards(sizes: tuple[int, ...], workers: tuple[int, ...], said: str | None) -> None:
     nodes = {f"node-{index}": count for index, count in enumerate(workers)}
-    costs = list(find_costs(with_(sizes=sizes), URL, workers=nodes, script=CIFAR, staged=staged))
+    costs = list(find_costs(with_(sizes=sizes), URL, workers=nodes, script=CIFAR))
     assert [said in cost for cost in costs] == ([True] if said else []) if said else not costs
 
 
 def test_an_incomplete_listing_raises_no_warning() -> None:
     data = with_(sizes=(MIB,), complete=False)
-    assert not list(find_costs(data, URL, workers={"node-0": 4}, script=CIFAR, staged=True))
+    assert not list(find_costs(data, URL, workers={"node-0": 4}, script=CIFAR))
 
 
-# -- shards per node, and the best number of shards --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sizes", "workers", "fetched"),
-    [
-        ((10, 10), (1, 1), (10, 10)),
-        ((10, 10, 10), (1, 1), (20, 20)),
-        ((10, 10, 10), (1, 2), (10, 20)),
-        ((30,), (1, 1), (30, 30)),
-        ((30,), (2,), (30,)),
-        ((5, 5, 80, 5, 5), (1, 1), (90, 90)),
-        ((0, 10, 0, 10), (1, 1), (10, 10)),
-        ((10, 12, 10, 12), (1, 1), (22, 22)),
-        ((12, 10, 10, 12), (1, 1), (22, 22)),
-        ((12, 10, 12, 10), (2, 2), (22, 22)),
-        ((10, 12, 12, 10), (1, 1, 1, 1), (22, 12, 12, 22)),
-    ],
-)
-def test_a_node_fetches_every_shard_that_its_workers_read(
-    sizes: tuple[int, ...], workers: tuple[int, ...], fetched: tuple[int, ...]
-) -> None:
-    assert find_fetched(sizes, workers) == fetched
-
-
-def test_the_excess_of_the_node_that_fetches_the_most_beyond_its_share() -> None:
-    assert find_excess((10, 10, 10), (1, 1)) == (20 / 15, 5)
-    assert find_excess((10, 10), (1, 1)) == (1.0, 0)
-    assert find_excess((10, 10), (1, 0, 1)) == (1.0, 0)
-    assert find_excess((), (1,)) == (1.0, 0)
+# -- the best number of shards -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

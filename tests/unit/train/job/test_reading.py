@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from foundation.errors import ConfigError
-from job_world import NO_ACCESS, node, plan
+from job_world import NO_ACCESS, plan
+from node.protocol import STAGED
 from provision.aws.iam_policy import S3Scope
 from train.job.config import DataConfig, TrainConfig
-from train.job.placement import Placement
 from train.job.reading import (
     Reading,
     find_scope,
-    guess_ranks,
     plan_reading,
     plan_saved,
     plan_staged,
@@ -147,35 +146,23 @@ def test_the_reading_is_shown_with_its_limit(reading: Reading, said: str) -> Non
     assert render_reading(reading) == said
 
 
-def placement(**workers: int) -> Placement:
-    """A placement of workers on nodes a, b and c, whose addresses have different lengths."""
-    nodes = {name: node(5 + number) for number, name in enumerate("abc")}
-    named = tuple(replace(nodes[name], host=replace(nodes[name].host, name=name)) for name in workers)
-    return Placement(nodes=named, hostfile=(), workers=workers, servers={})
-
-
-def test_ranks_are_guessed_as_ps_lite_assigns_them() -> None:
-    assert guess_ranks(placement(a=1, b=2, c=0)) == ["a", "b", "b"]
-    assert guess_ranks(placement(b=1, c=1)) == ["c", "b"]
-
-
 def test_the_variables_that_workers_get() -> None:
     stage = plan_reading(DataConfig(mode="stage"), NO_ACCESS, library=READS)
     data = DataConfig(mode="stage", cache_gib=20.0, cache_dir="/data/cache")
-    assert reading_environment(stage, data, placement(a=1, b=1), replace(NO_ACCESS, of_nodes=True)) == {
+    assert reading_environment(stage, data, replace(NO_ACCESS, of_nodes=True)) == {
         "CLUSTER_DATA_MODE": "stage",
-        "CLUSTER_DATA_RANKS": "a b",
         "CLUSTER_DATA_CACHE_GIB": "20.0",
         "CLUSTER_DATA_CACHE_DIR": "/data/cache",
         "CLUSTER_DATA_CREDENTIALS": "instance",
     }
     native = plan_reading(DataConfig(), NO_ACCESS, library=READS)
-    assert reading_environment(native, data, placement(a=1), replace(NO_ACCESS, of_nodes=True)) == {}
+    assert reading_environment(native, data, replace(NO_ACCESS, of_nodes=True)) == {}
 
 
 def test_a_plan_has_the_variables_and_warnings() -> None:
     data = DataConfig(url="s3://bucket/d/", mode="stage")
-    assert plan(TrainConfig(), 2, data=data).order.env["CLUSTER_DATA_RANKS"] == "node-1 node-0"
+    made = plan(TrainConfig(args=("s3://bucket/d/x",)), 2, data=data)
+    assert made.order.env[STAGED] == "s3://bucket/d/x"
     said = plan(TrainConfig(max_duration="2h"), 2, access=replace(NO_ACCESS, left_s=60.0)).warnings
     assert [line for line in said if 'set [provision] instance_profile = "auto"' in line]
 
