@@ -34,8 +34,9 @@ def find_files(sources: Sequence[str]) -> tuple[FoundFile, ...]:
 def _find_local_matches(pattern: str) -> list[str]:
     """The outermost paths that match. Raises NotFoundError if there are none."""
     outermost: list[str] = []
+    plain = pattern.replace("[", "[[]")  # as in S3, where many names have brackets
     # Sorted, a folder comes before its contents. glob and not Path.glob: the pattern may be absolute, or end with /.
-    for match in sorted(glob.glob(pattern, recursive=True, include_hidden=True)):  # noqa: PTH207 - see above
+    for match in sorted(glob.glob(plain, recursive=True, include_hidden=True)):  # noqa: PTH207 - see above
         if not any(match.startswith(other.rstrip("/") + "/") for other in outermost):
             outermost.append(match)
     if not outermost:
@@ -143,7 +144,7 @@ def _find_one(connection: Connection, source: S3Url, *, several: bool, exact: bo
 def find_matches(connection: Connection, source: S3Url, *, exact: bool = False) -> list[tuple[S3Object, str]]:
     """Every object that matches a glob or is in a folder that does, with the part of its key to keep; also markers.
 
-    Raises UsageError for an invalid glob, AwsError if S3 refuses.
+    Raises AwsError if S3 refuses.
     """
     pattern = compile_glob(source.key.rstrip("/"))
     folder = S3Url(bucket=source.bucket, key=literal_prefix(source.key))

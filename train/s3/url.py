@@ -11,7 +11,7 @@ SCHEME = "s3://"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 BUCKET_NAMES = '"{bucket}" is not a bucket name: 3 to 63 lower-case letters, digits, dots and hyphens'
 MAX_KEY_BYTES = 1024
-_GLOB = re.compile(r"[*?\[]")
+_GLOB = re.compile(r"[*?]")
 _CONTROL = re.compile("[\0-\x1f\x7f\ufffe\uffff]")
 
 
@@ -125,7 +125,7 @@ def is_marker(key: str, size_bytes: int) -> bool:
 
 
 def has_glob(text: str) -> bool:
-    """Whether the text contains *, ? or [."""
+    """Whether the text contains * or ?."""
     return _GLOB.search(text) is not None
 
 
@@ -135,38 +135,19 @@ def literal_prefix(pattern: str) -> str:
     return head[: head.rfind("/") + 1]
 
 
-def compile_glob(pattern: str) -> re.Pattern[str]:
-    """A pattern for whole keys: ** and ? stay in a folder, ** crosses folders, [abc] and [!abc] match one character.
+_WILDCARDS = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
-    Raises UsageError for a reversed range of characters, as in [z-a].
-    """
-    regex = ""
-    at = 0
-    while at < len(pattern):
-        char = pattern[at]
-        end = pattern.find("]", at + 2)
-        if pattern.startswith("**/", at):
-            regex, at = regex + r"(?:[^/]+/)*", at + 3
-        elif pattern.startswith("**", at):
-            regex, at = regex + ".*", at + 2
-        elif char == "[" and end > 0:
-            members = pattern[at + 1 : end]
-            negated = members.startswith("!")
-            regex += f"[{'^/' if negated else ''}{_escape_members(members[negated:])}]"
-            at = end + 1
-        else:
-            regex, at = regex + {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char)), at + 1
-    try:
-        return re.compile(regex, re.DOTALL)
-    except re.error as error:
-        raise UsageError(f"{pattern}: not a glob: {error}") from error
+
+def compile_glob(pattern: str) -> re.Pattern[str]:
+    """A pattern for whole keys: * and ? stay in a folder, ** crosses folders. Pure."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
+    return re.compile("".join(_WILDCARDS.get(part) or re.escape(part) for part in parts), re.DOTALL)
 
 
 def compile_excludes(patterns: Sequence[str]) -> Callable[[str], bool]:
     """Returns a function that tells whether a name below the destination, or a folder that contains it, is excluded.
 
-    A pattern with a slash matches whole names. A pattern without a slash matches the last part, at any depth. Raises
-    UsageError.
+    A pattern with a slash matches whole names. A pattern without a slash matches the last part, at any depth.
     """
     compiled = [
         compile_glob(pattern.strip("/") if "/" in pattern.strip("/") else f"**/{pattern.strip('/')}")
@@ -187,13 +168,3 @@ def explain_path(relative: str) -> str:
     if not {"", ".", ".."}.isdisjoint(relative.split("/")):
         return 'a part of the name is empty, "." or "..": get it alone, with a file name as DST'
     return "the name has a NUL character" if "\0" in relative else ""
-
-
-def _escape_members(members: str) -> str:
-    """Escapes all but ranges, including characters that a later Python might read as a set operation."""
-    return re.sub(
-        r"(.)-(.)|(.)",
-        lambda found: f"{re.escape(found[1])}-{re.escape(found[2])}" if found[1] else re.escape(found[3]),
-        members,
-        flags=re.DOTALL,
-    )

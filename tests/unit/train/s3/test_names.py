@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import ClusterError, UsageError
@@ -96,16 +96,8 @@ def test_settings_name_only_buckets_that_commands_accept(bucket: str) -> None:
         ("a?c", ["abc"], ["ac", "a/c", "abbc"]),
         ("**/x", ["x", "a/x", "a/b/x"], ["ax", "a/bx"]),
         ("a/**", ["a/b", "a/b/c"], ["b/a"]),
-        ("[ab].rec", ["a.rec", "b.rec"], ["c.rec", "ab.rec"]),
-        ("[!a].rec", ["b.rec"], ["a.rec", "/.rec"]),
-        ("[]x].rec", ["].rec", "x.rec"], ["a.rec"]),
-        ("[0-9]", ["5"], ["a", "-"]),
-        ("a[", ["a["], ["a"]),
         ("a.b+(c)$", ["a.b+(c)$"], ["axb+(c)$"]),
-        ("[\\w]", ["\\", "w"], ["a"]),
-        ("[[a]", ["[", "a"], ["b"]),
-        ("[!--a]", ["b"], ["-", "a", ".", "^"]),
-        ("[a||&&~~-]", ["|", "&", "~", "-"], ["b"]),
+        ("[0-9]*", ["[0-9]x"], ["5"]),
     ],
 )
 def test_globs(pattern: str, matches: list[str], others: list[str]) -> None:
@@ -113,19 +105,8 @@ def test_globs(pattern: str, matches: list[str], others: list[str]) -> None:
     assert [key for key in matches + others if compiled.fullmatch(key)] == matches
 
 
-@settings(max_examples=500)
-@given(st.text(alphabet="ab/*?[]!-\\^.|&~", max_size=8))
-def test_any_text_is_a_glob_or_an_error(pattern: str) -> None:
-    try:
-        compiled = compile_glob(pattern)
-    except UsageError as error:
-        assert "character range" in error.message  # noqa: PT017 - most patterns are fine
-    else:
-        assert not compiled.fullmatch("longer than eight characters, and no slash to cross") or "*" in pattern
-
-
 @pytest.mark.parametrize(
-    ("pattern", "prefix"), [("a/b*/c", "a/"), ("a/b/[cd]", "a/b/"), ("*", ""), ("ab?", ""), ("a/b", "a/")]
+    ("pattern", "prefix"), [("a/b*/c", "a/"), ("a/b/[c]?", "a/b/"), ("*", ""), ("ab?", ""), ("a/b", "a/")]
 )
 def test_literal_prefix(pattern: str, prefix: str) -> None:
     assert literal_prefix(pattern) == prefix
@@ -177,7 +158,7 @@ def make_tree(folder: Path, names: tuple[str, ...] = TREE) -> None:
         (["data/a*"], "s3://bucket/x", ["x/a.rec"]),
         (["data/*"], "s3://bucket", list(TREE)),
         (["data/sub*/"], "s3://bucket", ["c.rec", "deep/d.rec", "a.rec"]),
-        (["data/**/[cd].rec"], "s3://bucket", ["c.rec", "d.rec"]),
+        (["data/**/c*"], "s3://bucket", ["c.rec"]),
         (["data/sub/../b.rec"], "s3://bucket/", ["b.rec"]),
         (["data/**"], "s3://bucket", list(TREE)),
     ],
