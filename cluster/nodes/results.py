@@ -21,8 +21,7 @@ from provision.model import count
 from train.follow.records import JobRecord
 from train.follow.results import Copy, Listing, choose_files, copy_all, find_clash
 from train.s3 import operations as s3
-from train.s3.client import S3Object
-from train.s3.url import parse_url
+from train.s3.url import S3Object, parse_url
 
 S3 = "s3"
 VOLUME = "volume"

@@ -20,7 +20,7 @@ class Sources(sources.Sources):
 
     def explain(self, word: str, error: Exception) -> Exception:
         """The error to show for an error of botocore."""
-        from train.s3.client import explain  # noqa: PLC0415 - botocore: not needed for local files
+        from train.s3.errors import explain  # noqa: PLC0415 - botocore: not needed for local files
 
         url = parse_url(word)
         return explain(error, "get_object", bucket=url.bucket, key=url.key)

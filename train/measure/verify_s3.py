@@ -12,10 +12,10 @@ from bootstrap.config import Framework
 from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult, Status, summarize_error
 from foundation.errors import ClusterError, NotFoundError
 from provision.aws.iam_policy import S3Scope, render_job_policy
-from train.s3.client import S3AccessDeniedError, S3Object
 from train.s3.connection import Connection
 from train.s3.environment import S3Access, find_s3_access
-from train.s3.url import S3Url, parse_url
+from train.s3.errors import S3AccessDeniedError
+from train.s3.url import S3Object, S3Url, parse_url
 
 TIMEOUT_S = 90.0
 MAX_LISTED = 1000

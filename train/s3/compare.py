@@ -20,12 +20,11 @@ import msgspec
 from foundation.decode import decode
 from foundation.errors import ClusterError, NotFoundError, UsageError, list_lines
 from foundation.thread_pool import Check, map_in_threads
-from train.s3.client import S3Object
 from train.s3.connection import Connection
 from train.s3.content import COMPARED_AT_ONCE, is_same
 from train.s3.plan import FoundFile, FoundObject
 from train.s3.sources import find_files, find_objects
-from train.s3.url import S3Url, compile_excludes, is_marker, parse_url
+from train.s3.url import S3Object, S3Url, compile_excludes, is_marker, parse_url
 
 _SUFFIX = ".manifest.json"
 _FORMAT = 1

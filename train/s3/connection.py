@@ -26,9 +26,9 @@ from obstore.exceptions import BaseError, UnauthenticatedError
 
 from foundation.errors import ClusterError, NotFoundError
 from node.staging.s3_store import keep_keys, open_store
-from train.s3.client import S3Object, explain, explain_obstore, read_object
 from train.s3.environment import read_authorities
-from train.s3.url import S3Url, explain_key
+from train.s3.errors import explain, explain_obstore
+from train.s3.url import S3Object, S3Url, explain_key
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -166,7 +166,7 @@ class Connection:
             except UnsureError:
                 pass  # botocore can, or says why not
         pages = self._pages(folder, limit)
-        objects = (read_object(folder.bucket, item) for page in pages for item in page.get("Contents", ()))
+        objects = (_read_object(folder.bucket, item) for page in pages for item in page.get("Contents", ()))
         return [item for item in objects if only is None or item.url in only]
 
     def list_level(self, folder: S3Url) -> list[S3Object | S3Url]:
@@ -174,7 +174,7 @@ class Connection:
         entries: list[S3Object | S3Url] = []
         for page in self._pages(folder, None, Delimiter="/"):
             entries += [S3Url(bucket=folder.bucket, key=item["Prefix"]) for item in page.get("CommonPrefixes", ())]
-            entries += [read_object(folder.bucket, item) for item in page.get("Contents", ())]
+            entries += [_read_object(folder.bucket, item) for item in page.get("Contents", ())]
         return entries
 
     def _pages(self, folder: S3Url, limit: int | None, **request: Any) -> Iterator[dict[str, Any]]:
@@ -347,3 +347,13 @@ class Connection:
 def _object(bucket: str, item: Mapping[str, Any]) -> S3Object:
     url = S3Url(bucket=bucket, key=item["path"])
     return S3Object(url=url, size_bytes=item["size"], modified=item["last_modified"], etag=item["e_tag"])
+
+
+def _read_object(bucket: str, item: dict[str, Any]) -> S3Object:
+    """An object of botocore's listing. Pure."""
+    return S3Object(
+        url=S3Url(bucket=bucket, key=item["Key"]),
+        size_bytes=item["Size"],
+        modified=item["LastModified"],
+        etag=item["ETag"],
+    )

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from foundation.errors import ClusterError, NotFoundError, UsageError, list_lines
 from foundation.progress import Event, Report, silent
-from train.s3.client import S3Object
 from train.s3.connection import Connection
 from train.s3.multipart_uploads import NOT_IN_XML
 from train.s3.sources import find_matches, find_objects
-from train.s3.url import S3Url, has_glob, is_marker, parse_url
+from train.s3.url import S3Object, S3Url, has_glob, is_marker, parse_url
 
 _DELETE_AT_ONCE = 1000  # S3's limit for one DeleteObjects
 # A line of a listing: an object, or the URL of a bucket or folder.

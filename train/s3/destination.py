@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from foundation.errors import AwsError, ClusterError, NotFoundError
 from foundation.progress import Event, Report
-from train.s3.client import OwnBucketError, S3AccessDeniedError, S3Object
 from train.s3.connection import Connection
+from train.s3.errors import OwnBucketError, S3AccessDeniedError
 from train.s3.plan import Upload
-from train.s3.url import S3Url
+from train.s3.url import S3Object, S3Url
 
 UNFINISHED_DAYS = 7
 """An upload may run for this long. S3 bills the parts of unfinished uploads as it bills objects."""

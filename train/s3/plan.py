@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foundation.errors import UsageError
-from train.s3.client import S3Object
-from train.s3.url import S3Url, explain_key, explain_path, is_marker
+from train.s3.url import S3Object, S3Url, explain_key, explain_path, is_marker
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

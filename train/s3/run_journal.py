@@ -21,8 +21,8 @@ from foundation.errors import ClusterError, NotFoundError
 from foundation.file_lock import locked
 from foundation.progress import Event, Report
 from foundation.user_folders import state_folder
-from train.s3.client import S3AccessDeniedError
 from train.s3.connection import Connection
+from train.s3.errors import S3AccessDeniedError
 from train.s3.multipart_uploads import list_uploads
 
 CLOCKS_APART = timedelta(minutes=15)

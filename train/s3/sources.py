@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from foundation.errors import ClusterError, NotFoundError
-from train.s3.client import S3Object
 from train.s3.connection import Connection
 from train.s3.plan import FoundFile, FoundObject
-from train.s3.url import S3Url, compile_glob, has_glob, is_marker, literal_prefix
+from train.s3.url import S3Object, S3Url, compile_glob, has_glob, is_marker, literal_prefix
 
 
 def find_files(sources: Sequence[str]) -> tuple[FoundFile, ...]:

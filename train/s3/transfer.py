@@ -16,9 +16,9 @@ from typing import Any
 
 from foundation.errors import AwsError, ClusterError, CredentialsError, list_lines
 from foundation.thread_pool import Check, map_in_threads
-from train.s3.client import BrokenReadError, DamagedBodyError
 from train.s3.connection import Connection
 from train.s3.content import RangeDigests, find_digests, verify_open
+from train.s3.errors import BrokenReadError, DamagedBodyError
 from train.s3.partial_file import PartialFile, find_file_mode
 from train.s3.plan import Download, Upload
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from foundation.errors import UsageError
 
@@ -28,6 +29,16 @@ class S3Url:
     def as_folder(self) -> "S3Url":
         """The URL as a folder's, with a trailing slash. Pure."""
         return self if not self.key or self.key.endswith("/") else S3Url(bucket=self.bucket, key=self.key + "/")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class S3Object:
+    """An object as a listing shows it; `etag` changes with its content."""
+
+    url: S3Url
+    size_bytes: int
+    modified: datetime
+    etag: str
 
 
 _MISSPELT = re.compile(r"(?:s3[an]?:/*|s3/{2,})(?=[^/])", re.IGNORECASE)

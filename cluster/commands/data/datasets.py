@@ -14,8 +14,7 @@ from foundation.user_folders import cache_folder
 from train.data import fetch as fetching
 from train.data.datasets import DATASETS, Dataset, Written, shard_names, write_demo
 from train.s3 import operations
-from train.s3.client import S3Object
-from train.s3.url import is_s3, parse_url
+from train.s3.url import S3Object, is_s3, parse_url
 
 
 @click.command("fetch")

@@ -25,10 +25,9 @@ from foundation.progress import Event
 from provision.model import count
 from train.s3 import compare
 from train.s3 import operations as s3
-from train.s3.client import S3Object
 from train.s3.contents import Entry
 from train.s3.plan import Plan
-from train.s3.url import has_glob, is_s3
+from train.s3.url import S3Object, has_glob, is_s3
 
 _exclude = click.option(
     "--exclude", multiple=True, metavar="PATTERN", help="Skip files and folders that match; repeatable."

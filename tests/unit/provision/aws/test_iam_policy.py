@@ -27,7 +27,7 @@ from provision.aws.role_policy import render_role_policy
 from provision.config import ProvisionConfig
 from provision.model import federated_name, tags
 from provision.volumes.config import VolumeConfig
-from train.s3.client import ACTIONS
+from train.s3.errors import ACTIONS
 
 REGION = "us-east-1"
 ACCOUNT = "123456789012"

@@ -11,10 +11,9 @@ from foundation.progress import Event, silent
 from http_server import Asked, Refusal, judging_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
-from train.s3.client import S3Object
 from train.s3.connection import Connection
 from train.s3.plan import Plan
-from train.s3.url import S3Url
+from train.s3.url import S3Object, S3Url
 
 BUCKET = "datasets"
 URL = f"s3://{BUCKET}/in/"

@@ -9,7 +9,7 @@ from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import silent
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
-from train.s3.client import S3Object
+from train.s3.url import S3Object
 
 
 def get(source: str, folder: Path) -> dict[str, bytes]:

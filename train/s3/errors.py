@@ -5,10 +5,7 @@ boto3 is imported only to explain an error: it takes half a second.
 
 import html
 import re
-from dataclasses import dataclass
-from datetime import datetime
 from json import JSONDecodeError
-from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -55,16 +52,6 @@ class OwnBucketError(AwsError):
 
 class DamagedBodyError(AwsError):
     """S3 rejected a body that does not match its checksum: it was damaged in transit."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class S3Object:
-    """An object as a listing shows it; `etag` changes with its content."""
-
-    url: S3Url
-    size_bytes: int
-    modified: datetime
-    etag: str
 
 
 def explain(error: Exception, method: str, *, bucket: str | None, key: str | None) -> ClusterError:
@@ -142,13 +129,3 @@ def _explain_refusal(code: str, words: str, method: str, bucket: str | None, key
         "action": ACTIONS.get(method, "s3:PutObject"),
     }
     return kind(what.format(**facts), hint=hint and hint.format(**facts))
-
-
-def read_object(bucket: str, item: dict[str, Any]) -> S3Object:
-    """Converts an object of a ListObjectsV2 response. Pure."""
-    return S3Object(
-        url=S3Url(bucket=bucket, key=item["Key"]),
-        size_bytes=item["Size"],
-        modified=item["LastModified"],
-        etag=item["ETag"],
-    )
