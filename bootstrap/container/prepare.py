@@ -270,41 +270,32 @@ def map_owners(talk: ContainerNode, image: _Image, *, report: Report) -> None:
 
 def explain_pull(said: str, reference: Reference, *, node: str, login: Login | None) -> ClusterError:
     """The error for a failed pull. said: the engine's output. Pure."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    shown = "\n  ".join(lines[-_SHOWN_LINES:])
-    words = said.lower()
     who = f'as "{login.username}"' if login is not None else "without a user"
-    why, hint = (
-        f"{node} cannot pull {reference}",
-        f"cluster exec --node {node} -- curl -sSI https://{reference.server}/v2/",
+    rights = (
+        "check the password in the variable that [container] registry.password_env names, and the user's rights"
+        if login is not None
+        else "set [container] registry, or correct image: many registries say so of images that do not exist, too"
     )
-    if any(word in words for word in ("unauthorized", "authentication required", "invalid username", "denied")):
-        why = f"{reference.server} refuses {reference} to {node} {who}"
-        hint = (
-            "check the password in the variable that [container] registry.password_env names, and the user's rights"
-            if login is not None
-            else "set [container] registry, or correct image: many registries say so of images that do not exist, too"
-        )
-    elif any(
-        word in words for word in ("manifest unknown", "name unknown", "not found: manifest", "repository does not")
-    ):
-        why, hint = (
-            f"{reference.server} has no image {reference.name} with this tag or digest",
-            "correct [container] image",
-        )
-    elif "no image found in" in words or "no matching manifest" in words or "no match for platform" in words:
-        why = f"{reference} has no variant for {node}'s kind of machine"
-        hint = "build the image for this machine, or choose another [provision] instance_type"
-    elif "x509" in words or "certificate" in words:
-        why = f"{node} does not trust the certificate of {reference.server}"
-        hint = (
-            f"put its CA on the nodes with [bootstrap] setup: /etc/docker/certs.d/{reference.server}/ca.crt, for "
-            f"podman /etc/containers/certs.d/{reference.server}/ca.crt"
-        )
-    elif "no space left" in words:
-        why = f"{node} has no room for {reference}"
-        hint = _ROOM_HINT
-    return ClusterError(f"{why}:\n  {shown}", hint=hint)
+    certificates = (
+        f"put its CA on the nodes with [bootstrap] setup: /etc/docker/certs.d/{reference.server}/ca.crt, for podman "
+        f"/etc/containers/certs.d/{reference.server}/ca.crt"
+    )
+    other_machine = "build the image for this machine, or choose another [provision] instance_type"
+    table = (
+        ("unauthorized|authentication required|invalid username|denied",
+         f"{reference.server} refuses {reference} to {node} {who}", rights),
+        ("manifest unknown|name unknown|not found: manifest|repository does not",
+         f"{reference.server} has no image {reference.name} with this tag or digest", "correct [container] image"),
+        ("no image found in|no matching manifest|no match for platform",
+         f"{reference} has no variant for {node}'s kind of machine", other_machine),
+        ("x509|certificate", f"{node} does not trust the certificate of {reference.server}", certificates),
+        ("no space left", f"{node} has no room for {reference}", _ROOM_HINT),
+        ("", f"{node} cannot pull {reference}",
+         f"cluster exec --node {node} -- curl -sSI https://{reference.server}/v2/"),
+    )  # fmt: skip
+    why, hint = next((why, hint) for pattern, why, hint in table if re.search(pattern, said.lower()))
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return ClusterError(f"{why}:\n  " + "\n  ".join(lines[-_SHOWN_LINES:]), hint=hint)
 
 
 def find_digest(image: _Image, reference: Reference) -> str:

@@ -48,10 +48,10 @@ Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
 class _Begun(Struct, frozen=True):
-    listening: tuple[Port, ...]
-    refused: str | None
-    free: Port | None
-    disk: tuple[tuple[str, int, Annotated[int, Meta(ge=0)]], ...]
+    listening: tuple[Port, ...] = ()
+    refused: str | None = None
+    free: Port | None = None
+    disk: tuple[tuple[str, int, Annotated[int, Meta(ge=0)]], ...] = ()
 
 
 class _Tried(Struct, frozen=True):
@@ -62,10 +62,7 @@ class _Tried(Struct, frozen=True):
 class _Found:
     """The results of a node so far; `error` is the reason why the rest is missing."""
 
-    ports: tuple[int, ...] = ()
-    refused: str | None = None
-    free: int | None = None
-    disk: tuple[tuple[str, int, int], ...] = ()
+    begun: _Begun = field(default_factory=_Begun)
     attempts: tuple[Attempt, ...] = ()
     results: dict[str, ProbeResult] = field(default_factory=dict)
     error: ClusterError | None = None
@@ -88,14 +85,16 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
         name = node.host.name
         try:
             talk = talks[name] = _Talk(node)
-            talk.begin(found[name], _order(node, secret=secret))
+            found[name].begun = talk.begin(_order(node, secret=secret))
         except ClusterError as error:
             found[name].error = error
 
     def finish(node: ReadyNode) -> None:
         name = node.host.name
         peers = [
-            (other.host.name, other.host.private_ip, found[other.host.name].ports) for other in nodes if other != node
+            (other.host.name, other.host.private_ip, found[other.host.name].begun.listening)
+            for other in nodes
+            if other != node
         ]
         report(Event(kind="start", what="computing, and connecting to the other nodes", where=name))
         try:
@@ -124,7 +123,7 @@ def _run_together(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], talks
     if not nodes:
         return []
     head = nodes[0].host
-    port = found[head.name].free
+    port = found[head.name].begun.free
     if port is None:
         said = f"not checked: {head.name} cannot listen on {head.private_ip}"
         return [Check(node=head.name, check="all_reduce", subject="port", status="unchecked", said=said)]
@@ -164,10 +163,10 @@ def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes
         for probe in probes:
             if probe.check in here.results:
                 checks += probe.to_checks(node, here.results[probe.check])
-        checks += check_disk(name, here.disk)
+        checks += check_disk(name, here.begun.disk)
     checks += check_ports(
-        {name: here.ports for name, here in found.items() if here.ports},
-        {name: here.refused for name, here in found.items() if here.refused is not None},
+        {name: here.begun.listening for name, here in found.items() if here.begun.listening},
+        {name: here.begun.refused for name, here in found.items() if here.begun.refused is not None},
         [attempt for here in found.values() for attempt in here.attempts],
         has_group=not all(node.host.spec for node in nodes),
     )
@@ -186,11 +185,9 @@ class _Talk(NodeProgram):
     def __init__(self, node: ReadyNode) -> None:
         super().__init__(node.connection, "verify")
 
-    def begin(self, found: _Found, order: Mapping[str, Any]) -> None:
+    def begin(self, order: Mapping[str, Any]) -> _Begun:
         """Has the node listen."""
-        begun = self.call(order, _Begun, timeout_s=ANSWER_TIMEOUT_S)
-        found.ports, found.refused, found.disk = begun.listening, begun.refused, begun.disk
-        found.free = begun.free
+        return self.call(order, _Begun, timeout_s=ANSWER_TIMEOUT_S)
 
     def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], probes: Sequence[Probe]) -> None:
         """Has the node connect to its peers and run its probes, one after the other: they would compete for cores."""
