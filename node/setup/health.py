@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -22,7 +21,6 @@ from msgspec import json
 from node.health import GPUS_TIMEOUT_S, LOG_TIMEOUT_S, Gpu, Report, read_kept
 
 THROTTLED_FOR_S = 0.1  # a reason that is gone after this time does not count
-_PCI = Path("/sys/bus/pci/devices")
 _THROTTLED = (  # nvml.h
     (0x08, "hardware slowdown"),
     (0x20, "software thermal slowdown"),
@@ -36,24 +34,17 @@ _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),\s*(.*)")
 def look() -> Report:
     """Observes this host. Returns the report. If the GPUs' driver hangs, waits for it for GPUS_TIMEOUT_S at most."""
     gpus, driver_error = look_at_gpus(GPUS_TIMEOUT_S)
-    has_nvidia = gpus is not None or driver_error is not None or has_device()
     home = os.path.expanduser("~")
     temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - tempfile.gettempdir() fails on a full disk
     return Report(
         now=time.time(),
-        memory_mib=read_memory(),
+        memory_mib=(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20,
         read_only=find_read_only([home, os.path.join(home, ".cluster"), temporary]),
         gpus=gpus,
         driver_error=driver_error,
-        xids=parse_xids(read_kernel_log()) if has_nvidia else (),
+        xids=() if gpus is None and driver_error is None else parse_xids(read_kernel_log()),
         kept=read_kept(),
     )
-
-
-def read_memory() -> int:
-    """Returns the memory of this host in MiB. Raises OSError."""
-    total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
-    return int(total.split()[1]) // 1024
 
 
 def find_read_only(folders: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -121,19 +112,6 @@ def parse_xids(log: str | None) -> tuple[tuple[str, int, str], ...] | None:
     if log is None:
         return None
     return tuple((bus, int(number), text.strip()[:200]) for bus, number, text in _XID.findall(log))
-
-
-def has_device() -> bool:
-    """Whether the PCI bus has a GPU of NVIDIA, with a driver or without."""
-    return any(_is_gpu(device) for device in _PCI.glob("*"))
-
-
-def _is_gpu(device: Path) -> bool:
-    try:
-        vendor, kind = ((device / name).read_text() for name in ("vendor", "class"))
-    except OSError:
-        return False  # just removed
-    return vendor.strip() == "0x10de" and kind.startswith("0x03")
 
 
 # -- GPUs --------------------------------------------------------------------------------------------------------------
