@@ -37,6 +37,8 @@ S3_ACTIONS = {
     "UploadPartCopy": "PutObject", "CompleteMultipartUpload": "PutObject", "ListParts": "ListMultipartUploadParts",
     "DeleteObjects": "DeleteObject", "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
     "PutBucketLifecycleConfiguration": "PutLifecycleConfiguration",
+    "PutBucketEncryption": "PutEncryptionConfiguration", "GetBucketEncryption": "GetEncryptionConfiguration",
+    "PutPublicAccessBlock": "PutBucketPublicAccessBlock", "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
 }  # fmt: skip
 WITH_PREFIX = ("ListBucket",)
 OF_A_VERSION = ("GetObject", "DeleteObject")
