@@ -76,7 +76,7 @@ def run() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     become_caller()
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="cluster", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:
         for number in (signal.SIGINT, signal.SIGTERM):  # the message must not be interrupted
             signal.signal(number, signal.SIG_IGN)
