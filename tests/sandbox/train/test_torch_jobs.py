@@ -101,6 +101,20 @@ def test_processes_on_two_nodes_reduce_and_report(nodes: Project) -> None:
     assert sorted(role["rank"] for role in record["roles"] if role["role"] == "worker") == [0, 1, 2, 3]
 
 
+def test_data_is_on_the_nodes_before_the_start(nodes: Project) -> None:
+    """For a program that names it in its command or reads $CLUSTER_DATA_DIR, and for the shipped script."""
+    url = "s3://cluster-demo/digits/"
+    nodes.run("data", "demo", "digits")
+    nodes.run("data", "put", "--create-bucket", "digits/", url)
+    line = f"ls {url}val | head -1; cd $CLUSTER_DATA_DIR && pwd"
+    done = nodes.run("train", "-v", "--", "sh", "-c", line)
+    assert len(re.findall(r"\] \S+\.rec$", done.stdout, re.MULTILINE)) == 2
+    assert len(re.findall(r"\] /\S+/s3/cluster-demo/digits$", done.stdout, re.MULTILINE)) == 2
+    assert "read from files staged on the nodes (the command names it)" in done.stderr
+    with nodes.configured(args=["--num-epochs", "1"]):
+        assert "alidation-accuracy" in nodes.run("train").stdout
+
+
 def test_one_agent_on_each_node(nodes: Project) -> None:
     """Below it are torchrun, with a small shell for each rank, and the ranks."""
     (nodes.directory / "two.toml").write_text("processes = 2\n")
