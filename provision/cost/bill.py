@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from provision.cost.ledger import MINIMUM_S, Ledger, LedgerNode, Period
 from provision.lease.plan import Spending
 from provision.model import Market
-from provision.preflight.prices import SpotHistory, integrate_spot
+from provision.preflight.prices import USD_PER_ADDRESS_HOUR, SpotHistory, integrate_spot
 from provision.status import add_up
 
 FREE_S = 3600.0
@@ -145,14 +145,13 @@ def find_spending(ledger: Ledger, *, histories: Histories, now: float) -> Spendi
 
 def _find_rate(node: LedgerNode, ledger: Ledger, now: float, *, runs: bool) -> float | None:
     """Returns what an existing node costs per hour."""
-    running = [node.usd_per_hour, ledger.usd_per_address_hour if node.has_address else 0.0] if runs else []
+    running = [node.usd_per_hour, USD_PER_ADDRESS_HOUR if node.has_address else 0.0] if runs else []
     return add_up([*running, disk_rate(node.disk_gib, ledger.usd_per_gib_month, now)])
 
 
 def _bill_node(node: LedgerNode, ledger: Ledger, histories: Histories, now: float) -> NodeBill:
     history = histories.get((node.instance_type, node.zone), ())
     ends = now if node.ended_at is None else node.ended_at
-    address = ledger.usd_per_address_hour
     seconds = sum(period.billed_until(now) - period.start for period in node.periods)
     disk_ends = max(ends, node.launched_at + MINIMUM_S)
     disk_usd = disk_cost(node.disk_gib, ledger.usd_per_gib_month, node.launched_at, disk_ends)
@@ -170,7 +169,7 @@ def _bill_node(node: LedgerNode, ledger: Ledger, histories: Histories, now: floa
         ran_s=sum((now if each.end is None else each.end) - each.start for each in node.periods),
         instance_usd=add_up([_bill_period(period, node, history, now) for period in node.periods]),
         disk_usd=disk_usd,
-        address_usd=None if address is None else seconds * address / 3600 if node.has_address else 0.0,
+        address_usd=seconds * USD_PER_ADDRESS_HOUR / 3600 if node.has_address else 0.0,
         usd_per_hour=_find_rate(node, ledger, now, runs=runs) if exists else 0.0,
         unseen_usd=_unseen(node, ledger),
     )
@@ -189,7 +188,7 @@ def _bill_period(period: Period, node: LedgerNode, history: SpotHistory, now: fl
 
 
 def _unseen(node: LedgerNode, ledger: Ledger) -> float:
-    address = (ledger.usd_per_address_hour or 0.0) if node.has_address else 0.0
+    address = USD_PER_ADDRESS_HOUR if node.has_address else 0.0
     running = sum(period.unseen_s for period in node.periods) * ((node.usd_per_hour or 0.0) + address) / 3600
     ended_at = node.ended_at or 0.0
     disk = disk_cost(node.disk_gib, ledger.usd_per_gib_month, ended_at, ended_at + node.unseen_s)

@@ -102,7 +102,6 @@ class Ledger:
     downs: tuple[float, ...] = ()
     seen: Mapping[str, float] = field(default_factory=dict)
     usd_per_gib_month: float | None = None
-    usd_per_address_hour: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,7 +270,6 @@ def merge(one: Ledger, other: Ledger) -> Ledger:
             region: max(one.seen.get(region, 0.0), other.seen.get(region, 0.0)) for region in {**one.seen, **other.seen}
         },
         usd_per_gib_month=newer.usd_per_gib_month or older.usd_per_gib_month,
-        usd_per_address_hour=newer.usd_per_address_hour or older.usd_per_address_hour,
     )
 
 
@@ -317,7 +315,6 @@ def set_prices(
     *,
     per_hour: Mapping[str, float | None],
     usd_per_gib_month: float | None,
-    usd_per_address_hour: float | None,
     periods: Mapping[tuple[str, float], float],
 ) -> Ledger:
     """Returns the ledger with prices. Unknown ones do not replace known ones.
@@ -339,5 +336,4 @@ def set_prices(
         ledger,
         nodes=tuple(map(price, ledger.nodes)),
         usd_per_gib_month=ledger.usd_per_gib_month if usd_per_gib_month is None else usd_per_gib_month,
-        usd_per_address_hour=ledger.usd_per_address_hour if usd_per_address_hour is None else usd_per_address_hour,
     )

@@ -19,7 +19,6 @@ from provision.preflight.prices import (
     PricedPlace,
     SpotHistory,
     describe_prices,
-    find_address_price,
     find_spot_history,
     find_volume_price,
     integrate_spot,
@@ -154,7 +153,6 @@ def add_prices(clients: Clients, ledger: Ledger) -> Ledger:
     with bounded_pool() as pool:
         prices = pool.submit(describe_prices, clients, set(places.values())) if places else None
         disks = pool.submit(find_volume_price, clients) if here and ledger.usd_per_gib_month is None else None
-        addresses = pool.submit(find_address_price, clients) if here and ledger.usd_per_address_hour is None else None
         unpriced = [node for node in here if node.market == "spot" and has_unpriced(node)]
         history = pool.submit(find_histories, clients, unpriced)
     found = prices.result() if prices is not None else {}
@@ -162,7 +160,6 @@ def add_prices(clients: Clients, ledger: Ledger) -> Ledger:
         ledger,
         per_hour={instance_id: found.get(place) for instance_id, place in places.items()},
         usd_per_gib_month=disks.result() if disks is not None else None,
-        usd_per_address_hour=addresses.result() if addresses is not None else None,
         periods=dict(_price_periods(unpriced, history.result())),
     )
 

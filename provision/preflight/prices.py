@@ -1,4 +1,4 @@
-"""Prices of instances, disks and public addresses, from AWS's price list and spot price history.
+"""Prices of instances and disks, from AWS's price list and spot price history.
 
 Prices are only information: an unknown price is None, for any reason.
 
@@ -38,9 +38,6 @@ _LINUX_ON_DEMAND = {
     "marketoption": "OnDemand",
 }
 _GP3 = {"productFamily": "Storage", "volumeApiName": "gp3"}
-_ADDRESS = {"group": "VPCPublicIPv4Address"}
-_IN_USE = "PublicIPv4:InUseAddress"
-"""The end of the usagetype of an address on an instance. The group also has idle addresses and contiguous blocks."""
 HOURS_A_MONTH = 730
 """As in AWS's examples of prices: https://aws.amazon.com/ebs/pricing/"""
 USD_PER_ADDRESS_HOUR = 0.005
@@ -81,24 +78,6 @@ def find_volume_price(clients: Clients) -> float | None:
     return _find_price(clients, _GP3, _GIB_MONTHS)
 
 
-def find_address_price(clients: Clients) -> float:
-    """Returns US dollars per hour for a public IPv4 address in use. Raises nothing.
-
-    The price is from the price list, or else the published one:
-    https://aws.amazon.com/blogs/aws/new-aws-public-ipv4-address-charge-public-ip-insights/
-    """
-    try:
-        documents = _list_products(clients.pricing, {"regionCode": clients.region, **_ADDRESS}, service="AmazonVPC")
-    except (ClientError, NoConnectionError, HTTPClientError):
-        return USD_PER_ADDRESS_HOUR
-    in_use = [text for text in documents if _find_usage(text).endswith(_IN_USE)]
-    return parse_price(in_use, _HOURS) or USD_PER_ADDRESS_HOUR
-
-
-def _find_usage(document: str) -> str:
-    return str(json.loads(document).get("product", {}).get("attributes", {}).get("usagetype", ""))
-
-
 def _find_price(clients: Clients, attributes: Mapping[str, str], units: frozenset[str]) -> float | None:
     """Returns the on-demand price of the region's product with these attributes, or None."""
     try:
@@ -108,9 +87,9 @@ def _find_price(clients: Clients, attributes: Mapping[str, str], units: frozense
     return parse_price(documents, units)
 
 
-def _list_products(pricing: PricingClient, attributes: Mapping[str, str], *, service: str = "AmazonEC2") -> list[str]:
+def _list_products(pricing: PricingClient, attributes: Mapping[str, str]) -> list[str]:
     pages = pricing.get_paginator("get_products").paginate(
-        ServiceCode=service,
+        ServiceCode="AmazonEC2",
         Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in attributes.items()],
     )
     return [document for page in pages for document in page["PriceList"]]

@@ -36,7 +36,6 @@ def bill(*, node_hours: float, usd: float | None) -> ClusterBill:
             ),
         ),
         usd_per_gib_month=0.08,
-        usd_per_address_hour=0.005,
     )
     return make_bills(ledger, histories={}, now=end)[0]
 

@@ -264,7 +264,7 @@ def storage_time(year: int, month: int) -> float:
 def spot(ledger: Ledger, usd: float) -> Ledger:
     """The ledger with the cost of each period, as add_prices would add it."""
     costs = {(node.instance_id, period.start): usd for node in ledger.nodes for period in node.periods}
-    return set_prices(ledger, per_hour={}, usd_per_gib_month=None, usd_per_address_hour=None, periods=costs)
+    return set_prices(ledger, per_hour={}, usd_per_gib_month=None, periods=costs)
 
 
 def test_the_cost_of_a_period_is_that_of_its_final_end() -> None:
