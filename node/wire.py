@@ -104,7 +104,9 @@ class SaveCheckpoint(Struct, tag=True):
 
 
 class End(Struct, tag=True):
-    """End all processes, report Closed, and end."""
+    """End all processes, report Closed, and end. copy_s: how long the rest of the job's files may be copied to S3."""
+
+    copy_s: float | None = None
 
 
 class Ping(Struct, tag=True):

@@ -212,7 +212,7 @@ class Agent(asyncio.Protocol):
             self._save_checkpoint()
         elif isinstance(message, End) and not self._is_ending:
             self._is_ending = True
-            self._tasks.begin(self._close())
+            self._tasks.begin(self._close(message.copy_s))
 
     def _fail(self, error: BaseException) -> None:
         """Ends the agent because of an error, which is a bug, with a traceback."""
@@ -399,8 +399,8 @@ class Agent(asyncio.Protocol):
 
     # -- end -----------------------------------------------------------------------------------------------------
 
-    async def _close(self) -> None:
-        """Ends all processes, and reports what they leave."""
+    async def _close(self, copy_s: float | None) -> None:
+        """Ends all processes, and reports what they leave. copy_s: see End."""
         if self._data is not None:
             self._data.stop()
         for process in self._processes.values():
@@ -419,7 +419,9 @@ class Agent(asyncio.Protocol):
         self._report_files()
         if self._outputs is not None and self._is_copying_outputs and not left:
             self._is_finishing = True
-            await asyncio.to_thread(self._outputs.finish)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self._outputs.finish), copy_s)
+            self._outputs.report_left()
         if self._data is not None:
             await asyncio.to_thread(self._data.close)
         self._server.close()

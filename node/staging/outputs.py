@@ -94,7 +94,7 @@ class Outputs:
         return saved or self._url + name
 
     def finish(self) -> None:
-        """Copies the rest, once no process of the job writes any longer. Names the files that could not be copied."""
+        """Copies the rest, once no process of the job writes any longer."""
         self._ending.set()
         self._thread.join()
         give_up_at = time.monotonic() + GIVE_UP_S
@@ -104,6 +104,10 @@ class Outputs:
             before, left = left, self.copy()
             if len(left) < len(before):
                 give_up_at = time.monotonic() + GIVE_UP_S
+
+    def report_left(self) -> None:
+        """Names the files that are not copied."""
+        left = [one.name for one in self._find_changed()]
         if left:
             more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
             names = ", ".join(work_folder.show(name) for name in left[:MOST_NAMED])
@@ -115,13 +119,10 @@ class Outputs:
 
     def copy(self) -> list[str]:
         """Copies the complete files that are new or have changed, the oldest first. Returns the names of the others."""
-        found = [entry for entry in work_folder.find_below(self._folder) if entry is not None and entry.what is None]
-        changed = [one for one in found if self._copied.get(one.name) != (one.size_bytes, one.mtime_ns)]
+        changed = self._find_changed()
         written = find_written() if changed else set()
         left = []
-        for entry in sorted(changed, key=lambda one: one.mtime_ns):
-            if not self._make_url(entry.name).startswith("s3://"):
-                continue  # without [data] results in S3
+        for entry in changed:
             is_quiet = self._ending.is_set() or time.time_ns() - entry.mtime_ns > QUIET_S * 1e9
             try:
                 status = os.stat(entry.path)
@@ -142,6 +143,15 @@ class Outputs:
         if len(left) < len(changed):
             self._note()
         return left
+
+    def _find_changed(self) -> list[work_folder.Entry]:
+        """Returns the files that are new or have changed, the oldest first."""
+        found = [entry for entry in work_folder.find_below(self._folder) if entry is not None and entry.what is None]
+        changed = [one for one in found if self._copied.get(one.name) != (one.size_bytes, one.mtime_ns)]
+        is_for_s3 = [
+            one for one in changed if self._make_url(one.name).startswith("s3://")
+        ]  # [data] results may not be
+        return sorted(is_for_s3, key=lambda one: one.mtime_ns)
 
     def _note(self) -> None:
         try:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 AGENTS_END_S = 5.0
 LAST_OUTPUT_S = 2.0  # from the end of a job's processes on a host to the end of the connection
+STOP_COPY_S = 15.0  # of the job's files to S3: less than `cluster stop` waits
 FIRST_PROGRAM = 1 << 20  # the number of the first of mpirun's daemons; those of processes are smaller
 ProcessReport = Started | Bar | Joined | Exited | Used | Placed | Blocked | Unread
 
@@ -322,8 +323,9 @@ class Attempt:
         self._tasks.end()
         silent = self.outcome.silent_hosts
         agents = list(self.agents.by_host.values())
+        copy_s = STOP_COPY_S if self.ending.reason == "stopped" else None
         for agent in agents:
-            agent.put(End())
+            agent.put(End(copy_s))
         awaited = [one for one in agents if one.heard_at is not None and one.host.name not in silent]
         copying = awaited
         while copying:

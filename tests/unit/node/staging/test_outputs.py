@@ -66,6 +66,7 @@ def copy_all(env: dict[str, str], say: Callable[[str], None]) -> None:
     copy = Outputs(JOB, env, say)
     copy.begin()
     copy.finish()
+    copy.report_left()
 
 
 def read(server: S3Server, bucket: str) -> dict[str, bytes]:
