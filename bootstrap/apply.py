@@ -28,7 +28,6 @@ from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import HostKeyPins, authorize_script, authorized_line, known_hosts_text
 from bootstrap.transfer.distribute import Distribution, SetUp
-from bootstrap.transfer.sources import Sources
 from bootstrap.transfer.tree import Tree, TreeArchives
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
@@ -109,18 +108,15 @@ def bootstrap(
     def make_ready(damaged: list[BundleFile]) -> tuple[ReadyNode, ...]:
         ready: dict[str, ReadyNode] = {}
         turns = Turns(homes)
-        sources = Sources(report=report, distribute=config.distribute, fetch=config.fetch)
         with (
-            Distribution(report=report, sources=sources, damaged=damaged) as distribution,
+            Distribution(report=report, damaged=damaged) as distribution,
             RuntimePlacing(cache=cache, report=report, damaged=damaged) as runtimes,
             TreeArchives(trees.all, cache=cache) as archives,
         ):
             package_builds = PackageBuilds(
                 setup=setup_digest(config.setup), cache=cache, distribution=distribution, report=report
             )
-            bundles = Bundles(
-                cache, report, "head" if config.distribute == "pypi" else config.fetch, package_builds.build
-            )
+            bundles = Bundles(cache, report, package_builds.build)
             work = _Bootstrap(
                 cluster=cluster,
                 config=config,

@@ -16,8 +16,6 @@ MXNET_PATTERN = (
     r"auto|installed|mxnet[A-Za-z0-9-]*==[A-Za-z0-9.!+]+|((s3|https)://[A-Za-z0-9.:-]+/)?[A-Za-z0-9._~/+@%= -]+\.whl"
 )
 TORCH_PATTERN = r"auto|torch==[A-Za-z0-9.!+]+"
-Distribute = Literal["chain", "pypi"]
-Fetch = Literal["auto", "here", "head"]
 Framework = Literal["mxnet", "pytorch", "none"]
 NEWER_PYTHONS = ("3.13", "3.14")
 """The Pythons that are too new for MXNet."""
@@ -120,20 +118,6 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
         tuple[Annotated[str, check_pattern], ...],
         Meta(description='a list of .gitignore patterns that sync leaves out: "*.rec", "data/"'),
     ] = ()
-    distribute: Annotated[
-        Distribute,
-        Meta(
-            description='how wheels reach the nodes: "chain", each node passes them on to the next; "pypi", each '
-            "fetches them from the package index"
-        ),
-    ] = "chain"
-    fetch: Annotated[
-        Fetch,
-        Meta(
-            description='who fetches wheels for the chain: "here", this machine; "head", the first node; "auto", the '
-            "first node, if it can and they are not in this machine's cache"
-        ),
-    ] = "auto"
 
     def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
         """Yields a message for each key of another framework, and for a `python` that does not fit MXNet."""

@@ -55,7 +55,7 @@ def check_packages(
             facts, python=python, mxnet=config.mxnet, packages=packages, node=NODE, choice=choice, project=project
         )
         try:
-            _resolve(target, config=config, cache=cache, report=report)
+            _resolve(target, cache=cache, report=report)
         except ClusterError as error:
             first = first or error
         else:
@@ -64,10 +64,9 @@ def check_packages(
         raise first
 
 
-def _resolve(target: WheelTarget, *, config: BootstrapConfig, cache: Path, report: Report) -> None:
-    fetch = "head" if config.distribute == "pypi" else config.fetch
+def _resolve(target: WheelTarget, *, cache: Path, report: Report) -> None:
     try:
-        find_wheels(target, (), cache=cache, report=report, fetch=fetch)
+        find_wheels(target, (), cache=cache, report=report)
     except NoWheelError as error:
         with tempfile.TemporaryDirectory(prefix="cluster-source-") as folder:
             try:

@@ -13,7 +13,6 @@ import threading
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache as cached
 from functools import partial
@@ -21,8 +20,6 @@ from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
-from bootstrap.config import Fetch
-from bootstrap.environment.fetches import Fetches
 from bootstrap.environment.file_cache import (
     BundleFile,
     describe_file,
@@ -134,20 +131,18 @@ def fetch_bundle(
     *,
     cache: Path,
     report: Report,
-    fetch: Fetch = "here",
     own: BundleFile | None = None,
     build: BuildPackage | None = None,
 ) -> Bundle:
-    """The bundle for a target: from the cache, or fetched by pip from the package index that pip is configured to use.
+    """The bundle for a target: from the cache, or found by pip in the package index that pip is configured to use.
 
-    fetch: "here" fetches all wheels to this machine. "head" finds only their URLs, and the nodes fetch them. "auto"
-    does so for wheels that are not in the cache and whose URLs work without a password. Later fetches keep the versions
+    Wheels whose URLs work without a password are not fetched: a node does that if it can. Later calls find the versions
     of the first. A killed fetch leaves no partial bundle; a damaged bundle is reported and fetched again.
     own: the user's own wheel of MXNet. build: builds packages that have no wheel.
     Raises ClusterError with the output of pip, or with that of uv if it cannot fetch a Python.
     """
     build_for = partial(build, partial(fetch_bundle, cache=cache, report=report, build=build)) if build else None
-    found = _find_and_build(target, build_for, cache=cache, report=report, fetch=fetch)
+    found = _find_and_build(target, build_for, cache=cache, report=report)
     if own is not None:
         found = (own, *found)
     if target.managed_python:
@@ -163,13 +158,12 @@ def _find_and_build(
     *,
     cache: Path,
     report: Report,
-    fetch: Fetch,
 ) -> tuple[BundleFile, ...]:
     """The wheels for a target. Builds the wheels that pip does not find, and then asks pip again."""
     built: dict[str, BundleFile] = {}
     while True:
         try:
-            return find_wheels(target, tuple(built.values()), cache=cache, report=report, fetch=fetch)
+            return find_wheels(target, tuple(built.values()), cache=cache, report=report)
         except NoWheelError as error:
             if build is None or error.requirement in built:
                 raise
@@ -180,20 +174,17 @@ def _find_and_build(
 
 
 def find_wheels(
-    target: WheelTarget, built: Sequence[BundleFile], *, cache: Path, report: Report, fetch: Fetch
+    target: WheelTarget, built: Sequence[BundleFile], *, cache: Path, report: Report
 ) -> tuple[BundleFile, ...]:
     """The wheels for a target: from the cache, or those that the package index has now.
 
-    built: wheels that no index has. fetch: see fetch_bundle. Raises NoWheelError, ClusterError with the output of pip.
+    built: wheels that no index has. Raises NoWheelError, ClusterError with the output of pip.
     """
     key = _find_key(target)
     kept = find_kept(cache, f"bundles/{key}", report=report)
-    found = kept if kept is not None and fetch != "head" else find_kept(cache, f"resolved/{key}", report=report)
-    if found is not None:
-        if fetch == "here":
-            _bring_all(found, report=report)
-        return found
-    choose = partial(_choose_wheels, target, built=built, kept=kept or (), cache=cache, report=report, fetch=fetch)
+    if kept is not None:
+        return kept
+    choose = partial(_choose_wheels, target, built=built, cache=cache, report=report)
     requirements = _find_requirements(target)
     for_cpu = find_cpu_build(target, requirements)
     if for_cpu is None:
@@ -204,20 +195,15 @@ def find_wheels(
         # pip says it in several ways, for instance as a conflict with a constraint. Other errors come again below.
         if isinstance(error, NoWheelError) and not is_torch(error.requirement):
             raise
-    if fetch != "here":
-        found = choose(requirements)
-    else:
-        with suppress(NoUrlError):  # which would name the sizes
-            found = resolve_wheels(target, requirements, pins=(), built=built, cache=cache, report=report)
-    size_gb = sum(file.size_bytes for file in found or ()) / 1e9
-    size = f"{size_gb:.1f} GB of wheels" if found is not None else "several GB of wheels"
+    found = choose(requirements)
+    size_gb = sum(file.size_bytes for file in found) / 1e9
     what = (
-        f"{size}, with CUDA: the nodes have no GPU, but the package index that pip uses here has no "
-        f"{next(one for one in for_cpu if one not in requirements)}"
+        f"{size_gb:.1f} GB of wheels, with CUDA: the nodes have no GPU, but the package index that pip uses here "
+        f"has no {next(one for one in for_cpu if one not in requirements)}"
     )
-    if found is None or size_gb > LARGE_GB:
+    if size_gb > LARGE_GB:
         report(Event(kind="info", what=what))
-    return choose(requirements) if fetch == "here" or found is None else found
+    return found
 
 
 def find_cpu_build(target: WheelTarget, requirements: Sequence[str]) -> tuple[str, ...] | None:
@@ -233,33 +219,19 @@ def _choose_wheels(
     requirements: Sequence[str],
     *,
     built: Sequence[BundleFile],
-    kept: Sequence[BundleFile],
     cache: Path,
     report: Report,
-    fetch: Fetch,
 ) -> tuple[BundleFile, ...]:
-    """Has pip choose the wheels, and notes them. kept: an earlier choice, whose versions stay."""
-    key = _find_key(target)
-    if fetch != "here":
-        try:
-            found = resolve_wheels(target, requirements, pins=find_pins(kept), built=built, cache=cache, report=report)
-        except NoUrlError:
-            if fetch == "head":
-                raise
-        else:
-            remember(cache, f"resolved/{key}", found)
-            return found
-    what = f"fetching wheels for the nodes: {(target.requirements or requirements)[0]} and its dependencies"
-    download = partial(download_wheels, target, requirements, built=built)
-    return fetch_once(cache, f"bundles/{key}", download, what=what, report=report)
-
-
-def _bring_all(files: Sequence[BundleFile], *, report: Report) -> None:
-    """Fetches the files that are not on this machine. Raises ClusterError."""
-    fetches = Fetches(report)
-    fetches.begin(files)
-    for file in files:
-        fetches.wait(file)
+    """Has pip choose the wheels, and notes them."""
+    key = f"bundles/{_find_key(target)}"
+    try:
+        found = resolve_wheels(target, requirements, built=built, cache=cache, report=report)
+    except NoUrlError:
+        what = f"fetching wheels for the nodes: {(target.requirements or requirements)[0]} and its dependencies"
+        download = partial(download_wheels, target, requirements, built=built)
+        return fetch_once(cache, key, download, what=what, report=report)
+    remember(cache, key, found)
+    return found
 
 
 def _find_requirements(target: WheelTarget) -> tuple[str, ...]:
@@ -363,11 +335,6 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
         archive.addfile(entry, stream)
 
 
-def find_pins(wheels: Sequence[BundleFile]) -> tuple[str, ...]:
-    """The exact requirement of each wheel, by its file name. Pure."""
-    return tuple("{}=={}".format(*file.name.split("-")[:2]) for file in wheels)
-
-
 def pack_package(cache: Path) -> BundleFile:
     """Writes a wheel of mxnet_cluster, the package that users' programs import. Equal content gives equal bytes."""
     about = f"mxnet_cluster-{version('mxnet-cluster')}"
@@ -402,10 +369,9 @@ def _describe_startup(name: str) -> BundleFile:
 class Bundles:
     """The bundle of each target, fetched once even if many nodes ask for it at the same time."""
 
-    def __init__(self, cache: Path, report: Report, fetch: Fetch, build: BuildPackage | None = None) -> None:
+    def __init__(self, cache: Path, report: Report, build: BuildPackage | None = None) -> None:
         self._cache = cache
         self._report = report
-        self._fetch = fetch
         self._build = build
         self._lock = threading.Lock()
         self._futures: dict[tuple[WheelTarget, BundleFile | None], Future[Bundle]] = {}
@@ -415,7 +381,7 @@ class Bundles:
         with self._lock:
             future = self._futures.get((target, own))
             if future is None:
-                fetch = partial(fetch_bundle, cache=self._cache, report=self._report, fetch=self._fetch)
+                fetch = partial(fetch_bundle, cache=self._cache, report=self._report)
                 run = partial(fetch, target, own=own, build=self._build)
                 future = self._futures[target, own] = run_in_thread(run)
         return future.result()

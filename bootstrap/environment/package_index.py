@@ -42,7 +42,6 @@ FIRST_PAUSE_S = 0.5
 AT_ONCE = 8
 READ_BYTES = 1 << 20
 HINT = "check the versions in [bootstrap], and that this machine reaches a package index"
-HERE_HINT = 'set [bootstrap] distribute = "chain" and fetch = "here": then this machine sends the wheels'
 _BROKEN = (OSError, http.client.HTTPException)
 
 
@@ -86,14 +85,14 @@ def download_source(target: WheelTarget, requirement: str, directory: Path) -> N
 
 
 def find_wheels(
-    target: WheelTarget, requirements: Sequence[str], *, alone: bool = False, built: Sequence[BundleFile] = ()
+    target: WheelTarget, requirements: Sequence[str], *, built: Sequence[BundleFile] = ()
 ) -> tuple[FoundWheel, ...]:
     """Finds the wheels that `download_wheels` would fetch. From an index with PEP 658, pip reads only metadata.
 
-    alone: without their dependencies. Raises NoWheelError, and ClusterError with the output of pip.
+    Raises NoWheelError, and ClusterError with the output of pip.
     """
     words = ["install", "--dry-run", "--ignore-installed", "--report", "-", "--target", "unused"]
-    words += [*_platform(target), *_links(built), *(["--no-deps"] if alone else [])]
+    words += [*_platform(target), *_links(built)]
     return parse_report(json.loads(_run_pip(words, target, requirements)))
 
 
@@ -192,14 +191,13 @@ def resolve_wheels(
     target: WheelTarget,
     requirements: Sequence[str],
     *,
-    pins: Sequence[str],
     built: Sequence[BundleFile] = (),
     cache: Path,
     report: Report,
 ) -> tuple[BundleFile, ...]:
     """Finds the wheels for a target, sorted by name; `path` is their place in the cache once they are fetched.
 
-    pins: if not empty, the exact requirements to resolve instead. built: wheels that no index has. Wheels from folders
+    built: wheels that no index has. Wheels from folders
     of this machine are copied to the cache, and have no URLs. Raises NoUrlError, NoWheelError, and ClusterError with
     the output of pip.
     """
@@ -207,7 +205,7 @@ def resolve_wheels(
     started = time.monotonic()
     report(Event(kind="start", what=what))
     try:
-        wheels = find_wheels(target, pins or requirements, alone=bool(pins), built=built)
+        wheels = find_wheels(target, requirements, built=built)
     except ClusterError:
         report(Event(kind="failed", what=what))
         raise
@@ -262,12 +260,12 @@ def _describe(wheel: FoundWheel, cache: Path) -> BundleFile:
     if parts.scheme == "file":
         return _copy(Path(unquote(parts.path)), cache)
     if not wheel.sha256:
-        raise NoUrlError(f"the package index does not publish the SHA-256 of {name}", hint=HERE_HINT)
+        raise NoUrlError(f"the package index does not publish the SHA-256 of {name}")
     url = parts._replace(fragment="").geturl()
     try:
         size_bytes, tail = _read_tail(url)
     except _BROKEN as error:
-        raise NoUrlError(f"{name} cannot be fetched directly from {parts.hostname}: {error}", hint=HERE_HINT) from error
+        raise NoUrlError(f"{name} cannot be fetched directly from {parts.hostname}: {error}") from error
     return BundleFile(
         path=find_place(cache, wheel.sha256, name),
         sha256=wheel.sha256,

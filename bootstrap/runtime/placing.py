@@ -13,7 +13,6 @@ from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.runtime.runtime import Runtimes
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.transfer.distribute import Distribution, SetUp
-from bootstrap.transfer.sources import Sources
 from bootstrap.transfer.tree import TreeArchives
 from foundation.progress import Event, Report
 
@@ -28,7 +27,7 @@ class RuntimePlacing:
         self._report = report
         self._runtimes = Runtimes(cache, report)
         self._archives = TreeArchives((), cache=cache)
-        self._distribution = Distribution(report=report, sources=Sources(report=report), damaged=damaged)
+        self._distribution = Distribution(report=report, damaged=damaged)
 
     def __enter__(self) -> Self:
         self._archives.__enter__()

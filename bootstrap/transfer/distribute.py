@@ -14,6 +14,7 @@ from bootstrap.environment.file_cache import BundleFile, discard, is_whole
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.explain import find_sudo_hint, render_last_lines
 from bootstrap.ssh.node_program import LOADER, NodeProgram, read_modules
+from bootstrap.transfer import sources
 from bootstrap.transfer.sources import Peer, Peers, Sources
 from foundation.decode import convert
 from foundation.errors import ClusterError, NodeCommandError
@@ -131,11 +132,9 @@ class Distribution:
     damaged: collects the files that are damaged on this machine, so that nodes refused them; they are removed.
     """
 
-    def __init__(
-        self, *, report: Report, sources: Sources | None = None, damaged: list[BundleFile] | None = None
-    ) -> None:
+    def __init__(self, *, report: Report, damaged: list[BundleFile] | None = None) -> None:
         self.report = report
-        self.sources = sources or Sources(report=report)
+        self.sources = Sources(report=report)
         self._secret = secrets.token_hex(SECRET_BYTES)
         self.peers = Peers()
         self.damaged = [] if damaged is None else damaged
@@ -213,7 +212,7 @@ class _Conversation:
         self._wanted = wanted
         self._distribution = distribution
         self._files = {file.sha256: file for file in wanted.files}
-        self._by_url = distribution.sources.find_index_files(wanted.files)
+        self._by_url: set[str] = set()
         self._peer: Peer | None = None
         self._asked: dict[str, set[Peer]] = {file.sha256: set() for file in wanted.files}
 
@@ -256,9 +255,7 @@ class _Conversation:
     def _join(self, port: int) -> None:
         self._peer = _peer(self._agent.connection, port=port, files={*self._wanted.holds, *self._files})
         candidates = self._distribution.peers.join(self._peer, self._files)
-        if self._by_url:
-            self._agent.tell(self._distribution.sources.direction())
-        elif self._files:
+        if self._files:
             self._direct_to(candidates, self._files)
 
     def _direct_to(self, peers: Sequence[Peer], files: Collection[str]) -> None:
@@ -270,7 +267,7 @@ class _Conversation:
         """Names another source for a file that none of the node's sources provides, or uploads the file."""
         file = self._files[sha256]
         if sha256 in self._by_url:
-            self._distribution.sources.note_failure(file, why, node=self._host.name)
+            self._distribution.sources.note_failure(why, node=self._host.name)
             self._upload(file, offset)
         else:
             self._feed(file, offset)
@@ -285,7 +282,7 @@ class _Conversation:
             return
         if self._distribution.sources.is_for_node(file):
             self._by_url.add(sha256)
-            self._agent.tell(self._distribution.sources.direction())
+            self._agent.tell({"index": True, "probe_s": sources.PROBE_S})
         else:
             self._upload(file, offset)
 

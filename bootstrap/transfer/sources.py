@@ -10,19 +10,15 @@ import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bootstrap.config import Distribute, Fetch
 from bootstrap.environment.fetches import Fetches
 from bootstrap.environment.file_cache import BundleFile
-from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
 CANDIDATES_AT_MOST = 32
 _URL = re.compile(r"https?://\S+: ")
 PROBE_S = 2.0
 """How long a node tries to reach the package index before this machine fetches the wheels instead."""
-CHAIN_HINT = 'set [bootstrap] distribute = "chain": then this machine sends them where necessary'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,10 +79,8 @@ def choose_candidates(members: Sequence[Peer], missing: Collection[str], *, lost
 class Sources:
     """The sources of files that no node has yet, for one transfer. Safe to use from several threads."""
 
-    def __init__(self, *, report: Report, distribute: Distribute = "chain", fetch: Fetch = "auto") -> None:
+    def __init__(self, *, report: Report) -> None:
         self._report = report
-        self._distribute = distribute
-        self._fetch = fetch
         self._lock = threading.Lock()
         self._unreachable = False
         self._expected: dict[str, BundleFile] = {}
@@ -97,34 +91,12 @@ class Sources:
         with self._lock:
             self._expected |= {file.sha256: file for file in files if file.urls}
 
-    def find_index_files(self, files: Sequence[BundleFile]) -> set[str]:
-        """The SHA-256s of the files that every node takes from the package index."""
-        return {file.sha256 for file in files if file.urls} if self._distribute == "pypi" else set()
-
-    def direction(self) -> dict[str, Any]:
-        """The message that tells an agent to take files from their URLs."""
-        probes = self._distribute == "chain" and self._fetch == "auto"
-        return {"index": True, "probe_s": PROBE_S if probes else None}
-
     def is_for_node(self, file: BundleFile) -> bool:
         """Whether a node tries a file's URLs before this machine uploads the file."""
-        if self._distribute == "pypi" or not file.urls:
-            return False
-        return self._fetch == "head" or (self._fetch == "auto" and not self._unreachable and not file.path.exists())
+        return bool(file.urls) and not self._unreachable and not file.path.exists()
 
-    def note_failure(self, file: BundleFile, why: Sequence[str], *, node: str) -> None:
-        """Notes that a node could not take a file from its URLs. Raises ClusterError unless this machine may."""
-        said = "; ".join(why)
-        if self._distribute == "pypi":
-            raise ClusterError(
-                f'{node}: [bootstrap] distribute = "pypi", and {file.name} could not be fetched from the index: {said}',
-                hint=CHAIN_HINT,
-            )
-        if self._fetch == "head":
-            raise ClusterError(
-                f'{node}: [bootstrap] fetch = "head", and {file.name} could not be fetched from the index: {said}',
-                hint='set [bootstrap] fetch = "auto" or "here": then this machine sends the wheels',
-            )
+    def note_failure(self, why: Sequence[str], *, node: str) -> None:
+        """Notes that a node could not take a file from its URLs."""
         with self._lock:
             known, self._unreachable = self._unreachable, True
         if not known:

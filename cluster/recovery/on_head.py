@@ -83,8 +83,6 @@ class HeadApp(App):
             "provision.regions": [],
             "provision.ssh_address": "private",
             "provision.ssh_from": "10.0.0.0/8",  # "auto" is not for private addresses; the head changes no rule
-            "bootstrap.distribute": "chain",
-            "bootstrap.fetch": "here",
             "bootstrap.sync": [],
             "train.script": shipped_scripts()[0],
         }

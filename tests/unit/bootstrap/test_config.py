@@ -40,8 +40,6 @@ def test_valid_values(key: str, value: object) -> None:
         ("sync", ["my/"], "bootstrap.sync"),
         ("exclude", [["*.rec", "!"]], 'bootstrap.exclude[1] = "!": not a .gitignore pattern'),
         ("exclude", [[""], ["/"]], "excludes nothing"),
-        ("distribute", ["s3", "ftp"], "bootstrap.distribute = "),
-        ("fetch", ["there"], 'bootstrap.fetch = "there": '),
     ],
 )
 def test_invalid_values(key: str, values: list[object], said: str) -> None:

@@ -78,7 +78,7 @@ def test_what_is_found_is_not_searched_again(tmp_path: Path, index: Index) -> No
         node="n",
         choice=choice,
     )
-    fetch_bundle(target, cache=tmp_path / "cache", report=silent, fetch="auto")
+    fetch_bundle(target, cache=tmp_path / "cache", report=silent)
     assert len(index.asked) == asked
 
 

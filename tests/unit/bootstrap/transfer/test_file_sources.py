@@ -5,12 +5,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent_steps import LocalNode, Nodes
-from bootstrap.config import Distribute, Fetch
 from bootstrap.environment.file_cache import BundleFile, describe_file
 from bootstrap.transfer.distribute import Distribution
 from bootstrap.transfer.sources import Sources
@@ -51,13 +49,11 @@ def wheel(folder: Path, index: Index, tmp_path: Path) -> BundleFile:
     return replace(described, path=path, urls=(f"{index.url}/files/{described.name}",))
 
 
-def make_nodes(
-    root: Path, count: int, *, distribute: Distribute = "chain", fetch: Fetch = "auto"
-) -> tuple[Nodes, list[Event]]:
+def make_nodes(root: Path, count: int) -> tuple[Nodes, list[Event]]:
     nodes = Nodes(root, count)
     events: list[Event] = []
-    sources = Sources(report=events.append, distribute=distribute, fetch=fetch)
-    nodes.distribution = Distribution(report=silent, sources=sources)
+    nodes.distribution = Distribution(report=silent)
+    nodes.distribution.sources = Sources(report=events.append)
     return nodes, events
 
 
@@ -75,11 +71,10 @@ def assert_all_have(nodes: list[LocalNode], *files: BundleFile) -> None:
     assert all(node.has(file) for node in nodes for file in files)
 
 
-@pytest.mark.parametrize("fetch", ["auto", "head"])
 def test_the_first_node_takes_wheels_from_the_index(
-    tmp_path: Path, index: Index, wheel: BundleFile, own: BundleFile, fetch: Fetch
+    tmp_path: Path, index: Index, wheel: BundleFile, own: BundleFile
 ) -> None:
-    nodes, events = make_nodes(tmp_path, 3, fetch=fetch)
+    nodes, events = make_nodes(tmp_path, 3)
     with nodes:
         nodes.start(*nodes.all, files=(wheel, own))
         assert nodes.join() == {}
@@ -148,7 +143,8 @@ def test_the_second_node_takes_over_from_a_dead_first_one(
         return find_file(path)
 
     monkeypatch.setattr(index, "find_file", wait_and_find)
-    nodes, _ = make_nodes(tmp_path, 3, fetch="head")
+    monkeypatch.setattr("bootstrap.transfer.sources.PROBE_S", 60.0)
+    nodes, _ = make_nodes(tmp_path, 3)
     with nodes:
         nodes.start(*nodes.all, files=(wheel,))
         until(lambda: index.asked_for(".whl"), "nobody asks for it")
@@ -160,35 +156,3 @@ def test_the_second_node_takes_over_from_a_dead_first_one(
         assert isinstance(errors["node-0"], ConnectError)
         assert_all_have(nodes.all[1:], wheel)
         assert nodes.uploaded_bytes() < SLACK
-
-
-def test_each_node_takes_wheels_from_the_index(
-    tmp_path: Path, index: Index, wheel: BundleFile, own: BundleFile
-) -> None:
-    nodes, _ = make_nodes(tmp_path, 3, distribute="pypi")
-    with nodes:
-        nodes.start(*nodes.all, files=(own, wheel))
-        assert nodes.join() == {}
-        assert_all_have(nodes.all, wheel, own)
-        assert nodes.uploaded_bytes() < SLACK
-    assert asked_bytes(index) == 3 * wheel.size_bytes
-
-
-@pytest.mark.parametrize(
-    ("options", "key"), [({"distribute": "pypi"}, 'distribute = "pypi"'), ({"fetch": "head"}, 'fetch = "head"')]
-)
-def test_an_index_that_refuses_nodes(
-    tmp_path: Path, index: Index, wheel: BundleFile, options: dict[str, Any], key: str
-) -> None:
-    index.refusal = (403, b"")
-    nodes, _ = make_nodes(tmp_path, 1, **options)
-    with nodes:
-        nodes.start(*nodes.all, files=(wheel,))
-        (error,) = nodes.join().values()
-    assert isinstance(error, ClusterError)
-    assert error.message.startswith(
-        f"node-0: [bootstrap] {key}, and {wheel.name} could not be fetched from the index: "
-    )
-    assert "HTTP 403" in error.message
-    assert error.hint is not None
-    assert error.hint.startswith("set [bootstrap] ")

@@ -41,7 +41,7 @@ TABLE: dict[str, Any] = {
         "env_server": {"TOKEN": SECRET},
         "restarts": 7,
     },
-    "bootstrap": {"packages": ["requirements.txt"], "distribute": "pypi"},
+    "bootstrap": {"packages": ["requirements.txt"], "sync": ["mine/"]},
     "notify": {"webhook": f"https://example.org/{SECRET}", "command": f"mail {SECRET}"},
     "sandbox": {"boot_delay_s": 0},
 }
@@ -82,7 +82,7 @@ def test_the_heads_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     config = app.config
     assert (config.name, config.cloud, config.train.restarts, config.train.workers) == ("demo", "aws", 7, 2)
     assert (config.provision.region, config.provision.ssh_address) == ("eu-west-1", "private")
-    assert (config.bootstrap.distribute, config.bootstrap.fetch, config.notify.is_set) == ("chain", "here", False)
+    assert (config.bootstrap.sync, config.notify.is_set) == ((), False)
     request = find_request(app)
     assert (request.config.ssh_address, request.config.nodes) == ("public", 3)  # the user reaches new nodes as before
     assert request.from_head == "restrict ssh-ed25519 KEY cluster-internal"
