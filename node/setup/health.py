@@ -38,13 +38,20 @@ def look() -> Report:
     temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - tempfile.gettempdir() fails on a full disk
     return Report(
         now=time.time(),
-        memory_mib=(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) >> 20,
+        memory_mib=read_memory(),
         read_only=find_read_only([home, os.path.join(home, ".cluster"), temporary]),
         gpus=gpus,
         driver_error=driver_error,
         xids=() if gpus is None and driver_error is None else parse_xids(read_kernel_log()),
         kept=read_kept(),
     )
+
+
+def read_memory() -> int:
+    """Returns the memory of this host in MiB. Raises OSError."""
+    with open("/proc/meminfo") as stream:
+        total = next(line for line in stream if line.startswith("MemTotal:"))
+    return int(total.split()[1]) // 1024
 
 
 def find_read_only(folders: Iterable[str]) -> tuple[tuple[str, str], ...]:
