@@ -25,6 +25,12 @@ SHORT_S = 2 * 3600
 DATA_DIR = "CLUSTER_DATA_DIR"
 _STAGE = 'set [data] mode = "stage"'
 _PYTHON_READERS = re.compile(r"\b(ImageRecordDataset|RecordFileDataset|MXIndexedRecordIO|ImageIter|ImageDetIter)\b")
+# Programs that take s3:// URLs, and no paths.
+_OWN_READERS = re.compile(
+    r"^\s*(?:import|from)\s+(?:s3torchconnector|s3fs|boto3|botocore|aiobotocore|aioboto3|obstore|cloudpathlib|minio)\b"
+    r"|\baws s3\b|\bs5cmd\b",
+    re.MULTILINE,
+)
 _OF_NODES = f'set [provision] instance_profile = "auto", and {_STAGE.removeprefix("set ")}'
 # An s3:// URL within a word, up to a character that a shell, MXNet's readers or IAM do not accept. MXNet's readers
 # separate URLs by ; and other programs by commas.
@@ -98,7 +104,8 @@ def _why_staged(data: DataConfig, *, program: str, words: Sequence[str], is_ship
         return "set by [data] mode" if data.mode == "stage" else None
     if data.s3_url is None:
         return None
-    if any(is_below(url, data.s3_url) for url in find_urls(words)):
+    has_own_reader = any(_OWN_READERS.search(text) for text in (program, " ".join(words)))
+    if not has_own_reader and any(is_below(url, data.s3_url) for url in find_urls(words)):
         return "the command names it"
     uses_folder = is_shipped or _names_folder(program, words)
     return f"the program reads ${DATA_DIR}" if uses_folder else None

@@ -75,6 +75,20 @@ def test_the_data_of_programs_without_mxnet(words: tuple[str, ...], program: str
 
 
 @pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (("--data", "s3://bkt/d/x"), "import torch\nfrom s3torchconnector import S3MapDataset\n"),
+        (("--data", "s3://bkt/d/x"), "def main():\n    import boto3\n"),
+        (("sh", "-c", "aws s3 cp s3://bkt/d/x . && python train.py"), ""),
+    ],
+)
+def test_programs_that_read_s3_themselves_keep_their_urls(words: tuple[str, ...], program: str) -> None:
+    data = DataConfig(url=D)
+    reading = plan_reading(data, NO_ACCESS, library="torch", framework="pytorch", program=program, words=words)
+    assert reading.mode == "own"
+
+
+@pytest.mark.parametrize(
     ("words", "is_shipped", "staged"),
     [
         (("--data", "s3://bkt/d/x"), False, ["s3://bkt/d/x"]),
