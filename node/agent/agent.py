@@ -129,7 +129,7 @@ class Agent(asyncio.Protocol):
         self._copied: asyncio.Future[str | None] | None = None
         self._data: LocalData | None = None
         self._outputs: Outputs | None = None
-        self._is_copying_outputs = False
+        self._beginning: asyncio.Task[None] | None = None  # to copy them
         self._is_finishing = False  # it copies the rest of the job's files
         self.paths: dict[str, str] = {}  # of the job's data on this host, by their URLs
         self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[str | None]]] = {}  # by their mounts
@@ -284,18 +284,20 @@ class Agent(asyncio.Protocol):
 
     def copy_outputs(self, process: JobProcess, env: Mapping[str, str]) -> None:
         """Begins to copy $CLUSTER_OUTPUT_DIR to S3, once. process: the one that reports problems."""
-        if self._is_copying_outputs or not (env.get("CLUSTER_OUTPUT_URL", "").startswith("s3://") or SAVED_AT in env):
-            return
-        self._is_copying_outputs = True
+        has_place = env.get("CLUSTER_OUTPUT_URL", "").startswith("s3://") or SAVED_AT in env
+        if has_place and self._beginning is None:
+            self._beginning = self._tasks.begin(self._begin_outputs(process, env))
+
+    async def _begin_outputs(self, process: JobProcess, env: Mapping[str, str]) -> None:
         try:
-            self._open_outputs(process, env).begin()
+            (await asyncio.to_thread(self._open_outputs, process, env)).begin()
         except OSError as error:  # no credentials
             process.say(f"$CLUSTER_OUTPUT_DIR is not copied to [data] results: {error}")
 
     async def bring_saved(self, process: JobProcess, env: Mapping[str, str]) -> str | None:
         """Brings what S3 has where the job saves. process: the one that reports it. Returns why that failed."""
         try:
-            outputs = self._open_outputs(process, env)
+            outputs = await asyncio.to_thread(self._open_outputs, process, env)
             await asyncio.to_thread(outputs.fetch)
         except (OSError, ValueError) as error:
             return str(error)
@@ -417,7 +419,9 @@ class Agent(asyncio.Protocol):
             }
         )
         self._report_files()
-        if self._outputs is not None and self._is_copying_outputs and not left:
+        if self._beginning is not None:
+            await asyncio.wait([self._beginning])
+        if self._outputs is not None and self._beginning is not None and not left:
             self._is_finishing = True
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(self._outputs.finish), copy_s)
