@@ -118,16 +118,17 @@ def ready_nodes(
     source = source_of(app)
     find_nodes = nodes if callable(nodes) else lambda: nodes
     with source.open_for_set_up(find_nodes, wait_s=wait_s) as connections:
+        if callable(nodes):
+            source.begin(connections)
+        described = find_nodes()
         # Two commands at once would write the same files on the nodes.
         with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):
-            if callable(nodes):
-                source.begin(connections)
             notify = find_notify(app)  # raises before anything is changed
-            hosts = source.settle(find_nodes().find_hosts(), connections)
+            hosts = source.settle(described.find_hosts(), connections)
             choose_hosts(hostfile, hosts)  # raises before anything is changed
             chosen = choose(hosts, connections) if choose is not None else hosts
             trees = _collect(app, command, is_job=is_job)
-            ready, script = _prepare(app, source, find_nodes, connections, hosts=chosen, payload=trees)
+            ready, script = _prepare(app, source, described, connections, hosts=chosen, payload=trees)
             with suppress(ClusterError):  # such as a full disk; it only slows the start of the next command
                 source.keep([node.host for node in ready], left_out=[host for host in hosts if host not in chosen])
         watched = run_in_thread(lambda: watch_events(app, ready[0], notify))  # takes as long as a login
@@ -177,7 +178,7 @@ def _set_watcher(connection: NodeConnection, *, settings: Mapping[str, str | Non
 def _prepare(
     app: App,
     source: NodeSource,
-    find_nodes: Callable[[], Nodes],
+    described: Nodes,
     connections: Connections,
     *,
     hosts: Sequence[Host],
@@ -185,7 +186,6 @@ def _prepare(
 ) -> tuple[tuple[ReadyNode, ...], str]:
     config = app.config
     packages, project = find_packages(app)
-    described = find_nodes()
     nodes = bootstrap(
         hosts,
         cluster=config.name,

@@ -1,7 +1,7 @@
 """`cluster train`: applies its options to cluster.toml, prepares the nodes, then submits the job."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -29,9 +29,7 @@ from cluster.submission.preparation import Preparation
 from cluster.submission.request import TrainRequest, check_first_line, find_cwd, read, read_store, read_words
 from foundation.errors import UsageError
 from foundation.progress import Event
-from foundation.thread_pool import run_in_thread
 from provision.aws.clients import find_credentials
-from provision.preflight.machines import Hardware
 from train.engines import find_engine
 from train.engines.schedulers import SCHEDULERS
 from train.follow.run import open_submission
@@ -69,23 +67,17 @@ def submit(
     engine = find_engine(config.train.launcher, framework)
     check_framework(engine.name, framework, has_image=bool(config.container.image))
     scope = find_scope(config.train, config.data, command=command)
-    has_clients = app.has_instances or not scope.is_empty
-    clients = app.clients if has_clients else None
-    if clients is not None:
-        find_credentials(clients)
     login = find_login(app)
-    # Threads query AWS while this one connects to the nodes.
-    described = run_in_thread(lambda: describe(app))
-    if not dry_run:
-        now = complete_nodes(app, described.result())
-        described = run_in_thread(lambda: now)
-    # A queued job may start at any time, so the lifetime of its keys cannot be derived from its duration.
-    keys_s = None if config.train.queue else config.train.max_duration_s
-    prepared = Preparation(app, described, command=command, scope=scope, login=login, clients=clients, keys_s=keys_s)
-    choice = _NodeChoice(app, described, prepared.hardware, is_scheduled=engine.name in SCHEDULERS)
 
-    if not app.has_instances:
-        prepared.access.result()  # raises before any host is set up
+    def prepare(described: Future[Nodes]) -> Preparation:
+        clients = app.clients if app.has_instances or not scope.is_empty else None
+        if clients is not None:
+            find_credentials(clients)
+        # A queued job may start at any time, so the lifetime of its keys cannot be derived from its duration.
+        keys_s = None if config.train.queue else config.train.max_duration_s
+        return Preparation(app, described, command=command, scope=scope, login=login, clients=clients, keys_s=keys_s)
+
+    choice = _NodeChoice(app, prepare, completes=not dry_run, is_scheduled=engine.name in SCHEDULERS)
     with (
         if_interrupted("run cluster train again; no job was started"),
         ready_nodes(
@@ -103,7 +95,7 @@ def submit(
         if not engine.is_on_head:
             check_paths(ready, launcher=engine.name, why=engine.is_for_nodes_alone)
         train = structs.replace(config.train, hosts=choice.hosts)
-        job = prepared.plan(train, ready, job_id=new_job_id(), script=script, hidden=request.hidden)
+        job = choice.prepared.plan(train, ready, job_id=new_job_id(), script=script, hidden=request.hidden)
         order = job.order
         job_id, name = order.spec.id, order.spec.name
         _tell(app, job, replaced=request.replaced)
@@ -167,26 +159,34 @@ def _replace_launcher(app: App, request: TrainRequest) -> TrainRequest:
 class _NodeChoice:
     """Chooses the nodes of a job. They are described once, and unhealthy nodes are left out.
 
-    hosts: the value of [train] hosts, or the one for [train] nodes. is_scheduled: a batch scheduler chooses the nodes.
+    prepare: starts to find out what else the plan needs, in threads that wait for the nodes. completes: replaces nodes
+    that an earlier job has lost. is_scheduled: a batch scheduler chooses the nodes.
+    hosts: the value of [train] hosts, or the one for [train] nodes. prepared: set by find_nodes.
     """
 
     def __init__(
-        self,
-        app: App,
-        described: Future[Nodes],
-        hardware: Future[Mapping[str, Hardware]],
-        *,
-        is_scheduled: bool,
+        self, app: App, prepare: Callable[[Future[Nodes]], Preparation], *, completes: bool, is_scheduled: bool
     ) -> None:
-        self._app, self._described, self._hardware = app, described, hardware
-        self._is_scheduled = is_scheduled
+        self._app, self._prepare = app, prepare
+        self._completes, self._is_scheduled = completes, is_scheduled
         self._nodes: Nodes | None = None
         self.hosts: tuple[str, ...] = ()
+        self.prepared: Preparation
 
     def find_nodes(self) -> Nodes:
-        """Returns the nodes; with --queue, waits for enough. Raises TooFewNodesError, ClusterError or a subclass."""
+        """Returns the nodes; with --queue, waits for enough. Raises TooFewNodesError, ClusterError or a subclass.
+
+        Connections to the nodes are being opened meanwhile: an AWS client alone takes a tenth of a second.
+        """
         if self._nodes is None:
-            found = self._described.result()
+            described: Future[Nodes] = Future()
+            self.prepared = self._prepare(described)
+            found = describe(self._app)
+            if self._completes:
+                found = complete_nodes(self._app, found)
+            if not self._app.has_instances:
+                self.prepared.access.result()  # raises before any host is set up
+            described.set_result(found)
             warn(self._app, found.find_warnings())
             warn(self._app, found.find_differences())
             self._nodes, self.hosts = _wait_for_nodes(self._app, found)
@@ -196,7 +196,12 @@ class _NodeChoice:
         """Returns the hosts to set up. Raises TooFewNodesError, and the errors of leave_out_unhealthy."""
         config, nodes = self._app.config, self.find_nodes()
         healthy = leave_out_unhealthy(
-            self._app, nodes, hosts, connections, hardware=self._hardware.result(), is_scheduled=self._is_scheduled
+            self._app,
+            nodes,
+            hosts,
+            connections,
+            hardware=self.prepared.hardware.result(),
+            is_scheduled=self._is_scheduled,
         )
         if nodes.excluded and not config.train.hosts:
             self.hosts = nodes.select(config.train.nodes, requested=_requested(self._app, nodes))
