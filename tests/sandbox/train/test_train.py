@@ -235,7 +235,7 @@ def test_separate_models_are_warned_of_while_they_are_trained_and_at_the_end(nod
 def test_the_same_script_with_the_option_that_the_warning_names(nodes: Project) -> None:
     done = nodes.run("train", "--", "python", "-c", FITS, "--kv-store", "dist_sync")
     assert "separate models" not in done.stdout + done.stderr
-    assert re.search(r": done$", done.stderr)
+    assert re.search(r": done$", done.stderr, re.MULTILINE)
 
 
 @pytest.mark.slow
