@@ -4,9 +4,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from provision.oracle.fatbin import LibraryCode, read_wheel
+from bench.fatbin import LibraryCode, read_wheel
 from provision.oracle.tables import Version, Wheel, find_wheel
-from provision.oracle.torch import find_differences, show_code
+from provision.oracle.torch import find_build, show_code
 
 
 def differences(wheel: Wheel, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
@@ -18,6 +18,18 @@ def differences(wheel: Wheel, libraries: Sequence[LibraryCode]) -> tuple[str, ..
         ("modules with PTX", sum(library.ptx_modules for library in libraries), wheel.ptx_modules),
     ]
     return tuple(f"{what}: found {is_}, the table says {said}" for what, is_, said in found if is_ != said)
+
+
+def torch_code_differs(version: str, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
+    """The differences between the code in a wheel of that version and the table; empty when they agree. Pure."""
+    build = find_build(f"torch=={version}")
+    found = next((one for one in libraries if one.name.endswith("/libtorch_cuda.so")), None)
+    if build is None or found is None:
+        return ()
+    whole = tuple(code for code, modules in found.code.items() if modules == found.modules)
+    if whole == build.code:
+        return ()
+    return (f"machine code: found {show_code(whole)}, the table has {show_code(build.code)}",)
 
 
 def _numbers(versions: Iterable[Version]) -> str:
@@ -34,7 +46,9 @@ def main() -> None:
         requirement = "==".join(path.name.split("-")[:2])
         wheel = find_wheel(requirement)
         found = (
-            differences(wheel, libraries) if wheel else find_differences(requirement.removeprefix("torch=="), libraries)
+            differences(wheel, libraries)
+            if wheel
+            else torch_code_differs(requirement.removeprefix("torch=="), libraries)
         )
         differing += [f"{path}: {text}" for text in found]
     sys.exit("\n".join(differing) or 0)

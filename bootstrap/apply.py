@@ -267,8 +267,6 @@ class _Bootstrap:
             facts, python=python, mxnet=mxnet, packages=packages, node=node, choice=choice, project=self.project
         )
         bundle = self.bundles.get(target, file)
-        if self.own_wheel is not None and bundle.digest not in facts.envs:
-            self.own_wheel.check_gpus(find_gpus(facts), where=node)
         torch = bundle.torch
         if torch is not None and choice.framework == "pytorch":
             check_torch_wheel(f"torch=={torch.version}", find_gpus(facts), node=node, machine=facts.machine)

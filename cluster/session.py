@@ -39,7 +39,6 @@ from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
 from foundation.user_folders import cache_folder
 from node.protocol import Notify
-from provision.config import all_types
 from provision.model import count
 from provision.oracle.tables import find_machine
 from provision.plan import Request
@@ -258,7 +257,7 @@ def _get_object(url: str, path: Path, *, region: str) -> None:
 
 
 def check_ahead(app: App) -> None:
-    """Resolves the nodes' packages, and checks a wheel's GPU code, before anything costs money. Raises ClusterError.
+    """Resolves packages, and fetches a wheel of the user's own, before anything costs money. Raises ClusterError.
 
     The sandbox's hosts have the Python and the C library of this machine. A head that launches nodes has their
     environment already.
@@ -266,11 +265,7 @@ def check_ahead(app: App) -> None:
     config = app.config
     if app.on_head is not None:
         return
-    own_wheel = fetch_own_wheel(app)
-    if own_wheel is not None:
-        machines = {name: find_machine(name) for name in all_types(config.provision)}
-        for name, found in machines.items():
-            own_wheel.check_gpus([found.gpu] if found is not None and found.gpu is not None else [], where=name)
+    fetch_own_wheel(app)
     library, version = platform.libc_ver()
     is_like_this = config.cloud == "sandbox" and library == "glibc"
     major, minor = map(int, version.split(".")[:2]) if is_like_this else LIKELY_GLIBC

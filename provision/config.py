@@ -1,6 +1,5 @@
 """The [provision] table of cluster.toml: what to launch, where, and who may reach it."""
 
-import difflib
 import re
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -47,29 +46,9 @@ def _check_region(value: str) -> str:
     return value
 
 
-SIZES = ("nano", "micro", "small", "medium", "large", "xlarge", "metal")
-_SIZE = re.compile(rf"({'|'.join(SIZES)}|[0-9]+xlarge|metal-[0-9]+xl)")
-
-
-def check_size(value: str) -> str:
-    """Returns the instance type. Pure. Raises ValueError for a size that EC2 does not have.
-
-    https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
-    """
-    family, _, size = value.partition(".")
-    if _SIZE.fullmatch(size):
-        return value
-    number = re.match(r"[0-9]*", size)
-    count = number[0] if number is not None else ""
-    near = difflib.get_close_matches(size, [*SIZES, f"{count}xlarge"], n=1, cutoff=0.5)
-    meant = f'did you mean "{family}.{near[0]}"?' if near else f"sizes are {', '.join(SIZES)}, 2xlarge, 4xlarge ..."
-    raise ValueError(f'EC2 has no size "{size}"; {meant}')
-
-
 InstanceType = Annotated[
     str,
     Shape(r"[a-z][a-z0-9-]*\.[a-z0-9-]+", 'an EC2 instance type such as "c5.xlarge" or "g5.xlarge"'),
-    check_size,
 ]
 
 

@@ -5,7 +5,7 @@ A tag does not make an instance a node: provision/membership.py decides that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,6 @@ from provision.config import NAME_PATTERN
 from provision.membership import (
     Claim,
     KnownInstances,
-    Membership,
     find_known,
     find_membership,
     find_problems,
@@ -55,21 +54,6 @@ _PAGE_SIZE = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Instances:
-    """The instances with a cluster's tag. live: its nodes; untrusted: the other live ones.
-
-    ending: ids of instances that are shutting down. ended: id -> reason, for those that are shutting down or
-    terminated. by_token: ClientToken -> ids, of all instances.
-    """
-
-    live: tuple[Node, ...]
-    untrusted: tuple[UntrustedInstance, ...]
-    ending: tuple[str, ...]
-    ended: dict[str, str]
-    by_token: Mapping[str, frozenset[str]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Found:
     """An instance with the cluster's tag, and what it claims to be."""
 
@@ -85,7 +69,7 @@ def describe_cluster(ec2: EC2Client, *, name: str, known: KnownInstances) -> Clu
     found = _find_tagged(ec2, name=name)
     # Read after the instances: EC2's lists lag, and these resources are older than the instances that use them.
     key_pair, groups = find_key_pair(ec2, name=name), find_security_groups(ec2, name=name)
-    return _state(name, found, key_pair, groups, known)
+    return _read_state(name, found, key_pair, groups, known)
 
 
 def describe_nodes(ec2: EC2Client, *, name: str, known: KnownInstances) -> ClusterState:
@@ -95,55 +79,21 @@ def describe_nodes(ec2: EC2Client, *, name: str, known: KnownInstances) -> Clust
         reading_groups = pool.submit(find_security_groups, ec2, name=name)
         reading_instances = pool.submit(_find_tagged, ec2, name=name)
     found = reading_instances.result()
-    key_pair, groups = reading_key.result(), reading_groups.result()
-    return _state(name, found, key_pair, groups, known)
+    return _read_state(name, found, reading_key.result(), reading_groups.result(), known)
 
 
-def _state(
-    name: str,
-    found: list[_Found],
-    key_pair: KeyPair | None,
-    groups: tuple[SecurityGroup, ...],
-    known: KnownInstances,
-) -> ClusterState:
-    instances = _sort_out(found, find_membership(name=name, key_pair=key_pair, groups=groups, known=known))
-    begun = min((node.launched_at for node in instances.live), default=None)
-    return ClusterState(
-        name=name,
-        nodes=instances.live,
-        untrusted=instances.untrusted,
-        ending=instances.ending,
-        ended=instances.ended,
-        outlived=frozenset(
-            each.claim.instance_id
-            for each in found
-            if begun is not None
-            and each.claim.instance_id in instances.ended.keys() - set(instances.ending)
-            and each.instance["LaunchTime"].astimezone(UTC) < begun
-        ),
-        key_pair=key_pair,
-        security_groups=groups,
-    )
+def describe_now(context: Context) -> ClusterState:
+    """Returns the cluster's instances and groups while a plan is applied. Raises AwsError.
 
-
-def describe_instances(ec2: EC2Client, *, membership: Membership) -> Instances:
-    """Returns the instances of a cluster, including ended ones that EC2 still lists. Raises AwsError."""
-    return _sort_out(_find_tagged(ec2, name=membership.name), membership)
-
-
-def describe_now(context: Context) -> Instances:
-    """Returns the cluster's instances while a plan is applied. Raises AwsError.
-
-    Makes one read, the first time two. The key pair is not checked again: the plan rejects one that is not the
-    cluster's.
+    Makes one read, the first time two. The key pair is not checked again: the plan rejects one
+    that is not the cluster's.
     """
     ec2, name = context.clients.ec2, context.cluster
     if context.groups is None:
         context.groups = find_security_groups(ec2, name=name)
-    membership = find_membership(name=name, key_pair=None, groups=context.groups, known=context.files.known_instances())
-    if context.made_group_id is not None:
-        membership = replace(membership, group_ids=membership.group_ids | {context.made_group_id})
-    return describe_instances(ec2, membership=membership)
+    found = _find_tagged(ec2, name=name)
+    made = frozenset() if context.made_group_id is None else frozenset({context.made_group_id})
+    return _read_state(name, found, None, context.groups, context.files.known_instances(), made=made)
 
 
 def find_launched(ec2: EC2Client, *, name: str) -> Mapping[str, frozenset[str]]:
@@ -187,20 +137,34 @@ def _claimed(reservation_id: str, instance: InstanceTypeDef) -> _Found:
     return _Found(instance=instance, claim=claim)
 
 
-def _sort_out(found: list[_Found], membership: Membership) -> Instances:
+def _read_state(
+    name: str,
+    found: list[_Found],
+    key_pair: KeyPair | None,
+    groups: Collection[SecurityGroup],
+    known: KnownInstances,
+    *,
+    made: frozenset[str] = frozenset(),
+) -> ClusterState:
+    """Sorts out which instances are nodes. made: ids of a group that EC2's lists may not have yet."""
+    membership = find_membership(name=name, key_pair=key_pair, groups=groups, known=known)
+    membership = replace(membership, group_ids=membership.group_ids | made)
     claims = [each.claim for each in found]
-    known = find_known(claims, membership.known)
+    ours = find_known(claims, membership.known)
     by_state = [(each, each.instance["State"]["Name"]) for each in found]
     live = [(each, find_problems(each.claim, membership)) for each, state in by_state if state in LIVE_STATES]
     trusted = {
         each.claim.instance_id: each.instance
         for each, problems in live
-        if each.claim.instance_id in known and not problems
+        if each.claim.instance_id in ours and not problems
     }
-    return Instances(
-        live=number_nodes(trusted.values()),
+    nodes = number_nodes(trusted.values())
+    begun = min((node.launched_at for node in nodes), default=None)
+    return ClusterState(
+        name=name,
+        nodes=nodes,
         untrusted=tuple(
-            _untrusted(each, is_known=each.claim.instance_id in known, problems=problems)
+            _untrusted(each, is_known=each.claim.instance_id in ours, problems=problems)
             for each, problems in sorted(live, key=lambda pair: _age_order(pair[0].instance))
             if each.claim.instance_id not in trusted
         ),
@@ -210,7 +174,14 @@ def _sort_out(found: list[_Found], membership: Membership) -> Instances:
             for each, state in by_state
             if state not in LIVE_STATES
         },
+        outlived=frozenset(
+            each.claim.instance_id
+            for each, state in by_state
+            if begun is not None and state == "terminated" and each.instance["LaunchTime"].astimezone(UTC) < begun
+        ),
         by_token=find_tokens(claims),
+        key_pair=key_pair,
+        security_groups=tuple(groups),
     )
 
 
@@ -372,12 +343,12 @@ def _summary(
 ) -> ClusterSummary:
     public_key = normal_public_key(public_keys[0]) if public_keys else None
     key_pair = KeyPair(key_name=resource_name(name), public_key=public_key, ours=True) if public_keys else None
-    sorted_out = _sort_out(instances, find_membership(name=name, key_pair=key_pair, groups=groups, known=known))
+    state = _read_state(name, instances, key_pair, groups, known)
     return ClusterSummary(
         name=name,
-        nodes=sorted_out.live,
-        untrusted=sorted_out.untrusted,
-        ending=len(sorted_out.ended),
+        nodes=state.nodes,
+        untrusted=state.untrusted,
+        ending=len(state.ended),
         owner=owner,
         public_key=public_key,
     )

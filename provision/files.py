@@ -9,9 +9,9 @@ import os
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -31,7 +31,6 @@ from foundation.files import UNFINISHED, write_whole
 from provision import folders
 from provision.membership import KnownInstances, derive_launch_key
 
-T = TypeVar("T")
 JOURNAL = "journal.json"
 TOKEN_LIFETIME_S = 600.0
 """EC2 lists a launch of this age, if it took effect. If EC2 does not list it, its instances have ended, and its token
@@ -55,25 +54,16 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class VolumeCall:
-    """A CreateVolume call that may have been made. digest: of its request; started_at: seconds since 1970."""
-
-    digest: str
-    token: str
-    started_at: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Journal:
     """The launched or adopted instances of this machine. launches: those whose token is still needed.
 
-    instance_ids: all other instances. volume: the call that created the head's volume, while its token is needed.
+    instance_ids: all other instances. creates: see ClusterFiles.pending_creates.
     Ids of ended instances stay until the cluster is deleted: EC2 never reuses an id.
     """
 
     launches: tuple[Launch, ...] = ()
     instance_ids: frozenset[str] = frozenset()
-    volume: VolumeCall | None = None
+    creates: Mapping[str, float] = field(default_factory=dict)
 
 
 class ClusterFiles:
@@ -84,7 +74,6 @@ class ClusterFiles:
         self.private_key = root / "id_ed25519"
         self.known_hosts = root / "known_hosts"
         self.journal = root / JOURNAL
-        self.making = root / "making.json"
         self.lock_file = root / "lock"
         self.addresses_file = root / "addresses.json"
         self.continued_jobs = root / "continued_jobs"
@@ -174,8 +163,15 @@ class ClusterFiles:
 
     def _read_journal(self) -> Journal:
         # A damaged journal is an error, since its tokens prevent a repeated launch from doubling the cluster.
-        hint = f"if no launch is in progress: rm {self.journal}; then cluster adopt adds the nodes again"
-        return self._read_json(self.journal, Journal, hint=hint) or Journal()
+        try:
+            return decode(self.journal.read_bytes(), Journal)
+        except FileNotFoundError:
+            return Journal()
+        except ValueError as error:
+            hint = f"if no launch is in progress: rm {self.journal}; then cluster adopt adds the nodes again"
+            raise ClusterError(f"{self.journal} is damaged: {error}", hint=hint) from error
+        except OSError as error:
+            _cannot(error, "read", self.journal)
 
     def begin_launch(self, digest: str, *, indices: tuple[int, ...], now: float, lease: str = "") -> Launch:
         """Returns a launch with its ClientToken and lease.
@@ -222,39 +218,21 @@ class ClusterFiles:
             left = _drop(journal, dropped)
             self._write_journal(replace(left, instance_ids=left.instance_ids | seen))
 
-    def find_volume_call(self) -> VolumeCall | None:
-        """The call that may have created the head's volume and is not confirmed yet. Raises ClusterError."""
-        return self._read_journal().volume
-
-    def volume_token(self, digest: str, *, now: float) -> str:
-        """Returns the ClientToken for the head's volume, as begin_launch does for launches. Raises ClusterError."""
-        journal = self._read_journal()
-        call = journal.volume
-        if call is not None and call.digest == digest and now - call.started_at < TOKEN_LIFETIME_S:
-            return call.token
-        new = VolumeCall(digest=digest, token=str(uuid.uuid4()), started_at=now)
-        self._write_journal(replace(journal, volume=new))
-        return new.token
-
-    def forget_volume_call(self) -> None:
-        """Drops the token: EC2 lists the volume, or it no longer exists. Raises ClusterError."""
-        journal = self._read_journal()
-        if journal.volume is not None:
-            self._write_journal(replace(journal, volume=None))
-
-    def pending_creates(self) -> dict[str, float]:
+    def pending_creates(self) -> Mapping[str, float]:
         """Kind of a resource that may have been created without a token -> when, as Unix time. Raises ClusterError."""
-        return self._read_json(self.making, dict[str, float], hint=f"wait a minute, then: rm {self.making}") or {}
+        return self._read_journal().creates
 
     def note_create(self, kind: str, *, now: float) -> None:
         """Records, on disk before it returns, that a resource is about to be created. Raises ClusterError."""
-        self._write(self.making, msgspec.json.encode({**self.pending_creates(), kind: now}))
+        journal = self._read_journal()
+        self._write_journal(replace(journal, creates={**journal.creates, kind: now}))
 
     def forget_create(self, kind: str) -> None:
         """Records that the resource is deleted."""
-        pending_creates = self.pending_creates()
-        if pending_creates.pop(kind, None) is not None:
-            self._write(self.making, msgspec.json.encode(pending_creates))
+        journal = self._read_journal()
+        if kind in journal.creates:
+            left = {each: at for each, at in journal.creates.items() if each != kind}
+            self._write_journal(replace(journal, creates=left))
 
     def forget(self) -> None:
         """Removes all files of the cluster. Removes the folder, too, unless it has other files."""
@@ -277,7 +255,6 @@ class ClusterFiles:
             self.private_key,
             self.known_hosts,
             self.journal,
-            self.making,
             self.lock_file,
             self.addresses_file,
             self.continued_jobs,
@@ -406,17 +383,6 @@ class ClusterFiles:
             return None
         finally:
             os.close(handle)
-
-    def _read_json(self, path: Path, kind: type[T], *, hint: str) -> T | None:
-        """Returns a file's content; None if the file does not exist. hint: for a damaged file. Raises ClusterError."""
-        try:
-            return decode(path.read_bytes(), kind)
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise ClusterError(f"{path} is damaged: {error}", hint=hint) from error
-        except OSError as error:
-            _cannot(error, "read", path)
 
     def _write_journal(self, journal: Journal) -> None:
         self._write(self.journal, msgspec.json.format(msgspec.json.encode(journal, order="deterministic"), indent=1))

@@ -156,6 +156,7 @@ class ClusterState:
     outlived: ids of terminated instances that were launched before all nodes. The nodes replaced them, or belong to a
     later cluster.
     security_groups: those with the cluster's name, at most one in each VPC.
+    by_token: ClientToken -> ids of the instances that carry it, ended ones included.
     found: further resources that `up` and `down` have found, by kind (provision/resources/table.py).
     """
 
@@ -165,6 +166,7 @@ class ClusterState:
     ending: tuple[str, ...] = ()
     ended: Mapping[str, str] = field(default_factory=dict)
     outlived: frozenset[str] = frozenset()
+    by_token: Mapping[str, frozenset[str]] = field(default_factory=dict)
     key_pair: KeyPair | None = None
     security_groups: tuple[SecurityGroup, ...] = ()
     found: Mapping[str, Any] = field(default_factory=dict)
@@ -280,13 +282,12 @@ class Quota:
 class Permissions:
     """The caller's permissions for the calls of `up` and `down`: actions such as ec2:RunInstances.
 
-    unknown: the dry runs were inconclusive. without: missing, but not required.
+    unknown: the dry runs were inconclusive.
     """
 
     allowed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

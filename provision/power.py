@@ -16,7 +16,7 @@ from provision.allow import plan_allow
 from provision.aws.clients import Clients, aws_errors, error_code, translate_refusal
 from provision.aws.error_hints import find_start_hint
 from provision.config import ProvisionConfig
-from provision.describe import Instances, describe_cluster, describe_now
+from provision.describe import describe_cluster, describe_now
 from provision.files import ClusterFiles
 from provision.lease.arm import SetLease
 from provision.lease.config import LeaseConfig
@@ -220,7 +220,7 @@ class StopInstances(Step):
             changed = changed or (stopped and bool(running))
             if stopped and not any(node.state == "pending" for node in nodes):
                 return True
-            live = describe_now(context).live
+            live = describe_now(context).nodes
             nodes = tuple(node for node in live if node.instance_id in ids)
             return None
 
@@ -245,8 +245,8 @@ class WaitForStopped(Step):
     def apply(self, context: Context) -> bool:
         """Waits until all are stopped or terminated, with one read per poll. Raises AwsError after STOP_TIMEOUT_S."""
 
-        def find(now: Instances) -> list[str]:
-            return [node.instance_id for node in now.live if node.state != "stopped"]
+        def find(now: ClusterState) -> list[str]:
+            return [node.instance_id for node in now.nodes if node.state != "stopped"]
 
         if left := wait_until_none(self.instance_ids, find, context, timeout_s=STOP_TIMEOUT_S):
             raise AwsError(
@@ -285,7 +285,7 @@ class StartInstances(Step):
         def look() -> bool | None:
             nonlocal ready
             instances = describe_now(context)
-            now = {node.instance_id: node for node in instances.live if node.instance_id in before}
+            now = {node.instance_id: node for node in instances.nodes if node.instance_id in before}
             if failed := _find_failed(before, now, instances.ended, running):
                 raise _stopped_while_starting(failed)
             running.update(instance_id for instance_id, node in now.items() if node.state in {"pending", "running"})

@@ -196,12 +196,6 @@ def _describe_quotas(preflight: Preflight) -> list[str]:
 
 
 def _describe_permissions(permissions: Permissions) -> str:
-    without = ", ".join(permissions.without)
-    told = f"; without {without} the credentials of jobs are not limited (cluster iam-policy)" if without else ""
-    return _describe_checked(permissions) + told
-
-
-def _describe_checked(permissions: Permissions) -> str:
     checked = len(permissions.allowed) + len(permissions.missing) + len(permissions.unknown)
     if not checked:
         return "not checked"

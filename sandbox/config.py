@@ -13,16 +13,12 @@ Market = Literal["on-demand", "spot"]
 
 
 class Quota(NamedTuple):
-    """A quota.
-
-    `families`: the letters with which the names of its types begin. `aws_default`: the vCPUs of a new account.
-    """
+    """A quota. `families`: the letters with which the names of its types begin."""
 
     code: str
     name: str
     market: Market
     families: tuple[str, ...]
-    aws_default: int
 
 
 STANDARD = ("a", "c", "d", "h", "i", "m", "r", "t", "z")
@@ -33,17 +29,17 @@ QUOTAS: dict[str, Quota] = {
     quota.code: quota
     for quota in (
         Quota(code="L-1216C47A", name="Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
-              market="on-demand", families=STANDARD, aws_default=5),
+              market="on-demand", families=STANDARD),
         Quota(code="L-DB2E81BA", name="Running On-Demand G and VT instances",
-              market="on-demand", families=("g", "gr", "vt"), aws_default=0),
+              market="on-demand", families=("g", "gr", "vt")),
         Quota(code="L-417A185B", name="Running On-Demand P instances",
-              market="on-demand", families=("p",), aws_default=0),
+              market="on-demand", families=("p",)),
         Quota(code="L-34B43A08", name="All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests",
-              market="spot", families=STANDARD, aws_default=5),
+              market="spot", families=STANDARD),
         Quota(code="L-3819A6DF", name="All G and VT Spot Instance Requests",
-              market="spot", families=("g", "gr", "vt"), aws_default=0),
+              market="spot", families=("g", "gr", "vt")),
         Quota(code="L-7212CCBC", name="All P4, P3 and P2 Spot Instance Requests",
-              market="spot", families=("p",), aws_default=0),
+              market="spot", families=("p",)),
     )
 }  # fmt: skip
 

@@ -367,25 +367,7 @@ def explain_missing(project_dir: Path) -> NotFoundError:
     what = "the sandbox of this folder is not running, so there is no cluster"
     if describe(project_dir).state == "crashed":
         what = "the sandbox of this folder has crashed, and its clusters ended with it"
-    moved = _find_moved(project_dir)
-    if moved is not None:
-        what = f"the sandbox of this folder was started when the folder was {moved}, and runs only for that path"
-        hint = "move the folder back, or remove the sandbox and everything in it: cluster sandbox prune"
     return NotFoundError(what, hint=hint)
-
-
-@as_root()
-def _find_moved(project_dir: Path) -> str | None:
-    """Returns the former path of a folder that was moved, if its sandbox still runs there."""
-    inode = project_dir.stat().st_ino if project_dir.is_dir() else None
-    for place in find_places() if sys.platform == "linux" else ():
-        try:
-            settings = read_json(place.settings_file, Settings)
-        except (OSError, ValueError):  # not complete, damaged, or another user's
-            continue
-        if settings.inode == inode and not Path(settings.project_dir).exists() and find_daemon(place):
-            return settings.project_dir
-    return None
 
 
 def find_required(project_dir: Path) -> SandboxInfo:

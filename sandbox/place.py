@@ -138,7 +138,7 @@ MAX_OTHERS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """A sandbox's settings. inode: that of the folder. others: more regions that can have instances."""
+    """A sandbox's settings. others: more regions that can have instances."""
 
     project_dir: str
     region: str
@@ -146,7 +146,6 @@ class Settings:
     public: str
     config: SandboxConfig = field(default_factory=SandboxConfig)
     others: tuple[str, ...] = ()
-    inode: int | None = None
 
     @property
     def ranges(self) -> Ranges:

@@ -47,7 +47,6 @@ def prepare(
     settings = Settings(
         project_dir=str(project_dir.resolve()), region=region, private=str(ranges.private),
         public=str(ranges.public), config=config, others=tuple(others),
-        inode=project_dir.stat().st_ino,
     )  # fmt: skip
     write_json(place.settings_file, settings)
     letters = string.ascii_uppercase + "234567"

@@ -7,18 +7,14 @@ import re
 import shutil
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from bootstrap.environment.file_cache import BundleFile, fetch_once
 from bootstrap.environment.target import is_wheel_file
 from foundation.errors import ClusterError, ConfigError, NotFoundError
 from foundation.progress import Report
-from provision.oracle.decide import explain_code
-from provision.oracle.fatbin import LibraryCode, read_wheel
-from provision.oracle.tables import Gpu
 
 TIMEOUT_S = 60.0
 WHEEL_NAME = re.compile(
@@ -43,20 +39,6 @@ class OwnWheel:
                 return parse_requirements(wheel.read(name).decode("utf-8", "replace"))
         except (OSError, zipfile.BadZipFile, KeyError) as error:
             raise ClusterError(f'[bootstrap] mxnet = "{self.setting}" is not a valid wheel: {error}') from error
-
-    @cached_property
-    def _code(self) -> tuple[LibraryCode, ...]:
-        return read_wheel(self.file.path)
-
-    def check_gpus(self, gpus: Iterable[Gpu], *, where: str) -> None:
-        """Raises ConfigError if the wheel has no code for a GPU. Reads the whole wheel, if there are GPUs."""
-        for gpu in gpus:
-            unfit = explain_code(self._code, gpu)
-            if unfit is not None:
-                raise ConfigError(
-                    f'{where}: [bootstrap] mxnet = "{self.setting}" {unfit}',
-                    hint='build it for this GPU (CUDA_ARCH), or set mxnet = "auto"',
-                )
 
 
 def parse_requirements(metadata: str) -> tuple[str, ...]:

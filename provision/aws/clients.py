@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import gzip
-import os
 import random
 import re
 import ssl
@@ -18,21 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
 import botocore.httpsession
-import botocore.session
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    ConfigNotFound,
-    ConfigParseError,
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
     HTTPClientError,
-    InvalidConfigError,
     LoginError,
-    LoginInsufficientPermissions,
     MetadataRetrievalError,
     NoCredentialsError,
     ParamValidationError,
@@ -57,10 +50,10 @@ from provision.aws.error_hints import (
     NO_CREDENTIALS,
     NOT_AWS,
     NOT_REACHED,
+    PROXY,
     RETRY_CODES,
     SIGN_IN,
     find_hint,
-    suggest_proxy,
 )
 from provision.model import TAG_NAME
 
@@ -86,7 +79,6 @@ _BRIEF = Config(connect_timeout=3, read_timeout=10, retries={"mode": "standard",
 """For services that `up` does not require."""
 _ONCE = Config(connect_timeout=10, read_timeout=60, retries={"mode": "standard", "total_max_attempts": 1})
 
-_REGION_OF_ENDPOINT = re.compile(r"\.([a-z]+(?:-[a-z]+)+-[0-9]+)\.amazonaws\.com")
 _ENCODED_MESSAGE = re.compile(r"\s*Encoded authorization failure message: \S+")
 C = TypeVar("C", bound=BaseClient)
 
@@ -319,29 +311,17 @@ def _find_message(error: ClientError) -> str:
     return _ENCODED_MESSAGE.sub("", words).rstrip()
 
 
-def suggest_region(endpoint_url: str) -> str | None:
-    """Returns the hint for an endpoint in an unknown region, if botocore knows a similar region; otherwise None."""
-    found = _REGION_OF_ENDPOINT.search(endpoint_url)
-    if found is None:
-        return None
-    session, region = botocore.session.get_session(), found[1]
-    partitions = session.get_available_partitions()
-    known = [each for partition in partitions for each in session.get_available_regions("ec2", partition)]
-    near = difflib.get_close_matches(region, known, n=1, cutoff=0.8)
-    if region in known or not near:
-        return None
-    return f'set [provision] region = "{near[0]}": botocore knows no {region}; if that is right, {NOT_REACHED}'
-
-
 _EXPORT = 'eval "$(aws configure export-credentials --format env)"'
-_NO_ANSWER = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError, HTTPClientError)
 _FAILURES: tuple[tuple[tuple[type[Exception], ...], type[AwsError], str | None, str], ...] = (
     ((NoCredentialsError,), CredentialsError, "no AWS credentials were found", NO_CREDENTIALS),
-    ((PartialCredentialsError,), CredentialsError, None, "set what is missing, or remove the rest"),
-    ((LoginInsufficientPermissions,), CredentialsError, None, "ask your administrator for signin:CreateOAuth2Token"),
     ((LoginError,), CredentialsError, None, SIGN_IN),
     ((SSOError, TokenRetrievalError), CredentialsError, None, "sign in again: aws sso login"),
-    ((CredentialRetrievalError, MetadataRetrievalError), CredentialsError, None, CHECK_CREDENTIALS),
+    (
+        (PartialCredentialsError, CredentialRetrievalError, MetadataRetrievalError),
+        CredentialsError,
+        None,
+        CHECK_CREDENTIALS,
+    ),
     ((RefreshWithMFAUnsupportedError,), CredentialsError, None, f"log in at a terminal: {_EXPORT}"),
     ((ProfileNotFound,), CredentialsError, None, "set AWS_PROFILE to one of: aws configure list-profiles"),
     # botocore passes on the errors of a credential_process, and of a prompt for an MFA code without a terminal.
@@ -357,14 +337,14 @@ _FAILURES: tuple[tuple[tuple[type[Exception], ...], type[AwsError], str | None, 
         "the profile asks for an MFA code, which needs a terminal",
         f"log in at a terminal: {_EXPORT}",
     ),
+    ((SSLError,), AwsError, None, "if a proxy or the sandbox uses its own certificate, set AWS_CA_BUNDLE to it"),
+    ((ProxyConnectionError,), AwsError, None, PROXY),
     (
-        (ConfigNotFound, ConfigParseError, InvalidConfigError),
+        (EndpointConnectionError, ConnectTimeoutError, HTTPClientError),
         AwsError,
         None,
-        "correct the file, or write a new one: aws configure (AWS_CONFIG_FILE selects another file)",
+        NOT_REACHED,
     ),
-    ((SSLError,), AwsError, None, "if a proxy or the sandbox uses its own certificate, set AWS_CA_BUNDLE to it"),
-    (_NO_ANSWER, AwsError, None, NOT_REACHED),
 )
 """For errors without an answer of AWS: the kind of error to show, its words (None: botocore's), and the hint. The first
 row that fits is used."""
@@ -374,8 +354,4 @@ def translate_failure(error: BotoCoreError | EOFError | JSONDecodeError, doing: 
     """Returns the error for a call that did not reach AWS, or was not sent, for example without credentials."""
     rows = ((kind, words, hint) for types, kind, words, hint in _FAILURES if isinstance(error, types))
     kind, words, hint = next(rows, (AwsError, None, None))
-    if isinstance(error, ProxyConnectionError):
-        hint = suggest_proxy(os.environ)
-    elif isinstance(error, _NO_ANSWER) and not isinstance(error, SSLError):
-        hint = suggest_region(str(error.kwargs.get("endpoint_url"))) or hint
     return kind(f"{words or str(error).rstrip('. ')} (while {doing})", hint=hint)

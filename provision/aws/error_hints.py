@@ -7,7 +7,7 @@ Codes of all services: https://docs.aws.amazon.com/IAM/latest/UserGuide/referenc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 RETRY_CODES = frozenset(
     {
@@ -52,21 +52,23 @@ CHECK_CREDENTIALS = "check your credentials: aws sts get-caller-identity"
 NO_CREDENTIALS = 'set AWS_PROFILE, or run: aws configure; without an AWS account: cloud = "sandbox" in cluster.toml'
 SIGN_IN = "sign in again: aws login"
 NOT_REACHED = "check the network, [provision] region and AWS_ENDPOINT_URL, then run the command again"
+PROXY = (
+    "correct or unset HTTPS_PROXY and HTTP_PROXY, or list the host that is reached without a proxy in NO_PROXY, then "
+    "run the command again"
+)
 NOT_AWS = "check AWS_ENDPOINT_URL and HTTPS_PROXY, and whether this network requires a login page"
 NAME_TAKEN = "set another name in cluster.toml, or delete the resource yourself"
 _QUOTA = (
     "reduce [provision] nodes or instance_type in cluster.toml, or request a higher limit: "
     "aws service-quotas list-service-quotas --service-code ec2"
 )
-_ELSEWHERE = "wait, or allow more choices: [provision] instance_types, market, subnet_id (another zone)"
 _EXPIRED = "get new credentials (for example: aws sso login), then run the command again; it continues where it stopped"
 _CLOCK = f"the session has expired, or this machine's clock is wrong: check it (date -u), then {CHECK_CREDENTIALS}"
-_GONE = "was deleted meanwhile, or is not in [provision] region: run the command again to make it"
+_GONE = "it was deleted meanwhile, or AWS does not know it everywhere yet: cluster status, then run the command again"
 _HINTS = {
     **dict.fromkeys(CREDENTIAL_CODES, CHECK_CREDENTIALS),
     **dict.fromkeys(RETRY_CODES, "AWS is busy: run the command again in a minute; it continues where it stopped"),
-    # Also AWS's code for an opt-in region that the account has not enabled: the region does not know the account's
-    # keys.
+    # Also the code of an opt-in region that the account has not enabled, and which does not know its keys.
     "AuthFailure": f"{CHECK_CREDENTIALS}; if they are right, the account must enable [provision] region first: "
     "aws account list-regions",
     "ExpiredToken": _EXPIRED,
@@ -74,36 +76,18 @@ _HINTS = {
     "TokenRefreshRequired": _EXPIRED,
     "RequestExpired": _CLOCK,
     "RequestTimeTooSkewed": _CLOCK,
-    "InsufficientInstanceCapacity": f"AWS has no capacity for that type in that zone now: {_ELSEWHERE}",
-    "InsufficientHostCapacity": f"AWS has no capacity for that type in that zone now: {_ELSEWHERE}",
-    "InsufficientFreeAddressesInSubnet": "set another [provision] subnet_id",
-    "Unsupported": "set another [provision] instance_type or subnet_id (another zone)",
     "InstanceLimitExceeded": _QUOTA,
     "VcpuLimitExceeded": _QUOTA,
     "MaxSpotInstanceCountExceeded": _QUOTA,
     "SpotInstanceLimitExceeded": _QUOTA,
     "VolumeLimitExceeded": "reduce [[volumes]] size_gib in cluster.toml, delete volumes that you do not need, or "
     "request a higher limit: aws service-quotas list-service-quotas --service-code ebs",
-    "InvalidAMIID.NotFound": 'set [provision] ami = "auto", or to an image of [provision] region',
-    "InvalidAMIID.Malformed": 'set [provision] ami = "auto", or to an image of [provision] region',
-    "InvalidAMIID.Unavailable": 'set [provision] ami = "auto", or to an image of [provision] region',
-    "InvalidSubnetID.NotFound": 'set [provision] subnet_id = "auto", or to a subnet of [provision] region',
-    "InvalidKeyPair.NotFound": f"the key pair {_GONE}",
-    "InvalidGroup.NotFound": f"the security group {_GONE}",
-    "InvalidGroupId.Malformed": f"the security group {_GONE}",
-    "InvalidPlacementGroup.Unknown": f"the placement group {_GONE}",
-    "InvalidInstanceID.NotFound": "something else has terminated the node, or AWS does not know it everywhere yet: "
-    "cluster status, then run the command again",
-    "InvalidGroup.Duplicate": NAME_TAKEN,
-    "InvalidKeyPair.Duplicate": NAME_TAKEN,
-    "InvalidPlacementGroup.Duplicate": NAME_TAKEN,
     "DependencyViolation": "something outside this cluster uses it: aws ec2 describe-network-interfaces",
     "InvalidRegion": "set [provision] region in cluster.toml to the region in the message",
     "OptInRequired": "the account is not signed up for this service: sign in to the AWS console, which says what is "
     "missing; a retry does not help",
     "PendingVerification": "AWS is still verifying the account, which takes minutes, rarely hours: wait for its email; "
     "a retry before that does not help",
-    "Blocked": "AWS has blocked the account: ask AWS support why",
 }
 
 _NO_KEY = (
@@ -115,8 +99,6 @@ _NO_KEY = (
 _START_HINTS = {
     # "Client error on launch": https://repost.aws/knowledge-center/encrypted-volumes-stops-immediately
     "Client.InternalError": _NO_KEY,
-    "Client.InvalidKMSKey.InvalidState": _NO_KEY,
-    "Client.InvalidSnapshot.NotFound": 'the image\'s snapshot is gone: set another [provision] ami, or "auto"',
     "Client.VolumeLimitExceeded": "reduce [provision] nodes or volume_size_gib, or request a higher limit: "
     "aws service-quotas list-service-quotas --service-code ebs",
 }
@@ -136,16 +118,9 @@ def find_hint(code: str, words: str, *, operation: str) -> str | None:
         return _explain_denial(code, words, operation)
     if code.isdigit():  # botocore's code for a response without an error code of AWS
         return NOT_AWS
+    if code.endswith((".NotFound", ".Unknown")):
+        return _GONE
     return _HINTS.get(code) or (SIGN_IN if operation == "CreateOAuth2Token" else None)
-
-
-def suggest_proxy(environ: Mapping[str, str]) -> str:
-    """Returns the hint for a proxy that does not let a request through: it names the variables that set the proxy."""
-    names = [name for name in sorted(environ) if name.lower() in {"https_proxy", "http_proxy"} and environ[name]]
-    return (
-        f"correct or unset {' and '.join(names) or 'the proxy'}, or list the host that is reached without it in "
-        "NO_PROXY, then run the command again"
-    )
 
 
 def find_start_hint(reasons: Iterable[str]) -> str | None:

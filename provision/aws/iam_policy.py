@@ -37,18 +37,6 @@ _NOT_LITERAL = re.compile(r"[*?$\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Folder:
-    """An s3:// URL of cluster.toml: all keys below `key`, or the whole bucket if `key` is empty.
-
-    exact: the URL does not end with a slash, so it may also name an object.
-    """
-
-    bucket: str
-    key: str
-    exact: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class S3Scope:
     """The s3:// URLs that a job may use.
 
@@ -107,10 +95,10 @@ def render_job_policy(scope: S3Scope, *, region: str) -> str:
     caller may use, for the objects that are allowed here. Raises ConfigError when the policy is too long, or when IAM
     would not take a character literally.
     """
-    written = [_Keys.below(scope.results_url, key="[data] results")] if scope.results_url is not None else []
-    written += [_Keys.from_beginning(url, written=True) for url in scope.also_written]
-    read = [_Keys.below(scope.data_url, key="[data] url")] if scope.data_url is not None else []
-    read += [*written, *(_Keys.from_beginning(url) for url in (*scope.also_read, *scope.read_secretly))]
+    written = [Keys.below(scope.results_url, key="[data] results")] if scope.results_url is not None else []
+    written += [Keys.from_beginning(url, written=True) for url in scope.also_written]
+    read = [Keys.below(scope.data_url, key="[data] url")] if scope.data_url is not None else []
+    read += [*written, *(Keys.from_beginning(url) for url in (*scope.also_read, *scope.read_secretly))]
     buckets: dict[str, list[str]] = {}
     for keys in read:
         buckets.setdefault(keys.bucket, []).extend(keys.prefixes)
@@ -127,9 +115,7 @@ def render_job_policy(scope: S3Scope, *, region: str) -> str:
         operator = LIKE_OR_NONE if bucket in {keys.bucket for keys in written} else "StringLike"
         condition = None if "*" in prefixes else {operator: {"s3:prefix": list(dict.fromkeys(prefixes))}}
         statements.append(_allow_shortly(["s3:ListBucket"], [f"{base}{bucket}"], condition))
-    through_s3 = {"StringLike": {"kms:ViaService": "s3.*"}}
-    statements.append(_allow_shortly(["kms:Decrypt", "kms:GenerateDataKey"], ["*"], through_s3))
-    document = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
+    document = _render_session_policy(statements)
     if len(document) > MAX_SESSION_POLICY_LENGTH:
         raise ConfigError(
             f"the policy for the job's credentials would have {len(document)} characters; AWS allows "
@@ -153,20 +139,14 @@ def render_volumes_policy(sources: Sequence[MountSource], *, region: str) -> str
         folder = source.prefix.rstrip("/")
         prefixes = {"StringLikeIfExists": {"s3:prefix": [folder, f"{folder}/*"]}} if folder else None
         statements.append(_allow_shortly(["s3:ListBucket"], [f"{base}{source.bucket}"], prefixes))
+    return _render_session_policy(statements)
+
+
+def _render_session_policy(statements: Sequence[Statement]) -> str:
+    """Returns the document, with the keys of encrypted buckets."""
     through_s3 = {"StringLike": {"kms:ViaService": "s3.*"}}
-    statements.append(_allow_shortly(["kms:Decrypt", "kms:GenerateDataKey"], ["*"], through_s3))
-    return json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
-
-
-def parse_folder(url: str, *, key: str) -> Folder:
-    """Returns the folder of a URL. key: its key in cluster.toml. Raises ConfigError for IAM's special characters."""
-    if (found := _NOT_LITERAL.search(url)) is not None:
-        raise ConfigError(
-            f"{key} = {json.dumps(url)}: IAM would read {found[0]!r} as a wildcard or a variable",
-            hint="choose a folder without * ? and $",
-        )
-    bucket, _, path = url.removeprefix("s3://").partition("/")
-    return Folder(bucket=bucket, key=path.rstrip("/"), exact=bool(path) and not path.endswith("/"))
+    keys = _allow_shortly(["kms:Decrypt", "kms:GenerateDataKey"], ["*"], through_s3)
+    return json.dumps({"Version": "2012-10-17", "Statement": [*statements, keys]}, separators=(",", ":"))
 
 
 def allow(
@@ -191,7 +171,7 @@ def render_document(statements: Sequence[Statement]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Keys:
+class Keys:
     """Keys of a bucket. paths: with the bucket, as in ARNs; prefixes: those with which they may be listed."""
 
     bucket: str
@@ -199,16 +179,26 @@ class _Keys:
     prefixes: tuple[str, ...]
 
     @classmethod
-    def below(cls, url: str, *, key: str) -> "_Keys":
-        """Returns the keys of a folder of cluster.toml. key: its key there. Raises ConfigError."""
-        folder = parse_folder(url, key=key)
-        within = f"{folder.key}/*" if folder.key else "*"
-        names = (folder.key, within) if folder.exact else (within,)
-        prefixes = (folder.key, within) if folder.key else ("*",)
-        return cls(bucket=folder.bucket, paths=tuple(f"{folder.bucket}/{name}" for name in names), prefixes=prefixes)
+    def below(cls, url: str, *, key: str) -> "Keys":
+        """Returns the keys of a folder of cluster.toml: all keys below it, or the whole bucket.
+
+        A URL without a slash at its end may also name an object. key: its key in cluster.toml. Raises ConfigError for
+        IAM's special characters.
+        """
+        if (found := _NOT_LITERAL.search(url)) is not None:
+            raise ConfigError(
+                f"{key} = {json.dumps(url)}: IAM would read {found[0]!r} as a wildcard or a variable",
+                hint="choose a folder without * ? and $",
+            )
+        bucket, _, path = url.removeprefix("s3://").partition("/")
+        folder = path.rstrip("/")
+        within = f"{folder}/*" if folder else "*"
+        names = (within,) if not path or path.endswith("/") else (folder, within)
+        prefixes = (folder, within) if folder else ("*",)
+        return cls(bucket=bucket, paths=tuple(f"{bucket}/{name}" for name in names), prefixes=prefixes)
 
     @classmethod
-    def from_beginning(cls, url: str, *, written: bool = False) -> "_Keys":
+    def from_beginning(cls, url: str, *, written: bool = False) -> "Keys":
         """Returns the keys that begin with a URL's prefix.
 
         Readers also look for a folder without the slash at its end. They find objects by the beginning of their names,

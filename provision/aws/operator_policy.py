@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from provision.aws.iam_policy import Statement, allow, ec2_principal, parse_folder, partition_of, render_document
+from provision.aws.iam_policy import Keys, Statement, allow, ec2_principal, partition_of, render_document
 from provision.config import ProvisionConfig, all_regions
 from provision.model import TAG_KEEP, TAG_LEASE, TAG_NAME, federated_name, profile_name, resource_name
 from provision.resources.table import KINDS
@@ -28,7 +28,6 @@ _LOOKS = (
     "ec2:DescribeRouteTables",
     "ec2:DescribeSpotPriceHistory",
     "ec2:DescribeSubnets",
-    "ec2:DescribeVpcs",
 )
 """Reads other than those of the cluster's resources. Not ec2:Describe*: DescribeInstanceAttribute, for example, shows
 the user data of all instances."""
@@ -243,7 +242,7 @@ def _job_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
 def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[Statement]:
     """Allows the use of the whole buckets of cluster.toml's URLs, for `cluster data` and jobs."""
     statements = [allow("ListBuckets", ["s3:ListAllMyBuckets"], ["*"])]
-    buckets = sorted({parse_folder(url, key=key).bucket for key, url in urls.items() if url is not None})
+    buckets = sorted({Keys.below(url, key=key).bucket for key, url in urls.items() if url is not None})
     if not buckets:
         return statements
     of_bucket = ("CreateBucket", "DeleteBucket", "GetBucketLocation", "ListBucket", "ListBucketMultipartUploads")

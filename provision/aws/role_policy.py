@@ -13,11 +13,10 @@ from provision.aws.iam_policy import (
     LIKE_OR_NONE,
     READ,
     WRITE,
-    Folder,
+    Keys,
     Statement,
     allow,
     ec2_principal,
-    parse_folder,
     partition_of,
     render_document,
 )
@@ -65,20 +64,21 @@ def render_role_policy(
     character literally.
     """
     partition = partition_of(region)
+    base = f"arn:{partition}:s3:::"
     statements: list[Statement] = []
     buckets = []
     if data_url is not None:
-        folder = parse_folder(data_url, key="[data] url")
-        buckets.append(f"arn:{partition}:s3:::{folder.bucket}")
-        statements.append(allow("ReadData", ["s3:GetObject"], _object_arns(folder, partition)))
-        statements.append(_list_statement("ListData", folder, partition, "StringLike"))
+        keys = Keys.below(data_url, key="[data] url")
+        buckets.append(f"{base}{keys.bucket}")
+        statements.append(allow("ReadData", ["s3:GetObject"], [f"{base}{path}" for path in keys.paths]))
+        statements.append(_list_statement("ListData", keys, base, "StringLike"))
     if results_url is not None:
-        folder = parse_folder(results_url, key="[data] results")
-        buckets.append(f"arn:{partition}:s3:::{folder.bucket}")
-        below = _object_arns(folder, partition)
+        keys = Keys.below(results_url, key="[data] results")
+        buckets.append(f"{base}{keys.bucket}")
+        below = [f"{base}{path}" for path in keys.paths]
         statements.append(allow("WriteResults", sorted(READ + WRITE), below))
         statements.append(allow("RenameCheckpoints", ["s3:DeleteObject"], [f"{below[-1]}/{CHECKPOINT_MARKS}"]))
-        statements.append(_list_statement("ListResults", folder, partition, LIKE_OR_NONE))
+        statements.append(_list_statement("ListResults", keys, base, LIKE_OR_NONE))
     if buckets:
         statements.append(allow("FindBuckets", ["s3:GetBucketLocation"], list(dict.fromkeys(buckets))))
     ours: Condition = {"StringEquals": {f"aws:ResourceTag/{TAG_NAME}": name}}
@@ -141,12 +141,6 @@ def _launch_statements(
     ]
 
 
-def _object_arns(folder: Folder, partition: str) -> list[str]:
-    base = f"arn:{partition}:s3:::{folder.bucket}/{folder.key}"
-    below = f"{base}/*" if folder.key else f"{base}*"
-    return [base, below] if folder.exact else [below]
-
-
-def _list_statement(sid: str, folder: Folder, partition: str, operator: str) -> Statement:
-    prefixes = {operator: {"s3:prefix": [folder.key, f"{folder.key}/*"]}} if folder.key else None
-    return allow(sid, ["s3:ListBucket"], [f"arn:{partition}:s3:::{folder.bucket}"], prefixes)
+def _list_statement(sid: str, keys: Keys, base: str, operator: str) -> Statement:
+    prefixes = None if "*" in keys.prefixes else {operator: {"s3:prefix": list(keys.prefixes)}}
+    return allow(sid, ["s3:ListBucket"], [f"{base}{keys.bucket}"], prefixes)

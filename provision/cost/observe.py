@@ -143,12 +143,7 @@ def add_prices(clients: Clients, ledger: Ledger) -> Ledger:
     places: dict[str, PricedPlace] = {
         node.instance_id: (node.market, node.instance_type, node.zone)
         for node in here
-        if node.ended_at is None and (node.usd_per_hour is None or node.market == "spot")
-    }
-    places |= {
-        node.instance_id: (node.market, node.instance_type, node.zone)
-        for node in here
-        if node.usd_per_hour is None and node.market == "on-demand"
+        if (node.usd_per_hour is None if node.market == "on-demand" else node.ended_at is None)
     }
     with bounded_pool() as pool:
         prices = pool.submit(describe_prices, clients, set(places.values())) if places else None

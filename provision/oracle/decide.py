@@ -18,7 +18,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from foundation.errors import ConfigError
-from provision.oracle.fatbin import LibraryCode
 from provision.oracle.tables import (
     CPU_WHEEL,
     GPU_MACHINES,
@@ -131,7 +130,7 @@ def _check_on(machine: Machine, mxnet: str, *, setting: str, instance_type: str,
     wheel = pick_for(machine) if mxnet == "auto" else find_wheel(mxnet)
     if wheel is None and mxnet == "auto" and machine.gpu is not None:
         raise ConfigError(f"{setting}: {no_auto_wheel(machine.gpu)}", hint=no_wheel_hint(machine.gpu))
-    if mxnet.endswith(".whl"):  # a file, whose code is read later
+    if mxnet.endswith(".whl"):  # a file, whose code is unknown
         return ()
     if wheel is None:
         return (f"{mxnet} is not in the table of MXNet's wheels: it may not run on {instance_type}",)
@@ -145,21 +144,6 @@ def check_gpus(wheel: Wheel, gpus: Iterable[Gpu]) -> str | None:
     """Why a chosen wheel does not run on a node's actual GPUs; None if it does. Pure."""
     verdicts = ((gpu, judge(wheel, gpu)) for gpu in gpus)
     return next((f"for {gpu.label} {verdict.why}" for gpu, verdict in verdicts if not verdict.runs), None)
-
-
-def explain_code(libraries: Sequence[LibraryCode], gpu: Gpu) -> str | None:
-    """Why a wheel with these libraries, not one of the table, does not run on a GPU; None if it does. Pure.
-
-    PTX counts if every module of a library has it.
-    """
-    if not libraries or gpu.capability is None:
-        return None
-    for library in libraries:
-        fits = any(major == gpu.capability[0] and (major, minor) <= gpu.capability for major, minor in library.code)
-        if not fits and not any(n == library.modules and v <= gpu.capability for v, n in library.ptx.items()):
-            listed = " ".join(_number(code) for code in library.code)
-            return f"has no code for the {gpu.label}: {library.name} has machine code for sm_ {listed}"
-    return None
 
 
 def no_auto_wheel(gpu: Gpu) -> str:

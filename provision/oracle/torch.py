@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from re import compile as regex
 
 from foundation.errors import ConfigError
-from provision.oracle.fatbin import LibraryCode
 from provision.oracle.tables import GPU_MACHINES, Gpu, Machine, Version, find_machine, show
 
 TORCH_PATTERN = regex(r"torch==([0-9]+)\.([0-9]+)(?:\.[0-9]+)*(?:\+([a-z0-9.]+))?")
@@ -239,18 +238,6 @@ def _suggest_gpus() -> str:
             names[machine.gpu.name] = None
     *most, last = names
     return f"{', '.join(most)} or {last}"
-
-
-def find_differences(version: str, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
-    """The differences between the code in a wheel of that version and the table; empty when they agree. Pure."""
-    build = find_build(f"torch=={version}")
-    found = next((one for one in libraries if one.name.endswith("/libtorch_cuda.so")), None)
-    if build is None or found is None:
-        return ()
-    whole = tuple(code for code, modules in found.code.items() if modules == found.modules)
-    if whole == build.code:
-        return ()
-    return (f"machine code: found {show_code(whole)}, the table has {show_code(build.code)}",)
 
 
 def show_code(code: Sequence[Version]) -> str:

@@ -28,7 +28,7 @@ from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors, error_code
 from provision.aws.error_hints import find_named_action
 from provision.config import ProvisionConfig
-from provision.model import Caller, Permissions, federated_name
+from provision.model import Caller, Permissions
 from provision.plan import World
 from provision.resources.launch import rehearsed_launch
 
@@ -44,9 +44,6 @@ _ON_GROUP = re.compile(r"on resource: \S+:security-group/")
 _ANYTHING = re.compile("")
 _STAND_IN = "i-00000000000000000"
 """An instance that cannot exist."""
-
-_FEDERATE = "sts:GetFederationToken"
-_NOTHING = '{"Version":"2012-10-17","Statement":[{"Effect":"Deny","Action":"*","Resource":"*"}]}'
 
 
 def describe_caller(clients: Clients, config: ProvisionConfig, *, ssh_from: str | None = None) -> Caller:
@@ -112,15 +109,12 @@ def describe_permissions(clients: Clients, world: World) -> Permissions:
                 stands_in=None if nodes else _ANYTHING,
             ),
         ]
-        # Only users request limited credentials with this call; roles have other ways.
-        is_asked = world.request.config.instance_profile == "none" and ":user/" in world.caller.owner
-        limited = pool.submit(_may_limit_jobs, clients, world.request.name) if is_asked else None
     found = [test.result() for test in tested]
     by_verdict = {
         verdict: tuple(action for action, found_verdict in found if found_verdict == verdict)
         for verdict in ("allowed", "missing", "unknown")
     }
-    return Permissions(**by_verdict, without=() if limited is None or limited.result() else (_FEDERATE,))
+    return Permissions(**by_verdict)
 
 
 def _test(action: str, call: Callable[..., object], *, stands_in: re.Pattern[str] | None) -> tuple[str, Verdict]:
@@ -144,17 +138,3 @@ def _test(action: str, call: Callable[..., object], *, stands_in: re.Pattern[str
         f"{action} was a dry run, but the service carried it out",
         hint="this is not AWS's EC2: check AWS_ENDPOINT_URL, and what was made there",
     )
-
-
-def _may_limit_jobs(clients: Clients, name: str) -> bool:
-    """Returns whether the caller may request limited credentials for jobs, by requesting some without permissions.
-
-    If not, `up` continues, and `cluster train` warns.
-    """
-    try:
-        clients.sts.get_federation_token(Name=federated_name(name), Policy=_NOTHING, DurationSeconds=900)
-    except ClientError as error:
-        if error_code(error) != "AccessDenied":
-            raise
-        return False
-    return True

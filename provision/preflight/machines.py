@@ -118,25 +118,12 @@ def type_error(config: ProvisionConfig, instance_type: str, problem: str, *, hin
     return ConfigError(f'[provision] instance_types, "{instance_type}": {problem}', hint=hint)
 
 
-_OTHER_DEVICES = {
-    "NeuronInfo": "NeuronDevices",
-    "InferenceAcceleratorInfo": "Accelerators",  # has Inferentia, too
-    "FpgaInfo": "Fpgas",
-    "MediaAcceleratorInfo": "Accelerators",
-}
-"""Where DescribeInstanceTypes lists the devices that are not GPUs."""
-
-
 def render_gpus(info: Mapping[str, Any]) -> str:
-    """Returns "4x NVIDIA T4", "1x 1/8 NVIDIA L4" for a part of a GPU, or "no GPU" with the other accelerators. Pure.
+    """Returns "4x NVIDIA T4", "1x 1/8 NVIDIA L4" for a part of a GPU, or "no GPU". Pure.
 
     info: of DescribeInstanceTypes.
     """
-    if gpus := info.get("GpuInfo", {}).get("Gpus", []):
-        return ", ".join(map(_render_gpu, gpus))
-    listed = [device for key, devices in _OTHER_DEVICES.items() for device in info.get(key, {}).get(devices, [])]
-    others = {device["Name"]: device.get("Count", 1) for device in listed}
-    return ", ".join(["no GPU", *(f"{number}x {name}" for name, number in others.items())])
+    return ", ".join(map(_render_gpu, info.get("GpuInfo", {}).get("Gpus", []))) or "no GPU"
 
 
 def _render_gpu(gpu: GpuDeviceInfoTypeDef) -> str:
@@ -171,7 +158,7 @@ def _facts(name: str, info: InstanceTypeInfoTypeDef) -> TypeFacts:
 class Image:
     """A machine image.
 
-    created_at, deprecated_at: None if unknown. root_size_gib: the least size of its root volume in GiB.
+    created_at: None if unknown. root_size_gib: the least size of its root volume in GiB.
     """
 
     image_id: str
@@ -181,7 +168,6 @@ class Image:
     root_device: str
     root_size_gib: int
     created_at: datetime | None
-    deprecated_at: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,12 +201,10 @@ accounts in China and GovCloud; with a wrong one, the head cannot replace nodes 
 _CANONICAL_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
 
 
-def describe_images(
-    clients: Clients, config: ProvisionConfig, types: Iterable[TypeFacts], *, now: datetime
-) -> Mapping[str, Image]:
+def describe_images(clients: Clients, config: ProvisionConfig, types: Iterable[TypeFacts]) -> Mapping[str, Image]:
     """Returns the image for each type, by the type's name.
 
-    The image exists, is not deprecated, and fits the type and the volume. Raises ConfigError for the first type without
+    The image exists, and fits the type and the volume. Raises ConfigError for the first type without
     one, and boto3's errors.
     """
     wanted = tuple(types)
@@ -229,7 +213,7 @@ def describe_images(
     else:
         images = dict.fromkeys((facts.name for facts in wanted), _describe_named(clients.ec2, config))
     for facts in wanted:
-        _refuse_unfit(config, facts, images[facts.name], now=now)
+        _refuse_unfit(config, facts, images[facts.name])
     return images
 
 
@@ -261,7 +245,7 @@ def _choose_source(config: ProvisionConfig, facts: TypeFacts) -> _ImageSource:
     return _DEEP_LEARNING
 
 
-def _refuse_unfit(config: ProvisionConfig, facts: TypeFacts, image: Image, *, now: datetime) -> None:
+def _refuse_unfit(config: ProvisionConfig, facts: TypeFacts, image: Image) -> None:
     """Raises ConfigError when nodes of the type cannot use the image."""
     hint = 'set ami = "auto" in cluster.toml' if config.ami != "auto" else "set ami to an image id"
     if image.architecture != facts.architecture:
@@ -269,9 +253,6 @@ def _refuse_unfit(config: ProvisionConfig, facts: TypeFacts, image: Image, *, no
         raise setting_error(config, "ami", problem, hint=hint)
     if image.state != "available":
         problem = f"the image {image.image_id} is {image.state}, not available"
-        raise setting_error(config, "ami", problem, hint=hint)
-    if image.deprecated_at is not None and image.deprecated_at <= now:
-        problem = f"the image {image.image_id} ({image.name}) was deprecated on {image.deprecated_at:%Y-%m-%d}"
         raise setting_error(config, "ami", problem, hint=hint)
     if config.volume_size_gib < image.root_size_gib:
         problem = f"the image {image.image_id} needs {image.root_size_gib} GiB"
@@ -310,7 +291,6 @@ def _find_parameter(ssm: SSMClient, name: str) -> str | None:
 
 def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> Image:
     try:
-        # Includes deprecated images, which get a message of their own.
         images = ec2.describe_images(ImageIds=[config.ami], IncludeDeprecated=True)["Images"]
     except ClientError as error:
         if not error_code(error).startswith("InvalidAMIID"):
@@ -335,7 +315,6 @@ def _read_image(image: ImageTypeDef) -> Image:
         root_device=image.get("RootDeviceName", ""),  # only an unavailable image has none
         root_size_gib=_root_size_gib(image),
         created_at=_parse_time(image.get("CreationDate")),
-        deprecated_at=_parse_time(image.get("DeprecationTime")),
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from botocore.exceptions import ClientError
 
-from foundation.errors import AwsError, ClusterError, NotInRegionError
+from foundation.errors import AwsError, ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors, error_code
 from provision.config import ProvisionConfig, all_types, setting_error
@@ -45,8 +44,7 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
         places = replace(places, skipped=(*places.skipped, *skipped))
         with bounded_pool() as pool:
             quotas_asked = pool.submit(describe_quotas, clients, places.options, launching=launching)
-            rehearsed = replace(world, preflight=Preflight(options=places.options))
-            permissions_asked = pool.submit(describe_permissions, clients, rehearsed)
+            permissions_asked = pool.submit(describe_permissions, clients, replace(world, preflight=places))
             profile_asked = pool.submit(_refuse_unknown_profile, clients, config)
             prices_asked = pool.submit(describe_prices, clients, {_place(option) for option in places.options})
             volume_price_asked = pool.submit(find_volume_price, clients)
@@ -60,13 +58,13 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
     prices = prices_asked.result()
     used = ((option.market, option.instance_type) for option in kept.options if option.reservation is None)
     ends = [render_end(facts.reservation)] if facts.reservation and kept.options[0].reservation else []
-    return Preflight(
+    return replace(
+        kept,
         options=tuple(
             # A Capacity Block is paid in advance.
             replace(option, usd_per_hour=0.0 if option.is_block else prices[_place(option)])
             for option in kept.options
         ),
-        skipped=kept.skipped,
         quotas=tuple(dict.fromkeys(quotas[place] for place in used if place in quotas)),
         permissions=permissions,
         public_address=config.ssh_address == "public",
@@ -90,8 +88,8 @@ def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterSta
             raise type_error(config, facts.name, "does not support efa = true", hint=hint)
     zones, subnets = zones_asked.result(), subnets_asked.result()
     if not subnets:
-        raise no_default_subnet(clients.ec2, config, zones)
-    images = describe_images(clients, config, known.values(), now=datetime.now(UTC))
+        raise no_default_subnet(config)
+    images = describe_images(clients, config, known.values())
     return Facts(
         types=known,
         zones=zones,
@@ -105,7 +103,7 @@ def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterSta
 def keep_volume_zone(world: World, facts: Facts) -> tuple[Facts, tuple[str, ...]]:
     """Keeps only the subnets in the zone of the head's existing volume. Pure.
 
-    Returns the facts, and why the other zones are skipped. Raises ConfigError or AwsError if the zone has no subnet,
+    Returns the facts, and why the other zones are skipped. Raises ConfigError if the zone has no subnet,
     and the errors of choose_volume.
     """
     volume = choose_volume(world)
@@ -114,15 +112,10 @@ def keep_volume_zone(world: World, facts: Facts) -> tuple[Facts, tuple[str, ...]
     here = tuple(subnet for subnet in facts.subnets if subnet.zone == volume.zone)
     others = ", ".join(dict.fromkeys(subnet.zone for subnet in facts.subnets if subnet.zone != volume.zone))
     is_in = f"the cluster's volume {volume.volume_id} is in {volume.zone}"
-    delete = deletion_command(volume.volume_id, region=world.request.config.region)
-    if not here and world.request.config.subnet_id != "auto":
-        hint = f"set a subnet of {volume.zone}; or, if you do not need what is stored there: {delete}"
-        raise setting_error(world.request.config, "subnet_id", f"it is in {others}, and {is_in}", hint=hint)
     if not here:
-        raise AwsError(
-            f"{is_in}, where this account has no default subnet",
-            hint=f"set [provision] subnet_id to a subnet there; or, if you do not need what is on the volume: {delete}",
-        )
+        delete = deletion_command(volume.volume_id, region=world.request.config.region)
+        hint = f"set a subnet of {volume.zone}; or, if you do not need what is stored there: {delete}"
+        raise setting_error(world.request.config, "subnet_id", f"{is_in}, not in {others}", hint=hint)
     return replace(facts, subnets=here), (f"{others}: {is_in}",) if others else ()
 
 
@@ -172,15 +165,7 @@ class Facts:
     reservation: Reservation | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Places:
-    """options: ways to launch, in the order in which they are tried; skipped: why others are not tried."""
-
-    options: tuple[LaunchOption, ...]
-    skipped: tuple[str, ...]
-
-
-def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
+def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Preflight:
     """Lists every market, type and zone where the zone offers the type and the subnet has `least` free addresses. Pure.
 
     The reservation comes first, then the markets; the zone varies fastest. Raises ConfigError or AwsError when no way
@@ -204,7 +189,7 @@ def list_places(config: ProvisionConfig, facts: Facts, *, least: int) -> Places:
         raise setting_error(
             config, "market", "; ".join(skipped), hint='set market = "on-demand", or another instance_type'
         )
-    return Places(options=tuple(options), skipped=tuple(skipped))
+    return Preflight(options=tuple(options), skipped=tuple(skipped))
 
 
 def _in_reservation(
@@ -245,8 +230,8 @@ def _in_reservation(
 
 
 def drop_over_quota(
-    places: Places, quotas: Mapping[tuple[Market, str], Quota], *, least: int, launching: int
-) -> Places:
+    places: Preflight, quotas: Mapping[tuple[Market, str], Quota], *, least: int, launching: int
+) -> Preflight:
     """Removes the options whose quota is too low even for `least` nodes. Keeps those with an unknown limit.
 
     quotas: by market and type, their `needed` for `launching` nodes. Raises AwsError if no option is left. But if
@@ -285,15 +270,9 @@ def _find_offered(config: ProvisionConfig, facts: Facts, skipped: list[str]) -> 
     return tuple(offered)
 
 
-def _not_offered(config: ProvisionConfig, facts: Facts) -> ClusterError:
+def _not_offered(config: ProvisionConfig, facts: Facts) -> ConfigError:
     name = next(iter(facts.types))
     zones = ", ".join(sorted(facts.zones[name])) or "no zone"
-    if facts.settled:
-        subnet = facts.subnets[0]
-        return ClusterError(
-            f"the cluster's nodes are in {subnet.subnet_id} ({subnet.zone}), which no longer offers {name}",
-            hint="all nodes are in one subnet: cluster down, then cluster up",
-        )
     if config.subnet_id != "auto":
         problem = f"its zone {facts.subnets[0].zone} does not offer {', '.join(facts.types)}"
         return setting_error(config, "subnet_id", problem, hint=f"{name} is offered in: {zones}")

@@ -22,6 +22,7 @@ from provision.model import Instance, Market
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, SpotPriceTypeDef
     from mypy_boto3_pricing import PricingClient
 
 PricedPlace = tuple[Market, str, str]
@@ -115,21 +116,24 @@ def _find_spot_prices(ec2: EC2Client, types: Sequence[str]) -> dict[tuple[str, s
     """Returns the newest price in each zone, by (type, zone)."""
     if not types:
         return {}
-    pages = ec2.get_paginator("describe_spot_price_history").paginate(
-        Filters=[{"Name": "instance-type", "Values": list(types)}],
-        ProductDescriptions=["Linux/UNIX"],
-        StartTime=datetime.now(UTC),  # returns the current prices, one for each type and zone
-    )
+    wanted: list[FilterTypeDef] = [{"Name": "instance-type", "Values": list(types)}]
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
-    try:
-        for page in pages:
-            for entry in page["SpotPriceHistory"]:
-                place = (str(entry["InstanceType"]), entry["AvailabilityZone"])
-                price = (entry["Timestamp"], float(entry["SpotPrice"]))
-                newest[place] = max(newest.get(place, price), price)
-    except (ClientError, NoConnectionError, HTTPClientError):
-        return {}
+    for entry in _read_spot_prices(ec2, wanted, since=datetime.now(UTC)):  # one for each type and zone
+        place = (str(entry["InstanceType"]), entry["AvailabilityZone"])
+        price = (entry["Timestamp"], float(entry["SpotPrice"]))
+        newest[place] = max(newest.get(place, price), price)
     return {place: price for place, (_, price) in newest.items()}
+
+
+def _read_spot_prices(ec2: EC2Client, wanted: list[FilterTypeDef], *, since: datetime) -> list[SpotPriceTypeDef]:
+    """Returns the prices in effect since a time; [] if they cannot be read."""
+    pages = ec2.get_paginator("describe_spot_price_history").paginate(
+        Filters=wanted, ProductDescriptions=["Linux/UNIX"], StartTime=since
+    )
+    try:
+        return [entry for page in pages for entry in page["SpotPriceHistory"]]
+    except (ClientError, NoConnectionError, HTTPClientError):
+        return []
 
 
 # -- spot prices over a time -------------------------------------------------------------------------------------------
@@ -143,15 +147,11 @@ def find_spot_history(ec2: EC2Client, instance_type: str, zone: str, *, since: f
 
     EC2 keeps them for 90 days.
     """
-    pages = ec2.get_paginator("describe_spot_price_history").paginate(
-        Filters=[{"Name": "instance-type", "Values": [instance_type]}, {"Name": "availability-zone", "Values": [zone]}],
-        ProductDescriptions=["Linux/UNIX"],
-        StartTime=datetime.fromtimestamp(since, UTC),
-    )
-    try:
-        entries = [entry for page in pages for entry in page["SpotPriceHistory"]]
-    except (ClientError, NoConnectionError, HTTPClientError):
-        return ()
+    wanted: list[FilterTypeDef] = [
+        {"Name": "instance-type", "Values": [instance_type]},
+        {"Name": "availability-zone", "Values": [zone]},
+    ]
+    entries = _read_spot_prices(ec2, wanted, since=datetime.fromtimestamp(since, UTC))
     return tuple(sorted((entry["Timestamp"].timestamp(), float(entry["SpotPrice"])) for entry in entries))
 
 

@@ -8,6 +8,7 @@ https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html ha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from re import compile as regex
@@ -165,10 +166,7 @@ def _find_limit(clients: Clients, code: str) -> float | str:
     """Returns the limit in vCPUs, or the reason why it is unknown."""
     quotas = clients.service_quotas
     try:
-        try:
-            return quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
-        except quotas.exceptions.NoSuchResourceException:  # the account has the default
-            return quotas.get_aws_default_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
+        return quotas.get_service_quota(ServiceCode="ec2", QuotaCode=code)["Quota"]["Value"]
     except ClientError as error:
         return f"Service Quotas says {error_code(error)}"
     except (NoConnectionError, HTTPClientError):
@@ -180,16 +178,12 @@ def _find_limit(clients: Clients, code: str) -> float | str:
 
 def _count_in_use(ec2: EC2Client, kinds: Sequence[QuotaKind]) -> dict[str, int]:
     """Counts the vCPUs of the account's pending and running instances, by the quota's code."""
-    counted: list[tuple[QuotaKind, InstanceTypeDef]] = []
-    for instance in _running_instances(ec2):
-        kind = find_quota_kind(str(instance["InstanceType"]), _market_of(instance))
-        on_dedicated_host = instance.get("Placement", {}).get("Tenancy") == "host"  # has separate quotas
-        if kind is not None and kind in kinds and not on_dedicated_host:
-            counted.append((kind, instance))
-    vcpus = _describe_vcpus(ec2, {str(one["InstanceType"]) for _, one in counted if not _own_vcpus(one)})
+    running = Counter((str(each["InstanceType"]), _market_of(each)) for each in _running_instances(ec2))
+    counted = {place: kind for place in running if (kind := find_quota_kind(*place)) in kinds and kind is not None}
+    vcpus = _describe_vcpus(ec2, {instance_type for instance_type, _ in counted})
     in_use = dict.fromkeys((kind.code for kind in kinds), 0)
-    for kind, instance in counted:
-        in_use[kind.code] += _own_vcpus(instance) or vcpus.get(str(instance["InstanceType"]), 0)
+    for place, kind in counted.items():
+        in_use[kind.code] += running[place] * vcpus.get(place[0], 0)
     return in_use
 
 
@@ -205,12 +199,6 @@ def _running_instances(ec2: EC2Client) -> Iterator[InstanceTypeDef]:
 
 def _market_of(instance: InstanceTypeDef) -> Market:
     return "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand"
-
-
-def _own_vcpus(instance: InstanceTypeDef) -> int:
-    """Returns the instance's own number of vCPUs; 0 if unknown."""
-    cpu = instance.get("CpuOptions", {})
-    return cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 0)
 
 
 def _describe_vcpus(ec2: EC2Client, types: set[str]) -> dict[str, int]:

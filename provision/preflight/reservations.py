@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import ClientError
 
 from foundation.durations import render_time
-from foundation.errors import ConfigError
 from provision.aws.clients import error_code
 from provision.config import ProvisionConfig, all_types, setting_error
 from provision.model import count
@@ -18,26 +17,23 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 _NOT_FOUND = frozenset({"InvalidCapacityReservationId.NotFound", "InvalidCapacityReservationId.Malformed"})
-_PLATFORM = "Linux/UNIX"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reservation:
     """A capacity reservation. is_block: a Capacity Block. free: the number of instances that it can still hold.
 
-    ends_at: when it ends; None if it does not end. placement_group: the one to which it is limited, or None.
+    ends_at: when it ends; None if it does not end.
     """
 
     reservation_id: str
     instance_type: str
-    platform: str
     zone: str
     state: str
     free: int
     is_block: bool = False
     starts_at: datetime | None = None
     ends_at: datetime | None = None
-    placement_group: str | None = None
 
 
 def find_reservation(ec2: EC2Client, config: ProvisionConfig) -> Reservation | None:
@@ -63,14 +59,12 @@ def find_reservation(ec2: EC2Client, config: ProvisionConfig) -> Reservation | N
     return Reservation(
         reservation_id=one["CapacityReservationId"],
         instance_type=one["InstanceType"],
-        platform=str(one.get("InstancePlatform", _PLATFORM)),
         zone=one["AvailabilityZone"],
         state=one["State"],
         free=one.get("AvailableInstanceCount", 0),
         is_block=one.get("ReservationType") == "capacity-block",
         starts_at=one.get("StartDate"),
         ends_at=one.get("EndDate"),
-        placement_group=one.get("PlacementGroupArn"),
     )
 
 
@@ -82,21 +76,13 @@ def find_obstacle(config: ProvisionConfig, reservation: Reservation, *, least: i
     if reservation.instance_type not in all_types(config):
         problem = f"it is for {reservation.instance_type}, and instance_type is {config.instance_type}"
         hint = f'set instance_type = "{reservation.instance_type}"'
-        raise _wrong_type(config, problem, hint=hint)
+        raise setting_error(config, "reservation", problem, hint=hint)
     if reservation.state != "active":
         starts = f", and starts at {render_time(reservation.starts_at.timestamp())}" if reservation.starts_at else ""
         return f"it is {reservation.state}{starts if reservation.state in {'scheduled', 'pending'} else ''}"
-    if reservation.platform != _PLATFORM:
-        return f"it is for {reservation.platform}"
-    if reservation.placement_group is not None:
-        return f"it is for the placement group {reservation.placement_group.rpartition('/')[2]}"
     if reservation.free < least:
         return f"it has room for {count(reservation.free, 'more instance')}, {least} are needed"
     return None
-
-
-def _wrong_type(config: ProvisionConfig, problem: str, *, hint: str) -> ConfigError:
-    return setting_error(config, "reservation", problem, hint=hint)
 
 
 def render_end(reservation: Reservation) -> str | None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -105,8 +104,6 @@ def find_obstacle(subnet: SubnetTypeDef, tables: Sequence[RouteTableTypeDef] | N
 
     tables: the route tables of its VPC; None if the nodes need no public address.
     """
-    if subnet.get("Ipv6Native", False):
-        return Obstacle(problem="has no IPv4 addresses, which nodes need", remedy="set subnet_id to one that has")
     table = _find_route_table(subnet, tables or ())
     if table is None or any(map(_may_reach_internet, table["Routes"])):
         return None
@@ -140,19 +137,11 @@ def _may_reach_internet(route: RouteTypeDef) -> bool:
     return gateway.startswith("igw-") or is_firewall or "NetworkInterfaceId" in route
 
 
-def no_default_subnet(ec2: EC2Client, config: ProvisionConfig, zones: Mapping[str, frozenset[str]]) -> NoCapacityError:
-    """Returns the error for an account without default subnets. zones: where each type is offered.
-
-    A default VPC can be without subnets. Raises boto3's errors.
-    """
-    region = config.region
-    # Not the Local Zones, such as us-east-1-bos-1a.
-    usual = [zone for zone in chain(*zones.values()) if len(zone) == len(f"{region}a")]
-    zone = min(usual, default=f"{region}a")
-    in_vpc = f"aws ec2 create-default-subnet --region {region} --availability-zone {zone}"
-    new_vpc = f"aws ec2 create-default-vpc --region {region}"
-    vpcs = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+def no_default_subnet(config: ProvisionConfig) -> NoCapacityError:
+    """Returns the error for an account without default subnets. A default VPC can be without subnets."""
+    make, region = "aws ec2 create-default", f"--region {config.region}"
     return NoCapacityError(
-        f"{region} has no default subnet in this account",
-        hint=f"set [provision] subnet_id in cluster.toml, or make one: {in_vpc if vpcs else new_vpc}",
+        f"{config.region} has no default subnet in this account",
+        hint=f"set [provision] subnet_id in cluster.toml, or make one: {make}-vpc {region}; in a default VPC: "
+        f"{make}-subnet {region} --availability-zone {config.region}a",
     )

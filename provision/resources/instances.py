@@ -13,10 +13,10 @@ from foundation.progress import Event
 from foundation.waiting import poll
 from provision.aws.clients import error_code
 from provision.aws.error_hints import find_start_hint
-from provision.describe import Instances, describe_now
+from provision.describe import describe_now
 from provision.model import ClusterState, Node, SshAddress, UntrustedInstance, count, format_indices
 from provision.plan import Context, Step, World
-from provision.resources.launch import plan_launches
+from provision.resources.launch import plan_launch
 from provision.resources.resource import ResourceKind, look_by_tag, retry_while
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
 
 def _plan_up(world: World) -> tuple[Step, ...]:
     nodes, address = world.state.nodes, world.request.config.ssh_address
-    launches = plan_launches(world)
+    launches = plan_launch(world)
     if not launches and all(node.state == "running" and node.address(address) is not None for node in nodes):
         return ()
     wait = WaitForRunning(nodes=world.request.config.nodes, public_address=address == "public", least=world.least)
@@ -85,13 +85,13 @@ class WaitForRunning(Step):
         def look() -> bool | None:
             nonlocal ready, wanted, by_token
             instances = describe_now(context)
-            live = {node.instance_id for node in instances.live}
+            live = {node.instance_id for node in instances.nodes}
             by_token = instances.by_token
             if not context.launched <= live | instances.ended.keys():
                 return None  # EC2 does not list all of them yet
             if failed := sorted(seen & instances.ended.keys()):
                 context.files.forget_launches(instances.by_token)  # their token would only return the ended ones
-                left = wanted & {node.index for node in instances.live}
+                left = wanted & {node.index for node in instances.nodes}
                 if len(left) < least:
                     raise _ended_while_starting(failed, instances, context)
                 what = f"{_reasons(failed, instances)}: continuing without nodes {format_indices(wanted - left)}"
@@ -99,12 +99,12 @@ class WaitForRunning(Step):
                 wanted = left
                 seen.difference_update(failed)
             seen.update(live)
-            if stopped := [node for node in instances.live if node.state in {"stopping", "stopped"}]:
+            if stopped := [node for node in instances.nodes if node.state in {"stopping", "stopped"}]:
                 listed = ", ".join(f"{node.name} ({node.instance_id}): {node.state_reason}" for node in stopped)
                 raise StalePlanError(f"nodes stopped while others started: {listed}", hint="cluster status")
             before = len(ready)
             kind: SshAddress = "public" if self.public_address else "private"
-            ready = {node.index for node in instances.live if node.state == "running" and node.address(kind)}
+            ready = {node.index for node in instances.nodes if node.state == "running" and node.address(kind)}
             if len(ready) != before:
                 context.report(Event(kind="info", what=f"{len(ready)} of {len(wanted)} nodes run"))
             return True if wanted <= ready else None
@@ -165,7 +165,7 @@ class TerminateInstances(Step):
 
         def terminate_listed() -> bool:
             instances = describe_now(context)
-            live = {instance.instance_id for instance in (*instances.live, *instances.untrusted)}
+            live = {instance.instance_id for instance in (*instances.nodes, *instances.untrusted)}
             if asked := [instance_id for instance_id in self.ids if instance_id in live]:
                 terminate(asked)
             return bool(asked)
@@ -206,8 +206,8 @@ class WaitForEnding(Step):
     def apply(self, context: Context) -> bool:
         """Waits until no instance is live. Makes one read per poll. Raises AwsError after RUNNING_TIMEOUT_S."""
 
-        def find(now: Instances) -> list[str]:
-            return [instance.instance_id for instance in (*now.live, *now.untrusted)]
+        def find(now: ClusterState) -> list[str]:
+            return [instance.instance_id for instance in (*now.nodes, *now.untrusted)]
 
         if left := wait_until_none(self.instance_ids, find, context, timeout_s=RUNNING_TIMEOUT_S):
             raise AwsError(
@@ -218,7 +218,7 @@ class WaitForEnding(Step):
 
 
 def wait_until_none(
-    instance_ids: Sequence[str], find: Callable[[Instances], Collection[str]], context: Context, *, timeout_s: float
+    instance_ids: Sequence[str], find: Callable[[ClusterState], Collection[str]], context: Context, *, timeout_s: float
 ) -> set[str]:
     """Waits until `find` returns none of these instances. Returns those that are left after timeout_s seconds."""
     left = set(instance_ids)
@@ -246,8 +246,8 @@ def roll_back(context: Context) -> None:
 
 
 def _wait_until_gone(instance_ids: Sequence[str], context: Context) -> None:
-    def find(now: Instances) -> list[str]:
-        return [*(instance.instance_id for instance in (*now.live, *now.untrusted)), *now.ending]
+    def find(now: ClusterState) -> list[str]:
+        return [*(instance.instance_id for instance in (*now.nodes, *now.untrusted)), *now.ending]
 
     if left := wait_until_none(instance_ids, find, context, timeout_s=TERMINATED_TIMEOUT_S):
         raise AwsError(
@@ -256,7 +256,7 @@ def _wait_until_gone(instance_ids: Sequence[str], context: Context) -> None:
         )
 
 
-def _ended_while_starting(failed: list[str], instances: Instances, context: Context) -> AwsError:
+def _ended_while_starting(failed: list[str], instances: ClusterState, context: Context) -> AwsError:
     message = _reasons(failed, instances)
     again = "to launch the missing nodes again: cluster up; to delete everything: cluster down"
     hint = find_start_hint(instances.ended[instance_id] for instance_id in failed) or again
@@ -266,7 +266,7 @@ def _ended_while_starting(failed: list[str], instances: Instances, context: Cont
     return AwsError(message, hint=hint)
 
 
-def _reasons(failed: list[str], instances: Instances) -> str:
+def _reasons(failed: list[str], instances: ClusterState) -> str:
     reasons = "; ".join(f"{instance_id}: {instances.ended[instance_id]}" for instance_id in failed)
     return f"{len(failed)} of the nodes ended while starting: {reasons}"
 

@@ -6,7 +6,6 @@ enough, tries each place for fewer.
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from provision.lease.arm import tag_lease
 from provision.lease.config import NO_LEASE, LeaseConfig
 from provision.lease.plan import Spending, make_lease
 from provision.lease.terms import Lease, parse_lease, render_lease
-from provision.model import MAX_TAG_LENGTH, LaunchOption, Quota, count, format_indices
+from provision.model import LaunchOption, Quota, count, format_indices
 from provision.plan import Context, Step, World
 from provision.preflight.mounts import find_volume_gib
 from provision.preflight.prices import HOURS_A_MONTH, USD_PER_ADDRESS_HOUR
@@ -59,7 +58,6 @@ QUOTA_CODES = frozenset(
 _GROUP_NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidID"})
 ROUND_TIMEOUT_S = 900.0
 """After this many seconds, no further place is tried."""
-_SENTENCE_END = re.compile(r"\.\s+(?=[A-Z])")
 _FIRST_PAUSE_S = 10.0
 _LONGEST_PAUSE_S = 60.0
 
@@ -123,7 +121,7 @@ class LaunchNodes(Step):
             except_digests=frozenset(attempt.digest for attempt in tries),
         )
         forget_seen_launches(context.clients.ec2, name=context.cluster, files=context.files)
-        live = describe_now(context).live
+        live = describe_now(context).nodes
         present = {node.index for node in live} & set(self.indices)
         if present == set(self.indices):
             return False
@@ -149,43 +147,37 @@ class LaunchNodes(Step):
         return False
 
 
-def plan_launches(world: World) -> tuple[LaunchNodes, ...]:
-    """Plans the launch of the missing nodes: one call, or more if their indices do not fit into one tag. Pure."""
-    preflight = world.preflight
-    if preflight is None:
+def plan_launch(world: World) -> tuple[LaunchNodes, ...]:
+    """Plans the launch of the missing nodes, if any, in one call. Pure."""
+    preflight, config = world.preflight, world.request.config
+    if preflight is None or not world.missing:
         return ()
-    group, missing = find_group(world), world.missing
-    batches = _batches(list(missing))
-    least = world.least_missing if len(batches) == 1 else len(missing)
-    launches = tuple(
-        LaunchNodes(
-            nodes=NodeSpec(
-                indices=indices,
-                key_name=world.resource_name,
-                volume_size_gib=world.request.config.volume_size_gib,
-                public_address=preflight.public_address,
-                placement_group=find_placement_name(world),
-                instance_profile=find_profile_name(world.request.config, name=world.request.name),
-                user=world.request.config.user if world.request.from_head else "",
-                authorized=world.request.from_head or "",
-            ),
-            least=min(least, len(indices)),
-            group_id=group.group_id if group else None,
-            options=preflight.options,
-            capacity_wait_s=world.request.config.capacity_wait_s,
-            quotas=preflight.quotas,
-            lease=world.request.lease,
-            current=world.state.lease if world.state.nodes else None,
-            total=world.request.config.nodes,
-            usd_per_gib_month=preflight.volume_usd_per_gib_month,
-            extra_gib=find_volume_gib(world),
-        )
-        for indices in batches
+    group = find_group(world)
+    launch = LaunchNodes(
+        nodes=NodeSpec(
+            indices=world.missing,
+            key_name=world.resource_name,
+            volume_size_gib=config.volume_size_gib,
+            public_address=preflight.public_address,
+            placement_group=find_placement_name(world),
+            instance_profile=find_profile_name(config, name=world.request.name),
+            user=config.user if world.request.from_head else "",
+            authorized=world.request.from_head or "",
+        ),
+        least=world.least_missing,
+        group_id=group.group_id if group else None,
+        options=preflight.options,
+        capacity_wait_s=config.capacity_wait_s,
+        quotas=preflight.quotas,
+        lease=world.request.lease,
+        current=world.state.lease if world.state.nodes else None,
+        total=config.nodes,
+        usd_per_gib_month=preflight.volume_usd_per_gib_month,
+        extra_gib=find_volume_gib(world),
     )
-    for launch in launches:
-        for option in launch.options:
-            launch.find_lease(option, now=0.0)  # raises for a budget with an unknown price
-    return launches
+    for option in launch.options:
+        launch.find_lease(option, now=0.0)  # raises for a budget with an unknown price
+    return (launch,)
 
 
 def rehearsed_launch(world: World) -> RunInstancesRequestTypeDef:
@@ -268,10 +260,6 @@ def _build_request(
     )
 
 
-# This program's message already has the zone.
-_ZONE_AGAIN = re.compile(r" in the Availability Zone you requested \([a-z0-9-]+\)")
-
-
 def _search(step: LaunchNodes, tries: tuple[Try, ...], context: Context) -> list[str] | None:
     """Tries until nodes are launched, and returns None; otherwise returns a line for each place without capacity.
 
@@ -295,7 +283,7 @@ def _search(step: LaunchNodes, tries: tuple[Try, ...], context: Context) -> list
                 words = error.message.partition("\n")[0].removeprefix("AWS says: ")
             if words is None:
                 return None
-            refused.append(f"{_name(step, attempt)}: {_ZONE_AGAIN.sub('', words)}")
+            refused.append(f"{_name(step, attempt)}: {words}")
             context.report(Event(kind="info", what=f"no capacity for {refused[-1]}"))
         if over_quota and all(attempt.bucket in over_quota for attempt in tries) and step.least > 0:
             raise next(iter(over_quota.values()))
@@ -339,13 +327,16 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
             raise _explain_quota(error, attempt.option, step.quotas) from error
         if code not in NO_CAPACITY_CODES:
             raise
-        return f"{_first_sentence(error.response['Error'].get('Message', 'no reason given'))} ({code})"
+        # Without AWS's advice to try other zones, which this program does itself.
+        reason = str(error.response["Error"].get("Message", "no reason given")).partition(". ")[0]
+        return f"{reason.rstrip('.')} ({code})"
     context.launched.update(instance["InstanceId"] for instance in launched)
     files.note_launched(attempt.digest, (instance["InstanceId"] for instance in launched))
     context.option = attempt.option
     if lease is not None and step.current is None:
         # Tag the group, too: it remains when the lease has ended the nodes.
-        _tag_group(step, lease, context)
+        group = [context.group_id(step.group_id)]
+        retry_while(_GROUP_NOT_YET_KNOWN, lambda: tag_lease(context.clients.ec2, group, lease))
     missing = step.indices[len(launched) :]  # EC2's launch index starts from 0: the first indices exist
     context.without.update(missing)
     if missing:
@@ -355,26 +346,6 @@ def _try(step: LaunchNodes, attempt: Try, context: Context) -> str | None:
     if len(step.options) > 1:
         context.report(Event(kind="info", what=f"{len(launched)} x {attempt.option.label}"))
     return None
-
-
-def _tag_group(step: LaunchNodes, lease: Lease, context: Context) -> None:
-    """Tags the group with the lease. Continues without the permission to do so.
-
-    Only `status` needs the tag, once EC2 no longer lists the nodes.
-    """
-    ids = [context.group_id(step.group_id)]
-    try:
-        retry_while(_GROUP_NOT_YET_KNOWN, lambda: tag_lease(context.clients.ec2, ids, lease))
-    except ClientError as error:
-        if error_code(error) != "UnauthorizedOperation":
-            raise
-        what = f"the lease is not on the security group: {translate_refusal(error, 'tagging it').message}"
-        context.report(Event(kind="warn", what=what))
-
-
-def _first_sentence(words: str) -> str:
-    """Returns AWS's reason without the advice to try other zones, which this program does itself."""
-    return _SENTENCE_END.split(words, maxsplit=1)[0].rstrip(". ")
 
 
 def _name(step: LaunchNodes, attempt: Try) -> str:
@@ -390,17 +361,3 @@ def _explain_quota(error: ClientError, option: LaunchOption, quotas: tuple[Quota
     lines = [f"  {render_quota(quota)}" for quota in met]
     hint = f"{ASK_FOR_LESS}, or request a higher limit: {request_increase(met)}" if met else translated.hint
     return QuotaError("\n".join([translated.message, *lines]), hint=hint)
-
-
-def _batches(indices: list[int]) -> tuple[tuple[int, ...], ...]:
-    """Returns one batch, or more if the list of indices does not fit into a tag."""
-    if len(format_indices(indices)) <= MAX_TAG_LENGTH:
-        return (tuple(indices),) if indices else ()
-    batches: list[tuple[int, ...]] = []
-    batch: list[int] = []
-    for index in indices:
-        if len(format_indices([*batch, index])) > MAX_TAG_LENGTH:
-            batches.append(tuple(batch))
-            batch = []
-        batch.append(index)
-    return (*batches, tuple(batch))

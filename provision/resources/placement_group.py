@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from foundation.errors import AwsError
 from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, aws_words, error_code, not_ours
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code, not_ours
 from provision.model import TAG_NAME, ClusterState, resource_name
 from provision.plan import Context, Request, Step, World
 from provision.resources.resource import (
@@ -129,28 +128,10 @@ class DeletePlacementGroup(Step):
         try:
             retry_while({_IN_USE}, delete, timeout_s=IN_USE_TIMEOUT_S)
         except ClientError as error:
-            if error_code(error) == "InvalidPlacementGroup.Unknown":
-                return False
-            if error_code(error) != _IN_USE:
+            if error_code(error) != "InvalidPlacementGroup.Unknown":
                 raise
-            blocking = ", ".join(_find_instances(ec2, self.group_name)) or "AWS does not say by what"
-            raise AwsError(
-                f"AWS says: {aws_words(error)}: the placement group {self.group_name} is still in use after "
-                f"{IN_USE_TIMEOUT_S:.0f} s: {blocking}",
-                hint="terminate the instances in it if they are not this cluster's, then: cluster down",
-            ) from error
+            return False
         return True
-
-
-def _find_instances(ec2: EC2Client, group_name: str) -> Iterable[str]:
-    """Returns the ids of the instances in a placement group."""
-    pages = ec2.get_paginator("describe_instances").paginate(
-        Filters=[
-            {"Name": "placement-group-name", "Values": [group_name]},
-            {"Name": "instance-state-name", "Values": ["pending", "running", "shutting-down", "stopping", "stopped"]},
-        ]
-    )
-    return pages.search("Reservations[].Instances[].InstanceId")
 
 
 def _create_request(name: str, *, owner: str) -> CreatePlacementGroupRequestTypeDef:

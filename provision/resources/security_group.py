@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from botocore.exceptions import ClientError
 
 from foundation.errors import AwsError
-from foundation.progress import Event
 from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, error_code, not_ours
 from provision.model import TAG_LEASE, TAG_NAME, ClusterState, SecurityGroup, resource_name
 from provision.plan import Context, Step, World
 from provision.resources.resource import ResourceKind, find_tag, look_by_tag, retry_while, tag_specification
@@ -247,37 +246,29 @@ class DeleteSecurityGroup(Step):
         Returns False if the group did not exist. Raises AwsError when it stays in use: by an interface, or by another
         group's rule that names it.
         """
-        ec2, group_id = context.clients.ec2, self.group_id
-        blocking: tuple[str, ...] = ()
-        said = ""
+        ec2, users = context.clients.ec2, list[str]()
 
         def delete() -> bool | None:
-            nonlocal blocking, said
-            before, blocking = blocking, _find_interfaces(ec2, group_id=group_id)
-            if blocking:
-                if blocking != before:
-                    more = f" and {len(blocking) - 3} more" if len(blocking) > 3 else ""
-                    context.report(Event(kind="info", what=f"still in use by {', '.join(blocking[:3])}{more}"))
+            users[:] = _find_interfaces(ec2, group_id=self.group_id)
+            if users:
                 return None
             try:
-                ec2.delete_security_group(GroupId=group_id)
+                ec2.delete_security_group(GroupId=self.group_id)
             except ClientError as error:
                 if error_code(error) == "InvalidGroup.NotFound":
                     return False
                 if error_code(error) != "DependencyViolation":
                     raise
-                if naming := _find_naming_groups(ec2, group_id=group_id):
-                    raise _is_named_by(error, naming, group_id=group_id) from error
-                said = f"AWS says: {aws_words(error)}: "
+                users[:] = _find_naming_groups(ec2, group_id=self.group_id)
                 return None
             return True
 
         deleted = poll(delete, timeout_s=INTERFACES_TIMEOUT_S)
         if deleted is None:
             raise AwsError(
-                f"{said}the security group {group_id} is still in use after {INTERFACES_TIMEOUT_S:.0f} s: "
-                f"{', '.join(blocking) or 'AWS does not say by what'}",
-                hint="remove them from the group if they are not this cluster's, then: cluster down",
+                f"the security group {self.group_id} is still in use after {INTERFACES_TIMEOUT_S:.0f} s: "
+                f"{', '.join(users) or 'AWS does not say by what'}",
+                hint="remove this use of the group if it is not this cluster's, then: cluster down",
             )
         return deleted
 
@@ -296,35 +287,24 @@ def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDe
     return True
 
 
-def _find_interfaces(ec2: EC2Client, *, group_id: str) -> tuple[str, ...]:
+def _find_interfaces(ec2: EC2Client, *, group_id: str) -> list[str]:
     """Returns the network interfaces in a security group, each with its instance or description."""
     interfaces = ec2.describe_network_interfaces(Filters=[{"Name": "group-id", "Values": [group_id]}])
-    return tuple(
+    return [
         f"{interface['NetworkInterfaceId']} of "
         f"{interface.get('Attachment', {}).get('InstanceId') or interface.get('Description') or 'nothing'}"
         for interface in interfaces["NetworkInterfaces"]
-    )
+    ]
 
 
-def _find_naming_groups(ec2: EC2Client, *, group_id: str) -> dict[str, str]:
-    """Returns the other groups with a rule, inbound or outbound, that names this one: id -> name."""
-    return {
-        group["GroupId"]: group["GroupName"]
+def _find_naming_groups(ec2: EC2Client, *, group_id: str) -> list[str]:
+    """Returns the other groups with a rule, inbound or outbound, that names this one."""
+    return [
+        f"a rule of {group['GroupId']} ({group['GroupName']})"
         for direction in ("ip-permission.group-id", "egress.ip-permission.group-id")
         for group in ec2.describe_security_groups(Filters=[{"Name": direction, "Values": [group_id]}])["SecurityGroups"]
         if group["GroupId"] != group_id
-    }
-
-
-def _is_named_by(error: ClientError, naming: dict[str, str], *, group_id: str) -> AwsError:
-    """Returns the error for a group that another group's rule names: the user must remove that rule."""
-    listed = ", ".join(f"{naming_id} ({name})" for naming_id, name in sorted(naming.items()))
-    return AwsError(
-        f"AWS says: {aws_words(error)}: the security group {group_id} cannot be deleted while rules of other groups "
-        f"name it: {listed}",
-        hint="remove these rules, then: cluster down. To list them: aws ec2 describe-security-group-rules "
-        f"--filters Name=group-id,Values={','.join(sorted(naming))}",
-    )
+    ]
 
 
 def _create_request(name: str, *, owner: str, vpc_id: str) -> CreateSecurityGroupRequestTypeDef:

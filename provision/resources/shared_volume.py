@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
+import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -18,10 +17,9 @@ from botocore.exceptions import ClientError
 from foundation.errors import AwsError, ClusterError, StalePlanError
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
-from provision.describe import Instances, describe_now
+from provision.describe import describe_now
 from provision.model import SHARED_ROLE, TAG_KEEP, TAG_ROLE, ClusterState, Node, count
 from provision.plan import Context, Request, Step, World
-from provision.resources.launch_recovery import SETTLE_S
 from provision.resources.resource import (
     KeptVolume,
     Look,
@@ -241,42 +239,28 @@ class CreateSharedVolume(Step):
 
         Raises ClientError, StalePlanError, AwsError.
         """
-        files = context.files
-        zone = _wait_for_head(context).zone
+        head = _wait_for_head(context)
         request = create_request(
-            context.cluster, owner=context.owner, zone=zone, size_gib=self.size_gib, keep=self.keep
+            context.cluster, owner=context.owner, zone=head.zone, size_gib=self.size_gib, keep=self.keep
         )
-        digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-        find = partial(find_shared_volumes, context.clients.ec2, name=context.cluster)
-        found = find()
-        call = files.find_volume_call()
-        if not found and call is not None and call.digest != digest:
-            # An interrupted run requested another one: EC2's lists may not show it yet.
-            left_s = SETTLE_S - (time.time() - call.started_at)
-            found = poll(lambda: find() or None, timeout_s=max(left_s, 0.0)) or ()
-        if found:
-            files.forget_volume_call()
-            raise_if_several_or_elsewhere(found, zone)
-            context.volume_id = found[0].volume_id
-            return False
-        # AWS responds to a repeated token with the first call's volume, even if it has been deleted: then use a new
-        # token.
-        volume_id = _create(context, request, digest) or _create(context, request, digest)
-        if volume_id is None:
-            raise AwsError("AWS does not list the new volume", hint="run the command again")
-        context.volume_id = volume_id
-        return True
+        # A repeated call, after an interrupted run, has the same token. AWS responds to it with the first volume,
+        # even if that has been deleted: then use a new token.
+        same = hashlib.sha256(f"{head.instance_id} {json.dumps(request, sort_keys=True)}".encode()).hexdigest()
+        for token in (same, str(uuid.uuid4())):
+            if found := find_shared_volumes(context.clients.ec2, name=context.cluster):
+                raise_if_several_or_elsewhere(found, head.zone)
+                context.volume_id = found[0].volume_id
+                return False
+            if _create(context, {**request, "ClientToken": token}):
+                return True
+        raise AwsError("AWS does not list the new volume", hint="run the command again")
 
 
-def _create(context: Context, request: CreateVolumeRequestTypeDef, digest: str) -> str | None:
-    """Creates the volume; None if AWS does not list it within NOT_FOUND_TIMEOUT_S. Raises ClientError, AwsError."""
-    token = context.files.volume_token(digest, now=time.time())
-    with_token: CreateVolumeRequestTypeDef = {**request, "ClientToken": token}
-    volume_id = context.clients.ec2.create_volume(**with_token)["VolumeId"]
-    context.made_volume_id = volume_id
-    listed = poll(lambda: _find_one(context, volume_id), timeout_s=NOT_FOUND_TIMEOUT_S)
-    context.files.forget_volume_call()
-    return None if listed is None else volume_id
+def _create(context: Context, request: CreateVolumeRequestTypeDef) -> bool:
+    """Creates the volume. Returns whether AWS lists it within NOT_FOUND_TIMEOUT_S. Raises ClientError, AwsError."""
+    volume_id = context.clients.ec2.create_volume(**request)["VolumeId"]
+    context.volume_id = context.made_volume_id = volume_id
+    return poll(lambda: _find_one(context, volume_id), timeout_s=NOT_FOUND_TIMEOUT_S) is not None
 
 
 def raise_if_several_or_elsewhere(found: Sequence[SharedVolume], zone: str) -> None:
@@ -325,11 +309,11 @@ class AttachSharedVolume(Step):
             if seen is None:
                 return None
             instances = describe_now(context)
-            live = {node.instance_id for node in instances.live}
+            live = {node.instance_id for node in instances.nodes}
             if seen.instance_id in live and seen.attachment in {"attached", "busy"}:
                 return True
             _refuse_foreign(seen, instances)
-            head = next((node for node in instances.live if node.role == "head"), None)
+            head = next((node for node in instances.nodes if node.role == "head"), None)
             if seen.state == "available" and head is not None:
                 changed = _attach(ec2, volume_id, head, devices) or changed
             return None
@@ -443,10 +427,10 @@ def _find_one(context: Context, volume_id: str) -> SharedVolume | None:
     return next((each for each in found if each.volume_id == volume_id), None)
 
 
-def _refuse_foreign(volume: SharedVolume, instances: Instances) -> None:
+def _refuse_foreign(volume: SharedVolume, instances: ClusterState) -> None:
     """Raises AwsError if the volume is attached to an instance that is not the cluster's."""
     ours: Collection[str] = {
-        each.instance_id for each in (*instances.live, *instances.untrusted)
+        each.instance_id for each in (*instances.nodes, *instances.untrusted)
     } | instances.ended.keys()
     if volume.instance_id is not None and volume.instance_id not in ours:
         raise AwsError(
@@ -459,7 +443,7 @@ def _wait_for_head(context: Context) -> Node:
     """Returns the head, once EC2 lists it. Raises AwsError."""
 
     def look() -> Node | None:
-        return next((node for node in describe_now(context).live if node.role == "head"), None)
+        return next((node for node in describe_now(context).nodes if node.role == "head"), None)
 
     head = poll(look, timeout_s=NOT_FOUND_TIMEOUT_S)
     if head is None:

@@ -8,7 +8,7 @@ from typing import Any
 from provision.resources.instance_profile import INSTANCE_PROFILE
 from provision.resources.instances import INSTANCES
 from provision.resources.key_pair import KEY_PAIR
-from provision.resources.orphans import ADDRESSES, NETWORK_INTERFACES, SPOT_REQUESTS, VOLUMES
+from provision.resources.orphans import ADDRESSES, NETWORK_INTERFACES, VOLUMES
 from provision.resources.placement_group import PLACEMENT_GROUP
 from provision.resources.resource import ResourceKind
 from provision.resources.security_group import SECURITY_GROUP
@@ -27,5 +27,4 @@ KINDS: tuple[ResourceKind[Any], ...] = (
     PLACEMENT_GROUP,
     INSTANCE_PROFILE,
     INSTANCES,
-    SPOT_REQUESTS,
 )

@@ -1,6 +1,7 @@
 """The mounts of an existing cluster's nodes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from foundation.errors import ClusterError
 from provision.aws.clients import Clients
@@ -21,35 +22,23 @@ def describe_mounts(clients: Clients, volumes: Sequence[VolumeConfig], state: Cl
 
 
 def _describe_mount(clients: Clients, volume: VolumeConfig, state: ClusterState) -> MountSource:
-    mount, source, read_only, region = volume.mount, volume.source, volume.read_only, clients.region
+    planned = plan_mount(volume, region=clients.region)
     if volume.kind == "head":
         attached = find_attached(clients, state)
         if attached is None:
             raise ClusterError(
-                f'[[volumes]] mount = "{mount}": the disk of source = "head" is not attached to a node',
+                f'[[volumes]] mount = "{volume.mount}": the disk of source = "head" is not attached to a node',
                 hint="cluster up",
             )
         disk, node = attached
-        return MountSource(
-            kind="head",
-            mount=mount,
-            source=source,
-            read_only=read_only,
+        return replace(
+            planned,
             server=node.private_ip or "",
             volume_id=disk.volume_id,
             instance_id=node.instance_id,
             device=disk.device,
-            region=region,
         )
     if volume.kind == "file-system":
-        found = find_file_system(clients, source)
-        return MountSource(
-            kind=found.kind,
-            mount=mount,
-            source=source,
-            read_only=read_only,
-            server=found.dns_name,
-            export=found.export,
-            region=region,
-        )
-    return plan_mount(volume, region=region)
+        found = find_file_system(clients, volume.source)
+        return replace(planned, kind=found.kind, server=found.dns_name, export=found.export)
+    return planned

@@ -1,6 +1,6 @@
 """The information that a node needs to mount a volume of [[volumes]]."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from provision.volumes.config import VolumeConfig
@@ -35,12 +35,12 @@ class MountSource:
 
 
 def plan_mount(volume: VolumeConfig, *, region: str = "") -> MountSource:
-    """Returns how nodes mount a bucket or an export of an NFS server. region: of the cluster. Pure."""
-    mount, source, read_only = volume.mount, volume.source, volume.read_only
+    """Returns how nodes mount a volume, as far as cluster.toml says it. region: of the cluster. Pure."""
+    planned = MountSource(kind="head", mount=volume.mount, source=volume.source, read_only=volume.read_only)
+    if volume.kind == "nfs":
+        server, _, export = volume.source.partition(":")
+        return replace(planned, kind="nfs", server=server, export=export)
     if volume.kind == "s3":
-        bucket, _, prefix = source.removeprefix("s3://").partition("/")
-        return MountSource(
-            kind="s3", mount=mount, source=source, read_only=read_only, bucket=bucket, prefix=prefix, region=region
-        )
-    server, _, export = source.partition(":")
-    return MountSource(kind="nfs", mount=mount, source=source, read_only=read_only, server=server, export=export)
+        bucket, _, prefix = volume.source.removeprefix("s3://").partition("/")
+        return replace(planned, kind="s3", bucket=bucket, prefix=prefix, region=region)
+    return replace(planned, region=region)

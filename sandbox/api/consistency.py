@@ -17,8 +17,6 @@ from moto.ec2.exceptions import EC2ClientError
 MADE_BY: dict[str, tuple[str, ...]] = {
     "RunInstances": ("i", "vol"), "RequestSpotInstances": ("sir", "i"), "CreateSecurityGroup": ("sg",),
     "CreateVolume": ("vol",), "CreateNetworkInterface": ("eni",), "CreateSubnet": ("subnet",), "CreateVpc": ("vpc",),
-    "CreateLaunchTemplate": ("lt",), "CreateSnapshot": ("snap",), "CreateImage": ("ami",),
-    "CreateInternetGateway": ("igw",), "CreateRouteTable": ("rtb",), "AllocateAddress": ("eipalloc",),
     "CreatePlacementGroup": ("pg",), "ImportKeyPair": ("key",), "CreateKeyPair": ("key",),
 }  # fmt: skip
 # By action: the kind of the resource that it creates by name, and the parameter with the name.
@@ -34,13 +32,7 @@ NOT_FOUND: dict[str, tuple[str, str]] = {
     "vpc": ("InvalidVpcID.NotFound", "The vpc ID '{}' does not exist"),
     "vol": ("InvalidVolume.NotFound", "The volume '{}' does not exist."),
     "eni": ("InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '{}' does not exist"),
-    "lt": ("InvalidLaunchTemplateId.NotFound", "The specified launch template, with template ID {}, does not exist."),
     "sir": ("InvalidSpotInstanceRequestID.NotFound", "The spot instance request ID '{}' does not exist"),
-    "snap": ("InvalidSnapshot.NotFound", "The snapshot '{}' does not exist."),
-    "ami": ("InvalidAMIID.NotFound", "The image id '[{}]' does not exist"),
-    "igw": ("InvalidInternetGatewayID.NotFound", "The internetGateway ID '{}' does not exist"),
-    "rtb": ("InvalidRouteTableID.NotFound", "The routeTable ID '{}' does not exist"),
-    "eipalloc": ("InvalidAllocationID.NotFound", "The allocation ID '{}' does not exist"),
     "pg": ("InvalidPlacementGroup.Unknown", "The Placement Group '{}' is unknown."),
     "key": ("InvalidKeyPair.NotFound", "The key pair '{}' does not exist"),
 }

@@ -17,11 +17,9 @@ from moto.iam.models import iam_backends
 
 from sandbox.api import limits, volumes
 from sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE, SandboxEC2Backend, lock
-from sandbox.api.images import SandboxAmi
 from sandbox.api.instances import PlacementGroup, SandboxInstance, register_spot_requests
 from sandbox.api.prices import ON_DEMAND, spot_price, spot_times
 from sandbox.config import Market
-from sandbox.faults import is_number
 
 PRICE_PAGE = 1000
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15"
@@ -121,14 +119,7 @@ class SandboxEC2Response(EC2Response):
         return result
 
     def _instance_type(self) -> str:
-        template = self._get_param("LaunchTemplate")
-        of_template = self.ec2_backend._get_template_from_args(template).data.get("InstanceType") if template else None  # noqa: SLF001 -- moto has no public way to read a template
-        return str(self._get_param("InstanceType") or of_template or DEFAULT_INSTANCE_TYPE)
-
-    def _image_id(self) -> str:
-        template = self._get_param("LaunchTemplate")
-        of_template = self.ec2_backend._get_template_from_args(template).image_id if template else None  # noqa: SLF001 -- as above
-        return str(self._get_param("ImageId") or of_template)
+        return str(self._get_param("InstanceType") or DEFAULT_INSTANCE_TYPE)
 
     def _market(self) -> Market:
         return "spot" if self._get_param("InstanceMarketOptions.MarketType") == "spot" else "on-demand"
@@ -147,19 +138,14 @@ class SandboxEC2Response(EC2Response):
 
     def _check_launch(self) -> None:
         backend, instance_type, zone = self.sandbox_backend, self._instance_type(), self._find_zone()
-        backend.check_launch(self._image_id(), self._get_param("KeyName"), instance_type, zone)
-        limits.check_architecture(instance_type, str(backend.amis[self._image_id()].architecture))
+        image_id = str(self._get_param("ImageId"))
+        backend.check_launch(image_id, self._get_param("KeyName"), instance_type, zone)
+        limits.check_architecture(instance_type, str(backend.amis[image_id].architecture))
         if zone:
             limits.check_offered(instance_type, zone, self.region)
         if group := self._find_placement_group():
             limits.check_strategy(instance_type, group.strategy, group.group_name)
         self._check_profile()
-        if self._market() == "spot":
-            price = self._get_param("InstanceMarketOptions.SpotOptions.MaxPrice")
-            if price and not is_number(str(price)):
-                raise EC2ClientError("InvalidParameterValue", f"Invalid value '{price}' for spotPrice.")
-            lowest = spot_price(instance_type, zone or f"{self.region}a", utcnow().replace(tzinfo=dt.UTC))
-            limits.check_spot_price(instance_type, float(price) if price else None, lowest)
 
     def _check_profile(self) -> None:
         """Raises EC2ClientError for an instance profile that does not exist, is not yet visible, or has no role."""
@@ -253,10 +239,7 @@ class SandboxEC2Response(EC2Response):
     def create_placement_group(self) -> ActionResult:
         """Creates a placement group."""
         group = self.sandbox_backend.placement_groups.create(
-            self._get_param("GroupName", ""),
-            self._get_param("Strategy", "cluster"),
-            self._get_int_param("PartitionCount"),
-            self._get_param("SpreadLevel"),
+            self._get_param("GroupName", ""), self._get_param("Strategy", "cluster")
         )
         group.add_tags(self._parse_tag_specification("placement-group").get("placement-group", {}))
         return ActionResult({"PlacementGroup": group})
@@ -393,19 +376,6 @@ class SandboxEC2Response(EC2Response):
         answer["Reservations"] = [reservation for reservation in answer["Reservations"] if reservation.instances]
         return result
 
-    def describe_images(self) -> ActionResult:
-        """As in moto, but with deprecated public images only if IncludeDeprecated is set."""
-        result = super().describe_images()
-        answer = cast("dict[str, Any]", result.result)
-        if not self._get_param("IncludeDeprecated"):
-            now = utcnow().replace(tzinfo=dt.UTC)
-            answer["Images"] = [
-                image
-                for image in answer["Images"]
-                if not isinstance(image, SandboxAmi) or not (at := _aware(image.deprecated)) or at > now
-            ]
-        return result
-
     def describe_security_groups(self) -> ActionResult:
         """As in moto, but without resources that are not yet visible."""
         result = super().describe_security_groups()
@@ -472,15 +442,6 @@ class SandboxEC2Response(EC2Response):
             backend.modify_instance_attribute(instance_id, "user_data", encoded)
             return EmptyResult()
         return super().modify_instance_attribute()
-
-    def modify_instance_metadata_options(self) -> ActionResult:
-        """As in moto, but keeps options that the call does not name, which moto resets."""
-        now = self.ec2_backend.get_instance(self._get_param("InstanceId")).metadata_options
-        kept = {"HttpTokens": now.http_tokens, "HttpPutResponseHopLimit": now.http_put_response_hop_limit,
-                "HttpEndpoint": now.http_endpoint, "HttpProtocolIpv6": now.http_protocol_ipv6,
-                "InstanceMetadataTags": now.instance_metadata_tags}  # fmt: skip
-        self.params = {**kept, **self.params}
-        return super().modify_instance_metadata_options()
 
     def reboot_instances(self) -> ActionResult:
         """As in moto, and reboots the hosts."""

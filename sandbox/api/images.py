@@ -26,8 +26,7 @@ DEEP_LEARNING_SYSTEMS = (
     ("amazon-linux-2023", "Amazon Linux 2023", "/dev/xvda"),
 )
 ARCHITECTURES = (("x86_64", "amd64"), ("arm64", "arm64"))
-# Public images are deprecated after two years. The sandbox also publishes one deprecated image.
-LIFETIME = dt.timedelta(days=730)
+# The sandbox also publishes an older image.
 OLD = dt.timedelta(days=900)
 
 
@@ -35,12 +34,6 @@ class SandboxAmi(Ami):
     """An image with a root volume of the real size; moto's images always have 15 GB."""
 
     root_gib = UBUNTU_ROOT_GIB
-    deprecated: dt.datetime | None = None
-
-    @property
-    def deprecation_time(self) -> str | None:
-        """The deprecation time in DescribeImages' format, or None."""
-        return self.deprecated.strftime("%Y-%m-%dT%H:%M:%S.000Z") if self.deprecated else None
 
     @property
     def block_device_mappings(self) -> list[dict[str, Any]]:
@@ -51,7 +44,7 @@ class SandboxAmi(Ami):
 
 
 def publish(backend: EC2Backend, created: dt.datetime) -> None:
-    """Adds the newest Ubuntu images and Deep Learning AMIs to EC2 and SSM, and a deprecated Deep Learning AMI.
+    """Adds the newest Ubuntu images and Deep Learning AMIs to EC2 and SSM, and an older Deep Learning AMI.
 
     created: when the newest images were published; the date is part of their names.
     """
@@ -114,7 +107,7 @@ def _publish(
         region_name=f"{backend.region_name}a",  # a zone
         **more,
     )
-    ami.root_gib, ami.deprecated = root_gib, created + LIFETIME
+    ami.root_gib = root_gib
     backend.amis[image_id] = ami
     return image_id
 

@@ -22,7 +22,6 @@ STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "s
 ENDED = ("shutting-down", "terminated")
 INTERRUPTED = "Server.SpotInstanceTermination"  # the state reason of a spot instance that EC2 reclaimed
 STRATEGIES = ("cluster", "spread", "partition")
-MAX_PARTITIONS = 7
 
 
 class IncorrectInstanceStateError(EC2ClientError):
@@ -65,8 +64,6 @@ class SandboxInstance(Instance):
         self.capacity_fault: str | None = None
         # The id of the capacity reservation in which it was launched.
         self.capacity_reservation_id: str | None = None
-        # When its host died or froze. Only EC2's status checks show this.
-        self.impaired_at: dt.datetime | None = None
 
     def prep_nics(self, nic_spec: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
         """As in moto, but by default, interfaces are deleted with their instance, as on EC2."""
@@ -84,15 +81,6 @@ class SandboxInstance(Instance):
     def instance_id(self) -> str:
         """The id, under the name that moto's DescribeInstanceStatus reads."""
         return str(self.id)
-
-    @property
-    def instance_status(self) -> dict[str, Any]:
-        """As in moto, but `impaired` if the host does not respond."""
-        status = super().instance_status
-        if self.impaired_at is not None and self.state == "running":
-            check = {"Name": "reachability", "Status": "failed", "ImpairedSince": self.impaired_at}
-            return {"Details": [check], "Status": "impaired"}
-        return status
 
     def _enter(self, state: str) -> InstanceState:
         previous = copy.copy(self._state)
@@ -313,22 +301,16 @@ def register_spot_requests(
 class PlacementGroup(TaggedEC2Resource):
     """A placement group, with the attributes of EC2's response. It has no effect: all hosts run on one machine."""
 
-    def __init__(
-        self, ec2_backend: Any, name: str, strategy: str, partitions: int | None, spread_level: str | None
-    ) -> None:
+    def __init__(self, ec2_backend: Any, name: str, strategy: str) -> None:
         self.ec2_backend = ec2_backend
         self.id = self.group_id = f"pg-0{secrets.token_hex(8)}"
         self.group_name = name
         self.group_arn = f"arn:aws:ec2:{ec2_backend.region_name}:{ec2_backend.account_id}:placement-group/{name}"
         self.state = "available"
         self.strategy = strategy
-        self.partition_count = (partitions or 2) if strategy == "partition" else None
-        self.spread_level = (spread_level or "rack") if strategy == "spread" else None
 
     def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
         """Returns a filter's value, as for moto's other resources."""
-        if filter_name == "spread-level":
-            return self.spread_level or ""
         return super().get_filter_value(filter_name, method_name or "DescribePlacementGroups")
 
 
@@ -342,7 +324,7 @@ class PlacementGroups:
         self._backend = ec2_backend
         self._groups: dict[str, PlacementGroup] = {}
 
-    def create(self, name: str, strategy: str, partitions: int | None, spread_level: str | None) -> PlacementGroup:
+    def create(self, name: str, strategy: str) -> PlacementGroup:
         """Creates a group."""
         if not name:
             raise EC2ClientError("MissingParameter", "The request must contain the parameter groupName")
@@ -350,9 +332,7 @@ class PlacementGroups:
             raise EC2ClientError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
         if strategy not in STRATEGIES:
             raise EC2ClientError("InvalidParameterValue", f"Invalid value '{strategy}' for strategy.")
-        if partitions is not None and (strategy != "partition" or not 1 <= partitions <= MAX_PARTITIONS):
-            raise EC2ClientError("InvalidParameterValue", f"Invalid value '{partitions}' for partitionCount.")
-        group = self._groups[name] = PlacementGroup(self._backend, name, strategy, partitions, spread_level)
+        group = self._groups[name] = PlacementGroup(self._backend, name, strategy)
         return group
 
     def find(self, name: str) -> PlacementGroup | None:

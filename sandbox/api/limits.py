@@ -13,7 +13,6 @@ from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYP
 from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.responses import ServiceQuotasResponse
 
-from sandbox.api.prices import ON_DEMAND
 from sandbox.config import GRANTED, QUOTAS, Market, Quota
 from sandbox.faults import FaultBook
 
@@ -73,17 +72,6 @@ def check_strategy(instance_type: str, strategy: str, group_name: str) -> None:
             f"The placement group '{group_name}' has the strategy '{strategy}', which instances of type "
             f"'{instance_type}' do not support.",
         )
-
-
-def check_spot_price(instance_type: str, price: float | None, lowest: float | None) -> None:
-    """Raises EC2ClientError if the caller's maximum is below the spot price. Both prices are in dollars per hour."""
-    if price is None or lowest is None or price >= lowest or instance_type not in ON_DEMAND:
-        return
-    raise EC2ClientError(
-        "SpotMaxPriceTooLow",
-        f"Your Spot request price of {price} is lower than the minimum required Spot request fulfillment price of "
-        f"{lowest}.",
-    )
 
 
 def allow_by_quota(
@@ -155,52 +143,31 @@ def reserve_capacity(
 
 
 class SandboxQuotasResponse(ServiceQuotasResponse):
-    """The four actions that read quotas. `granted`: the vCPUs by quota code, where they differ from the default."""
+    """The two actions that read quotas. `granted`: the vCPUs by quota code, where they differ from the default."""
 
     granted: ClassVar[Mapping[str, int]] = {}
 
-    def _list(self, *, default: bool) -> list[dict[str, Any]]:
+    def list_service_quotas(self) -> str:
+        """Returns the account's quotas. Of other services, there are none."""
         service = json.loads(self.body)["ServiceCode"]
-        if service != "ec2":
-            found: list[dict[str, Any]] = self.backend.list_aws_default_service_quotas(service)
-            return found
-        return [
-            self._render(quota, quota.aws_default if default else self.granted.get(quota.code, GRANTED))
-            for quota in QUOTAS.values()
-        ]
+        return json.dumps({"Quotas": [self._render(quota) for quota in QUOTAS.values() if service == "ec2"]})
 
-    def _get(self, *, default: bool) -> str:
-        wanted = json.loads(self.body)["QuotaCode"]
-        for quota in self._list(default=default):
-            if quota["QuotaCode"] == wanted:
-                return json.dumps({"Quota": quota})
-        raise NoSuchResource
+    def get_service_quota(self) -> str:
+        """Returns one of the account's quotas."""
+        quota = QUOTAS.get(json.loads(self.body)["QuotaCode"])
+        if quota is None:
+            raise NoSuchResource
+        return json.dumps({"Quota": self._render(quota)})
 
-    def _render(self, quota: Quota, value: int) -> dict[str, Any]:
+    def _render(self, quota: Quota) -> dict[str, Any]:
         return {
             "ServiceCode": "ec2",
             "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
             "QuotaArn": f"arn:aws:servicequotas:{self.region}:{self.current_account}:ec2/{quota.code}",
             "QuotaCode": quota.code,
             "QuotaName": quota.name,
-            "Value": float(value),
+            "Value": float(self.granted.get(quota.code, GRANTED)),
             "Unit": "None",
             "Adjustable": True,
             "GlobalQuota": False,
         }
-
-    def list_service_quotas(self) -> str:
-        """Returns the account's quotas."""
-        return json.dumps({"Quotas": self._list(default=False)})
-
-    def list_aws_default_service_quotas(self) -> str:
-        """Returns AWS's default quotas."""
-        return json.dumps({"Quotas": self._list(default=True)})
-
-    def get_service_quota(self) -> str:
-        """Returns one of the account's quotas."""
-        return self._get(default=False)
-
-    def get_aws_default_service_quota(self) -> str:
-        """Returns one of AWS's default quotas."""
-        return self._get(default=True)

@@ -3,7 +3,7 @@
 On-demand Linux in us-east-1, in dollars per hour, as of 2025. The exact prices: https://aws.amazon.com/ec2/pricing/on-demand/
 Spot prices are invented: a share of the on-demand price that differs by type and zone.
 
-Implements GetProducts of AWS's price list service, which moto lacks, for on-demand Linux, gp3 volumes and public IPs:
+Implements GetProducts of AWS's price list service, which moto lacks, for on-demand Linux and gp3 volumes:
 https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
 """
 
@@ -50,8 +50,6 @@ ON_DEMAND: dict[str, float] = OTHERS | {
 }
 # Dollars per GiB per month; https://aws.amazon.com/ebs/pricing/
 GP3_GIB_MONTH = 0.08
-# Dollars per hour; https://aws.amazon.com/vpc/pricing/
-PUBLIC_ADDRESS = 0.005
 # The interval at which spot prices change, and the length of their history.
 SPOT_STEP = dt.timedelta(hours=6)
 SPOT_HISTORY = dt.timedelta(days=90)
@@ -113,14 +111,13 @@ def answer_call(action: str, asked: dict[str, Any], region: str, others: Sequenc
     if action != "GetProducts":
         raise NotImplementedError(f"its price list has no {action}")
     service = asked.get("ServiceCode", "AmazonEC2")
-    if service not in ("AmazonEC2", "AmazonVPC"):
-        message = "The sandbox's price list has AmazonEC2 and AmazonVPC only."
+    if service != "AmazonEC2":
+        message = "The sandbox's price list has AmazonEC2 only."
         raise RefusedError(Refusal(code="NotFoundException", message=message))
     filters: list[dict[str, str]] = asked.get("Filters", [])
     wanted = {one["Field"]: one["Value"] for one in filters}.get("regionCode")
     priced = wanted if wanted is not None and wanted in others else region
-    every = _products(priced) if service == "AmazonEC2" else _addresses(priced)
-    products = [product for product in every if _matches(product, filters)]
+    products = [product for product in _products(priced) if _matches(product, filters)]
     begin = int(asked.get("NextToken") or 0)
     end = begin + min(int(asked.get("MaxResults") or PAGE), PAGE)
     answer: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": [json.dumps(p) for p in products[begin:end]]}
@@ -143,15 +140,6 @@ def _products(region: str) -> Iterator[dict[str, Any]]:
     gp3 = {"volumeApiName": "gp3", "regionCode": region, "usagetype": "EBS:VolumeUsage.gp3"}
     what = "GB-month of General Purpose (gp3) provisioned storage"
     yield _product("Storage", "gp3", gp3, unit="GB-Mo", dollars=GP3_GIB_MONTH, what=what)
-
-
-def _addresses(region: str) -> Iterator[dict[str, Any]]:
-    """Yields the products for public IPv4 addresses: in use, idle, and in a contiguous block."""
-    for use, dollars in (("InUseAddress", PUBLIC_ADDRESS), ("IdleAddress", PUBLIC_ADDRESS), ("ContiguousBlock", 0.008)):
-        attributes = {"group": "VPCPublicIPv4Address", "regionCode": region, "usagetype": f"USE1-PublicIPv4:{use}"}
-        what = f"{use} public IPv4 address per hour"
-        product = _product("", use, attributes, unit="Hrs", dollars=dollars, what=what)
-        yield {**product, "serviceCode": "AmazonVPC"}
 
 
 def _product(

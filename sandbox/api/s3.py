@@ -1,4 +1,4 @@
-"""S3's multipart uploads in progress: ListMultipartUploads with pages and times, which moto lacks.
+"""S3's multipart uploads in progress: ListMultipartUploads with times and encoded keys, which moto lacks.
 
 https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListMultipartUploads.html
 """
@@ -16,12 +16,11 @@ from moto.s3 import responses
 from moto.s3.models import FakeMultipart
 from moto.s3.responses import S3Response
 
-PAGE = 1000
 _UPLOAD_ID = re.compile(rb"<UploadId>([^<]+)</UploadId>")
 
 
 class SandboxS3Response(S3Response):
-    """moto's S3 actions, with pages of uploads. starts: when each was initiated, by its id."""
+    """moto's S3 actions, with the times of uploads. starts: when each was initiated, by its id."""
 
     starts: ClassVar[dict[str, dt.datetime]] = {}
 
@@ -37,35 +36,24 @@ class SandboxS3Response(S3Response):
         return answer
 
     def list_multipart_uploads(self) -> TYPE_RESPONSE:
-        """Returns a page of the uploads with the prefix that follow the markers, in the order of their keys."""
+        """Returns the uploads with the prefix, on one page."""
         asked = {name: values[0] for name, values in self.querystring.items() if values}
-        most = min(int(asked.get("max-uploads", PAGE)), PAGE)
-        marker = (asked.get("key-marker", ""), asked.get("upload-id-marker", "\U0010ffff"))
-        uploads: list[FakeMultipart] = sorted(
-            (
-                upload
-                for upload in self.backend.list_multipart_uploads(self.bucket_name).values()
-                if upload.key_name.startswith(asked.get("prefix", "")) and (upload.key_name, upload.id) > marker
-            ),
-            key=lambda upload: (upload.key_name, upload.id),
-        )
-        page = uploads[:most]
+        found: list[FakeMultipart] = list(self.backend.list_multipart_uploads(self.bucket_name).values())
         encode = partial(quote_plus, safe="/") if asked.get("encoding-type") == "url" else str
-        truncated = len(uploads) > len(page)
+        prefix = asked.get("prefix", "")
         self.data["Action"] = "ListMultipartUploads"
         return self.serialized(
             ActionResult(
                 {
                     "Bucket": self.bucket_name,
                     "EncodingType": asked.get("encoding-type"),
-                    "Prefix": encode(asked.get("prefix", "")),
-                    "KeyMarker": encode(asked.get("key-marker", "")),
-                    "UploadIdMarker": asked.get("upload-id-marker", ""),
-                    "NextKeyMarker": encode(page[-1].key_name) if truncated else None,
-                    "NextUploadIdMarker": page[-1].id if truncated else None,
-                    "MaxUploads": most,
-                    "IsTruncated": truncated,
-                    "Uploads": [_describe(upload, encode(upload.key_name), self.starts[upload.id]) for upload in page],
+                    "Prefix": encode(prefix),
+                    "IsTruncated": False,
+                    "Uploads": [
+                        _describe(upload, encode(upload.key_name), self.starts[upload.id])
+                        for upload in found
+                        if upload.key_name.startswith(prefix)
+                    ],
                 }
             )
         )

@@ -38,7 +38,6 @@ class HostFaults:
         with ec2.lock:
             instance, slot = self._find(parameters["instance"])
             slot.lost = parameters.get("leaves") == "running"
-            instance.impaired_at = dt.datetime.now(dt.UTC) if slot.lost else None
             slot.host.kill()
         _wait_until_dead(instance.id, slot)
         return f"killed the host of {instance.id}; the instance " + ("stays running" if slot.lost else "stops")
@@ -49,7 +48,6 @@ class HostFaults:
             instance, slot = self._find(parameters["instance"])
             self._fleet.links.switch(instance.id, on=False)
             self._fleet.links.refresh(self._backend)
-            instance.impaired_at = dt.datetime.now(dt.UTC)
             slot.frozen |= _stop_processes(_pid_of(slot))
         return f"froze {instance.id} with {len(slot.frozen)} processes"
 
@@ -61,7 +59,7 @@ class HostFaults:
                 raise FaultError(f"thaw: {instance.id} is not frozen")
             for pid in slot.frozen:
                 _send(pid, signal.SIGCONT)
-            slot.frozen, instance.impaired_at = set(), None
+            slot.frozen = set()
             self._fleet.links.switch(instance.id, on=True)
             self._fleet.links.refresh(self._backend)
         return f"{instance.id} continues"

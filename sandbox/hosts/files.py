@@ -3,15 +3,12 @@
 Source: cloud-init documentation, "User-data formats" and "Boot stages".
 """
 
-import email
-import email.message
 import gzip
 import ipaddress
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from sandbox.hosts.network import METADATA_ADDRESS
 from sandbox.hosts.system import Layer
@@ -178,7 +175,6 @@ CLOUD = "/var/lib/cloud"
 INSTANCE = f"{CLOUD}/instance"
 RUNNER = f"{CLOUD}/sandbox-run"
 OUTPUT_LOG = "/var/log/cloud-init-output.log"
-MAX_PARTS = 100
 
 # Runs the boothooks, the scripts for every boot and then those for the first boot, in order. Reports a failed script
 # and continues. Scripts may leave processes running, so `tee` may not end: boot-finished is written once the last line
@@ -238,21 +234,12 @@ echo "$found"
 [ "$found" != none ]
 """
 
-FOLDERS = {  # by a part's content type
-    "text/x-shellscript": f"{INSTANCE}/scripts",
-    "text/x-shellscript-per-instance": f"{INSTANCE}/scripts",
-    "text/x-shellscript-per-once": f"{INSTANCE}/scripts",
-    "text/x-shellscript-per-boot": f"{CLOUD}/scripts/per-boot",
-    "text/cloud-boothook": f"{INSTANCE}/boothooks",
-}
+FOLDERS = {"text/x-shellscript": f"{INSTANCE}/scripts", "text/cloud-boothook": f"{INSTANCE}/boothooks"}  # by type
 TYPES_BY_BEGINNING = (
     ("#!", "text/x-shellscript"),
     ("#cloud-boothook", "text/cloud-boothook"),
     ("#cloud-config", "text/cloud-config"),
     ("#include", "text/x-include-url"),
-    ("#part-handler", "text/part-handler"),
-    ("#upstart-job", "text/upstart-job"),
-    ("## template: jinja", "text/jinja2"),
 )
 
 
@@ -437,68 +424,32 @@ def render_commands() -> tuple[HostFile, ...]:
     return tuple(HostFile(path=f"/usr/{name}", content=content, mode=0o755) for name, content in commands.items())
 
 
-class Part(NamedTuple):
-    """One part of the user data."""
-
-    kind: str
-    content: str
-
-
 def render_first_boot(instance_id: str, user_data: bytes) -> tuple[HostFile, ...]:
     """Returns the scripts to run at boot, and the files by which launchers see that the scripts have run. Pure."""
-    parts = parse_user_data(user_data)
-    folder = f"{CLOUD}/instances/{instance_id}"
-    scripts, warnings = [], []
-    for number, part in enumerate(parts, start=1):
-        where = FOLDERS.get(part.kind)
+    folder, text = f"{CLOUD}/instances/{instance_id}", _unpacked(user_data).decode(errors="replace")
+    scripts, warnings = [], ""
+    if text.strip():
+        kind = find_type(text)
+        where = FOLDERS.get(kind)
         if where is None:
-            warnings.append(f"the sandbox does not run user data of type {part.kind}")
-            continue
-        path = f"{where.replace(INSTANCE, folder)}/part-{number:03}"
-        is_hook = part.kind == "text/cloud-boothook"
-        scripts.append(HostFile(path=path, content=part.content, mode=0o700, each_boot=is_hook))
+            warnings = f"the sandbox does not run user data of type {kind}\n"
+        else:
+            path = f"{where.replace(INSTANCE, folder)}/part-001"
+            scripts.append(HostFile(path=path, content=text, mode=0o700, each_boot=kind == "text/cloud-boothook"))
     return (
         HostFile(path=RUNNER, content=RUN_SCRIPTS, mode=0o755),
         HostFile(path="/usr/bin/cloud-init", content=CLOUD_INIT, mode=0o755),
         HostFile(path=f"{CLOUD}/data/instance-id", content=f"{instance_id}\n"),
         HostFile(path=f"{folder}/sem/.keep", content=""),
-        HostFile(path=f"{folder}/warnings", content="".join(f"{line}\n" for line in warnings)),
+        HostFile(path=f"{folder}/warnings", content=warnings),
         HostFile(path=f"{folder}/user-data.txt", content=user_data.decode(errors="replace"), mode=0o600),
         HostFile(path=INSTANCE, content=f"instances/{instance_id}", link=True),
         *scripts,
     )
 
 
-def parse_user_data(raw: bytes) -> tuple[Part, ...]:
-    """Returns the parts of user data, decompressed: one part, unless the user data is a MIME message. Pure.
-
-    Returns no parts for empty user data.
-    """
-    raw = _unpacked(raw)
-    if not raw.strip():
-        return ()
-    head = raw[:1024].lower()
-    if head.startswith((b"content-type:", b"mime-version:", b"from ")) or b"\nmime-version:" in head:
-        return tuple(_read_message(email.message_from_bytes(raw)))[:MAX_PARTS]
-    text = raw.decode(errors="replace")
-    return (Part(kind=_type_of(text), content=text),)
-
-
-def _read_message(message: email.message.Message) -> list[Part]:
-    parts = []
-    for piece in message.walk():
-        if piece.is_multipart():
-            continue
-        payload = piece.get_payload(decode=True)
-        text = _unpacked(payload if isinstance(payload, bytes) else b"").decode(errors="replace")
-        kind = piece.get_content_type()
-        if kind in ("text/plain", "text/x-not-multipart", "application/octet-stream", "application/x-gzip"):
-            kind = _type_of(text)
-        parts.append(Part(kind=kind, content=text))
-    return parts
-
-
-def _type_of(text: str) -> str:
+def find_type(text: str) -> str:
+    """Returns the content type of user data, by its beginning. Pure."""
     lowered = text.lstrip().lower()
     return next((kind for beginning, kind in TYPES_BY_BEGINNING if lowered.startswith(beginning)), "text/plain")
 

@@ -127,15 +127,14 @@ def _groups_of(backend: regions.Backend, instance_id: str) -> tuple[str, ...]:
 class HostSlot:
     """An instance's host, and its boot or end in progress.
 
-    `number`: the number of its link. `reboots`: the instance's `reboots` when the host was started. `public_ip`: its
-    current public address. `lost`: it was killed without EC2 noticing. `frozen`: its stopped processes. `disks`: the
-    ids of the attached volumes that it has as disks.
+    `number`: the number of its link. `reboots`: the instance's `reboots` when the host was started. `lost`: it was
+    killed without EC2 noticing. `frozen`: its stopped processes. `disks`: the ids of the attached volumes that it has
+    as disks.
     """
 
     host: Host
     number: int
     reboots: int
-    public_ip: str | None
     boot: "Future[None]"
     end: "Future[None] | None" = None
     lost: bool = False
@@ -264,7 +263,6 @@ class Fleet(PhantomFleet):
         if self._book.take("no-boot", **asked):
             instance.never_boots = True
             return
-        instance.impaired_at = None
         self._launched += 1
         try:
             host = hosts.spawn(self._place, instance.id)
@@ -280,9 +278,7 @@ class Fleet(PhantomFleet):
         addresses = (private_ip,) if public_ip is None else (private_ip, public_ip)
         boot = self._pool.submit(self._boot, host, number, spec, mac_address_of(private_ip), addresses)
         boot.add_done_callback(lambda _: self._wake())
-        self._slots[instance.id] = HostSlot(
-            host=host, number=number, reboots=instance.reboots, public_ip=public_ip, boot=boot
-        )
+        self._slots[instance.id] = HostSlot(host=host, number=number, reboots=instance.reboots, boot=boot)
         log.info("%s: booting at %s", instance.id, private_ip)
 
     def _boot(self, host: Host, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
@@ -395,8 +391,6 @@ class Fleet(PhantomFleet):
         elif instance.state == "pending" and instance.may_arrive:
             log.info("%s: running", instance.id)
             instance.enter_running()
-        elif instance.public_ip != slot.public_ip:
-            self._move_public_address(instance, slot)
 
     def _follow_host_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
         """Updates an instance whose host ended by itself."""
@@ -408,16 +402,6 @@ class Fleet(PhantomFleet):
                 instance.shut_down_from_inside()
             case None:
                 instance.lose_host()
-
-    def _move_public_address(self, instance: SandboxInstance, slot: HostSlot) -> None:
-        """Updates the host's public address after an elastic address was associated or disassociated."""
-        old, slot.public_ip = slot.public_ip, instance.public_ip
-        if slot.host.pid is None:
-            return
-        try:
-            self._network.move_public_address(slot.number, slot.host.pid, old, instance.public_ip)
-        except CommandError as error:
-            log.error("%s: public address: %s", instance.id, error)  # noqa: TRY400 -- as above
 
     def _begin_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
         log.info("%s: ending its host", instance.id)

@@ -97,18 +97,6 @@ class Network:
         ]
         _run_inside(self.holder.pid, "/bin/sh", "-c", PROMPT.format(link=link), lines=batch)
 
-    def move_public_address(self, number: int, host_pid: int, old: str | None, new: str | None) -> None:
-        """Replaces a running host's public address. None means no address."""
-        inside, outside = [], []
-        if old is not None:
-            inside.append(f"addr del {old}/32 dev lo")  # the kernel removes its route
-            outside.append(f"route replace blackhole {old}/32")
-        if new is not None:
-            inside += [f"addr add {new}/32 dev lo", f"route replace {self.public} dev eth0 src {new}"]
-            outside.append(f"route replace {new}/32 dev {link_of(number)}")
-        _run_inside(host_pid, "ip", "-batch", "-", lines=inside)
-        _run_inside(self.holder.pid, "ip", "-batch", "-", lines=outside)
-
     def shape(self, number: int, host_pid: int, mbit: float) -> None:
         """Limits a host's link to `mbit` Mbit/s in each direction; 0 means no limit. Raises CommandError."""
         queue = ["noqueue"]

@@ -397,7 +397,6 @@ def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             provision.up,
             provision.down,
             provision.resources.launch_recovery,
-            provision.resources.shared_volume,
             foundation.waiting,
             sandbox.api.instances,
             botocore.endpoint,

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sandbox.api.prices import GP3_GIB_MONTH, ON_DEMAND, PUBLIC_ADDRESS, spot_price
+from sandbox.api.prices import GP3_GIB_MONTH, ON_DEMAND, spot_price
 
 STEP_S = 60.0
+PUBLIC_ADDRESS = 0.005  # US dollars per hour; https://aws.amazon.com/vpc/pricing/
 RECLAIMED = "Server.SpotInstanceTermination"
 
 

@@ -88,7 +88,6 @@ USES: dict[str, tuple[Callable[[ClusterFiles], Path], Callable[[ClusterFiles], o
     "key": (lambda files: files.private_key, use_key),
     "known hosts": (lambda files: files.known_hosts, use_known_hosts),
     "journal": (lambda files: files.journal, use_journal),
-    "making": (lambda files: files.making, lambda files: files.note_create("vpc", now=1.0)),
     "addresses": (lambda files: files.addresses_file, lambda files: files.keep_addresses({"i-1": "198.18.0.2"})),
     "continued jobs": (lambda files: files.continued_jobs, use_continued_jobs),
     "lock": (lambda files: files.lock_file, use_lock),

@@ -1,6 +1,5 @@
 """`down`: the plan, and the deletion of a whole cluster and of nothing else."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.instance_profile import DeleteInstanceProfile, InstanceProfile
 from provision.resources.instances import TerminateInstances, WaitForTerminated
 from provision.resources.key_pair import DeleteKeyPair
-from provision.resources.orphans import CancelSpotRequests, DeleteOrphans, SpotRequest
+from provision.resources.orphans import DeleteOrphans
 from provision.resources.placement_group import DeletePlacementGroup, PlacementGroup
 from provision.resources.resource import Resource
 from provision.resources.security_group import DeleteSecurityGroup
@@ -44,7 +43,6 @@ PROFILE = InstanceProfile(
     policy_names=("cluster-data",),
 )
 TAGS = [{"Key": "cluster:name", "Value": NAME}]
-SPOT = {"MarketType": "spot", "SpotOptions": {"SpotInstanceType": "one-time"}}
 
 
 def placement(*, ours: bool = True) -> PlacementGroup:
@@ -79,7 +77,6 @@ def test_deletes_what_is_ours(state: ClusterState, expected: list[str]) -> None:
 
 def test_deletes_in_the_order_that_aws_allows() -> None:
     found = {
-        "spot request": (SpotRequest(request_id="sir-1", state="open", instance_id=None),),
         "placement group": placement(),
         "role and instance profile": PROFILE,
         "volume": ("vol-1",),
@@ -88,7 +85,6 @@ def test_deletes_in_the_order_that_aws_allows() -> None:
     plan = plan_down(make_state(*NODES, found=found, ending=("i-9",)), local_files=True)
 
     assert plan.steps == (
-        CancelSpotRequests(request_ids=("sir-1",)),
         TerminateInstances(nodes=NODES),
         WaitForTerminated(instance_ids=("i-0", "i-1", "i-9")),
         DeleteInstanceProfile(profile=PROFILE),
@@ -100,7 +96,7 @@ def test_deletes_in_the_order_that_aws_allows() -> None:
         ForgetFiles(),
     )
     assert [resource.kind for resource in deleted_by(plan)] == [
-        "spot request", "instance", "instance", "instance profile", "role", "placement group", "network interface",
+        "instance", "instance", "instance profile", "role", "placement group", "network interface",
         "security group", "key pair", "volume", "local files",
     ]  # fmt: skip
 
@@ -110,23 +106,6 @@ def test_the_plan_as_text() -> None:
 
     assert "1. terminate 2 nodes (0-1)\n      node-0  i-0  running\n      node-1  i-1  running\n" in text
     assert "2. wait until 3 instances have ended\n   3. delete security group sg-1\n" in text
-
-
-@pytest.mark.parametrize(
-    ("request_state", "instance_id", "cancelled"),
-    [
-        ("open", None, True),
-        ("active", "i-0", False),  # ends with its instance
-        ("active", "i-7", True),  # its instance is not the cluster's, or does not exist
-    ],
-)
-def test_cancels_spot_requests_that_could_still_launch(
-    request_state: str, instance_id: str | None, *, cancelled: bool
-) -> None:
-    request = SpotRequest(request_id="sir-1", state=request_state, instance_id=instance_id)
-    steps = plan_down(make_state(*NODES, found={"spot request": (request,)}, ending=("i-9",))).steps
-
-    assert (steps[0] == CancelSpotRequests(request_ids=("sir-1",))) is cancelled
 
 
 # --- applied
@@ -148,11 +127,6 @@ def run_other(world: World, **asked: Any) -> str:
     return str(made["Instances"][0]["InstanceId"])
 
 
-def request_spot(world: World, tags: list[dict[str, str]] = TAGS) -> None:
-    """Creates a tagged spot request, whose instance has no tag."""
-    run_other(world, InstanceMarketOptions=SPOT, TagSpecifications=tagged("spot-instances-request", tags))
-
-
 def make_one_of_each(world: World, tags: list[dict[str, str]]) -> None:
     """Creates a resource of every kind that can carry a cluster's tag, except nodes."""
     ec2, named = world.clients.ec2, "cluster-demo"
@@ -164,7 +138,6 @@ def make_one_of_each(world: World, tags: list[dict[str, str]]) -> None:
     ec2.create_security_group(Description="d", VpcId=subnet["VpcId"], **group)
     ec2.create_placement_group(GroupName=named, Strategy="cluster", TagSpecifications=tagged("placement-group", tags))
     ec2.create_key_pair(KeyName=named, TagSpecifications=tagged("key-pair", tags))
-    request_spot(world, tags)
 
 
 def test_finds_every_kind_of_resource(world: World) -> None:
@@ -174,7 +147,7 @@ def test_finds_every_kind_of_resource(world: World) -> None:
     found = find_left(world)
 
     assert [resource.kind for resource in found] == [
-        "spot request", "instance", "placement group", "network interface", "security group", "key pair", "address",
+        "instance", "placement group", "network interface", "security group", "key pair", "address",
         "volume",
     ]  # fmt: skip
     for resource in found:
@@ -242,10 +215,9 @@ def test_names_a_rule_of_another_group_that_names_ours(world: World, direction: 
     rule: Any = [{"IpProtocol": "tcp", "FromPort": 80, "ToPort": 80, "UserIdGroupPairs": [{"GroupId": group.group_id}]}]
     getattr(ec2, f"authorize_security_group_{direction}")(GroupId=other, IpPermissions=rule)
 
-    with pytest.raises(AwsError, match=rf"{group.group_id} cannot be deleted .*: {other} \(web\)") as caught:
+    with pytest.raises(AwsError, match=rf"{group.group_id} is still in use after 180 s: a rule of {other} \(web\)"):
         world.down()
 
-    assert f"describe-security-group-rules --filters Name=group-id,Values={other}" in str(caught.value.hint)
     assert not world.describe().nodes  # the resources that cost money are deleted
     getattr(ec2, f"revoke_security_group_{direction}")(GroupId=other, IpPermissions=rule)
     assert world.down().leftovers == ()
@@ -255,15 +227,10 @@ def test_names_a_rule_of_another_group_that_names_ours(world: World, direction: 
 def test_names_another_instance_in_our_group(world: World) -> None:
     group = world.up(make_config(nodes=1)).security_groups[0]
     other = run_other(world, SecurityGroupIds=[group.group_id])
-    events: list[Event] = []
-
     with pytest.raises(AwsError, match=f"{group.group_id} is still in use after 180 s: eni-.* of {other}") as caught:
-        world.down(report=events.append)
+        world.down()
 
-    assert caught.value.hint == "remove them from the group if they are not this cluster's, then: cluster down"
-    waits = [event.what for event in events if event.what.startswith("still in use")]
-    assert len(waits) == 1  # a single message, not one for each poll
-    assert re.fullmatch(f"still in use by eni-.* of {other}", waits[0])
+    assert caught.value.hint == "remove this use of the group if it is not this cluster's, then: cluster down"
     assert world.sandbox.backend.get_instance(other).state == "running"
     world.clients.ec2.terminate_instances(InstanceIds=[other])
     assert world.down().leftovers == ()
@@ -298,7 +265,7 @@ def test_killed_at_every_deletion_and_run_again(world: World, tmp_path: Path) ->
     make("count")
     delete()
     deletions = [point for point, name in enumerate(world.calls.made) if not name.startswith(READS)]
-    assert len(deletions) == 6
+    assert len(deletions) == 5
     for point in deletions:
         make(f"again-{point}")
         with world.killed_at(point, before=False), pytest.raises(Killed):

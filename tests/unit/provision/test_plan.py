@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import ClusterError
-from provision.model import MAX_TAG_LENGTH, ClusterState, KeyPair, SecurityGroup, format_indices, parse_indices
+from provision.model import ClusterState, KeyPair, SecurityGroup, format_indices, parse_indices
 from provision.plan import Plan, Step
 from provision.render import render_plan
 from provision.resources.instances import TerminateInstances, WaitForRunning, WaitForTerminated
@@ -306,10 +306,9 @@ def test_ignores_invalid_index_tags(text: str) -> None:
 
 
 @given(st.sets(st.integers(0, 999)))
-def test_indices_round_trip_and_are_split_to_fit_a_tag(missing: set[int]) -> None:
+def test_indices_round_trip(missing: set[int]) -> None:
     present = tuple(make_node(index) for index in sorted(set(range(1000)) - missing))
     launches = [step for step in plan(state(nodes=present), nodes=1000) if isinstance(step, LaunchNodes)]
-
-    texts = [format_indices(step.indices) for step in launches]
-    assert all(len(text) <= MAX_TAG_LENGTH for text in texts)
-    assert sorted(index for text in texts for index in parse_indices(text)) == sorted(missing)
+    assert [parse_indices(format_indices(step.indices)) for step in launches] == (
+        [tuple(sorted(missing))] * bool(missing)
+    )

@@ -88,26 +88,6 @@ def test_kill(fault: Fault, sandbox: RunningSandbox, ssh: Ssh, leaves: str, stat
     until(lambda: state_of(ec2, made["InstanceId"]) == state, f"it is not {state}")
 
 
-def test_status_checks_show_a_dead_host(fault: Fault, sandbox: RunningSandbox, ssh: Ssh) -> None:
-    ec2 = boto3.client("ec2")
-    [made] = launch(ssh, 1)
-    instance_id = made["InstanceId"]
-
-    def status() -> str:
-        [found] = ec2.describe_instance_status(InstanceIds=[instance_id])["InstanceStatuses"]
-        assert found["InstanceId"] == instance_id
-        since = [detail.get("ImpairedSince") for detail in found["InstanceStatus"]["Details"]]
-        assert (since != [None]) is (found["InstanceStatus"]["Status"] == "impaired")
-        return found["InstanceStatus"]["Status"]
-
-    assert status() == "ok"
-    fault(f"kill instance={instance_id} leaves=running")
-    assert status() == "impaired"
-    ec2.reboot_instances(InstanceIds=[instance_id])
-    address = made["PublicIpAddress"]
-    until(lambda: speaks(address) and status() == "ok", "a reboot does not bring it back")
-
-
 def test_freeze_and_thaw(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
     address, instance_id = pair[0]["PrivateIpAddress"], pair[0]["InstanceId"]
     count = "while :; do echo >>/tmp/count; sleep 0.05; done"

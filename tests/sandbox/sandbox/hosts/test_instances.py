@@ -10,7 +10,7 @@ from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from iam_steps import instance_profile
-from sandbox_steps import RunningSandbox, Ssh, answers, describe, enter, launch, state_of
+from sandbox_steps import RunningSandbox, Ssh, describe, enter, launch, state_of
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -128,21 +128,6 @@ def test_metadata_version_1_is_refused_where_tokens_are_required(metadata: Metad
         assert metadata.ask("/latest/api/token", option, version=1)[0] == code, ttl
 
 
-def test_metadata_options_can_be_changed(sandbox: RunningSandbox, ssh: Ssh) -> None:
-    ec2 = boto3.client("ec2")
-    [made] = launch(ssh, 1)
-    metadata, instance_id = Metadata(ssh, made["PublicIpAddress"]), made["InstanceId"]
-    path = "/latest/meta-data/instance-id"
-    assert metadata.ask(path, version=1) == (200, instance_id)
-    ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpTokens="required")
-    assert metadata.ask(path, version=1)[0] == 401
-    ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpEndpoint="disabled")
-    assert metadata.ask(path)[0] == 403
-    ec2.modify_instance_metadata_options(InstanceId=instance_id, HttpEndpoint="enabled")
-    assert metadata.ask(path) == (200, instance_id)
-    assert metadata.ask(path, version=1)[0] == 401, "options that a call does not name stay"
-
-
 def test_metadata_token_stays_within_the_hop_limit(metadata: Metadata, ssh: Ssh, sandbox: RunningSandbox) -> None:
     """A network namespace in the host is one hop further away, as a container is."""
     container = (
@@ -225,16 +210,3 @@ def test_reboot_inside_keeps_everything_but_processes(sandbox: RunningSandbox, s
     [after] = describe(ec2, [made["InstanceId"]])
     assert after["State"]["Name"] == "running"
     assert (after["PublicIpAddress"], after["PrivateIpAddress"]) == (address, made["PrivateIpAddress"])
-
-
-def test_elastic_address_comes_and_goes_while_the_host_runs(sandbox: RunningSandbox, ssh: Ssh) -> None:
-    ec2 = boto3.client("ec2")
-    [made] = launch(ssh, 1)
-    address = ec2.allocate_address(Domain="vpc")
-    association = ec2.associate_address(InstanceId=made["InstanceId"], AllocationId=address["AllocationId"])
-    until(lambda: answers(address["PublicIp"]), "the address does not reach the host")
-    assert Metadata(ssh, address["PublicIp"]).read("public-ipv4") == address["PublicIp"]
-    ec2.disassociate_address(AssociationId=association["AssociationId"])
-    until(lambda: not answers(address["PublicIp"]), "the address still reaches the host")
-    assert ssh.read(made["PrivateIpAddress"], "id -un") == "ubuntu"
-    ec2.release_address(AllocationId=address["AllocationId"])

@@ -1,4 +1,4 @@
-"""[bootstrap] mxnet = "PATH.whl": where it comes from, its GPU code, and the example that builds one."""
+"""[bootstrap] mxnet = "PATH.whl": where it comes from, and the example that builds one."""
 
 import os
 import subprocess
@@ -14,14 +14,10 @@ from bootstrap.environment.own_wheel import OwnWheel, find_own_wheel, parse_requ
 from foundation.errors import ConfigError, NotFoundError
 from foundation.progress import silent
 from project import REPOSITORY
-from provision.oracle.decide import explain_code
-from provision.oracle.fatbin import LibraryCode
-from provision.oracle.tables import Gpu
 from source_repository import write_repository
 
 NAME = "mxnet-1.7.0-1_cu112-py3-none-linux_x86_64.whl"
 METADATA = "Name: mxnet\nRequires-Dist: numpy <2\nRequires-Dist: onnx ; extra == 'onnx'\n\nRequires-Dist: no\n"
-A10G = Gpu(name="A10G", capability=(8, 6))
 
 
 def write_wheel(folder: Path) -> Path:
@@ -29,10 +25,6 @@ def write_wheel(folder: Path) -> Path:
     with zipfile.ZipFile(path, "w") as wheel:
         wheel.writestr("mxnet-1.7.0.dist-info/METADATA", METADATA)
     return path
-
-
-def library(code: dict[tuple[int, int], int], ptx: dict[tuple[int, int], int] | None = None) -> LibraryCode:
-    return LibraryCode(name="mxnet/libmxnet.so", modules=3, ptx_modules=3, code=code, ptx=ptx or {})
 
 
 def find(setting: str, folder: Path, cache: Path) -> OwnWheel | None:
@@ -90,29 +82,6 @@ def test_files_that_are_no_wheel(tmp_path: Path, setting: str, error: type[Excep
 
 def test_wheels_of_an_index_are_no_files(tmp_path: Path) -> None:
     assert find("mxnet==1.9.1", tmp_path, tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("libraries", "fits"),
-    [
-        ((), True),
-        ((library({(8, 0): 3}),), True),
-        ((library({(7, 0): 3}),), False),
-        ((library({(8, 9): 3}),), False),
-        ((library({(7, 0): 3}, {(7, 0): 3}),), True),
-        ((library({(7, 0): 3}, {(7, 0): 2}),), False),
-    ],
-)
-def test_code_for_a_gpu(libraries: tuple[LibraryCode, ...], *, fits: bool) -> None:
-    assert (explain_code(libraries, A10G) is None) is fits
-
-
-def test_a_wheel_without_code_for_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bootstrap.environment.own_wheel.read_wheel", lambda _: (library({(7, 0): 3}),))
-    wheel = OwnWheel(setting=NAME, file=describe_file(write_wheel(tmp_path)))
-    wheel.check_gpus((), where="c5.xlarge")
-    with pytest.raises(ConfigError, match=r"g5.xlarge: .* no code for the A10G .*: mxnet/libmxnet.so has .* sm_ 70"):
-        wheel.check_gpus([A10G], where="g5.xlarge")
 
 
 @pytest.mark.parametrize(("name", "cuda"), [(NAME, (11, 2)), ("mxnet-1.7.0-1_cpu-py3-none-any.whl", None)])

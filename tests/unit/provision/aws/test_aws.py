@@ -13,7 +13,6 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
 from botocore.exceptions import (
-    ConfigParseError,
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
@@ -81,13 +80,10 @@ def translate(error: Exception) -> AwsError:
         ("ExpiredToken", "get new credentials"),
         ("RequestExpired", "the session has expired"),
         ("UnauthorizedOperation", "ec2:RunInstances"),
-        ("InsufficientInstanceCapacity", "instance_type"),
         ("VcpuLimitExceeded", "higher limit"),
-        ("Unsupported", "another zone"),
         ("OptInRequired", "the account"),
         ("PendingVerification", "verifying the account"),
-        ("InvalidAMIID.NotFound", "[provision] ami"),
-        ("InvalidKeyPair.NotFound", "run the command again to make it"),
+        ("InvalidKeyPair.NotFound", "run the command again"),
         *((code, "again in a minute") for code in sorted(RETRY_CODES)),
     ],
 )
@@ -110,26 +106,17 @@ def test_omits_the_encoded_message() -> None:
         (NoCredentialsError(), "aws configure"),
         (CredentialRetrievalError(provider="sso", error_msg="x"), "check your credentials"),
         (ProfileNotFound(profile="x"), "list-profiles"),
-        (PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"), "set what is missing"),
+        (PartialCredentialsError(provider="env", cred_var="AWS_SECRET_ACCESS_KEY"), "check your credentials"),
         (UnauthorizedSSOTokenError(), "aws sso login"),
         (LoginRefreshRequired(), "aws login"),
         (RefreshWithMFAUnsupportedError(), "at a terminal"),
-        (ConfigParseError(path="/x/config", error=OSError("x")), "AWS_CONFIG_FILE"),
-        (ProxyConnectionError(proxy_url="http://proxy"), "correct or unset HTTPS_PROXY and https_proxy, or list"),
+        (ProxyConnectionError(proxy_url="http://proxy"), "correct or unset HTTPS_PROXY"),
         (EndpointConnectionError(endpoint_url="https://ec2"), "network"),
-        (
-            EndpointConnectionError(endpoint_url="https://ec2.us-eats-1.amazonaws.com/"),
-            'set [provision] region = "us-east-1"',
-        ),
-        (EndpointConnectionError(endpoint_url="https://ec2.us-east-1.amazonaws.com/"), "check the network"),
-        (EndpointConnectionError(endpoint_url="https://ec2.xy-new-9.amazonaws.com/"), "check the network"),
         (ConnectTimeoutError(endpoint_url="https://ec2"), "network"),
         (SSLError(endpoint_url="https://ec2", error=OSError("x")), "AWS_CA_BUNDLE"),
     ],
 )
-def test_a_call_that_does_not_reach_aws(error: Exception, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTPS_PROXY", "https_proxy"):
-        monkeypatch.setenv(name, "http://proxy")
+def test_a_call_that_does_not_reach_aws(error: Exception, hint: str) -> None:
     translated = translate(error)
     assert translated.message.endswith("(while trying it)")
     assert hint in (translated.hint or "")

@@ -157,7 +157,7 @@ def test_up_waits_a_minute_for_what_it_launches_with(world: World, wire: Wire, c
     assert 60 <= world.time.monotonic() - began < 100
     assert len({call["ClientToken"] for call in wire.calls("RunInstances")}) == 1
     assert error.message.startswith(words(code))
-    assert "not in [provision] region" in str(error.hint)
+    assert "cluster status" in str(error.hint)
     assert_up_completes(world, wire)
 
 
@@ -198,7 +198,7 @@ def test_down_waits_three_minutes_for_a_group_in_use(world: World, wire: Wire) -
     began = world.time.monotonic()
     with pytest.raises(AwsError) as caught:
         world.down()
-    assert caught.value.message.startswith(f"AWS says: AWS's words on {code}. ({code}): the security group sg-")
+    assert caught.value.message.startswith("the security group sg-")
     assert caught.value.message.endswith("is still in use after 180 s: AWS does not say by what")
     assert 180 <= world.time.monotonic() - began < 300
 

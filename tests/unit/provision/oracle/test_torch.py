@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from bench.fatbin import LibraryCode
+from bench.wheel_code import torch_code_differs
 from cluster.commands.oracle import (
     render_torch_machine,
     render_torch_oracle,
@@ -13,7 +15,6 @@ from cluster.commands.oracle import (
 )
 from foundation.errors import ConfigError
 from project import REPOSITORY
-from provision.oracle.fatbin import LibraryCode
 from provision.oracle.tables import GPU_MACHINES, Gpu, find_machine, show
 from provision.oracle.torch import (
     TORCH_BUILDS,
@@ -22,7 +23,6 @@ from provision.oracle.torch import (
     explain_driver,
     explain_unfit,
     find_build,
-    find_differences,
     find_fitting,
     find_pythons,
     pick_torch,
@@ -135,11 +135,11 @@ def test_the_builds_of_pypi_that_run_on_a_gpu_follow_each_other() -> None:
 def test_a_wheel_is_compared_with_the_table() -> None:
     code = {(7, 5): 9, (8, 0): 9, (8, 6): 9, (8, 9): 1, (9, 0): 9, (10, 0): 9, (12, 0): 9}
     library = LibraryCode(name="torch/lib/libtorch_cuda.so", modules=9, ptx_modules=0, code=code, ptx={})
-    assert find_differences("2.13.0", [library]) == ()
-    assert find_differences("2.8.0", [library]) == (
+    assert torch_code_differs("2.13.0", [library]) == ()
+    assert torch_code_differs("2.8.0", [library]) == (
         "machine code: found 75 80 86 90 100 120, the table has 70 75 80 86 90 100 120",
     )
-    assert find_differences("9.0.0", [library]) == ()
+    assert torch_code_differs("9.0.0", [library]) == ()
 
 
 def test_the_tables_are_shown() -> None:

@@ -180,10 +180,3 @@ def test_a_missing_permission_to_pass_a_role(world: World) -> None:
     ):
         found = permissions(world, instance_profile="nodes")
     assert found.missing == ("iam:PassRole",)
-
-
-@pytest.mark.parametrize(("profile", "without"), [("none", ("sts:GetFederationToken",)), ("auto", ())])
-def test_limited_credentials_for_jobs_are_not_required(world: World, profile: str, without: tuple[str, ...]) -> None:
-    refuse(world, "GetFederationToken")
-    assert permissions(world, instance_profile="none").missing == ()
-    assert permissions(world, instance_profile=profile).without == without

@@ -6,7 +6,7 @@ import pytest
 
 from provision.model import LaunchOption, Market, Quota
 from provision.preflight.quotas import QUOTA_KINDS, describe_quotas, find_quota_kind, quota_error
-from provision_world import World, listening, make_config, make_option
+from provision_world import World, make_config, make_option
 from sandbox.config import QUOTAS
 
 STANDARD, GRAPHICS, P = "L-1216C47A", "L-DB2E81BA", "L-417A185B"
@@ -87,36 +87,11 @@ def test_stopped_and_ended_instances_do_not_count(world: World) -> None:
     assert quotas(world)["on-demand", "c5.xlarge"].in_use == 4
 
 
-def test_counts_an_instances_own_vcpus(world: World) -> None:
-    """An instance may have fewer cores than its type. Dedicated hosts have quotas of their own."""
-    world.up(make_config(nodes=3))
-
-    def choose(parsed: dict[str, Any], **_: Any) -> None:
-        instances = [one for reservation in parsed["Reservations"] for one in reservation["Instances"]]
-        instances[0]["CpuOptions"] = {"CoreCount": 1, "ThreadsPerCore": 1}
-        instances[1]["Placement"] = {"Tenancy": "host"}
-
-    with listening(world.clients.ec2, "after-call.ec2.DescribeInstances", choose):
-        assert quotas(world)["on-demand", "c5.xlarge"].in_use == 1 + 4
-
-
 def test_a_limit_that_may_not_be_read(world: World) -> None:
     world.sandbox.book.arm("unauthorized service=servicequotas")
     quota = quotas(world)["on-demand", "c5.xlarge"]
     assert (quota.limit, quota.in_use, quota.unknown) == (None, 0, "Service Quotas says AccessDeniedException")
     assert quota.suffices
-
-
-def test_an_unchanged_limit_is_the_default(world: World) -> None:
-    def absent(parsed: dict[str, Any], http_response: Any, **_: Any) -> None:
-        http_response.status_code = 400
-        parsed["Error"] = {"Code": "NoSuchResourceException", "Message": "no"}
-
-    with listening(world.clients.service_quotas, "after-call.service-quotas.GetServiceQuota", absent):
-        assert quotas(world)["on-demand", "c5.xlarge"].limit == 5
-        # The sandbox has no default for P5 on spot.
-        p5 = make_option(instance_type="p5.48xlarge", market="spot", vcpus=192)
-        assert quotas(world, p5)["spot", "p5.48xlarge"].unknown == "Service Quotas says NoSuchResourceException"
 
 
 # --- messages

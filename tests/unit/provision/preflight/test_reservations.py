@@ -20,7 +20,6 @@ def make_reservation(**values: Any) -> Reservation:
     defaults: dict[str, Any] = {
         "reservation_id": "cr-0123456789abcdef0",
         "instance_type": "c5.xlarge",
-        "platform": "Linux/UNIX",
         "zone": ZONE,
         "state": "active",
         "free": 2,
@@ -36,11 +35,6 @@ def make_reservation(**values: Any) -> Reservation:
         ({"free": 1}, "it has room for 1 more instance, 2 are needed"),
         ({"state": "expired"}, "it is expired"),
         ({"state": "scheduled", "starts_at": END}, "it is scheduled, and starts at 2030-01-02 11:30 UTC"),
-        ({"platform": "Windows"}, "it is for Windows"),
-        (
-            {"placement_group": "arn:aws:ec2:us-east-1:123456789012:placement-group/mine"},
-            "it is for the placement group mine",
-        ),
     ],
 )
 def test_what_a_reservation_is_good_for(values: dict[str, Any], obstacle: str | None) -> None:

@@ -162,7 +162,6 @@ def test_a_node_that_ends_while_starting_for_lack_of_capacity(
     ("code", "hint"),
     [
         ("Client.InternalError", "cannot use the KMS key of the nodes' disks"),
-        ("Client.InvalidSnapshot.NotFound", "[provision] ami"),
         ("Client.VolumeLimitExceeded", "--service-code ebs"),
     ],
 )

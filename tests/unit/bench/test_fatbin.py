@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.fatbin import read_wheel
 from bench.wheel_code import differences
 from foundation.errors import ClusterError, NotFoundError
-from provision.oracle.fatbin import read_wheel
 from provision.oracle.tables import find_wheel
 
 Entry = tuple[int, int, int]  # kind, architecture, size of the code
