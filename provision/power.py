@@ -48,17 +48,10 @@ STOP_TIMEOUT_S = 900.0
 """Large GPU instances take minutes to shut down."""
 
 _GONE_OR_NOT_YET = frozenset({"IncorrectInstanceState", "InvalidInstanceID.NotFound"})
-_DISKS_ONLY = "stopped nodes cost only their disks"
-_NO_START = {
-    "InsufficientInstanceCapacity": "stopped nodes can start only in their own zone, which has no capacity now: run "
-    f"cluster start later ({_DISKS_ONLY}), or cluster down, then cluster up, which tries other zones",
-    "VcpuLimitExceeded": "stop or terminate other instances of this account, or request a higher limit "
-    f"(aws service-quotas list-service-quotas --service-code ec2), then: cluster start; {_DISKS_ONLY}",
-    "IncorrectInstanceState": "something else is stopping or terminating them: cluster status, then cluster start",
-    "InvalidInstanceID.NotFound": "something else has terminated them: cluster status",
-}
-_NO_START["InsufficientHostCapacity"] = _NO_START["InsufficientInstanceCapacity"]
-_NO_START["InstanceLimitExceeded"] = _NO_START["VcpuLimitExceeded"]
+_NO_START = (
+    "stopped nodes can start only in their own zone, which has no capacity now: run cluster start later (stopped nodes "
+    "cost only their disks), or cluster down, then cluster up, which tries other zones"
+)
 
 
 def prepare_stop(clients: Clients, *, name: str, files: ClusterFiles, report: Report) -> Plan:
@@ -320,10 +313,9 @@ def _start(ids: list[str], context: Context) -> None:
     try:
         context.clients.ec2.start_instances(InstanceIds=ids)
     except ClientError as error:
-        hint = _NO_START.get(error_code(error))
-        if hint is None:
+        if error_code(error) not in {"InsufficientInstanceCapacity", "InsufficientHostCapacity"}:
             raise
-        raise AwsError(translate_refusal(error, "starting the nodes").message, hint=hint) from error
+        raise AwsError(translate_refusal(error, "starting the nodes").message, hint=_NO_START) from error
 
 
 def _find_failed(

@@ -68,7 +68,7 @@ def render_preflight(
             "lease",
             describe_lease(world.state.lease, now=moment.timestamp())
             if world.state.nodes
-            else describe_config(world.request.lease),
+            else describe_config(world.request.lease, now=moment.timestamp()),
         ),
         ("ssh from", caller.ssh_from + ("" if preflight.public_address else ", to private addresses only")),
         ("disks", f"{count(nodes, 'disk')} of {volume_size_gib} GiB, gp3, encrypted"),

@@ -156,18 +156,11 @@ def describe_lease(lease: Lease | None, *, now: float) -> str:
     return f"{verb} {', or '.join(parts)}"
 
 
-def describe_config(config: LeaseConfig) -> str:
+def describe_config(config: LeaseConfig, *, now: float) -> str:
     """Describes the lease that a launch begins."""
-    parts = []
-    if config.lifetime_s is not None:
-        parts.append(f"in {render_duration(config.lifetime_s)}")
-    if config.idle_s is not None:
-        parts.append(f"after {render_duration(config.idle_s)} without use")
-    if config.budget is not None:
-        parts.append(f"at ${config.budget:g}")
-    if not parts:
-        return "none: only cluster down ends the nodes"
-    return f"{'stops' if config.then == 'stop' else 'ends'} by itself {', or '.join(parts)}"
+    until = None if config.lifetime_s is None else now + config.lifetime_s
+    lease = Lease(until=until, idle_s=config.idle_s, budget_usd=config.budget, then=config.then)
+    return describe_lease(lease, now=now)
 
 
 def render_left(seconds: float) -> str:
