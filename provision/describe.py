@@ -85,8 +85,8 @@ def describe_nodes(ec2: EC2Client, *, name: str, known: KnownInstances) -> Clust
 def describe_now(context: Context) -> ClusterState:
     """Returns the cluster's instances and groups while a plan is applied. Raises AwsError.
 
-    Makes one read, the first time two. The key pair is not checked again: the plan rejects one
-    that is not the cluster's.
+    Makes one read, the first time two. The key pair is not checked again: the plan rejects one that is not the
+    cluster's.
     """
     ec2, name = context.clients.ec2, context.cluster
     if context.groups is None:
