@@ -246,14 +246,11 @@ def _bucket_statements(scope: _Scope, urls: Mapping[str, str | None]) -> list[St
     if not buckets:
         return statements
     of_bucket = ("CreateBucket", "DeleteBucket", "GetBucketLocation", "ListBucket", "ListBucketMultipartUploads")
-    of_new_ones = [
-        f"{verb}{it}" for verb in ("Get", "Put") for it in ("BucketPublicAccessBlock", "EncryptionConfiguration")
-    ]
     of_objects = ("AbortMultipartUpload", "DeleteObject", "GetObject", "ListMultipartUploadParts", "PutObject")
     arns = [f"arn:{scope.partition}:s3:::{bucket}" for bucket in buckets]
     return [
         *statements,
-        allow("Buckets", [f"s3:{action}" for action in (*of_bucket, *of_new_ones, "PutLifecycleConfiguration")], arns),
+        allow("Buckets", [f"s3:{action}" for action in (*of_bucket, "PutLifecycleConfiguration")], arns),
         allow("Objects", [f"s3:{action}" for action in of_objects], [f"{arn}/*" for arn in arns]),
     ]
 

@@ -24,7 +24,7 @@ import obstore
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from obstore.exceptions import BaseError, UnauthenticatedError
 
-from foundation.errors import ClusterError, NotFoundError
+from foundation.errors import ClusterError
 from node.staging.s3_store import keep_keys, open_store
 from train.s3.environment import read_authorities
 from train.s3.errors import explain, explain_obstore
@@ -274,13 +274,6 @@ class Connection:
         except (BotoCoreError, OSError) as error:
             raise explain(error, "get_object", bucket=url.bucket, key=url.key) from error
         return content
-
-    def abort_upload(self, bucket: str, key: str, upload_id: str) -> None:
-        """Deletes an unfinished upload's parts; does nothing if there are none. Raises AwsError."""
-        try:
-            self.call("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)
-        except NotFoundError:
-            return
 
     def _note_region(self, bucket: str, told: str) -> None:
         """Has obstore use the bucket's region: unlike botocore, it does not follow S3's redirects to another one."""

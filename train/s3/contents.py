@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from foundation.errors import ClusterError, NotFoundError, UsageError, list_lines
 from foundation.progress import Event, Report, silent
 from train.s3.connection import Connection
-from train.s3.multipart_uploads import NOT_IN_XML
 from train.s3.sources import find_matches, find_objects
 from train.s3.url import S3Object, S3Url, has_glob, is_marker, parse_url
 
@@ -154,16 +153,11 @@ def _keys_to_delete(connection: Connection, targets: Sequence[S3Url], *, recursi
 def _delete(connection: Connection, bucket: str, keys: Sequence[str], report: Report) -> None:
     failed: list[str] = []
     keeps_versions = False
-    in_xml = [key for key in keys if not NOT_IN_XML.search(key)]
-    for begin in range(0, len(in_xml), _DELETE_AT_ONCE):
-        objects = [{"Key": key} for key in in_xml[begin : begin + _DELETE_AT_ONCE]]
+    for begin in range(0, len(keys), _DELETE_AT_ONCE):
+        objects = [{"Key": key} for key in keys[begin : begin + _DELETE_AT_ONCE]]
         response = connection.call("delete_objects", Bucket=bucket, Delete={"Objects": objects})
         failed += [f"s3://{bucket}/{error['Key']}: {error['Message']}" for error in response.get("Errors", ())]
         keeps_versions |= any(item.get("DeleteMarker") for item in response.get("Deleted", ()))
-    for key in keys:
-        if NOT_IN_XML.search(key):
-            response = connection.call("delete_object", Bucket=bucket, Key=key)
-            keeps_versions |= bool(response.get("DeleteMarker"))
     if keeps_versions:
         command = shlex.join(["aws", "s3api", "list-object-versions", "--bucket", bucket])
         what = f"the bucket has versioning: it keeps what was deleted, and S3 bills it; {command} shows it"

@@ -1,11 +1,11 @@
-"""The destination of a put: the objects that it already has, and the bucket, which is created private on request."""
+"""The destination of a put: the objects that it already has, and the bucket, which is created on request."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from foundation.errors import AwsError, ClusterError, NotFoundError
+from foundation.errors import AwsError, NotFoundError
 from foundation.progress import Event, Report
 from train.s3.connection import Connection
 from train.s3.errors import OwnBucketError, S3AccessDeniedError
@@ -14,24 +14,6 @@ from train.s3.url import S3Object, S3Url
 
 UNFINISHED_DAYS = 7
 """An upload may run for this long. S3 bills the parts of unfinished uploads as it bills objects."""
-# The settings that make a bucket private, by the name in their get_ and put_ calls.
-_PROTECTION: dict[str, dict[str, Any]] = {
-    "public_access_block": {
-        "PublicAccessBlockConfiguration": {
-            "BlockPublicAcls": True,
-            "IgnorePublicAcls": True,
-            "BlockPublicPolicy": True,
-            "RestrictPublicBuckets": True,
-        }
-    },
-    "bucket_encryption": {
-        "ServerSideEncryptionConfiguration": {
-            "Rules": [
-                {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}, "BucketKeyEnabled": False},
-            ]
-        }
-    },
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,26 +46,17 @@ def look(
 
 
 def prepare_bucket(connection: Connection, found: Found, bucket: str, report: Report) -> None:
-    """Creates the bucket, private, unless it exists.
+    """Creates the bucket unless it exists. Raises AwsError if this caller may not create buckets.
 
-    Also sets the private settings that an existing, empty bucket lacks: the run that created it may have been killed
-    before it set them. Raises AwsError if this caller may not create buckets.
+    S3 makes every new bucket private, and encrypts its objects, since April 2023.
     """
     where = f"s3://{bucket}"
     if found.bucket == "closed":
         report(Event(kind="warn", what="the bucket exists and you may not list it: is it yours?", where=where))
     elif found.bucket == "missing":
         _create(connection, bucket)
-        _protect(connection, bucket)
         report(Event(kind="done", what="created the bucket, private to this account", where=where))
         _expire_unfinished_uploads(connection, bucket, report)
-    elif not found.objects and not connection.list_objects(S3Url(bucket=bucket), limit=1):
-        try:
-            if _protect(connection, bucket):
-                report(Event(kind="done", what="made the empty bucket private to this account", where=where))
-        except ClusterError as error:
-            # Writing may still work: the bucket may be another account's, or set up by an administrator.
-            report(Event(kind="warn", what=f"cannot tell whether the bucket is private: {error.message}", where=where))
 
 
 def _create(connection: Connection, bucket: str) -> None:
@@ -93,25 +66,6 @@ def _create(connection: Connection, bucket: str) -> None:
     # It was missing a moment ago: S3's response was lost and the call retried, or another run was faster.
     with suppress(OwnBucketError):
         connection.call("create_bucket", **request)
-
-
-def _protect(connection: Connection, bucket: str) -> bool:
-    """Blocks public access to a bucket, whatever is done to it later, and has S3 encrypt its objects.
-
-    Leaves existing settings as they are. Returns whether anything was set. Raises AwsError.
-    """
-    missing = [name for name in _PROTECTION if not _is_set(connection, bucket, name)]
-    for name in missing:
-        connection.call(f"put_{name}", Bucket=bucket, **_PROTECTION[name])
-    return bool(missing)
-
-
-def _is_set(connection: Connection, bucket: str, name: str) -> bool:
-    try:
-        connection.call(f"get_{name}", Bucket=bucket)
-    except NotFoundError:
-        return False
-    return True
 
 
 def _expire_unfinished_uploads(connection: Connection, bucket: str, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""The errors to show for those of S3: of botocore, obstore and s3fs.
+"""The errors to show for those of S3: of botocore and obstore.
 
 boto3 is imported only to explain an error: it takes half a second.
 """
@@ -24,17 +24,12 @@ ACTIONS = {
     "create_bucket": "s3:CreateBucket",
     "delete_bucket": "s3:DeleteBucket",
     "delete_objects": "s3:DeleteObject",
-    "get_bucket_encryption": "s3:GetEncryptionConfiguration",
     "get_object": "s3:GetObject",
-    "get_public_access_block": "s3:GetBucketPublicAccessBlock",
     "head_object": "s3:GetObject",
     "list_buckets": "s3:ListAllMyBuckets",
     "list_multipart_uploads": "s3:ListBucketMultipartUploads",
     "list_objects_v2": "s3:ListBucket",
-    "list_parts": "s3:ListMultipartUploadParts",
-    "put_bucket_encryption": "s3:PutEncryptionConfiguration",
     "put_bucket_lifecycle_configuration": "s3:PutLifecycleConfiguration",
-    "put_public_access_block": "s3:PutBucketPublicAccessBlock",
 }
 
 
@@ -50,21 +45,15 @@ class OwnBucketError(AwsError):
     """The bucket exists and belongs to this account."""
 
 
-class DamagedBodyError(AwsError):
-    """S3 rejected a body that does not match its checksum: it was damaged in transit."""
-
-
 def explain(error: Exception, method: str, *, bucket: str | None, key: str | None) -> ClusterError:
-    """The error to show for an error of botocore or s3fs."""
-    # s3fs turns botocore's errors into subclasses of OSError, and keeps the original as the cause.
-    cause = error if isinstance(error, ClientError | BotoCoreError) else error.__cause__
-    if not isinstance(cause, ClientError):
+    """The error to show for an error of botocore."""
+    if not isinstance(error, ClientError):
         return _explain_failure(error)
-    if cause.operation_name in _CREDENTIAL_CALLS:
+    if error.operation_name in _CREDENTIAL_CALLS:
         from provision.aws.clients import translate_refusal  # noqa: PLC0415 - see the top
 
-        return translate_refusal(cause, "getting credentials")
-    refusal = cause.response["Error"]
+        return translate_refusal(error, "getting credentials")
+    refusal = error.response["Error"]
     return _explain_refusal(refusal.get("Code", "?"), refusal.get("Message", ""), method, bucket, key)
 
 
@@ -99,10 +88,7 @@ _ERRORS: dict[str, tuple[type[ClusterError], str, str | None]] = {
     ),
     "NoSuchKey": (NotFoundError, "{where}: no such object", "cluster data ls s3://{bucket}/"),
     "NoSuchUpload": (NotFoundError, "{where}: the multipart upload no longer exists", "run the command again"),
-    "NoSuchPublicAccessBlockConfiguration": (NotFoundError, "{where}: {words}", None),
-    "ServerSideEncryptionConfigurationNotFoundError": (NotFoundError, "{where}: {words}", None),
     "AccessDenied": (S3AccessDeniedError, "{where}: access denied, {action} is needed ({words})", _WHO_AM_I),
-    "BadDigest": (DamagedBodyError, _PLAIN, "run the command again"),
     "BucketAlreadyOwnedByYou": (OwnBucketError, _PLAIN, _WHO_AM_I),
     "BucketAlreadyExists": (
         AwsError,

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foundation.errors import ClusterError, NotFoundError, UsageError
-from foundation.progress import Event, Report
+from foundation.progress import Report
 from train.s3 import transfer
-from train.s3.compare import manifest_url, write_manifest
 from train.s3.connection import Connection
 from train.s3.content import choose_downloads, choose_uploads
 from train.s3.contents import delete_objects, du, find_whole_buckets, ls, rm
@@ -59,7 +58,6 @@ def put(
     *,
     region: str,
     create_bucket: bool = False,
-    manifest: bool = False,
     delete: bool = False,
     exclude: Sequence[str] = (),
     report: Report,
@@ -68,15 +66,12 @@ def put(
 ) -> Done:
     """Copies local files, folders and globs to S3, except files that it already has unchanged.
 
-    create_bucket: create a missing bucket, private; see prepare_bucket. manifest: write the folder's manifest at the
-    end. delete: delete objects at the destination that are not at the sources. exclude: patterns of names. Raises
-    UsageError for impossible names, NotFoundError for a source or bucket that does not exist, AwsError if S3 refuses,
-    and, after the others are copied, ClusterError that names each file that failed or cannot be copied; then it deletes
-    nothing and writes no manifest.
+    create_bucket: create a missing bucket; see prepare_bucket. delete: delete objects at the destination that are not
+    at the sources. exclude: patterns of names. Raises UsageError for impossible names, NotFoundError for a source or
+    bucket that does not exist, AwsError if S3 refuses, and, after the others are copied, ClusterError that names each
+    file that failed or cannot be copied; then it deletes nothing.
     """
     target = parse_url(destination)
-    if manifest:
-        manifest_url(target)
     if delete:
         _refuse_partial_delete((source, Path(source).is_dir()) for source in sources)
     is_excluded = compile_excludes(exclude)
@@ -105,9 +100,6 @@ def put(
     if refused:
         raise _explain_refused(refused, planned)
     delete_objects(connection, surplus, report)
-    if manifest:
-        where = write_manifest(connection, folder, connection.list_objects(folder))
-        report(Event(kind="done", what="wrote the manifest", where=str(where)))
     return Done(plan=plan, carried_out=True)
 
 

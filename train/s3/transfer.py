@@ -18,7 +18,7 @@ from foundation.errors import AwsError, ClusterError, CredentialsError, list_lin
 from foundation.thread_pool import Check, map_in_threads
 from train.s3.connection import Connection
 from train.s3.content import RangeDigests, find_digests, verify_open
-from train.s3.errors import BrokenReadError, DamagedBodyError
+from train.s3.errors import BrokenReadError
 from train.s3.partial_file import PartialFile, find_file_mode
 from train.s3.plan import Download, Upload
 
@@ -140,20 +140,16 @@ class _Job:
         with upload.source.open("rb", buffering=0) as file:
             source = Source(file, check, self._moved)
             content = source if source.size_bytes > PART_BYTES else source.read_all()
-            for tries_left in reversed(range(_TRIES)):
-                try:
-                    self._connection.put(
-                        upload.destination,
-                        content,
-                        part_bytes=part_size(source.size_bytes),
-                        parts_at_once=tier.parts_at_once,
-                    )
-                    break
-                except Exception as error:
-                    source.raise_error()
-                    if not isinstance(error, DamagedBodyError) or not tries_left:
-                        raise
-                source.seek(0)
+            try:
+                self._connection.put(
+                    upload.destination,
+                    content,
+                    part_bytes=part_size(source.size_bytes),
+                    parts_at_once=tier.parts_at_once,
+                )
+            except Exception:
+                source.raise_error()
+                raise
 
     def _get(self, download: Download, tier: Tier, check: Check) -> None:
         file = PartialFile(download.destination, self._mode)
@@ -169,28 +165,27 @@ class _Job:
                 self.unverified.append(download)
 
     def _fetch_verified(self, download: Download, file: PartialFile, tier: Tier, check: Check) -> bool | None:
-        """Fetches the object, again if it arrives damaged; returns None if S3 keeps no checksum to compare with."""
+        """Fetches the object and verifies it; returns None if S3 keeps no checksum to compare with."""
         ask = partial(self._find_headers, download)
         # The ETag of an object sent in parts says little; for a small file, a HEAD request is not worth it.
         headers = ask() if is_in_parts(download) else None
         compared = find_digests(headers or {}, download.size_bytes, PART_BYTES)
-        for _ in range(_TRIES):
-            digests = self._fetch(download, file, tier, check, compared)
-            verified = compared and compared.match(digests)
-            if not verified:  # compare other digests, or those of parts of another size
-                verified = verify_open(
-                    file.descriptor,
-                    size_bytes=download.size_bytes,
-                    etag=download.etag,
-                    find_headers=ask,
-                    go_on=check,
-                    headers=headers,
-                )
-            if verified is not False:
-                return verified
-        raise AwsError(
-            "the bytes from S3 do not match S3's own checksum: nothing was written", hint="run the command again"
-        )
+        digests = self._fetch(download, file, tier, check, compared)
+        verified = compared and compared.match(digests)
+        if not verified:  # compare other digests, or those of parts of another size
+            verified = verify_open(
+                file.descriptor,
+                size_bytes=download.size_bytes,
+                etag=download.etag,
+                find_headers=ask,
+                go_on=check,
+                headers=headers,
+            )
+        if verified is False:
+            raise AwsError(
+                "the bytes from S3 do not match S3's own checksum: nothing was written", hint="run the command again"
+            )
+        return verified
 
     def _find_headers(self, download: Download, part: int | None = None) -> Any:
         return self._connection.find_headers(download.source, etag=None if part else download.etag, part=part)

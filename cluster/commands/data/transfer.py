@@ -49,7 +49,6 @@ def _how_to_copy(command: Callable[..., None]) -> Callable[..., None]:
 @click.command("put")
 @click.argument("words", metavar="SOURCE... s3://BUCKET/DST", type=FILE_OR_URL, nargs=-1, required=True)
 @click.option("--create-bucket", is_flag=True, help="Create the bucket (private, encrypted) if it does not exist.")
-@click.option("--manifest", is_flag=True, help="Write a manifest next to DST, for `cluster data verify`.")
 @_how_to_copy
 @pass_app
 def put(
@@ -57,7 +56,6 @@ def put(
     *,
     words: tuple[str, ...],
     create_bucket: bool,
-    manifest: bool,
     delete: bool,
     exclude: tuple[str, ...],
     dry_run: bool,
@@ -86,7 +84,6 @@ def put(
             destination,
             region=app.config.provision.region,
             create_bucket=create_bucket,
-            manifest=manifest,
             delete=delete,
             exclude=exclude,
             report=app.report,
@@ -208,15 +205,14 @@ def rm(app: App, *, urls: tuple[str, ...], recursive: bool, yes: bool) -> None:
 
 @click.command("verify")
 @click.argument("url", metavar="s3://BUCKET/FOLDER/", type=FILE_OR_URL)
-@click.argument("local", metavar="[DIR]", type=FILE_OR_URL, required=False)
+@click.argument("local", metavar="DIR", type=FILE_OR_URL)
 @_exclude
 @click.option("--json", "as_json", is_flag=True, help="Print the differences as JSON.")
 @pass_app
-def verify(app: App, *, url: str, local: str | None, exclude: tuple[str, ...], as_json: bool) -> None:
-    """Compare S3 with a local folder or a manifest.
+def verify(app: App, *, url: str, local: str, exclude: tuple[str, ...], as_json: bool) -> None:
+    """Compare S3 with a local folder.
 
-    It compares content. Without DIR, it uses the manifest that `put --manifest` wrote. It prints every difference; the
-    exit code is 1 if there are any.
+    It compares content, and prints every difference; the exit code is 1 if there are any.
     """
     app.enter_cloud()
     verdict = compare.verify(url, local, region=app.config.provision.region, exclude=exclude)
@@ -226,11 +222,10 @@ def verify(app: App, *, url: str, local: str | None, exclude: tuple[str, ...], a
     else:
         for row in rows:
             app.print_line(f"{row['difference']:<8}  {row['name']}")
-    against = local or "its manifest"
     if rows:
-        app.say(f"{len(rows)} of {verdict.compared} differ between {url} and {against}")
+        app.say(f"{len(rows)} of {verdict.compared} differ between {url} and {local}")
         raise click.exceptions.Exit(1)
-    app.say(f"{url} and {against} are the same: {verdict.compared} objects")
+    app.say(f"{url} and {local} are the same: {verdict.compared} objects")
 
 
 def _decide(app: App, plan: Plan, destination: str, *, dry_run: bool, yes: bool) -> bool:

@@ -149,9 +149,6 @@ def test_verify_and_du(project: Project, server: S3Server) -> None:
     assert "1 of 2 differ" in done.stderr
     found = json.loads(project.run("data", "verify", "--json", "s3://bucket/in/", "copy", code=1).stdout)
     assert found == {"compared": 2, "differences": [{"name": "b", "difference": "content"}]}
-    assert "put --manifest" in project.run("data", "verify", "s3://bucket/in/", code=1).stderr
-    project.run("data", "put", "--manifest", "copy", "s3://bucket/in/")
-    assert "its manifest are the same" in project.run("data", "verify", "s3://bucket/in/").stderr
     usage = json.loads(project.run("data", "du", "--json", "s3://bucket/in/").stdout)
     assert usage["total"] == {"url": "s3://bucket/in/", "objects": 2, "size_bytes": 3}
     assert project.run("data", "du", "s3://bucket/in/").stdout.split()[-4:] == ["3", "bytes", "2", "s3://bucket/in/"]

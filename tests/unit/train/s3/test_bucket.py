@@ -1,4 +1,4 @@
-"""The bucket of a put: its owner, how it becomes private, and how many of its objects stay in memory."""
+"""The bucket of a put: its owner, and how many of its objects stay in memory."""
 
 import gc
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from folders import write_files
-from foundation.errors import AwsError, ClusterError, NotFoundError
+from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event, silent
 from http_server import Asked, Refusal, judging_proxy
 from s3_server import REGION, S3Server
@@ -32,16 +32,7 @@ def put(source: Path, *, create_bucket: bool = True, decide: s3.Decide = s3.yes)
     return events
 
 
-def is_private(server: S3Server) -> bool:
-    try:
-        block = server.client.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
-    except server.client.exceptions.ClientError:
-        return False
-    rules = server.client.get_bucket_encryption(Bucket=BUCKET)["ServerSideEncryptionConfiguration"]["Rules"]
-    return set(block.values()) == {True} and bool(rules)
-
-
-def test_a_bucket_is_created_only_on_request_private_and_encrypted(server: S3Server, local: Path) -> None:
+def test_a_bucket_is_created_only_on_request(server: S3Server, local: Path) -> None:
     with pytest.raises(NotFoundError, match="bucket datasets does not exist") as caught:
         put(local, create_bucket=False)
     assert "--create-bucket" in str(caught.value.hint)
@@ -50,9 +41,6 @@ def test_a_bucket_is_created_only_on_request_private_and_encrypted(server: S3Ser
         "done", f"s3://{BUCKET}", "created the bucket, private to this account",
     )  # fmt: skip
     assert put(local) == []
-    assert is_private(server)
-    rules = server.client.get_bucket_encryption(Bucket=BUCKET)["ServerSideEncryptionConfiguration"]["Rules"]
-    assert rules[0]["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
     [rule] = server.client.get_bucket_lifecycle_configuration(Bucket=BUCKET)["Rules"]
     assert rule["AbortIncompleteMultipartUpload"] == {"DaysAfterInitiation": 7}
     assert server.client.get_bucket_location(Bucket=BUCKET)["LocationConstraint"] == REGION
@@ -81,57 +69,6 @@ def test_put_needs_only_write_permission(server: S3Server, local: Path) -> None:
     with judging_proxy(server.url, judge_listing):
         assert [event.kind for event in put(local)] == ["warn"]
     assert set(server.read(BUCKET)) == {"in/a", "in/b"}
-    assert not is_private(server)  # as before
-
-
-def test_the_next_put_makes_a_half_made_bucket_private(server: S3Server, local: Path) -> None:
-    def judge(asked: Asked) -> Refusal | None:
-        is_last = asked.method == "PUT" and asked.query.startswith(("publicAccessBlock", "encryption"))
-        return NOT_ALLOWED if is_last else None
-
-    with judging_proxy(server.url, judge):
-        with pytest.raises(AwsError, match="s3:PutBucketPublicAccessBlock is needed"):
-            put(local)
-        assert not is_private(server)
-        assert server.read(BUCKET) == {}
-    assert [(event.kind, event.where) for event in put(local)] == [("done", f"s3://{BUCKET}")]
-    assert is_private(server)
-    assert set(server.read(BUCKET)) == {"in/a", "in/b"}
-
-
-def test_a_bucket_in_use_keeps_its_settings(server: S3Server, local: Path) -> None:
-    server.put(BUCKET, {"elsewhere/x": b"x"})
-    assert put(local) == []
-    assert not is_private(server)
-
-
-def test_an_empty_bucket_keeps_existing_settings(server: S3Server, local: Path) -> None:
-    server.put(BUCKET, {})
-    rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms"}}
-    server.client.put_bucket_encryption(Bucket=BUCKET, ServerSideEncryptionConfiguration={"Rules": [rule]})
-    names = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
-    block = {name: name != "BlockPublicPolicy" for name in names}
-    server.client.put_public_access_block(Bucket=BUCKET, PublicAccessBlockConfiguration=block)
-    assert put(local) == []
-    assert server.client.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"] == block
-    (found,) = server.client.get_bucket_encryption(Bucket=BUCKET)["ServerSideEncryptionConfiguration"]["Rules"]
-    assert found["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "aws:kms"
-
-
-def test_unreadable_settings_of_a_bucket_are_a_warning(server: S3Server, local: Path) -> None:
-    server.put(BUCKET, {})
-    with judging_proxy(server.url, lambda asked: NOT_ALLOWED if "publicAccessBlock" in asked.query else None):
-        (event,) = put(local)
-    assert event.kind == "warn"
-    assert "s3:GetBucketPublicAccessBlock is needed" in event.what
-    assert set(server.read(BUCKET)) == {"in/a", "in/b"}
-
-
-def test_a_dry_run_sets_nothing(server: S3Server, local: Path) -> None:
-    assert put(local, decide=lambda _: False) == []
-    server.put(BUCKET, {})
-    assert put(local, decide=lambda _: False) == []
-    assert not is_private(server)
 
 
 # With an empty object, obstore's answer is uncertain, so botocore lists the objects.

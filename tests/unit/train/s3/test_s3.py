@@ -270,7 +270,7 @@ def test_get_never_writes_outside(server: S3Server, tmp_path: Path, key: str) ->
     assert read_files(tmp_path) == {"out/deep/fine": b""}
 
 
-@pytest.mark.parametrize("key", ["/a", "in//a", "in/./a", "in/../../a", "bell\x07", "in\r", "in/a/.."])
+@pytest.mark.parametrize("key", ["/a", "in//a", "in/./a", "in/../../a", "in\r", "in/a/.."])
 def test_any_key_can_be_fetched_and_deleted(server: S3Server, tmp_path: Path, key: str) -> None:
     server.put(BUCKET, {key: b"x", "a": b"another", "in/a": b"another"})
     get(f"s3://{BUCKET}/{key}", str(tmp_path / "file"))
@@ -279,13 +279,12 @@ def test_any_key_can_be_fetched_and_deleted(server: S3Server, tmp_path: Path, ke
     assert set(server.read(BUCKET)) == {"a", "in/a"}
 
 
-@pytest.mark.parametrize("key", ["a", "bell\x07"])
-def test_rm_says_that_versions_are_kept(server: S3Server, key: str) -> None:
+def test_rm_says_that_versions_are_kept(server: S3Server) -> None:
     server.put(BUCKET, {})
     server.client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
-    server.put_object(BUCKET, key, b"")
+    server.put_object(BUCKET, "a", b"")
     events: list[Event] = []
-    s3.rm([f"s3://{BUCKET}/{key}"], region=REGION, report=events.append)
+    s3.rm([f"s3://{BUCKET}/a"], region=REGION, report=events.append)
     assert [(event.kind, event.where) for event in events] == [("warn", f"s3://{BUCKET}/")]
     assert "it keeps what was deleted" in events[0].what
 
