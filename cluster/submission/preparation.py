@@ -17,11 +17,10 @@ from foundation.user_folders import find_user
 from provision.aws.clients import Clients
 from provision.aws.iam_policy import S3Scope, render_job_policy
 from train.job.config import TrainConfig
-from train.job.folder_survey import find_folder_data
 from train.job.plan import Job, find_used, plan_job
 from train.job.program import read_program
 from train.job.reading import render_access
-from train.job.survey import Surveyor
+from train.job.survey import Surveyor, find_folder_data
 from train.s3.environment import S3Access, find_s3_access
 
 

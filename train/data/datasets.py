@@ -26,7 +26,6 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from foundation.errors import ClusterError
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 
 TRAIN_IMAGES = "train-images-idx3-ubyte"
@@ -196,15 +195,6 @@ def _read_batch(batch: Path) -> Iterator[Labelled]:
 # Handwritten Digits" (E. Alpaydin, C. Kaynak; CC BY 4.0; archive.ics.uci.edu/dataset/80). digits.gz has the label
 # and the pixels of each, shuffled; the last 297 have a share of every label. They are scaled to MNIST's form: the digit
 # in the middle, 0 for paper and 255 for ink.
-
-
-def write_demo(folder: Path) -> Written:
-    """Writes the digits into a folder; replaces files of the same names. Raises ClusterError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return _write_digits(folder, folder, _DIGIT_SHARDS)
-    except OSError as error:
-        raise ClusterError(f"cannot write to {error.filename or folder}: {error.strerror}") from error
 
 
 def _write_digits(_: Path, folder: Path, shards: int) -> Written:

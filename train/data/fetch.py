@@ -1,26 +1,26 @@
 """Downloads a public dataset and writes it as files that MXNet reads.
 
-The mirrors of a file are asked in turn, each for what is missing, until the file has the published SHA-256.
+The mirrors of a file are asked in turn, until one sends the file with the published SHA-256.
 """
 
 import hashlib
 import http.client
-import shutil
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from foundation.errors import ClusterError
 from foundation.files import one_at_a_time
 from foundation.progress import Event, Report
 from train.data.datasets import Dataset, Source, Written
+from train.data.work import work_folder
 
-_WORKPLACE = ".cluster-fetch"
+_WORK = ".cluster-fetch"
 TIMEOUT_S = 30.0
-ROUNDS = 4
+ROUNDS = 2
 PAUSE_S = 1.0
 _CHUNK_BYTES = 1 << 18
 
@@ -32,13 +32,14 @@ class MirrorError(Exception):
     """A mirror does not send a file; the message says why."""
 
 
-def fetch(
-    dataset: Dataset, folder: Path, *, shards: int | None, cache: Path, report: Report, advance: Advance
-) -> Written:
-    """Downloads a dataset's files, unless they are in the cache, and writes the dataset into an empty folder.
+@contextmanager
+def fetched(
+    dataset: Dataset, parent: Path, *, shards: int | None, cache: Path, report: Report, advance: Advance
+) -> Iterator[tuple[Path, Written]]:
+    """Yields a folder in `parent` with the dataset, which is removed at the end, and what was written into it.
 
     shards: the number of files of training records; None: the dataset's default. cache: the folder of downloaded files.
-    Raises ClusterError.
+    Raises ClusterError, also for an OSError in the block.
     """
     sources = cache / "datasets"
     try:
@@ -46,116 +47,82 @@ def fetch(
         with one_at_a_time(sources, does="downloads a dataset", report=report):
             for source in dataset.sources:
                 download(source, sources, report=report, advance=advance)
+        with work_folder(parent / _WORK) as work:
             began = time.monotonic()
             report(Event(kind="start", what=f"writing {dataset.name} as records"))
-            written = dataset.write(sources, folder, shards or dataset.shards)
+            written = dataset.write(sources, work, shards or dataset.shards)
             report(Event(kind="done", what=f"wrote {dataset.name} as records", duration_s=time.monotonic() - began))
-            return written
+            yield work, written
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
+        where = f"{error.filename2 or error.filename}: " if error.filename else ""
         raise ClusterError(
-            f"{dataset.name} cannot be written: {where}{error.strerror or error}",
-            hint=f"df -h {sources} {folder}",
+            f"{dataset.name} cannot be written: {where}{error.strerror or error}", hint=f"df -h {sources} {parent}"
         ) from error
 
 
-@contextmanager
-def workplace(parent: Path) -> Iterator[Path]:
-    """Yields an empty folder in `parent`, removed at the end. Raises ClusterError if it cannot be created."""
-    path = parent / _WORKPLACE
-    shutil.rmtree(path, ignore_errors=True)  # left by a killed run
-    try:
-        path.mkdir(parents=True)
-    except OSError as error:
-        raise ClusterError(f"{parent} cannot be written to: {error.strerror}") from error
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+def download(source: Source, folder: Path, *, report: Report, advance: Advance) -> None:
+    """Downloads the file into the folder, unless it already exists there.
 
-
-def move_into(written: Written, work: Path, folder: Path) -> None:
-    """Moves the files written in `work` to a folder on the same file system, each atomically. Raises ClusterError."""
-    try:
-        for name in written.files:
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (work / name).replace(target)
-    except OSError as error:
-        raise ClusterError(
-            f"cannot write to {folder}: {error.filename2 or error.filename}: {error.strerror}"
-        ) from error
-
-
-def download(source: Source, folder: Path, *, report: Report, advance: Advance) -> Path:
-    """Downloads the file into the folder, unless it already exists there; returns its path.
-
-    Continues NAME.part, which an interrupted run or another mirror left. Raises ClusterError, with the last error of
-    each mirror, if none delivers the file; OSError for errors in the folder.
+    Raises ClusterError, with the last error of each mirror, if none delivers the file; OSError for other errors.
     """
     target, part = folder / source.name, folder / f"{source.name}.part"
-    if target.exists() and _find_digest(target) == source.sha256:
+    with suppress(FileNotFoundError, MirrorError):
+        _check_digest(target, source.sha256)
         advance(source.size_bytes)
-        return target
-    if part.exists():
-        advance(part.stat().st_size)
+        return
     problems = dict.fromkeys(source.urls, "")
     for number in range(ROUNDS):
         time.sleep(PAUSE_S * number)
         for url in source.urls:
             try:
-                _read_on(url, source, part, advance)
+                _download(url, source, part, advance)
             except MirrorError as error:
                 problems[url] = f"{url}: {error}"
                 report(Event(kind="warn", what=problems[url]))
             else:
-                return part.replace(target)
+                part.replace(target)
+                return
     raise ClusterError(
         f"{source.name} cannot be downloaded:\n  " + "\n  ".join(problems.values()),
         hint="run the command again later, or on a machine that reaches a mirror",
     )
 
 
-def _find_digest(path: Path) -> str:
+def _check_digest(path: Path, sha256: str) -> None:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise MirrorError(f"not the published file: its SHA-256 is {found}, not {sha256}")
 
 
-def _read_on(url: str, source: Source, part: Path, advance: Advance) -> None:
-    """Completes the file at `part`. Raises MirrorError, and then leaves a beginning of the file, or no file."""
-    have = part.stat().st_size if part.exists() else 0
-    with part.open("ab") as file:
-        for at, data in _read(url, begin=have) if have < source.size_bytes else ():
-            if at != have:  # the mirror sends all of it
-                advance(-have)
-                have = at
-                file.truncate(at)
-            file.write(data)
-            have += len(data)
-            advance(len(data))
-            if have > source.size_bytes:
-                break
-    if have < source.size_bytes:
-        raise MirrorError(f"the connection ended after {have} of {source.size_bytes} bytes")
-    if (found := _find_digest(part)) != source.sha256:
+def _download(url: str, source: Source, part: Path, advance: Advance) -> None:
+    """Writes the file to `part`. Raises MirrorError."""
+    have = 0
+    try:
+        with part.open("wb") as file:
+            for data in _read(url):
+                file.write(data)
+                have += len(data)
+                advance(len(data))
+        if have < source.size_bytes:
+            what = f"the connection ended after {have} of {source.size_bytes} bytes"
+            raise MirrorError(what)  # noqa: TRY301 - as for other failures
+        _check_digest(part, source.sha256)
+    except MirrorError:
         advance(-have)
         part.unlink()
-        raise MirrorError(f"not the published file: its SHA-256 is {found}, not {source.sha256}")
+        raise
 
 
-def _read(url: str, *, begin: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the pieces of a file, each with its offset; from 0 if the server knows no ranges. Raises MirrorError."""
+def _read(url: str) -> Iterator[bytes]:
+    """Yields the pieces of a file. Raises MirrorError."""
     # identity: the digest is that of the uncompressed file.
     headers = {"User-Agent": "mxnet-cluster", "Accept-Encoding": "identity"}
-    if begin:
-        headers["Range"] = f"bytes={begin}-"
     try:
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the table of datasets has only https
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - the same
-            at = begin if answer.status == http.client.PARTIAL_CONTENT else 0
             while data := answer.read(_CHUNK_BYTES):
-                yield at, data
-                at += len(data)
+                yield data
     except urllib.error.HTTPError as error:
         error.close()
         raise MirrorError(f"{error.code} {error.reason}") from error

@@ -125,22 +125,12 @@ def _is_index(word: str) -> bool:
 
 
 def explain_label(word: str) -> str:
-    """Why a text cannot be the label of a record, which holds 32-bit floats; empty if it can. Pure.
-
-    A fraction is rounded; a whole number, such as a class, must not become another one.
-    """
+    """Why a text cannot be the label of a record, a 32-bit float; empty if it can. Pure."""
     try:
-        value = float(word)
-        (stored,) = struct.unpack("<f", struct.pack("<f", value))
-    except ValueError:
-        return "is not a number"
-    except OverflowError:
-        return "is too large for a 32-bit float"
-    if not math.isfinite(value):
-        return "is not a number"
-    if value.is_integer() and stored != value:
-        return f"would become {stored:.0f}: a record holds 32-bit floats, exact for whole numbers up to 2^24"
-    return ""
+        (value,) = struct.unpack("<f", struct.pack("<f", float(word)))
+    except (ValueError, OverflowError):
+        return "is not a number that fits a 32-bit float"
+    return "" if math.isfinite(value) else "is not a number"
 
 
 def shuffle(listed: ImageList, *, seed: int) -> ImageList:

@@ -15,12 +15,12 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 from foundation.errors import ClusterError, UsageError, list_lines
-from train.data.encode import Encoded, ImageOptions, Picture, encode_pictures
+from train.data.encode import ImageOptions, Picture, encode_pictures
 from train.data.image_list import ImageList, render_line
 from train.data.shards import Destination, ShardWriter, WrittenShard
 from train.data.sources import INDEX_FOLDER
@@ -36,12 +36,12 @@ _TASK_PICTURES = 16
 class PackPart:
     """The pictures for one folder of shards. folder: its name, which ends with a slash or is empty.
 
-    ends: the number of pictures after which each shard ends; empty if shards are cut by size.
+    shards: their number; None: cut by size.
     """
 
     folder: str
     images: Sequence[Picture]
-    ends: frozenset[int]
+    shards: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,14 +57,10 @@ class PackPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Packed:
-    """The shards that were written, and the pictures that could not be packed, each with the reason.
-
-    warnings: packed pictures with a warning, from the decoder or about their size.
-    """
+    """The shards that were written, and the pictures that could not be packed, each with the reason."""
 
     shards: list[WrittenShard]
     broken: list[str]
-    warnings: list[str]
 
 
 def plan_pack(
@@ -75,19 +71,22 @@ def plan_pack(
     shards: int | None,
     shard_bytes: int | None,
 ) -> PackPlan:
-    """Plans which picture goes into which shard, in the order of the parts.
+    """Plans which picture goes into which shard, in the order of the parts. Pure.
 
-    shards: the number for the largest part; the others get a proportional number, at least one. Reads the files' sizes
-    if the records' sizes depend on them. Raises UsageError for more shards than pictures.
+    shards: the number for the largest part; the others get a proportional number, at least one. Raises UsageError for
+    more shards than pictures.
     """
     largest = max(map(len, parts.values()))
-    planned = []
-    for name, images in parts.items():
-        ends: tuple[int, ...] = ()
-        if shards is not None:
-            share = shards if len(images) == largest else max(round(shards * len(images) / largest), 1)
-            ends = plan_cuts(_weigh(listed.root, images, options), share)
-        planned.append(PackPart(folder=f"{name}/" if name else "", images=images, ends=frozenset(ends)))
+    if shards is not None and shards > largest:
+        raise UsageError(f"{largest} records cannot fill {shards} shards", hint=f"--shards {largest} at most")
+    planned = [
+        PackPart(
+            folder=f"{name}/" if name else "",
+            images=images,
+            shards=None if shards is None else max(round(shards * len(images) / largest), 1),
+        )
+        for name, images in parts.items()
+    ]
     return PackPlan(
         root=listed.root,
         parts=tuple(planned),
@@ -103,10 +102,9 @@ def apply_pack(
     """Packs the pictures. watch: called with the number of pictures just packed.
 
     Leaves out unreadable pictures; at the end, raises ClusterError that names them, unless `skip_broken` and at least
-    one picture was packed. Raises ClusterError for the first picture with another number of channels.
+    one picture was packed.
     """
-    done = Packed(shards=[], broken=[], warnings=[])
-    layouts: dict[str, str] = {}
+    done = Packed(shards=[], broken=[])
     images = [image for part in plan.parts for image in part.images]
     tasks = (images[begin : begin + _TASK_PICTURES] for begin in range(0, len(images), _TASK_PICTURES))
     encode = partial(encode_pictures, root=plan.root, options=plan.options)
@@ -114,7 +112,7 @@ def apply_pack(
         results = chain.from_iterable(encoded)
         for part in plan.parts:
             with ShardWriter(destination, folder=part.folder) as writer:
-                _write_part(writer, part, results, done, layouts, shard_bytes=plan.shard_bytes, watch=watch)
+                _write_part(writer, part, results, done, shard_bytes=plan.shard_bytes, watch=watch)
             done.shards.extend(writer.written)
     if done.broken and (not skip_broken or not done.shards):
         raise ClusterError(
@@ -132,68 +130,31 @@ def apply_pack(
 def _write_part(
     writer: ShardWriter,
     part: PackPart,
-    results: Iterator[Encoded | str],
+    results: Iterator[bytes | str],
     done: Packed,
-    layouts: dict[str, str],
     *,
     shard_bytes: int | None,
     watch: Callable[[int], None],
 ) -> None:
-    """Writes the shards of a part; adds to `done`. layouts: the first picture of each layout so far."""
+    """Writes the shards of a part; adds the pictures that cannot be packed to `done`."""
+    ends = plan_cuts(len(part.images), part.shards) if part.shards else ()
     for number, image in enumerate(part.images, start=1):
         result = next(results)
         if isinstance(result, str):
             done.broken.append(f"{image.path}: {result}")
         else:
-            layouts.setdefault(result.layout, image.path)
-            if len(layouts) > 1:
-                (one, first), (another, second) = layouts.items()
-                raise ClusterError(
-                    f"{first} has {one}, {second} has {another}: the records of a dataset must have the same",
-                    hint="--color color or --color gray converts all pictures",
-                )
-            if result.warning:
-                done.warnings.append(f"{image.path}: {result.warning}")
-            if shard_bytes and writer.size_bytes + len(result.content) > shard_bytes:
+            if shard_bytes and writer.size_bytes + len(result) > shard_bytes:
                 writer.cut()
-            writer.add(result.content, key=image.record_id, line=render_line(image))
-        if number in part.ends:
+            writer.add(result, key=image.record_id, line=render_line(image))
+        if number in ends:
             writer.cut()
         watch(1)
     writer.cut()
 
 
-def _weigh(root: Path, images: Sequence[Picture], options: ImageOptions) -> list[int]:
-    """The approximate relative sizes of the records: equal if the pictures are resized."""
-    if options.resize:
-        return [1] * len(images)
-    weights = []
-    for image in images:
-        try:
-            weights.append((root / image.path).stat().st_size + 1)
-        except OSError:  # encoding the picture will fail with the reason
-            weights.append(1)
-    return weights
-
-
-def plan_cuts(weights: Sequence[int], shards: int) -> tuple[int, ...]:
-    """The end of each of `shards` consecutive groups, so that their weights are about equal and none is empty.
-
-    Raises UsageError for fewer weights than shards.
-    """
-    if shards > len(weights):
-        raise UsageError(f"{len(weights)} records cannot fill {shards} shards", hint=f"--shards {len(weights)} at most")
-    total = sum(weights)
-    ends = []
-    at = 0
-    sums = list(accumulate(weights, initial=0))
-    for number in range(1, shards):
-        least, most = at + 1, len(weights) - (shards - number)
-        at = least
-        while at < most and (sums[at] + sums[at + 1]) * shards <= 2 * total * number:
-            at += 1
-        ends.append(at)
-    return (*ends, len(weights))
+def plan_cuts(count: int, shards: int) -> frozenset[int]:
+    """The end of each of `shards` consecutive groups of about the same number. Pure."""
+    return frozenset(count * number // shards for number in range(1, shards + 1))
 
 
 def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, processes: int) -> Generator[Result]:

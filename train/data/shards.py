@@ -1,17 +1,16 @@
 """Shards of records: writes them to a folder on this machine or in S3, and splits them differently.
 
-Each file appears in the folder only when it is complete. Until a run ends, a mark next to the shards tells the next run
-that they are unfinished and may be replaced. Finished shards are replaced only with --replace.
+Each file appears in the folder only when it is complete; in a folder on this machine, all of them appear at the end.
+Existing shards are replaced only with --replace.
 """
 
 import hashlib
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -21,11 +20,11 @@ from foundation.thread_pool import bounded_pool
 from foundation.user_folders import cache_folder
 from mxnet_cluster.recordio import scan_records
 from train.data.sources import INDEX_FOLDER, Shard, Sources
+from train.data.work import move_files, work_folder
 from train.s3 import operations
 from train.s3.url import S3Url, is_s3, parse_url
 
 _OURS = re.compile(rf"part-\d{{5,}}\.rec|{INDEX_FOLDER}/(part-\d{{5,}}\.(idx|lst)|labels\.txt)")
-_MARK = f"{INDEX_FOLDER}/.unfinished"
 _WORK = ".cluster-pack"
 
 
@@ -33,8 +32,8 @@ _WORK = ".cluster-pack"
 class Destination:
     """Receives finished files.
 
-    work: a folder on this machine for unfinished files. deliver: moves finished files, which are on the same disk, to
-    their names at the destination, in this order; may wait for earlier files.
+    work: a folder on this machine for unfinished files. deliver: moves finished files, which are in it, to their names
+    at the destination, in this order; may wait for earlier files.
     """
 
     work: Path
@@ -88,82 +87,53 @@ def _find_old(names: Iterable[str], folders: Sequence[str], *, where: str, repla
     return old
 
 
-def _move(folder: Path, files: Mapping[str, Path]) -> None:
-    for name, path in files.items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        path.replace(target)
-
-
 @contextmanager
 def _open_local(folder: Path, folders: Sequence[str], *, replace: bool) -> Iterator[Destination]:
-    work = folder / _WORK
     patterns = [pattern for below in folders for pattern in (f"{below}*", f"{below}{INDEX_FOLDER}/*")]
     found = [path for pattern in patterns for path in folder.glob(pattern) if not path.is_dir()]
     names = [path.relative_to(folder).as_posix() for path in found]
+    # A work folder that is there is of a run that was killed, perhaps while it moved its files.
+    work = folder / _WORK
     old = _find_old(names, folders, where=str(folder), replace=replace or work.exists())
-    with _empty(work):
+    with work_folder(work):
+        finished: dict[str, Path] = {}
+
+        def deliver(files: Mapping[str, Path]) -> None:
+            move_files(files, work / "finished")
+            finished.update({name: work / "finished" / name for name in files})
+
+        yield Destination(work=work, deliver=deliver)
         for name in old:
             (folder / name).unlink()
-        yield Destination(work=work, deliver=partial(_move, folder))
-    work.rmdir()  # until here, it is the mark
-
-
-@contextmanager
-def _empty(work: Path) -> Iterator[None]:
-    """Creates a folder, or removes what a killed run left in it; it is empty again at the end."""
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    try:
-        yield
-    finally:
-        shutil.rmtree(work)
-        work.mkdir()
-
-
-class _Uploader:
-    """Uploads one batch of files while the next one is written. put: copies a folder's contents to the destination."""
-
-    def __init__(self, work: Path, put: Callable[[Path], None], pool: ThreadPoolExecutor) -> None:
-        self._batch = work / "batch"
-        self._put = put
-        self._pool = pool
-        self._pending: Future[None] | None = None
-
-    def deliver(self, files: Mapping[str, Path]) -> None:
-        self.wait()
-        _move(self._batch, files)
-        self._pending = self._pool.submit(self._upload)
-
-    def wait(self) -> None:
-        if self._pending is not None:
-            self._pending.result()
-
-    def _upload(self) -> None:
-        self._put(self._batch)
-        shutil.rmtree(self._batch)
+        move_files(finished, folder)
 
 
 @contextmanager
 def _open_remote(
     folder: str, folders: Sequence[str], put: Callable[[Path], None], *, region: str, replace: bool
 ) -> Iterator[Destination]:
-    names = _list_names(folder, region=region)
-    old = _find_old(names, folders, where=folder, replace=replace or _MARK in names)
+    """Uploads one batch of files while the next one is written. put: copies a folder's contents to the destination."""
+    old = _find_old(_list_names(folder, region=region), folders, where=folder, replace=replace)
+    if old:
+        operations.rm([folder + name for name in old], region=region)
     work = cache_folder() / "packing" / hashlib.sha256(folder.encode()).hexdigest()[:16]
-    with _empty(work):
-        mark = work / "mark" / _MARK
-        mark.parent.mkdir(parents=True)
-        mark.touch()
-        put(work / "mark")
-        if old:
-            operations.rm([folder + name for name in old], region=region)
-        with bounded_pool(1) as pool:
-            uploader = _Uploader(work, put, pool)
-            yield Destination(work=work, deliver=uploader.deliver)
-            uploader.wait()
-        operations.rm([folder + _MARK], region=region)
-    work.rmdir()
+    with work_folder(work), bounded_pool(1) as pool:
+        batch = work / "batch"
+        uploads: list[Future[None]] = []
+
+        def upload() -> None:
+            put(batch)
+            shutil.rmtree(batch)
+
+        def deliver(files: Mapping[str, Path]) -> None:
+            for earlier in uploads:
+                earlier.result()
+            move_files(files, batch)
+            uploads[:] = [pool.submit(upload)]
+
+        yield Destination(work=work, deliver=deliver)
+        for last in uploads:
+            last.result()
 
 
 def _list_names(folder: str, *, region: str) -> list[str]:

@@ -10,7 +10,7 @@ from provision.model import count
 from train.engines import ENGINES
 from train.engines.engine import Framework
 from train.job.config import TrainConfig
-from train.job.data_checks import Problem, find_costs, find_problems
+from train.job.data_checks import Problem, find_problems
 from train.job.defaults import KV_STORE_OPTION, find_option, script_options
 from train.job.placement import Placement, share_gpus
 from train.job.survey import Data
@@ -19,7 +19,6 @@ from train.job.survey import Data
 RESERVED = frozenset(
     {"DMLC_ROLE", "DMLC_PS_ROOT_URI", "DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "CLUSTER_JOB_ID"}
 )
-P3_SINCE = (1, 7)
 # A kv-store that a command names, also within a line for a shell. Like local and device, nccl works on one machine.
 _STORE_OF_COMMAND = re.compile(r"""(?:^|\s)(--kv[-_]?store)(?:=|\s+)['"]?((?:local|device|nccl|dist)\w*)""")
 
@@ -49,9 +48,9 @@ class ProposedJob:
     library: such as "mxnet==1.7.0.post2", a wheel's file name or "torch==2.13.0+cpu". shipped: the name of this
     project's script that the job runs, None for the user's own. command: the command that it runs instead, or ().
     data: the content of [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the
-    nodes' credentials, not this machine's. staged: it reads files that the nodes fetch from S3. has_results: [data]
-    results is set. volumes: the folders where [[volumes]] are mounted. names_data: False if the user's own program is
-    known not to read [data] url. trains_alone: see program.py.
+    nodes' credentials, not this machine's. has_results: [data] results is set. volumes: the folders where [[volumes]]
+    are mounted. names_data: False if the user's own program is known not to read [data] url. trains_alone: see
+    program.py.
     """
 
     config: TrainConfig
@@ -64,7 +63,6 @@ class ProposedJob:
     data: Data | None
     region: str | None
     nodes_credentials: bool
-    staged: bool
     has_results: bool = False
     volumes: tuple[str, ...] = ()
     names_data: bool = True
@@ -115,7 +113,6 @@ class ProposedJob:
 def check(job: ProposedJob) -> tuple[str, ...]:
     """The warnings about a job. Raises ConfigError, with all errors, if the job cannot work."""
     data_problems: list[Problem] = []
-    costs: list[str] = []
     if job.data is not None and job.data_url is not None and job.names_data and not job.reads_something_else:
         data_problems += find_problems(
             job.data,
@@ -124,8 +121,6 @@ def check(job: ProposedJob) -> tuple[str, ...]:
             script=job.shipped,
             nodes_credentials=job.nodes_credentials,
         )
-        if not (job.staged or job.command):
-            costs += find_costs(job.data, job.data_url, workers=job.placement.workers, script=job.shipped)
     problems = [problem for rule in _ERRORS for problem in rule(job)]
     # It is unknown what the user's own script reads: for it, problems with the data are warnings.
     problems += [problem for problem in data_problems if problem.certain and job.reads_data_url]
@@ -133,7 +128,7 @@ def check(job: ProposedJob) -> tuple[str, ...]:
         hint = next((problem.hint for problem in problems if problem.hint), None)
         raise ConfigError("\n".join(problem.message for problem in problems), hint=hint)
     warnings = [said for rule in _WARNINGS for said in rule(job)]
-    return (*warnings, *(f"{problem.message} ({problem.hint})" for problem in data_problems), *costs)
+    return (*warnings, *(f"{problem.message} ({problem.hint})" for problem in data_problems))
 
 
 def _kv_store(job: ProposedJob) -> Iterator[Problem]:
@@ -153,16 +148,6 @@ def _kv_store(job: ProposedJob) -> Iterator[Problem]:
         yield Problem(
             f"{setting} is for one worker: {job.workers} workers would train {job.workers} separate models",
             "cluster train --kv-store dist_sync, or -n 1",
-        )
-
-
-def _compression(job: ProposedJob) -> Iterator[Problem]:
-    config = job.config
-    if config.gc_type != "none" and not job.distributed:
-        yield Problem(
-            f'train.gc_type = "{config.gc_type}" compresses gradients that go over the network, and kv_store = '
-            f'"{config.kv_store}" sends none',
-            "cluster train --gc-type none, or --kv-store dist_sync",
         )
 
 
@@ -201,23 +186,6 @@ def _p3(job: ProposedJob) -> Iterator[Problem]:
     if config.gc_type != "none":
         yield Problem(
             "train.p3 = true: MXNet's P3 does not support gradient compression", "cluster train --gc-type none"
-        )
-    version = re.match(r"mxnet[^=]*==([0-9]+)\.([0-9]+)", job.library)
-    if version is not None and (int(version[1]), int(version[2])) < P3_SINCE:
-        yield Problem(
-            f"train.p3 = true needs MXNet 1.7 or later, not {job.library}",
-            'set mxnet = "mxnet==1.7.0.post2"',
-        )
-
-
-def _hosts(job: ProposedJob) -> Iterator[Problem]:
-    head = job.placement.nodes[0].host
-    others = [host for host in job.config.hosts if host.partition(":")[0] not in (head.name, head.private_ip)]
-    if ENGINES[job.config.launcher].is_on_head and others:
-        yield Problem(
-            f'train.launcher = "{job.config.launcher}" runs everything on the head ({head.name}), but train.hosts '
-            f"names {others[0]}",
-            "cluster train --launcher ssh",
         )
 
 
@@ -262,33 +230,6 @@ def _reserved(job: ProposedJob) -> Iterator[Problem]:
             yield Problem(f"train.{key}: {name} is reserved: the cluster sets it for each process")
 
 
-def _more_workers_than_nodes(job: ProposedJob) -> Iterator[str]:
-    config, nodes = job.config, len(job.placement.of_workers)
-    asked_for = ENGINES[config.launcher].is_on_head or len(set(config.hosts)) < len(config.hosts)
-    if job.workers > nodes and not job.fewest_gpus and not asked_for:
-        yield (
-            f"{job.workers} workers share the cores of {count(nodes, 'node')} without GPUs: one worker per node "
-            f"(-n {nodes}) is usually as fast"
-        )
-
-
-def _idle_servers(job: ProposedJob) -> Iterator[str]:
-    if not job.distributed and job.config.servers != "auto":
-        yield f'train.servers = {job.config.servers} has no effect with kv_store = "{job.config.kv_store}"'
-
-
-def _idle_threshold(job: ProposedJob) -> Iterator[str]:
-    config = job.config
-    if config.gc_type != "none":
-        return
-    # cluster.toml may set it for other jobs.
-    if config.gc_threshold != TrainConfig().gc_threshold:
-        yield f'train.gc_threshold = {config.gc_threshold} has no effect without train.gc_type = "2bit"'
-    of_args = None if job.shipped is None else find_option(config.args, "--gc-threshold")
-    if of_args is not None and find_option(config.args, "--gc-type") != "2bit":
-        yield f"train.args: --gc-threshold {of_args} has no effect without --gc-type 2bit"
-
-
 def _store_of_command(job: ProposedJob) -> Iterator[str]:
     """Warnings only: it is unknown what the user's own program does with its arguments."""
     # If kv_store is added to a script's arguments, _overridden has checked them.
@@ -298,28 +239,17 @@ def _store_of_command(job: ProposedJob) -> Iterator[str]:
     if not found:
         return
     option, store = found[-1]
-    where = "the command" if job.command else "train.args"
-    said, setting = f"{option} {store} in {where}", f'train.kv_store = "{job.config.kv_store}"'
+    said = f"{option} {store} in {'the command' if job.command else 'train.args'}"
     workers, is_distributed = job.workers, store.startswith("dist")
     if not is_distributed and workers > 1:
         yield (
             f"{said}: {workers} workers would train {workers} separate models (write {option} "
             f"{job.config.kv_store} there, or cluster train -n 1 --kv-store local)"
         )
-    elif not is_distributed and job.distributed:
-        yield f"{said}, but {setting}: the servers would be idle (cluster train --kv-store local)"
     elif is_distributed and not job.distributed:
-        yield f"{said}, but {setting} starts no servers (cluster train -n 2 --kv-store dist_sync)"
-    elif is_distributed and workers == 1:
-        yield (f"{said} needs two or more workers (-n 2), or write {option} local there and --kv-store local before it")
-
-
-def _device_store(job: ProposedJob) -> Iterator[str]:
-    if "device" in job.config.kv_store and (not job.fewest_gpus or job.config.gpus == "none"):
-        plain = "dist_sync" if job.distributed else "local"
         yield (
-            f'train.kv_store = "{job.config.kv_store}" adds up gradients on GPUs, and the job uses none: it works '
-            f'like "{plain}"'
+            f'{said}, but train.kv_store = "{job.config.kv_store}" starts no servers (cluster train -n 2 '
+            "--kv-store dist_sync)"
         )
 
 
@@ -335,20 +265,8 @@ def _separate_models(job: ProposedJob) -> Iterator[str]:
 
 
 def _gpu_warnings(job: ProposedJob) -> Iterator[str]:
-    gpus, most = job.config.gpus, job.placement.most_workers
-    if gpus == "none":
-        return
-    if job.has_gpus and not any(job.gpus.values()):
+    if job.config.gpus != "none" and job.has_gpus and not any(job.gpus.values()):
         yield f"{job.library} has no GPU support: the job runs on CPUs only"
-    if not ENGINES[job.config.launcher].shares_gpus:
-        return
-    if isinstance(gpus, tuple) and most > 1:
-        yield f"train.gpus = {list(gpus)}: up to {most} workers on a node use the same GPUs"
-    if gpus == "auto" and job.command and _do_not_share(job):
-        there = count(job.fewest_gpus, "GPU")
-        yield f"up to {most} workers on a node all see its {there}, which cannot be shared equally"
-    if gpus == "auto" and len(set(job.gpus.values())) > 1 and job.fewest_gpus:
-        yield f"the nodes have different numbers of GPUs: the job uses {job.fewest_gpus} on each"
 
 
 def _not_passed_on(job: ProposedJob) -> Iterator[str]:
@@ -376,21 +294,9 @@ def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
     )
 
 
-_ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (
-    _kv_store,
-    _compression,
-    _overridden,
-    _p3,
-    _hosts,
-    _gpus,
-    _reserved,
-)
+_ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (_kv_store, _overridden, _p3, _gpus, _reserved)
 _WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (
-    _more_workers_than_nodes,
-    _idle_servers,
-    _idle_threshold,
     _store_of_command,
-    _device_store,
     _separate_models,
     _gpu_warnings,
     _not_passed_on,

@@ -136,7 +136,6 @@ def plan_job(
         data=survey.data,
         region=survey.region,
         nodes_credentials=access.of_nodes,
-        staged=staged,
         has_results=data.results is not None,
         volumes=tuple(volumes),
         trains_alone=framework == "pytorch" and trains_alone(program),

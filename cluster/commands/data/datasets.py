@@ -1,6 +1,8 @@
 """`cluster data fetch` and `demo`: datasets by name."""
 
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -11,8 +13,9 @@ from cluster.completion import FILE_OR_URL
 from cluster.views.data import counting_bar, describe_others, describe_transfers, transfer_progress
 from foundation.errors import NotFoundError, UsageError
 from foundation.user_folders import cache_folder
-from train.data import fetch as fetching
-from train.data.datasets import DATASETS, Dataset, Written, shard_names, write_demo
+from train.data.datasets import DATASETS, Dataset, Written, shard_names
+from train.data.fetch import fetched
+from train.data.work import move_files
 from train.s3 import operations
 from train.s3.url import S3Object, is_s3, parse_url
 
@@ -36,12 +39,14 @@ def fetch(app: App, *, name: str, destination: str, shards: int | None, create_b
         return
     if create_bucket:
         raise UsageError(f"--create-bucket: {destination} is a folder of this machine, not s3://BUCKET/FOLDER/")
-    folder = Path(destination)
+    _fetch_to_folder(app, dataset, Path(destination), shards=shards)
+
+
+def _fetch_to_folder(app: App, dataset: Dataset, folder: Path, *, shards: int | None = None) -> None:
     there = [str(path.relative_to(folder)) for path in folder.glob("*/*.rec")]
-    _refuse_others(dataset, destination, there, shards=shards)
-    with fetching.workplace(folder) as work:
-        written = _fetch(app, dataset, work, shards=shards)
-        fetching.move_into(written, work, folder)
+    _refuse_others(dataset, str(folder), there, shards=shards)
+    with _fetched(app, dataset, folder, shards=shards) as (work, written):
+        move_files({name: work / name for name in written.files}, folder)
     app.say(f"{_describe(written)}, in {folder}")
 
 
@@ -51,8 +56,7 @@ def _fetch_to_s3(app: App, dataset: Dataset, destination: str, *, shards: int | 
     # Check for conflicts before anything is downloaded.
     there = _list_records(url, region=app.config.provision.region, create_bucket=create_bucket)
     _refuse_others(dataset, url, there, shards=shards)
-    with fetching.workplace(cache_folder() / "datasets" / dataset.name) as work:
-        written = _fetch(app, dataset, work, shards=shards)
+    with _fetched(app, dataset, cache_folder() / "datasets" / dataset.name, shards=shards) as (work, written):
         began = time.monotonic()
         with transfer_progress(app) as progress:
             done = operations.put(
@@ -93,11 +97,15 @@ def _refuse_others(dataset: Dataset, destination: str, there: list[str], *, shar
         )
 
 
-def _fetch(app: App, dataset: Dataset, work: Path, *, shards: int | None) -> Written:
+@contextmanager
+def _fetched(app: App, dataset: Dataset, parent: Path, *, shards: int | None) -> Iterator[tuple[Path, Written]]:
     if dataset.sources:
         app.say(f"{dataset.name}: {dataset.title}; a download of {decimal(dataset.size_bytes)}")
-    with counting_bar(app, dataset.name, dataset.size_bytes, "bytes") as bar:
-        return fetching.fetch(dataset, work, shards=shards, cache=cache_folder(), report=app.report, advance=bar)
+    with ExitStack() as stack:
+        with counting_bar(app, dataset.name, dataset.size_bytes, "bytes") as bar:
+            made = fetched(dataset, parent, shards=shards, cache=cache_folder(), report=app.report, advance=bar)
+            found = stack.enter_context(made)
+        yield found
 
 
 def _describe(written: Written) -> str:
@@ -117,4 +125,4 @@ def demo(app: App, *, folder: Path) -> None:
     It consists of 1797 handwritten digits, 1500 for training and 297 for validation, as MNIST's four
     files and as RecordIO shards.
     """
-    app.say(f"{_describe(write_demo(folder))}, in {folder}")
+    _fetch_to_folder(app, DATASETS["digits"], folder)

@@ -12,8 +12,7 @@ from rich.filesize import decimal
 from cluster.app import App, pass_app
 from cluster.completion import FILE_OR_URL
 from cluster.views.data import counting_bar
-from foundation.errors import NotFoundError, UsageError, list_lines
-from foundation.progress import Event
+from foundation.errors import NotFoundError, UsageError
 from provision.model import count
 from train.data import image_list
 from train.data.encode import ImageOptions, check_library
@@ -115,10 +114,6 @@ def pack(app: App, /, *, source: Path, destination: str, replace: bool, create_b
             skip_broken=options["skip_broken"],
             watch=watch,
         )
-    if done.warnings:
-        damaged = count(len(done.warnings), "picture")
-        what = f"{damaged} packed with a warning:{list_lines(done.warnings)}"
-        app.report(Event(kind="warn", what=what))
     for words in done.broken:
         app.say(f"left out: {words}")
     left_out = f", {len(done.broken)} left out" if done.broken else ""

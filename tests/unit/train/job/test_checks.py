@@ -17,8 +17,7 @@ SHELL = {"command": ("sh", "-c", "cd x && exec python t.py --kv-store local")}
 CIFAR = {"script": f"{CODE_DIR}/train/scripts/train_cifar10.py"}
 
 
-MISSING = Data(objects=0, records=0, bucket_exists=False)
-MIB = 1 << 20
+MISSING = Data(objects=0, exists=False)
 
 
 def names(*words: str) -> dict[str, Any]:
@@ -51,13 +50,10 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({"kv_store": "local", "workers": 1}, cpus(2), {}, None),
         # Gradient compression and P3.
         ({"gc_type": "2bit"}, cpus(2), {}, None),
-        ({"gc_type": "2bit", "kv_store": "local", "workers": 1}, cpus(2), {}, 'gc_type = "2bit" compresses'),
         ({"p3": True}, cpus(2), {}, None),
         ({"p3": True, "kv_store": "dist_async"}, cpus(2), {}, "p3 = true needs kv_store"),
         ({"p3": True, "kv_store": "local", "workers": 1}, cpus(2), {}, 'not "local"'),
         ({"p3": True, "gc_type": "2bit"}, cpus(2), {}, "does not support gradient compression"),
-        ({"p3": True}, cpus(2), {"mxnet": "mxnet==1.6.0"}, "needs MXNet 1.7 or later, not mxnet==1.6.0"),
-        ({"p3": True}, cpus(2), {"mxnet": "mxnet-1.7.0-py3-none-any.whl"}, None),
         # Options among the script's own arguments. The options that are appended to them take precedence.
         (
             {"args": ("--kv-store", "dist_async")},
@@ -98,7 +94,6 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({"hosts": ("node-0", "node-7")}, cpus(2), {}, '"node-7" is not a node of this cluster; did you mean'),
         ({"hosts": ("10.9.9.9",)}, cpus(2), {}, '"10.9.9.9" is not a node'),
         ({"hosts": ("node-0:2222",)}, cpus(2), {}, "port 22"),
-        ({"hosts": ("node-0", "node-1"), "launcher": "local"}, cpus(2), {}, "but train.hosts names node-1"),
         ({"hosts": ("10.0.0.4:22", "node-0"), "launcher": "local"}, cpus(2), {}, None),
         ({"hosts": ("node-0", "node-1"), "launcher": "mpi"}, cpus(2), {}, None),
         # GPUs.
@@ -120,17 +115,16 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({"env": {"DMLC_ROLE": "worker"}}, cpus(2), {}, "train.env: DMLC_ROLE is reserved"),
         ({"env_server": {"DMLC_PS_ROOT_PORT": "1"}}, cpus(2), {}, "train.env_server: DMLC_PS_ROOT_PORT"),
         # Data.
-        ({}, cpus(2), seen(Data(objects=0, records=0, bucket_exists=False)), "there is no such bucket"),
-        ({}, cpus(2), seen(Data(objects=0, records=0)), "there is nothing to read"),
-        ({}, cpus(2), seen(Data(objects=0, records=0), **COMMAND), None),
-        ({}, with_files(cpus(2)), seen(Data(objects=0, records=0), **OWN), None),
-        ({"args": ("--data-train", "x.rec")}, cpus(2), seen(Data(objects=0, records=0)), None),
-        ({"args": ("--benchmark=1",)}, cpus(2), seen(Data(objects=0, records=0), **CIFAR), None),
-        ({}, cpus(2), seen(Data(objects=4, records=0)), None),
-        ({}, cpus(2), seen(Data(objects=4, records=0), **CIFAR), "train_cifar10.py reads .rec files in train/"),
-        ({}, cpus(2), seen(Data(objects=4, records=4), **CIFAR), "reads .rec files in train/"),
-        ({}, cpus(2), seen(Data(objects=4, records=4, in_train=2), **CIFAR), None),
-        ({}, cpus(2), seen(Data(objects=10_000, records=0, complete=False), **CIFAR), None),
+        ({}, cpus(2), seen(Data(objects=0, exists=False)), "there is no such bucket"),
+        ({}, cpus(2), seen(Data(objects=0)), "there is nothing to read"),
+        ({}, cpus(2), seen(Data(objects=0), **COMMAND), None),
+        ({}, with_files(cpus(2)), seen(Data(objects=0), **OWN), None),
+        ({"args": ("--data-train", "x.rec")}, cpus(2), seen(Data(objects=0)), None),
+        ({"args": ("--benchmark=1",)}, cpus(2), seen(Data(objects=0), **CIFAR), None),
+        ({}, cpus(2), seen(Data(objects=4)), None),
+        ({}, cpus(2), seen(Data(objects=4), **CIFAR), "train_cifar10.py reads .rec files in train/"),
+        ({}, cpus(2), seen(Data(objects=4, in_train=2), **CIFAR), None),
+        ({}, cpus(2), seen(Data(objects=10_000, complete=False), **CIFAR), None),
         ({}, cpus(2), seen(None, **CIFAR), None),
     ],
 )
@@ -156,7 +150,7 @@ def test_all_errors_are_reported_at_once() -> None:
     config = TrainConfig(p3=True, gc_type="2bit", kv_store="local", env={"DMLC_ROLE": "x"})
     with pytest.raises(ConfigError) as raised:
         plan(config, 2)
-    assert len(raised.value.message.splitlines()) == 5
+    assert len(raised.value.message.splitlines()) == 4
 
 
 @pytest.mark.parametrize(
@@ -164,25 +158,11 @@ def test_all_errors_are_reported_at_once() -> None:
     [
         ({}, cpus(2), {}, []),
         ({}, gpus(4, 4), {}, []),
-        ({"workers": 4}, cpus(2), {}, ["4 workers share the cores of 2 nodes without GPUs"]),
         ({"hosts": ("node-0", "node-0", "node-1", "node-1")}, cpus(2), {}, []),
         ({"launcher": "local"}, cpus(2), {}, []),
-        ({"kv_store": "local", "workers": 1, "servers": 2}, cpus(2), {}, ["train.servers = 2"]),
-        ({"kv_store": "device"}, cpus(1), {}, ['like "local"']),
-        ({"kv_store": "dist_device_sync"}, cpus(2), {}, ['like "dist_sync"']),
         ({"kv_store": "dist_device_sync"}, gpus(1, 1), {}, []),
-        ({"kv_store": "dist_device_sync", "gpus": "none"}, gpus(1, 1), {}, ['like "dist_sync"']),
         ({}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, ["mxnet==1.9.1 has no GPU support"]),
-        ({"gpus": (0,), "workers": 4}, gpus(1, 1), {}, ["up to 2 workers on a node use the same GPUs"]),
-        ({"workers": 4}, gpus(1, 1), COMMAND, ["all see its 1 GPU"]),
-        ({}, gpus(4, 2), {}, ["the job uses 2 on each"]),
         ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus not passed on"]),
-        # A threshold without gradient compression.
-        ({"gc_threshold": 0.1}, cpus(2), {}, ["train.gc_threshold = 0.1 has no effect without train.gc_type"]),
-        ({"gc_threshold": 0.1, "gc_type": "2bit"}, cpus(2), {}, []),
-        ({"args": ("--gc-threshold", "1")}, cpus(2), {}, ["train.args: --gc-threshold 1 has no effect without"]),
-        ({"args": ("--gc-threshold", "1", "--gc-type=2bit")}, cpus(2), {}, []),
-        ({"args": ("--gc-threshold", "1")}, with_files(cpus(2)), OWN, []),
         # The kv-store that a command's arguments name.
         (
             {},
@@ -199,13 +179,6 @@ def test_all_errors_are_reported_at_once() -> None:
         ({}, cpus(2), names("--kvstore=device", "-x"), ["--kvstore device in the command: 2 workers"]),
         ({}, cpus(2), names("--kv_store", "nccl"), ["nccl in the command: 2 workers would train 2 separate models"]),
         ({}, cpus(2), SHELL, ["--kv-store local in the command: 2 workers would train 2 separate models"]),
-        (
-            {"workers": 1},
-            cpus(2),
-            names("--kv-store", "local"),
-            ['train.kv_store = "dist_sync": the servers would be idle'],
-        ),
-        ({"workers": 1}, cpus(2), names("--kv-store=dist_async"), ["in the command needs two or more workers"]),
         ({"kv_store": "local"}, cpus(1), names("--kv-store", "dist_sync"), ['"local" starts no servers']),
         ({"kv_store": "local"}, cpus(1), names("--kv-store", "device"), []),
         ({}, cpus(2), names("--kv-store", "dist_device_sync"), []),
@@ -215,17 +188,10 @@ def test_all_errors_are_reported_at_once() -> None:
         ({}, cpus(2), names("--no-kv-store", "local", "x--kv-store=local"), []),
         ({}, cpus(2), {"command": ("python", "-c", "add('--kv-store', default='local')")}, []),
         ({"kv_store": "local"}, cpus(1), {}, []),
-        ({}, cpus(4), seen(Data(objects=2, records=2), **OWN), ["2 .rec files for 4 workers"]),
-        ({}, cpus(4), seen(Data(objects=2, records=2)), []),
-        ({}, cpus(2), seen(Data(objects=2, records=2), **OWN), []),
-        ({}, cpus(2), seen(Data(objects=2, records=2, in_train=1), **CIFAR), ["1 .rec file for 2 workers"]),
-        ({}, cpus(4), seen(Data(objects=2, records=0), **OWN), []),
-        ({}, cpus(4), seen(Data(objects=2, records=2), **COMMAND), []),
-        ({}, cpus(4), seen(Data(objects=10_000, records=2, complete=False), **OWN), []),
         # An error for this project's scripts is a warning for others, because it is unknown what they read.
         ({}, cpus(2), seen(MISSING, **COMMAND), ["there is no such bucket (cluster data put --create-bucket FOLDER"]),
         ({}, cpus(2), seen(MISSING, **OWN), ["there is no such bucket"]),
-        ({}, cpus(2), seen(Data(objects=0, records=0), **COMMAND), ["there is nothing to read"]),
+        ({}, cpus(2), seen(Data(objects=0), **COMMAND), ["there is nothing to read"]),
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(MISSING), []),
         # Checkpoints that are lost with a node, in a job that should continue on a new node.
         ({"args": ("--model-prefix", "auto")}, cpus(2), {}, ["one node, since [data] results is not set"]),

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.commands.train import train
-from cluster.config import ClusterConfig, load_config, load_job_file
+from cluster.config import ClusterConfig, load_config, load_job_file, parse_config
 from cluster.submission.request import TrainRequest, as_command, find_hidden, read
 from foundation.durations import parse_duration
 from foundation.errors import ClusterError, ConfigError, UsageError
@@ -291,3 +291,28 @@ def test_only_a_line_on_the_command_line_needs_a_shell(
 ) -> None:
     Path("a file.sh").touch()
     assert given("--job", "job.toml", *words, job=job)[1] == command
+
+
+VOLUMES = [{"mount": "/shared", "source": "nas:/export"}, {"mount": "/data", "source": "nas:/data", "read_only": True}]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"url": "/elsewhere/data"}, 'data.url = "/elsewhere/data": not on a volume'),
+        ({"url": "/shared2"}, "not on a volume"),
+        ({"results": "/data/results"}, 'data.results = "/data/results": the volume /data is read_only'),
+        ({"url": "/shared/../etc"}, "not a path"),
+        ({"url": "shared/data"}, "not an S3 URL"),
+    ],
+)
+def test_paths_that_are_refused(data: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config({"name": "demo", "cloud": "aws", "volumes": VOLUMES, "data": data}, source="cluster.toml")
+    assert said in raised.value.message
+
+
+def test_paths_on_volumes() -> None:
+    data = {"url": "/data/digits/", "results": "/shared/results"}
+    config = parse_config({"name": "demo", "cloud": "aws", "volumes": VOLUMES, "data": data}, source="cluster.toml")
+    assert (config.data.url, config.data.s3_url, config.data.s3_results) == ("/data/digits/", None, None)

@@ -12,11 +12,10 @@ from moto import mock_aws
 from mxnet_cluster.recordio import encode_record
 from provision.aws.clients import Clients, make_clients
 from train.job import survey
-from train.job.survey import Data, Refusal, Survey, Surveyor, count, find_data, find_owner
+from train.job.survey import Data, Survey, Surveyor, count, find_data, find_owner
 
 REGION: Final = "eu-west-1"
-SIZES = (24, 24)  # of a record with the content x/train/a.rec
-FOUND = Data(objects=6, records=3, in_train=2, folder="train/", sizes=SIZES)
+FOUND = Data(objects=6, in_train=2)
 
 
 @pytest.fixture(scope="module")
@@ -41,45 +40,28 @@ def clients() -> Iterator[Clients]:
     [
         ("s3://bucket/x/", FOUND),
         ("s3://bucket/x", FOUND),
-        ("s3://bucket/x/train/", Data(objects=3, records=2, sizes=SIZES)),
-        ("s3://bucket", Data(objects=7, records=5, folder="x/train/", sizes=SIZES)),
-        ("s3://bucket/nothing/", Data(objects=0, records=0)),
-        ("s3://another/x/", Data(objects=0, records=0, bucket_exists=False, region=None)),
+        ("s3://bucket/x/train/", Data(objects=3)),
+        ("s3://bucket", Data(objects=7)),
+        ("s3://bucket/nothing/", Data(objects=0)),
+        ("s3://another/x/", Data(objects=0, exists=False)),
     ],
 )
 def test_objects_below_a_url_are_counted(clients: Clients, url: str, wanted: Data) -> None:
-    assert find_data(clients, url) == replace(wanted, region=REGION if wanted.bucket_exists else None)
+    assert find_data(clients, url) == replace(wanted, region=REGION if wanted.exists else None)
 
 
 @pytest.mark.parametrize(
-    ("names", "folder", "sizes", "others"),
+    ("names", "others"),
     [
-        # The folder that the project's scripts read, else the files at the top, else the folder with the most files.
-        (["train/a.rec", "a.rec", "b.rec"], "train/", 1, ()),
-        (["a.rec", "more/a.rec", "more/b.rec"], "", 1, ()),
-        (["one/a.rec", "more/a.rec", "more/b.rec", "val/a.rec"], "more/", 2, ()),
         # MXNet reads neither folders inside the folder nor empty files.
-        (["train/a.rec", "train/b/c.rec", "train/b/d.txt", "train/empty"], "train/", 1, ()),
-        (["train/a.rec", "train/a.idx", "train/a.lst", "labels.txt"], "train/", 1, ("a.idx", "a.lst")),
-        (["a.rec", "labels.txt", "train-images-idx3-ubyte"], "", 1, ("labels.txt", "train-images-idx3-ubyte")),
-        (["train-images-idx3-ubyte", "val/a.rec"], "", 0, ()),
+        (["train/a.rec", "train/b/c.rec", "train/b/d.txt", "train/empty"], ()),
+        (["train/a.rec", "train/a.idx", "train/a.lst", "labels.txt"], ("train/a.idx", "train/a.lst")),
+        (["a.rec", "labels.txt", "val/a.rec"], ("labels.txt",)),
+        (["train-images-idx3-ubyte", "val/a.rec"], ()),
     ],
 )
-def test_the_folder_of_training_data(names: list[str], folder: str, sizes: int, others: tuple[str, ...]) -> None:
-    data = count([(name, 0 if "empty" in name else 8) for name in names], complete=True)
-    assert (data.folder, data.sizes, data.others) == (folder, (8,) * sizes, others)
-
-
-def test_an_incomplete_file_is_recognised_by_its_size() -> None:
-    assert count([("train/a.rec", 8), ("train/b.rec", 9), ("val/c.rec", 7)], complete=True).cut_short == "train/b.rec"
-    assert count([("train/a.rec", 8), ("train/a.idx", 9)], complete=True).cut_short is None
-
-
-def test_a_file_that_is_not_recordio_is_named(clients: Clients) -> None:
-    clients.s3.put_object(Bucket="bucket", Key="bad/train/a.rec", Body=b"<html>not found</html>")
-    found = find_data(clients, "s3://bucket/bad/")
-    assert found.not_records == "s3://bucket/bad/train/a.rec"
-    clients.s3.delete_object(Bucket="bucket", Key="bad/train/a.rec")
+def test_files_next_to_records(names: list[str], others: tuple[str, ...]) -> None:
+    assert count([(name, 0 if "empty" in name else 8) for name in names], complete=True).others == others
 
 
 def test_the_buckets_region_is_found_from_any_region(clients: Clients) -> None:
@@ -95,9 +77,9 @@ def test_a_refusal_of_s3(clients: Clients, call: str, what: str, monkeypatch: py
     monkeypatch.setattr(clients.s3, call, refuse)
     found = find_data(clients, "s3://bucket/x/")
     assert found is not None
-    where = "s3://bucket/x/" if what == "listed" else "s3://bucket/x/train/a.rec"
-    assert found.refused == Refusal(what=what, where=where, code="AccessDenied", words="no")
-    assert found.complete == (what == "read")
+    where = "s3://bucket/x/" if what == "listed" else "s3://bucket/x/c.rec"
+    assert found.refused == f"{where} cannot be {what}: AccessDenied: no"
+    assert not found.complete
 
 
 def test_only_the_first_pages_of_a_long_listing_are_read(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
