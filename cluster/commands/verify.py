@@ -44,7 +44,6 @@ def verify(app: App, *, as_json: bool) -> None:
                 region=app.config.provision.region,
                 instance_profile=source_of(app).instance_profile,
                 cluster=app.config.name,
-                framework=app.config.bootstrap.framework,
             )
         checks = try_nodes(
             nodes,

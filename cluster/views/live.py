@@ -32,10 +32,11 @@ from cluster.views.terminal import (
     has_colour,
     paint,
 )
+from train.follow.advice import Advisor
 from train.follow.bars import BarLines
 from train.follow.events import Event, Selection, render_line
-from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, Advisor
-from train.follow.missing_module import advise, find_foreign_python, find_nearby
+from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS
+from train.follow.missing_module import advise, find_nearby
 from train.follow.missing_path import explain_missing
 from train.follow.progress import Progress, Report
 from train.follow.tracebacks import Tracebacks
@@ -190,7 +191,7 @@ def advise_on_module(app: App, program: Sequence[str], image: str | None, module
     if image is not None and config.bootstrap.framework == "none":
         return f"{module} is not in the image {image}: install it there, in its Dockerfile"
     nearby = find_nearby(module, words, project_dir=app.project_dir, packages=config.bootstrap.packages)
-    return advise(module, nearby, python=find_foreign_python(program) if image is None else None)
+    return advise(module, nearby)
 
 
 def advise_on_path(app: App, path: str) -> str | None:

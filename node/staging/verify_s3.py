@@ -2,7 +2,7 @@
 
 Reads an order from stdin: {"uri": ..., "env": {...}, "secrets": {...}, "nodes_credentials": true for the instance's
 own}. Prints one JSON line: {"read": bytes of the first record}, {"error": MXNet's message} or {"credentials": why there
-are none}; if MXNet was built without S3, {"staged": bytes read as stage.py does} or {"refused": why not, "code": ...}.
+are none}; without MXNet, or if it was built without S3, {"staged": bytes read as stage.py does} or {"refused": why not, "code": ...}.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ def read(order: dict[str, Any]) -> dict[str, Any]:
         return {"credentials": str(error)}
     # dmlc-core reads the environment when it opens its first s3:// URI.
     os.environ.update({**order["env"], **secrets})
-    import mxnet as mx  # noqa: PLC0415 - reads the environment
-
+    try:
+        import mxnet as mx  # noqa: PLC0415 - reads the environment
+    except ModuleNotFoundError as error:  # the cluster has another framework
+        if error.name != "mxnet":
+            raise
+        return read_staged(order["uri"])
     try:
         record = mx.recordio.MXRecordIO(order["uri"], "r").read()
     except mx.base.MXNetError as error:

@@ -6,16 +6,9 @@ contains `needle`, which is cheap to search for, is matched against `pattern`; t
 option. tests/unit/provision/aws/test_hints.py tests all of them.
 """
 
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from train.follow.events import Event
-from train.follow.progress import LONGEST
-from train.follow.tracebacks import without_rank
-
 MXNET_ISSUES = "https://github.com/apache/mxnet/issues"
-SIGNAL_CODES = 128  # the exit code for signal N is 128 + N
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,82 +425,3 @@ ENDINGS_IN_CONTAINERS: dict[int, str] = {
     126: "the command is not executable in the image",
 }
 """The same for jobs with [container] image."""
-
-
-class Advisor:
-    """Reads a job's events and gives each piece of advice once."""
-
-    def __init__(
-        self,
-        advise_on_module: Callable[[str], str] | None = None,
-        *,
-        advise_on_path: Callable[[str], str | None] | None = None,
-        endings: Mapping[int, str] = ENDINGS,
-    ) -> None:
-        """advise_on_module: returns the advice for a missing module; None: NO_MODULE's. endings: as ENDINGS.
-
-        advise_on_path: returns the advice for a missing file, or None for the table's.
-        """
-        self._advise_on_module, self._advise_on_path = advise_on_module, advise_on_path
-        self._given: set[str] = set()
-        self._last_line = ""
-        self._ending = False
-        self._endings = endings
-
-    def take(self, event: Event) -> str | None:
-        """The advice for an event; None for most events."""
-        if event.kind == "line":
-            return self._read(event.text)
-        if event.state is not None and event.state in {"ending", "done", "failed", "stopped"}:
-            # From now on the supervisor ends processes.
-            self._ending = True
-        elif event.state == "starting":  # another attempt
-            self._ending = False
-        if event.kind == "process" and event.process is not None and event.process.exit_code:
-            return self._end(event.process.exit_code, event.process.signal)
-        return None
-
-    def _read(self, text: str) -> str | None:
-        if text == self._last_line:
-            return None
-        self._last_line = text
-        text = without_rank(text[:LONGEST])
-        for mistake in MISTAKES:
-            if mistake.needle in text:
-                groups = find_groups(mistake, text)
-                advice = render_advice(mistake, text)
-                if advice is not None and groups is not None:
-                    if mistake.advice in self._given:  # by this line of another process, or by another entry
-                        return None
-                    self._given.add(mistake.advice)
-                    if mistake is NO_MODULE and self._advise_on_module is not None:
-                        return self._advise_on_module(groups["module"])
-                    if "path" in groups and self._advise_on_path is not None:
-                        return self._advise_on_path(groups["path"]) or advice
-                    return advice
-        return None
-
-    def _end(self, exit_code: int, signal: int | None) -> str | None:
-        if self._ending:
-            return None
-        self._ending = True  # the first failure ends the job
-        return self._endings.get(exit_code if signal is None else SIGNAL_CODES + signal)
-
-
-def find_groups(mistake: Mistake, text: str) -> dict[str, str] | None:
-    """The named groups in a line with the needle; None if the pattern does not match. Pure."""
-    if mistake.pattern is None:
-        return {}
-    match = re.search(mistake.pattern, text)
-    return match.groupdict() if match is not None else None
-
-
-def render_advice(mistake: Mistake, text: str) -> str | None:
-    """The advice for a line with the needle; None if the pattern does not match. Pure."""
-    groups = find_groups(mistake, text)
-    if groups is None:
-        return None
-    advice = mistake.advice
-    for name, value in groups.items():
-        advice = advice.replace(f"{{{name}}}", value)
-    return f"{advice} ({mistake.link})" if mistake.link else advice

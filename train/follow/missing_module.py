@@ -1,7 +1,6 @@
 """Advice for a job whose program imports a module that the nodes do not have."""
 
 import os
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +18,6 @@ PACKAGES = {
     "yaml": "pyyaml",
 }
 """Modules whose package has a different name."""
-MOST_FOLDERS = 2000
-_PYTHON_PATH = re.compile(r"/(?!.*/\.cluster/env/).*/python[\d.]*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,30 +54,14 @@ def find_nearby(module: str, words: Sequence[str], *, project_dir: Path, package
     )
 
 
-def find_foreign_python(command: Sequence[str]) -> str | None:
-    """The first word that is the path of a Python other than the one with the nodes' packages. Pure."""
-    return next((word for word in command if _PYTHON_PATH.fullmatch(word)), None)
-
-
 def _has_module(folder: Path, name: str) -> bool:
     return (folder / f"{name}.py").is_file() or _is_package(folder / name)
 
 
 def _find_below(folder: Path, name: str) -> Path | None:
-    """The outermost folder below this one that has the module or package; the first few thousand are searched."""
-    left = [folder]
-    for _ in range(MOST_FOLDERS):
-        if not left:
-            return None
-        current = left.pop(0)
-        if (current / f"{name}.py").is_file() or (current / name / "__init__.py").is_file():
-            return current
-        try:
-            inner = sorted(path for path in current.iterdir() if path.is_dir() and not path.is_symlink())
-        except OSError:
-            continue
-        left += [path for path in inner if not path.name.startswith(".") and not (path / "pyvenv.cfg").is_file()]
-    return None
+    """A folder directly in this one, such as src, that has the module or package."""
+    found = [*folder.glob(f"[!.]*/{name}.py"), *(path.parent for path in folder.glob(f"[!.]*/{name}/__init__.py"))]
+    return min(found).parent if found else None
 
 
 def _is_package(path: Path) -> bool:
@@ -88,11 +69,8 @@ def _is_package(path: Path) -> bool:
     return path.is_dir() and any(any(path.glob(form)) for form in ("*.py", "*/*.py"))
 
 
-def advise(module: str, nearby: Nearby, *, python: str | None = None) -> str:
-    """The advice for a missing module, with text for the user to type in backticks. Pure.
-
-    python: the path of the Python that the command names, as find_foreign_python returns it.
-    """
+def advise(module: str, nearby: Nearby) -> str:
+    """The advice for a missing module, with text for the user to type in backticks. Pure."""
     top = module.partition(".")[0]
     package = PACKAGES.get(top, top)
     if nearby.folder is not None and nearby.is_beside:
@@ -105,11 +83,6 @@ def advise(module: str, nearby: Nearby, *, python: str | None = None) -> str:
         return (
             f"{module} is in {where} on this machine, where Python does not look for it: run `cluster train --env "
             f"PYTHONPATH={shlex.quote(nearby.folder)} ...` in the folder of cluster.toml"
-        )
-    if python is not None:
-        return (
-            f"{python} has no {top}: the nodes' packages are in another Python; for that one, write `python` in the "
-            "command"
         )
     if nearby.requirements is None:
         return f'{module} is not on the nodes: set `[bootstrap] packages = ["{package}"]`, then `cluster up`'

@@ -23,22 +23,6 @@ NOTHING_THERE: Status = "warning"
 """The status for missing data: nodes may be verified before the upload, so it is not an error of the nodes."""
 _NODE_MODULES = ("metadata", "instance_credentials", "staging.s3_store", "staging.s3", "staging.verify_s3")
 MODULES = ("node", "node.staging", *(f"node.{name}" for name in _NODE_MODULES))
-READ_STAGED = """
-import json, os, sys
-from node import instance_credentials
-from node.staging import verify_s3
-
-def main():
-    order = json.loads(sys.stdin.readline())
-    try:
-        secrets = instance_credentials.wait_for().variables if order["nodes_credentials"] else order["secrets"]
-    except instance_credentials.CredentialsError as error:
-        print(json.dumps({"credentials": str(error)}), flush=True)
-        return
-    os.environ.update({**order["env"], **secrets})
-    print(json.dumps(verify_s3.read_staged(order["uri"])), flush=True)
-"""
-"""The program for nodes without MXNet: it answers like verify_s3, but does not try MXNet first."""
 # The characters that dmlc-core does not encode in a URL.
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_./-]+")
 
@@ -52,12 +36,10 @@ class Meaning(NamedTuple):
     hint: str | None = None
 
 
-def plan_s3_check(
-    url: str | None, *, region: str, instance_profile: str, cluster: str, framework: Framework = "mxnet"
-) -> Probe | Check:
+def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluster: str) -> Probe | Check:
     """Returns the probe that reads an object below `url` on every node, or a Check if there is nothing to read.
 
-    url: [data] url. region, instance_profile: from [provision]. cluster: its name. framework: from [bootstrap].
+    url: [data] url. region, instance_profile: from [provision]. cluster: its name.
     Sends requests to S3 and STS from this machine.
     """
     if url is None:
@@ -79,7 +61,7 @@ def plan_s3_check(
     if found is None:
         hint = f"cluster data put FOLDER {url}"
         return _everywhere(url, Meaning(NOTHING_THERE, "not checked: the folder is empty", hint=hint))
-    return s3_probe(found, access, framework=framework)
+    return s3_probe(found, access)
 
 
 def _everywhere(url: str, meaning: Meaning) -> Check:
@@ -102,15 +84,14 @@ def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
     )
 
 
-def s3_probe(found: S3Url, access: S3Access, *, framework: Framework = "mxnet") -> Probe:
+def s3_probe(found: S3Url, access: S3Access) -> Probe:
     """Returns the probe that reads the object as a job would, with MXNet if MXNet can read it.
 
     access: S3's endpoint and the credentials.
     """
-    modules = tuple((name, _read_source(name)) for name in MODULES)
     return Probe(
         check="s3",
-        modules=modules if framework == "mxnet" else (*modules, ("read_staged", READ_STAGED)),
+        modules=tuple((name, _read_source(name)) for name in MODULES),
         order={
             "uri": str(found),
             "env": dict(access.env),
@@ -182,10 +163,7 @@ def explain_error(error: str, *, node: str, uri: str, endpoint: str) -> Meaning:
 def _explain_refusal(code: str, words: str, *, uri: str) -> Meaning:
     hint = {
         "AccessDenied": "cluster iam-policy prints the permissions that the job's credentials need",
-        "NoSuchBucket": "cluster data ls",
         "NoSuchKey": f"cluster data ls {uri}",
-        "RequestTimeTooSkewed": "the clock check above",
         "PermanentRedirect": "[provision] region in cluster.toml: the bucket is in another region",
-        "AuthorizationHeaderMalformed": "[provision] region in cluster.toml: the bucket is in another region",
     }.get(code, "aws sts get-caller-identity; run the command again")
     return Meaning("failed", code, words[:300] or None, hint)

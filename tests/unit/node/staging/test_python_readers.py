@@ -12,8 +12,8 @@ from project import REPOSITORY
 from real_mxnet import real_mxnet
 from record_files import image_record, small_jpeg
 from s3_server import REGION, S3Server, serve_s3_alone, serve_s3_over_tls
+from train.follow.advice import Advisor
 from train.follow.events import Event
-from train.follow.known_mistakes import Advisor
 from train.job.reading import find_python_reader
 
 URL = "s3://bucket/images/"

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from mistake_samples import HTTP_ERROR, SAMPLES
+from train.follow.advice import Advisor, render_advice
 from train.follow.events import Event, Process
-from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, MISTAKES, Advisor, Mistake, render_advice
+from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, MISTAKES, Mistake
 
 WORKER = Process(number=0, role="worker", host="node-1", rank=0, pid=7)
 

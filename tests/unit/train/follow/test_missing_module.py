@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from train.follow.missing_module import Nearby, advise, find_foreign_python, find_nearby
+from train.follow.missing_module import Nearby, advise, find_nearby
 
 
 @pytest.mark.parametrize(
@@ -32,24 +32,6 @@ def test_advice_depends_on_the_files_that_exist(module: str, nearby: Nearby, adv
 
 
 @pytest.mark.parametrize(
-    ("command", "python"),
-    [
-        (("/usr/bin/python3", "x.py"), "/usr/bin/python3"),
-        (("nice", "/opt/conda/bin/python3.11", "x.py"), "/opt/conda/bin/python3.11"),
-        (("/usr/bin/env", "python", "x.py"), None),
-        (("/home/me/.cluster/env/ab12/bin/python", "x.py"), None),
-        (("python", "x.py"), None),
-        ((), None),
-    ],
-)
-def test_a_python_that_the_command_names_by_its_path(command: tuple[str, ...], python: str | None) -> None:
-    """It does not have the packages of the nodes' environment, so none has to be added there."""
-    assert find_foreign_python(command) == python
-    said = advise("torch", Nearby(requirements="requirements.txt"), python=python)
-    assert ("write `python` in the command" in said) == (python is not None)
-
-
-@pytest.mark.parametrize(
     ("module", "words", "folder", "is_beside"),
     [
         ("own", ("code/train.py",), "code", True),
@@ -59,7 +41,7 @@ def test_a_python_that_the_command_names_by_its_path(command: tuple[str, ...], p
         ("wandb", ("code/train.py",), None, False),  # the folder of its runs
         ("other", ("code/train.py",), ".", False),
         ("code", ("code/train.py",), ".", False),
-        ("deep", ("code/train.py",), "lib/inner", False),
+        ("deep", ("code/train.py",), "src", False),
         ("hidden", ("code/train.py",), None, False),
         ("installed", ("code/train.py",), None, False),
         ("other", ("", "sh", "-c", "x" * 5000, "\0"), ".", True),
@@ -77,7 +59,7 @@ def test_modules_of_the_project_are_found(
         "code/nested/inner/a.py",
         "code/wandb/run-1/files/b.py",
         "other.py",
-        "lib/inner/deep.py",
+        "src/deep.py",
         ".hidden/hidden.py",
         "venv/pyvenv.cfg",
         "venv/lib/installed.py",

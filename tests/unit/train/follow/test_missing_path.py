@@ -5,8 +5,8 @@ from typing import Literal
 
 import pytest
 
+from train.follow.advice import Advisor
 from train.follow.events import Event
-from train.follow.known_mistakes import Advisor
 from train.follow.missing_path import explain_missing
 
 

@@ -56,7 +56,7 @@ def test_without_mxnet_the_object_is_read_as_staging_does(
         server.reset()
         server.put("bucket", {"a.rec": b"hello"})
         access = S3Access(env={"S3_REGION": "us-east-1", "AWS_ENDPOINT_URL": server.url}, secrets=keys)
-        probe = s3_probe(parse_url("s3://bucket/a.rec"), access, framework="none")
+        probe = s3_probe(parse_url("s3://bucket/a.rec"), access)
         checks = verify([replace(nodes[0], framework="none")], probes=[probe], report=silent)
         server.reset()
     (found,) = of_kind(checks, "s3")
