@@ -2,7 +2,8 @@
 
 Reads an order from stdin: {"uri": ..., "env": {...}, "secrets": {...}, "nodes_credentials": true for the instance's
 own}. Prints one JSON line: {"read": bytes of the first record}, {"error": MXNet's message} or {"credentials": why there
-are none}; without MXNet, or if it was built without S3, {"staged": bytes read as stage.py does} or {"refused": why not, "code": ...}.
+are none}. Without MXNet, or if it was built without S3, it prints {"staged": bytes read as stage.py does} or
+{"refused": why not, "code": ...}.
 """
 
 from __future__ import annotations

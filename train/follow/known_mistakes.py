@@ -108,9 +108,6 @@ LIBRARIES = (
     ),
     Mistake("no kernel image is available", NO_KERNEL),
     Mistake(
-        "invalid device function", NO_KERNEL, pattern=r"ErrStr:invalid device function|cudaErrorInvalidDeviceFunction"
-    ),
-    Mistake(
         "CUDA driver version is insufficient",
         "the node's NVIDIA driver is too old for this MXNet's CUDA: use a newer ami, or set an older wheel in "
         "`[bootstrap] mxnet`",
@@ -129,17 +126,6 @@ LIBRARIES = (
         'or set `[bootstrap] mxnet = "mxnet==1.6.0"` (V100: "mxnet-cu90==1.6.0.post0"); or call push and pull instead '
         "of pushpull in your own script",
     ),
-    Mistake(
-        "USE_DIST_KVSTORE=1",
-        "this MXNet was built without the parameter server: use a wheel from PyPI, or build yours with "
-        "USE_DIST_KVSTORE=1",
-    ),
-    Mistake(
-        "USE_OPENCV",
-        "this MXNet was built without OpenCV and cannot decode images: use a wheel from PyPI",
-        pattern=r"(?i)\b(?:build|compile\w*|built) with\b.*USE_OPENCV",
-    ),
-    Mistake("ImageRec need opencv to process", "this MXNet was built without OpenCV: use a wheel from PyPI"),
     Mistake(
         "assert cv2 is not None",
         'mx.recordio.pack_img and unpack_img need cv2: `[bootstrap] packages = ["opencv-python-headless<4.8"]`',
@@ -162,22 +148,12 @@ LIBRARIES = (
     Mistake("pip: not found", NO_PIP),
     Mistake("error: externally-managed-environment", OTHER_PIP),
     Mistake("Defaulting to user installation because", OTHER_PIP),
-    Mistake(
-        "has no attribute 'isAlive'",
-        "Python 3.9 removed Thread.isAlive: call is_alive instead",
-    ),
-    Mistake(
-        "' not found (required by",
-        "a binary was built for a newer system than the node's: use another version of its package, or a newer ami",
-        pattern=r"version `(?:GLIBC|GLIBCXX|CXXABI|GOMP)_[\d.]+' not found",
-    ),
 )
 
 PYTORCH = (
     Mistake("Torch not compiled with CUDA enabled", NO_GPU),
     Mistake("Found no NVIDIA driver on your system", NO_GPU),
     Mistake("No CUDA GPUs are available", NO_GPU),
-    Mistake("Cannot access accelerator device when none is available", NO_GPU),
     Mistake("module 'torch._C' has no attribute '_cuda_", NO_GPU),
     Mistake(
         "Attempting to deserialize object on a CUDA device",
@@ -200,10 +176,6 @@ PYTORCH = (
         "the script uses torch.distributed before dist.init_process_group(): call that first; a job's processes have "
         "the variables for it",
     ),
-    Mistake(
-        "operator torchvision::nms does not exist",
-        "torchvision was built for another torch: take both from the same index, in versions that belong together",
-    ),
     Mistake("CUDA out of memory", "the GPU's memory is full: use a smaller batch, torch.autocast, or more GPUs"),
     Mistake("Number of processes must be defined", JAX),
     Mistake("coordinator_address should be defined", JAX),
@@ -223,8 +195,6 @@ PYTORCH = (
 # S3's error codes.
 S3_CODES = {
     "PermanentRedirect": OTHER_REGION,
-    "TemporaryRedirect": "S3 redirects reads of this bucket, which is new or in another region: try again later, or "
-    "check `[provision] region`",
     "AuthorizationHeaderMalformed": OTHER_REGION,
     "NoSuchBucket": "there is no such bucket: check `[data] url`, or create it with `cluster data put --create-bucket "
     "FOLDER URL`",
@@ -276,11 +246,6 @@ S3 = (
     ),
     Mistake(" Could not resolve host: ", S3_UNKNOWN, pattern=r"CURLE_OK: (?:Error: )?Could not resolve host: "),
     Mistake(
-        "Couldn't resolve host name",  # printed while writing
-        S3_UNKNOWN,
-        pattern=r"s3_filesys\.cc:\d+: .*failed with error Couldn't resolve host name",
-    ),
-    Mistake(
         "Failed to connect to ",
         "S3 cannot be reached from the node: its subnet needs a way to S3 (a gateway endpoint, or the internet)",
         pattern=r"CURLE_OK: (?:Error: )?Failed to connect to ",
@@ -309,16 +274,6 @@ RESOURCES = (
         "another process on this node uses that port: `cluster stop` ends what a job left; `cluster exec -- ss -tlnp` "
         "shows the process",
     ),
-    Mistake(
-        "failed to get ip",
-        "DMLC_INTERFACE names an interface without an address on this node: remove it, and the right one is used",
-        pattern=r"Check failed: !ip\.empty\(\)",
-    ),
-    Mistake(
-        "Connection refused",
-        "nothing listens there: the other process has ended or has not started; see the first error above",
-        pattern=r"^(?:\w+: )*ConnectionRefusedError: ",
-    ),
     Mistake("on device: '/dev/shm/", SHM),
     Mistake(
         "No space left on device",
@@ -330,10 +285,6 @@ RESOURCES = (
         "Resource temporarily unavailable",
         "the node's thread limit is reached: lower OMP_NUM_THREADS (`--env`), or use fewer processes per node",
         pattern=r"pthread_create.*Resource temporarily unavailable",
-    ),
-    Mistake(
-        "OMP: Warning #",
-        "OpenMP is loaded twice in this process, which may be slow: leave OMP_* and KMP_* to `cluster train`",
     ),
     Mistake(
         "CERTIFICATE_VERIFY_FAILED",
@@ -393,7 +344,6 @@ SCRIPTS = (
         "a job has no keyboard to read from: give the program what it asks for as arguments or variables (`--env`)",
     ),
     Mistake("images must be bigger than the batch size", SMALL_SET),
-    Mistake("number of input must be bigger than batch size", SMALL_SET),
     Mistake(
         "--kv-store",
         'the script has no option `--kv-store`: set `[train] kv_store_option = "--kvstore"` for a script like Gluon\'s '

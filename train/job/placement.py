@@ -2,7 +2,7 @@
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -170,14 +170,3 @@ def rebase(path: str, *, head: ReadyNode, node: ReadyNode, project_dir: str | No
         if here is not None and there is not None and path.startswith(f"{here}/"):
             return there + path.removeprefix(here)
     return path
-
-
-def other_warnings(placement: Placement, library: str, library_of: Callable[[ReadyNode], str]) -> Iterator[str]:
-    """Warnings about hosts whose GPUs get another library. library: that of the nodes."""
-    for node in placement.nodes:
-        found = library_of(node)
-        if node.host.spec and found != library:
-            yield (
-                f"{node.host.name} gets {found} and the nodes {library}, which may be incompatible: set [bootstrap] "
-                "mxnet to a version for both"
-            )

@@ -28,7 +28,7 @@ from train.job.defaults import (
     job_name,
     script_options,
 )
-from train.job.placement import Placement, describe_hosts, find_hosts, find_slots, other_warnings, place, rebase
+from train.job.placement import Placement, describe_hosts, find_hosts, find_slots, place, rebase
 from train.job.program import choose_kv_store_option, names_data, trains_alone
 from train.job.reading import Reading, plan_reading, plan_saved, plan_staged, reading_environment, reading_warnings
 from train.job.survey import Survey
@@ -106,12 +106,10 @@ def plan_job(
     placement = _place(config, nodes)
     is_shipped = not command and script.startswith(f"{head.code_dir}/")
 
-    def library_of(node: ReadyNode) -> str:
-        if framework != "mxnet" or mxnet == "installed":
-            return node.library or framework
-        return choose_mxnet(node.facts, node=node.host.name) if mxnet == "auto" else mxnet
-
-    library = library_of(head)
+    if framework != "mxnet" or mxnet == "installed":
+        library = head.library or framework
+    else:
+        library = choose_mxnet(head.facts, node=head.host.name) if mxnet == "auto" else mxnet
     words_of_program = command or config.args
     reading = plan_reading(
         data,
@@ -145,7 +143,6 @@ def plan_job(
         *([access.warning] if access.warning is not None else []),
         *check(proposed),
         *reading_warnings(reading, config, access),
-        *other_warnings(placement, library, library_of),
     )
     if scheduler is not None:
         placement = replace(placement, nodes=(*placement.nodes, *(one for one in nodes if one not in placement.nodes)))

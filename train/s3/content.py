@@ -173,6 +173,5 @@ def choose_downloads(
 def _part(
     planned: Sequence[Transfer], is_there: Callable[[Transfer, Check], bool]
 ) -> tuple[tuple[Transfer, ...], tuple[Transfer, ...]]:
-    same = map_in_threads(is_there, planned, threads=COMPARED_AT_ONCE)
-    to_copy = tuple(transfer for transfer, there in zip(planned, same, strict=True) if not there)
-    return to_copy, tuple(transfer for transfer, there in zip(planned, same, strict=True) if there)
+    same = list(zip(planned, map_in_threads(is_there, planned, threads=COMPARED_AT_ONCE), strict=True))
+    return tuple(item for item, there in same if not there), tuple(item for item, there in same if there)

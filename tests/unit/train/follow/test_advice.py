@@ -35,7 +35,6 @@ def test_a_known_mistake_gets_its_own_advice(needle: str, sample: str, other: st
     ("needle", "line_of_another_version"),
     [
         ("bind failed", "MXNetError: Check failed: my_node_.port != -1 (-1 vs. -1) : bind failed"),  # 1.8 and 1.9
-        ("failed to get ip", "MXNetError: Check failed: !ip.empty(): failed to get ip"),  # 1.8 and 1.9
         (
             " Could not resolve host: ",
             (
