@@ -81,16 +81,11 @@ def read_list(file: Path, *, root: Path, label_width: int | None) -> ImageList:
     except OSError as error:
         raise ClusterError(f"{file}: cannot be read: {error.strerror}") from error
     images = []
-    lines: dict[int, int] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{file}, line {number}"
-        image = _parse_line(line, where=where, label_width=label_width)
-        first = lines.setdefault(image.record_id, number)
-        if first != number:
-            raise ClusterError(f"{where}: line {first} has the index {image.record_id} already")
-        images.append(image)
+        images.append(_parse_line(line, where=where, label_width=label_width))
     if not images:
         raise NotFoundError(f"{file}: the list is empty")
     return ImageList(root=root, images=tuple(images))

@@ -104,24 +104,15 @@ def plan_get(
 ) -> tuple[tuple[Download, ...], tuple[str, ...]]:
     """The downloads of these objects, and the objects that cannot be copied, each with the reason.
 
-    An object cannot be copied if its name would lead out of the destination, or contains a folder that is the name of
-    another file. folder_exists: the destination is an existing folder. Raises UsageError if two objects would become
-    the same file.
+    An object cannot be copied if its name would lead out of the destination. folder_exists: the destination is an
+    existing folder. Raises UsageError if two objects would become the same file.
     """
     if len(found) == 1 and found[0].alone and not destination.endswith("/") and not folder_exists:
         return (_download(found[0], Path(destination)),), ()
     refused = [f"{item.url}: {problem}" for item in found if (problem := explain_path(item.name))]
     named = [_download(item, Path(destination, item.name)) for item in found if not explain_path(item.name)]
-    files = {item.destination for item in named}
-    downloads = []
-    for item in dict.fromkeys(named):
-        file = next((parent for parent in item.destination.parents if parent in files), None)
-        if file is None:
-            downloads.append(item)
-        else:
-            refused.append(f"{item.source}: {file} is the name of another file to write")
-    _refuse_collisions((str(item.source), str(item.destination)) for item in downloads)
-    return tuple(downloads), tuple(refused)
+    _refuse_collisions((str(item.source), str(item.destination)) for item in named)
+    return tuple(dict.fromkeys(named)), tuple(refused)
 
 
 def _download(item: FoundObject, destination: Path) -> Download:

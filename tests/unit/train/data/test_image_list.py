@@ -83,7 +83,6 @@ def test_label_width(tmp_path: Path, width: int, labels: tuple[float, ...]) -> N
         ("-1\t1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
         ("18446744073709551616\t1\ta.jpg\n", None, ClusterError, "line 1: not an index"),
         ("1\tcat\ta.jpg\n", None, ClusterError, "line 1: the label 'cat' is not a number"),
-        ("1\t2\ta\n\n1\t2\tb\n", None, ClusterError, "line 3: line 1 has the index 1 already"),
         ("1\t2\t3\ta\n", None, UsageError, "has 2 labels"),
         ("1\t2\t3\ta\n", 3, UsageError, "has 2 labels, fewer than --label-width 3"),
     ],
