@@ -3,15 +3,18 @@
 from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import closing
+from typing import TypeVar
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import LOOK_EVERY_S, AnswerError, Look, NodeProgram, never, runtime_command
+from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError
 from foundation.thread_pool import run_in_thread
 from node.protocol import find_first_key, parse_failure
 
 SILENCE_S = 15.0  # jobs.py sends a line every 2 s
 ANSWER_TIMEOUT_S = 25.0
+T = TypeVar("T")
 
 
 class HeadGoneError(ClusterError):
@@ -73,6 +76,13 @@ class Head:
             return ClusterError(f"{self.name}: {parse_failure(line)}", hint=hint)
         except ValueError as error:
             return self.not_understood(error)
+
+    def read(self, line: bytes, kind: type[T]) -> T:
+        """The head's answer. Raises AnswerError if it is invalid."""
+        try:
+            return decode(line, kind)
+        except ValueError as error:
+            raise self.not_understood(error) from None
 
     def not_understood(self, error: ValueError) -> AnswerError:
         """The error for an invalid answer."""

@@ -101,10 +101,7 @@ def check_order(head: Head, order: Order) -> str | None:
     with closing(head.open("check")) as program:
         program.tell(order)
         line = program.answer(timeout_s=SUBMIT_TIMEOUT_S)
-    try:
-        said = decode(line or b"{}", Checked)
-    except ValueError as error:
-        raise head.not_understood(error) from None
+    said = head.read(line or b"{}", Checked)
     if said.unrunnable is not None:
         raise UsageError(f"the job cannot run: {said.unrunnable}")
     if said.error is not None:
@@ -245,10 +242,7 @@ class LogStream:
         if key == "bar":
             return True
         if key == "start" and self._wanted is not None:
-            try:
-                start = decode(line, LogStart)
-            except ValueError as error:
-                raise self._head.not_understood(error) from None
+            start = self._head.read(line, LogStart)
             self.offset, self._wanted = start.start, None
             self._begin(start.processes)
             return False
@@ -343,10 +337,7 @@ def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult,
     line = head.ask("stop", job, *gone, timeout_s=STOP_TIMEOUT_S)
     if not line:
         raise NotFoundError(f"{head.name} has no job {job}", hint="cluster jobs")
-    try:
-        said = decode(line, StopAnswer)
-    except ValueError as error:
-        raise head.not_understood(error) from None
+    said = head.read(line, StopAnswer)
     return said.result, said.already
 
 
@@ -365,10 +356,7 @@ def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, 
     if find_first_key(line) == "error":
         error = head.failed(line, hint="cluster jobs")
         raise NotReplacedError(error.message, hint=error.hint)
-    try:
-        said = decode(line, Answer)
-    except ValueError as error:
-        raise head.not_understood(error) from None
+    said = head.read(line, Answer)
     if said.by_head and not hosts:
         raise HeadReplacesError(
             f"job {job} waits for {', '.join(said.waiting_for)}, and the head is replacing "

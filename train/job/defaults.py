@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from foundation.durations import render_exact
 from node.protocol import SHELL, Order
 from provision.model import count
-from train.engines import ENGINES
 from train.engines.schedulers import SCHEDULERS
 from train.job.config import TrainConfig
 from train.job.placement import Placement, share_gpus
@@ -136,7 +135,6 @@ def render_settings(job: Job) -> list[str]:
         _selection(order),
         _threads(job),
         _gpus(job),
-        _network(job),
         _s3(job),
         job.credentials,
         _variables(job),
@@ -174,14 +172,6 @@ def _gpus(job: Job) -> str:
     option = [f"--gpus {job.gpus}"] if job.gpus is not None else []
     shares = " | ".join(",".join(map(str, share)) for share in job.order.gpus_per_worker)
     return "; ".join([*option, *([f"GPUs of each worker on a node: {shares}"] if shares else [])])
-
-
-def _network(job: Job) -> str:
-    if "DMLC_INTERFACE" in job.config.env:
-        return f"DMLC_INTERFACE={_shown(job, 'DMLC_INTERFACE')} (yours)"
-    if ENGINES[job.order.train.launcher].ports is not None:
-        return "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME: the interface with the node's private address"
-    return "DMLC_INTERFACE: the one with the node's private address" if job.order.spec.servers else ""
 
 
 def _s3(job: Job) -> str:

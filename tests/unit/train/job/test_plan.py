@@ -287,7 +287,6 @@ def test_defaults_are_shown_with_their_reasons() -> None:
         "  script: train_mnist.py (ships with cluster)",
         "  OMP_NUM_THREADS=2 (8 cores for 4 processes on a node)",
         "  --gpus 0,1; GPUs of each worker on a node: 0,1 | 2,3",
-        "  DMLC_INTERFACE: the one with the node's private address",
         f"  S3: eu-west-1 at s3.eu-west-1.amazonaws.com; {reading}",
         "  credentials: temporary",
         "  open-file limit: the node's maximum",
@@ -309,7 +308,6 @@ def test_the_users_settings_are_shown_without_values() -> None:
     assert render_settings(plan(config, 1, data=data, command=("x",))) == [
         "job j: 1 worker, 0 servers on 1 node, kv_store local: mine",
         "  OMP_NUM_THREADS=3 (yours)",
-        "  DMLC_INTERFACE=eth1 (yours)",
         "  your variables: DMLC_INTERFACE, MY_TOKEN, OMP_NUM_THREADS; workers B",
         "  open-file limit: 1024; ended after 90 min; ended after 10 min without progress",
         "  2 commands before the start; results: s3://bucket/y/j/",
