@@ -190,11 +190,11 @@ def find_exceeded(order: Order) -> str | None:
         return None
     import asyncio  # noqa: PLC0415 - importing it takes a quarter of this program's start
 
-    from node.supervisor import allocation  # noqa: PLC0415 - it imports asyncio
+    from node.supervisor.allocation import Client  # noqa: PLC0415 - it imports asyncio
 
-    questions = allocation.check_request(SCHEDULERS[order.spec.scheduler], order.request)
     try:
-        order.request = asyncio.run(allocation.answer(questions, allocation.environment(order.spec.setup)))
+        client = Client(SCHEDULERS[order.spec.scheduler], order.spec.setup)
+        order.request = asyncio.run(client.check(order.request))
     except (ValueError, OSError) as error:
         return str(error)
     return None

@@ -62,6 +62,7 @@ from node.wire import (
     VolumeDead,
 )
 from train.engines import ENGINES
+from train.engines.scheduler import HEARTBEAT
 
 if TYPE_CHECKING:
     from node.staging.local_data import LocalData
@@ -225,12 +226,21 @@ class Agent(asyncio.Protocol):
             pause_s = LOOK_FOR_CHECKPOINT_S if self._is_noticed else PING_EVERY_S
             await asyncio.sleep(pause_s)
             self._report_files()
+            if self.order.spec.scheduler is not None:
+                self._renew_heartbeat()
             if not self._output.get_write_buffer_size():
                 is_copying = self._is_finishing or (self._copied is not None and not self._copied.done())
                 self.send(Copying() if is_copying else Ping())
             patience_s = self.order.patience_s
             if patience_s is not None and time.monotonic() > self._heard_at + patience_s:
                 self._lose()  # the supervisor should notice first
+
+    def _renew_heartbeat(self) -> None:
+        """Keeps the batch script running that holds this node."""
+        with contextlib.suppress(OSError):  # such as a full disk
+            os.makedirs(job_folder.path(self.order.spec.id), mode=0o700, exist_ok=True)
+            with open(job_folder.path(self.order.spec.id, HEARTBEAT), "w") as stream:
+                stream.write(f"{time.time()}\n")
 
     # -- processes -----------------------------------------------------------------------------------------------
 

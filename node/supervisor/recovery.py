@@ -109,11 +109,11 @@ def find_hosts(record: Record) -> Sequence[JobHost]:
 
 async def give_back_nodes(record: Record) -> None:
     """Cancels the allocation of a batch scheduler. If that fails, it ends a minute after its last heartbeat."""
-    from node.supervisor import allocation  # noqa: PLC0415 - as above
+    from node.supervisor.allocation import Client  # noqa: PLC0415 - as above
 
     spec = record.spec
     if spec.scheduler in SCHEDULERS and record.job_number:
-        await allocation.cancel(SCHEDULERS[spec.scheduler], record.job_number, allocation.environment(spec.setup))
+        await Client(SCHEDULERS[spec.scheduler], spec.setup).cancel(record.job_number)
 
 
 async def end_job(record: Record, hosts: Sequence[JobHost]) -> Left:

@@ -22,11 +22,11 @@ from foundation.decode import decode
 from foundation.file_lock import FileLock
 from node import instance_credentials, job_folder, protocol, wire
 from node.job.cost import find_cost
-from node.protocol import AllocationRequest, JobHost, JobResult, JobState, Left, NewFiles, Order, Record, Stall
+from node.protocol import AllocationRequest, JobResult, JobState, Left, NewFiles, Order, Record, Stall
 from node.setup import process_tree
 from node.supervisor import health, job_log, launching, publish, recovery, remains
 from node.supervisor.agents import wait_for
-from node.supervisor.allocation import Allocation
+from node.supervisor.allocation import Allocation, Client
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.attempt import Attempt
 from node.supervisor.attempts.replacement import Replacement
@@ -179,7 +179,11 @@ class Supervisor:
             self.start_copying()  # the queue must survive the loss of this head
         await self.wait_for_turn()
         if order.spec.scheduler is not None and order.request is not None:
-            self.take_granted(await self.allocate(SCHEDULERS[order.spec.scheduler], order.request))
+            try:
+                await self.allocate(SCHEDULERS[order.spec.scheduler], order.request)
+            except ValueError as error:
+                self.attempt.outcome.fail(str(error))
+                return
         await self.start()
 
     @property
@@ -239,42 +243,34 @@ class Supervisor:
             await asyncio.sleep(TURN_EVERY_S if before else 0.01)
         self.set_state("starting")
 
-    async def allocate(self, scheduler: Scheduler, request: AllocationRequest) -> tuple[JobHost, ...]:
-        """Requests the job's nodes from a batch scheduler, and waits for them."""
+    async def allocate(self, scheduler: Scheduler, request: AllocationRequest) -> None:
+        """Requests the job's nodes from a batch scheduler, and waits for them. Raises ValueError, OSError."""
         self.set_state("pending")
-        granted: asyncio.Future[tuple[JobHost, ...]] = self.loop.create_future()
-        self.allocation = Allocation(
-            scheduler,
-            request,
-            self.order.hosts,
-            self.tasks,
-            note=self.note_pending,
-            grant=lambda hosts: None if granted.done() else granted.set_result(hosts),
-            fail=self.attempt.outcome.fail,
-            expire=self.attempt.outcome.expire,
-            say=self.say,
-            setup=self.order.spec.setup,
-        )
-        self.allocation.start()
-        return await granted
+        order, title = self.order, scheduler.title
 
-    def note_pending(self, number: str, reason: str) -> None:
-        """Handles the batch scheduler's acceptance of the request, or its reason for waiting. Raises OSError."""
-        title = SCHEDULERS[self.order.spec.scheduler or ""].title
-        if number != self.record.job_number:
-            self.say(f"{title} job {number} requests the nodes")
-        if reason:
-            self.say(f"{title} job {number} is pending: {reason}")
-        self.record.job_number, self.record.pending = number, reason or None
-        self.save(lasting=True)  # without the number, the nodes could not be released
+        def note(number: str, reason: str) -> None:
+            if number != self.record.job_number:
+                self.say(f"{title} job {number} requests the nodes")
+            if reason:
+                self.say(f"{title} job {number} is pending: {reason}")
+            self.record.job_number, self.record.pending = number, reason or None
+            self.save(lasting=True)  # without the number, the nodes could not be released
 
-    def take_granted(self, hosts: tuple[JobHost, ...]) -> None:
-        """Uses the hosts that the batch scheduler has assigned."""
-        assign_hosts(self.order, hosts)
-        self.attempt.use(self.order)
-        self.record.nodes = self.order.hosts
+        client = Client(scheduler, order.spec.setup)
+        self.allocation = Allocation(client, request, order.hosts, note=note, say=self.say)
+        hosts = await self.allocation.wait()
+        assign_hosts(order, hosts)
+        self.attempt.use(order)
+        self.record.nodes = order.hosts
         self.say(f"{', '.join(host.name for host in hosts)} assigned")
         self.set_state("starting")
+        self.tasks.begin(self.watch_allocation(self.allocation))
+
+    async def watch_allocation(self, allocation: Allocation) -> None:
+        """Ends the job when the batch scheduler takes its nodes back."""
+        error, is_walltime = await allocation.watch()
+        outcome = self.attempt.outcome
+        outcome.expire(error) if is_walltime else outcome.fail(error)
 
     async def start(self) -> None:
         """Starts the current attempt. Raises OSError."""

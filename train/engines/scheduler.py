@@ -15,11 +15,10 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from foundation.remote_command import RemoteCommand
 from node.protocol import AllocationRequest
 
 HEARTBEAT = "heartbeat"
-"""The file in a job's folder on the first node that the supervisor updates while it is alive."""
+"""The file in a job's folder on each node that its agent changes while it runs."""
 SILENCE_S = 60
 """The batch script ends when the file has not changed for this long."""
 HOLD_EVERY_S = 5
@@ -214,8 +213,8 @@ class Scheduler(ABC):
 def render_holder(job: str) -> list[str]:
     """The lines of a script that runs until the job's heartbeat has not changed for a minute.
 
-    Home folders need not be shared: the supervisor writes the file on the first node, where the script runs. If they
-    are shared, file times come from another clock and may be cached, so the script compares the content.
+    The agent on the first node, where the script runs, renews it. It ends when the supervisor is lost. In a shared home
+    folder, file times come from another clock and may be cached, so the script compares the content.
     """
     return [
         "# Holds the nodes for `cluster train`, which starts the processes of the job itself.",
@@ -235,14 +234,6 @@ def render_holder(job: str) -> list[str]:
         "exit 1",
         "",
     ]
-
-
-def render_heartbeat(job: str) -> RemoteCommand:
-    """The command, for the first node, that writes every line of its input to the heartbeat file."""
-    folder = f'"$HOME/.cluster/jobs/{job}"'
-    return RemoteCommand(
-        f'mkdir -p {folder} && cd {folder} && while read -r beat; do echo "$beat" >{HEARTBEAT} || exit 1; done'
-    )
 
 
 def begin_with_letter(name: str) -> str:

@@ -81,6 +81,8 @@ def test_a_stopped_job_gives_its_nodes_back(job_host: LocalHead, slurm: FakeSlur
     slurm.touch("job", state + "\n")
     start(job_host, order(job_host, "echo here; sleep 600"))
     job_host.wait_for("is pending" if "PENDING" in state else '"line": "here"')
+    if state == "RUNNING":  # the agents keep the batch script running
+        until((job_host.folder() / "heartbeat").exists)
     (answer,) = job_host.ask("stop", JOB)
     assert (answer["result"]["state"], answer["result"]["left"]) == ("stopped", {})
     assert slurm.read("cancelled") == "12\n"

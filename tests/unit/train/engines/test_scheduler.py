@@ -3,12 +3,11 @@
 import os
 import subprocess
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from train.engines.scheduler import parse_clock, render_clock, render_heartbeat, render_holder
+from train.engines.scheduler import parse_clock, render_clock, render_holder
 from train.engines.schedulers import SCHEDULERS
 from waits import until
 
@@ -59,27 +58,6 @@ def test_the_script_holds_nodes_until_the_heartbeat_stops(tmp_path: Path) -> Non
     finally:
         holder.kill()
         holder.communicate()
-
-
-def has_text(file: Path, text: str) -> bool:
-    return file.exists() and file.read_text() == text
-
-
-def test_a_line_of_the_supervisor_renews_the_heartbeat(tmp_path: Path) -> None:
-    beat = tmp_path / ".cluster" / "jobs" / JOB / "heartbeat"
-    command = render_heartbeat(JOB).here()
-    program = subprocess.Popen(command, env={**os.environ, "HOME": str(tmp_path)}, stdin=subprocess.PIPE)
-    assert program.stdin is not None
-    try:
-        for line in ("1\n", "2\n"):
-            program.stdin.write(line.encode())
-            program.stdin.flush()
-            until(partial(has_text, beat, line))
-        program.stdin.close()
-        assert program.wait(60) == 0
-    finally:
-        program.kill()
-        program.wait()
 
 
 def test_each_scheduler_is_in_the_table_by_its_launcher() -> None:
