@@ -22,10 +22,11 @@ from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
 from foundation.remote_command import RemoteCommand
 from foundation.thread_pool import run_in_thread
-from node.protocol import JobResult, Left, parse_unhealthy
+from node.protocol import JobResult, Left
 from provision.model import count
 from train.follow.events import Event
 from train.follow.head import SILENCE_S, Head, HeadGoneError
+from train.follow.job_list import parse_unhealthy
 from train.follow.records import (
     DamagedRecordError,
     JobRecord,

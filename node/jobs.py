@@ -7,8 +7,7 @@
     jobs list
     jobs stop ID [INSTANCE ...]      these instances no longer run
     jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those
-                                     with the same names, for which the job waits; []: the caller begins to replace
-                                     them, and for 15 minutes the job does not check whether the lost hosts respond
+                                     with the same names, for which the job waits; []: which ones are these?
     jobs say ID TEXT                 adds a line to the log of a running job
 Answers are lines of JSON on stdout, with the exit code 0:
     continue as submit, without --follow
@@ -29,7 +28,6 @@ or {"error": text}. Every verb except check also ends the processes of killed su
 import os
 import pwd
 import re
-import select
 import shutil
 import signal
 import subprocess
@@ -73,6 +71,8 @@ def main() -> int:
         return 128 + signal.SIGPIPE.value  # as if killed by it
     except OSError as error:
         answer({"error": job_folder.describe(error)})
+    except ValueError as error:
+        answer({"error": f"invalid input: {error}"})
     return 0
 
 
@@ -97,12 +97,7 @@ def submit_job(words: Sequence[str]) -> None:
     line = sys.stdin.buffer.readline()
     if not line:
         return
-    try:
-        order = decode(line, Order)
-    except ValueError as error:
-        answer({"error": f"invalid order: {error}"})
-        return
-    said = submit(order)
+    said = submit(decode(line, Order))
     answer(said)
     if said.job is not None and "--follow" in words:
         follow.Follower(said.job, 0, 1).run(wait=True)
@@ -110,11 +105,7 @@ def submit_job(words: Sequence[str]) -> None:
 
 def continue_job(_words: Sequence[str]) -> None:
     """Continues a job that another head started."""
-    try:
-        order = decode(sys.stdin.buffer.readline(), Order)
-    except ValueError as error:
-        answer({"error": f"invalid order: {error}"})
-        return
+    order = decode(sys.stdin.buffer.readline(), Order)
     os.makedirs(job_folder.root(), mode=0o700, exist_ok=True)
     with tempfile.TemporaryFile(dir=job_folder.root()) as log:  # other submissions do not wait while it arrives
         shutil.copyfileobj(sys.stdin.buffer, log)
@@ -124,11 +115,7 @@ def continue_job(_words: Sequence[str]) -> None:
 
 def check_job(_words: Sequence[str]) -> None:
     """Checks the order on stdin as `submit` does, and answers with the script for the batch scheduler."""
-    try:
-        order = decode(sys.stdin.buffer.readline(), Order)
-    except ValueError as error:
-        answer({"error": f"invalid order: {error}"})
-        return
+    order = decode(sys.stdin.buffer.readline(), Order)
     unrunnable = find_unrunnable(order)
     script = None
     if unrunnable is None and order.spec.scheduler is not None and order.request is not None:
@@ -352,20 +339,15 @@ def ask_to_stop(job: str) -> JobResult | None:
         plug = follow.connect(job)
     if plug is not None:
         with plug:
+            plug.settimeout(STOP_TIMEOUT_S)
             try:
                 plug.sendall(wire.encode(Watch()) + wire.encode(Stop()))
-                lines = wire.LineBuffer(limit=1 << 20)
-                while time.monotonic() < give_up_at:
-                    ready, _, _ = select.select([plug], [], [], 1.0)
-                    data = plug.recv(1 << 16) if ready else None
-                    for line in lines.feed(data or b""):
-                        result = decode(line, News).result
-                        if result is not None:
-                            return result
-                    if data == b"":
-                        break
-            except ConnectionError:
-                pass  # the supervisor has just ended
+                results = (decode(line, News).result for line in plug.makefile("rb"))
+                result = next(filter(None, results), None)
+                if result is not None:
+                    return result
+            except OSError:
+                pass  # the supervisor has just ended, or is stopped
     record = job_folder.read_record(job)
     return record.result if record is not None and record.has_ended else None
 
@@ -407,12 +389,7 @@ def end_left(record: Record, gone: Sequence[str]) -> Record:
 
 def replace_nodes(words: Sequence[str]) -> None:
     """Passes new hosts to a job that waits for them."""
-    try:
-        hosts = decode(sys.stdin.buffer.readline(), tuple[JobHost, ...])
-    except ValueError as error:
-        answer({"error": f"invalid list of hosts: {error}"})
-        return
-    ask_supervisor(words[0], Replace(hosts))
+    ask_supervisor(words[0], Replace(decode(sys.stdin.buffer.readline(), tuple[JobHost, ...])))
 
 
 def say_line(words: Sequence[str]) -> None:

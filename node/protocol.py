@@ -9,21 +9,16 @@ Pure.
 
 import posixpath
 import re
-from collections.abc import Iterator
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct
-from msgspec.json import Decoder
+from msgspec import Meta, Struct
 
-from foundation.decode import decode
 from node.train_settings import TrainSettings
 
 MAX_LINE_BYTES = 8 << 20
 OUTPUT_ENCODING = "latin-1"  # of a program's output in messages: one character for each byte
 """The limit for a line from the head; the longest line is the list of all jobs."""
 MAX_RECORD_BYTES = 1 << 20
-MAX_JOBS = 1000  # the head keeps 50 that have ended
-MAX_VALUES = 600_000  # in the list of all jobs
 LONGEST_ERROR = 500  # characters
 STAGED = "CLUSTER_DATA_STAGED"
 """The variable of a job with the URLs, separated by blanks, that its nodes copy to their disks before it starts."""
@@ -125,13 +120,6 @@ class Notify(Struct, frozen=True, kw_only=True):
     command: str | None = None
 
 
-class DataCheck(Struct, frozen=True, kw_only=True):
-    """A URL that every host of workers tries to read. needed: the job fails if one cannot."""
-
-    url: str
-    needed: bool
-
-
 class AllocationRequest(Struct, frozen=True, kw_only=True):
     """The nodes that a job needs from a batch scheduler.
 
@@ -223,7 +211,6 @@ class Order(Struct, kw_only=True):
     secrets: dict[str, str] = {}
     gpus_per_worker: tuple[tuple[int, ...], ...] = ()
     volumes: tuple[str, ...] = ()
-    data_check: DataCheck | None = None
     request: AllocationRequest | None = None
     containers: dict[str, Container] = {}
     image_launcher: str | None = None
@@ -425,11 +412,6 @@ class Record(Struct, kw_only=True):
 # -- answers -----------------------------------------------------------------------------------------------------------
 
 
-class _Identified(Struct, frozen=True, kw_only=True):
-    id: JobId | None = None
-    spec: Optional["_Identified"] = None
-
-
 class Submitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to an order. refused: the running job because of which this one is refused."""
 
@@ -455,13 +437,6 @@ class StopAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     already: bool = False
 
 
-class _Jobs(Struct, frozen=True, kw_only=True):
-    jobs: list[Raw]
-
-
-_JOBS_DECODER = Decoder(_Jobs)
-
-
 class Unhealthy(Struct, frozen=True, kw_only=True):
     """An unhealthy node, as the head records it. id: its instance id, or its name if it has none."""
 
@@ -469,85 +444,13 @@ class Unhealthy(Struct, frozen=True, kw_only=True):
     reasons: tuple[Name, ...]
 
 
-class _UnhealthyNodes(Struct, frozen=True, kw_only=True):
-    unhealthy: dict[Name, Unhealthy] = {}
-
-
-class _Failure(Struct, frozen=True, kw_only=True):
-    error: str
-
-
 _FIRST_KEY = re.compile(rb'\s*\{\s*"([A-Za-z_]{1,40})"\s*:')
-_JOBS = re.compile(rb'\s*\{\s*"jobs"\s*:\s*\[')
-_SIGN = re.compile(rb'\\.|["\[\]{},]', re.DOTALL)
 
 
 def find_first_key(line: bytes) -> str:
     """The first key of a line's JSON object, which shows the kind of a line from the head; "" for other lines."""
     found = _FIRST_KEY.match(line)
     return found[1].decode("ascii") if found is not None else ""
-
-
-def parse_failure(line: bytes) -> str:
-    """The head's error message, in one line. Raises ValueError."""
-    return shorten(decode(line, _Failure).error)
-
-
-def find_record_id(data: bytes) -> str | None:
-    """The id in a record that may be damaged, or in what the head sends in its place; None if it has none."""
-    try:
-        found = decode(data, _Identified)
-    except ValueError:
-        return None
-    return found.id or (found.spec.id if found.spec is not None else None)
-
-
-def split_jobs(line: bytes) -> list[bytes]:
-    """The records in the head's list of jobs, each as written there. Raises ValueError."""
-    opening = _JOBS.match(line)
-    if opening is None:
-        raise ValueError("not a list of jobs")
-    if line.count(b",") > MAX_VALUES:
-        raise ValueError(f"more than {MAX_VALUES} values in the list of jobs")
-    try:
-        found = [bytes(record) for record in _JOBS_DECODER.decode(line).jobs]
-    except (ValueError, RecursionError):
-        found = _split_damaged(line, opening.end())
-    if len(found) > MAX_JOBS:
-        raise ValueError(f"more than {MAX_JOBS} jobs in the list")
-    return found
-
-
-def parse_unhealthy(line: bytes) -> dict[str, Unhealthy]:
-    """The unhealthy nodes in the head's list of jobs, by name; {} if that part is damaged."""
-    try:
-        return dict(decode(line, _UnhealthyNodes).unhealthy)
-    except (ValueError, RecursionError):
-        return {}
-
-
-def _split_damaged(line: bytes, begin: int) -> list[bytes]:
-    """The records of a list that no parser reads as a whole: one damaged record must not hide the others."""
-    found: list[bytes] = []
-    for depth, sign, position in _walk(line, begin):
-        if (sign == b"," and depth == 0) or depth < 0:
-            found.append(line[begin:position].strip())
-            if depth < 0:
-                return found
-            begin = position + 1
-    raise ValueError("the list of jobs has no end")
-
-
-def _walk(data: bytes, begin: int) -> Iterator[tuple[int, bytes, int]]:
-    """Each bracket, brace and comma outside of strings: (depth after it, sign, position)."""
-    depth, in_string = 0, False
-    for match in _SIGN.finditer(data, begin):
-        sign = match[0]
-        if sign == b'"':
-            in_string = not in_string
-        elif not in_string and len(sign) == 1:
-            depth += (sign in b"[{") - (sign in b"]}")
-            yield depth, sign, match.start()
 
 
 def shorten(text: str) -> str:

@@ -20,9 +20,8 @@ class RoleOrder(Struct, kw_only=True):
 
     address: the host's address, or None. launched: the variables by which the engine identifies the process. commands:
     run one after another, in `folder`. cwd: the job's working folder, or for a launcher on the head the job's folder.
-    setup: the digest of the commands whose exports it gets. data_url: a URL to try to read. container: where the
-    commands run; None for the host itself. volumes: folders where volumes are mounted, which must work. python: that of
-    the training environment.
+    setup: the digest of the commands whose exports it gets. container: where they run; None for the host itself.
+    volumes: folders where volumes are mounted, which must work. python: that of the training environment.
     """
 
     role: str
@@ -34,7 +33,6 @@ class RoleOrder(Struct, kw_only=True):
     folder: str
     env: dict[str, str]
     setup: str | None = None
-    data_url: str | None = None
     container: Container | None = None
     volumes: tuple[str, ...] = ()
 
@@ -197,13 +195,6 @@ class Blocked(Struct, tag=True):
     places: tuple[str, ...]
 
 
-class Unread(Struct, tag=True):
-    """Why the host cannot read the data of process `p`."""
-
-    p: int
-    why: str
-
-
 class VolumeDead(Struct, tag=True):
     """A volume does not work on the host."""
 
@@ -245,7 +236,6 @@ FromAgent = (
     | Used
     | Blocked
     | Placed
-    | Unread
     | VolumeDead
     | Noticed
     | Reported

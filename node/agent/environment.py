@@ -1,4 +1,4 @@
-"""A process's environment, output folder and open-file limit, and checks of the network and of S3."""
+"""A process's environment, output folder and open-file limit, and checks of the network."""
 
 import itertools
 import os
@@ -20,7 +20,6 @@ from train.engines.engine import IDENTITY, Engine, NewProcess
 REACH_TIMEOUT_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
 AGENT = "CLUSTER_AGENT"  # shim.py
-SOME_BYTES = 8  # the size of a record's header
 _IDENTITY = re.compile(r"\$(?:({0})\b|\{{({0})\}})".format("|".join(IDENTITY)))
 
 
@@ -75,39 +74,6 @@ def _merge(shared: AgentOrder, order: RoleOrder) -> dict[str, str]:
     words = [first, *(word for word in path.split(":") if word != first)]
     merged: dict[str, str] = setup_env.merge(base, changes)
     return {**merged, **own, "PATH": ":".join(words)}
-
-
-def find_unread(env: Mapping[str, str], url: str) -> str | None:
-    """Returns why this host cannot list a folder in S3 or on a volume and read a file there, or None."""
-    if url.startswith("/"):
-        return _find_unread_folder(url)
-    from node.staging import s3  # noqa: PLC0415 - importing obstore takes 0.1 s; only one process on each host needs it
-
-    try:
-        store = s3.Store(env)
-        entry = next((found for found in store.list(url) if found.size_bytes), None)
-        if entry is not None:
-            store.read_range(entry, 0, min(entry.size_bytes, SOME_BYTES), lambda *_: None)
-    except (OSError, ValueError) as error:
-        return str(error)
-    return None
-
-
-def _find_unread_folder(folder: str) -> str | None:
-    """Returns why this host cannot list a folder and read a file there, or None."""
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    try:
-        for at, _, names in os.walk(folder, onerror=fail):
-            for name in names:
-                with open(os.path.join(at, name), "rb") as stream:
-                    stream.read(SOME_BYTES)
-                return None
-    except OSError as error:
-        return f"{error.filename}: {error.strerror}"
-    return None
 
 
 def find_blocked(engine: Engine, order: RoleOrder) -> str | None:

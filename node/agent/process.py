@@ -18,7 +18,7 @@ from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
 from node.protocol import SAVED_AT, STAGED
 from node.setup import process_tree
 from node.staging.words import replace_urls
-from node.wire import Bar, Exited, Joined, Output, Start, Started, Unread, Used
+from node.wire import Bar, Exited, Joined, Output, Start, Started, Used
 from train.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ FEW_BYTES = 1 << 12  # larger pieces need no collecting
 NOT_STARTED = 125  # the exit code of an engine that cannot start a container
 LOOK_FOR_PROGRAM_S = 0.05  # in a container that starts
 LOOK_FOR_KEEPER_S = 1.0
-LOOK_AT_DATA_S = 3.0  # after the start, when MXNet has loaded; it reports most errors itself soon after
 
 
 class JobProcess:
@@ -217,16 +216,6 @@ class JobProcess:
         """Reports the start of a command."""
         self._has_started = True
         self._host.send(Started(self.number, pid))
-        if self.order.data_url:
-            asyncio.get_running_loop().call_later(LOOK_AT_DATA_S, asyncio.ensure_future, self._look_at_data())
-
-    async def _look_at_data(self) -> None:
-        """Reports why this host cannot read the job's data: MXNet may wait silently."""
-        if self.exit_code is not None:
-            return
-        why = await asyncio.to_thread(environment.find_unread, self._env, self.order.data_url or "")
-        if why is not None:
-            self._host.send(Unread(self.number, why))
 
     # -- output --------------------------------------------------------------------------------------------------
 

@@ -186,18 +186,6 @@ class Outcome:
         names = ", ".join(process.name for process in self._processes.unjoined())
         self.fail(f"started, but not joined within {start_timeout_s:g} s: {names}")
 
-    # -- data ----------------------------------------------------------------------------------------------------
-
-    def note_unread(self, process: JobProcess, why: str) -> None:
-        """Handles a worker's host that cannot read the job's data, which the user's own script may not need."""
-        if process.exit_code is not None:
-            return  # it did not need the data
-        said = f"{process.host}: {why}"
-        if self._order.data_check is not None and self._order.data_check.needed:
-            self.fail(said)
-        else:
-            self._say(said)
-
     # -- use of the kv-store -------------------------------------------------------------------------------------
 
     def awaits_kv_store(self) -> bool:

@@ -281,7 +281,6 @@ class Processes:
             folder=os.path.join(place.cwd, order.train.subfolder) if order.train.subfolder else place.cwd,
             env=env,
             setup=order.spec.setup,
-            data_url=self._data_url_of(process),
             container=container,
             volumes=order.volumes if process.role in ("worker", "setup") else (),
         )
@@ -303,11 +302,6 @@ class Processes:
         if not in_image:
             return words
         return tuple(word for word in words if word != PYTHON_OPTIONS)  # images may need their PYTHONPATH
-
-    def _data_url_of(self, process: JobProcess) -> str | None:
-        """Returns the URL that a process's program tries to read, or None: one worker on each host reads it."""
-        check = self.order.data_check
-        return check.url if check and process.role == "worker" and self.order_on_host(process) == 0 else None
 
     def _env_at(self, place: Place) -> dict[str, str]:
         """Returns the job's variables; on a host that is not a node, with that host's Python first on PATH."""

@@ -24,7 +24,7 @@ from node import instance_credentials, job_folder, protocol, wire
 from node.job.cost import find_cost
 from node.protocol import AllocationRequest, JobResult, JobState, Left, NewFiles, Order, Record, Stall
 from node.setup import process_tree
-from node.supervisor import health, job_log, launching, publish, recovery, remains
+from node.supervisor import health, job_log, launching, publish, recovery
 from node.supervisor.agents import wait_for
 from node.supervisor.allocation import Allocation, Client
 from node.supervisor.attempts import restarts
@@ -339,7 +339,7 @@ class Supervisor:
         await self.start()
 
     async def wait_for_nodes(self) -> None:
-        """Waits until all lost nodes are replaced or have returned. Raises OSError."""
+        """Waits until all lost nodes are replaced. Raises OSError."""
         self.set_state("waiting")
         self.save(lasting=True)
         if self.copying is not None:
@@ -347,7 +347,6 @@ class Supervisor:
         replacement = self.replacement = Replacement(
             self.order,
             self.record.waiting_for,
-            self.ended[-1].reason,
             self.tasks,
             self.say,
             ask=lambda: self.log.put(state="waiting"),
@@ -357,11 +356,6 @@ class Supervisor:
             await replacement.wait()
         finally:
             self.replacement = None
-        if replacement.returned:
-            head, python = self.order.hosts[0], self.order.spec.python
-            left = await remains.end_on(self.job, replacement.returned, head=head, python=python)
-            if left:
-                raise OSError(f"processes of the attempt before remain on {restarts.join(list(left))}")
         self.record.nodes = self.order.hosts
         self.attempt.use(self.order)
 

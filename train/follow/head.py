@@ -5,16 +5,22 @@ from concurrent.futures import wait
 from contextlib import closing
 from typing import TypeVar
 
+from msgspec import Struct
+
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import LOOK_EVERY_S, AnswerError, Look, NodeProgram, never, runtime_command
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError
 from foundation.thread_pool import run_in_thread
-from node.protocol import find_first_key, parse_failure
+from node.protocol import find_first_key, shorten
 
 SILENCE_S = 15.0  # jobs.py sends a line every 2 s
 ANSWER_TIMEOUT_S = 25.0
 T = TypeVar("T")
+
+
+class _Failure(Struct, frozen=True):
+    error: str
 
 
 class HeadGoneError(ClusterError):
@@ -73,7 +79,7 @@ class Head:
     def failed(self, line: bytes, *, hint: str) -> ClusterError:
         """The error that a line from the head reports."""
         try:
-            return ClusterError(f"{self.name}: {parse_failure(line)}", hint=hint)
+            return ClusterError(f"{self.name}: {shorten(decode(line, _Failure).error)}", hint=hint)
         except ValueError as error:
             return self.not_understood(error)
 

@@ -17,10 +17,9 @@ from node.protocol import (
     OUR_JOB_ID,
     JobSpec,
     Record,
-    find_record_id,
-    split_jobs,
 )
 from node.wire import LineBuffer
+from train.follow.job_list import find_record_id, split_jobs
 from train.s3.connection import CONNECTIONS, Connection
 from train.s3.url import S3Url, parse_url
 

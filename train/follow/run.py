@@ -344,8 +344,7 @@ def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult,
 def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, ...]:
     """Hands new hosts to a job that waits for them; returns the names of those that it still waits for.
 
-    hosts: empty to announce that nodes are about to be launched: the job then does not look for the lost ones
-    meanwhile.
+    hosts: empty to ask for these names.
 
     Raises ConnectError, AnswerError; NotReplacedError for the head's errors; HeadReplacesError without hosts while the
     head replaces the nodes itself.

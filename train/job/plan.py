@@ -12,7 +12,7 @@ from bootstrap.container.config import ContainerConfig
 from bootstrap.container.prepare import LauncherUse, PreparedImage
 from bootstrap.environment.target import choose_mxnet
 from node.job_folder import HIDDEN, mask
-from node.protocol import AllocationRequest, Container, DataCheck, JobHost, JobSpec, Notify, Order
+from node.protocol import AllocationRequest, Container, JobHost, JobSpec, Notify, Order
 from train.engines import ENGINES, find_engine
 from train.engines.engine import Framework
 from train.engines.schedulers import SCHEDULERS
@@ -161,7 +161,6 @@ def plan_job(
         python = node.python if image is None or framework != "none" else PYTHON
         return tuple(command) or (python, there, *config.args, *options)
 
-    reads_url = proposed.names_data and not (command or staged or proposed.reads_something_else)
     name = job_name(config.name, command or (_base(script),))
     request = None
     if scheduler is not None:
@@ -223,7 +222,6 @@ def plan_job(
         secrets=dict(access.secrets),
         gpus_per_worker=shares,
         volumes=tuple(volumes),
-        data_check=DataCheck(url=data.url, needed=proposed.reads_data_url) if reads_url and data.url else None,
         request=request,
         containers=containers,
         image_launcher=image.launcher if image is not None else None,

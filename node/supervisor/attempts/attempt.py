@@ -40,7 +40,6 @@ from node.wire import (
     RunProgram,
     Start,
     Started,
-    Unread,
     Used,
     VolumeDead,
 )
@@ -53,7 +52,7 @@ AGENTS_END_S = 5.0
 LAST_OUTPUT_S = 2.0  # from the end of a job's processes on a host to the end of the connection
 STOP_COPY_S = 15.0  # of the job's files to S3: less than `cluster stop` waits
 FIRST_PROGRAM = 1 << 20  # the number of the first of mpirun's daemons; those of processes are smaller
-ProcessReport = Started | Bar | Joined | Exited | Used | Placed | Blocked | Unread
+ProcessReport = Started | Bar | Joined | Exited | Used | Placed | Blocked
 
 
 class Attempt:
@@ -135,7 +134,7 @@ class Attempt:
             self.hear_output(message)
         elif isinstance(message, Announced):
             self.announce(agent, message)
-        elif isinstance(message, (Started, Bar, Joined, Exited, Used, Placed, Blocked, Unread)):
+        elif isinstance(message, (Started, Bar, Joined, Exited, Used, Placed, Blocked)):
             self.hear_report(message)
         elif isinstance(message, Booted):
             agent.boot = message.boot
@@ -254,10 +253,8 @@ class Attempt:
             self.stalls.hear_look(process, message)
         elif isinstance(message, Placed):
             self.stalls.hear_place(process, message.place)
-        elif isinstance(message, Blocked):
-            process.blocked = message.places
         else:
-            self.outcome.note_unread(process, message.why)
+            process.blocked = message.places
 
     def hear_numbers(self, agent: Agent, message: Reported) -> None:
         """Handles the numbers that the job's program on a host has written."""

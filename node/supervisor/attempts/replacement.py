@@ -1,31 +1,25 @@
 """Waits for nodes that replace those that a job has lost.
 
 They come from `jobs.py replace`, which the head's own command (the order's replace_command), `cluster up` or `cluster
-train` calls. A node that was lost without notice may also return, after a reboot or a network failure.
+train` calls.
 """
 
 import asyncio
 import subprocess
-import time
 from collections.abc import Callable
 from typing import IO
 
-from node import children, job_folder, ssh, wire
-from node.protocol import EndReason, JobHost, Order
+from node import children, job_folder, wire
+from node.protocol import JobHost, Order
 from node.setup import process_tree
-from node.supervisor import launching, remains
+from node.supervisor import launching
 from node.supervisor.attempts import restarts
 from node.tasks import Tasks
 from node.wire import Answer
 
-LOOK_EVERY_S = 10.0
-CONNECT_S = 2
-LOOK_S = 8.0
-CLAIM_S = 900.0  # from when a client begins to replace nodes
-
 
 class Replacement:
-    """The nodes that a job waits for. order: the job's, in which it replaces hosts. reason: why they were lost.
+    """The nodes that a job waits for. order: the job's, in which it replaces hosts.
 
     tasks: the job's. ask: tells an attached `cluster train` to replace them after all. note_change: called when the
     job waits for other nodes than before.
@@ -35,7 +29,6 @@ class Replacement:
         self,
         order: Order,
         waiting_for: tuple[str, ...],
-        reason: EndReason | None,
         tasks: Tasks,
         say: Callable[[str], None],
         *,
@@ -44,11 +37,8 @@ class Replacement:
     ) -> None:
         self._order, self._tasks, self._say, self._ask, self._note_change = order, tasks, say, ask, note_change
         self.waiting_for = waiting_for
-        self.returned: list[JobHost] = []  # the same instances as before, where processes may have been left
-        self._may_return = reason not in ("notice", "unhealthy")  # those nodes still answer, but must be replaced
         self._child: subprocess.Popen[bytes] | None = None
         self._is_complete = asyncio.Event()
-        self._claimed_until = 0.0
 
     async def wait(self) -> None:
         """Has the nodes replaced, or tells the user what will replace them. Returns once none is missing."""
@@ -58,12 +48,9 @@ class Replacement:
             self._tasks.begin(self._run_command())
         else:
             self._say_who()
-        looking = self._tasks.begin(self._look_for_returned()) if self._may_return else None
         try:
             await self._is_complete.wait()
         finally:
-            if looking is not None:
-                looking.cancel()
             if self.waiting_for and self._child is not None:  # the command continues if it has replaced the nodes
                 self._child.terminate()
 
@@ -81,13 +68,8 @@ class Replacement:
         refusal = restarts.find_refused(hosts, self.waiting_for, [host.name for host in self._order.hosts[1:]])
         if refusal is not None:
             return Answer(error=refusal, waiting_for=self.waiting_for)
-        if not hosts and self._child is not None:
-            return Answer(waiting_for=self.waiting_for, by_head=True)
         if not hosts:
-            self._claimed_until = time.monotonic() + CLAIM_S
-            return Answer(waiting_for=self.waiting_for)
-        known = {host.name: host for host in self._order.hosts}
-        self.returned += [host for host in hosts if host.instance_id == known[host.name].instance_id]
+            return Answer(waiting_for=self.waiting_for, by_head=self._child is not None)
         restarts.replace_hosts(self._order, hosts)
         for host in hosts:
             self._say(f"{host.name} is there again: {host.instance_id or host.ip}")
@@ -132,26 +114,3 @@ class Replacement:
                 self._say(wire.text(line))
         for line in lines.flush():
             self._say(wire.text(line))
-
-    # -- nodes that return ---------------------------------------------------------------------------------------
-
-    async def _look_for_returned(self) -> None:
-        """Checks whether lost nodes answer, unless they are being replaced."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            if self._is_being_replaced():
-                continue
-            hosts = [host for host in self._order.hosts if host.name in self.waiting_for]
-            clean = await asyncio.gather(*(self._is_clean(host) for host in hosts))
-            if all(clean) and not self._is_being_replaced():
-                self.take(tuple(host for host in hosts if host.name in self.waiting_for))
-
-    def _is_being_replaced(self) -> bool:
-        return self._child is not None or time.monotonic() < self._claimed_until
-
-    async def _is_clean(self, host: JobHost) -> bool:
-        """Whether a host answers, and no process of the job is left there."""
-        spec = self._order.spec
-        program = remains.search_program(spec.id, host, python=spec.python)
-        left, _ = await remains.search(ssh.ssh_command(host, program, connect_timeout_s=CONNECT_S), LOOK_S)
-        return not left

@@ -91,24 +91,6 @@ def replace(project: Project, job: str, name: str, by: str) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.slow
-def test_a_node_that_falls_silent_and_answers_again(nodes: Project) -> None:
-    """The job continues with the same nodes, without a command."""
-    job = start(nodes)
-    ends = [f"{letter}={hosts_of(nodes)[name].instance_id}" for letter, name in (("a", "node-0"), ("b", "node-1"))]
-    cause(nodes, "partition", *ends)
-    try:
-        wait_for_state(nodes, job, "waiting")
-    finally:
-        cause(nodes, "heal", *ends)
-    wait_for_state(nodes, job, "done")  # without a command that would replace the node
-    done = nodes.run("logs", job)
-    assert "attempt 2 on node-1 resumes" in done.stdout
-    first, second = job_of(nodes, job)["attempts"]
-    assert (first["reason"], first["lost"]) == ("lost", ["node-1"])
-    assert (second["reason"], second["instances"]) == ("done", first["instances"])
-
-
 def test_a_spot_notice(nodes: Project) -> None:
     """This must be the last test, because the notice stays and node-1 ends ten minutes later."""
     job = start(nodes)

@@ -234,15 +234,6 @@ def test_launchers_start_another_attempt(job_host: LocalHead, launcher: str, ser
     assert not job_host.processes()
 
 
-def test_a_node_that_answers_again_is_used_again(job_host: LocalHead) -> None:
-    submit(job_host, make_order(job_host))
-    lose_node_1(job_host)
-    wait_for_state(job_host, "waiting")
-    (job_host.home / "refused").unlink()
-    assert job_host.result()["state"] == "done"
-    assert [attempt["instances"] for attempt in job_host.record()["attempts"]] == [{"node-1": "i-1"}] * 2
-
-
 @pytest.mark.parametrize(
     ("changes", "attempts", "error"),
     [

@@ -1,6 +1,5 @@
 """Warnings about workers that do not use their kv-store, during the job and at its end."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,29 +127,6 @@ def test_no_warning_for_a_job_that_fails_before_it_trains(job_host: LocalHead) -
 )
 def test_training_progress_is_distinguished_from_preparation(line: str, *, expected: bool) -> None:
     assert kv_store.is_progress(line) is expected
-
-
-@pytest.mark.parametrize(
-    ("command", "advice"),
-    [
-        (["python", "x.py", "--kv-store", "device"], "Pass --kv-store dist_async instead of device"),
-        (["python", "x.py", "--kvstore=local"], "Pass --kvstore dist_async instead of local"),
-        (["bash", "-c", "cd a && python x.py --kv_store 'device'"], "Pass --kv_store dist_async instead of device"),
-        (
-            ["python", "x.py", "--kv-store", "dist_async"],
-            "It got --kv-store dist_async, and must pass that to mx.kv.create, to Module.fit or to gluon.Trainer",
-        ),
-        (["python", "gluon.py", "--epochs", "3"], "Pass --kvstore dist_async"),
-        (["bash", "-c", "exec python gluon.py"], "Pass --kvstore dist_async"),
-        (["python", "elsewhere.py"], "Pass --kv-store dist_async (some scripts call it --kvstore)"),
-        (["./program"], "Pass --kv-store dist_async (some scripts call it --kvstore)"),
-    ],
-)
-def test_the_advice_uses_the_scripts_own_option(tmp_path: Path, command: list[str], advice: str) -> None:
-    (tmp_path / "gluon.py").write_text("parser.add_argument('--kvstore', default='device')\n")
-    order = make_order(workers=3, kv_store="dist_async", command=tuple(command), cwd=str(tmp_path))
-    said = kv_store.render_unused(order, has_trained=True)
-    assert said == f"3 workers trained 3 separate models: the script did not use a dist kv-store. {advice}"
 
 
 @pytest.mark.parametrize(

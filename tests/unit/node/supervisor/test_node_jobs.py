@@ -36,7 +36,7 @@ def test_no_job_has_ever_run(job_host: LocalHead) -> None:
     assert job_host.ask("stop", "x") == job_host.ask("follow", "x", "0") == [{"error": "there is no job x"}]
     assert job_host.ask("follow", "../../etc", "0") == [{"error": "there is no job ../../etc"}]
     (answer,) = job_host.ask("submit", order=alone(job_host, "true", job="../x"))
-    assert answer["error"].startswith("invalid order: ")
+    assert answer["error"].startswith("invalid input: ")
     assert "$.spec.id" in answer["error"]
 
 

@@ -5,14 +5,12 @@ import os
 import re
 import signal
 import sys
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import waits
-from http_server import serve_http
 from job_host import LocalHead, job_host, job_id, lines_of
 from node.setup import process_tree
 
@@ -431,35 +429,6 @@ def test_an_s3_out_of_reach_does_not_disturb_the_job(job_host: LocalHead) -> Non
     assert (result["exit_code"], result["error"]) == (0, None)
     assert job_host.record()["output_url"] == f"s3://bucket/results/{job_id(1)}/"
     assert "hush" not in json.dumps(log) + json.dumps(job_host.record())
-
-
-@pytest.mark.parametrize("needed", [True, False])
-def test_a_node_that_cannot_read_the_jobs_data_is_named(job_host: LocalHead, *, needed: bool) -> None:
-    """needed: whether a script of this project needs the data. It is unknown what a user's own script reads."""
-    answer = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
-
-    class Forbid(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(403)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with serve_http(Forbid) as url:
-        env = {"S3_ENDPOINT": url, "WORKER": "sleep 600" if needed else "sleep 7"}
-        secrets = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
-        check = {"url": "s3://bucket/data/", "needed": needed}
-        result, log = job_host.run(job_host.order(env=env, secrets=secrets, data_check=check))
-    words = r"node-[01]: s3://bucket/data/: S3 refuses: 403 AccessDenied, Access Denied: .*"
-    if needed:
-        assert (result["state"], result["exit_code"]) == ("failed", 1)
-        assert re.fullmatch(words, result["error"])
-    else:
-        assert (result["state"], result["error"]) == ("done", None)
-        assert sum(re.fullmatch(words, event.get("say", "")) is not None for event in log) == 2
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 from foundation.errors import ClusterError, NotFoundError
 from job_channels import LOG
 from job_forms import nest_record
-from node.protocol import MAX_JOBS, MAX_RECORD_BYTES
+from node.protocol import MAX_RECORD_BYTES
 from s3_server import REGION, S3Server, serve_s3_alone
 from train.follow import records as records_module
+from train.follow.job_list import MAX_JOBS
 from train.follow.records import (
     DamagedRecordError,
     choose_job,

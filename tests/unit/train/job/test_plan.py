@@ -218,33 +218,6 @@ def test_the_order_as_json() -> None:
     assert {key: spec["train"][key] for key in settled} == settled
 
 
-URL = "s3://bucket/data/"
-NOT_NEEDED = {"url": URL, "needed": False}
-
-
-@pytest.mark.parametrize(
-    ("config", "data", "more", "wanted"),
-    [
-        ({}, {"url": URL}, {}, {"url": URL, "needed": True}),
-        ({}, {"url": URL}, {"script": OWN_SCRIPT}, NOT_NEEDED),
-        ({}, {"url": URL}, {"script": OWN_SCRIPT, "program": "import mxnet"}, None),
-        ({}, {"url": URL}, {"script": OWN_SCRIPT, "program": "os.environ['CLUSTER_DATA_URL']"}, NOT_NEEDED),
-        ({"args": ("--data", f"{URL}train/")}, {"url": URL}, {"script": OWN_SCRIPT, "program": "x"}, NOT_NEEDED),
-        ({"args": ("--data-train", "s3://other/x/")}, {"url": URL}, {}, None),
-        ({}, {"url": URL}, {"command": ("python", "x.py")}, None),
-        ({}, {"url": URL, "mode": "stage"}, {}, None),
-        ({}, {}, {}, None),
-    ],
-    ids=["shipped", "own", "without data", "by variable", "by argument", "other data", "command", "staged", "none"],
-)
-def test_what_nodes_try_to_read(
-    config: dict[str, Any], data: dict[str, Any], more: dict[str, Any], wanted: dict[str, Any] | None
-) -> None:
-    job = plan(TrainConfig(**config), with_files(cpus(2)), data=DataConfig(**data), **more)
-    check = job.order.data_check
-    assert (check and to_builtins(check)) == wanted
-
-
 @pytest.mark.parametrize(
     ("name", "command", "wanted"),
     [
