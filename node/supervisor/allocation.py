@@ -63,7 +63,7 @@ class Client:
     async def check(self, request: AllocationRequest) -> AllocationRequest:
         """Returns the request, completed with its queue's values. Raises ValueError if the queue does not allow it."""
         scheduler = self.scheduler
-        answer = await self.ask(scheduler.limits_command())
+        answer = await self.ask(scheduler.limits)
         if answer.exit_code != 0:
             raise ValueError(f"the queues of {scheduler.title} cannot be read: {answer.error}")
         queues = scheduler.parse_limits(answer.stdout)
@@ -81,7 +81,7 @@ class Client:
 
     async def submit(self, script: str) -> str:
         """Submits a script and returns the job number. Raises ValueError if the scheduler refuses it."""
-        answer = await self.ask(self.scheduler.submit_command(script))
+        answer = await self.ask((*self.scheduler.submit, script))
         if answer.exit_code != 0:
             raise ValueError(f"{self.scheduler.title} refused the job: {answer.error}")
         return self.scheduler.parse_job_number(answer.stdout)
@@ -104,7 +104,7 @@ class Client:
 
     async def cancel(self, number: str) -> str | None:
         """Cancels a job. Returns the error, or None if the job has ended or will end."""
-        answer = await self.ask(self.scheduler.cancel_command(number), CANCEL_TIMEOUT_S)
+        answer = await self.ask((*self.scheduler.cancel, number), CANCEL_TIMEOUT_S)
         if answer.exit_code == 0:
             return None
         try:  # some schedulers' commands fail for a job that has ended

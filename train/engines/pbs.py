@@ -36,6 +36,9 @@ class PbsScheduler(Scheduler):
     title = "PBS"
     directive = "#PBS"
     list_queues = "qstat -Q"
+    # Slurm's wrapper ignores -o and -e in the script, and writes to its working folder.
+    submit = ("qsub", "-o", "/dev/null", "-e", "/dev/null")
+    limits = ("qstat", "-Q", "-f")  # `qstat -Qf`, in a form that Slurm's wrapper also understands
     number = r"([0-9]+(?:\.[A-Za-z0-9._-]+)?)"
 
     def _options(self, request: AllocationRequest) -> list[str]:
@@ -44,18 +47,6 @@ class PbsScheduler(Scheduler):
             f"-l nodes={request.nodes}:ppn={request.slots_per_node or 1}",
             "-r n",
         ]
-
-    def submit_command(self, script: str) -> tuple[str, ...]:
-        """Has -o and -e as options: Slurm's wrapper ignores them in the script, and writes to its working folder."""
-        return ("qsub", "-o", "/dev/null", "-e", "/dev/null", script)
-
-    def cancel_command(self, number: str) -> tuple[str, ...]:
-        """Fails for a job that has ended."""
-        return ("qdel", number)
-
-    def limits_command(self) -> tuple[str, ...]:
-        """Equivalent to `qstat -Qf`, in a form that Slurm's wrapper also understands."""
-        return ("qstat", "-Q", "-f")
 
     def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
         """Queues are separated by lines that begin with `Queue:`. Slurm's wrapper does not print limits."""

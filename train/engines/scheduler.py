@@ -95,9 +95,15 @@ class Scheduler(ABC):
     list_queues = ""
     """The command that shows the user all queues."""
     number = r"([0-9]+)"
-    """The pattern of the last line that submit_command prints, with the job number in a group."""
+    """The pattern of the last line that `submit` prints, with the job number in a group."""
     forms = ("-q {}", "-l walltime={}", "-A {}")
     """The options for queue, walltime and account."""
+    submit: tuple[str, ...] = ()
+    """The command that submits a script, whose path follows."""
+    cancel: tuple[str, ...] = ("qdel",)
+    """The command that cancels a job and so releases its nodes; its number follows. It may fail for an ended job."""
+    limits: tuple[str, ...] = ()
+    """The command that describes all queues."""
 
     # -- submission ----------------------------------------------------------------------------------------------------
 
@@ -113,30 +119,18 @@ class Scheduler(ABC):
     def _options(self, request: AllocationRequest) -> list[str]:
         """The options of the script's directives, without queue, walltime and account."""
 
-    @abstractmethod
-    def submit_command(self, script: str) -> tuple[str, ...]:
-        """The command that submits a script. script: its path."""
-
     def parse_job_number(self, text: str) -> str:
-        """The job number in the output of submit_command. Raises ValueError."""
+        """The job number in the output of `submit`. Raises ValueError."""
         found = re.search(rf"^{self.number}\s*\Z", text, re.MULTILINE)
         if found is None:
             raise ValueError(f"no job number in {text.strip()[:80]!r}")
         return found[1]
 
-    @abstractmethod
-    def cancel_command(self, number: str) -> tuple[str, ...]:
-        """The command that cancels the job and so releases its nodes."""
-
     # -- limits --------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def limits_command(self) -> tuple[str, ...]:
-        """The command that describes all queues."""
-
-    @abstractmethod
     def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
-        """All queues, from the output of limits_command."""
+        """All queues, from the output of `limits`."""
 
     def detail_commands(self, request: AllocationRequest, limits: QueueLimits) -> tuple[tuple[str, ...], ...]:
         """More commands that describe the request's queue."""
@@ -161,31 +155,24 @@ class Scheduler(ABC):
 
     def check_limits(self, request: AllocationRequest, limits: QueueLimits) -> str | None:
         """The error for a request that the queue does not allow, with the queue's numbers; or None."""
-        queue = f'{self.title} {self.queue_word} "{limits.name}"'
+        longest_s, most, least = limits.max_walltime_s, limits.max_nodes, limits.min_nodes
+        words, nodes, walltime_s = limits.words, request.nodes, request.walltime_s
+        said = ""
         if not limits.is_open:
-            return f"{queue} does not accept or start jobs ({limits.words.get('is_open', 'closed')})"
-        walltime_s, longest_s = request.walltime_s, limits.max_walltime_s
-        if walltime_s is not None and longest_s is not None and walltime_s > longest_s:
-            return (
-                f"{queue} allows at most {render_clock(longest_s)} ({limits.words['max_walltime_s']}), and the job "
-                f"asks for {render_clock(walltime_s)}"
-            )
-        for name, at_most, said in (("max_nodes", limits.max_nodes, "allows at most"), ("nodes", limits.nodes, "has")):
-            if at_most is not None and request.nodes > at_most:
-                return (
-                    f"{queue} {said} {count_nodes(at_most)} ({limits.words[name]}), and the job needs {request.nodes}"
-                )
-        if limits.min_nodes is not None and request.nodes < limits.min_nodes:
-            return (
-                f"{queue} needs at least {count_nodes(limits.min_nodes)} ({limits.words['min_nodes']}), and the job "
-                f"uses {request.nodes}"
-            )
-        if limits.slots and request.slots_per_node > limits.slots:
-            return (
-                f"{queue} has {limits.slots} slots per node ({limits.words['slots']}), and [queue] slots_per_node is "
-                f"{request.slots_per_node}"
-            )
-        return None
+            said = f"does not accept or start jobs ({words.get('is_open', 'closed')})"
+        elif walltime_s and longest_s is not None and walltime_s > longest_s:
+            allowed = f"allows at most {render_clock(longest_s)} ({words['max_walltime_s']})"
+            said = f"{allowed}, and the job asks for {render_clock(walltime_s)}"
+        elif most is not None and nodes > most:
+            said = f"allows at most {count_nodes(most)} ({words['max_nodes']}), and the job needs {nodes}"
+        elif limits.nodes is not None and nodes > limits.nodes:
+            said = f"has {count_nodes(limits.nodes)} ({words['nodes']}), and the job needs {nodes}"
+        elif least is not None and nodes < least:
+            said = f"needs at least {count_nodes(least)} ({words['min_nodes']}), and the job uses {nodes}"
+        elif limits.slots and request.slots_per_node > limits.slots:
+            asked = f"[queue] slots_per_node is {request.slots_per_node}"
+            said = f"has {limits.slots} slots per node ({words['slots']}), and {asked}"
+        return f'{self.title} {self.queue_word} "{limits.name}" {said}' if said else None
 
     def complete(self, request: AllocationRequest, limits: QueueLimits) -> AllocationRequest:
         """The request, completed with the queue's values. Raises ValueError if the queue cannot provide such nodes."""

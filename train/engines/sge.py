@@ -42,6 +42,8 @@ class SgeScheduler(Scheduler):
     title = "Grid Engine"
     directive = "#$"
     list_queues = "qconf -sql"
+    submit = ("qsub", "-terse")  # prints only the number
+    limits = ("qconf", "-sq", "*")
     forms = ("-q {}", "-l h_rt={}", "-A {}")
 
     def _options(self, request: AllocationRequest) -> list[str]:
@@ -55,20 +57,8 @@ class SgeScheduler(Scheduler):
             *([f"-pe {request.environment} {slots}"] if request.environment else []),
         ]
 
-    def submit_command(self, script: str) -> tuple[str, ...]:
-        """With -terse, qsub prints only the number."""
-        return ("qsub", "-terse", script)
-
-    def cancel_command(self, number: str) -> tuple[str, ...]:
-        """Fails for a job that has ended."""
-        return ("qdel", number)
-
-    def limits_command(self) -> tuple[str, ...]:
-        """The command that describes all queues."""
-        return ("qconf", "-sq", "*")
-
     def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
-        """All queues, from the output of limits_command, where each queue begins with its qname."""
+        """All queues, from the output of `limits`, where each queue begins with its qname."""
         joined = re.sub(r"\\\n\s*", " ", text)
         blocks = re.split(r"^(?=qname\s)", joined, flags=re.MULTILINE)
         return tuple(_parse_queue(_parse_fields(block)) for block in blocks if block.startswith("qname"))

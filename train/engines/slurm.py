@@ -57,6 +57,9 @@ class SlurmScheduler(Scheduler):
     directive = "#SBATCH"
     list_queues = "sinfo"
     number = r"([0-9]+)(?:;\S+)?"
+    submit = ("sbatch", "--parsable", "--chdir=/")  # prints the number and, with several clusters, the cluster's name
+    cancel = ("scancel",)
+    limits = ("scontrol", "--all", "--oneliner", "show", "partition")  # also those that this user's group may not use
     forms = ("--partition={}", "--time={}", "--account={}")
 
     def _options(self, request: AllocationRequest) -> list[str]:
@@ -71,20 +74,8 @@ class SlurmScheduler(Scheduler):
             options.append("--exclusive")
         return options
 
-    def submit_command(self, script: str) -> tuple[str, ...]:
-        """With --parsable, sbatch prints the number and, with several clusters, the cluster's name."""
-        return ("sbatch", "--parsable", "--chdir=/", script)
-
-    def cancel_command(self, number: str) -> tuple[str, ...]:
-        """Succeeds for a job that has ended."""
-        return ("scancel", number)
-
-    def limits_command(self) -> tuple[str, ...]:
-        """With --all, scontrol also shows partitions that are hidden or closed to this user's group."""
-        return ("scontrol", "--all", "--oneliner", "show", "partition")
-
     def parse_limits(self, text: str) -> tuple[QueueLimits, ...]:
-        """All partitions, from the output of limits_command, which has one line for each."""
+        """All partitions, from the output of `limits`, which has one line for each."""
         return tuple(_parse_partition(_parse_fields(line)) for line in text.splitlines() if "PartitionName=" in line)
 
     def state_command(self, number: str) -> tuple[str, ...]:
