@@ -212,57 +212,33 @@ def find_unknown(order: Order) -> str | None:
 
 
 def start_supervisor(order: Order) -> None:
-    """Starts the supervisor; with systemd, in its own scope, which survives a logout. Raises OSError.
-
-    On a user's own host, sudo is not called: many systems report users who may not use it.
-    """
+    """Starts the supervisor, if possible in a scope of systemd that survives a logout. Raises OSError."""
     command = program_words("supervise", python=order.spec.python)
-    said = []
-    # The head of a cluster of existing hosts has its own `place`, as all such hosts do.
-    is_own_host = bool(order.hosts) and order.hosts[0].place is not None
-    for prefix in [*(lingering_scopes(order.spec.id) if is_own_host else scopes(order)), []]:
-        outcome = try_start([*prefix, *command], order)
-        if outcome is None:
+    errors = []
+    for prefix in [*lingering_scopes(order.spec.id), []]:
+        error = try_start([*prefix, *command], order)
+        if error is None:
             return
-        said.append(outcome)
-    raise OSError("the supervisor did not start: " + "; ".join(said))
-
-
-def scopes(order: Order) -> list[list[str]]:
-    """Returns the command prefix that creates a systemd scope, as a list of one; an empty list without systemd."""
-    if not os.path.isdir("/run/systemd/system"):
-        return []
-    user = pwd.getpwuid(os.getuid())
-    words = ["sudo", "-n", "systemd-run", "--quiet", "--scope", "--collect", "--unit=cluster-job-" + order.spec.id]
-    words += [f"--uid={user.pw_uid}", f"--gid={user.pw_gid}"]
-    return [words + [f"--setenv={name}={value}" for name, value in sorted(environment(order).items())]]
+        errors.append(error)
+    raise OSError("the supervisor did not start: " + "; ".join(errors))
 
 
 def lingering_scopes(job: str) -> list[list[str]]:
-    """Returns the same without sudo, for the user's own systemd, if it outlives logouts (loginctl enable-linger)."""
+    """Returns a list of the words that run a command by the user's own systemd, if that outlives logouts."""
     user = pwd.getpwuid(os.getuid())
-    if not os.path.exists(os.path.join(LINGER, user.pw_name)):
+    if not os.path.exists(os.path.join(LINGER, user.pw_name)):  # loginctl enable-linger
         return []
     words = ["env", f"XDG_RUNTIME_DIR=/run/user/{user.pw_uid}", "systemd-run", "--user", "--quiet", "--scope"]
     return [[*words, "--collect", "--unit=cluster-job-" + job]]
 
 
-def environment(order: Order) -> dict[str, str]:
-    """Returns the environment that a supervisor needs, which sudo may have changed.
+def try_start(command: Sequence[str], order: Order) -> str | None:
+    """Starts a supervisor and sends it the order. Returns None if it is ready, else its error.
 
     $CLUSTER_TREE keeps the user's files on this node, for nodes that replace others (node/setup/place_tree.py).
     """
-    user = pwd.getpwuid(os.getuid())
-    kept = {key: os.environ[key] for key in ("LANG", "CLUSTER_SSH") if key in os.environ}
-    path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
-    home = os.environ.get("HOME", user.pw_dir)
-    kept["CLUSTER_TREE"] = order.tree or ""
-    return {**kept, "HOME": home, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell, "PATH": path}
-
-
-def try_start(command: Sequence[str], order: Order) -> str | None:
-    """Starts a supervisor and sends it the order. Returns None if it is ready, else its error."""
     complaints = job_folder.path(order.spec.id, "supervisor.err")
+    kept = {key: os.environ[key] for key in ("CLUSTER_SSH",) if key in os.environ}
     with open(complaints, "wb") as stream:
         try:
             process = subprocess.Popen(
@@ -270,7 +246,7 @@ def try_start(command: Sequence[str], order: Order) -> str | None:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
-                env={**setup_env.of_login(os.environ), **environment(order)},
+                env={**setup_env.of_login(os.environ), **kept, "CLUSTER_TREE": order.tree or ""},
                 cwd="/",
                 start_new_session=True,
             )

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import waits
-from job_channels import make_order
 from job_forms import nest_record
 from job_host import LocalHead, job_host, job_id, lines_of
 from node import jobs
@@ -261,23 +260,13 @@ def test_old_jobs_are_removed(job_host: LocalHead) -> None:
     assert {"old-2", job_id(1)} <= left
 
 
-def test_a_job_gets_a_scope_of_systemd_where_there_is_one(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os.path, "isdir", lambda _: True)
-    [words] = jobs.scopes(make_order(job=job_id(1), tree="/tree"))
-    assert words[:5] == ["sudo", "-n", "systemd-run", "--quiet", "--scope"]
-    assert {f"--unit=cluster-job-{job_id(1)}", f"--uid={os.getuid()}"} <= set(words)
-    assert any(word.startswith("--setenv=HOME=") for word in words)
-    assert "--setenv=CLUSTER_TREE=/tree" in words
-
-
-def test_on_a_users_own_host_no_scope_needs_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scope_of_a_systemd_that_lingers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "LINGER", str(tmp_path))
     assert jobs.lingering_scopes("j") == []
     (tmp_path / pwd.getpwuid(os.getuid()).pw_name).touch()
     [words] = jobs.lingering_scopes("j")
     assert words[2:5] == ["systemd-run", "--user", "--quiet"]
     assert f"XDG_RUNTIME_DIR=/run/user/{os.getuid()}" in words
-    assert "sudo" not in words
 
 
 def test_no_file_stays_open_after_many_jobs(job_host: LocalHead) -> None:
