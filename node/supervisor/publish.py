@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from node import instance_credentials, job_folder
@@ -71,22 +71,38 @@ class Copying:
         return instance_credentials.wait_for().variables if self._given_secrets is None else self._given_secrets
 
     def _run(self) -> None:
-        try:
-            self._round((RECORD,))
-            pause_s = EVERY_S
-            while not self._is_ending_after(pause_s):
-                began = time.time()
-                self._round(FILES)
-                pause_s = max(EVERY_S, (time.time() - began) * REST)
-            self._complete = self._round(FILES)
-        except Exception as error:  # noqa: BLE001 - reported here or nowhere; the job continues
-            self._tell("thread", f"the job's log is no longer copied to {self._place}: {type(error).__name__}: {error}")
+        self._copy(RECORD)
+        pause_s = EVERY_S
+        while not self._is_ending_after(pause_s):
+            began = time.time()
+            self._copy_all()
+            pause_s = max(EVERY_S, (time.time() - began) * REST)
+        self._complete = self._copy_all()
 
     def _is_ending_after(self, pause_s: float) -> bool:
         """Pauses. Returns whether the job has ended."""
         self._waking.wait(pause_s)
         self._waking.clear()
         return self._ending.is_set()
+
+    def _copy_all(self) -> bool:
+        """Copies the files that have changed. Returns whether all are then the same as on this host."""
+        copied = [self._copy(name) for name in FILES]  # the record also after a failure
+        return all(copied)
+
+    def _copy(self, name: str) -> bool:
+        path = os.path.join(self._folder, name)
+        try:
+            found = os.stat(path)
+            version = (found.st_size, found.st_mtime_ns)
+            if self._published.get(name) != version:
+                self._open().put_file(path, self._url + name)
+                self._published[name] = version
+        except Exception as error:  # noqa: BLE001 - all are reported; StoreError is the usual one
+            kind = getattr(error, "code", None) or getattr(error, "errno", None) or type(error).__name__
+            self._tell(kind, f"the job's log cannot be copied to {self._place}: {error or type(error)}")
+            return False
+        return True
 
     def _open(self) -> "s3.Store | Folder":
         """Opens the target of the copies. Raises OSError, ValueError."""
@@ -95,38 +111,6 @@ class Copying:
         from node.staging import s3  # noqa: PLC0415 - importing obstore takes 0.1 s of every command on the head
 
         return s3.Store({**self._env, **self._secrets()})
-
-    def _round(self, names: Sequence[str]) -> bool:
-        """Publishes the files that have changed. Returns True if all files are then the same as on this host."""
-        try:
-            store = self._open()
-        except (OSError, ValueError) as error:
-            self._tell("credentials", f"the job's log cannot be copied to {self._place}: {error}")
-            return False
-
-        def publish(name: str) -> bool:
-            try:
-                self._publish(store, name)
-            except Exception as error:  # noqa: BLE001 - all are reported; StoreError is the usual one
-                kind = getattr(error, "code", None) or getattr(error, "errno", None) or type(error).__name__
-                self._tell(kind, f"the job's log cannot be copied to {self._place}: {error or type(error)}")
-                return False
-            return True
-
-        copied = [publish(name) for name in names]  # the record also after a failure
-        return all(copied)
-
-    def _publish(self, store: "s3.Store | Folder", name: str) -> None:
-        """Publishes a file if it has changed. Raises OSError."""
-        path = os.path.join(self._folder, name)
-        try:
-            found = os.stat(path)
-        except FileNotFoundError:
-            return  # it does not exist yet
-        version = (found.st_size, found.st_mtime_ns)
-        if self._published.get(name) != version:
-            store.put_file(path, self._url + name)
-            self._published[name] = version
 
     def _tell(self, kind: object, text: str) -> None:
         """Adds a message for the user, once for each kind of problem."""
