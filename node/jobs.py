@@ -213,7 +213,7 @@ def find_unknown(order: Order) -> str | None:
 
 def start_supervisor(order: Order) -> None:
     """Starts the supervisor, if possible in a scope of systemd that survives a logout. Raises OSError."""
-    command = program_words("supervise", python=order.spec.python)
+    command = program_words("supervise")
     errors = []
     for prefix in [*lingering_scopes(order.spec.id), []]:
         error = try_start([*prefix, *command], order)

@@ -3,6 +3,7 @@
 import os
 
 from foundation.remote_command import RemoteCommand
+from node.programs import CODE_DIR, program_words
 from node.protocol import JobHost
 
 # OpenSSH's defaults without post-quantum key exchange: that takes 80 ms of CPU on either side of each connection, to
@@ -10,6 +11,11 @@ from node.protocol import JobHost
 KEY_EXCHANGES = "-sntrup*,mlkem*"
 KNOWN_HOSTS = ("known_hosts", "known_hosts_of_others")  # those of the cluster's nodes, and of other hosts
 SSH_FAILED = 255
+
+
+def words_on(host: JobHost, program: str, *words: str) -> list[str]:
+    """Returns the command line of a node program on a host of a job, which may have files of its own."""
+    return program_words(program, *words, code_dir=CODE_DIR if host.place is None else host.place.code_dir)
 
 
 def ssh_command(host: JobHost, remote: RemoteCommand, *, connect_timeout_s: int = 5, patience: int = 3) -> list[str]:

@@ -26,18 +26,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foundation.decode import decode
 from foundation.file_lock import is_held
 from node import children, job_folder, wire
 from node.agent import environment, stack, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
+from node.agent.data import JobData
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
 from node.agent.notice import watch as watch_notices
 from node.agent.process import JobProcess
 from node.agent.volumes import watch as watch_volumes
-from node.protocol import SAVED_AT, STAGED, Container, NewFiles
+from node.protocol import Container, NewFiles
 from node.setup import process_tree
 from node.tasks import Tasks
 from node.wire import (
@@ -63,10 +64,6 @@ from node.wire import (
 )
 from train.engines import ENGINES
 from train.engines.scheduler import HEARTBEAT
-
-if TYPE_CHECKING:
-    from node.staging.local_data import LocalData
-    from node.staging.outputs import Outputs
 
 PING_EVERY_S = 2.0
 LOOK_FOR_CHECKPOINT_S = 0.1
@@ -128,11 +125,7 @@ class Agent(asyncio.Protocol):
         self._is_lost = self._is_closed = self._is_noticed = self._is_ending = False
         self._heard_at = time.monotonic()
         self._copied: asyncio.Future[str | None] | None = None
-        self._data: LocalData | None = None
-        self._outputs: Outputs | None = None
-        self._beginning: asyncio.Task[None] | None = None  # to copy them
-        self._is_finishing = False  # it copies the rest of the job's files
-        self.paths: dict[str, str] = {}  # of the job's data on this host, by their URLs
+        self.data = JobData(order.spec.id, self._tasks)
         self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[str | None]]] = {}  # by their mounts
         self._notice_file = NoticeFile(place_of(order.spec.id, order.attempt))
         self._input = wire.LineBuffer(limit=LONGEST_LINE)
@@ -229,7 +222,7 @@ class Agent(asyncio.Protocol):
             if self.order.spec.scheduler is not None:
                 self._renew_heartbeat()
             if not self._output.get_write_buffer_size():
-                is_copying = self._is_finishing or (self._copied is not None and not self._copied.done())
+                is_copying = self.data.is_finishing or (self._copied is not None and not self._copied.done())
                 self.send(Copying() if is_copying else Ping())
             patience_s = self.order.patience_s
             if patience_s is not None and time.monotonic() > self._heard_at + patience_s:
@@ -275,59 +268,6 @@ class Agent(asyncio.Protocol):
             await running
             writer.write(b"%d\n" % (process.exit_code or 0))
         writer.close()
-
-    async def bring_data(self, process: JobProcess, env: Mapping[str, str]) -> str | None:
-        """Brings the job's data to this host's disk. process: the one that reports it. Returns why that failed."""
-        from node.staging import local_data  # noqa: PLC0415 - importing obstore takes 0.1 s
-
-        def say(line: str) -> None:
-            self._loop.call_soon_threadsafe(process.say, line)
-
-        try:
-            data = self._data = await asyncio.to_thread(local_data.LocalData, env, say)
-            if self._is_ending:
-                data.stop()
-            self.paths = await asyncio.to_thread(data.bring, env[STAGED].split())
-        except (OSError, ValueError, local_data.DataError, local_data.Stopped) as error:
-            return local_data.explain(error)
-        return None
-
-    def copy_outputs(self, process: JobProcess, env: Mapping[str, str]) -> None:
-        """Begins to copy $CLUSTER_OUTPUT_DIR to S3, once. process: the one that reports problems."""
-        has_place = env.get("CLUSTER_OUTPUT_URL", "").startswith("s3://") or SAVED_AT in env
-        if has_place and self._beginning is None:
-            self._beginning = self._tasks.begin(self._begin_outputs(process, env))
-
-    async def _begin_outputs(self, process: JobProcess, env: Mapping[str, str]) -> None:
-        try:
-            (await asyncio.to_thread(self._open_outputs, process, env)).begin()
-        except OSError as error:  # no credentials
-            process.say(f"$CLUSTER_OUTPUT_DIR is not copied to [data] results: {error}")
-
-    async def bring_saved(self, process: JobProcess, env: Mapping[str, str]) -> str | None:
-        """Brings what S3 has where the job saves. process: the one that reports it. Returns why that failed."""
-        try:
-            outputs = await asyncio.to_thread(self._open_outputs, process, env)
-            await asyncio.to_thread(outputs.fetch)
-        except (OSError, ValueError) as error:
-            return str(error)
-        self.paths.update(outputs.paths)
-        return None
-
-    def _open_outputs(self, process: JobProcess, env: Mapping[str, str]) -> "Outputs":
-        from node.staging.outputs import Outputs  # noqa: PLC0415 - importing obstore takes 0.1 s
-
-        def say(line: str) -> None:
-            self._loop.call_soon_threadsafe(process.say, line)
-
-        if self._outputs is None:
-            self._outputs = Outputs(self.order.spec.id, env, say)
-        return self._outputs
-
-    @property
-    def data_folder(self) -> str | None:
-        """The folder of [data] url on this host, if it has been brought there."""
-        return self._data.folder if self._data is not None else None
 
     async def place_files(self, order: RoleOrder) -> str | None:
         """Makes the job's working folder, once. Returns why that failed, or None."""
@@ -413,8 +353,7 @@ class Agent(asyncio.Protocol):
 
     async def _close(self, copy_s: float | None) -> None:
         """Ends all processes, and reports what they leave. copy_s: see End."""
-        if self._data is not None:
-            self._data.stop()
+        self.data.stop()
         for process in self._processes.values():
             process.end()
         await asyncio.gather(*(process.has_ended.wait() for process in self._processes.values()))
@@ -429,15 +368,9 @@ class Agent(asyncio.Protocol):
             }
         )
         self._report_files()
-        if self._beginning is not None:
-            await asyncio.wait([self._beginning])
-        if self._outputs is not None and self._beginning is not None and not left:
-            self._is_finishing = True
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self._outputs.finish), copy_s)
-            self._outputs.report_left()
-        if self._data is not None:
-            await asyncio.to_thread(self._data.close)
+        if not left:
+            await self.data.finish(copy_s)
+        await self.data.close()
         self._server.close()
         shutil.rmtree(os.path.dirname(self.socket), ignore_errors=True)
         files = await asyncio.to_thread(self._count_files)

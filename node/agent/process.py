@@ -15,7 +15,6 @@ from node.agent import environment
 from node.agent.container import Contained
 from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
-from node.protocol import SAVED_AT, STAGED
 from node.setup import process_tree
 from node.staging.words import replace_urls
 from node.wire import Bar, Exited, Joined, Output, Start, Started, Used
@@ -103,17 +102,15 @@ class JobProcess:
             self._at = -1  # before the first command
             return f"cannot copy the job's files: {unplaced}"
         if order.role == "setup":
-            missing = await self._host.bring_data(self, self._env) if STAGED in self._env else None
-            if missing is None and SAVED_AT in self._env:
-                missing = await self._host.bring_saved(self, self._env)
+            missing = await self._host.data.bring(self._env, self.say)
             if missing is not None:
                 self._at = -1
                 return missing
-        folder = self._host.data_folder or self._env.get("CLUSTER_DATA_URL", "")
+        folder = self._host.data.folder or self._env.get("CLUSTER_DATA_URL", "")
         if folder.startswith("/"):
             self._env["CLUSTER_DATA_DIR"] = folder
         if order.role == "worker":
-            self._host.copy_outputs(self, self._env)
+            self._host.data.copy_outputs(self._env, self.say)
         blocked = await asyncio.to_thread(environment.find_blocked, self._engine, order)
         if blocked:
             return blocked
@@ -123,7 +120,7 @@ class JobProcess:
 
     def _with_paths(self, command: Sequence[str]) -> Sequence[str]:
         """Returns a command with paths instead of URLs that are on this host's disk."""
-        return replace_urls(command, self._host.paths) if self.order.role == "worker" else command
+        return replace_urls(command, self._host.data.paths) if self.order.role == "worker" else command
 
     async def _run_one(self, command: Sequence[str]) -> tuple[int, int | None]:
         """Runs a command and ends the processes that it leaves. Returns its exit code, and its signal or None."""

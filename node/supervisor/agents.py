@@ -12,10 +12,9 @@ from foundation.decode import decode
 from foundation.remote_command import run_program
 from node import children, wire
 from node.agent.notice import find_address
-from node.programs import CODE_DIR, program_words
 from node.protocol import JobHost, Order
 from node.setup import process_tree
-from node.ssh import SSH_FAILED, ssh_command
+from node.ssh import SSH_FAILED, ssh_command, words_on
 from node.tasks import Tasks
 from node.wire import AgentOrder, Closed, FromAgent, Ping
 
@@ -171,9 +170,7 @@ def order_of(order: Order, host: JobHost, number: int, attempt: int, *, is_here:
 
 def command(order: Order, host: JobHost) -> list[str]:
     """Returns the words that start the agent on a host of a job."""
-    place = host.place
-    python, code_dir = (order.spec.python, CODE_DIR) if place is None else (place.python, place.code_dir)
-    words = program_words("agent", python=python, code_dir=code_dir)
+    words = words_on(host, "agent")
     if host == order.hosts[0]:
         return words
     # With the job in its environment, an agent is found and ended even if it is stopped and has no children.

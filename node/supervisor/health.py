@@ -8,22 +8,19 @@ from foundation.decode import decode
 from foundation.remote_command import run_program
 from node import health, ssh
 from node.children import run
-from node.programs import CODE_DIR, program_words
 from node.protocol import JobHost, Unhealthy
 
 TIMEOUT_S = health.GPUS_TIMEOUT_S + 5.0
 CONNECT_S = 5
 
 
-async def find_unhealthy(
-    hosts: Sequence[JobHost], silent: Collection[str], *, head: JobHost, python: str
-) -> dict[str, list[str]]:
-    """Returns the unhealthy hosts, by name, with the reasons. Hosts that do not answer are not judged.
+async def find_unhealthy(hosts: Sequence[JobHost], silent: Collection[str]) -> dict[str, list[str]]:
+    """Returns the unhealthy hosts of a job, by name, with the reasons. Hosts that do not answer are not judged.
 
-    silent: the names of hosts that are known not to answer. python: that of the nodes. Takes at most TIMEOUT_S.
+    hosts: the head first. silent: the names of those that are known not to answer. Takes at most TIMEOUT_S.
     """
     asked = [host for host in hosts if host.name not in silent]
-    answers = await asyncio.gather(*(look_at(host, is_here=host == head, python=python) for host in asked))
+    answers = await asyncio.gather(*(look_at(host, is_here=host == hosts[0]) for host in asked))
     found = {host.name: answer for host, answer in zip(asked, answers, strict=True) if answer is not None}
     reports = {name: report for name, (report, _) in found.items()}
     ahead_s = {name: offset_s for name, (_, offset_s) in found.items() if abs(offset_s) > health.MAX_APART_S}
@@ -31,17 +28,12 @@ async def find_unhealthy(
     return health.judge_all(reports, types, ahead_s)
 
 
-async def look_at(host: JobHost, *, is_here: bool, python: str) -> tuple[health.Report, float] | None:
+async def look_at(host: JobHost, *, is_here: bool) -> tuple[health.Report, float] | None:
     """Runs health.py on a host. Returns its report, and by how many seconds its clock is certainly ahead of this one.
 
     Negative: behind. None: it fails, or does not answer in time. Raises OSError.
     """
-    place = host.place
-    words = program_words(
-        "health",
-        python=python if place is None else place.python,
-        code_dir=CODE_DIR if place is None else place.code_dir,
-    )
+    words = ssh.words_on(host, "health")
     if not is_here:
         words = ssh.ssh_command(host, run_program(*words), connect_timeout_s=CONNECT_S)
     began_at = time.time()

@@ -8,7 +8,6 @@ from foundation.decode import decode
 from foundation.remote_command import RemoteCommand, run_program
 from node import ssh
 from node.children import Ended, end_processes, run
-from node.programs import CODE_DIR, program_words
 from node.protocol import JobHost, Left, LeftOnHost
 from node.setup import process_tree
 from node.wire import Found
@@ -24,18 +23,17 @@ async def end_on(
     silent: Collection[str] = (),
     *,
     head: JobHost,
-    python: str,
     boots: dict[str, str] | None = None,
 ) -> Left:
     """Ends a job's processes on this host, its head, and on the hosts of `unclean`, in parallel.
 
-    silent: the names of hosts that will probably not answer. python: that of the nodes. boots: is filled with the boots
-    of the hosts that answer, by name.
+    silent: the names of hosts that will probably not answer. boots: is filled with the boots of the hosts that answer,
+    by name.
     Returns the processes that remain, {host name: [(pid, command line), ...]}; pid 0: the host could not be searched.
     """
     searches = []
     for host in unclean:
-        program = search_program(job, host, python=python)
+        program = search_program(job, host)
         timeout_s = SILENT_CONNECT_S if host.name in silent else CONNECT_S
         words = program.here() if host == head else ssh.ssh_command(host, program, connect_timeout_s=timeout_s)
         searches.append(search(words))
@@ -52,19 +50,14 @@ async def end_on(
     return left
 
 
-def search_program(job: str, host: JobHost, *, python: str) -> RemoteCommand:
+def search_program(job: str, host: JobHost) -> RemoteCommand:
     """Returns the command that ends the job's processes on a host; on a node, as root if possible.
 
-    Only root can read the environment of root's processes. It writes no files. python: that of the nodes; other hosts
-    have their own.
+    Only root can read the environment of root's processes. It writes no files.
     """
-    place = host.place
-    code_dir = CODE_DIR if place is None else place.code_dir
-    first, *more = program_words(
-        "agent", "end", job, "--boot", python=python if place is None else place.python, code_dir=code_dir
-    )
+    first, *more = ssh.words_on(host, "agent", "end", job, "--boot")
     program = run_program(first, "-B", *more)
-    if place is None:  # on a user's own host, sudo would report each attempt to its administrators
+    if host.place is None:  # on a user's own host, sudo would report each attempt to its administrators
         as_root = run_program("sudo", "-n", first, "-B", *more)
         program = RemoteCommand("if sudo -n true 2>/dev/null; then ", as_root, "; else ", program, "; fi")
     return program

@@ -489,7 +489,7 @@ class Supervisor:
             return  # nothing ran on a node
         silent = {*attempt.outcome.silent_hosts, *attempt.lost}
         try:
-            found = await health.find_unhealthy(order.hosts, silent, head=order.hosts[0], python=order.spec.python)
+            found = await health.find_unhealthy(order.hosts, silent)
             health.keep(order.hosts, found)
         except OSError as error:  # such as a full disk
             self.say(f"cannot check the nodes' health: {job_folder.describe(error)}")

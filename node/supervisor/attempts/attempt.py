@@ -338,9 +338,7 @@ class Attempt:
         if self.order.train.on_node_loss == "requeue":
             unclean += [host for host in self.order.hosts if host.name in suspects and host not in unclean]
         boots: dict[str, str] = {}
-        left = await remains.end_on(
-            self.order.spec.id, unclean, silent, head=self.order.hosts[0], python=self.order.spec.python, boots=boots
-        )
+        left = await remains.end_on(self.order.spec.id, unclean, silent, head=self.order.hosts[0], boots=boots)
         for agent in agents:
             if agent.closed is not None and agent.closed.left:
                 left.setdefault(agent.host.name, []).extend(agent.closed.left)

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -119,7 +118,7 @@ def run_agent(**more: Any) -> Iterator[NodeAgent]:
     ours, theirs = socket.socketpair()
     ours.settimeout(60)
     env = {**os.environ, process_tree.JOB_VARIABLE: job}
-    words = program_words("agent", python=sys.executable)
+    words = program_words("agent")
     with subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno(), env=env) as process:
         theirs.close()
         running = NodeAgent(job, process, ours)
@@ -137,5 +136,5 @@ def run_agent(**more: Any) -> Iterator[NodeAgent]:
 
 def end_from_outside(job: str) -> str:
     """Runs `agent end` for a job; returns its output."""
-    words = program_words("agent", "end", job, python=sys.executable)
+    words = program_words("agent", "end", job)
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout

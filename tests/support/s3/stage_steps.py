@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ def staging(url: str, cache: Path, **env: str) -> Iterator[Stage]:
         "AWS_ENDPOINT_URL": url,
         "CLUSTER_DATA_CACHE_DIR": str(cache),
     }
-    words = program_words("stage", python=sys.executable)
+    words = program_words("stage")
     with subprocess.Popen(
         words, env=given | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

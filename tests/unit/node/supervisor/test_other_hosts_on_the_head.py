@@ -139,5 +139,5 @@ def test_the_agent_uses_the_hosts_own_runtime() -> None:
 
 
 def test_a_search_uses_the_hosts_own_runtime() -> None:
-    words = remains.search_program("j", LAB, python="/e/bin/python").text
+    words = remains.search_program("j", LAB).text
     assert words == "exec /home/alice/t/bin/python -B -Es /home/alice/t/node agent end j --boot"  # without sudo

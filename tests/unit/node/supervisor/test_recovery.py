@@ -1,7 +1,6 @@
 """The search for a job's remaining processes on a host, when the search itself is disturbed."""
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from node.supervisor import remains
 
 
 def search(prefix: list[str], timeout_s: float = 20.0) -> Any:
-    program = remains.search_program(job_id(1), JobHost(name="node-0", ip="127.0.0.1"), python=sys.executable)
+    program = remains.search_program(job_id(1), JobHost(name="node-0", ip="127.0.0.1"))
     left, _ = asyncio.run(remains.search([*prefix, program.text], timeout_s))
     return left
 

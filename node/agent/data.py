@@ -1,0 +1,108 @@
+"""The data of a job on its host: what is brought there before its first process starts, and what is copied to S3."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from node.protocol import SAVED_AT, STAGED
+from node.tasks import Tasks
+
+if TYPE_CHECKING:
+    from node.staging.local_data import LocalData
+    from node.staging.outputs import Outputs
+
+Say = Callable[[str], None]
+"""Shows the user a line, as output of a process."""
+
+
+class JobData:
+    """The data of one job. paths: of what has been brought, by URL."""
+
+    def __init__(self, job: str, tasks: Tasks) -> None:
+        self._job, self._tasks = job, tasks
+        self._is_stopped = False
+        self._data: LocalData | None = None
+        self._outputs: Outputs | None = None
+        self._beginning: asyncio.Task[None] | None = None  # to copy outputs
+        self.is_finishing = False  # it copies the rest of them
+        self.paths: dict[str, str] = {}
+
+    @property
+    def folder(self) -> str | None:
+        """The folder of [data] url on this host, if it has been brought there."""
+        return self._data.folder if self._data is not None else None
+
+    async def bring(self, env: Mapping[str, str], say: Say) -> str | None:
+        """Brings what the job reads, and what S3 has where it saves. Returns why that failed, or None.
+
+        env: that of the process that waits for it.
+        """
+        if STAGED not in env and SAVED_AT not in env:
+            return None
+        from node.staging import local_data  # noqa: PLC0415 - importing obstore takes 0.1 s
+
+        try:
+            if STAGED in env:
+                data = self._data = await asyncio.to_thread(local_data.LocalData, env, _soon(say))
+                if self._is_stopped:
+                    data.stop()
+                self.paths = await asyncio.to_thread(data.bring, env[STAGED].split())
+            if SAVED_AT in env:
+                outputs = await asyncio.to_thread(self._open_outputs, env, _soon(say))
+                await asyncio.to_thread(outputs.fetch)
+                self.paths.update(outputs.paths)
+        except (OSError, ValueError, local_data.DataError, local_data.Stopped) as error:
+            return local_data.explain(error)
+        return None
+
+    def copy_outputs(self, env: Mapping[str, str], say: Say) -> None:
+        """Begins to copy $CLUSTER_OUTPUT_DIR to S3, once."""
+        has_place = env.get("CLUSTER_OUTPUT_URL", "").startswith("s3://") or SAVED_AT in env
+        if has_place and self._beginning is None:
+            self._beginning = self._tasks.begin(self._begin_outputs(env, say))
+
+    async def _begin_outputs(self, env: Mapping[str, str], say: Say) -> None:
+        try:
+            (await asyncio.to_thread(self._open_outputs, env, _soon(say))).begin()
+        except OSError as error:  # no credentials
+            say(f"$CLUSTER_OUTPUT_DIR is not copied to [data] results: {error}")
+
+    def _open_outputs(self, env: Mapping[str, str], say: Say) -> "Outputs":
+        from node.staging.outputs import Outputs  # noqa: PLC0415 - importing obstore takes 0.1 s
+
+        if self._outputs is None:
+            self._outputs = Outputs(self._job, env, say)
+        return self._outputs
+
+    def stop(self) -> None:
+        """Ends `bring` soon."""
+        self._is_stopped = True
+        if self._data is not None:
+            self._data.stop()
+
+    async def finish(self, copy_s: float | None) -> None:
+        """Copies the rest of the outputs, in at most copy_s seconds, if any were to be copied."""
+        if self._beginning is None:
+            return
+        await asyncio.wait([self._beginning])
+        if self._outputs is not None:
+            self.is_finishing = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self._outputs.finish), copy_s)
+            self._outputs.report_left()
+
+    async def close(self) -> None:
+        """Removes the job's own folder of data."""
+        if self._data is not None:
+            await asyncio.to_thread(self._data.close)
+
+
+def _soon(say: Say) -> Say:
+    """A function that says lines from other threads."""
+    loop = asyncio.get_running_loop()
+
+    def soon(line: str) -> None:
+        loop.call_soon_threadsafe(say, line)
+
+    return soon
