@@ -11,7 +11,7 @@ from pathlib import Path
 
 PROGRAMS = {
     "jobs": "node.jobs",
-    "supervise": "node.supervisor.supervisor",
+    "supervise": "node.supervisor.supervise",
     "launch": "node.supervisor.launch",
     "torchrun": "node.torchrun",
     "agent": "node.agent.agent",

@@ -1,7 +1,6 @@
-"""Runs one job from the head, in its own session, which outlives jobs.py, which starts it.
+"""Runs one job from the head: one attempt after another, until one of them is the last.
 
-Reads the order, protocol.Order, as one line from stdin. Prints "ready" once record, lock and socket exist, or one line
-with an error. SIGINT stops the job, and so does SIGTERM, unless it can continue on another head (leave_host).
+SIGINT stops the job, and so does SIGTERM, unless it can continue on another head (leave_host).
 
 It adds two features that launch.py and torchrun lack: one failed process ends the job everywhere, with that process's
 exit code, and no process is left on any host. It never waits for a single process, host or reader without a limit.
@@ -10,7 +9,6 @@ exit code, and no process is left on any host. It never waits for a single proce
 import asyncio
 import os
 import signal
-import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable
@@ -18,74 +16,26 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from foundation.decode import decode
 from foundation.file_lock import FileLock
-from node import instance_credentials, job_folder, protocol, wire
+from node import instance_credentials, job_folder, wire
 from node.job.cost import find_cost
 from node.protocol import AllocationRequest, JobResult, JobState, Left, NewFiles, Order, Record, Stall
-from node.setup import process_tree
 from node.supervisor import health, job_log, launching, publish, recovery
-from node.supervisor.agents import wait_for
 from node.supervisor.allocation import Allocation, Client
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.attempt import Attempt
 from node.supervisor.attempts.replacement import Replacement
-from node.supervisor.bars import Bars
+from node.supervisor.clients import Clients
 from node.supervisor.notifier import Notifier
 from node.tasks import Tasks
-from node.wire import Answer, Done, Launch, News, NotStarted, Replace, Request, RunProgram, Say, Watch
+from node.wire import Answer, Done, Launch, NotStarted, Replace, RunProgram, Say
 from train.engines.engine import assign_hosts
 from train.engines.scheduler import Scheduler
 from train.engines.schedulers import SCHEDULERS
 
-LOCK_TIMEOUT_S = 5.0
 TURN_EVERY_S = 0.2
 RECORD_EVERY_S = 0.5
-WATCHERS_END_S = 5.0
-LONGEST_REQUEST = 1 << 20
 COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and after that
-
-
-def main() -> int:
-    """Runs the job."""
-    order = decode(sys.stdin.buffer.readline(), Order)
-    leave()
-    held = FileLock(job_folder.path(order.spec.id, "lock"))
-    has_it = held.take(LOCK_TIMEOUT_S)
-    record = job_folder.read_record(order.spec.id)  # with the lock, no other process writes it
-    if not has_it or record is None or record.has_ended:
-        sys.exit(f"{order.spec.id}: another supervisor runs this job, or has ended it")
-    process_tree.raise_open_files("auto")  # a process of the job needs two
-    record.supervisor = protocol.Supervisor(pid=os.getpid(), start_time=process_tree.start_time(os.getpid()))
-    return asyncio.run(supervise(order, record))
-
-
-async def supervise(order: Order, record: Record) -> int:
-    """Runs the job. Returns 1 if it cannot start."""
-    try:
-        job = Supervisor(order, record)
-        await job.open()
-        job.log.reserve()
-        job.save(lasting=True)
-    except OSError as error:  # such as a full disk, where no file can hold the error
-        sys.stdout.write(job_folder.describe(error) + "\n")
-        return 1
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    devnull = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):
-        os.dup2(devnull, descriptor)
-    await job.run()
-    return 0
-
-
-def leave() -> None:
-    """Becomes a daemon: with its own session, no terminal, and no parent that passes signals on."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if os.fork():
-        os._exit(0)  # the child continues, and runs the exit handlers
-    os.setsid()
-    os.chdir("/")
 
 
 def take_credentials(order: Order) -> list[str]:
@@ -116,8 +66,7 @@ class Supervisor:
         self.replacement: Replacement | None = None  # while the job waits for nodes
         self.notifier = Notifier(order.notify, record)
         self.warnings: dict[str, str | None] = {}  # by their subject
-        self.watchers: set[asyncio.StreamWriter] = set()
-        self.bars = Bars(self.watchers)
+        self.clients = Clients(self.answer, self.fail)
         self.saving: asyncio.TimerHandle | None = None
         self.state: JobState | None = None
         self.is_stopped = False  # the job was stopped by a request
@@ -137,8 +86,7 @@ class Supervisor:
         """Opens the socket. Raises OSError."""
         self.loop.add_signal_handler(signal.SIGTERM, self.leave_host)
         self.loop.add_signal_handler(signal.SIGINT, self.stop)
-        path = job_folder.path(self.job, "socket")
-        await asyncio.start_unix_server(self.serve, path, limit=LONGEST_REQUEST, backlog=1024)
+        await self.clients.open(job_folder.path(self.job, "socket"))
 
     async def run(self) -> None:
         """Runs the job to its end: one attempt after another."""
@@ -365,26 +313,8 @@ class Supervisor:
             self.record.waiting_for = self.replacement.waiting_for
             self.save_soon()
 
-    # -- clients -------------------------------------------------------------------------------------------------
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one client on the socket: carries out its requests, one after another."""
-        try:
-            while line := await reader.readline():
-                answer = await self.answer(writer, decode(line, Request))  # type: ignore[arg-type] # a union
-                if answer is None:
-                    break
-                writer.write(answer)
-        except (ConnectionError, ValueError):
-            pass  # it has gone, or is not one of our programs
-        except Exception as error:  # noqa: BLE001 - as in a callback
-            self.fail(error)
-        finally:
-            self.watchers.discard(writer)
-            writer.close()
-
-    async def answer(self, writer: asyncio.StreamWriter, message: Any) -> bytes | None:
-        """Carries out a request. Returns the answer; b"" for none; None to refuse it."""
+    async def answer(self, message: Any) -> bytes | None:
+        """Carries out a client's request. Returns the answer; b"" for none; None to refuse it."""
         answer: Any = Answer()
         if isinstance(message, Launch):
             code = await self.attempt.launch_for(message)
@@ -399,10 +329,6 @@ class Supervisor:
             self.say(message.text)
         elif isinstance(message, NotStarted):
             self.attempt.outcome.look_for_unstarted()
-        elif isinstance(message, Watch):
-            self.watchers.add(writer)
-            self.bars.greet(writer)
-            return b""
         else:
             self.stop()
             return b""
@@ -531,10 +457,7 @@ class Supervisor:
         is_copied = self.copying is None or await asyncio.to_thread(self.copying.finish, COPY_S)
         job_folder.remove(job_folder.path(self.job, "socket"))
         self.turn.release()
-        for watcher in self.watchers:  # later clients read the record
-            watcher.write(wire.encode(News(result=result)))
-            watcher.close()
-        await wait_for([asyncio.ensure_future(watcher.wait_closed()) for watcher in self.watchers], WATCHERS_END_S)
+        await self.clients.finish(result)  # later clients read the record
         await self.note_unsent()
         if self.copying is not None and not is_copied:
             await asyncio.to_thread(self.copying.finish, LAST_COPY_S)

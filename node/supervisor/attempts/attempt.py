@@ -163,14 +163,14 @@ class Attempt:
 
     def hear_bar(self, process: JobProcess, text: str) -> None:
         """Handles the current progress bar of a process."""
-        self._job.bars.put(process.number, text)
+        self._job.clients.put_bar(process.number, text)
         if process.role == "worker" and text:
             self.stalls.hear_bar(process, text)
             self.note_progress(text)
 
     def end_output(self, process: JobProcess) -> None:
         """Writes the end of a process's output to the log: with its bar, if it is lost and could not end its line."""
-        for row in self._job.bars.end(process.number):
+        for row in self._job.clients.end_bar(process.number):
             self._job.log.put_line(process.number, row)
         self._job.log.end_output(process.number)
 
