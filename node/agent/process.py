@@ -266,9 +266,9 @@ class JobProcess:
                 self._host.send(Bar(self.number, text))
                 continue
             said = self._engine.read_line(text)
-            if said is not None:
+            if said is not None and (said.rank is not None or said.bound is not None):
                 self._host.send(Joined(self.number, said.rank, said.bound))
-            if not (self._hides_verbose and self._engine.hides_line(text)):
+            if not (self._hides_verbose and said is not None and said.is_hidden):
                 lines.append(text)
         self._send_lines(lines)
 

@@ -188,10 +188,6 @@ class Processes:
             )
         ]
 
-    def all_started(self) -> bool:
-        """Whether all processes run or have run."""
-        return sum(1 for process in self.of_job() if process.pid is not None) >= sum(self.expected().values())
-
     def all_ended(self) -> bool:
         """Whether all processes have run and ended: an engine's launcher may not have announced the last one yet."""
         ended = sum(1 for process in self.of_job() if process.exit_code is not None)
@@ -201,10 +197,6 @@ class Processes:
         """Whether all workers of a host have ended."""
         ended = sum(1 for process in self.of("worker") if process.host == host and process.exit_code is not None)
         return ended >= self.expected()["worker", host]
-
-    def is_set_up(self) -> bool:
-        """Whether the set-up commands have succeeded on all hosts."""
-        return sum(1 for one in self.of("setup") if one.exit_code == 0) >= len(self.hosts)
 
     def name_first_on(self, host: str) -> str:
         """Returns the name of the first process that runs on a host; the host's own if there is none."""
@@ -376,14 +368,11 @@ class Processes:
             process.agent.put(Reach(process.number, self.places_of_others(process.host)))
 
     def places_of_others(self, host: str) -> tuple[tuple[str, int], ...]:
-        """Returns the (address, port) pairs of all other hosts with processes, for a host to try.
-
-        These are ps-lite's ports or, on nodes without a known one, the port of ssh.
-        """
+        """Returns the (address, port) pairs of all other hosts with processes, for a host to try."""
         return tuple(place for name, place in self._places() if name != host)
 
     def _places(self) -> list[tuple[str, tuple[str, int]]]:
-        """Returns [(host, (address, port)), ...]."""
+        """Returns [(host, (address, port)), ...]: ps-lite's ports, and that of ssh on nodes without a known one."""
         # The port of a process that has ended is closed.
         found = [(one.host, one.bound) for one in self.of_job() if one.bound and one.exit_code is None]
         known = {host for host, _ in found}

@@ -32,11 +32,8 @@ def recover(job: str) -> Record | None:
     Of two simultaneous calls, the second waits for the first.
     """
     record = job_folder.read_record(job)
-    if record is None or record.has_ended:
+    if record is None or record.has_ended or is_alive(job):
         return record
-    with FileLock(job_folder.path(job, "recovery")) as ours:
-        if not ours.take(RECOVERY_TIMEOUT_S) or is_alive(job):
-            return job_folder.read_record(job)
     import asyncio  # noqa: PLC0415 - importing it takes a quarter of this program's start
 
     return asyncio.run(complete(job))

@@ -151,7 +151,8 @@ class Stalls:
 
     def hear_line(self, process: JobProcess, text: str) -> None:
         """Handles a line of a worker's output."""
-        if self._is_watching and not self._processes.engine.is_noise(text):
+        report = self._processes.engine.read_line(text)
+        if self._is_watching and not (report is not None and report.is_noise):
             now = time.monotonic()
             self._lines_at[process.number] = now
             self._looks.pop(process.number, None)

@@ -91,10 +91,16 @@ class Rendezvous(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """The content of a line of a process's output. bound: the address and port where the process listens."""
+    """The content of a line that a library prints. bound: the address and port where the process listens.
+
+    is_hidden: only `environment` causes this line, and users do not need it. is_noise: it is no sign of progress, as
+    the library may print it endlessly.
+    """
 
     rank: int | None = None
     bound: tuple[str, int] | None = None
+    is_hidden: bool = False
+    is_noise: bool = False
 
 
 class Engine(ABC):
@@ -162,14 +168,6 @@ class Engine(ABC):
     def read_line(self, line: str) -> Report | None:
         """The report in a line of a process's output, or None."""
         return None
-
-    def hides_line(self, line: str) -> bool:
-        """Whether a line is output that only `environment` causes and that users do not need."""
-        return False
-
-    def is_noise(self, text: str) -> bool:
-        """Whether a line is no sign of progress because the library may print it endlessly."""
-        return False
 
 
 def take_turns(hosts: Sequence[str], count: int, *, role: str, first: int = 0) -> Started:

@@ -86,16 +86,8 @@ class LaunchPy(Engine):
         return made
 
     def read_line(self, line: str) -> Report | None:
-        """The rank or port in a line of ps-lite."""
+        """The report in a line of ps-lite."""
         return ps_lite.read(line)
-
-    def hides_line(self, line: str) -> bool:
-        """Whether a line is printed only because of PS_VERBOSE=1 and reports no error."""
-        return ps_lite.is_report(line) and not ps_lite.is_failure(line)
-
-    def is_noise(self, text: str) -> bool:
-        """Whether a line is ps-lite's own, such as "Resend"."""
-        return ps_lite.is_own(text)
 
 
 class SshLaunchPy(LaunchPy):

@@ -269,7 +269,7 @@ class Attempt:
         """Handles the start of a process."""
         process.pid, process.started_at = pid, time.time()
         self._job.log.put(p=process.number, pid=pid)
-        if not self.is_running and self.processes.all_started() and not self.is_over:
+        if not self.is_running and not self.processes.missing() and not self.is_over:
             self.is_running = True
             self._job.note_running()
             self.outcome.all_started()
@@ -293,7 +293,8 @@ class Attempt:
             return
         self.stalls.hear_exit(process)
         self.outcome.note_exit(process)
-        if process.role == "setup" and self.processes.is_set_up():
+        set_up = [one for one in self.processes.of("setup") if one.exit_code == 0]
+        if process in set_up and len(set_up) == len(self.order.hosts):
             self.launch()
 
     def lose(self, agent: Agent, why: str) -> None:
