@@ -15,7 +15,6 @@ PROGRAMS = {
     "launch": "node.supervisor.launch",
     "torchrun": "node.torchrun",
     "agent": "node.agent.agent",
-    "stage": "node.staging.stage",
     "send_files": "node.job.send_files",
     "results": "node.job.results",
     "health": "node.setup.health",

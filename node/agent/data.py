@@ -42,16 +42,19 @@ class JobData:
             return None
         from node.staging import local_data  # noqa: PLC0415 - importing obstore takes 0.1 s
 
+        soon = _soon(say)
+
+        def bring() -> None:
+            outputs = self._open_outputs(env, soon)
+            data = self._data = local_data.LocalData(env, soon)
+            if self._is_stopped:
+                data.stop()
+            saved = outputs.find_saved()
+            self.paths = {**data.bring(env.get(STAGED, "").split(), saved), **outputs.paths}
+            outputs.note_saved(saved)
+
         try:
-            if STAGED in env:
-                data = self._data = await asyncio.to_thread(local_data.LocalData, env, _soon(say))
-                if self._is_stopped:
-                    data.stop()
-                self.paths = await asyncio.to_thread(data.bring, env[STAGED].split())
-            if SAVED_AT in env:
-                outputs = await asyncio.to_thread(self._open_outputs, env, _soon(say))
-                await asyncio.to_thread(outputs.fetch)
-                self.paths.update(outputs.paths)
+            await asyncio.to_thread(bring)
         except (OSError, ValueError, local_data.DataError, local_data.Stopped) as error:
             return local_data.explain(error)
         return None

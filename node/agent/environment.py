@@ -4,13 +4,11 @@ import itertools
 import os
 import re
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 
 from foundation.thread_pool import map_in_threads
 from node import job_folder
 from node.agent import container, notice
-from node.programs import CODE_DIR
 from node.setup import process_tree, setup_env
 from node.setup.interfaces import find_interface
 from node.wire import AgentOrder, RoleOrder
@@ -48,10 +46,6 @@ def _merge(shared: AgentOrder, order: RoleOrder) -> dict[str, str]:
     own["CLUSTER_OUTPUT_DIR"] = job_folder.make_output_dir(job)
     if shared.authorities is not None:  # botocore does not use the host's certificates
         own.setdefault("AWS_CA_BUNDLE", job_folder.write_authorities(job, shared.authorities))
-    if order.role == "worker" and own.get("CLUSTER_DATA_MODE") == "stage":
-        own["CLUSTER_MXNET_HOOK"] = os.path.join(CODE_DIR, "node", "staging", "hook.py")
-        # It has the packages that stage.py needs. A container may not have the Python of ours.
-        own["CLUSTER_PYTHON"] = sys.executable if order.container is None else order.python
     if order.role in ("worker", "server"):
         own[notice.VARIABLE] = notice.place_of(job, shared.attempt)
         os.makedirs(os.path.dirname(own[notice.VARIABLE]), mode=0o700, exist_ok=True)

@@ -1,9 +1,8 @@
-"""The staged objects of a node, for all of its jobs; each one is complete and verified, or does not exist at all.
+"""The objects of S3 on a node, for all of its jobs; each one is complete and verified, or does not exist at all.
 
-    objects/KEY/NAME, meta      an object of S3; its URL, CRC-32 and the boot in which that was last compared
+    objects/KEY/data, meta      an object; its URL, CRC-32 and the boot in which that was last compared
     incoming/KEY/               an object that is being fetched, by the process that holds the lock
-    users/*/                    of a live process, which holds the lock: the `keys` that it uses, placeholders for
-                                objects of which it reads no byte, and files that are not in S3 yet
+    users/*/                    of a live process, which holds the lock: the `keys` that it uses, and its own links
     lock                        held briefly by a process that changes any of this
 
 A key is derived from an object's URL, ETag and size, so an object overwritten in S3 has another key. All locks are the
@@ -29,15 +28,12 @@ from pathlib import Path
 import msgspec
 
 from foundation.decode import decode
-from node.staging import integrity, plan, s3
+from node.staging import integrity, s3
 
-META, KEYS = "meta", "keys"
+DATA, META, KEYS = "data", "meta", "keys"
 PIECE_BYTES = 1 << 20
 WAIT_S = 0.1
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-# MXNet's readers interpret other characters as a list, a cache file or options.
-PLAIN_NAME = re.compile(r"[^A-Za-z0-9._-]")
-NAME_LENGTH = 100
 
 # An instance's own NVMe disks are faster than its root volume, and free. Deep Learning AMIs combine and mount them;
 # with other AMIs, they are found among the mounts.
@@ -49,10 +45,6 @@ PARTITION = re.compile(r"^(nvme\d+n\d+)p\d+$")
 FOLDER = "cluster-data"
 RESERVE_SHARE, RESERVE_BYTES = 0.05, 2 << 30  # of the disk, and the minimum; never more than half of the free space
 SUDO_TIMEOUT_S = 10
-
-
-class NoRoom(OSError):
-    """The cache is full; the message says why."""
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -87,20 +79,14 @@ class Cache:
         os.close(self._user_lock)
 
     def use(self, entries: Iterable[s3.Entry]) -> None:
-        """Protects these objects from eviction once they are fetched. Raises NoRoom if they do not all fit together."""
-        needed = sum(entry.size_bytes for entry in {make_key(entry): entry for entry in entries}.values())
-        if needed > self.most_bytes:
-            raise NoRoom(
-                f"{render_size(needed)} have to be staged, and {self.folder} holds at most "
-                f"{render_size(self.most_bytes)}: use more nodes, a larger volume, or a larger [data] cache_gib"
-            )
+        """Protects these objects from eviction once they are fetched."""
         with self.locked(), open(os.path.join(self._user, KEYS), "a") as stream:
             stream.write("".join(make_key(entry) + "\n" for entry in entries))
 
     def find(self, entry: s3.Entry) -> str | None:
         """Returns the path of a complete object, or None. Verifies its content once after each boot of this node."""
         key = make_key(entry)
-        path = self.path("objects", key, make_name(entry.url))
+        path = self.path("objects", key, DATA)
         try:
             meta = decode(Path(self.path("objects", key, META)).read_bytes(), Meta)
             size = os.stat(path).st_size
@@ -120,7 +106,7 @@ class Cache:
     def claim(self, entry: s3.Entry, should_stop: Callable[[], bool]) -> Slot | None:
         """Returns a Slot to fetch an object into; None if it may already exist. Waits while another process fetches it.
 
-        should_stop: called regularly; if true, ends the wait with None. Raises NoRoom.
+        should_stop: called regularly; if true, ends the wait with None. Raises OSError if there is no room.
         """
         while not should_stop():
             with self.locked():
@@ -128,7 +114,8 @@ class Cache:
                 if os.path.isdir(self.path("objects", key)):
                     return None
                 folder = self.path("incoming", key)
-                if not self._is_locked(folder) and self._make_room(entry.size_bytes):
+                if not self._is_locked(folder):
+                    self._make_room(entry.size_bytes)
                     os.mkdir(folder, 0o700)
                     slot = Slot(self, entry, folder)
                     self.slots.add(slot)
@@ -136,49 +123,30 @@ class Cache:
             time.sleep(WAIT_S)
         return None
 
-    def find_hole(self, size_bytes: int) -> str:
-        """Returns the path of a placeholder: a sparse file of this size that only root may read."""
-        path = os.path.join(self._user, str(size_bytes))
-        if not os.path.exists(path):
-            with open(path, "w") as stream:
-                os.ftruncate(stream.fileno(), size_bytes)
-            os.chmod(path, 0)
-        return path
-
     def own_path(self, name: str) -> str:
         """A path in this process's own folder, which is removed with it."""
         return os.path.join(self._user, name)
 
-    def find_draft(self, url: str) -> str:
-        """Returns a path for the content of an object that is not in S3 yet. Raises ValueError for an invalid URL."""
-        s3.split_object_url(url)
-        return os.path.join(self._user, f"draft-{_random_digits()}-{make_name(url)}")
-
     # -- under the lock ------------------------------------------------------------------------------------------
 
-    def _make_room(self, size_bytes: int) -> bool:
-        """Evicts objects to make room. Returns False if there is room only after a prefetch that no process uses.
-
-        Raises NoRoom.
-        """
+    def _make_room(self, size_bytes: int) -> None:
+        """Evicts the objects that were used least recently until there is room. Raises OSError if there is none."""
         self._clean_up()
-        used = self._used_keys()
-        coming = os.listdir(self.path("incoming"))
-        kept = [self._describe("incoming", key, stays=True) for key in coming]
-        kept += [self._describe("objects", key, stays=key in used) for key in os.listdir(self.path("objects"))]
-        evicted = plan.choose_evicted(kept, size_bytes, self.most_bytes)
-        for key in evicted or ():
+        excess = find_held(self.folder) + size_bytes - self.most_bytes
+        unused = sorted(set(os.listdir(self.path("objects"))) - self._used_keys(), key=self._used_at)
+        for key in unused:
+            if excess <= 0:
+                break
+            excess -= _size(self.path("objects", key))
             self._remove(key)
-        if evicted is None and used.issuperset(coming):
-            raise NoRoom(
-                f"{self.folder} holds at most {render_size(self.most_bytes)}, and all of its data is in use: "
-                "use a larger volume, or a larger [data] cache_gib"
+        if excess > 0:
+            raise OSError(
+                f"{self.folder} holds at most {render_size(self.most_bytes)}, and other jobs use its data: "
+                "use a larger disk, or a larger [data] cache_gib"
             )
-        return evicted is not None
 
-    def _describe(self, place: str, key: str, *, stays: bool) -> plan.Kept:
-        path = self.path(place, key)
-        return plan.Kept(os.stat(path).st_mtime, _size(path), key, stays)
+    def _used_at(self, key: str) -> float:
+        return os.stat(self.path("objects", key)).st_mtime
 
     def _clean_up(self) -> None:
         """Removes the files that killed processes left."""
@@ -250,7 +218,7 @@ class Slot:
         self._cache = cache
         self._entry = entry
         self._folder = folder
-        self.path = os.path.join(folder, make_name(entry.url))
+        self.path = os.path.join(folder, DATA)
         self._published = False
         self._lock = _lock_folder(folder)
         self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o400)
@@ -278,12 +246,6 @@ def make_key(entry: s3.Entry) -> str:
     """The object's key in the cache."""
     version = f"{entry.url}\n{entry.etag}\n{entry.size_bytes}"
     return hashlib.sha256(version.encode("utf-8", "surrogateescape")).hexdigest()[:40]
-
-
-def make_name(url: str) -> str:
-    """The name of an object's file: the end of its URL, with only characters that MXNet's readers accept."""
-    name = PLAIN_NAME.sub("_", url.rpartition("/")[2])[-NAME_LENGTH:]
-    return "data" if name in ("", ".", "..") or name.partition(".")[0] == META else name
 
 
 def compare(path: str, check: integrity.Check | None = None) -> tuple[bool, int]:
@@ -327,14 +289,10 @@ def _lock_folder(path: str) -> int:
 
 
 def _size(folder: str) -> int:
-    """Returns the size of an object's folder in bytes, without files that are deleted meanwhile."""
-    total = 0
+    """Returns the size of an object's folder in bytes; 0 if it is deleted meanwhile."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for entry in os.scandir(folder):
-            if entry.name.partition(".")[0] != META:
-                with contextlib.suppress(FileNotFoundError):
-                    total += entry.stat().st_size
-    return total
+        return os.stat(os.path.join(folder, DATA)).st_size
+    return 0
 
 
 def _random_digits() -> str:
@@ -381,9 +339,9 @@ def find_instance_stores(mounts: str = "/proc/mounts", model: str = MODEL) -> li
 def find_limit(env: Mapping[str, str], folder: str, held_bytes: int) -> int:
     """Returns the maximum size of the folder, in bytes. held_bytes: its current size. Raises OSError."""
     given = env.get("CLUSTER_DATA_CACHE_GIB")
-    if given:
-        return int(float(given) * (1 << 30))
     usage = shutil.disk_usage(folder)
+    if given:
+        return min(int(float(given) * (1 << 30)), held_bytes + usage.free)
     reserve = min(max(usage.total * RESERVE_SHARE, RESERVE_BYTES), usage.free / 2)
     return int(held_bytes + usage.free - reserve)
 

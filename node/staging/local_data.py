@@ -1,16 +1,19 @@
-"""Brings a job's data from S3 to this node's disk before the job's processes start there.
+"""Brings a job's data, and what it has saved before, from S3 to this node's disk before the job's processes start.
 
-The objects are in the node's cache (cache.py), verified, for all of its jobs. A job sees them below a folder of its
-own, as links with the names that they have in S3; they stay while its agent lives, which holds the folder's lock.
+The data is in the node's cache (cache.py), verified, for all of its jobs. A job sees it below a folder of its own, as
+links with the names that the objects have in S3; they stay while its agent lives, which holds the folder's lock. Saved
+objects (outputs.py) are files of their own, which the job may overwrite.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
+import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from node.staging import cache, integrity, s3, words
@@ -19,6 +22,7 @@ RANGE_BYTES = 16 << 20
 CONNECTIONS, OBJECTS = 16, 8  # at once
 ATTEMPTS = 3  # for an object that arrives damaged
 REPORT_EVERY_S = 5.0
+Saved = tuple[s3.Entry, str]
 
 
 class DataError(Exception):
@@ -32,7 +36,7 @@ class Stopped(Exception):
 class LocalData:
     """The data of one job on this node. env: that of its processes. say: shows a line to the user.
 
-    folder: $CLUSTER_DATA_DIR, that of [data] url.
+    folder: $CLUSTER_DATA_DIR, that of [data] url; None until data has been brought.
     """
 
     def __init__(self, env: Mapping[str, str], say: Callable[[str], None]) -> None:
@@ -43,7 +47,8 @@ class LocalData:
         folder = cache.find_folder(env)
         self._cache = cache.Cache(folder, cache.find_limit(env, folder, cache.find_held(folder)))
         self._root = self._cache.own_path("s3")
-        self.folder = words.make_path(self._root, self._url.rstrip("/")) if self._url.startswith("s3://") else None
+        self._output = env["CLUSTER_OUTPUT_DIR"]
+        self.folder: str | None = None
         self._stopped = threading.Event()
         self._received_bytes = 0
         self._lock = threading.Lock()
@@ -56,11 +61,11 @@ class LocalData:
         """Removes the job's folder, and unfinished objects; complete ones stay for later jobs."""
         self._cache.close()
 
-    def bring(self, urls: Sequence[str]) -> dict[str, str]:
+    def bring(self, urls: Sequence[str], saved: Sequence[Saved] = ()) -> dict[str, str]:
         """Fetches what is at these URLs, unless it is here. Returns what replaces each URL in the job's words.
 
-        A URL without objects is missing there, unless it is below [data] url. Raises DataError, Stopped, OSError,
-        ValueError.
+        A URL without objects is missing there, unless it is below [data] url. saved: objects with the paths of the
+        files to write. Raises DataError, Stopped, OSError, ValueError.
         """
         found = {url: self._list(url) for url in urls}
         for url in [url for url, entries in found.items() if not entries]:
@@ -68,12 +73,13 @@ class LocalData:
                 raise DataError(f"{url}: there is nothing to read: cluster data ls {url.rpartition('/')[0]}/")
             del found[url]
         entries = sorted({entry for row in found.values() for entry in row})
-        self._reserve(entries)
-        for entry, path in self._fetch(entries):
+        for entry in (*entries, *(entry for entry, _ in saved)):
             s3.split_object_url(entry.url)  # no key leaves the folder
-            place = words.make_path(self._root, entry.url)
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            os.link(path, place)
+        self._check_room(entries, saved)
+        self._cache.use(entries)
+        self._fetch(entries, saved)
+        if urls and self._url.startswith("s3://"):
+            self.folder = words.make_path(self._root, self._url.rstrip("/"))
         return {url: words.make_value(self._root, url, row) for url, row in found.items()}
 
     def _list(self, url: str) -> list[s3.Entry]:
@@ -89,8 +95,8 @@ class LocalData:
             found = [entry for entry in beside if entry.size_bytes and entry.url.startswith(url)]
         return found
 
-    def _reserve(self, entries: Sequence[s3.Entry]) -> None:
-        """Protects objects from eviction. Raises DataError if they do not fit on this node's disk, before any copy."""
+    def _check_room(self, entries: Sequence[s3.Entry], saved: Sequence[Saved]) -> None:
+        """Raises DataError if the objects do not fit on this node's disk."""
         needed, room = sum(entry.size_bytes for entry in entries), self._cache.most_bytes
         if needed > room:
             source = self._url or "s3://BUCKET/FOLDER/"
@@ -99,69 +105,92 @@ class LocalData:
                 f"{cache.render_size(room)}: use a larger disk, another [data] cache_dir or a larger cache_gib, or do "
                 f'not copy it: [[volumes]] source = "{source}"'
             )
-        self._cache.use(entries)
+        of_saved, room = sum(entry.size_bytes for entry, _ in saved), shutil.disk_usage(self._output).free
+        if os.stat(self._output).st_dev == os.stat(self._cache.folder).st_dev:
+            room += cache.find_held(self._cache.folder) - needed
+        if of_saved > room:
+            raise DataError(
+                f"{self._host}: what the job has saved has {cache.render_size(of_saved)}, and {self._output} has room "
+                f"for {cache.render_size(max(room, 0))}: use a larger disk, or remove old checkpoints: cluster data rm"
+            )
 
     # -- copying -------------------------------------------------------------------------------------------------
 
-    def _fetch(self, entries: Sequence[s3.Entry]) -> Iterator[tuple[s3.Entry, str]]:
-        """Returns the objects with their paths in the cache, and reports the progress."""
-        total = sum(entry.size_bytes for entry in entries)
+    def _fetch(self, entries: Sequence[s3.Entry], saved: Sequence[Saved]) -> None:
+        """Fetches the objects, and reports the progress."""
+        work = [(entry, functools.partial(self._obtain, entry)) for entry in entries]
+        work += [(entry, functools.partial(self._replace, entry, path)) for entry, path in saved]
+        total = sum(entry.size_bytes for entry, _ in work)
         self._ranges = ThreadPoolExecutor(CONNECTIONS)
         with self._ranges, ThreadPoolExecutor(OBJECTS) as objects:
-            running = [objects.submit(self._obtain, entry) for entry in entries]
+            running = [objects.submit(do) for _, do in work]
             try:
                 while True:
                     done, left = wait(running, REPORT_EVERY_S, FIRST_EXCEPTION)
                     for one in done:
                         one.result()  # raises its error
                     if not left:
-                        break
-                    has = sum(entry.size_bytes for entry, one in zip(entries, running, strict=True) if one.done())
+                        return
+                    has = sum(entry.size_bytes for (entry, _), one in zip(work, running, strict=True) if one.done())
                     has = min(max(has, self._received_bytes), total)
                     self._say(f"{self._host}: {cache.render_size(has)} of {cache.render_size(total)} of data")
             except BaseException:
                 self._stopped.set()
                 raise
-        return zip(entries, [one.result() for one in running], strict=True)
 
-    def _obtain(self, entry: s3.Entry) -> str:
-        """Returns the path of an object in the cache; fetches it if it is not there. Raises as `bring`."""
-        while not self._stopped.is_set():
-            path = self._cache.find(entry)
-            if path is not None:
-                return path
+    def _obtain(self, entry: s3.Entry) -> None:
+        """Links an object to the job's folder; fetches it to the cache if it is not there. Raises as `bring`."""
+        path = self._cache.find(entry)
+        while path is None:
             slot = self._cache.claim(entry, self._stopped.is_set)
+            if self._stopped.is_set():
+                raise Stopped
             if slot is not None:
                 with contextlib.closing(slot):
-                    self._copy(entry, slot)
-        raise Stopped
+                    slot.publish(self._copy(entry, slot.file, slot.path))
+            path = self._cache.find(entry)
+        place = words.make_path(self._root, entry.url)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.link(path, place)
 
-    def _copy(self, entry: s3.Entry, slot: cache.Slot) -> None:
+    def _replace(self, entry: s3.Entry, path: str) -> None:
+        """Fetches an object to a file, all of it or nothing. Raises as `bring`."""
+        draft = os.path.join(os.path.dirname(self._output), f"saved-{cache.make_key(entry)}")  # is not copied to S3
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            with open(draft, "wb") as file:
+                self._copy(entry, file.fileno(), draft)
+            os.rename(draft, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(draft)
+
+    def _copy(self, entry: s3.Entry, file: int, path: str) -> int:
+        """Writes an object to a file, which is verified. Returns its CRC-32."""
         seen = set[int]()
         for _ in range(ATTEMPTS):
             begins = range(0, entry.size_bytes, RANGE_BYTES)
-            list(self._ranges.map(lambda begin: self._copy_range(entry, slot, begin), begins))
+            list(self._ranges.map(lambda begin: self._copy_range(entry, file, begin), begins))
             check = integrity.find_check({"etag": entry.etag}, entry.size_bytes)
-            is_right, crc32 = cache.compare(slot.path, check)
+            is_right, crc32 = cache.compare(path, check)
             if not is_right and check is not None:
                 # The ETag is useless if a KMS key encrypts the object, or if the guess of the part size is wrong, as is
                 # assumed when the same bytes arrive twice.
                 is_useless = self._store.is_encrypted(entry.url) if check.certain else crc32 in seen
                 check = None if is_useless else check
+            if check is None:
+                self._say(f"{self._host}: data is not verified: S3 has no usable checksum of {entry.url}")
             if is_right or check is None:
-                if check is None:
-                    self._say(f"{self._host}: data is not verified: S3 has no usable checksum of {entry.url}")
-                slot.publish(crc32)
-                return
+                return crc32
             seen.add(crc32)
         raise DataError(f"{entry.url} arrived damaged {ATTEMPTS} times: its checksum does not match")
 
-    def _copy_range(self, entry: s3.Entry, slot: cache.Slot, begin: int) -> None:
+    def _copy_range(self, entry: s3.Entry, file: int, begin: int) -> None:
         def take(at: int, piece: memoryview) -> None:
             with self._lock:
                 self._received_bytes += len(piece)
             while piece:
-                written = os.pwrite(slot.file, piece, at)
+                written = os.pwrite(file, piece, at)
                 piece, at = piece[written:], at + written
 
         if self._stopped.is_set():

@@ -4,8 +4,8 @@ Only complete files are copied: those that no process has open for writing, and 
 object appears as a whole, after S3 has verified its checksum, and only if the file did not change meanwhile. The list
 of copied files, for the job's later attempts, is jobs/ID/copied.
 
-What a program saves at a URL that its command names is in s3/BUCKET/KEY there: `fetch` brings what S3 has of it before
-the processes start, and the copy goes to that URL.
+What a program saves at a URL that its command names is in s3/BUCKET/KEY there, and is copied to that URL. What S3 has
+of it is brought there before the processes start (local_data.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import glob
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -34,7 +34,8 @@ MOST_NAMED = 5  # files in a message
 COPIED = "copied"
 PLACE = "s3"
 WRITES = os.O_WRONLY | os.O_RDWR
-Version = tuple[int, int]
+Version = tuple[int, int]  # size and mtime_ns
+Copied = tuple[int, int, str]  # the version, and the object's ETag
 
 
 class Outputs:
@@ -45,17 +46,14 @@ class Outputs:
 
     def __init__(self, job: str, env: Mapping[str, str], say: Callable[[str], None]) -> None:
         self._url = f"{env.get('CLUSTER_OUTPUT_URL', '')}{work_folder.OUTPUT}/{env['CLUSTER_HOST']}/"
-        self._host, self._folder, self._list = (
-            env["CLUSTER_HOST"],
-            env["CLUSTER_OUTPUT_DIR"],
-            job_folder.path(job, COPIED),
-        )
+        self._host, self._folder = env["CLUSTER_HOST"], env["CLUSTER_OUTPUT_DIR"]
+        self._list = job_folder.path(job, COPIED)
         self._store = s3.Store(env)
         self._say = say
         self._said: set[str] = set()
-        self._copied: dict[str, Version] = {}
+        self._copied: dict[str, Copied] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):  # ValueError: cut off by a full disk
-            self._copied = decode(Path(self._list).read_bytes(), dict[str, Version])
+            self._copied = decode(Path(self._list).read_bytes(), dict[str, Copied])
         self._ending = threading.Event()
         self._saved = env.get(SAVED_AT, "").split()
         self._thread = threading.Thread(target=self._run, name="outputs", daemon=True)
@@ -64,24 +62,30 @@ class Outputs:
         """Begins to copy."""
         self._thread.start()
 
-    def fetch(self) -> None:
-        """Brings the objects that exist where the job saves, except those that this node has newer. Raises OSError."""
+    def find_saved(self) -> list[tuple[s3.Entry, str]]:
+        """Returns the objects that exist where the job saves, unless they or newer files are here, with their paths.
+
+        Raises OSError, ValueError.
+        """
+        found = {}
         for url in self._saved:
-            for entry in self._store.list(url.rpartition("/")[0]):
-                if not entry.size_bytes or not entry.url.startswith(url):
-                    continue
-                s3.split_object_url(entry.url)  # no key leaves the folder
-                name = words.make_path(PLACE, entry.url)
-                path = os.path.join(self._folder, name)
-                version = find_version(path)
-                if version is not None and version != self._copied.get(name):
-                    continue
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                self._store.get_file(entry.url, path)
-                fetched = find_version(path)
-                if fetched is not None:
-                    self._copied[name] = fetched
             os.makedirs(os.path.dirname(self.paths[url]), exist_ok=True)
+            beside = self._store.list(url.rpartition("/")[0], below=False)
+            for entry in (*(one for one in beside if one.url.startswith(url)), *self._store.list(url)):
+                name = words.make_path(PLACE, entry.url)
+                copied, version = self._copied.get(name), find_version(os.path.join(self._folder, name))
+                is_newer = version is not None and (copied is None or version != copied[:2])
+                is_same = version is not None and copied is not None and copied[2] == entry.etag
+                if entry.size_bytes and not is_newer and not is_same:
+                    found[entry] = os.path.join(self._folder, name)
+        return list(found.items())
+
+    def note_saved(self, saved: Sequence[tuple[s3.Entry, str]]) -> None:
+        """Notes that these objects of `find_saved` are here."""
+        for entry, path in saved:
+            version = find_version(path)
+            if version is not None:
+                self._copied[words.make_path(PLACE, entry.url)] = (*version, entry.etag)
         self._note()
 
     @property
@@ -129,7 +133,8 @@ class Outputs:
                 if not is_quiet or (status.st_dev, status.st_ino) in written:
                     left.append(entry.name)
                     continue
-                self._store.put_unchanged(entry.path, self._make_url(entry.name), (entry.size_bytes, entry.mtime_ns))
+                version = entry.size_bytes, entry.mtime_ns
+                etag = self._store.put_file(entry.path, self._make_url(entry.name), version)
             except FileNotFoundError:  # deleted or renamed meanwhile
                 continue
             except s3.Changed:
@@ -139,7 +144,7 @@ class Outputs:
                 left.append(entry.name)
                 self._say_once(str(error))
                 continue
-            self._copied[entry.name] = (entry.size_bytes, entry.mtime_ns)
+            self._copied[entry.name] = (*version, etag)
         if len(left) < len(changed):
             self._note()
         return left
@@ -147,11 +152,9 @@ class Outputs:
     def _find_changed(self) -> list[work_folder.Entry]:
         """Returns the files that are new or have changed, the oldest first."""
         found = [entry for entry in work_folder.find_below(self._folder) if entry is not None and entry.what is None]
-        changed = [one for one in found if self._copied.get(one.name) != (one.size_bytes, one.mtime_ns)]
-        is_for_s3 = [
-            one for one in changed if self._make_url(one.name).startswith("s3://")
-        ]  # [data] results may not be
-        return sorted(is_for_s3, key=lambda one: one.mtime_ns)
+        changed = [one for one in found if self._copied.get(one.name, ())[:2] != (one.size_bytes, one.mtime_ns)]
+        for_s3 = [one for one in changed if self._make_url(one.name).startswith("s3://")]  # [data] results may not be
+        return sorted(for_s3, key=lambda one: one.mtime_ns)
 
     def _note(self) -> None:
         try:
@@ -168,7 +171,7 @@ class Outputs:
 
 
 def find_version(path: str) -> Version | None:
-    """Returns the size and mtime_ns of a file, or None."""
+    """Returns the version of a file, or None."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

@@ -2,7 +2,7 @@
 
     store = Store(os.environ)                      # a job's environment, as train/s3/environment.py creates it
     store.put_file(path, "s3://bucket/folder/key")
-    for entry in store.list("s3://bucket/folder/"): store.get_file(entry.url, path)
+    for entry in store.list("s3://bucket/folder/"): store.read_range(entry, 0, 100, take)
 
 Everything after the bucket is the key, with any characters; keys with empty parts, "." or ".." are rejected.
 S3 verifies the SHA-256 of uploads. Ignores any proxy in the environment.
@@ -11,7 +11,6 @@ Works with obstore 0.8, the last version for Python 3.9.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import re
@@ -38,8 +37,7 @@ Result = TypeVar("Result")
 ATTEMPTS = 6
 FIRST_PAUSE_S = 0.3  # before the second attempt; doubled before each further one, times a random number up to 1
 MAX_PAUSE_S = 8.0
-CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 120  # a request moves at most RANGE_BYTES or ONE_PUT_BYTES
-RANGE_BYTES = 16 << 20
+CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 10, 120  # a request moves at most 16 MiB or ONE_PUT_BYTES
 # Larger files are sent in parts. `cluster data put` and `cluster down` remove parts that a killed program leaves.
 ONE_PUT_BYTES = 64 << 20
 PART_BYTES, PARTS_AT_ONCE = 16 << 20, 4
@@ -105,23 +103,11 @@ class Store:
         self._find_keys = find_keys or _find_keys(env)
         self._stores: dict[str, S3Store] = {}
 
-    def put_file(self, path: str, url: str) -> None:
-        """Writes a file's content to an object: all of it or nothing."""
-        size = os.path.getsize(path)
+    def put_file(self, path: str, url: str, version: tuple[int, int] | None = None) -> str:
+        """Writes a file's content to an object: all of it or nothing. Returns the object's ETag.
 
-        def put(store: S3Store, key: str) -> None:
-            with open(path, "rb") as file:
-                if size <= ONE_PUT_BYTES:
-                    obstore.put(store, key, file.read(), use_multipart=False)
-                else:
-                    obstore.put(store, key, file, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
-
-        self._try(url, put)
-
-    def put_unchanged(self, path: str, url: str, version: tuple[int, int]) -> None:
-        """Writes a file's content to an object, unless it changes meanwhile. version: its size and mtime_ns.
-
-        Raises Changed: then the object is as before.
+        version: the file's size and mtime_ns. Raises Changed if it has another one at the end: then the object is as
+        before.
         """
         changed = threading.Event()
 
@@ -129,19 +115,20 @@ class Store:
             while piece := file.read(PART_BYTES):
                 yield piece
             status = os.fstat(file.fileno())
-            if (status.st_size, status.st_mtime_ns) != version:
+            if version not in (None, (status.st_size, status.st_mtime_ns)):
                 changed.set()
                 raise Changed(path, code="Changed")
 
-        def put(store: S3Store, key: str) -> None:
+        def put(store: S3Store, key: str) -> str:
             with open(path, "rb") as file:
-                if version[0] <= ONE_PUT_BYTES:
-                    obstore.put(store, key, b"".join(read(file)), use_multipart=False)
+                if os.path.getsize(path) <= ONE_PUT_BYTES:
+                    done = obstore.put(store, key, b"".join(read(file)), use_multipart=False)
                 else:
-                    obstore.put(store, key, read(file), chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+                    done = obstore.put(store, key, read(file), chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+                return done["e_tag"] or ""
 
         try:
-            self._try(url, put, may_retry=lambda: not changed.is_set())
+            return self._try(url, put, may_retry=lambda: not changed.is_set())
         except Exception:
             if changed.is_set():
                 raise Changed(path, code="Changed") from None
@@ -150,27 +137,6 @@ class Store:
     def put_bytes(self, data: bytes, url: str) -> None:
         """Writes bytes to an object."""
         self._try(url, lambda store, key: obstore.put(store, key, data, use_multipart=False))
-
-    def get_file(self, url: str, path: str) -> int:
-        """Reads an object into a file, all of it or nothing. Returns its size in bytes."""
-        entry = self._find(url)
-        temporary = f"{path}.{os.getpid()}-{random.getrandbits(32):08x}.part"
-        try:
-            with open(temporary, "wb") as sink:
-                for begin in range(0, entry.size_bytes, RANGE_BYTES):
-
-                    def take(at: int, piece: memoryview) -> None:
-                        sink.seek(at)
-                        sink.write(piece)
-
-                    self.read_range(entry, begin, min(RANGE_BYTES, entry.size_bytes - begin), take)
-                sink.flush()
-                os.fsync(sink.fileno())
-            os.rename(temporary, path)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(temporary)
-        return entry.size_bytes
 
     def read_range(self, entry: Entry, begin: int, length: int, take: Callable[[int, memoryview], None]) -> None:
         """Reads a range of an object; take(offset, piece) receives the bytes, some perhaps more than once.
@@ -213,10 +179,6 @@ class Store:
         # obstore shows a folder's own marker, `folder/`, under the folder's name.
         inside = (entry for entry in found if not folder or entry.url.startswith(f"s3://{bucket}/{folder}/"))
         return iter(sorted(inside, key=lambda entry: entry.url.encode("utf-8", "surrogateescape")))
-
-    def delete(self, url: str) -> None:
-        """Deletes an object, if it exists."""
-        self._try(url, obstore.delete)
 
     def is_encrypted(self, url: str) -> bool:
         """Whether an object's encryption makes its ETag useless as a digest; obstore does not report this.

@@ -47,7 +47,7 @@ def take_credentials(order: Order) -> list[str]:
         return []
     keys = instance_credentials.wait_for()
     order.secrets = keys.variables
-    is_staged = order.env.get("CLUSTER_DATA_MODE") == "stage"  # stage.py renews them
+    is_staged = order.env.get("CLUSTER_DATA_MODE") == "stage"  # its processes do not use them
     return [] if is_staged else instance_credentials.render_expiry(keys.expiration)
 
 

@@ -214,14 +214,13 @@ S3 = (
     *(Mistake(code, advice, pattern=rf"\b{code}\b") for code, advice in S3_CODES.items()),
     Mistake(
         "compile with DMLC_USE_S3=1",
-        'this MXNet cannot open s3://: set `[data] mode = "auto"`, and workers can read and write there; other '
-        "processes, and those with a Python of their own, cannot use s3://",
+        "this MXNet cannot open s3://: pass the URL to the program as an argument, and it gets the path of a copy on "
+        "the node; or have it read the files in $CLUSTER_DATA_DIR, and save to $CLUSTER_OUTPUT_DIR",
     ),
     Mistake(
         "No such file or directory: 's3://",
-        "{path}: Python's open() does not support s3://: set `[data] mode = \"stage\"`, with which MXNet's "
-        "ImageRecordDataset, RecordFileDataset, MXIndexedRecordIO and ImageIter can read it, with their .idx files; "
-        "other Python code has to download the file itself, for example with boto3",
+        '{path}: Python\'s open() does not support s3://: set `[data] mode = "stage"` and pass the URL to the program '
+        "as an argument, and it gets the path of a copy on the node; or have it read the files in $CLUSTER_DATA_DIR",
         pattern=r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>s3://[^']{1,200})'",
     ),
     Mistake(

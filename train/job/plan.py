@@ -110,7 +110,9 @@ def plan_job(
         library = head.library or framework
     else:
         library = choose_mxnet(head.facts, node=head.host.name) if mxnet == "auto" else mxnet
-    words_of_program = command or config.args
+    output_url = f"{data.results.rstrip('/')}/{job_id}/" if data.results else None
+    args = name_prefix(config.args, output_url) if is_shipped else config.args
+    words_of_program = command or args
     reading = plan_reading(
         data,
         access,
@@ -120,7 +122,6 @@ def plan_job(
         words=words_of_program,
         is_shipped=is_shipped,
     )
-    staged = reading.mode == "stage"
     staged_urls = plan_staged(data, framework, words_of_program, program=program, is_shipped=is_shipped)
     words_of_job = (*(command or config.args), *config.env.values(), *config.env_worker.values())
     proposed = ProposedJob(
@@ -159,7 +160,7 @@ def plan_job(
     def words(node: ReadyNode) -> tuple[str, ...]:
         there = rebase(script, head=head, node=node, project_dir=folder(node))
         python = node.python if image is None or framework != "none" else PYTHON
-        return tuple(command) or (python, there, *config.args, *options)
+        return tuple(command) or (python, there, *args, *options)
 
     name = job_name(config.name, command or (_base(script),))
     request = None
@@ -173,14 +174,14 @@ def plan_job(
         )
     hosts = describe_hosts(placement, words=words, folder=folder, prices=prices or {})
     containers = plan_containers(container or ContainerConfig(), image, nodes, framework, volumes=volumes)
-    output_url = f"{data.results.rstrip('/')}/{job_id}/" if data.results else None
+    saved = plan_saved(data, words_of_program, program=program)
     urls = {"CLUSTER_DATA_URL": data.url, "CLUSTER_RESULTS_URL": data.results, "CLUSTER_OUTPUT_URL": output_url}
     env = {
         **_environment(config, threads, containers, python=head.python),
         "CLUSTER_JOB_NAME": name,
         **({"CLUSTER_VOLUMES": ":".join(volumes)} if volumes else {}),
         **{key: url for key, url in urls.items() if url is not None},
-        **reading_environment(reading, data, access, staged=staged_urls, saved=plan_saved(data, words_of_program)),
+        **reading_environment(reading, data, access, staged=staged_urls, saved=saved),
         **access.env,
         **config.env,
     }
@@ -238,6 +239,17 @@ def plan_job(
         credentials=credentials,
         warnings=warnings,
     )
+
+
+def name_prefix(args: Sequence[str], output_url: str | None) -> tuple[str, ...]:
+    """A shipped script's arguments, with the job's own folder in S3 instead of --model-prefix auto. Pure."""
+    if output_url is None or not output_url.startswith("s3://"):
+        return tuple(args)
+    words = list(args)
+    for at, word in enumerate(words):
+        if word == "--model-prefix=auto" or (word == "auto" and words[at - 1] == "--model-prefix"):
+            words[at] = word.replace("auto", f"{output_url}model")
+    return tuple(words)
 
 
 def _place(config: TrainConfig, nodes: Sequence[ReadyNode]) -> Placement:

@@ -1,6 +1,6 @@
 """Plans how a job's workers read their data from S3, and what its credentials allow there. Pure.
 
-MXNet reads s3:// itself, or local files that node/staging/ fetches.
+Programs read s3:// themselves, or local files that node/staging/ fetches. They save to local files, which it copies.
 """
 
 import re
@@ -38,11 +38,14 @@ _URL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/(?:(?!,s3://)[^\s;'\"`|<>()?#*
 _URLS = re.compile(_URL)
 _SAVED = re.compile(rf"--model[-_]prefix(?:=|\s+)['\"]?({_URL})")
 """The option of MXNet's own scripts for where they save and load a model."""
+_READ = re.compile(rf"--data[\w-]*(?:=|\s+)['\"]?({_URL})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """mode: what reads S3: MXNet ("native"), stage.py, or the program itself ("own"). why: the reason in a few words.
+    """mode: what reads S3: MXNet ("native"), the nodes before the job ("stage"), or the program itself ("own").
+
+    why: the reason in a few words.
 
     limit_s: the seconds after which MXNet's credentials, which it cannot renew, end; None: no limit, or an unknown one.
     unreadable: a reader that the program uses and that cannot read s3:// in this mode.
@@ -100,15 +103,20 @@ def plan_reading(
 
 def _why_staged(data: DataConfig, *, program: str, words: Sequence[str], is_shipped: bool) -> str | None:
     """Why the data of a program without MXNet is copied to the nodes before the job; None if it is not."""
-    if data.mode != "auto":
-        return "set by [data] mode" if data.mode == "stage" else None
-    if data.s3_url is None:
+    if data.mode == "stage":
+        return "set by [data] mode"
+    if is_shipped:  # it reads only files
+        needs = data.s3_url is not None or find_urls(words)
+        return f"the program reads ${DATA_DIR}" if needs else None
+    if data.mode == "native" or data.s3_url is None:
         return None
-    has_own_reader = any(_OWN_READERS.search(text) for text in (program, " ".join(words)))
-    if not has_own_reader and any(is_below(url, data.s3_url) for url in find_urls(words)):
+    if not _takes_urls(program, words) and any(is_below(url, data.s3_url) for url in find_urls(words)):
         return "the command names it"
-    uses_folder = is_shipped or _names_folder(program, words)
-    return f"the program reads ${DATA_DIR}" if uses_folder else None
+    return f"the program reads ${DATA_DIR}" if _names_folder(program, words) else None
+
+
+def _takes_urls(program: str, words: Sequence[str]) -> bool:
+    return any(_OWN_READERS.search(text) for text in (program, " ".join(words)))
 
 
 def _names_folder(program: str, words: Sequence[str]) -> bool:
@@ -124,23 +132,28 @@ def plan_staged(
     $CLUSTER_DATA_DIR and its command does not name a part of it. MXNet reads only local files in this mode; other
     programs may read what is not below [data] url themselves.
     """
-    written = {url.rstrip("/") for url in _SAVED.findall("\n".join(words))}
-    if data.s3_results is not None:
-        written.add(data.s3_results)
-    named = [url for url in find_urls(words) if not any(is_below(url, folder) for folder in written)]
+    written = {*_SAVED.findall("\n".join(words)), *_below_results(data, words)}
+    named = [url for url in find_urls(words) if url not in written]
     if data.s3_url is None:
         return named
     below = [url for url in named if is_below(url, data.s3_url)]
-    named = named if framework == "mxnet" else below
+    named = named if framework == "mxnet" or is_shipped else below
     needs_all = (is_shipped and not named) or (_names_folder(program, words) and not below)
     return [*named, data.s3_url] if needs_all else named
 
 
-def plan_saved(data: DataConfig, words: Sequence[str]) -> list[str]:
-    """The URLs to which a job saves by files on the node: those below [data] results, and of --model-prefix. Pure."""
-    results, prefixes = data.s3_results, _SAVED.findall("\n".join(words))
-    named = [url for url in find_urls(words) if results is not None and is_below(url, results)]
-    return list(dict.fromkeys([*named, *prefixes]))
+def plan_saved(data: DataConfig, words: Sequence[str], *, program: str = "") -> list[str]:
+    """The URLs to which a job saves by files on the node: those of --model-prefix, and below [data] results. Pure.
+
+    Not those below results of options such as --data-train, and of a program that takes URLs.
+    """
+    below = [] if _takes_urls(program, words) else _below_results(data, words)
+    return list(dict.fromkeys([*below, *_SAVED.findall("\n".join(words))]))
+
+
+def _below_results(data: DataConfig, words: Sequence[str]) -> list[str]:
+    results, read = data.s3_results, _READ.findall("\n".join(words))
+    return [url for url in find_urls(words) if results is not None and is_below(url, results) and url not in read]
 
 
 def reading_environment(
@@ -152,14 +165,15 @@ def reading_environment(
     saved: Sequence[str] = (),
 ) -> dict[str, str]:
     """The variables of a job's processes for this way of reading. staged, saved: of plan_staged and plan_saved."""
-    renewed = {"CLUSTER_DATA_CREDENTIALS": "instance"} if access.of_nodes else {}
-    if reading.mode != "stage":
-        return renewed if data.s3_results is not None else {}
-    env = {**renewed, "CLUSTER_DATA_MODE": "stage"}
-    if staged:
-        env[STAGED] = " ".join(staged)
+    uses_s3 = reading.mode == "stage" or saved or data.s3_results is not None
+    env = {"CLUSTER_DATA_CREDENTIALS": "instance"} if access.of_nodes and uses_s3 else {}
     if saved:
         env[SAVED_AT] = " ".join(saved)
+    if reading.mode != "stage":
+        return env
+    env["CLUSTER_DATA_MODE"] = "stage"
+    if staged:
+        env[STAGED] = " ".join(staged)
     if data.cache_gib != "auto":
         env["CLUSTER_DATA_CACHE_GIB"] = repr(data.cache_gib)
     if data.cache_dir != "auto":

@@ -2,7 +2,7 @@
 
 Runs as one process, or as one rank of several: `torchrun train_mnist_torch.py`, or any launcher that sets RANK,
 WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Data is MNIST's four idx-ubyte files (--data-dir) or RecordIO files
-of 28 by 28 images (--data-train, --data-val), local or in S3. Needs Python 3.9, and PyTorch 1.13 or 2.x.
+of 28 by 28 images (--data-train, --data-val). Needs Python 3.9, and PyTorch 1.13 or 2.x.
 """
 
 import argparse
@@ -264,17 +264,10 @@ def load_digits(chosen: argparse.Namespace) -> Tuple[TensorDataset, Optional[Ten
     return read_records(chosen.data_train), read_records(chosen.data_val) if chosen.data_val else None
 
 
-def find_local(uri: str) -> str:
-    """The local path or paths; objects in S3 are downloaded through the node's cache."""
-    from node.staging import hook  # noqa: PLC0415 - only for S3
-
-    return hook.STAGE.find(uri) if "s3://" in uri else uri
-
-
 def read_idx_pair(folder: str, kind: str) -> TensorDataset:
     """Reads two of MNIST's idx-ubyte files (http://yann.lecun.com/exdb/mnist)."""
     names = [f"{folder.rstrip('/')}/{kind}-{content}-ubyte" for content in ("images-idx3", "labels-idx1")]
-    images, labels = (read_idx(find_local(name)) for name in names)
+    images, labels = map(read_idx, names)
     if images.shape[1:] != (EDGE, EDGE) or labels.shape != images.shape[:1]:
         raise ScriptError(f"{names[0]} has {tuple(images.shape)} pixels, {names[1]} {len(labels)} labels")
     return TensorDataset(images.unsqueeze(1), labels.long())
@@ -304,7 +297,7 @@ def read_records(uri: str) -> TensorDataset:
     images: List[torch.Tensor] = []
     labels: List[int] = []
     try:
-        for payload in iterate_records(find_local(uri)):
+        for payload in iterate_records(uri):
             record = decode_image(payload, name=uri)
             pixels = bytearray(Image.open(io.BytesIO(record.image)).convert("L").tobytes())
             images.append(torch.frombuffer(pixels, dtype=torch.uint8).reshape(1, EDGE, EDGE))

@@ -14,9 +14,6 @@ It fixes how a worker of a distributed job ends, both after a success and after 
 - A failing worker waits in its kv-store's destructor for the others (barrier_before_exit), which wait for its
   gradients. So it exits without the destructor.
 
-It loads the file that $CLUSTER_MXNET_HOOK names. That file has two functions: begin(), called when MXNet is about to be
-imported, and install(library), called with MXNet's C library, a ctypes.CDLL.
-
 Runs on Python 3.6 and later.
 """
 
@@ -98,43 +95,22 @@ def _prepare_numpy():
             setattr(numpy, alias, original)
 
 
-def _load_hook():
-    """The module that $CLUSTER_MXNET_HOOK names, or None."""
-    path = os.environ.get("CLUSTER_MXNET_HOOK")
-    if not path:
-        return None
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location("_cluster_mxnet_hook", path)
-    hook = module_from_spec(spec)
-    spec.loader.exec_module(hook)
-    return hook
-
-
 class _AtMXNet(object):
     """Acts when MXNet is imported. MXNet imports kvstore after the module that registers its exit handler."""
-
-    hook = None
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):  # noqa: ARG003 - the import system passes all three
         is_worker = os.environ.get("DMLC_ROLE") == "worker"
         if name == "mxnet":
-            cls.hook = _load_hook()
-            if cls.hook is not None:
-                cls.hook.begin()
             _prepare_numpy()
             _load_cuda()
             if is_worker:
                 _note_failures()
                 atexit.register(_leave_if_failed)
-            elif cls.hook is None:
+            else:
                 sys.meta_path.remove(cls)
         elif name == "mxnet.kvstore":
-            if cls.hook is not None:
-                cls.hook.install(sys.modules["mxnet.base"]._LIB)  # noqa: SLF001 - all of MXNet calls it by this name
-            if is_worker:
-                atexit.register(_finish_work)
+            atexit.register(_finish_work)
             sys.meta_path.remove(cls)
         # Returns no spec: the finders that follow find the module.
 

@@ -1,13 +1,10 @@
 """Training with the real MXNet on s3://: every record is read once per epoch, and saved files exist."""
 
 import json
-import random
 import re
 import shutil
 import struct
-import subprocess
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,6 @@ import pytest
 
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 from project import REPOSITORY, Project, configure
-from s3_server import serve_s3
-from stage_steps import find_held, staging
 
 pytestmark = pytest.mark.sandbox
 
@@ -28,8 +23,6 @@ SETTINGS: dict[str, Any] = {
     "script": "ids_on_a_node.py",
     "args": [URL, INDEXED_URL],
     "sync": ["saves_on_a_node.py"],
-    # Programs name these URLs only in their own text, so the job's credentials would not cover them.
-    "env": {"ALSO_READ": INDEXED_URL},
     "results": SAVED_URL,
 }
 
@@ -101,12 +94,12 @@ def test_every_record_once_per_epoch(nodes: Project, mode: str) -> None:
 
 
 # Saves like MXNet's own examples: each worker, after each epoch, to the same name.
-FIT = f"""
-import mxnet as mx
+FIT = """
+import mxnet as mx, sys
 store = mx.kv.create("dist_sync")
 data = mx.io.NDArrayIter(mx.nd.ones((8, 4)), mx.nd.zeros((8,)), batch_size=4, label_name="softmax_label")
 net = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=3, name="fc"), name="softmax")
-prefix = "{SAVED_URL}fit"
+prefix = sys.argv[1] + "fit"
 module = mx.mod.Module(net)
 module.fit(data, kvstore=store, num_epoch=2, epoch_end_callback=mx.callback.do_checkpoint(prefix))
 store._barrier()
@@ -123,7 +116,7 @@ def check_saves(nodes: Project) -> None:
     assert len(kinds) > 10
     assert [kind for kind in kinds if not kind.endswith(" ok")] == []
     assert "unclosed.rec" in nodes.run("data", "ls", SAVED_URL).stdout
-    assert nodes.run("train", "--", "python", "-c", FIT).stdout.count("] SAME True") == 2
+    assert nodes.run("train", "--", "python", "-c", FIT, SAVED_URL).stdout.count("] SAME True") == 2
 
 
 def test_output_of_each_node_is_copied_to_results(nodes: Project) -> None:
@@ -178,6 +171,9 @@ def test_a_wheel_that_cannot_open_s3_reads_and_saves_there(project: Project, nod
     check_each_once(told)
     assert f"read from files staged on the nodes (mxnet=={version} cannot read s3://)" in output
     check_saves(project)
+    program = f"import mxnet as mx; mx.recordio.MXRecordIO('{INDEXED_URL}one.rec', 'r')"
+    failed = project.run("train", "-n", "1", "--kv-store", "local", "--", "python", "-c", program, code=1)
+    assert "pass the URL to the program as an argument" in failed.stdout + failed.stderr
 
 
 @pytest.mark.slow
@@ -189,41 +185,16 @@ def test_staging_needs_no_keys_but_the_nodes_own(project: Project) -> None:
     project.run("data", "demo", "digits")
     project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
     (project.directory / "keyless.py").write_text(
-        "import os\n"
+        "import os, sys\n"
         "for name in ('AWS_ACCESS_KEY_ID', 'AWS_SECRET_ACCESS_KEY', 'AWS_SESSION_TOKEN'): del os.environ[name]\n"
         "import mxnet as mx\n"
-        "url = 's3://cluster-demo/digits/'\n"
-        "for _ in mx.io.ImageRecordIter(path_imgrec=url + 'val/', data_shape=(1, 28, 28), batch_size=1): break\n"
+        "for _ in mx.io.ImageRecordIter(path_imgrec=sys.argv[1], data_shape=(1, 28, 28), batch_size=1): break\n"
         "print('READ')\n"
     )
     project.run("up")
-    done = project.run("train", "-v", "--kv-store", "local", "-n", "1", "--", "python", "keyless.py")
+    url = "s3://cluster-demo/digits/val/"
+    done = project.run("train", "-v", "--kv-store", "local", "-n", "1", "--", "python", "keyless.py", url)
     assert "] READ" in done.stdout
     assert "read from files staged on the nodes" in done.stderr
     assert "credentials: those of the nodes' instance profile" in done.stderr
     assert "cannot renew" not in done.stdout + done.stderr
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)), check=True)
-    try:
-        yield folder
-    finally:
-        subprocess.run(("umount", str(folder)), check=True)
-
-
-def test_a_full_disk_is_said_and_leaves_nothing(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    with serve_s3() as server:
-        server.put("data", {"small": b"1" * 1000, "large": random.Random(1).randbytes(5 << 20)})
-        with staging(server.url, small_disk, CLUSTER_DATA_CACHE_GIB="1") as stage:
-            error = stage.ask("s3://data/large")["error"]
-            assert error == f"the disk of {small_disk} is full: use a larger volume, or a smaller [data] cache_gib"
-            assert stage.read("s3://data/small") == [b"1" * 1000]
-            assert list((small_disk / "incoming").iterdir()) == []
-        assert find_held(small_disk) == 1000
-        server.reset()

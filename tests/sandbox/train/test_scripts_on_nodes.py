@@ -82,7 +82,7 @@ def test_both_formats_give_the_same_validation_set(nodes: Project) -> None:
     again = ["--model-prefix", prefix, "--load-epoch", "2", "--num-epochs", "3", "--lr", "1e-12", "--mom", "0"]
     by_idx = train_with(nodes, again)
     by_records = train_with(nodes, [*again, *TRAIN, *VAL])
-    assert "Loaded s3://cluster-demo/models/formats-0002.params" in by_idx
+    assert re.search(r"Loaded /\S+/cluster-demo/models/formats-0002\.params", by_idx)
     assert validations(by_idx, 2) == validations(by_records, 2)
     assert len(validations(by_idx, 2)) == 2
 
@@ -166,10 +166,10 @@ def test_mxnet_reads_what_our_writer_writes_and_writes_what_our_reader_reads(nod
     assert (tmp_path / "theirs.rec").read_bytes() == (tmp_path / "ours.rec").read_bytes()
 
 
-def run_program(nodes: Project, program: str, *words: str, results: str | None = None) -> str:
+def run_program(nodes: Project, program: str, *words: str) -> str:
     """Runs a program of on_nodes/ with the nodes' MXNet, on the head alone; returns its output."""
     shutil.copy(REPOSITORY / "tests" / "support" / "on_nodes" / program, nodes.directory)
-    return train_with(nodes, list(words), "-n", "1", "--kv-store", "local", script=program, results=results)
+    return train_with(nodes, list(words), "-n", "1", "--kv-store", "local", script=program)
 
 
 IMAGES = ["--num-layers", "8", "--num-examples", "256", "--batch-size", "64"]
@@ -181,10 +181,11 @@ def test_a_training_continues_from_its_newest_checkpoint(nodes: Project) -> None
     prefix = "s3://cluster-demo/models/resumed"
     options = [*IMAGES, "--model-prefix", prefix, "--resume", "--keep-checkpoints", "2", "--num-epochs"]
     output = train_with(nodes, [*options, "2"], script="train_cifar10.py")
-    assert f"No complete checkpoint {prefix}-*: training begins with epoch 0" in output
+    path = r"/\S+/cluster-demo/models/resumed"
+    assert re.search(rf"No complete checkpoint {path}-\*: training begins with epoch 0", output)
     output = train_with(nodes, [*options, "4"], script="train_cifar10.py")
     for rank in (0, 1):
-        assert f"Node[{rank}] Loaded {prefix}-0002.params" in output
+        assert re.search(rf"Node\[{rank}\] Loaded {path}-0002\.params", output)
         assert f"Node[{rank}] Resumed from epoch 2 batch 0" in output
     assert "from scratch" not in output
     assert re.findall(r"Epoch\[(\d)\] Time cost", output).count("2") == 2
@@ -222,12 +223,10 @@ def test_a_training_that_is_done_is_done(nodes: Project) -> None:
     [
         ("/tmp/models/killed", 3),
         pytest.param("/tmp/models/killed-often", 30, marks=pytest.mark.slow),
-        pytest.param("s3://cluster-demo/models/killed", 15, marks=pytest.mark.slow),
     ],
 )
 def test_a_training_killed_while_it_saves_continues(nodes: Project, prefix: str, rounds: int) -> None:
-    results = "s3://cluster-demo/models/" if prefix.startswith("s3://") else None
-    output = run_program(nodes, "kills_on_a_node.py", prefix, str(rounds), results=results)
+    output = run_program(nodes, "kills_on_a_node.py", prefix, str(rounds))
     assert f"{rounds} kills survived" in output
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import training_scripts
 from training_scripts import find, open_checkpoints, save, script_modules
 
-NODE_CODE = ("checkpoints.py", "hook.py", Path(training_scripts.__file__).name)
+NODE_CODE = ("checkpoints.py", Path(training_scripts.__file__).name)
 
 
 def kill_after(lines: int) -> Callable[[FrameType, str, Any], Any]:
@@ -62,15 +62,15 @@ def in_child(work: Callable[[], object]) -> Any:
     return json.loads(answer)
 
 
-def save_and_kill(where: str, stride: int, folder: Path) -> set[tuple[int, int, str]]:
+def save_and_kill(stride: int, folder: Path) -> set[tuple[int, int, str]]:
     """Saves checkpoints in a process that is killed after 0, `stride`, 2 * `stride` ... lines, until one ends itself.
 
-    where: "folder", or "bucket" for the bucket of serve_models. Returns the newest checkpoints that were found.
+    Returns the newest checkpoints that were found.
     """
     seen: set[tuple[int, int, str]] = set()
     with script_modules("common.checkpoints") as (checkpoints,):
         for lines in itertools.count(step=stride):
-            name = f"s3://models/killed-{lines}/net" if where == "bucket" else str(folder / f"at-{lines}" / "net")
+            name = str(folder / f"at-{lines}" / "net")
 
             def begin(name: str = name) -> None:
                 opened = open_checkpoints(checkpoints, name)

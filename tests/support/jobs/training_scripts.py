@@ -1,6 +1,5 @@
 """Modules of the training scripts, imported as on a node, where the scripts' folder is on the path."""
 
-import os
 import random
 import struct
 import sys
@@ -9,15 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 import train
-from node.staging import hook
-from s3_server import REGION, S3Server, serve_s3
 
 SCRIPTS = Path(train.__file__).parent / "scripts"
 _PACKAGES = ("common", "networks")
@@ -34,27 +30,6 @@ def script_modules(*names: str) -> Iterator[list[ModuleType]]:
 
 
 KINDS = ("params", "states")
-
-
-@contextmanager
-def serve_models() -> Iterator[S3Server]:
-    """Serves an S3 with a bucket `models`, in the environment of a job that may use it."""
-    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            patch.delenv(name)
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-        patch.setenv("S3_REGION", REGION)
-        patch.setenv("CLUSTER_DATA_CACHE_DIR", folder)
-        stage = hook.Stage()
-        patch.setattr(hook, "STAGE", stage)
-        with serve_s3() as made:
-            patch.setenv("AWS_ENDPOINT_URL", made.url)
-            made.put("models", {})
-            yield made
-            if stage._child is not None:
-                stage._child.communicate()
-            made.reset()
 
 
 def open_checkpoints(

@@ -1,4 +1,4 @@
-"""Checkpoints below --model-prefix, in a local folder or in S3. Does not import MXNet.
+"""Checkpoints below --model-prefix, which `cluster train` copies to and from S3. Does not import MXNet.
 
 The checkpoint of epoch 5 with the prefix P is P-0005.params and P-0005.states (the optimizer's, if it can be saved);
 those within an epoch are P-batch-0 and P-batch-1 in turn. P-checkpoints.json, written last, lists the complete ones
@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import os
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from common import ScriptError
 from common.options import JOB_ID
@@ -38,68 +38,13 @@ class Checkpoint(NamedTuple):
     mark: int = 0
 
 
-class Folder:
-    """Files of a local folder, whose names begin with a prefix."""
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = os.path.abspath(prefix)
-
-    def path(self, ending: str) -> str:
-        """A local path with the file's current content. Raises FileNotFoundError."""
-        os.stat(self.prefix + ending)
-        return self.prefix + ending
-
-    @contextlib.contextmanager
-    def writing(self, ending: str) -> Iterator[str]:
-        """A local path to write to; the end of the block replaces the file atomically."""
-        path = self.prefix + ending
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        draft = path + ".partial"
-        yield draft
-        with open(draft, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-
-    def remove(self, ending: str) -> None:
-        """Removes a file."""
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(self.prefix + ending)
-
-
-class Bucket:
-    """Objects in S3, by this project's own client: not every MXNet wheel has one."""
-
-    def __init__(self, prefix: str) -> None:
-        from node.staging import hook  # noqa: PLC0415 - not for local folders
-
-        self.prefix = prefix
-        self._store = hook.STAGE
-
-    def path(self, ending: str) -> str:
-        """As in Folder."""
-        try:
-            return self._store.find_newest(self.prefix + ending)
-        except Exception as error:  # MXNet's, or an OSError
-            if not getattr(error, "is_missing", False):
-                raise
-            raise FileNotFoundError(str(error)) from None
-
-    def writing(self, ending: str) -> Any:
-        """As in Folder."""
-        return self._store.saving(self.prefix + ending)
-
-    def remove(self, ending: str) -> None:
-        """Empties an object: a job may write, but not delete."""
-        with self.writing(ending) as path:
-            open(path, "wb").close()
-
-
 class Checkpoints:
     """The checkpoints of one training. model: its framework and network. optimizer: what saved states depend on."""
 
     def __init__(self, options: argparse.Namespace, model: str, optimizer: str) -> None:
-        prefix = options.model_prefix
-        self.place: Union[Folder, Bucket] = Bucket(prefix) if prefix.startswith("s3://") else Folder(prefix)
+        if "://" in options.model_prefix:
+            raise ScriptError(f"--model-prefix {options.model_prefix}: only `cluster train` saves to s3://")
+        self._prefix = os.path.abspath(options.model_prefix)
         self._options = options
         self._common = {"job": os.environ.get(JOB_ID), "model": model, "optimizer": optimizer}
         self._listed: List[Dict[str, Any]] = []  # the complete ones, the newest last
@@ -121,7 +66,7 @@ class Checkpoints:
     def _find(self, is_wanted: Callable[[Dict[str, Any]], bool]) -> Optional[Checkpoint]:
         """The newest complete one that is wanted. Those that are listed after it are forgotten."""
         try:
-            with open(self.place.path(LIST), encoding="utf-8") as file:
+            with open(self._prefix + LIST, encoding="utf-8") as file:
                 listed = json.load(file)
         except FileNotFoundError:
             return None
@@ -136,15 +81,15 @@ class Checkpoints:
 
     def _verified(self, files: Dict[str, List[str]]) -> Optional[Dict[str, str]]:
         """The local paths of files; None if one does not match."""
-        try:
-            paths = {kind: self.place.path(ending) for kind, (ending, _) in files.items()}
-        except FileNotFoundError:
-            return None
-        return paths if all(_digest(paths[kind]) == digest for kind, (_, digest) in files.items()) else None
+        paths = {kind: self._prefix + ending for kind, (ending, _) in files.items()}
+        is_complete = all(
+            os.path.isfile(paths[kind]) and _digest(paths[kind]) == digest for kind, (_, digest) in files.items()
+        )
+        return paths if is_complete else None
 
     def _opened(self, entry: Dict[str, Any], paths: Dict[str, str]) -> Checkpoint:
         ending, digest = entry["files"]["params"]
-        name = self.place.prefix + ending
+        name = self._prefix + ending
         if entry["model"] != self._common["model"]:
             raise ScriptError(f"{name} is a model of {entry['model']}, not of {self._common['model']}")
         if entry["optimizer"] != self._common["optimizer"]:
@@ -153,11 +98,10 @@ class Checkpoints:
 
     def _find_foreign(self, epoch: int) -> Checkpoint:
         """The weights of an epoch, as any program saves them. Raises ScriptError."""
-        ending = f"-{epoch:04d}.params"
-        try:
-            return Checkpoint(self.place.prefix + ending, {"params": self.place.path(ending)}, epoch)
-        except FileNotFoundError:
-            raise ScriptError(f"no saved model {self.place.prefix + ending}") from None
+        name = f"{self._prefix}-{epoch:04d}.params"
+        if not os.path.isfile(name):
+            raise ScriptError(f"no saved model {name}")
+        return Checkpoint(name, {"params": name}, epoch)
 
     def save(
         self, epoch: int, batch: int, batches: int, writers: Dict[str, Writer], symbol: Optional[str] = None
@@ -171,25 +115,47 @@ class Checkpoints:
         stem = f"-batch-{turn}" if batch else f"-{epoch:04d}"
         files = {}
         for kind, write in writers.items():
-            with self.place.writing(f"{stem}.{kind}") as path:
-                write(path)
-                files[kind] = [f"{stem}.{kind}", _digest(path)]
+            files[kind] = [f"{stem}.{kind}", self._write(f"{stem}.{kind}", write)]
         if symbol is not None and not self._has_symbol:
-            self._write("-symbol.json", symbol)
+            self._write_text("-symbol.json", symbol)
             self._has_symbol = True
         others = [entry for entry in self._listed if entry["files"]["params"][0] != f"{stem}.params"]
         entry = {"epoch": epoch, "batch": batch, "batches": batches, "files": files, **self._common}
         self._listed, removed = _prune([*others, entry], self._options.keep_checkpoints)
-        self._write(LIST, json.dumps(self._listed, indent=1))
+        self._write_text(LIST, json.dumps(self._listed, indent=1))
         for old in removed:
             for ending, _ in old["files"].values():
-                self.place.remove(ending)
-        logger.info("Saved checkpoint to %s%s.params", self.place.prefix, stem)
-        return f"{self.place.prefix}{stem}.params"
+                self._remove(self._prefix + ending)
+        logger.info("Saved checkpoint to %s%s.params", self._prefix, stem)
+        return f"{self._prefix}{stem}.params"
 
-    def _write(self, ending: str, text: str) -> None:
-        with self.place.writing(ending) as path, open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+    def _write(self, ending: str, write: Writer) -> str:
+        """Replaces a file atomically; returns its SHA-256."""
+        path = self._prefix + ending
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        draft = path + ".partial"
+        write(draft)
+        with open(draft, "rb") as file:
+            os.fsync(file.fileno())
+        digest = _digest(draft)
+        os.replace(draft, path)
+        return digest
+
+    def _write_text(self, ending: str, text: str) -> None:
+        def write(path: str) -> None:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+
+        self._write(ending, write)
+
+    @staticmethod
+    def _remove(path: str) -> None:
+        """Removes a file; empties one that is copied to S3, where a job may not delete its object."""
+        if path.startswith(os.environ.get("CLUSTER_OUTPUT_DIR", "?")):
+            open(path, "wb").close()
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
 
 
 def _prune(listed: List[Dict[str, Any]], keep: Optional[int]) -> Any:

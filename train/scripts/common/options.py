@@ -200,9 +200,11 @@ def parse(
         options.lr_step_epochs = sorted({options.num_epochs // 2, options.num_epochs * 3 // 4} - {0})
     _read_data_of_job(options, environment.get("CLUSTER_DATA_DIR") or environment.get("CLUSTER_DATA_URL", ""))
     if options.model_prefix == "auto":
-        output = environment.get("CLUSTER_OUTPUT_URL") or environment.get("CLUSTER_OUTPUT_DIR")
-        if not output:
-            parser.error("--model-prefix auto: neither $CLUSTER_OUTPUT_URL nor $CLUSTER_OUTPUT_DIR is set")
+        # `cluster train` replaces auto, and every s3:// prefix, if results are in S3.
+        folders = [environment.get(name, "") for name in ("CLUSTER_OUTPUT_URL", "CLUSTER_OUTPUT_DIR")]
+        output = next((folder for folder in folders if folder.startswith("/")), None)
+        if output is None:
+            parser.error("--model-prefix auto: $CLUSTER_OUTPUT_DIR is not set")
         options.model_prefix = output.rstrip("/") + "/model"
     options.only_job = None  # the job whose checkpoints --resume looks for; None: all jobs
     if environment.get("CLUSTER_RESUME") == "1" and options.model_prefix and not options.resume:

@@ -1,7 +1,9 @@
 """Data that is brought to a node before a job, from S3 in the process, with network faults and kills."""
 
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from http_server import Asked, Refusal, judging_proxy
-from node.staging import local_data
+from node.staging import local_data, s3
 from node.staging.local_data import DataError, LocalData, Stopped
 from s3_server import REGION, S3Server, serve_s3_alone
 
@@ -66,6 +68,11 @@ class Faults:
 
 
 @pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    return tmp_path / "disk"
+
+
+@pytest.fixture
 def faults() -> Faults:
     return Faults()
 
@@ -78,13 +85,16 @@ def proxy(server: S3Server, faults: Faults) -> Iterator[str]:
 
 def make_env(url: str, cache: Path, **more: str) -> dict[str, str]:
     given = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "S3_REGION": REGION}
-    return {**given, "AWS_ENDPOINT_URL": url, "CLUSTER_DATA_CACHE_DIR": str(cache), "CLUSTER_DATA_URL": URL, **more}
+    output = cache.parent / "job" / "output"
+    output.mkdir(parents=True, exist_ok=True)
+    places = {"CLUSTER_DATA_CACHE_DIR": str(cache), "CLUSTER_OUTPUT_DIR": str(output), "CLUSTER_DATA_URL": URL}
+    return {**given, "AWS_ENDPOINT_URL": url, "CLUSTER_HOST": "node-1", **places, **more}
 
 
 def bring(url: str, cache: Path, *urls: str, **env: str) -> tuple[dict[str, str], dict[str, bytes], list[str]]:
     """Brings data as an agent does. Returns what replaces each URL, all files in $CLUSTER_DATA_DIR, and messages."""
     said: list[str] = []
-    with closing(LocalData(make_env(url, cache, CLUSTER_HOST="node-1", **env), said.append)) as data:
+    with closing(LocalData(make_env(url, cache, **env), said.append)) as data:
         paths = data.bring(urls)
         folder = Path(data.folder or "")
         files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -107,81 +117,144 @@ def find_held(cache: Path) -> int:
         ("s3://data/", "DIR/", [*SHARDS, "train/sub/x", "large", "odd/a;b#c?"]),
     ],
 )
-def test_what_a_url_brings(server: S3Server, tmp_path: Path, url: str, value: str, names: list[str]) -> None:
+def test_what_a_url_brings(server: S3Server, disk: Path, url: str, value: str, names: list[str]) -> None:
     content = {**SHARDS, "train/sub/x": b"no", "large": LARGE, "odd/a;b#c?": b"odd"}
-    paths, files, _ = bring(server.url, tmp_path, url)
+    paths, files, _ = bring(server.url, disk, url)
     assert paths == {url: value}
     assert files == {name: content[name] for name in names}
-    assert list((tmp_path / "users").iterdir()) == []
+    assert list((disk / "users").iterdir()) == []
 
 
-def test_missing_data_is_an_error_below_url_alone(server: S3Server, tmp_path: Path) -> None:
-    assert bring(server.url, tmp_path, "s3://data/none/", CLUSTER_DATA_URL="s3://data/train/")[:1] == ({},)
+def test_missing_data_is_an_error_below_url_alone(server: S3Server, disk: Path) -> None:
+    assert bring(server.url, disk, "s3://data/none/", CLUSTER_DATA_URL="s3://data/train/")[:1] == ({},)
     with pytest.raises(DataError, match="s3://data/none/: there is nothing to read: cluster data ls s3://data/none/"):
-        bring(server.url, tmp_path, "s3://data/none/")
+        bring(server.url, disk, "s3://data/none/")
 
 
-def test_a_later_job_copies_what_has_changed(proxy: str, server: S3Server, faults: Faults, tmp_path: Path) -> None:
+def test_a_later_job_copies_what_has_changed(proxy: str, server: S3Server, faults: Faults, disk: Path) -> None:
     server.put("changing", {"a": b"before", "b": b"stays"})
-    bring(proxy, tmp_path, "s3://changing/", CLUSTER_DATA_URL="s3://changing/")
+    bring(proxy, disk, "s3://changing/", CLUSTER_DATA_URL="s3://changing/")
     server.client.put_object(Bucket="changing", Key="a", Body=b"behind")
-    _, files, _ = bring(proxy, tmp_path, "s3://changing/", CLUSTER_DATA_URL="s3://changing/")
+    _, files, _ = bring(proxy, disk, "s3://changing/", CLUSTER_DATA_URL="s3://changing/")
     assert files == {"a": b"behind", "b": b"stays"}
     assert sorted(faults.asked) == ["/changing/a", "/changing/a", "/changing/b"]
 
 
-def test_two_jobs_of_a_node_share_one_copy(proxy: str, faults: Faults, tmp_path: Path) -> None:
+def test_two_jobs_of_a_node_share_one_copy(proxy: str, faults: Faults, disk: Path) -> None:
     faults.pause_s = 0.2
-    other = threading.Thread(target=bring, args=(proxy, tmp_path, "s3://data/train/"))
+    other = threading.Thread(target=bring, args=(proxy, disk, "s3://data/train/"))
     other.start()
-    bring(proxy, tmp_path, "s3://data/train/")
+    bring(proxy, disk, "s3://data/train/")
     other.join()
     assert sorted(faults.asked) == sorted(f"/data/{name}" for name in [*SHARDS, "train/sub/x"])
 
 
 @pytest.mark.parametrize("kind", ["refuse", "cut", "flip"])
-def test_faults_are_retried(proxy: str, faults: Faults, tmp_path: Path, kind: str) -> None:
+def test_faults_are_retried(proxy: str, faults: Faults, disk: Path, kind: str) -> None:
     setattr(faults, kind, 2)
-    _, files, _ = bring(proxy, tmp_path, "s3://data/train/s-0.rec", "s3://data/large")
+    _, files, _ = bring(proxy, disk, "s3://data/train/s-0.rec", "s3://data/large")
     assert files == {"train/s-0.rec": SHARDS["train/s-0.rec"], "large": LARGE}
     assert getattr(faults, kind) == 0
 
 
-def test_damaged_data_is_an_error(proxy: str, faults: Faults, tmp_path: Path) -> None:
+def test_damaged_data_is_an_error(proxy: str, faults: Faults, disk: Path) -> None:
     faults.flip = 1000
     with pytest.raises(DataError, match=r"s-0\.rec arrived damaged 3 times: its checksum does not match"):
-        bring(proxy, tmp_path, "s3://data/train/s-0.rec")
-    assert find_held(tmp_path) == 0
+        bring(proxy, disk, "s3://data/train/s-0.rec")
+    assert find_held(disk) == 0
 
 
-def test_data_that_does_not_fit_is_an_error_before_the_copy(proxy: str, faults: Faults, tmp_path: Path) -> None:
+def test_data_that_does_not_fit_is_an_error_before_the_copy(proxy: str, faults: Faults, disk: Path) -> None:
     said = (
-        f"node-1: the data has 1.3 MB, and {tmp_path} has room for 1.0 MB: use a larger disk, another [data] cache_dir "
+        f"node-1: the data has 1.3 MB, and {disk} has room for 1.0 MB: use a larger disk, another [data] cache_dir "
         'or a larger cache_gib, or do not copy it: [[volumes]] source = "s3://data/"'
     )
     with pytest.raises(DataError) as error:
-        bring(proxy, tmp_path, "s3://data/train/", CLUSTER_DATA_CACHE_GIB=repr(1_000_000 / (1 << 30)))
+        bring(proxy, disk, "s3://data/train/", CLUSTER_DATA_CACHE_GIB=repr(1_000_000 / (1 << 30)))
     assert str(error.value) == said
     assert faults.asked == []
 
 
-def test_old_data_makes_room(server: S3Server, tmp_path: Path) -> None:
+def test_a_small_disk_is_found_before_the_copy(
+    proxy: str, faults: Faults, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if cache_gib is larger, for saved objects, and for both together."""
+    usage = shutil._ntuple_diskusage(10**9, 10**9 - 1_400_000, 1_400_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    env = make_env(proxy, disk, CLUSTER_DATA_CACHE_GIB="1")
+    saved = [(s3.Entry(url="s3://data/large", size_bytes=len(LARGE), etag=""), f"{env['CLUSTER_OUTPUT_DIR']}/s3/large")]
+    for urls, given, said in (
+        (["s3://data/large"], [], "the data has 33.6 MB, and .* has room for 1.4 MB: use a larger disk"),
+        ([], saved, "what the job has saved has 33.6 MB, and .*/output has room for 1.4 MB: use a larger disk"),
+        (["s3://data/train/"], saved, "has room for 60 kB"),
+    ):
+        with closing(LocalData(env, print)) as data, pytest.raises(DataError, match=said):
+            data.bring(urls, given)
+    assert faults.asked == []
+
+
+def test_saved_objects_are_files_of_their_own(proxy: str, server: S3Server, faults: Faults, disk: Path) -> None:
+    faults.flip = faults.cut = 1
+    entry = s3.Store(make_env(server.url, disk)).find("s3://data/large")
+    assert entry is not None
+    path = disk.parent / "job" / "output" / "s3" / "data" / "large"
+    with closing(LocalData(make_env(proxy, disk), print)) as data:
+        data.bring([], [(entry, str(path))])
+        assert data.folder is None
+    assert path.read_bytes() == LARGE
+    assert path.stat().st_mode & 0o200
+    assert [one.name for one in (disk.parent / "job").iterdir()] == ["output"]
+
+
+def test_old_data_makes_room(server: S3Server, disk: Path) -> None:
+    """Unless a job uses it."""
     room = {"CLUSTER_DATA_CACHE_GIB": repr(1_310_000 / (1 << 30))}
-    bring(server.url, tmp_path, "s3://data/train/s-0.rec", **room)
-    bring(server.url, tmp_path, "s3://data/train/s-2.rec", **room)
-    bring(server.url, tmp_path, "s3://data/train/s-3.rec", **room)
-    assert find_held(tmp_path) == SIZES[2] + SIZES[3]
+    bring(server.url, disk, "s3://data/train/s-0.rec", **room)
+    bring(server.url, disk, "s3://data/train/s-2.rec", **room)
+    with closing(LocalData(make_env(server.url, disk, **room), print)) as data:
+        data.bring(["s3://data/train/s-3.rec"])
+        bring(server.url, disk, "s3://data/train/s-2.rec", **room)
+        assert find_held(disk) == SIZES[2] + SIZES[3]
+        data.bring(["s3://data/train/s-0.rec"])
+        with pytest.raises(OSError, match="other jobs use its data: use a larger disk"):
+            bring(server.url, disk, "s3://data/train/s-2.rec", **room)
 
 
-def test_progress_is_shown(proxy: str, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_in_parts_are_verified(proxy: str, server: S3Server, faults: Faults, disk: Path) -> None:
+    parts = [b"a" * (7 << 20), b"b" * (7 << 20), b"c"]  # an unusual part size
+    server.put("parts", {})
+    where = {"Bucket": "parts", "Key": "x"}
+    where["UploadId"] = server.client.create_multipart_upload(**where)["UploadId"]
+    tags = [
+        {"PartNumber": number, "ETag": server.client.upload_part(**where, PartNumber=number, Body=part)["ETag"]}
+        for number, part in enumerate(parts, 1)
+    ]
+    server.client.complete_multipart_upload(**where, MultipartUpload={"Parts": tags})
+    faults.flip = 1
+    _, files, _ = bring(proxy, disk, "s3://parts/x", CLUSTER_DATA_URL="s3://parts/")
+    assert files == {"x": b"".join(parts)}
+
+
+def test_data_damaged_by_a_crash_is_fetched_again(server: S3Server, disk: Path) -> None:
+    bring(server.url, disk, "s3://data/train/")
+    for number, path in enumerate(sorted((disk / "objects").iterdir())):
+        meta = json.loads((path / "meta").read_text())
+        (path / "meta").write_text("" if number == 1 else json.dumps({**meta, "boot": "the one before"}))
+        if number == 0:
+            (path / "data").chmod(0o600)
+            (path / "data").write_bytes(bytes((path / "data").stat().st_size))
+    assert bring(server.url, disk, "s3://data/train/")[1] == {**SHARDS, "train/sub/x": b"no"}
+
+
+def test_progress_is_shown(proxy: str, faults: Faults, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_data, "REPORT_EVERY_S", 0.1)
     faults.pause_s = 0.5
-    _, _, said = bring(proxy, tmp_path, "s3://data/large")
+    _, _, said = bring(proxy, disk, "s3://data/large")
     assert said[0] == "node-1: 0 kB of 33.6 MB of data"
 
 
-def test_a_job_that_ends_stops_the_copy(proxy: str, tmp_path: Path) -> None:
-    with closing(LocalData(make_env(proxy, tmp_path), print)) as data:
+def test_a_job_that_ends_stops_the_copy(proxy: str, disk: Path) -> None:
+    with closing(LocalData(make_env(proxy, disk), print)) as data:
         data.stop()
         with pytest.raises(Stopped):
             data.bring(["s3://data/large"])
@@ -205,10 +278,10 @@ def kill_at_random(url: str, faults: Faults, cache: Path, times: int) -> None:
             path.rmdir()
 
 
-def test_a_kill_at_any_moment_does_no_harm(proxy: str, faults: Faults, tmp_path: Path) -> None:
-    kill_at_random(proxy, faults, tmp_path, times=3)
+def test_a_kill_at_any_moment_does_no_harm(proxy: str, faults: Faults, disk: Path) -> None:
+    kill_at_random(proxy, faults, disk, times=3)
 
 
 @pytest.mark.slow
-def test_ten_kills_do_no_harm(proxy: str, faults: Faults, tmp_path: Path) -> None:
-    kill_at_random(proxy, faults, tmp_path, times=10)
+def test_ten_kills_do_no_harm(proxy: str, faults: Faults, disk: Path) -> None:
+    kill_at_random(proxy, faults, disk, times=10)

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from http_server import Asked, Refusal, judging_proxy
 from node.job_folder import path as job_path
 from node.protocol import SAVED_AT
 from node.staging import outputs, s3
+from node.staging.local_data import LocalData
 from node.staging.outputs import Outputs
 from s3_server import REGION, S3Server, serve_s3_alone
 
@@ -92,9 +93,9 @@ def test_a_file_that_changes_meanwhile_is_not_copied(server: S3Server, bucket: s
     store = s3.Store(make_env(server.url, bucket))
     file = write("net", bytes(size))
     with pytest.raises(s3.Changed):
-        store.put_unchanged(str(file), f"s3://{bucket}/net", (size, file.stat().st_mtime_ns - 1))
+        store.put_file(str(file), f"s3://{bucket}/net", (size, file.stat().st_mtime_ns - 1))
     assert server.read(bucket) == {}
-    store.put_unchanged(str(file), f"s3://{bucket}/net", (size, file.stat().st_mtime_ns))
+    store.put_file(str(file), f"s3://{bucket}/net", (size, file.stat().st_mtime_ns))
     assert server.read(bucket) == {"net": bytes(size)}
 
 
@@ -108,29 +109,43 @@ def test_a_later_attempt_copies_what_has_changed(server: S3Server, bucket: str) 
     assert read(server, bucket) == {"other": b"22"}
 
 
-def test_what_a_job_saves_at_a_url_is_there_for_its_next_attempt(server: S3Server, bucket: str) -> None:
-    url = f"s3://{bucket}/models/net"
-    for name, content in (("net-1", b"old"), ("net-2", b"old"), ("other", b"no")):
-        server.client.put_object(Bucket=bucket, Key=f"models/{name}", Body=content)
-    env = {**make_env(server.url, bucket), SAVED_AT: url}
+def fetch(env: dict[str, str]) -> tuple[Outputs, list[str]]:
+    """Brings what S3 has, as an agent does. Returns the names of the files that were fetched."""
     copy = Outputs(JOB, env, print)
-    copy.fetch()
-    prefix = Path(copy.paths[url])
-    assert sorted(path.name for path in prefix.parent.iterdir()) == ["net-1", "net-2"]
+    saved = copy.find_saved()
+    with closing(LocalData(env, print)) as data:
+        data.bring([], saved)
+    copy.note_saved(saved)
+    return copy, sorted(Path(path).name for _, path in saved)
+
+
+def test_what_a_job_saves_at_a_url_is_there_for_its_next_attempt(server: S3Server, bucket: str, tmp_path: Path) -> None:
+    url = f"s3://{bucket}/models/net"
+    for name in ("net-1", "net-2", "net/of-a-folder", "other"):
+        server.client.put_object(Bucket=bucket, Key=f"models/{name}", Body=b"old")
+    server.client.put_object(Bucket=bucket, Key="models/net-removed", Body=b"")
+    env = {**make_env(server.url, bucket), SAVED_AT: url, "CLUSTER_DATA_CACHE_DIR": str(tmp_path / "cache")}
+    copy, names = fetch(env)
+    assert names == ["net-1", "net-2", "of-a-folder"]
+    assert copy.copy() == []
+    prefix = copy.paths[url]
     write(f"s3/{bucket}/models/net-2", b"new")
     write(f"s3/{bucket}/models/stray", b"1")
     server.client.put_object(Bucket=bucket, Key="models/net-1", Body=b"of another node")
-    again = Outputs(JOB, env, print)
-    again.fetch()
+    again, names = fetch(env)
+    assert names == ["net-1"]
     assert Path(f"{prefix}-1").read_bytes() == b"of another node"
     assert Path(f"{prefix}-2").read_bytes() == b"new"
     again.copy()
     assert read(server, bucket) == {
         "models/net-1": b"of another node",
         "models/net-2": b"new",
-        "models/other": b"no",
+        "models/net-removed": b"",
+        "models/net/of-a-folder": b"old",
+        "models/other": b"old",
         f"s3/{bucket}/models/stray": b"1",
     }
+    assert fetch(env)[1] == []
 
 
 def test_s3_that_is_away_for_a_while_gets_all_files(server: S3Server, bucket: str) -> None:

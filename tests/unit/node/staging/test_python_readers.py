@@ -1,14 +1,12 @@
-"""MXNet's readers that use Python's open(), with s3:// URLs: the real MXNet against moto's S3."""
+"""MXNet's readers that use Python's open() cannot read s3://: the real MXNet against moto's S3."""
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from project import REPOSITORY
 from real_mxnet import real_mxnet
 from record_files import image_record, small_jpeg
 from s3_server import REGION, S3Server, serve_s3_alone, serve_s3_over_tls
@@ -46,9 +44,9 @@ def server() -> Iterator[S3Server]:
         yield server
 
 
-def read(before: str, **env: str) -> list[str]:
+def read(**env: str) -> list[str]:
     """Runs every reader; returns the line that each prints."""
-    words = [real_mxnet(), "-W", "ignore", "-c", before + PROGRAM, *READERS.values()]
+    words = [real_mxnet(), "-W", "ignore", "-c", PROGRAM, *READERS.values()]
     done = subprocess.run(
         words, env=os.environ | {"S3_REGION": REGION} | env, capture_output=True, text=True, check=True
     )
@@ -58,7 +56,7 @@ def read(before: str, **env: str) -> list[str]:
 @pytest.mark.usefixtures("server")
 def test_mxnet_alone_fails_and_the_hint_helps(tmp_path: Path) -> None:
     with serve_s3_over_tls(tmp_path) as port:
-        lines = read("", S3_IS_AWS="0", S3_ENDPOINT=f"127.0.0.1:{port}", S3_VERIFY_SSL="0")
+        lines = read(S3_IS_AWS="0", S3_ENDPOINT=f"127.0.0.1:{port}", S3_VERIFY_SSL="0")
     assert len(lines) == len(READERS)
     for line in lines:
         advice = Advisor().take(Event(kind="line", at=1.0, text=line))
@@ -66,17 +64,6 @@ def test_mxnet_alone_fails_and_the_hint_helps(tmp_path: Path) -> None:
         assert URL in advice
         assert 'set `[data] mode = "stage"`' in advice
         assert "sync" not in advice
-
-
-def test_readers_read_staged_data(server: S3Server, tmp_path: Path) -> None:
-    env = {
-        "PYTHONPATH": str(REPOSITORY / "node" / "setup" / "startup"),
-        "CLUSTER_MXNET_HOOK": str(REPOSITORY / "node" / "staging" / "hook.py"),
-        "CLUSTER_PYTHON": sys.executable,  # the worker's own Python has no obstore
-        "CLUSTER_DATA_CACHE_DIR": str(tmp_path),
-        "AWS_ENDPOINT_URL": server.url,
-    }
-    assert read("import _cluster_compat", **env) == ["READ"] * len(READERS)
 
 
 @pytest.mark.parametrize(("name", "program"), READERS.items())

@@ -1,15 +1,16 @@
 """How a job reads s3://, the warnings about it, and the permissions of its credentials."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from foundation.errors import ConfigError
 from job_world import NO_ACCESS, plan
-from node.protocol import STAGED
+from node.protocol import SAVED_AT, STAGED
 from provision.aws.iam_policy import S3Scope
 from train.job.config import DataConfig, TrainConfig
+from train.job.plan import name_prefix
 from train.job.reading import (
     Reading,
     find_scope,
@@ -86,6 +87,7 @@ def test_programs_that_read_s3_themselves_keep_their_urls(words: tuple[str, ...]
     data = DataConfig(url=D)
     reading = plan_reading(data, NO_ACCESS, library="torch", framework="pytorch", program=program, words=words)
     assert reading.mode == "own"
+    assert plan_saved(DataConfig(results=D), words, program=program) == []
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,36 @@ def test_where_a_job_saves() -> None:
     data = DataConfig(url=D, results="s3://bkt/results/")
     assert plan_saved(data, words) == ["s3://bkt/results/x", "s3://bkt/models/net"]
     assert plan_saved(DataConfig(url=D), words) == ["s3://bkt/models/net"]
+    assert plan_saved(data, ("--data-train=s3://bkt/results/records/",)) == []
+
+
+@pytest.mark.parametrize("mode", ["native", "stage"])
+def test_a_job_saves_by_files_in_every_mode(mode: Literal["native", "stage"]) -> None:
+    data = DataConfig(mode=mode, results="s3://bkt/results/")
+    saved = {SAVED_AT: "s3://bkt/m/net", "CLUSTER_DATA_CREDENTIALS": "instance"}
+    env = reading_environment(
+        plan_reading(data, NO_ACCESS, library=READS),
+        DataConfig(),
+        replace(NO_ACCESS, of_nodes=True),
+        saved=plan_saved(data, ("--model-prefix", "s3://bkt/m/net")),
+    )
+    assert saved.items() <= env.items()
+
+
+@pytest.mark.parametrize("prefix", [("--model-prefix", "auto"), ("--model-prefix=auto",)])
+def test_the_automatic_prefix_is_in_the_jobs_folder_in_s3(prefix: tuple[str, ...]) -> None:
+    args = name_prefix(("--lr", "1", *prefix, "--resume"), "s3://bkt/r/JOB/")
+    assert plan_saved(DataConfig(), args) == ["s3://bkt/r/JOB/model"]
+    for elsewhere in ("/shared/JOB/", None):
+        assert name_prefix(prefix, elsewhere) == prefix
+
+
+def test_shipped_scripts_without_mxnet_read_files() -> None:
+    words = ("--data-dir", "s3://other/mnist/")
+    for data in (DataConfig(), DataConfig(url=D, mode="native")):
+        reading = plan_reading(data, NO_ACCESS, library="torch", framework="pytorch", words=words, is_shipped=True)
+        assert reading.mode == "stage"
+        assert plan_staged(data, "pytorch", words, is_shipped=True) == ["s3://other/mnist/"]
 
 
 def test_the_data_of_a_program_with_a_python_reader_is_staged() -> None:

@@ -5,17 +5,10 @@ from types import ModuleType
 
 import pytest
 
-from s3_server import S3Server
-from training_scripts import script_modules, serve_models
+from training_scripts import script_modules
 
 
 @pytest.fixture(scope="module")
 def checkpoints() -> Iterator[ModuleType]:
     with script_modules("common.checkpoints") as (module,):
         yield module
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with serve_models() as made:
-        yield made

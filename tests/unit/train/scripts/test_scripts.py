@@ -81,7 +81,7 @@ def test_help_needs_no_mxnet(script: str) -> None:
         (("--data-dir", "d", "--lr", "much"), "--lr: invalid float value: 'much'"),
         (("--data-dir", "d", "--lr-step-epochs", "3,x"), "invalid numbers value: '3,x'"),
         (("--data-dir", "d", "--resume"), "need --model-prefix"),
-        (("--data-dir", "d", "--model-prefix", "auto"), "neither $CLUSTER_OUTPUT_URL nor $CLUSTER_OUTPUT_DIR"),
+        (("--data-dir", "d", "--model-prefix", "auto"), "auto: $CLUSTER_OUTPUT_DIR is not set"),
         (("--data-dir", "d", "--model-prefix", "gs://b/m"), "is not the beginning of names"),
         (("--data-dir", "d", "--model-prefix", "s3://b"), "is not the beginning of names"),
         (("--data-dir", "d", "--model-prefix", "models/"), "as in s3://bucket/model or models/model"),
@@ -184,8 +184,8 @@ def test_the_automatic_prefix_is_in_the_jobs_output(options: ModuleType) -> None
     auto = ("--data-dir", "d", "--model-prefix", "auto")
     folder = {"CLUSTER_OUTPUT_DIR": "/home/x/output"}
     assert parse(options, *auto, **folder).model_prefix == "/home/x/output/model"
-    url = {"CLUSTER_OUTPUT_URL": "s3://b/results/job-1/"}
-    assert parse(options, *auto, **folder, **url).model_prefix == "s3://b/results/job-1/model"
+    volume = {"CLUSTER_OUTPUT_URL": "/shared/results/job-1/"}
+    assert parse(options, *auto, **folder, **volume).model_prefix == "/shared/results/job-1/model"
 
 
 def test_later_attempts_of_a_job_resume_from_its_own_checkpoints(options: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""The disk of a node for staged data."""
+"""The disk of a node for data of S3."""
 
 import os
 import shutil
@@ -69,7 +69,6 @@ def test_a_link_instead_of_the_lock_is_not_followed(tmp_path: Path) -> None:
 
 def test_find_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1 << 30
-    assert cache.find_limit({"CLUSTER_DATA_CACHE_GIB": "1.5"}, str(tmp_path), 0) == 3 * gib // 2
     for total, free, held, limit in (
         (1000, 400, 100, 450),  # a reserve of 5 % of the disk
         (20, 10, 3, 11),  # a reserve of 2 GiB
@@ -78,3 +77,5 @@ def test_find_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         usage = shutil._ntuple_diskusage(total * gib, (total - free) * gib, free * gib)
         monkeypatch.setattr(shutil, "disk_usage", lambda _, usage=usage: usage)
         assert cache.find_limit({}, str(tmp_path), held * gib) == limit * gib
+        given = {"CLUSTER_DATA_CACHE_GIB": "12.5"}  # also limited by the free space
+        assert cache.find_limit(given, str(tmp_path), held * gib) == min(12.5, held + free) * gib
