@@ -2,7 +2,7 @@
 
     objects/KEY/data, meta      an object; its URL, CRC-32 and the boot in which that was last compared
     incoming/KEY/               an object that is being fetched, by the process that holds the lock
-    users/*/                    of a live process, which holds the lock: the `keys` that it uses, and its own links
+    users/*/                    links of a live process, which holds the lock, to the objects that it uses
     lock                        held briefly by a process that changes any of this
 
 A key is derived from an object's URL, ETag and size, so an object overwritten in S3 has another key. All locks are the
@@ -22,7 +22,7 @@ import stat
 import subprocess
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -30,7 +30,7 @@ import msgspec
 from foundation.decode import decode
 from node.staging import integrity, s3
 
-DATA, META, KEYS = "data", "meta", "keys"
+DATA, META = "data", "meta"
 PIECE_BYTES = 1 << 20
 WAIT_S = 0.1
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -77,11 +77,6 @@ class Cache:
             slot.close()
         shutil.rmtree(self._user, ignore_errors=True)
         os.close(self._user_lock)
-
-    def use(self, entries: Iterable[s3.Entry]) -> None:
-        """Protects these objects from eviction once they are fetched."""
-        with self.locked(), open(os.path.join(self._user, KEYS), "a") as stream:
-            stream.write("".join(make_key(entry) + "\n" for entry in entries))
 
     def find(self, entry: s3.Entry) -> str | None:
         """Returns the path of a complete object, or None. Verifies its content once after each boot of this node."""
@@ -133,20 +128,23 @@ class Cache:
         """Evicts the objects that were used least recently until there is room. Raises OSError if there is none."""
         self._clean_up()
         excess = find_held(self.folder) + size_bytes - self.most_bytes
-        unused = sorted(set(os.listdir(self.path("objects"))) - self._used_keys(), key=self._used_at)
-        for key in unused:
-            if excess <= 0:
-                break
-            excess -= _size(self.path("objects", key))
-            self._remove(key)
+        for key in sorted(
+            os.listdir(self.path("objects")), key=lambda key: os.stat(self.path("objects", key)).st_mtime
+        ):
+            if excess > 0 and not self._is_used(key):
+                excess -= _size(self.path("objects", key))
+                self._remove(key)
         if excess > 0:
             raise OSError(
                 f"{self.folder} holds at most {render_size(self.most_bytes)}, and other jobs use its data: "
                 "use a larger disk, or a larger [data] cache_gib"
             )
 
-    def _used_at(self, key: str) -> float:
-        return os.stat(self.path("objects", key)).st_mtime
+    def _is_used(self, key: str) -> bool:
+        """Whether a process has a link to an object."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(self.path("objects", key, DATA)).st_nlink > 1
+        return False
 
     def _clean_up(self) -> None:
         """Removes the files that killed processes left."""
@@ -155,11 +153,6 @@ class Cache:
                 path = self.path(place, name)
                 if not self._is_locked(path):
                     shutil.rmtree(path, ignore_errors=True)
-
-    def _used_keys(self) -> set[str]:
-        """Returns the keys in use; _clean_up has removed those of dead processes."""
-        users = [self.path("users", name, KEYS) for name in os.listdir(self.path("users"))]
-        return {key for user in users if os.path.exists(user) for key in _read(user).split()}
 
     def _remove(self, key: str) -> None:
         removed = self.path("incoming", f"{key}.{_random_digits()}")

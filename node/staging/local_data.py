@@ -76,7 +76,6 @@ class LocalData:
         for entry in (*entries, *(entry for entry, _ in saved)):
             s3.split_object_url(entry.url)  # no key leaves the folder
         self._check_room(entries, saved)
-        self._cache.use(entries)
         self._fetch(entries, saved)
         if urls and self._url.startswith("s3://"):
             self.folder = words.make_path(self._root, self._url.rstrip("/"))
@@ -118,7 +117,10 @@ class LocalData:
 
     def _fetch(self, entries: Sequence[s3.Entry], saved: Sequence[Saved]) -> None:
         """Fetches the objects, and reports the progress."""
-        work = [(entry, functools.partial(self._obtain, entry)) for entry in entries]
+        with ThreadPoolExecutor(OBJECTS) as objects:  # before the cache makes room for others
+            is_here = list(objects.map(self._link, entries))
+        missing = (entry for entry, here in zip(entries, is_here, strict=True) if not here)
+        work = [(entry, functools.partial(self._obtain, entry)) for entry in missing]
         work += [(entry, functools.partial(self._replace, entry, path)) for entry, path in saved]
         total = sum(entry.size_bytes for entry, _ in work)
         self._ranges = ThreadPoolExecutor(CONNECTIONS)
@@ -138,20 +140,26 @@ class LocalData:
                 self._stopped.set()
                 raise
 
+    def _link(self, entry: s3.Entry) -> bool:
+        """Links an object in the cache to the job's folder. Returns whether it is there."""
+        path, place = self._cache.find(entry), words.make_path(self._root, entry.url)
+        if path is None:
+            return False
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # another job has just made room
+            os.link(path, place)
+            return True
+        return False
+
     def _obtain(self, entry: s3.Entry) -> None:
-        """Links an object to the job's folder; fetches it to the cache if it is not there. Raises as `bring`."""
-        path = self._cache.find(entry)
-        while path is None:
+        """Fetches an object to the cache, unless another job does, and links it. Raises as `bring`."""
+        while not self._link(entry):
             slot = self._cache.claim(entry, self._stopped.is_set)
             if self._stopped.is_set():
                 raise Stopped
             if slot is not None:
                 with contextlib.closing(slot):
                     slot.publish(self._copy(entry, slot.file, slot.path))
-            path = self._cache.find(entry)
-        place = words.make_path(self._root, entry.url)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        os.link(path, place)
 
     def _replace(self, entry: s3.Entry, path: str) -> None:
         """Fetches an object to a file, all of it or nothing. Raises as `bring`."""

@@ -99,7 +99,7 @@ def test_checkpoints(shared: Project) -> None:
     said = run_example(shared, "checkpoints")
     first, resumed = said["cluster train -- --num-epochs 2"], said["cluster train -- --num-epochs 4"]
     assert "Epoch[1] Validation-accuracy" in first
-    assert "Loaded s3://cluster-examples/model/mlp-0002.params" in resumed
+    assert "/output/s3/cluster-examples/model/mlp-0002.params" in resumed
     assert "Epoch[1]" not in resumed
     assert "Epoch[3] Validation-accuracy" in resumed
     model = {path.name for path in (shared.directory / "model").iterdir()}

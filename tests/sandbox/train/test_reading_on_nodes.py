@@ -171,7 +171,7 @@ def test_a_wheel_that_cannot_open_s3_reads_and_saves_there(project: Project, nod
     check_each_once(told)
     assert f"read from files staged on the nodes (mxnet=={version} cannot read s3://)" in output
     check_saves(project)
-    program = f"import mxnet as mx; mx.recordio.MXRecordIO('{INDEXED_URL}one.rec', 'r')"
+    program = f"import mxnet as mx; mx.recordio.MXRecordIO('s3:/' + '{INDEXED_URL[4:]}one.rec', 'r')"
     failed = project.run("train", "-n", "1", "--kv-store", "local", "--", "python", "-c", program, code=1)
     assert "pass the URL to the program as an argument" in failed.stdout + failed.stderr
 
