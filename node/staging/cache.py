@@ -78,6 +78,14 @@ class Cache:
         shutil.rmtree(self._user, ignore_errors=True)
         os.close(self._user_lock)
 
+    def leave_room(self, size_bytes: int) -> None:
+        """Leaves so much of the disk to others, now and later. Raises OSError if used objects do not allow it."""
+        with self.locked():
+            self.most_bytes = min(
+                self.most_bytes, find_held(self.folder) + shutil.disk_usage(self.folder).free - size_bytes
+            )
+            self._make_room(0)
+
     def find(self, entry: s3.Entry) -> str | None:
         """Returns the path of a complete object, or None. Verifies its content once after each boot of this node."""
         key = make_key(entry)

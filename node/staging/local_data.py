@@ -48,6 +48,7 @@ class LocalData:
         self._cache = cache.Cache(folder, cache.find_limit(env, folder, cache.find_held(folder)))
         self._root = self._cache.own_path("s3")
         self._output = env["CLUSTER_OUTPUT_DIR"]
+        self._shares_disk = os.stat(self._output).st_dev == os.stat(folder).st_dev
         self.folder: str | None = None
         self._stopped = threading.Event()
         self._received_bytes = 0
@@ -105,7 +106,7 @@ class LocalData:
                 f'not copy it: [[volumes]] source = "{source}"'
             )
         of_saved, room = sum(entry.size_bytes for entry, _ in saved), shutil.disk_usage(self._output).free
-        if os.stat(self._output).st_dev == os.stat(self._cache.folder).st_dev:
+        if self._shares_disk:
             room += cache.find_held(self._cache.folder) - needed
         if of_saved > room:
             raise DataError(
@@ -119,6 +120,8 @@ class LocalData:
         """Fetches the objects, and reports the progress."""
         with ThreadPoolExecutor(OBJECTS) as objects:  # before the cache makes room for others
             is_here = list(objects.map(self._link, entries))
+        if saved and self._shares_disk:
+            self._cache.leave_room(sum(entry.size_bytes for entry, _ in saved))
         missing = (entry for entry, here in zip(entries, is_here, strict=True) if not here)
         work = [(entry, functools.partial(self._obtain, entry)) for entry in missing]
         work += [(entry, functools.partial(self._replace, entry, path)) for entry, path in saved]
