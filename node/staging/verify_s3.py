@@ -2,7 +2,7 @@
 
 Reads an order from stdin: {"uri": ..., "env": {...}, "secrets": {...}, "nodes_credentials": true for the instance's
 own}. Prints one JSON line: {"read": bytes of the first record}, {"error": MXNet's message} or {"credentials": why there
-are none}. Without MXNet, or if it was built without S3, it prints {"staged": bytes read as stage.py does} or
+are none}. Without MXNet, or if it was built without S3, it prints {"staged": bytes read} or
 {"refused": why not, "code": ...}.
 """
 
@@ -47,7 +47,7 @@ def read(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_staged(uri: str) -> dict[str, Any]:
-    """Returns the answer for an object that is read as by stage.py: found with HEAD, and then its beginning."""
+    """Returns the answer for an object that is read as by local_data.py: found with HEAD, and then its beginning."""
     store = s3.Store(os.environ)
     pieces: list[int] = []
     try:

@@ -14,7 +14,6 @@ from PIL import Image
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 from project import REPOSITORY
 from real_torch import real_torch
-from s3_server import S3Server
 from train.follow.progress import parse_report
 from training_scripts import SCRIPTS, write_digits
 
@@ -97,30 +96,27 @@ def find_numbers(pattern: str, output: str) -> list[float]:
     return [float(number) for number in re.findall(pattern, output)]
 
 
-def test_two_ranks_train_from_s3(torch_python: str, server: S3Server, tmp_path: Path) -> None:
-    digits = write_digits(tmp_path / "digits", train=320, t10k=51)
-    server.put("digits", {path.name: path.read_bytes() for path in digits.iterdir()})
-    words = ("--model-prefix", "s3://models/ddp/net", "--resume", "--disp-batches", "2", "--num-epochs", "2")
-    environment = {"CLUSTER_DATA_URL": "s3://digits/", "CLUSTER_DATA_CACHE_DIR": str(tmp_path / "cache")}
-    ranks = run_ranks(torch_python, 2, *words, **environment)
+def test_two_ranks_train(torch_python: str, tmp_path: Path) -> None:
+    digits, prefix = write_digits(tmp_path / "digits", train=320, t10k=51), tmp_path / "ddp" / "net"
+    words = ("--model-prefix", str(prefix), "--resume", "--disp-batches", "2", "--num-epochs", "2")
+    ranks = run_ranks(torch_python, 2, *words, CLUSTER_DATA_DIR=str(digits))
     assert [code for code, _, _ in ranks] == [0, 0], ranks
     for rank, (_, output, _) in enumerate(ranks):
         reports = [found for found in map(parse_report, output.splitlines()) if found is not None]
         assert {"accuracy", "loss"} <= set(reports[0].metrics)
         assert f"Node[{rank}] Rank {rank} of 2 on cpu, 5 batches of 32 per epoch" in output
-        assert "No complete checkpoint s3://models/ddp/net-*" in output
+        assert f"No complete checkpoint {prefix}-*" in output
         assert re.findall(r"Epoch\[(\d)\] Batch \[(\d)\]", output) == [("0", "2"), ("0", "4"), ("1", "2"), ("1", "4")]
     both = [find_numbers(r"Validation-accuracy=([\d.]+)", output) for _, output, _ in ranks]
     assert both[0] == both[1]  # the ranks have the same weights, and both count all images
     assert both[0][-1] > 0.9
     assert [output.count("Saved checkpoint") for _, output, _ in ranks] == [2, 0]
-    names = [name for name in server.read("models") if name.startswith("ddp/")]
-    files = [f"ddp/net-{epoch:04}.{kind}" for epoch in (1, 2) for kind in ("params", "states")]
-    assert names == [*files, "ddp/net-checkpoints.json"]
+    files = [f"net-{epoch:04}.{kind}" for epoch in (1, 2) for kind in ("params", "states")]
+    assert sorted(path.name for path in prefix.parent.iterdir()) == [*files, "net-checkpoints.json"]
 
 
-def test_records_are_read(torch_python: str, server: S3Server, tmp_path: Path) -> None:
-    """Some local, some in S3."""
+def test_records_are_read(torch_python: str, tmp_path: Path) -> None:
+    """In a folder, and in a file."""
     images = [Image.new("L", (28, 28), 25 * label) for label in range(10)]
     records = []
     for number in range(64):
@@ -128,9 +124,10 @@ def test_records_are_read(torch_python: str, server: S3Server, tmp_path: Path) -
         images[number % 10].save(picture, "PNG")
         records.append(encode_record(encode_image(ImageRecord((number % 10,), number, picture.getvalue()))))
     (tmp_path / "a.rec").write_bytes(b"".join(records[:32]))
-    server.put("records", {"train/b.rec": b"".join(records[32:])})
-    words = ("--data-train", f"s3://records/train/;{tmp_path}/a.rec", "--num-epochs", "1", "--batch-size", "8")
-    done = run_script(torch_python, *words, CLUSTER_DATA_CACHE_DIR=str(tmp_path / "cache"))
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "b.rec").write_bytes(b"".join(records[32:]))
+    words = ("--data-train", f"{tmp_path}/train/;{tmp_path}/a.rec", "--num-epochs", "1", "--batch-size", "8")
+    done = run_script(torch_python, *words)
     assert done.returncode == 0, done.stderr
     assert "Rank 0 of 1 on cpu, 8 batches of 8 per epoch" in done.stdout
 
