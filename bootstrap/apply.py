@@ -15,10 +15,9 @@ from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import FrameworkChoice, Torch, check_torch_wheel, choose_framework
 from bootstrap.environment.own_wheel import OwnWheel
 from bootstrap.environment.package_build import PackageBuilds
-from bootstrap.environment.project import LockedProject
-from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.steps import NodePlan, plan_client, plan_node, plan_setup, script_task, setup_digest
-from bootstrap.environment.target import NO_PROJECT, ChosenPython, choose_python, choose_wheels
+from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels
 from bootstrap.homes import Turns, find_homes_of
 from bootstrap.runtime.code import runtime_path
 from bootstrap.runtime.placing import RuntimePlacing
@@ -88,17 +87,16 @@ def bootstrap(
     *,
     cluster: str,
     config: BootstrapConfig,
-    packages: tuple[Wanted, ...],
+    asked: Requirements,
     trees: Trees,
     connections: Connections,
     cache: Path,
     report: Report,
-    project: LockedProject = NO_PROJECT,
     own_wheel: OwnWheel | None = None,
 ) -> tuple[ReadyNode, ...]:
     """Makes every host ready to train; a second run finds nothing to do. Returns the nodes in the order of `hosts`.
 
-    packages: the requirements of [bootstrap] packages and its files; project: those of [bootstrap] project.
+    asked: the requirements of [bootstrap] packages and project.
     own_wheel: the file that [bootstrap] mxnet names.
     Fetches a file again, once, if it was damaged on this machine and nodes refused it.
     Raises ClusterError, which names every failed node.
@@ -120,8 +118,7 @@ def bootstrap(
             work = _Bootstrap(
                 cluster=cluster,
                 config=config,
-                packages=packages,
-                project=project,
+                asked=asked,
                 trees=trees,
                 runtimes=runtimes,
                 archives=archives,
@@ -163,8 +160,7 @@ class _Bootstrap:
 
     cluster: str
     config: BootstrapConfig
-    packages: tuple[Wanted, ...]
-    project: LockedProject
+    asked: Requirements
     trees: Trees
     runtimes: RuntimePlacing
     archives: TreeArchives
@@ -184,8 +180,8 @@ class _Bootstrap:
         if first:
             self._set_up(connection, facts, first, what="[bootstrap] setup", done="[bootstrap] setup has run")
             facts = gather_facts(connection, python=self.config.python)
-        choice = choose_framework(facts, config=self.config, project=self.project, node=host.name)
-        python = choose_python(facts, setting=self.config.python, node=host.name, choice=choice, project=self.project)
+        choice = choose_framework(facts, config=self.config, asked=self.asked, node=host.name)
+        python = choose_python(facts, setting=self.config.python, node=host.name, choice=choice, asked=self.asked)
         self.package_builds.offer(connection, facts, python)
         bundle = self._find_bundle(facts, python, choice=choice, node=host.name)
         setup = setup_digest(self.config.setup)
@@ -258,14 +254,11 @@ class _Bootstrap:
 
     def _find_bundle(self, facts: NodeFacts, python: ChosenPython, *, choice: FrameworkChoice, node: str) -> Bundle:
         """The files of the node's environment. Warns of missing drivers and libraries. Raises ClusterError."""
-        mxnet, packages, file = self.config.mxnet, self.packages, None
+        mxnet, asked, file = self.config.mxnet, self.asked, None
         if self.own_wheel is not None:
             file = self.own_wheel.file
-            needed = (Wanted(requirement=needed, place=file.name) for needed in self.own_wheel.requirements)
-            mxnet, packages = file.name, (*needed, *packages)
-        target = choose_wheels(
-            facts, python=python, mxnet=mxnet, packages=packages, node=node, choice=choice, project=self.project
-        )
+            mxnet, asked = file.name, replace(asked, lines=(*self.own_wheel.requirements, *asked.lines))
+        target = choose_wheels(facts, python=python, mxnet=mxnet, node=node, choice=choice, asked=asked)
         bundle = self.bundles.get(target, file)
         torch = bundle.torch
         if torch is not None and choice.framework == "pytorch":

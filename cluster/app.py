@@ -28,8 +28,7 @@ from provision.config import all_regions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bootstrap.environment.project import LockedProject
-    from bootstrap.environment.requirements import Wanted
+    from bootstrap.environment.requirements import Requirements
     from provision.aws.clients import Clients
     from provision.files import ClusterFiles
     from provision.model import SshAddress
@@ -47,14 +46,12 @@ class OnHead:
     """Settings from the user's machine for a command on a cluster's head (cluster/recovery/on_head.py).
 
     line: a line of authorized_keys that lets the head log in to new nodes. ssh_address: that of [provision], for the
-    user's access to nodes; the head uses their private addresses. packages, project: those that [bootstrap] packages
-    and project ask for.
+    user's access to nodes; the head uses their private addresses. asked: what [bootstrap] packages and project ask for.
     """
 
     line: str
     ssh_address: "SshAddress"
-    packages: "tuple[Wanted, ...]"
-    project: "LockedProject"
+    asked: "Requirements"
 
 
 class App:

@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from bootstrap.environment.file_cache import check_cache
-from bootstrap.environment.project import check_against_lock, read_project
-from bootstrap.environment.requirements import read_packages
+from bootstrap.environment.project import read_requirements
 from bootstrap.transfer.sync import find_files
 from cluster.app import App, if_interrupted
 from cluster.config import ClusterConfig
@@ -44,8 +43,7 @@ def check_inputs(app: App) -> None:
     Warns of instance types that do not fit the framework.
     """
     config = app.config
-    packages = read_packages(config.bootstrap.packages, folder=app.project_dir)
-    check_against_lock(packages, read_project(config.bootstrap.project, folder=app.project_dir).packages)
+    read_requirements(config.bootstrap.packages, project=config.bootstrap.project, folder=app.project_dir)
     if config.bootstrap.sync != "auto":
         find_files(app.project_dir, sync=config.bootstrap.sync, exclude=config.bootstrap.exclude)
     find_script(config.train.script, project_dir=app.project_dir)

@@ -14,8 +14,8 @@ from rich.filesize import decimal
 
 from bootstrap.config import Framework
 from bootstrap.environment.framework import is_of_framework
-from bootstrap.environment.project import LOCK, LOCK_MOST_BYTES, PYPROJECT
-from bootstrap.environment.requirements import canonical_name, find_exact, parse_project, read_packages
+from bootstrap.environment.project import LOCK, LOCK_MOST_BYTES
+from bootstrap.environment.requirements import PYPROJECT, find_exact, find_name, parse_project, read_packages
 from bootstrap.transfer.sync import Size, find_below, measure_ignored
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
@@ -113,7 +113,7 @@ def _find_packages(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...], str 
     else:
         return (), (), None
     try:
-        return (entry,), tuple(wanted.requirement for wanted in read_packages([entry], folder=folder)), None
+        return (entry,), read_packages([entry], folder=folder)[0], None
     except ConfigError as error:
         return (entry,), (), error.message
 
@@ -134,7 +134,7 @@ def _find_framework(
         for name in find_imports(text):
             if (framework := _FRAMEWORKS.get(name.replace("_", "-"))) is not None:
                 return framework, f"{script} imports {name}"
-    named = [canonical_name(requirement) for requirement in requirements]
+    named = [find_name(requirement) for requirement in requirements]
     if locked:
         named = _LOCKED_NAME.findall(_read(folder / LOCK))
     source = LOCK if locked else REQUIREMENTS if (folder / REQUIREMENTS).is_file() else PYPROJECT

@@ -17,8 +17,8 @@ from bootstrap.apply import ReadyNode, Trees, bootstrap
 from bootstrap.environment.ahead import LIKELY_GLIBC, LIKELY_PYTHONS, check_packages
 from bootstrap.environment.framework import explain_ignored
 from bootstrap.environment.own_wheel import OwnWheel, find_own_wheel
-from bootstrap.environment.project import LockedProject, check_against_lock, read_project
-from bootstrap.environment.requirements import Wanted, read_packages
+from bootstrap.environment.project import read_requirements
+from bootstrap.environment.requirements import Requirements
 from bootstrap.notify import find_webhook
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
@@ -184,13 +184,12 @@ def _prepare(
     payload: Payload,
 ) -> tuple[tuple[ReadyNode, ...], str]:
     config = app.config
-    packages, project = find_packages(app)
+    asked = find_requirements(app)
     nodes = bootstrap(
         hosts,
         cluster=config.name,
         config=config.bootstrap,
-        packages=packages,
-        project=project,
+        asked=asked,
         own_wheel=fetch_own_wheel(app),
         trees=Trees(project=payload.project, client=find_client(app, described, nodes=len(hosts))),
         connections=connections,
@@ -200,7 +199,7 @@ def _prepare(
     source.let_head_in(nodes)
     changed = mount_all(app, nodes, source.describe_mounts(described))
     nodes = tuple(replace(node, changed=True) if node.host.name in changed else node for node in nodes)
-    keep_settings(app, nodes, packages=packages, project=project)
+    keep_settings(app, nodes, asked=asked)
     folder = nodes[0].project_dir if payload.is_own else nodes[0].code_dir
     return nodes, f"{folder}/{payload.script}"
 
@@ -221,22 +220,17 @@ def _collect(app: App, command: Sequence[str], *, is_job: bool) -> Payload:
     )
 
 
-def find_packages(app: App) -> tuple[tuple[Wanted, ...], LockedProject]:
-    """Returns the packages and the project that [bootstrap] asks for.
-
-    Raises ConfigError for a file that cannot be used, and for packages that contradict the project.
-    """
+def find_requirements(app: App) -> Requirements:
+    """Returns the packages that [bootstrap] asks for. Raises ConfigError for a file that cannot be used."""
     if app.on_head is not None:
-        return app.on_head.packages, app.on_head.project
+        return app.on_head.asked
     config = app.config.bootstrap
-    found = read_packages(config.packages, folder=app.project_dir)
-    project = read_project(config.project, folder=app.project_dir)
-    check_against_lock(found, project.packages)
-    for wanted in found:
-        ignored = explain_ignored(wanted, config)
+    found = read_requirements(config.packages, project=config.project, folder=app.project_dir)
+    for line in found.lines:
+        ignored = explain_ignored(line, config)
         if ignored is not None:
             app.report(Event(kind="warn", what=ignored))
-    return found, project
+    return found
 
 
 def fetch_own_wheel(app: App) -> OwnWheel | None:
@@ -272,8 +266,7 @@ def check_ahead(app: App) -> None:
     machine = find_machine(config.provision.instance_type)
     check_packages(
         config.bootstrap,
-        packages=read_packages(config.bootstrap.packages, folder=app.project_dir),
-        project=read_project(config.bootstrap.project, folder=app.project_dir),
+        asked=read_requirements(config.bootstrap.packages, project=config.bootstrap.project, folder=app.project_dir),
         machine="aarch64" if machine is not None and machine.architecture == "arm64" else "x86_64",
         gpu=machine.gpu if machine is not None and not is_like_this else None,
         pythons=[sys.version_info[:2]] if is_like_this else LIKELY_PYTHONS,

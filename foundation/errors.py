@@ -39,15 +39,22 @@ __all__ = [
     "StalePlanError",
     "UsageError",
     "list_lines",
+    "render_last_lines",
 ]
 
 _LISTED = 20
+_LAST = 10
 
 
 def list_lines(lines: Sequence[str]) -> str:
     """The first lines of a message's list, each on an indented line of its own, and how many more there are. Pure."""
     more = (f"and {len(lines) - _LISTED} more",) if len(lines) > _LISTED else ()
     return "".join(f"\n  {line}" for line in (*lines[:_LISTED], *more))
+
+
+def render_last_lines(lines: Sequence[str]) -> str:
+    """The last lines of a program's output, for the end of an error message. Pure."""
+    return "".join(f"\n  | {line}" for line in lines[-_LAST:] or ["(it printed nothing)"])
 
 
 class UsageError(ClusterError):

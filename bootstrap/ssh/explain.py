@@ -10,10 +10,9 @@ import paramiko
 
 from bootstrap.ssh.host import Host, Output
 from bootstrap.ssh.keys import UnverifiedHostKey
-from foundation.errors import NodeCommandError
+from foundation.errors import NodeCommandError, render_last_lines
 
 CONNECT_TIMEOUT_S = 10
-LAST_LINES = 10
 NO_EXIT_CODE = -1  # paramiko's value if a signal ended the command, or if the connection was lost
 _BOOT_ENDS = re.compile(r"\blogin:|Cloud-init v\. \S+ finished at")
 """getty's prompt, and the last line of cloud-init."""
@@ -134,11 +133,6 @@ def explain_console(lines: Sequence[str]) -> tuple[str, bool]:
     booting = "" if booted else "  according to its console, it is still booting\n"
     said = "".join(f"\n  | {line}" for line in lines)
     return booting + (f"  its console's last lines:{said}" if lines else "  its console is still empty"), booted
-
-
-def render_last_lines(lines: Sequence[str]) -> str:
-    """The last lines of a program's output, for the end of an error message. Pure."""
-    return "".join(f"\n  | {line}" for line in lines[-LAST_LINES:] or ["(it printed nothing)"])
 
 
 def find_sudo_hint(node: str, said: str) -> str | None:

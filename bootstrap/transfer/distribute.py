@@ -12,12 +12,12 @@ from msgspec import Meta, Struct
 
 from bootstrap.environment.file_cache import BundleFile, discard, is_whole
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.explain import find_sudo_hint, render_last_lines
+from bootstrap.ssh.explain import find_sudo_hint
 from bootstrap.ssh.node_program import LOADER, NodeProgram, read_modules
 from bootstrap.transfer import sources
 from bootstrap.transfer.sources import Peer, Peers, Sources
 from foundation.decode import convert
-from foundation.errors import ClusterError, NodeCommandError
+from foundation.errors import ClusterError, NodeCommandError, render_last_lines
 from foundation.progress import Event, Report
 from foundation.remote_command import run_program
 

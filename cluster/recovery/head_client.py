@@ -17,8 +17,7 @@ import msgspec
 from bootstrap.apply import ReadyNode, find_cluster_key
 from bootstrap.environment.bundle import find_python_records, find_records
 from bootstrap.environment.file_cache import render_record
-from bootstrap.environment.project import LockedProject
-from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.target import is_wheel_file
 from bootstrap.ssh.keys import authorized_line
 from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
@@ -54,7 +53,7 @@ SETTINGS_TIMEOUT_S = 60.0
 class HeadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings from the user's machine for a command on the head: the file ~/.cluster/replace/settings.json.
 
-    table, overrides: cluster.toml and the command line, without secrets. line, ssh_address, packages, project: see
+    table, overrides: cluster.toml and the command line, without secrets. line, ssh_address, asked: see
     OnHead. public_key: the public half of the user's key for the nodes. launch_key: signs the tokens of the head's
     launches (provision/membership.py). pins: the nodes' host keys, in the format of
     known_hosts. instances: the ids of the instances that the user's machine knows. records: those of the cache of
@@ -67,8 +66,7 @@ class HeadSettings(msgspec.Struct, frozen=True, kw_only=True):
     region: str
     line: str
     ssh_address: SshAddress
-    packages: tuple[Wanted, ...]
-    project: LockedProject
+    asked: Requirements
     public_key: str
     launch_key: bytes
     pins: str
@@ -125,24 +123,20 @@ def read_client() -> Tree:
     return make_tree(file_of_bytes(path, data) for path, data in found.items())
 
 
-def keep_settings(
-    app: App, nodes: Sequence[ReadyNode], *, packages: tuple[Wanted, ...], project: LockedProject
-) -> None:
+def keep_settings(app: App, nodes: Sequence[ReadyNode], *, asked: Requirements) -> None:
     """Writes the settings to the head if it has the program and they have changed. A failure is a warning."""
     head = nodes[0]
     if not head.client:
         return
     try:
-        data = msgspec.json.encode(make_settings(app, nodes, packages=packages, project=project))
+        data = msgspec.json.encode(make_settings(app, nodes, asked=asked))
         _write(head, data)
     except ClusterError as error:
         what = f"it cannot replace lost nodes by itself, cluster up does: {error.message}"
         app.report(Event(kind="warn", what=what, where=head.host.name))
 
 
-def make_settings(
-    app: App, nodes: Sequence[ReadyNode], *, packages: tuple[Wanted, ...], project: LockedProject
-) -> HeadSettings:
+def make_settings(app: App, nodes: Sequence[ReadyNode], *, asked: Requirements) -> HeadSettings:
     """Returns the settings for the head, the first of the nodes. Raises ClusterError."""
     head, config = nodes[0], app.config
     known = app.files.known_instances()
@@ -163,8 +157,7 @@ def make_settings(
         region=config.provision.region,
         line=authorized_line(find_cluster_key(head), head_ip=head.host.private_ip),
         ssh_address=config.provision.ssh_address,
-        packages=packages,
-        project=project,
+        asked=asked,
         public_key=known.public_key or "",
         launch_key=known.launch_key or b"",
         pins=pins,

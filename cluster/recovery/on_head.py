@@ -71,8 +71,7 @@ class HeadApp(App):
         self.on_head = OnHead(
             line=settings.line,
             ssh_address=settings.ssh_address,
-            packages=settings.packages,
-            project=settings.project,
+            asked=settings.asked,
         )
 
     def _find_overrides(self) -> dict[str, Any]:

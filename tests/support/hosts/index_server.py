@@ -1,5 +1,6 @@
 """A package index over real HTTP, with faults, and wheels for it."""
 
+import base64
 import hashlib
 import http.server
 import io
@@ -58,7 +59,7 @@ class Index:
 
     asked: each request's path and Range. failing, cutting: how many of the next answers are 503, or are cut off.
     ranges: whether it supports ranges. hashes: whether links have hashes. flip: whether files are damaged.
-    refusal: an answer for all files. delay_s: the wait before a file is sent.
+    refusal: an answer for all files. delay_s: the wait before a file is sent. login: the NAME:PASSWORD that it wants.
     """
 
     folder: Path
@@ -71,6 +72,7 @@ class Index:
     flip: bool = False
     refusal: tuple[int, bytes] | None = None
     delay_s: float = 0.0
+    login: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def asked_for(self, ending: str) -> list[str]:
@@ -143,6 +145,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         index = self.index
         index.asked.append((self.path, self.headers.get("Range", "")))
+        login = f"Basic {base64.b64encode(index.login.encode()).decode()}"
+        if index.login and self.headers.get("Authorization") != login:
+            self.answer(401, b"", {"WWW-Authenticate": "Basic"})
+            return
         page = index.find_page(self.path)
         if page is not None:
             self.answer(200, page, {"Content-Type": "text/html"})

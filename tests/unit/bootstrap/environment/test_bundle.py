@@ -1,4 +1,4 @@
-"""The files of an environment: fetched once by the real pip and uv, cached, and fetched again if damaged."""
+"""The files of an environment: locked and fetched once by the real uv, cached, and fetched again if damaged."""
 
 import hashlib
 import io
@@ -29,7 +29,7 @@ UV = Path(sysconfig.get_path("scripts")) / "uv"
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which pip finds its wheels, instead of an index."""
+    """The folder in which uv finds its wheels, instead of an index."""
     wheels = tmp_path / "wheels"
     monkeypatch.setattr("bootstrap.environment.bundle.version", lambda _: "9.9")
     make_wheel(wheels, "thing-1.0-py3-none-any.whl", {"thing.py": b"x = 1\n"})
@@ -90,9 +90,7 @@ def _needed(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return None if any(part in entry.name for part in left_out) else entry
 
 
-def test_a_bundle_is_fetched_once_by_the_real_pip(
-    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_is_fetched_once_by_the_real_uv(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = replace(TARGET, requirements=("thing==1.0",))
     first = fetch_bundle(target, cache=tmp_path / "cache", report=silent)
     assert [file.name for file in first.files[:2]] == sorted(path.name for path in wheels.iterdir())
@@ -104,7 +102,7 @@ def test_a_bundle_is_fetched_once_by_the_real_pip(
         assert first.files[0].unpacked_bytes == sum(len(wheel.read(name)) for name in wheel.namelist())
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
     assert fetch_bundle(target, cache=tmp_path / "cache", report=silent) == first
-    with pytest.raises(ClusterError, match="pip could not fetch") as raised:
+    with pytest.raises(ClusterError, match="uv finds no packages") as raised:
         fetch_bundle(replace(target, requirements=("other==1",)), cache=tmp_path / "cache", report=silent)
     assert "other==1" in raised.value.message
     assert not list((tmp_path / "cache").rglob(".fetching-*"))

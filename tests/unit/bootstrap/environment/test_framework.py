@@ -11,8 +11,7 @@ from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import FoundFramework, FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import ANY_PYTHONS, Torch, choose_framework, explain_ignored
-from bootstrap.environment.project import LockedProject
-from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.steps import MakeEnvironment, plan_node
 from bootstrap.environment.target import NODE_PROGRAMS, WheelTarget, choose_python, choose_wheels
 from foundation.errors import ClusterError, ConfigError
@@ -37,22 +36,18 @@ A10G = {"gpus": (("8.6", "NVIDIA A10G"),), "displays": ("NVIDIA",), "driver": "5
 PYTORCH = BootstrapConfig(framework="pytorch")
 
 
-def locked(*requirements: str, python: str = "") -> LockedProject:
-    packages = tuple(Wanted(requirement=requirement, place="uv.lock") for requirement in requirements)
-    return LockedProject(packages=packages, python=python)
+def locked(*requirements: str, python: str = "") -> Requirements:
+    return Requirements(locked=requirements, python=python)
 
 
 def choose(
     facts: NodeFacts,
     config: BootstrapConfig = PYTORCH,
-    project: LockedProject = LockedProject(),  # noqa: B008 - frozen
-    packages: tuple[Wanted, ...] = (),
+    asked: Requirements = Requirements(),  # noqa: B008 - frozen
 ) -> WheelTarget:
-    choice = choose_framework(facts, config=config, project=project, node="n")
-    python = choose_python(facts, setting=config.python, node="n", choice=choice, project=project)
-    return choose_wheels(
-        facts, python=python, mxnet=config.mxnet, packages=packages, node="n", choice=choice, project=project
-    )
+    choice = choose_framework(facts, config=config, asked=asked, node="n")
+    python = choose_python(facts, setting=config.python, node="n", choice=choice, asked=asked)
+    return choose_wheels(facts, python=python, mxnet=config.mxnet, node="n", choice=choice, asked=asked)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +82,7 @@ def test_where_pytorch_comes_from(
 
 
 def test_the_environment_of_a_base_keeps_its_python_and_numpy() -> None:
-    packages = (Wanted(requirement="pandas", place="p"), Wanted(requirement="torch>=2", place="p"))
-    target = choose(replace(FACTS, frameworks=(AMI,)), packages=packages)
+    target = choose(replace(FACTS, frameworks=(AMI,)), asked=Requirements(lines=("pandas", "torch>=2")))
     assert (target.python_version, target.managed_python) == ((3, 12), False)
     assert (target.requirements, target.limits) == ((*NODE_PROGRAMS, "pandas"), ("numpy==2.1.0",))
 
@@ -119,14 +113,12 @@ def test_an_installed_mxnet() -> None:
     assert "/v/bin/python -m pip install mxnet==" in (caught.value.hint or "")
     with pytest.raises(ClusterError, match="no working Python there"):
         choose(replace(facts, configured=None), config)
-    with pytest.raises(ConfigError, match=r"contradicts uv\.lock"):
+    with pytest.raises(ConfigError, match=r"contradicts .* locks MXNet"):
         choose(facts, config, locked("mxnet==1.7.0.post2"))
 
 
 def test_a_locked_project_decides() -> None:
-    target = choose(
-        replace(FACTS, frameworks=(DEBIAN,)), project=locked("torch==2.4.1", "six==1.16.0", "numpy==1.26.4")
-    )
+    target = choose(replace(FACTS, frameworks=(DEBIAN,)), asked=locked("torch==2.4.1", "six==1.16.0", "numpy==1.26.4"))
     assert target.base is None
     assert {"torch==2.4.1", "six==1.16.0", "numpy==1.26.4"} <= set(target.requirements)
     mxnet = BootstrapConfig()
@@ -135,18 +127,16 @@ def test_a_locked_project_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "project", "said"),
+    ("config", "asked", "said"),
     [
-        ({}, locked("numpy==2.1.0"), r"locks numpy 2\.1\.0, but MXNet needs numpy<1\.24"),
-        ({}, locked("msgspec==0.17.0"), "the node's programs need msgspec>=0.18"),
         ({"mxnet": "mxnet==1.9.1"}, locked("mxnet==1.7.0.post2"), "which locks mxnet==1.7.0.post2"),
         ({"framework": "pytorch", "torch": "torch==2.8.0"}, locked("torch==2.4.1"), "which locks torch==2.4.1"),
         ({}, locked(python=">=3.13"), r"locked for >=3\.13"),
     ],
 )
-def test_a_lock_that_contradicts_is_refused(config: dict[str, str], project: LockedProject, said: str) -> None:
+def test_a_lock_that_contradicts_is_refused(config: dict[str, str], asked: Requirements, said: str) -> None:
     with pytest.raises(ClusterError, match=said):
-        choose(FACTS, BootstrapConfig(**config), project)  # type: ignore[arg-type]
+        choose(FACTS, BootstrapConfig(**config), asked)  # type: ignore[arg-type]
 
 
 def bundle_of(*names: str, base: FoundFramework | None = None) -> Bundle:
@@ -247,6 +237,6 @@ def test_warnings_about_gpus() -> None:
 )
 def test_a_version_in_the_requirements(requirement: str, config: BootstrapConfig, remedy: str | None) -> None:
     """Where [bootstrap] chooses a version that the requirements do not allow, the message has the line that sets it."""
-    said = explain_ignored(Wanted(requirement=requirement, place="requirements.txt, line 1"), config)
+    said = explain_ignored(requirement, config)
     assert (said or "").endswith(remedy or "")
     assert (said is None) == (remedy is None)

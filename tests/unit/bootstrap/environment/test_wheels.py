@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from bootstrap.environment.facts import FoundPython, NodeFacts
-from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels, platform_tags
 from foundation.errors import ClusterError
 from node_facts import FACTS, PYTHON, TARGET
 from provision.oracle.tables import CPU_WHEEL, GPU_WHEEL
 
-SIX = Wanted(requirement="six==1.16.0", place="[bootstrap] packages")
+SIX = Requirements(lines=("six==1.16.0",))
 
 
 def found(*versions: str) -> tuple[FoundPython, ...]:
@@ -62,7 +62,7 @@ def test_unsuitable_pythons_are_refused(change: dict[str, object], setting: str,
 
 def test_the_target_depends_on_the_python() -> None:
     def target(python: ChosenPython) -> object:
-        return choose_wheels(FACTS, python=python, mxnet="auto", packages=[], node="n")
+        return choose_wheels(FACTS, python=python, mxnet="auto", node="n")
 
     managed = target(ChosenPython(version=(3, 11), path=None))
     named = target(ChosenPython(version=(3, 11), path="/opt/p", named=True))
@@ -92,7 +92,7 @@ def test_wheels_are_chosen_for_the_node(
 ) -> None:
     facts: NodeFacts = replace(FACTS, **change)  # type: ignore[arg-type]
     python = ChosenPython(version=version, path="/usr/bin/python3")
-    target = choose_wheels(facts, python=python, mxnet=mxnet, packages=[SIX], node="node-0")
+    target = choose_wheels(facts, python=python, mxnet=mxnet, asked=SIX, node="node-0")
     assert target.requirements[:2] == (first, numpy)
     assert target.requirements[-1] == "six==1.16.0"
     assert any("cudnn" in name for name in target.requirements) == (first == GPU_WHEEL.requirement)
@@ -111,7 +111,7 @@ def test_wheels_are_chosen_for_the_node(
 def test_nodes_without_a_suitable_wheel_are_refused(change: dict[str, object], mxnet: str, said: str) -> None:
     facts: NodeFacts = replace(FACTS, **change)  # type: ignore[arg-type]
     with pytest.raises(ClusterError, match=said):
-        choose_wheels(facts, python=PYTHON, mxnet=mxnet, packages=[], node="node-0")
+        choose_wheels(facts, python=PYTHON, mxnet=mxnet, node="node-0")
 
 
 def test_platform_tags_end_at_the_nodes_glibc() -> None:

@@ -120,7 +120,7 @@ def test_a_damaged_wheel_from_the_index(
     tmp_path: Path, index: Index, wheel: BundleFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node reports the damage. The download to this machine is damaged as well."""
-    monkeypatch.setattr("bootstrap.environment.package_index.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("bootstrap.environment.fetches.FIRST_PAUSE_S", 0.01)
     index.flip = True
     nodes, events = make_nodes(tmp_path, 1)
     with nodes:

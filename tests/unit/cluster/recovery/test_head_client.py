@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bootstrap.environment.project import LockedProject
-from bootstrap.environment.requirements import Wanted
+from bootstrap.environment.requirements import Requirements
 from bootstrap.transfer.tree import Tree
 from cluster.app import App
 from cluster.config import parse_config
@@ -24,7 +23,7 @@ from cluster.recovery.head_client import (
     read_client,
 )
 from cluster.recovery.on_head import HeadApp, main, merge_pins, read_settings
-from cluster.session import find_packages, find_request
+from cluster.session import find_request, find_requirements
 from foundation.errors import ClusterError
 from provision.model import ClusterState, Node
 
@@ -56,8 +55,7 @@ def make_settings(**changes: Any) -> HeadSettings:
         "region": "eu-west-1",
         "line": "restrict ssh-ed25519 KEY cluster-internal",
         "ssh_address": "public",
-        "packages": (Wanted(requirement="six>=1", place="requirements.txt, line 1"),),
-        "project": LockedProject(),
+        "asked": Requirements(lines=("six>=1",)),
         "public_key": "ssh-ed25519 USER",
         "launch_key": b"derived",
         "pins": "i-1 ssh-ed25519 ONE\n",
@@ -86,7 +84,7 @@ def test_the_heads_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     request = find_request(app)
     assert (request.config.ssh_address, request.config.nodes) == ("public", 3)  # the user reaches new nodes as before
     assert request.from_head == "restrict ssh-ed25519 KEY cluster-internal"
-    assert find_packages(app) == (make_settings().packages, LockedProject())
+    assert find_requirements(app) == make_settings().asked
     known = app.files.known_instances()
     assert (known.instance_ids, known.public_key) == ({"i-1", "i-2"}, "ssh-ed25519 USER")
     app.files.note_instances(["i-3"])

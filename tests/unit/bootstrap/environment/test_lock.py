@@ -1,4 +1,4 @@
-"""Wheels that are found but not fetched: the real pip with a package index over HTTP."""
+"""Wheels that are locked but not fetched: the real uv with a package index over HTTP."""
 
 import random
 from collections.abc import Iterator
@@ -8,21 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.environment import package_index
+from bootstrap.environment import fetches
 from bootstrap.environment.bundle import fetch_bundle
-from bootstrap.environment.fetches import WHAT, Fetches
-from bootstrap.environment.file_cache import BundleFile, describe_file, find_kept, remember
-from bootstrap.environment.package_index import (
-    UNPACKED_TIMES,
-    FoundWheel,
-    NoSourceError,
-    _describe,
-    bring_here,
-    download_source,
-    find_unpacked_bytes,
-    parse_report,
-)
+from bootstrap.environment.fetches import WHAT, Fetches, bring_here
+from bootstrap.environment.file_cache import BundleFile, describe_file, find_kept, find_place, remember
+from bootstrap.environment.lock import NoSourceError, check_hashes, lock_source, lock_wheels
 from bootstrap.environment.target import WheelTarget
+from bootstrap.environment.uv import find_settings, open_url
 from cluster.views.messages import still_running
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
@@ -37,22 +29,17 @@ WANTED = replace(TARGET, requirements=("thing==1.0+cu1",))
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    """A package index in which the wheel `thing` requires `part`."""
+    """A package index in which the wheel `thing` requires `part`; pip's settings name no other."""
     folder = tmp_path / "wheels"
     make_wheel(folder, THING, {"thing.py": b"x = 1\n" * 1000, "big": random.Random(1).randbytes(5000)}, requires="part")
     make_wheel(folder, PART, {"part.py": b"y = 2\n"})
     make_wheel(folder, UV, {"uv.py": b""})
     with serve_index(folder) as served:
-        use_index(served, monkeypatch)
+        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        monkeypatch.setenv("PIP_INDEX_URL", f"{served.url}/simple/")
+        for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
+            monkeypatch.delenv(name, raising=False)
         yield served
-
-
-def use_index(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes pip use only this index."""
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple/")
-    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def test_wheels_are_described_without_a_download(tmp_path: Path, index: Index) -> None:
@@ -62,29 +49,38 @@ def test_wheels_are_described_without_a_download(tmp_path: Path, index: Index) -
     assert [file.name for file in wheels] == [PART, THING, UV]
     for file in wheels:
         described = describe_file(index.folder / file.name)
-        assert (file.sha256, file.size_bytes, file.unpacked_bytes) == (
-            described.sha256, described.size_bytes, described.unpacked_bytes
-        )  # fmt: skip
+        assert (file.sha256, file.size_bytes) == (described.sha256, described.size_bytes)
+        assert file.unpacked_bytes > file.size_bytes
         assert not file.path.exists()
-        assert index.asked_for(file.urls[0].removeprefix(index.url)) == ["bytes=-524288"]
     asked = len(index.asked)
     assert fetch_bundle(WANTED, cache=cache, report=silent) == found
     assert len(index.asked) == asked
 
 
-@pytest.mark.parametrize(("refusal", "hashes"), [((401, b""), True), (None, False)])
-def test_an_index_that_nodes_cannot_fetch_from(
-    tmp_path: Path, index: Index, refusal: tuple[int, bytes] | None, *, hashes: bool
-) -> None:
-    """This machine fetches the wheels, as far as the index lets it."""
-    index.refusal, index.hashes = refusal, hashes
-    if refusal is not None:
-        with pytest.raises(ClusterError, match="pip could not fetch"):
-            fetch_bundle(WANTED, cache=tmp_path, report=silent)
-        return
+def test_an_index_without_hashes(tmp_path: Path, index: Index) -> None:
+    """Then uv finds out the hashes itself."""
+    index.hashes = False
     bundle = fetch_bundle(WANTED, cache=tmp_path, report=silent)
-    assert not any(file.urls for file in bundle.files)
-    assert all(file.path.exists() for file in bundle.files)
+    assert bundle.files[0].sha256 == describe_file(index.folder / PART).sha256
+
+
+@pytest.mark.parametrize(
+    ("names", "node", "best"),
+    [
+        (("cp311-cp311-manylinux_2_17_x86_64", "cp311-cp311-manylinux_2_28_x86_64"), ((3, 11), (2, 36)), 1),
+        (("cp311-cp311-manylinux_2_17_x86_64", "cp311-cp311-manylinux_2_28_x86_64"), ((3, 11), (2, 17)), 0),
+        (("py3-none-any", "cp39-abi3-manylinux2014_x86_64", "py2.py3-none-any"), ((3, 12), (2, 31)), 1),
+        (("cp310-cp310-linux_x86_64", "py2.py3-none-manylinux1_x86_64"), ((3, 11), (2, 17)), 1),
+    ],
+)
+def test_the_best_wheel_for_the_nodes_is_chosen(
+    tmp_path: Path, index: Index, names: tuple[str, ...], node: tuple[tuple[int, int], tuple[int, int]], best: int
+) -> None:
+    for name in names:
+        make_wheel(index.folder, f"some-1.0-{name}.whl", {})
+    target = replace(TARGET, python_version=node[0], glibc=node[1])
+    [found] = lock_wheels(target, ["some"], cache=tmp_path, report=silent)
+    assert found.name == f"some-1.0-{names[best]}.whl"
 
 
 def test_wheels_of_a_local_folder_have_no_url(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,20 +95,47 @@ def test_wheels_of_a_local_folder_have_no_url(tmp_path: Path, index: Index, monk
     (own / PART).unlink()
     assert fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent) == found
     part.path.unlink()
-    with pytest.raises(ClusterError, match="pip could not fetch"):
+    with pytest.raises(ClusterError, match="uv finds no packages"):
         fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent)
+
+
+def test_pips_settings_are_uvs(tmp_path: Path) -> None:
+    conf = tmp_path / "pip.conf"
+    conf.write_text(
+        "[global]\nindex-url = https://a/simple\nextra-index-url =\n  https://b/simple\n  https://c/simple\n"
+        "find-links = /x /y\ntrusted-host = a\n"
+    )
+    environ = {"PIP_CONFIG_FILE": str(conf), "PIP_TRUSTED_HOST": "b", "HOME": str(tmp_path), "XDG_CONFIG_DIRS": "/none"}
+    found, no_index = find_settings(environ)
+    assert (found["UV_DEFAULT_INDEX"], found["UV_INDEX"]) == ("https://a/simple", "https://b/simple https://c/simple")
+    assert (found["UV_FIND_LINKS"], found["UV_INSECURE_HOST"], no_index) == ("/x,/y", "b", False)
+    found, no_index = find_settings({**environ, "PIP_NO_INDEX": "1", "UV_DEFAULT_INDEX": "https://d"})
+    assert (found["UV_DEFAULT_INDEX"], no_index) == ("https://d", True)
+
+
+def test_an_index_with_a_password(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only this machine has it: the wheels' URLs, which nodes get, are without."""
+    index.login = "me:secret"
+    monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("//", "//me:secret@") + "/simple/")
+    found = fetch_bundle(WANTED, cache=tmp_path, report=silent)
+    assert "secret" not in str(found)
+    bring_here(found.files[0])
+    monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}/simple/")
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1\nlogin me\npassword secret\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    with pytest.raises(OSError, match="401"):
+        open_url(found.files[0].urls[0])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    open_url(found.files[0].urls[0]).close()
 
 
 @pytest.fixture
 def thing(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> BundleFile:
     """A wheel that is in the index, but not in the cache."""
-    monkeypatch.setattr(package_index, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(fetches, "FIRST_PAUSE_S", 0.01)
     described = describe_file(index.folder / THING)
-    wheel = FoundWheel(url=f"{index.url}/files/{THING.replace('+', '%2B')}", sha256=described.sha256)
-    found = _describe(wheel, tmp_path / "cache")
-    assert replace(found, path=described.path, urls=()) == described
-    index.asked.clear()
-    return found
+    url = f"{index.url}/files/{THING.replace('+', '%2B')}"
+    return replace(described, path=find_place(tmp_path / "cache", described.sha256, THING), urls=(url,))
 
 
 EVIL = b"open(%r, 'w')\n"
@@ -120,66 +143,53 @@ PYPROJECT = b"[build-system]\nrequires = []\nbuild-backend = 'evil'\nbackend-pat
 
 
 @pytest.mark.parametrize("how", ["index", "folder", "setup.py"])
-def test_a_source_is_fetched_and_not_run(
-    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_source_is_found_and_not_run(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     ran = tmp_path / "ran"
     code = EVIL.replace(b"%r", repr(str(ran)).encode())
     content = {"setup.py": code} if how == "setup.py" else {"evil.py": code, "pyproject.toml": PYPROJECT}
     folder = tmp_path / "own" if how == "folder" else index.folder
     for version_ in ("1.0", "2.0", "3.0"):
-        made = make_source(folder, f"sourced-{version_}.tar.gz", {**content, "version": version_.encode()})
+        make_source(folder, f"sourced-{version_}.tar.gz", {**content, "version": version_.encode()})
     if how == "folder":
         monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
-    taken = tmp_path / "taken"
-    taken.mkdir()
-    download_source(replace(TARGET, limits=("sourced<3", "six<1")), "sourced>=1", taken)
-    assert [path.name for path in taken.iterdir()] == ["sourced-2.0.tar.gz"]
-    assert (taken / "sourced-2.0.tar.gz").read_bytes() == made.with_name("sourced-2.0.tar.gz").read_bytes()
+    target = replace(TARGET, requirements=("sourced>=1",), limits=("sourced<3", "six<1"))
+    source = lock_source(target, "sourced", cache=tmp_path / "cache")
+    bring_here(source)
+    assert source.path.read_bytes() == (folder / "sourced-2.0.tar.gz").read_bytes()
     assert not ran.exists()
 
 
 @pytest.mark.parametrize(
-    ("files", "needs_build"),
+    ("files", "wanted", "builds", "chosen"),
     [
-        pytest.param({"old-1.0": "wheel", "old-2.0": "source"}, "old==2.0", id="newest-release"),
-        pytest.param({"old-1.0": "wheel", "old-2.0.dev1": "source"}, None, id="pre-release"),
-        pytest.param({"old-1.0.dev1": "wheel", "old-1.0": "source"}, "old==1.0", id="wheel-of-pre-release"),
+        pytest.param({"old-1.0": "wheel", "old-2.0": "source"}, "old", None, "old-1.0", id="wheels-first"),
+        pytest.param({"old-1.0": "wheel", "old-2.0": "source"}, "old==2.0", "old", "old-2.0", id="pinned"),
+        pytest.param({"old-1.0": "source"}, "old", "old", "old-1.0", id="no-wheel"),
         pytest.param(
-            {"old-1.0": "wheel", "old-2.0": "wheel needs sub==4.9.*", "sub-4.9.3": "source"},
-            "sub==4.9.3",
-            id="dependency",
+            {"old-2.0": "wheel needs sub==4.9.*", "sub-4.9": "source"}, "old", "sub", "sub-4.9", id="dependency"
         ),
-        pytest.param({"old-1.0": "source"}, "old==1.0", id="no-wheel"),
-        pytest.param({"old-1.0": "wheel", "numpy-1.0": "wheel", "numpy-2.0": "source"}, None, id="ours"),
     ],
 )
-def test_the_newest_release_is_chosen(
-    tmp_path: Path,
-    index: Index,
-    files: dict[str, str],
-    needs_build: str | None,
+def test_a_package_without_a_wheel_is_built(
+    tmp_path: Path, index: Index, *, files: dict[str, str], wanted: str, builds: str | None, chosen: str
 ) -> None:
-    """As pip by hand; a source is built elsewhere, and none of it runs here."""
-    ran = tmp_path / "ran"
     for name, kind in files.items():
         if kind == "source":
-            make_source(index.folder, f"{name}.tar.gz", {"setup.py": EVIL.replace(b"%r", repr(str(ran)).encode())})
+            make_source(index.folder, f"{name}.tar.gz", {})
         else:
             needs = kind.removeprefix("wheel").removeprefix(" needs ")
             make_wheel(index.folder, f"{name}-py3-none-any.whl", {"x.py": b""}, requires=needs)
     asked: list[str] = []
 
-    def build(_find: object, _target: WheelTarget, requirement: str) -> BundleFile:
+    def build(_find: object, target: WheelTarget, requirement: str) -> BundleFile:
         asked.append(requirement)
-        return describe_file(make_wheel(tmp_path / "built", f"{requirement.replace('==', '-')}-py3-none-any.whl", {}))
+        source = lock_source(target, requirement, cache=tmp_path).name.removesuffix(".tar.gz")
+        return describe_file(make_wheel(tmp_path / "built", f"{source}-cp311-cp311-linux_x86_64.whl", {}))
 
-    target = replace(TARGET, requirements=("old", *(["numpy"] if "numpy-1.0" in files else [])))
+    target = replace(TARGET, requirements=(wanted,))
     bundle = fetch_bundle(target, cache=tmp_path / "cache", report=silent, build=build)
-    assert asked == ([needs_build] if needs_build else [])
-    newest = max(name for name in files if name.startswith("old") and (name == "old-1.0" or "dev" not in name))
-    assert f"{newest}-py3-none-any.whl" in [wheel.name for wheel in bundle.wheels]
-    assert not ran.exists()
+    assert asked == ([builds] if builds else [])
+    assert any(wheel.name.startswith(f"{chosen}-") for wheel in bundle.wheels)
 
 
 def test_a_source_beside_the_cpu_build_of_pytorch(tmp_path: Path, index: Index) -> None:
@@ -194,20 +204,21 @@ def test_a_source_beside_the_cpu_build_of_pytorch(tmp_path: Path, index: Index) 
     assert bundle.torch.version == "2.0+cpu"
 
 
-def test_a_source_that_cannot_be_fetched(tmp_path: Path, index: Index) -> None:
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(NoSourceError, match="No matching distribution found for absent"):
-        download_source(TARGET, "absent>=1", tmp_path / "taken")
-    make_source(index.folder, "sourced-1.0.tar.gz", {})
-    index.flip = True
-    with pytest.raises(ClusterError, match=r"sourced-1.0.tar.gz: the download does not have the hash"):
-        download_source(TARGET, "sourced", tmp_path / "taken")
+def test_a_source_that_does_not_exist(tmp_path: Path, index: Index) -> None:
+    del index
+    with pytest.raises(NoSourceError, match="absent has neither a wheel for the nodes nor a source"):
+        lock_source(TARGET, "absent", cache=tmp_path)
 
 
-def test_a_server_without_ranges(tmp_path: Path, index: Index, thing: BundleFile) -> None:
-    index.ranges = False
-    file = _describe(FoundWheel(url=thing.urls[0], sha256=thing.sha256), tmp_path)
-    assert (file.size_bytes, file.unpacked_bytes) == (thing.size_bytes, UNPACKED_TIMES * thing.size_bytes)
+def test_an_unlisted_hash_is_refused() -> None:
+    lines = [f"A_b==1 --hash=sha256:{'1' * 64} --hash=sha256:{'2' * 64}", "c"]
+    files = [BundleFile(path=Path(name), sha256=sha256 * 64, size_bytes=1) for name, sha256 in (
+        ("A_b-1-py3-none-any.whl", "2"), ("c-1-py3-none-any.whl", "3"), ("a_b-1.tar.gz", "4"),
+    )]  # fmt: skip
+    check_hashes(files[:2], lines, built=())
+    check_hashes(files, lines, built={"4" * 64})
+    with pytest.raises(ClusterError, match=r"a_b-1.tar.gz: its SHA-256 is 444"):
+        check_hashes(files, lines, built=())
 
 
 @pytest.mark.parametrize("trouble", ["none", "failing", "cutting"])
@@ -256,25 +267,6 @@ def test_a_damaged_list_counts_as_missing(tmp_path: Path, thing: BundleFile, dam
     assert find_kept(cache, "bundles/x", report=silent) is None
 
 
-def test_the_end_of_a_wheel_shows_its_unpacked_size(tmp_path: Path) -> None:
-    wheel = make_wheel(tmp_path, THING, {f"{n}.py": random.Random(n).randbytes(3000) for n in range(20)})
-    data = wheel.read_bytes()
-    assert find_unpacked_bytes(data[-10_000:]) == describe_file(wheel).unpacked_bytes
-    assert find_unpacked_bytes(data[-100:]) is None
-    assert find_unpacked_bytes(b"") is None
-
-
-def test_parse_report() -> None:
-    items = [
-        {"download_info": {"url": "https://x/a.whl", "archive_info": {"hashes": {"sha256": "12"}}}},
-        {"download_info": {"url": "https://x/b.whl", "archive_info": {}}},
-    ]
-    assert parse_report({"install": items}) == (
-        FoundWheel(url="https://x/a.whl", sha256="12"),
-        FoundWheel(url="https://x/b.whl", sha256=""),
-    )
-
-
 @pytest.mark.parametrize(
     ("without_gpus", "wheels", "chosen", "announced"),
     [
@@ -295,7 +287,6 @@ def test_nodes_without_gpus_get_the_cpu_build_of_pytorch(
 ) -> None:
     """Where the index has none, the size of the build for GPUs is said before it is fetched."""
     monkeypatch.setattr("bootstrap.environment.bundle.LARGE_GB", 0.0)
-    # With it, pip calls a build that does not exist a conflict.
     (tmp_path / "limits.txt").write_text("torch<3\n")
     monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "limits.txt"))
     for label in wheels:

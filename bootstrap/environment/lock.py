@@ -1,0 +1,197 @@
+"""Locks the packages of an environment: uv chooses, on the user's machine, the wheels for a kind of node.
+
+uv reads metadata and builds nothing, since a build would run a package's code here: of a package's versions it takes
+the newest that has a wheel for the nodes. A package that has none is built on the head (package_build.py).
+
+The package indexes are those of uv's and pip's settings on this machine, with their passwords and certificates.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+import time
+import tomllib
+import urllib.parse
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bootstrap.environment.fetches import find_size
+from bootstrap.environment.file_cache import BundleFile, describe_file, discard_folder, find_place
+from bootstrap.environment.requirements import HASH, find_name
+from bootstrap.environment.target import WheelTarget, platform_tags
+from bootstrap.environment.uv import UvError, find_settings, run_uv
+from foundation.errors import ClusterError
+from foundation.files import written_whole
+from foundation.progress import Event, Report
+from foundation.thread_pool import map_in_threads
+from provision.oracle.tables import show
+
+UNPACKED_TIMES = 3
+"""The assumed growth of a wheel when it is unpacked: MXNet's grow to 2.5 to 3.5 times their size, PyTorch's to 2."""
+MINORS = (17, 28, *range(31, 41))
+"""The minor versions of glibc that uv knows as platforms."""
+NEEDS_WHEEL = re.compile(r"Wheels are required for `([^`]+)`")
+HINT = "check the versions in [bootstrap], and that this machine reaches a package index"
+AT_ONCE = 8
+
+
+class NoWheelError(ClusterError):
+    """The package index has no wheel of `requirement`, a package, that fits the nodes."""
+
+    def __init__(self, message: str, *, requirement: str) -> None:
+        super().__init__(message, hint=HINT)
+        self.requirement = requirement
+
+
+class NoSourceError(ClusterError):
+    """The package index has neither a wheel nor a source distribution for a requirement."""
+
+
+def lock_wheels(
+    target: WheelTarget,
+    requirements: Sequence[str],
+    *,
+    built: Sequence[BundleFile] = (),
+    cache: Path,
+    report: Report,
+) -> tuple[BundleFile, ...]:
+    """Finds the wheels for a target, sorted by name; `path` is their place in the cache once they are fetched.
+
+    built: wheels that no index has. Wheels from folders of this machine are copied to the cache, and have no URLs.
+    Raises NoWheelError, and ClusterError with the output of uv.
+    """
+    what = f"finding wheels for the nodes: {(target.requirements or requirements)[0]} and its dependencies"
+    started = time.monotonic()
+    report(Event(kind="start", what=what))
+    try:
+        packages = _compile(target, requirements, links=[file.path.parent for file in built])
+        found = map_in_threads(lambda one, _: _find_wheel(one, target, cache), packages, threads=AT_ONCE)
+        files = tuple(sorted(found, key=lambda file: file.name))
+        check_hashes(files, requirements, built={file.sha256 for file in built})
+    except ClusterError:
+        report(Event(kind="failed", what=what))
+        raise
+    report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
+    return files
+
+
+def lock_source(target: WheelTarget, requirement: str, *, cache: Path) -> BundleFile:
+    """Finds the source distribution of a package without a wheel. None of it runs. Raises NoSourceError."""
+    asked = [one for one in target.requirements if find_name(one) == requirement] or [requirement]
+    try:
+        packages = _compile(target, asked, source=requirement)
+        [file] = [package["sdist"] for package in packages if package["name"] == requirement and "sdist" in package]
+    except (ClusterError, ValueError) as error:
+        raise NoSourceError(f"{requirement} has neither a wheel for the nodes nor a source: {error}") from error
+    source = _describe(file, cache)
+    check_hashes([source], asked, built=())
+    return source
+
+
+def check_hashes(files: Iterable[BundleFile], requirements: Iterable[str], *, built: Collection[str]) -> None:
+    """Compares files with the hashes of requirements files. Pure. Raises ClusterError.
+
+    built: the SHA-256s of the wheels that this project built, whose sources were compared.
+    """
+    allowed: dict[str, set[str]] = {}
+    for line in requirements:
+        if hashes := HASH.findall(line):
+            allowed.setdefault(find_name(line), set()).update(hashes)
+    for file in files:
+        known = allowed.get(find_name(file.name.split("-")[0]))
+        if known is not None and file.sha256 not in known and file.sha256 not in built:
+            raise ClusterError(
+                f"{file.name}: its SHA-256 is {file.sha256}, which the requirements file does not list for it",
+                hint="compare it with the package index; if they match, add it to the requirements file",
+            )
+
+
+def _compile(
+    target: WheelTarget, requirements: Sequence[str], *, links: Sequence[Path] = (), source: str | None = None
+) -> list[dict[str, Any]]:
+    """The packages of the lock that uv makes (https://packaging.python.org/en/latest/specifications/pylock-toml/).
+
+    links: folders with more wheels. source: a package whose source is found instead of wheels, without its
+    dependencies. uv runs in a folder of its own, and so finds the user's settings but not those of a project.
+    """
+    with tempfile.TemporaryDirectory(prefix="cluster-lock-") as temporary:
+        folder = Path(temporary)
+        (folder / "packages.txt").write_text("".join(f"{line}\n" for line in requirements))
+        (folder / "limits.txt").write_text("".join(f"{line}\n" for line in target.limits))
+        words = ["pip", "compile", "packages.txt", "--constraints", "limits.txt"]
+        words += ["--format", "pylock.toml", "--no-header", "--quiet", "--only-binary", ":all:"]
+        words += ["--python-platform", _platform(target), "--python-version", show(target.python_version)]
+        words += [word for link in links for word in ("--find-links", str(link))]
+        if source is not None:
+            words += ["--no-binary", source]
+            (folder / "uv.toml").write_text(f'dependency-metadata = [{{ name = "{source}", requires-dist = [] }}]\n')
+        environment, no_index = find_settings(os.environ)
+        words += ["--no-index"] if no_index else []
+        try:
+            return list(tomllib.loads(run_uv(words, folder=folder, environment=environment)).get("packages", ()))
+        except UvError as error:
+            said = str(error)
+    for_what = f"(Python {show(target.python_version)}, {target.machine})"
+    message = f"uv finds no packages that fit the nodes {for_what}: {' '.join(requirements)}{said}"
+    missing = NEEDS_WHEEL.search(said)
+    if missing is not None:
+        raise NoWheelError(message, requirement=missing[1])
+    raise ClusterError(message, hint=HINT)
+
+
+def _platform(target: WheelTarget) -> str:
+    minor = max((one for one in MINORS if one <= target.glibc[1]), default=MINORS[0])
+    return f"{target.machine}-manylinux_2_{minor}"
+
+
+def _find_wheel(package: Mapping[str, Any], target: WheelTarget, cache: Path) -> BundleFile:
+    """The best wheel of a locked package. Raises ClusterError."""
+    wheels = package.get("wheels") or [package["archive"]]
+    return _describe(wheels[0] if len(wheels) == 1 else _choose(wheels, target), cache)
+
+
+def _choose(wheels: Sequence[Mapping[str, Any]], target: WheelTarget) -> Mapping[str, Any]:
+    from packaging.tags import compatible_tags, cpython_tags  # noqa: PLC0415 - slow to import
+    from packaging.utils import parse_wheel_filename  # noqa: PLC0415 - the same
+
+    version, platforms = target.python_version, platform_tags(target)
+    short = "".join(map(str, version))
+    tags = [*cpython_tags(version, [f"cp{short}"], platforms), *compatible_tags(version, f"cp{short}", platforms)]
+    ranks = {tag: rank for rank, tag in enumerate(tags)}
+    return min(wheels, key=lambda one: min(ranks.get(tag, len(tags)) for tag in parse_wheel_filename(_name(one))[3]))
+
+
+def _name(file: Mapping[str, Any]) -> str:
+    return str(file.get("name") or urllib.parse.unquote(_address(file).path).rpartition("/")[2])
+
+
+def _address(file: Mapping[str, Any]) -> urllib.parse.SplitResult:
+    return urllib.parse.urlsplit(str(file.get("url") or file["path"]))
+
+
+def _describe(file: Mapping[str, Any], cache: Path) -> BundleFile:
+    """A file of a lock. Nodes fetch it themselves if they can, so its URL has no password. Raises ClusterError."""
+    name, address, sha256 = _name(file), _address(file), str(file["hashes"]["sha256"])
+    if address.scheme in ("file", ""):
+        return _copy(Path(urllib.parse.unquote(address.path)), cache)
+    url = address._replace(netloc=address.netloc.rpartition("@")[2], fragment="").geturl()
+    size_bytes = file.get("size") or find_size(url)
+    return BundleFile(
+        path=find_place(cache, sha256, name),
+        sha256=sha256,
+        size_bytes=size_bytes,
+        unpacked_bytes=size_bytes * UNPACKED_TIMES if name.endswith(".whl") else 0,
+        urls=(url,),
+    )
+
+
+def _copy(path: Path, cache: Path) -> BundleFile:
+    described = describe_file(path)
+    kept = find_place(cache, described.sha256, described.name)
+    discard_folder(kept)
+    with written_whole(kept) as temporary:
+        shutil.copyfile(path, temporary)
+    return replace(described, path=kept)

@@ -1,0 +1,106 @@
+"""uv on the user's machine, with the package indexes of its settings and of pip's."""
+
+import base64
+import configparser
+import netrc
+import os
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+from foundation.errors import ClusterError, render_last_lines
+
+TIMEOUT_S = 30
+PIP_SETTINGS = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "constraint": "UV_CONSTRAINT",
+    "trusted-host": "UV_INSECURE_HOST",
+    "retries": "UV_HTTP_RETRIES",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "cert": "SSL_CERT_FILE",
+    "client-cert": "SSL_CLIENT_CERT",
+    "proxy": "ALL_PROXY",
+}
+"""Settings of pip, and the variables of uv that mean the same."""
+INDEXES = ("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL")
+
+
+class UvError(Exception):
+    """What uv has printed about its failure."""
+
+
+def run_uv(words: Sequence[str], *, folder: Path, environment: Mapping[str, str] | None = None) -> str:
+    """The output of uv in a folder, where it finds the settings of a project. Raises UvError."""
+    command = [sys.executable, "-P", "-m", "uv", *words]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise UvError(render_last_lines([line for line in done.stderr.splitlines() if line.strip()]))
+    return done.stdout
+
+
+def find_settings(environ: Mapping[str, str]) -> tuple[dict[str, str], bool]:
+    """The environment for uv, with pip's settings where uv has none of its own; and whether pip uses no index.
+
+    pip takes the best version of all indexes, uv by default that of the first index that has the package.
+    """
+    pip = _read_pip_settings(environ)
+    found = {uv: " ".join(pip[name].split()) for name, uv in PIP_SETTINGS.items() if pip.get(name)}
+    if "find-links" in pip:
+        found["UV_FIND_LINKS"] = ",".join(pip["find-links"].split())
+    if "UV_INDEX_URL" in environ:  # the older name of the default index
+        found.pop("UV_DEFAULT_INDEX", None)
+    no_index = pip.get("no-index", "").lower() in ("1", "true", "yes", "on")
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **found, **environ}, no_index
+
+
+def _read_pip_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings of pip for all its commands (https://pip.pypa.io/en/stable/topics/configuration/)."""
+    home = Path(environ.get("HOME", "~")).expanduser()
+    named = environ.get("PIP_CONFIG_FILE")
+    folders = environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
+    files = [*(Path(folder) / "pip/pip.conf" for folder in folders), Path("/etc/pip.conf"), home / ".pip/pip.conf"]
+    files += [Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf", Path(sys.prefix) / "pip.conf"]
+    if named is not None:
+        files = [] if named == os.devnull else [*files, Path(named)]
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(files)
+    except (OSError, ValueError, configparser.Error) as error:
+        raise ClusterError(f"pip's settings cannot be read: {error}") from error
+    found = {**dict(parser["global"])} if parser.has_section("global") else {}
+    words = ((name[4:].replace("_", "-").lower(), value) for name, value in environ.items() if name.startswith("PIP_"))
+    found |= {name: value for name, value in words if value}
+    return {**found, "timeout": found.get("timeout") or found.get("default-timeout", "")}
+
+
+def open_url(url: str, *, method: str = "GET") -> HTTPResponse:
+    """The answer of an index, with the password for it in the settings or in ~/.netrc. Raises OSError."""
+    environment, _ = find_settings(os.environ)
+    request = urllib.request.Request(url, method=method)  # noqa: S310 - uv's own choice
+    login = _find_login(url, environment)
+    if login is not None:
+        request.add_header("Authorization", f"Basic {base64.b64encode(':'.join(login).encode()).decode()}")
+    certificates = ssl.create_default_context(cafile=environment.get("SSL_CERT_FILE"))
+    answer = urllib.request.urlopen(request, timeout=TIMEOUT_S, context=certificates)  # noqa: S310 - the same
+    return cast("HTTPResponse", answer)
+
+
+def _find_login(url: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
+    host = urlsplit(url).netloc
+    for address in (word for name in INDEXES for word in environment.get(name, "").split()):
+        index = urlsplit(address.partition("=")[2] if "=" in address.partition("://")[0] else address)
+        if index.username is not None and index.netloc.rpartition("@")[2] == host:
+            return unquote(index.username), unquote(index.password or "")
+    try:
+        found = netrc.netrc().authenticators(host.partition(":")[0])
+    except (OSError, netrc.NetrcParseError):
+        return None
+    return (found[0], found[2] or "") if found is not None else None

