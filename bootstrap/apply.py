@@ -16,7 +16,7 @@ from bootstrap.environment.framework import FrameworkChoice, Torch, check_torch_
 from bootstrap.environment.own_wheel import OwnWheel
 from bootstrap.environment.package_build import PackageBuilds
 from bootstrap.environment.requirements import Requirements
-from bootstrap.environment.steps import NodePlan, plan_client, plan_node, plan_setup, script_task, setup_digest
+from bootstrap.environment.steps import NodePlan, plan_node, plan_python, plan_setup, script_task, setup_digest
 from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels
 from bootstrap.homes import Turns, find_homes_of
 from bootstrap.runtime.code import runtime_path
@@ -238,7 +238,7 @@ class _Bootstrap:
             self.archives.keep(name)
             if name not in facts.trees:
                 client = make_client(tree, wheels)
-                files, steps = plan_client(facts, client, packed=packed, node=node)
+                files, steps = plan_python(facts, packed, client, what="the files of its own cluster command", node=node)
                 plan = NodePlan(
                     files=tuple(dict.fromkeys((*plan.files, *files))),
                     steps=(*plan.steps, *steps),

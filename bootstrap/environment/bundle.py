@@ -21,7 +21,6 @@ from pathlib import Path
 from bootstrap.environment.file_cache import (
     BundleFile,
     describe_file,
-    discard_folder,
     fetch_once,
     find_kept,
     find_place,
@@ -326,7 +325,6 @@ def pack_package(cache: Path) -> BundleFile:
             wheel.writestr(zipfile.ZipInfo(name), data)
     path = find_place(cache, hashlib.sha256(packed.getvalue()).hexdigest(), f"{about}-py3-none-any.whl")
     if not path.is_file() or path.read_bytes() != packed.getvalue():
-        discard_folder(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, packed.getvalue())
     return describe_file(path)

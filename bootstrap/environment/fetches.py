@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from functools import partial
 
-from bootstrap.environment.file_cache import BundleFile, discard_folder, find_digest
+from bootstrap.environment.file_cache import BundleFile, find_digest, is_here
 from bootstrap.environment.uv import open_url
 from foundation.errors import ClusterError
 from foundation.files import written_whole
@@ -80,11 +80,6 @@ class Fetches:
                 self._report(Event(kind="progress", what=what, step=WHAT))
 
 
-def is_here(file: BundleFile) -> bool:
-    """Whether a file is at its path on this machine, as far as its size shows."""
-    return file.path.is_file() and file.path.stat().st_size == file.size_bytes
-
-
 def find_size(url: str) -> int:
     """The size of a file in bytes. Raises ClusterError."""
     try:
@@ -101,7 +96,6 @@ def bring_here(file: BundleFile, *, grew: Callable[[int], None] = lambda _: None
     """
     if is_here(file):
         return
-    discard_folder(file.path)
     why = "it is no longer on this machine, and has no URL"
     for number, url in enumerate(url for url in file.urls for _ in range(TRIES)):
         if number:

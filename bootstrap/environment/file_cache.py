@@ -3,23 +3,21 @@
 wheels/SHA256/NAME    a file
 KEY.json              the files that belong to a key such as "bundles/0123", with their URLs
 
-A file that has changed since it was recorded is hashed again before it is used, and fetched again if it is damaged.
+A node that gets a damaged file reports it, and then it is fetched again (transfer/distribute.py).
 """
 
 import gzip
 import hashlib
-import json
-import shutil
-import stat
 import tarfile
 import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from foundation.decode import decode
@@ -78,18 +76,6 @@ def find_digest(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def discard_folder(path: Path) -> None:
-    """Removes a folder in the place of a file in the cache, which could not be replaced by the file. Raises OSError."""
-    if path.is_dir():
-        shutil.rmtree(path)
-
-
-def discard(path: Path) -> None:
-    """Removes what is in the place of a file in the cache, if anything. Raises OSError."""
-    discard_folder(path)
-    path.unlink(missing_ok=True)
-
-
 def _unpacked_bytes(path: Path) -> int:
     if path.suffix == ".whl":
         with zipfile.ZipFile(path) as wheel:
@@ -136,94 +122,60 @@ def _move(path: Path, cache: Path) -> BundleFile:
     described = describe_file(path)
     place = find_place(cache, described.sha256, path.name)
     place.parent.mkdir(parents=True, exist_ok=True)
-    discard_folder(place)
     return replace(described, path=path.replace(place))
 
 
 class _Entry(Struct, frozen=True):
-    """A file in a record. modified_ns: of the file on this machine when it was last known to be whole."""
+    """A file in a record."""
 
     name: str
     sha256: str
     size_bytes: int
     unpacked_bytes: int
     urls: tuple[str, ...]
-    modified_ns: int | None = None
 
 
 def remember(cache: Path, key: str, files: Sequence[BundleFile]) -> None:
-    """Records the files of a key, those on this machine as whole. Raises OSError."""
+    """Records the files of a key. Raises OSError."""
     path = cache / f"{key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    discard_folder(path)
-    write_whole(path, render_record(files, modified={file: _find_modified(file.path) for file in files}).encode())
+    write_whole(path, render_record(files).encode())
 
 
-def render_record(files: Sequence[BundleFile], *, modified: Mapping[BundleFile, int | None] | None = None) -> str:
-    """The record of a key's files, as JSON. Pure. modified: see _Entry; unknown on another machine."""
-    entries = [
-        {
-            "name": file.name,
-            "sha256": file.sha256,
-            "size_bytes": file.size_bytes,
-            "unpacked_bytes": file.unpacked_bytes,
-            "urls": file.urls,
-            "modified_ns": (modified or {}).get(file),
-        }
-        for file in files
-    ]
-    return json.dumps(entries, indent=2)
+def render_record(files: Sequence[BundleFile]) -> str:
+    """The record of a key's files, as JSON. Pure."""
+    entries = [_Entry(file.name, file.sha256, file.size_bytes, file.unpacked_bytes, file.urls) for file in files]
+    return msgspec.json.encode(entries).decode()
 
 
 def find_kept(cache: Path, key: str, *, report: Report) -> tuple[BundleFile, ...] | None:
-    """The files of a key; None if they are not recorded, or if a file without a URL is missing or damaged.
-
-    Reports and removes such a file.
-    """
-    manifest = cache / f"{key}.json"
+    """The files of a key; None if they are not recorded, or if a file without a URL is missing."""
     try:
-        entries = decode(manifest.read_bytes(), tuple[_Entry, ...])
-    except (FileNotFoundError, IsADirectoryError, ValueError):
+        entries = decode((cache / f"{key}.json").read_bytes(), tuple[_Entry, ...])
+    except (FileNotFoundError, ValueError):
         return None
-    modified = {
+    files = tuple(
         BundleFile(
             path=find_place(cache, entry.sha256, entry.name),
             sha256=entry.sha256,
             size_bytes=entry.size_bytes,
             unpacked_bytes=entry.unpacked_bytes,
             urls=entry.urls,
-        ): entry.modified_ns
+        )
         for entry in entries
-    }
-    files = tuple(modified)
-    lost = [file for file in files if not is_whole(file, modified_ns=modified[file])]
-    for file in lost:
-        discard(file.path)
-    if all(file.urls for file in lost):
-        if any(modified[file] != _find_modified(file.path) for file in files):
-            remember(cache, key, files)
+    )
+    lost = next((file for file in files if not file.urls and not is_here(file)), None)
+    if lost is None:
         return files
-    report(Event(kind="warn", what=f"{lost[0].path} is damaged or missing: fetching all of its bundle again"))
-    manifest.unlink(missing_ok=True)  # another thread may have removed it, for another node
+    report(Event(kind="warn", what=f"{lost.path} is damaged or missing: fetching all of its bundle again"))
     return None
 
 
-def is_whole(file: BundleFile, *, modified_ns: int | None = None) -> bool:
-    """Whether a file is in the cache, undamaged. It is hashed (2 s per GB) unless it is unchanged since modified_ns.
-
-    Raises OSError.
-    """
-    try:
-        status = file.path.stat()
-    except FileNotFoundError:
-        return False
-    if not stat.S_ISREG(status.st_mode) or status.st_size != file.size_bytes:
-        return False
-    return status.st_mtime_ns == modified_ns or find_digest(file.path) == file.sha256
+def is_here(file: BundleFile) -> bool:
+    """Whether a file is at its path on this machine, as far as its size shows: a node checks its SHA-256."""
+    return file.path.is_file() and file.path.stat().st_size == file.size_bytes
 
 
-def _find_modified(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None
+def is_whole(file: BundleFile) -> bool:
+    """Whether a file is at its path, undamaged. Hashes it, which takes 2 s per GB."""
+    return is_here(file) and find_digest(file.path) == file.sha256

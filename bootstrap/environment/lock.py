@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bootstrap.environment.fetches import find_size
-from bootstrap.environment.file_cache import BundleFile, describe_file, discard_folder, find_place
+from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
 from bootstrap.environment.requirements import HASH, find_name
 from bootstrap.environment.target import WheelTarget, platform_tags
 from bootstrap.environment.uv import UvError, find_settings, run_uv
@@ -191,7 +191,6 @@ def _describe(file: Mapping[str, Any], cache: Path) -> BundleFile:
 def _copy(path: Path, cache: Path) -> BundleFile:
     described = describe_file(path)
     kept = find_place(cache, described.sha256, described.name)
-    discard_folder(kept)
     with written_whole(kept) as temporary:
         shutil.copyfile(path, temporary)
     return replace(described, path=kept)

@@ -11,17 +11,16 @@ import tarfile
 import time
 import tomllib
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.fetches import bring_here
-from bootstrap.environment.file_cache import BundleFile, describe_file, fetch_once, find_kept, remember
+from bootstrap.environment.file_cache import BundleFile, fetch_once, find_digest, find_kept, remember
 from bootstrap.environment.framework import is_torch
 from bootstrap.environment.lock import lock_source
 from bootstrap.environment.requirements import find_name, is_mxnet
@@ -30,20 +29,19 @@ from bootstrap.environment.target import ChosenPython, WheelTarget, is_wheel_fil
 from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.node_program import parse_message, read_program
+from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.distribute import Distribution, SetUp
 from foundation.errors import ClusterError, NodeCommandError
 from foundation.progress import Event, Report
-from foundation.remote_command import RemoteCommand, run_program
+from foundation.remote_command import RemoteCommand
 
 SETUPTOOLS = "setuptools>=70.1,<81"
 """The setuptools that makes wheels: from the first with its own bdist_wheel to the last with pkg_resources."""
-KEEP_S = 600
-"""How long the search for a finished wheel may take, in seconds. It reads the whole wheel once."""
 SILENCE_S = 1800
 """How long a build may print nothing, in seconds."""
 READ_BYTES = 1 << 20
 """How much of a file of a source distribution is read."""
+BUILT = re.compile(r"([0-9a-f]{64}) ([A-Za-z0-9_.+-]+\.whl)")
 PYPROJECT = re.compile(r"[^/]+/pyproject\.toml")
 BUILD_FILE = re.compile(r"[^/]+/(setup\.py|(.*/)?(CMakeLists\.txt|[^/]*\.cmake))")
 IMPORTS = re.compile(rb"\b(?:import|from)\s+(torch|mxnet)\b")
@@ -119,8 +117,25 @@ class PackageBuilds:
         if kept:
             return kept[0]
         head = self._head.result()
-        run = partial(self._run, head, source, target, find_tools, key=built, frameworks=frameworks)
-        return build_and_take(head.connection, head.facts, built, run, cache=self._cache, report=self._report)
+        if find_built(head.connection, built) is None:
+            self._run(head, source, target, find_tools, key=built, frameworks=frameworks)
+        return self._take(head.connection, built)
+
+    def _take(self, connection: NodeConnection, key: str) -> BundleFile:
+        """Copies a wheel that the head has built to this machine, where the other nodes' files come from."""
+        found = find_built(connection, key)
+        if found is None:
+            raise ClusterError(f"{connection.host.name}: the wheel that was built there is gone", hint="run it again")
+        sha256, name = found
+
+        def take(directory: Path) -> None:
+            connection.get(f".cluster/files/{sha256}/{name}", directory / name)
+            if find_digest(directory / name) != sha256:
+                raise ClusterError(f"{connection.host.name}: {name} was damaged on the way", hint="run it again")
+
+        what = f"taking {name} from {connection.host.name}"
+        [file] = fetch_once(self._cache, f"built/{key}", take, what=what, report=self._report)
+        return file
 
     def _find_source(self, target: WheelTarget, requirement: str) -> BundleFile:
         lines = [line for line in target.requirements if find_name(line) == requirement]
@@ -151,7 +166,6 @@ class PackageBuilds:
             source,
             key,
             tools=tools,
-            node_python=head.facts.python,
             setup=self._setup,
             frameworks=frameworks,
         )
@@ -261,11 +275,10 @@ def render_build(
     key: str,
     *,
     tools: Bundle,
-    node_python: str,
     setup: str | None,
     frameworks: Collection[str] = (),
 ) -> str:
-    """The shell script that builds the wheel, and stores it whole in ~/.cluster/built/KEY. Pure."""
+    """The script that builds the wheel, moves it to the node's files, and names it in ~/.cluster/built/KEY. Pure."""
     env = f"env/{tools.digest}"
     place = f"files/{source.sha256}/{source.name}"
     command = f"tools/uv-{tools.uv.sha256} build --wheel --offline --no-build-isolation"
@@ -291,8 +304,11 @@ def render_build(
             f'export PATH="$PWD/{env}/bin:$PATH"',
             *variables,
             f'{command} --python {env}/bin/python --out-dir "$building/dist" {shlex.quote(place)}',
-            shlex.join([node_python, "-c", read_program("built_wheel.py"), "keep", key]) + ' "$building/dist"',
-            'rm -rf "$building"',
+            'wheel=$(echo "$building"/dist/*.whl) sha256=$(sha256sum "$building"/dist/*.whl)',
+            "sha256=${sha256%% *}",
+            'mkdir -p built "files/$sha256"; mv "$wheel" "files/$sha256/"',
+            'echo "$sha256 ${wheel##*/}" >"$building/made"',
+            f'mv "$building/made" built/{key}; rm -rf "$building"',
             "",
         ]
     )
@@ -311,55 +327,16 @@ def render_start(setup: str | None) -> list[str]:
     return lines
 
 
-def build_and_take(
-    connection: NodeConnection, facts: NodeFacts, key: str, build: Callable[[], object], *, cache: Path, report: Report
-) -> BundleFile:
-    """Copies the wheel that a node has built under a key to this machine's cache. Calls `build` if the node has none.
+def find_built(connection: NodeConnection, key: str) -> tuple[str, str] | None:
+    """The SHA-256 and the name of the wheel that a node has built under a key; None if there is none.
 
-    Raises ConnectError, NodeCommandError, ClusterError.
+    Raises ConnectError, NodeCommandError, and ClusterError for a node that names another file.
     """
-    node = connection.host.name
-    answer = _ask(connection, facts, key)
-    if answer is None:
-        build()
-        answer = _ask(connection, facts, key)
-    if answer is None:
-        raise ClusterError(
-            f"{node}: the wheel that was built there is missing or damaged",
-            hint="run the command again: it builds the wheel again",
-        )
-    name, sha256 = answer["name"], answer["sha256"]
-
-    def take(directory: Path) -> None:
-        connection.get(f".cluster/built/{key}/{name}", directory / name)
-        if describe_file(directory / name).sha256 != sha256:
-            raise ClusterError(f"{node}: {name} was damaged on the way", hint="run the command again")
-
-    [file] = fetch_once(cache, f"built/{key}", take, what=f"taking {name} from {node}", report=report)
-    return file
-
-
-def _ask(connection: NodeConnection, facts: NodeFacts, key: str) -> dict[str, str] | None:
-    """The name and SHA-256 of a finished wheel on a node; None if there is none.
-
-    Raises ConnectError, NodeCommandError, ClusterError.
-    """
-    command = render_find_built(key, node_python=facts.python)
-    what = "the program that finds a built wheel"
-    answer = parse_message(connection.run(command, timeout_s=KEEP_S, what=what).last_line.encode())
-    if answer is None:
+    script = f'cd .cluster; read sha256 name 2>/dev/null <built/{key} && [ -f "files/$sha256/$name" ] || exit 0'
+    said = connection.run(RemoteCommand(f'{script}; echo "$sha256 $name"')).last_line
+    if not said:
         return None
-    if not is_valid_answer(answer):
+    found = BUILT.fullmatch(said)
+    if found is None:
         raise ClusterError(f"{connection.host.name}: its built wheel has an invalid name")
-    return answer
-
-
-def render_find_built(key: str, *, node_python: str) -> RemoteCommand:
-    """The command that describes the finished wheel as JSON; it prints nothing if there is none. Pure."""
-    return run_program(node_python, "-c", read_program("built_wheel.py"), "tell", key)
-
-
-def is_valid_answer(answer: Mapping[str, object]) -> bool:
-    """Whether a node's answer has a valid name of a wheel and a valid SHA-256. Pure."""
-    name, sha256 = str(answer.get("name")), str(answer.get("sha256"))
-    return bool(re.fullmatch(r"[A-Za-z0-9_.+-]+\.whl", name) and re.fullmatch(r"[0-9a-f]{64}", sha256))
+    return found[1], found[2]

@@ -13,7 +13,6 @@ from bootstrap.environment.cuda import find_cuda
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.target import ChosenPython
-from bootstrap.runtime.runtime import Runtime
 from bootstrap.ssh.node_program import read_program
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ClusterError
@@ -138,7 +137,6 @@ class MakeEnvironment:
         install = f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python"
         lines, env_python = self._find_python(python)
         return [
-            *_forget_damaged(bundle),
             "mkdir -p env tools",
             *lines,
             f"if [ ! -x {tool} ]; then",
@@ -154,7 +152,6 @@ class MakeEnvironment:
             *self._write_pth(env),
             "rm -rf env/cache",
             f"touch {env}/.complete",
-            "trap - EXIT",
         ]
 
     def _write_pth(self, env: str) -> list[str]:
@@ -300,29 +297,16 @@ def plan_node(
     return NodePlan(files=tuple(files), steps=tuple(steps), trees=lacking)
 
 
-def plan_client(
-    facts: NodeFacts, client: Tree, *, packed: BundleFile | None, node: str
+def plan_python(
+    facts: NodeFacts, packed: BundleFile | None, tree: Tree, *, what: str, node: str
 ) -> tuple[tuple[BundleFile, ...], tuple[Step, ...]]:
-    """The files and the steps that the head needs before it gets the tree of this project's own command. Pure.
+    """The files and the steps that a node needs before it gets a tree of our own programs. Pure.
 
-    packed: the Python that this machine sends for it; None if the head has one. Raises ClusterError if the head's disk
+    packed: the Python that this machine sends for it; None if the node has one. Raises ClusterError if the node's disk
     is too small.
     """
-    return _plan_python(facts, packed, 2 * client.size_bytes, what="its own cluster command", node=node)
-
-
-def plan_runtime(facts: NodeFacts, runtime: Runtime, *, node: str) -> tuple[tuple[BundleFile, ...], tuple[Step, ...]]:
-    """The files and the steps that a node needs before it gets the runtime's tree: a Python, or nothing. Pure.
-
-    Raises ClusterError if the node's disk is too small.
-    """
-    return _plan_python(facts, runtime.packed, 2 * runtime.tree.size_bytes, what="our own programs", node=node)
-
-
-def _plan_python(
-    facts: NodeFacts, packed: BundleFile | None, needed_bytes: float, *, what: str, node: str
-) -> tuple[tuple[BundleFile, ...], tuple[Step, ...]]:
     is_new = packed is not None and packed.sha256 not in facts.pythons_ready
+    needed_bytes: float = 2 * tree.size_bytes
     if packed is not None and is_new:
         needed_bytes += (packed.size_bytes + packed.unpacked_bytes) * OVERHEAD
     _check_disk(facts, needed_bytes, what=what, node=node)
@@ -340,7 +324,7 @@ def _check_disk(facts: NodeFacts, needed_bytes: float, *, what: str, node: str) 
     if facts.disk_free_kib < needed_kib:
         raise ClusterError(
             f"{node}: {_render_kib(facts.disk_free_kib)} are free in {facts.home}, "
-            f"but {what} need{'s' if what.startswith('its') else ''} {_render_kib(needed_kib)}",
+            f"but {what} need {_render_kib(needed_kib)}",
             hint="free some space there, or set a larger [provision] volume_size_gib and create the cluster again",
         )
 
@@ -408,22 +392,4 @@ def _free_apt(python: str) -> list[str]:
         "if command -v apt-get >/dev/null && $as_root true 2>/dev/null; then",
         f"    $as_root {_run_program(python, 'apt_lock.py', str(APT_TIMEOUT_S))}",
         "fi",
-    ]
-
-
-def _forget_damaged(bundle: Bundle) -> list[str]:
-    """The lines that remove damaged files from the disk; only after a failure, since hashing takes 2 s per GB."""
-    return [
-        "forget_damaged() {",
-        "    code=$?",
-        f"    for file in {shlex.join(map(_place, bundle.files))}; do",
-        "        sha256=${file#files/} sha256=${sha256%%/*}",
-        '        [ ! -f "$file" ] || [ "$(sha256sum <"$file")" = "$sha256  -" ] || {',
-        '            rm -rf "files/$sha256"',
-        '            echo "$file was damaged and has been removed: run the command again to get it again" >&2',
-        "        }",
-        "    done",
-        "    exit $code",
-        "}",
-        "trap forget_damaged EXIT",
     ]

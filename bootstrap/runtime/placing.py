@@ -8,7 +8,7 @@ from typing import Self
 
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.steps import plan_runtime, script_task
+from bootstrap.environment.steps import plan_python, script_task
 from bootstrap.runtime.code import FOLDER, runtime_digest
 from bootstrap.runtime.runtime import Runtimes
 from bootstrap.ssh.connection import NodeConnection
@@ -48,7 +48,7 @@ class RuntimePlacing:
         started = time.monotonic()
         name = connection.host.name
         runtime = self._runtimes.get(facts, node=name)
-        needed, steps = plan_runtime(facts, runtime, node=name)
+        needed, steps = plan_python(facts, runtime.packed, runtime.tree, what="our own programs", node=name)
         file, task = self._archives.write(runtime.tree)
         files = [*needed, file]
         tasks = [script_task(steps, what="unpacking Python", python=facts.python)] if steps else []

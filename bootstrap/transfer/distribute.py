@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from msgspec import Meta, Struct
 
-from bootstrap.environment.file_cache import BundleFile, discard, is_whole
+from bootstrap.environment.file_cache import BundleFile, is_whole
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.explain import find_sudo_hint
 from bootstrap.ssh.node_program import LOADER, NodeProgram, read_modules
@@ -304,7 +304,7 @@ def _peer(connection: NodeConnection, *, port: int, files: Collection[str]) -> P
 def _check_here(file: BundleFile, damaged: list[BundleFile]) -> None:
     """If a file is damaged on this machine, remove it, add it to `damaged`, and raise ClusterError."""
     if not is_whole(file):
-        discard(file.path)
+        file.path.unlink(missing_ok=True)
         damaged.append(file)
         raise ClusterError(
             f"{file.path} was damaged and has been removed", hint="run the command again: it fetches the file again"

@@ -8,8 +8,8 @@ The taking node then requests a file from an offset on, and receives frames:
     N                       this node does not have the file
 
 Silence means that the other node is dead; the taking node continues from the same offset with the node before that one.
-Bytes travel unencrypted inside the cluster's security group; the secret keeps other clients from requesting files. The
-number of connections without that proof is limited, and so is the time that they have.
+Bytes travel unencrypted inside the cluster's security group; the secret keeps other clients from requesting files, and
+they have only some seconds to prove that they know it.
 
 Python 3.6 and later, standard library only.
 """
@@ -20,7 +20,6 @@ import hmac
 import os
 import socket
 import struct
-import threading
 import time
 
 import store
@@ -32,7 +31,6 @@ SILENCE_S = 1.5
 CONNECT_TIMEOUT_S = 2.0
 SEND_TIMEOUT_S = 10.0  # for a peer that stops reading
 GREETING_S = 3.0  # for the whole proof of the secret
-UNPROVEN_AT_MOST = 32  # connections without that proof, each of which takes a thread and a file descriptor
 ACCEPT_PAUSE_S = 0.1
 DAMAGED_AT_MOST = 3
 HEAD = struct.Struct(">cI")
@@ -88,45 +86,17 @@ class Server(object):
                 raise
             self._listener.bind(("", 0))  # other nodes reach it by an address that a router translates
         self._listener.listen(64)
-        self._lock = threading.Lock()
-        self._unproven = []  # (address, connection), the oldest first
         self.port = self._listener.getsockname()[1]
         start_thread(self._accept)
 
     def _accept(self):
         while True:
             try:
-                connection, (address, _) = self._listener.accept()
+                connection, _ = self._listener.accept()
             except OSError:  # already closed, or this node is short of memory or descriptors
                 time.sleep(ACCEPT_PAUSE_S)
                 continue
-            self._admit(connection, address)
-            try:
-                start_thread(self._serve, connection)
-            except RuntimeError:  # there are too many threads
-                self._forget(connection)
-                connection.close()
-
-    def _admit(self, connection, address):
-        """Admits an unproven connection. If there are too many, closes the oldest of the address with the most."""
-        with self._lock:
-            self._unproven.append((address, connection))
-            if len(self._unproven) <= UNPROVEN_AT_MOST:
-                return
-            addresses = [one[0] for one in self._unproven]
-            busiest = max(addresses, key=addresses.count)
-            _, oldest = self._unproven.pop(addresses.index(busiest))
-            try:
-                oldest.shutdown(socket.SHUT_RDWR)  # its thread notices that, and closes it
-            except OSError:
-                pass  # the other side has closed it already
-
-    def _forget(self, connection):
-        """Removes a connection that has proved the secret or is gone. Returns whether it was still admitted."""
-        with self._lock:
-            before = len(self._unproven)
-            self._unproven = [one for one in self._unproven if one[1] is not connection]
-            return len(self._unproven) < before
+            start_thread(self._serve, connection)
 
     def _serve(self, connection):
         try:
@@ -140,7 +110,6 @@ class Server(object):
         except (OSError, Refused):
             pass  # the client is gone, or is not a node of this transfer
         finally:
-            self._forget(connection)
             connection.close()
 
     def _greet(self, connection):
@@ -152,8 +121,6 @@ class Server(object):
         proof = receive_exactly(connection, hashlib.sha256().digest_size, deadline)
         if not hmac.compare_digest(proof, sign(self._secret, b"takes", mine, theirs)):
             raise Refused("does not know the secret")
-        if not self._forget(connection):
-            raise Refused("was disconnected meanwhile")
         connection.sendall(sign(self._secret, b"gives", theirs, mine))
 
     def _give(self, connection, sha256, offset):

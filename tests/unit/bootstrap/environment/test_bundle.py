@@ -108,16 +108,7 @@ def test_a_bundle_is_fetched_once_by_the_real_uv(tmp_path: Path, wheels: Path, m
     assert not list((tmp_path / "cache").rglob(".fetching-*"))
 
 
-def in_place_of(path: Path) -> None:
-    """Makes a folder, with a file in it, in the place of a file."""
-    path.unlink()
-    path.mkdir()
-    (path / "file").touch()
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * 99), in_place_of]
-)
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * 99)])
 def test_our_own_damaged_wheel_is_made_again(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     whole = pack_package(tmp_path)
     damage(whole.path)
@@ -134,27 +125,16 @@ def test_an_index_with_a_damaged_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "fetched", "told"),
+    ("damage", "told"),
     [
-        (lambda wheel, _: wheel.write_bytes(wheel.read_bytes()[:10]), True, True),
-        (lambda wheel, _: wheel.unlink(), True, True),
-        (lambda _, manifest: manifest.write_bytes(manifest.read_bytes()[:10]), True, False),
-        (lambda _, manifest: manifest.write_text("[{}]"), True, False),
-        (lambda wheel, _: wheel.write_bytes(b"\0" * wheel.stat().st_size), True, True),
-        (lambda wheel, _: in_place_of(wheel), True, True),
-        (lambda _, manifest: manifest.write_bytes(b""), True, False),
-        (lambda _, manifest: manifest.write_bytes(b"\xff\x00" * 99), True, False),
-        (lambda _, manifest: manifest.write_text('{"a": 1}'), True, False),
-        (lambda _, manifest: manifest.write_text(manifest.read_text().replace('"urls": []', '"urls": 3')), True, False),
-        (lambda _, manifest: manifest.write_text("[" * 100_000), True, False),
-        (lambda _, manifest: in_place_of(manifest), True, False),
-        (lambda wheel, manifest: [in_place_of(wheel), manifest.unlink()], True, False),
-        (lambda wheel, _: os.utime(wheel, (1, 1)), False, False),
+        (lambda wheel, _: wheel.write_bytes(wheel.read_bytes()[:10]), True),
+        (lambda wheel, _: wheel.unlink(), True),
+        (lambda _, manifest: manifest.write_bytes(manifest.read_bytes()[:10]), False),
+        (lambda _, manifest: manifest.write_bytes(b"\xff\x00" * 99), False),
+        (lambda _, manifest: manifest.write_text('{"a": 1}'), False),
     ],
 )
-def test_damaged_files_are_fetched_again(
-    tmp_path: Path, damage: Callable[[Path, Path], object], *, fetched: bool, told: bool
-) -> None:
+def test_damaged_files_are_fetched_again(tmp_path: Path, damage: Callable[[Path, Path], object], *, told: bool) -> None:
     def fetch(folder: Path) -> None:
         make_wheel(folder, "thing-1.0-py3-none-any.whl", {"thing.py": b"x = 1\n"})
 
@@ -163,7 +143,7 @@ def test_damaged_files_are_fetched_again(
     events: list[Event] = []
     assert fetch_once(tmp_path, "some/key", fetch, what="fetching", report=events.append) == whole
     assert describe_file(whole[0].path) == whole[0]
-    assert [event.kind for event in events] == ["warn"] * told + ["start", "done"] * fetched
+    assert [event.kind for event in events] == ["warn"] * told + ["start", "done"]
     assert not told or str(whole[0].path) in events[0].what
 
 
@@ -226,17 +206,6 @@ def test_an_environment_with_a_managed_python(tmp_path: Path, wheels: Path, pyth
     chosen = ChosenPython(version=version, path=None)
     plan = plan_node(FACTS, bundle=bundle, python=chosen, setup=None, trees=(), cluster="c", is_head=False, node="n")
     script = render_script(plan.steps, python=FACTS.python)
-    thing = next(file for file in bundle.files if file.name.startswith("thing-"))
-    place = home / ".cluster" / "files" / thing.sha256 / thing.name
-    place.unlink()
-    place.write_bytes(thing.path.read_bytes()[:200])
-    failed = run_shell(script, home)
-    assert failed.returncode != 0
-    assert "was damaged and has been removed" in failed.stderr
-    assert [file for file in bundle.files if not (place.parents[1] / file.sha256).exists()] == [thing]
-
-    place.parent.mkdir()
-    place.hardlink_to(thing.path)
     done = run_shell(script, home)
     assert done.returncode == 0, done.stderr
     python = home / ".cluster" / "env" / bundle.digest / "bin" / "python"

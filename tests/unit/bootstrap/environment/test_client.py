@@ -9,8 +9,8 @@ import pytest
 from bootstrap.environment.bundle import Bundle, fetch_bundle, find_records
 from bootstrap.environment.client import PACKAGES, choose_client, make_client, name_client
 from bootstrap.environment.facts import FoundFramework, FoundPython, NodeFacts
-from bootstrap.environment.file_cache import describe_file, render_record
-from bootstrap.environment.steps import UnpackPython, plan_client
+from bootstrap.environment.file_cache import BundleFile, describe_file, render_record
+from bootstrap.environment.steps import UnpackPython, plan_python
 from bootstrap.transfer.tree import file_of_bytes, make_tree
 from foundation.errors import ClusterError
 from foundation.progress import silent
@@ -67,13 +67,16 @@ def test_its_packages_lie_beside_its_code(tmp_path: Path) -> None:
 def test_it_gets_a_python_where_the_head_has_none() -> None:
     packed = replace(BUNDLE.files[0], path=Path("python-3.11.9.tar.gz"), sha256="5" * 64, unpacked_bytes=1 << 20)
     step = UnpackPython(packed=packed)
-    assert plan_client(FACTS, TREE, packed=None, node="n") == ((), ())
-    assert plan_client(FACTS, TREE, packed=packed, node="n") == ((packed,), (step,))
-    assert plan_client(replace(FACTS, files=frozenset([packed.sha256])), TREE, packed=packed, node="n") == ((), (step,))
-    ready = replace(FACTS, pythons_ready=frozenset([packed.sha256]))
-    assert plan_client(ready, TREE, packed=packed, node="n") == ((), ())
-    with pytest.raises(ClusterError, match="its own cluster command needs"):
-        plan_client(replace(FACTS, disk_free_kib=100), TREE, packed=packed, node="n")
+
+    def plan(facts: NodeFacts, packed: BundleFile | None = packed) -> object:
+        return plan_python(facts, packed, TREE, what="programs", node="n")
+
+    assert plan(FACTS, None) == ((), ())
+    assert plan(FACTS) == ((packed,), (step,))
+    assert plan(replace(FACTS, files=frozenset([packed.sha256]))) == ((), (step,))
+    assert plan(replace(FACTS, pythons_ready=frozenset([packed.sha256]))) == ((), ())
+    with pytest.raises(ClusterError, match="programs need"):
+        plan(replace(FACTS, disk_free_kib=100))
 
 
 def test_an_environment_is_found_again_from_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

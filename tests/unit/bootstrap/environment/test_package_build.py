@@ -1,8 +1,10 @@
 """Packages without a wheel: what their build needs, sees and leaves."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,8 +14,8 @@ from bootstrap.environment.package_build import (
     BUILD_TOOLS,
     choose_tools,
     choose_visible,
+    find_built,
     find_frameworks,
-    is_valid_answer,
     read_build_requirements,
     render_build,
 )
@@ -94,16 +96,18 @@ def test_an_own_wheel_is_not_visible_in_a_build() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "good"),
+    ("answer", "found"),
     [
-        ({"name": "mxnet-1-1_cpu_0-py3-none-linux_x86_64.whl", "sha256": "0" * 64}, True),
-        ({"name": "../mxnet.whl", "sha256": "0" * 64}, False),
-        ({"name": "mxnet.whl", "sha256": "0" * 63}, False),
-        ({}, False),
+        (f"{'0' * 64} mxnet-1-1_cpu_0-py3-none-linux_x86_64.whl", True),
+        (f"{'0' * 64} ../mxnet.whl", None),
+        (f"{'0' * 63} mxnet.whl", None),
+        ("", False),
     ],
 )
-def test_file_names_from_a_node_are_checked(*, answer: dict[str, object], good: bool) -> None:
-    assert is_valid_answer(answer) is good
+def test_file_names_from_a_node_are_checked(*, answer: str, found: bool | None) -> None:
+    connection = Mock(**{"run.return_value.last_line": answer})
+    with pytest.raises(ClusterError) if found is None else nullcontext():
+        assert find_built(connection, "key") == (tuple(answer.split()) or None)
 
 
 @pytest.mark.parametrize(
@@ -117,5 +121,5 @@ def test_file_names_from_a_node_are_checked(*, answer: dict[str, object], good: 
 def test_horovod_is_never_built_without_the_framework(source: str, target: WheelTarget, variables: list[str]) -> None:
     tools = Bundle(target=target, files=(BundleFile(path=Path("uv-1-py3-none.whl"), sha256="1" * 64, size_bytes=1),))
     file = BundleFile(path=Path(source), sha256="2" * 64, size_bytes=1)
-    text = render_build(file, "key", tools=tools, node_python="python3", setup=None, frameworks={"mxnet", "torch"})
+    text = render_build(file, "key", tools=tools, setup=None, frameworks={"mxnet", "torch"})
     assert re.findall(r"export (HOROVOD\w+)=1", text) == variables

@@ -10,10 +10,10 @@ import pytest
 
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile, describe_file
-from bootstrap.environment.steps import UnpackPython, plan_runtime
+from bootstrap.environment.steps import UnpackPython, plan_python
 from bootstrap.runtime import runtime as runtimes
 from bootstrap.runtime.code import FOLDER, runtime_digest, runtime_path
-from bootstrap.runtime.runtime import Runtimes
+from bootstrap.runtime.runtime import Runtime, Runtimes
 from bootstrap.transfer.tree import TreeArchives
 from foundation.errors import ClusterError
 from foundation.progress import silent
@@ -36,10 +36,14 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BundleFile:
     return described
 
 
+def plan(facts: NodeFacts, runtime: Runtime) -> object:
+    return plan_python(facts, runtime.packed, runtime.tree, what="our own programs", node="n")
+
+
 def test_a_placed_runtime_has_packages_and_our_code(wheel: BundleFile, tmp_path: Path) -> None:
     facts = replace(FACTS, pythons=(OLD, SYSTEM))
     found = Runtimes(tmp_path / "cache", silent).get(facts, node="n")
-    assert (found.python, found.packed, plan_runtime(facts, found, node="n")) == (SYSTEM.path, None, ((), ()))
+    assert (found.python, found.packed, plan(facts, found)) == (SYSTEM.path, None, ((), ()))
     home = tmp_path / "home" / ".cluster"
     with TreeArchives((), cache=tmp_path / "cache") as archives, start_placer() as placer:
         file, task = archives.write(found.tree)
@@ -64,10 +68,10 @@ def test_an_old_image_gets_a_python(wheel: BundleFile, tmp_path: Path, monkeypat
     made = Runtimes(tmp_path, silent)
     found = made.get(facts, node="n")
     assert (found.tree.digest, found.python_path) == (runtime_digest(), f"python/{packed.sha256}/bin/python3.11")
-    assert plan_runtime(facts, found, node="n") == ((packed,), (UnpackPython(packed=packed),))
+    assert plan(facts, found) == ((packed,), (UnpackPython(packed=packed),))
     ready = replace(facts, pythons_ready=frozenset([packed.sha256]))
-    assert plan_runtime(ready, found, node="n") == ((), ())
+    assert plan(ready, found) == ((), ())
     with pytest.raises(ClusterError, match=r"n: it has no Python 3\.10 or newer"):
         made.get(replace(facts, glibc=(2, 12)), node="n")
     with pytest.raises(ClusterError, match="our own programs need"):
-        plan_runtime(replace(facts, disk_free_kib=1), found, node="n")
+        plan(replace(facts, disk_free_kib=1), found)

@@ -145,29 +145,6 @@ def test_a_node_without_the_secret_gets_nothing(start: Start, tmp_path: Path) ->
         assert connection.recv(1) == b""  # closed without a proof or any content
 
 
-def test_strangers_do_not_exhaust_a_node(start: Start, tmp_path: Path) -> None:
-    """They exhaust neither descriptors, which are few here, nor threads. A node with the secret is still served."""
-    hold(tmp_path / "1", SOME)
-    source = start(1, limit="ulimit -n 80")
-    source.hear("arrived")
-    strangers = []
-    try:
-        for _ in range(300):
-            strangers.append(socket.create_connection(source.peer))  # noqa: PERF401 - closed after a failure
-        tasks = Path(f"/proc/{source.process.pid}/task")
-        until(lambda: len(list(tasks.iterdir())) < 60, "it has a thread for each")
-        taker = start(2, entry(SOME))
-        taker.take_from(source.peer)
-        taker.hear("arrived")
-        again = socket.create_connection(source.peer)
-        strangers.append(again)
-        assert len(again.recv(32)) == 32
-    finally:
-        for stranger in strangers:
-            stranger.close()
-    assert taker.path(SOME).read_bytes() == SOME
-
-
 def test_a_slow_proof_of_the_secret_is_cut_off(start: Start, tmp_path: Path) -> None:
     source = holder(start, 1, tmp_path, SOME)
     with socket.create_connection(source.peer) as connection:
