@@ -238,7 +238,9 @@ class _Bootstrap:
             self.archives.keep(name)
             if name not in facts.trees:
                 client = make_client(tree, wheels)
-                files, steps = plan_python(facts, packed, client, what="the files of its own cluster command", node=node)
+                files, steps = plan_python(
+                    facts, packed, client, what="the files of its own cluster command", node=node
+                )
                 plan = NodePlan(
                     files=tuple(dict.fromkeys((*plan.files, *files))),
                     steps=(*plan.steps, *steps),

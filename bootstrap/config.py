@@ -94,10 +94,10 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = ""
     packages: Annotated[
-        tuple[Annotated[str, check_entry], ...],
+        Literal["here"] | tuple[Annotated[str, check_entry], ...],
         Meta(
             description='a list of more packages from PyPI for the nodes\' environment: "NAME", "NAME==VERSION", '
-            '"NAME>=VERSION,<VERSION" or "-r requirements.txt"'
+            '"NAME>=VERSION,<VERSION" or "-r requirements.txt"; "here": those of the environment that you work in'
         ),
     ] = ()
     setup: Annotated[

@@ -1,4 +1,7 @@
-"""[bootstrap] project: a project of uv, whose packages the nodes get exactly as locked. Nothing of it runs here."""
+"""The requirements of [bootstrap]: its packages, those that are installed here, and those that a project of uv locks.
+
+The nodes get a project's packages exactly as locked. Nothing of it runs here.
+"""
 
 import os
 import shlex
@@ -11,6 +14,8 @@ from bootstrap.environment.requirements import (
     Requirements,
     allows,
     check_line,
+    find_exact,
+    find_name,
     join_lines,
     parse_project,
     read_packages,
@@ -19,6 +24,8 @@ from bootstrap.environment.uv import UvError, run_uv
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
 
+HERE = "here"
+NOT_FROM_HERE = ("mxnet-cluster", "pip", "setuptools", "wheel")
 LOCK = "uv.lock"
 LOCK_MOST_BYTES = 16 << 20
 # The code of the project and of its workspace reaches the nodes as the user's own files (transfer/sync.py).
@@ -26,11 +33,26 @@ EXPORT = ("export", "--no-dev", "--no-emit-workspace", "--format", "requirements
 QUIETLY = ("--no-header", "--no-annotate", "--quiet", "--no-build", "--no-python-downloads", "--python")
 
 
-def read_requirements(entries: Sequence[str], *, project: str, folder: Path) -> Requirements:
+def read_requirements(packages: Sequence[str], *, project: str, folder: Path) -> Requirements:
     """Reads [bootstrap] packages and project; `folder` is cluster.toml's. Raises ConfigError."""
     locked, python = read_project(project, folder=folder) if project else ((), "")
-    lines, limits = read_packages(entries, folder=folder)
+    lines, limits = (read_here(), ()) if packages == HERE else read_packages(packages, folder=folder)
     return Requirements(lines=lines, limits=limits, locked=locked, python=python)
+
+
+def read_here() -> tuple[str, ...]:
+    """The versions in the environment that the user works in, without its editable projects. Raises ConfigError."""
+    place = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+    where = f'[bootstrap] packages = "{HERE}"'
+    if not place:
+        raise ConfigError(
+            f"{where}: no environment is active", hint="source .venv/bin/activate, or: conda activate NAME"
+        )
+    try:
+        lines = join_lines(run_uv(["pip", "freeze", "--quiet", "--python", place], folder=Path("/")))
+    except UvError as error:
+        raise ConfigError(f"{where}: {place}{error}", hint="activate another environment") from None
+    return tuple(line for line in lines if find_exact(line) and find_name(line) not in NOT_FROM_HERE)
 
 
 def read_project(name: str, *, folder: Path) -> tuple[tuple[str, ...], str]:

@@ -22,6 +22,7 @@ PYPROJECT = "pyproject.toml"
 FILE_OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+|(?<=-[rc]))(\S.*)")
 HASH = re.compile(r"--hash(?:=|\s+)sha256:([0-9a-f]{64})")
 NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?=$|[\[<>=!~;@,(\s])")
+WHEEL_URL = re.compile(r"@\s*https://\S+\.whl(#\S*)?(\s|$)")
 COMMENT = re.compile(r"(?:^|\s+)#.*$", re.MULTILINE)
 MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
 
@@ -58,8 +59,10 @@ def check_line(line: str) -> None:
         raise ValueError(f"the option {option[0]} is not supported: set up pip or uv on this machine instead")
     if not find_name(line):
         raise ValueError('not a package of a package index, such as "pandas>=2,<3"')
-    if "://" in line:
-        raise ValueError("URLs are not supported: packages come from a package index, by name")
+    if "://" in line and (re.search(r"//[^/\s]*@", line) or not WHEEL_URL.search(line)):
+        raise ValueError(
+            "not the URL of a wheel without a password, such as NAME @ https://HOST/NAME-1-py3-none-any.whl"
+        )
 
 
 def read_packages(entries: Sequence[str], *, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -72,7 +72,7 @@ def test_packages_have_versions_in_pips_syntax(written: str, normal: str) -> Non
         (NAMED + "[bootstrap]\nmxnet = 'x; rm -rf /'", ['mxnet = "x; rm -rf /"']),
         (NAMED + "[bootstrap]\nmxnet = 'numpy==1.23.5'", ['mxnet = "numpy==1.23.5"']),
         (NAMED + "[bootstrap]\npackages = ['--index-url=https://x']", ["the option --index-url is not"]),
-        (NAMED + "[bootstrap]\npackages = ['a @ https://x/a.whl']", ["URLs are not supported"]),
+        (NAMED + "[bootstrap]\npackages = ['a @ https://x/a.zip']", ["not the URL of a wheel"]),
         (NAMED + "[sandbox]\nfaults = ['kill instance=i-1']", ["cluster sandbox fault kill instance=i-1"]),
         (NAMED + "[sandbox]\nquotas = { L-1 = 3 }", ["there is no quota L-1", "L-1216C47A"]),
         (NAMED + "[bootstrap]\npython = 'python3'", ['python = "python3"', "absolute path"]),

@@ -99,6 +99,15 @@ def test_wheels_of_a_local_folder_have_no_url(tmp_path: Path, index: Index, monk
         fetch_bundle(WANTED, cache=tmp_path / "cache", report=silent)
 
 
+def test_a_wheel_of_an_address(tmp_path: Path, index: Index) -> None:
+    line = f"part @ {index.url}/files/{PART}"
+    [found] = lock_wheels(replace(TARGET, requirements=(line,)), [line], cache=tmp_path, report=silent)
+    described = describe_file(index.folder / PART)
+    assert (found.sha256, found.size_bytes, found.urls) == (
+        described.sha256, described.size_bytes, (f"{index.url}/files/{PART}",)
+    )  # fmt: skip
+
+
 def test_pips_settings_are_uvs(tmp_path: Path) -> None:
     conf = tmp_path / "pip.conf"
     conf.write_text(

@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from bootstrap.environment.project import read_project
+from bootstrap.environment.project import read_project, read_requirements
 from bootstrap.environment.requirements import (
     MXNET,
     Requirements,
@@ -49,7 +50,8 @@ def test_requirements_files_are_read(tmp_path: Path, text: str, lines: list[str]
     ("text", "said"),
     [
         ("--index-url https://me:secret@host/simple", "the option --index-url is not supported: set up pip or uv"),
-        ("a @ https://me:secret@host/a.whl", "URLs are not supported"),
+        ("a @ https://me:secret@host/a.whl", "not the URL of a wheel without a password"),
+        ("a @ git+https://host/a", "not the URL of a wheel"),
         ("./a", "not a package of a package index"),
         ("-r none.txt", "none.txt: No such file"),
         ("\xe9\xff", "r.txt: 'utf-8' codec can't decode"),
@@ -65,9 +67,10 @@ def test_unsupported_lines_are_refused(tmp_path: Path, text: str, said: str) -> 
 
 def test_entries_are_checked() -> None:
     assert check_entry(" pandas >= 2 ") == "pandas >= 2"
+    assert check_entry("a @ https://host/a.whl") == "a @ https://host/a.whl"
     assert check_entry("--requirement  my file.txt") == "--requirement  my file.txt"
-    for entry in ("-e .", "-r", "--index-url x", "", "a @ https://host/a.whl"):
-        with pytest.raises(ValueError, match=r"not supported|not a package"):
+    for entry in ("-e .", "-r", "--index-url x", "", "a @ http://h/a.tar.gz"):
+        with pytest.raises(ValueError, match=r"not supported|not a package|not the URL"):
             check_entry(entry)
 
 
@@ -83,6 +86,20 @@ def test_names() -> None:
         None,
     ]
     assert join_lines("\na \\\n  b\n# c\n") == ["a b"]
+
+
+def test_the_packages_of_the_users_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match='packages = "here": no environment is active'):
+        read_requirements("here", project="", folder=tmp_path)
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match='packages = "here": '):
+        read_requirements("here", project="", folder=tmp_path)
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)  # where this project is installed as an editable one
+    lines = read_requirements("here", project="", folder=tmp_path).lines
+    assert f"uv=={version('uv')}" in lines
+    assert not any(find_name(line) in {"pip", "mxnet-cluster", ""} for line in lines)
 
 
 PYPROJECT = '[project]\nname = "mine"\nversion = "1"\nrequires-python = ">=3.9"\ndependencies = []\n'
