@@ -4,10 +4,11 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bootstrap.config import BootstrapConfig, Framework
-from bootstrap.environment.bundle import Bundle, Bundles, fetch_python
+from bootstrap.environment.bundle import Bundle, fetch_bundle, fetch_python
 from bootstrap.environment.client import choose_client, make_client, name_client
 from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, find_gpus, gather_facts
@@ -17,7 +18,7 @@ from bootstrap.environment.own_wheel import OwnWheel
 from bootstrap.environment.package_build import PackageBuilds
 from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.steps import NodePlan, plan_node, plan_python, plan_setup, script_task, setup_digest
-from bootstrap.environment.target import ChosenPython, choose_python, choose_wheels
+from bootstrap.environment.target import ChosenPython, WheelTarget, choose_python, choose_wheels
 from bootstrap.homes import Turns, find_homes_of
 from bootstrap.runtime.code import runtime_path
 from bootstrap.runtime.placing import RuntimePlacing
@@ -31,6 +32,7 @@ from bootstrap.transfer.tree import Tree, TreeArchives
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from foundation.remote_command import RemoteCommand
+from foundation.thread_pool import Once
 from provision.preflight.machines import Hardware
 
 SCRIPT = "the set-up script"
@@ -114,7 +116,6 @@ def bootstrap(
             package_builds = PackageBuilds(
                 setup=setup_digest(config.setup), cache=cache, distribution=distribution, report=report
             )
-            bundles = Bundles(cache, report, package_builds.build)
             work = _Bootstrap(
                 cluster=cluster,
                 config=config,
@@ -124,7 +125,7 @@ def bootstrap(
                 archives=archives,
                 cache=cache,
                 connections=connections,
-                bundles=bundles,
+                bundles=Once(),
                 own_wheel=own_wheel,
                 package_builds=package_builds,
                 distribution=distribution,
@@ -166,7 +167,7 @@ class _Bootstrap:
     archives: TreeArchives
     cache: Path
     connections: Connections
-    bundles: Bundles
+    bundles: Once[WheelTarget, Bundle]
     own_wheel: OwnWheel | None
     package_builds: PackageBuilds
     distribution: Distribution
@@ -238,9 +239,7 @@ class _Bootstrap:
             self.archives.keep(name)
             if name not in facts.trees:
                 client = make_client(tree, wheels)
-                files, steps = plan_python(
-                    facts, packed, client, what="the files of its own cluster command", node=node
-                )
+                files, steps = plan_python(facts, packed, client, what="its cluster command's files", node=node)
                 plan = NodePlan(
                     files=tuple(dict.fromkeys((*plan.files, *files))),
                     steps=(*plan.steps, *steps),
@@ -256,12 +255,13 @@ class _Bootstrap:
 
     def _find_bundle(self, facts: NodeFacts, python: ChosenPython, *, choice: FrameworkChoice, node: str) -> Bundle:
         """The files of the node's environment. Warns of missing drivers and libraries. Raises ClusterError."""
-        mxnet, asked, file = self.config.mxnet, self.asked, None
+        mxnet, asked = self.config.mxnet, self.asked
         if self.own_wheel is not None:
-            file = self.own_wheel.file
-            mxnet, asked = file.name, replace(asked, lines=(*self.own_wheel.requirements, *asked.lines))
+            path = self.own_wheel.file.path
+            mxnet, asked = path.name, replace(asked, lines=(str(path), *asked.lines))
         target = choose_wheels(facts, python=python, mxnet=mxnet, node=node, choice=choice, asked=asked)
-        bundle = self.bundles.get(target, file)
+        fetch = partial(fetch_bundle, cache=self.cache, report=self.report, build=self.package_builds.build)
+        bundle = self.bundles.get(target, partial(fetch, target))
         torch = bundle.torch
         if torch is not None and choice.framework == "pytorch":
             check_torch_wheel(f"torch=={torch.version}", find_gpus(facts), node=node, machine=facts.machine)

@@ -44,6 +44,22 @@ def run_in_thread(work: Callable[[], T]) -> Future[T]:
     return future
 
 
+class Once(Generic[Item, Result]):
+    """Results of work that is done once for each key, even if many threads ask for it at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._futures: dict[Item, Future[Result]] = {}
+
+    def get(self, key: Item, work: Callable[[], Result]) -> Result:
+        """The result of `work`, which the first caller of a key starts. Raises its error, for every caller."""
+        with self._lock:
+            if key not in self._futures:
+                self._futures[key] = run_in_thread(work)
+            future = self._futures[key]
+        return future.result()
+
+
 LOOK_EVERY_S = 0.5
 """Waits are short because a signal that arrives just before a wait is handled only after it."""
 Check = Callable[[], None]

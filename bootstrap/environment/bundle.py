@@ -7,10 +7,8 @@ import json
 import re
 import tarfile
 import tempfile
-import threading
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache as cached
 from functools import partial
@@ -33,7 +31,6 @@ from bootstrap.environment.uv import UvError, run_uv
 from foundation.errors import ClusterError
 from foundation.files import write_whole
 from foundation.progress import Event, Report, silent
-from foundation.thread_pool import run_in_thread
 from provision.oracle.tables import Version, show
 
 COMPAT_FILE, JAX_FILE = "_cluster_compat.py", "_cluster_jax.py"
@@ -122,20 +119,17 @@ def fetch_bundle(
     *,
     cache: Path,
     report: Report,
-    own: BundleFile | None = None,
     build: BuildPackage | None = None,
 ) -> Bundle:
     """The bundle for a target: from the cache, or as uv finds its wheels in this machine's package indexes.
 
     Wheels with URLs are not fetched: a node does that if it can. Later calls find the versions
     of the first. A killed fetch leaves no partial bundle; a damaged bundle is reported and fetched again.
-    own: the user's own wheel of MXNet. build: builds packages that have no wheel.
+    build: builds packages that have no wheel.
     Raises ClusterError with the output of uv.
     """
     build_for = partial(build, partial(fetch_bundle, cache=cache, report=report, build=build)) if build else None
     found = _find_and_build(target, build_for, cache=cache, report=report)
-    if own is not None:
-        found = (own, *found)
     if target.managed_python:
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
@@ -209,7 +203,7 @@ def find_cpu_build(target: WheelTarget, requirements: Sequence[str]) -> tuple[st
 
 
 def _find_requirements(target: WheelTarget) -> tuple[str, ...]:
-    asked = [requirement for requirement in target.requirements if not is_wheel_file(requirement)]
+    asked = [one for one in target.requirements if not is_wheel_file(one) or "/" in one]  # not the name of a file
     return (*asked, f"uv=={version('uv')}")
 
 
@@ -225,7 +219,7 @@ def _find_key(target: WheelTarget) -> str:
 def find_records(bundle: Bundle) -> dict[str, tuple[BundleFile, ...]]:
     """The records of a bundle's files in a cache, by key: with them, fetch_bundle finds the files elsewhere. Pure.
 
-    They do not include the files that come with this project, nor the user's own wheel of MXNet.
+    They do not include the files that come with this project.
     """
     target = bundle.target
     others = (*bundle.startup, bundle.python)
@@ -337,24 +331,3 @@ def _find_modules() -> list[Path]:
 @cached
 def _describe_startup(name: str) -> BundleFile:
     return describe_file(Path(str(files("node").joinpath("setup", "startup", name))))
-
-
-class Bundles:
-    """The bundle of each target, fetched once even if many nodes ask for it at the same time."""
-
-    def __init__(self, cache: Path, report: Report, build: BuildPackage | None = None) -> None:
-        self._cache = cache
-        self._report = report
-        self._build = build
-        self._lock = threading.Lock()
-        self._futures: dict[tuple[WheelTarget, BundleFile | None], Future[Bundle]] = {}
-
-    def get(self, target: WheelTarget, own: BundleFile | None = None) -> Bundle:
-        """Like `fetch_bundle`, but fetches each target's bundle only once."""
-        with self._lock:
-            future = self._futures.get((target, own))
-            if future is None:
-                fetch = partial(fetch_bundle, cache=self._cache, report=self._report)
-                run = partial(fetch, target, own=own, build=self._build)
-                future = self._futures[target, own] = run_in_thread(run)
-        return future.result()

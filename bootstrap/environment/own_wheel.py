@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import urllib.request
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,23 +28,6 @@ class OwnWheel:
 
     setting: str
     file: BundleFile
-
-    @property
-    def requirements(self) -> tuple[str, ...]:
-        """What it needs from the package index. Raises ClusterError for an invalid wheel."""
-        try:
-            with zipfile.ZipFile(self.file.path) as wheel:
-                name = next((name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")), "METADATA")
-                return parse_requirements(wheel.read(name).decode("utf-8", "replace"))
-        except (OSError, zipfile.BadZipFile, KeyError) as error:
-            raise ClusterError(f'[bootstrap] mxnet = "{self.setting}" is not a valid wheel: {error}') from error
-
-
-def parse_requirements(metadata: str) -> tuple[str, ...]:
-    """A wheel's requirements, from the Requires-Dist lines of its METADATA, without those of extras. Pure."""
-    lines = metadata.partition("\n\n")[0].splitlines()
-    found = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("requires-dist:")]
-    return tuple(requirement for requirement in found if "extra ==" not in requirement)
 
 
 def find_own_wheel(

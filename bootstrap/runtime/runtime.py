@@ -12,8 +12,6 @@ DIGEST depends only on this version's code and packages: it is the same on all n
 import hashlib
 import json
 import platform
-import threading
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +26,7 @@ from bootstrap.runtime.code import PACKAGES, read_code, runtime_digest, runtime_
 from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, file_of_bytes, files_of_wheel, make_tree
 from foundation.errors import ClusterError
 from foundation.progress import Report
-from foundation.thread_pool import map_in_threads, run_in_thread
+from foundation.thread_pool import Once, map_in_threads
 from foundation.user_folders import home_folder
 from provision.oracle.tables import Version, show
 
@@ -77,8 +75,7 @@ class Runtimes:
     def __init__(self, cache: Path, report: Report) -> None:
         self._cache = cache
         self._report = report
-        self._lock = threading.Lock()
-        self._made: dict[tuple[Version, str, bool], Future[tuple[Tree, BundleFile | None]]] = {}
+        self._made: Once[tuple[Version, str, bool], tuple[Tree, BundleFile | None]] = Once()
 
     def get(self, facts: NodeFacts, *, node: str) -> Runtime:
         """The runtime for a node. Raises ClusterError if no Python runs there, or if a package cannot be fetched."""
@@ -91,11 +88,7 @@ class Runtimes:
             )
         version = found.version if found is not None else MANAGED_PYTHON
         key = (version, facts.machine, found is None)
-        with self._lock:
-            if key not in self._made:
-                self._made[key] = run_in_thread(partial(self._make, *key))
-            future = self._made[key]
-        tree, packed = future.result()
+        tree, packed = self._made.get(key, partial(self._make, *key))
         return Runtime(tree=tree, version=version, python=found.path if found is not None else None, packed=packed)
 
     def _make(self, version: Version, machine: str, is_packed: bool) -> tuple[Tree, BundleFile | None]:  # noqa: FBT001

@@ -108,6 +108,15 @@ def test_a_wheel_of_an_address(tmp_path: Path, index: Index) -> None:
     )  # fmt: skip
 
 
+def test_a_wheel_of_the_users_own_with_what_it_needs(tmp_path: Path, index: Index) -> None:
+    name = "mxnet-1.7.0-1_cu112-py3-none-linux_x86_64.whl"
+    path = make_wheel(index.folder.with_name("own"), name, {}, requires="part")
+    target = replace(TARGET, requirements=(name, str(path)))
+    bundle = fetch_bundle(target, cache=tmp_path / "cache", report=silent)
+    assert {name, PART} <= {wheel.name for wheel in bundle.wheels}
+    assert bundle.library == name
+
+
 def test_pips_settings_are_uvs(tmp_path: Path) -> None:
     conf = tmp_path / "pip.conf"
     conf.write_text(
