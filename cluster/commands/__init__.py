@@ -44,7 +44,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "jobs": ("cluster.commands.logs:jobs", "List the cluster's jobs, newest first."),
         "logs": ("cluster.commands.logs:logs", "Show the output of a job."),
         "results": ("cluster.commands.logs:results", "Copy the files that a job has created."),
-        "drill": ("cluster.commands.drill:drill", "Rehearse the loss of a node with a running job."),
         "bench": ("cluster.commands.bench:bench", "Measure the kv-store and scaling of MXNet."),
     },
     "Shell and files": {

@@ -17,7 +17,7 @@ from cluster.jobs import ask_for_job, ask_head, end_from_here, head_of, open_hea
 from cluster.nodes.ec2 import Ec2Nodes, find_gone
 from cluster.nodes.source import Nodes
 from cluster.recovery.consent import check_consent, note_order
-from cluster.recovery.replacement import continue_waiting, launch_until_they_answer
+from cluster.recovery.replacement import continue_waiting, launch_for
 from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
 from cluster.submission.preparation import Preparation
 from foundation.errors import ClusterError, NotFoundError
@@ -73,7 +73,7 @@ def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_as
         if not is_asked or app.config.data.s3_results is None:
             app.report(Event(kind="warn", what=lost.why))
         return False
-    jobs = choose_jobs(app, lost.jobs, state)
+    jobs = choose_jobs(app, lost.jobs)
     if not jobs:
         return False
     try:
@@ -166,13 +166,13 @@ def complete_nodes(app: App, nodes: Nodes) -> Nodes:
     return describe(app) if continues else nodes
 
 
-def choose_jobs(app: App, jobs: Sequence[Record], state: ClusterState) -> tuple[Record, ...]:
+def choose_jobs(app: App, jobs: Sequence[Record]) -> tuple[Record, ...]:
     """Returns the jobs that may continue. Prints why the others may not."""
     chosen = []
     for job in jobs:
         try:
             check_restarts(job, end_attempts(job, (), at=time.time()), app.config.train.restarts)
-            check_consent(app, job, find_missing(job, state))
+            check_consent(app, job)
         except ClusterError as error:
             app.warn_of(error)
         else:
@@ -197,7 +197,7 @@ def continue_on_new_head(app: App, job: Record, state: ClusterState) -> ClusterS
             raise ClusterError(
                 f"processes of job {job.id} may still run: {render_left(left)}", hint=f"cluster stop {job.id}"
             )
-    state = launch_until_they_answer(app, job, find_lost(job, names), lambda _: None)
+    state = launch_for(app, job, find_lost(job, names))
     order_again(app, job, state, attempts=end_attempts(job, names, at=time.time()))
     continues = "is queued again" if job.state == "queued" else "continues"
     app.say(f"job {job.id} {continues}: cluster logs -f {job.id} follows it", style="green")

@@ -6,7 +6,7 @@ or on the head itself (on_head.py). Each step can be interrupted: the next comma
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -42,8 +42,6 @@ from train.job.replacement import check_setup, find_lost, find_paths, plan_hosts
 SEND_TIMEOUT_S = 900.0
 HEAD_EVERY_S = 1.0
 MOST_REFUSALS = 5
-Note = Callable[[str], None]
-"""Called with the name of each completed step: "launched", "sshd", "set up", "handed over"."""
 
 
 def continue_waiting(app: App, record: JobRecord | None, *, waits: bool = False) -> bool:
@@ -89,23 +87,21 @@ def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bo
     launch(app, {others[name].index: others[name].instance_id for name in unhealthy})
 
 
-def replace_lost(
-    app: App, job: Record, *, names: Sequence[str] = (), waits: bool = False, note: Note = lambda _: None
-) -> None:
+def replace_lost(app: App, job: Record, *, names: Sequence[str] = (), waits: bool = False) -> None:
     """Replaces the nodes that a job waits for, and gives it the new ones. The job then continues.
 
     Call enter_cloud first. names: the nodes' names, when the head calls this; (): ask the head. waits: if the head is
     replacing the nodes itself, wait until it is done. Raises HeadReplacesError in that case without `waits`. Raises
     ClusterError or a subclass; the job then still waits.
     """
-    check_consent(app, job, names or job.waiting_for)
+    check_consent(app, job)
     if not names:
         names = claim(app, job, waits=waits)
     if not names:
         return  # the head has replaced them
     app.say(f"job {job.id} ({job.name}) waits for {', '.join(names)}: replacing {'it' if len(names) == 1 else 'them'}")
     with if_interrupted("the job waits; cluster up continues"):
-        state = launch_until_they_answer(app, job, find_lost(job, names), note)
+        state = launch_for(app, job, find_lost(job, names))
         nodes = Ec2Nodes(state, app.config.provision)
         prices = ask_for_prices(app, run_in_thread(lambda: nodes))
         hardware = find_hardware(app, nodes)
@@ -121,10 +117,8 @@ def replace_lost(
             names = [name for name in used if name in names or now.get(name) != used[name]]
             hosts = plan_hosts(job, ready, names, prices())
             prepare_for(app, job, ready, [node for node in ready if node.host.name in names])
-            note("set up")
             with closing(head_of(app, ready)) as head:
                 left = replace_nodes(head, job.id, hosts)
-        note("handed over")
     if left:
         raise ClusterError(f"job {job.id} still waits for {', '.join(left)}", hint="cluster up")
     app.say(f"job {job.id} continues: cluster logs -f {job.id} follows it", style="green")
@@ -157,32 +151,27 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
                 return ()
 
 
-def launch_until_they_answer(app: App, job: Record, lost: dict[int, str], note: Note) -> ClusterState:
+def launch_for(app: App, job: Record, lost: dict[int, str]) -> ClusterState:
     """Launches nodes in place of a job's lost ones, and waits until all of its nodes answer. Returns the cluster.
 
-    A node that does not answer within BOOT_TIMEOUT_S counts as lost, too, but not the head that has the job. lost: see
-    prepare_replacement. Raises ClusterError if nodes do not answer again; they are then terminated.
+    lost: see prepare_replacement. Raises ClusterError if nodes do not answer within BOOT_TIMEOUT_S. They are then
+    terminated, so that the next command launches others, except the head that has the job.
     """
-    for is_last in (False, True):
-        state = launch(app, lost, job)
-        note("launched")
-        silent = find_silent(app, job, state)
-        failed = [node for node in state.nodes if node.name in silent]
-        if not failed:
-            break
-        names, error = ", ".join(node.name for node in failed), silent[failed[0].name]
-        if failed[0].instance_id == job.nodes[0].instance_id:
-            raise error
-        if is_last:
-            end_nodes(app, failed)
-            raise ClusterError(
-                f"job {job.id} waits for {names}: no answer after a second launch, and terminated: {error.message}",
-                hint=f"cluster up tries again; cluster stop {job.id} ends the job",
-            )
-        app.report(Event(kind="warn", what=f"launching {names} again: {error.message}"))
-        lost = lost | {node.index: node.instance_id for node in failed}
-    note("sshd")
-    return state
+    state = launch(app, lost, job)
+    silent = find_silent(app, job, state)
+    failed = [node for node in state.nodes if node.name in silent]
+    if not failed:
+        return state
+    error = silent[failed[0].name]
+    if failed[0].instance_id == job.nodes[0].instance_id:
+        raise error
+    end_nodes(app, failed)
+    names = ", ".join(node.name for node in failed)
+    raise ClusterError(
+        f"job {job.id} waits for {names}, which did not answer and {'is' if len(failed) == 1 else 'are'} terminated: "
+        f"{error.message}",
+        hint=f"cluster up tries again; cluster stop {job.id} ends the job",
+    )
 
 
 def find_silent(app: App, job: Record, state: ClusterState) -> dict[str, ConnectError]:

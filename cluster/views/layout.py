@@ -12,7 +12,7 @@ _LABEL = re.compile(r" *\S+(?: \S+)*  +(?=\S)|(?:ok|==|!!) (?=\S)")
 
 # Programs in messages, and how many plain words after each belong to the command: "aws ec2 reboot-instances".
 _PROGRAMS = {"cluster": 1, "aws": 2, "uv": 2, "sudo": 4, "ssh": 0, "apt": 3, "dnf": 3, "pip": 3, "eval": 0, "cd": 0}
-_GROUPS = frozenset({"data", "sandbox", "drill", "bench"})  # commands of `cluster` that another word follows
+_GROUPS = frozenset({"data", "sandbox", "bench"})  # commands of `cluster` that another word follows
 _MORE = frozenset({"&&", "||", "|"})  # another command follows
 _PROSE = re.compile(r"[A-Za-z][a-z]*(?:'[a-z]+)?[,;:.)`]*|\(.*")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")

@@ -226,16 +226,3 @@ def test_a_command_of_the_user_beside_the_heads_own_and_after_its_death(
     wait_until_done(nodes, job, head)
     after = check_replaced(nodes, job, before)
     assert live(boto3.client("ec2")) - known == {after["node-1"].instance_id}  # the one that the head had launched
-
-
-@pytest.mark.slow
-def test_a_drill_shows_what_the_head_does(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    ec2_of(nodes, monkeypatch)
-    job, before = start(nodes)
-
-    shown = nodes.run("drill", "spot").stdout
-
-    assert "the head replaces it itself" in shown
-    assert "set up" not in shown
-    wait_until_done(nodes, job, before["node-0"])
-    check_replaced(nodes, job, before)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from project import Project
-from spot_trainings import interrupt_at_a_random_moment, summarize
+from spot_trainings import interrupt_at_a_random_moment
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -20,6 +20,6 @@ def test_interruptions_without_notice(
     record_property: Callable[[str, object], None],
     number: int,
 ) -> None:
-    shown = interrupt_at_a_random_moment(with_data, monkeypatch, number, "--no-notice")
+    lost = interrupt_at_a_random_moment(with_data, monkeypatch, number, notice=False)
 
-    record_property("result", f"interruption {number} without notice: {summarize(shown)}")
+    record_property("result", f"interruption {number} without notice: {lost} batches lost")

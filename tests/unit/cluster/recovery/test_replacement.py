@@ -1,4 +1,4 @@
-"""A job's nodes that do not answer are launched once more, and then terminated."""
+"""A job's nodes that do not answer are terminated."""
 
 from pathlib import Path
 
@@ -18,21 +18,19 @@ JOB = Record(
 
 
 class Ec2:
-    """EC2, where these nodes do not answer after each launch. Notes which instances are replaced, and which end."""
+    """EC2, where these nodes do not answer after the launch. Notes which instances end."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *silent: str) -> None:
-        self.silent, self.lost, self.ended = silent, list[str](), list[str]()
-        self.ids = {index: f"i-{index}" for index in range(3)}
+        self.silent, self.ended = silent, list[str]()
         for name in ("launch", "find_silent", "end_nodes"):
             monkeypatch.setattr(replacement, name, getattr(self, name))
 
     def launch(self, _app: App, lost: dict[int, str], _job: Record) -> ClusterState:
-        self.ids |= {index: f"{old}-new" for index, old in lost.items() if self.ids[index] == old}
-        self.lost.append(" ".join(lost.values()))
-        return make_state(*(make_node(index, instance_id=found) for index, found in self.ids.items()))
+        ids = {index: f"i-{index}" for index in range(3)} | {index: f"{old}-new" for index, old in lost.items()}
+        return make_state(*(make_node(index, instance_id=found) for index, found in ids.items()))
 
     def find_silent(self, _app: App, _job: Record, _state: ClusterState) -> dict[str, ConnectError]:
-        return {name: ConnectError(f"{name} is silent") for name in self.silent[len(self.lost) - 1].split()}
+        return {name: ConnectError(f"{name} is silent") for name in self.silent}
 
     def end_nodes(self, _app: App, nodes: list[Node]) -> None:
         self.ended += [node.instance_id for node in nodes]
@@ -45,33 +43,17 @@ def app(tmp_path: Path) -> App:
 
 
 @pytest.mark.parametrize(
-    ("index", "silent", "lost"),
-    [
-        (1, [""], ["i-1"]),
-        (1, ["node-1", ""], ["i-1", "i-1-new"]),
-        (1, ["node-2", ""], ["i-1", "i-1 i-2"]),  # it ran before
-        (0, ["node-0", ""], ["i-0", "i-0-new"]),  # a new head for the job of a lost one
-    ],
-)
-def test_nodes_that_do_not_answer_are_launched_again(
-    app: App, monkeypatch: pytest.MonkeyPatch, index: int, silent: list[str], lost: list[str]
-) -> None:
-    ec2 = Ec2(monkeypatch, *silent)
-    replacement.launch_until_they_answer(app, JOB, {index: f"i-{index}"}, lambda _: None)
-    assert (ec2.lost, ec2.ended) == (lost, [])
-
-
-@pytest.mark.parametrize(
     ("silent", "ended", "said"),
     [
-        (["node-1", "node-1"], ["i-1-new-new"], "waits for node-1: no answer after a second launch, and terminated"),
-        (["node-0 node-2"], [], "node-0 is silent"),  # it has the job, and perhaps this machine's network is down
+        (["node-1"], ["i-1-new"], "waits for node-1, which did not answer and is terminated"),
+        (["node-1", "node-2"], ["i-1-new", "i-2"], "waits for node-1, node-2, which did not answer and are"),
+        (["node-0", "node-2"], [], "node-0 is silent"),  # it has the job, and perhaps this machine's network is down
     ],
 )
-def test_when_launches_are_given_up(
+def test_nodes_that_do_not_answer(
     app: App, monkeypatch: pytest.MonkeyPatch, silent: list[str], ended: list[str], said: str
 ) -> None:
     ec2 = Ec2(monkeypatch, *silent)
     with pytest.raises(ClusterError, match=said):
-        replacement.launch_until_they_answer(app, JOB, {1: "i-1"}, lambda _: None)
+        replacement.launch_for(app, JOB, {1: "i-1"})
     assert ec2.ended == ended
