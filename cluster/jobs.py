@@ -14,7 +14,7 @@ from bootstrap.ssh.node_program import AnswerError, runtime_command
 from cluster.app import App
 from cluster.last_known import remember_names
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S
-from cluster.nodes.other_hosts import ends_of_job, note_job
+from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
 from cluster.session import describe, open_connections, source_of
 from cluster.views.results import render_new_files
@@ -79,19 +79,18 @@ def open_head(app: App, nodes: Nodes, *, wait_s: float = ANSWER_TIMEOUT_S) -> It
 
 
 def end_from_here(app: App, job: str) -> Left:
-    """Ends a job's processes on every running node and on the user's own hosts.
+    """Ends a job's processes on every running node.
 
     Used when the head cannot do it. Returns the processes that may still run. Raises ClusterError when the nodes cannot
     be described.
     """
     nodes = describe(app)
     running = [name for name in nodes.names if nodes.runs(name)]
-    others = ends_of_job(app, job) if app.files.other_hosts.exists() else {}
     if not running:
-        return end_everywhere(others)
+        return {}
     command = runtime_command("agent", "end", job, must_exist=False)
     with open_connections(app, nodes) as connections:
-        return end_everywhere({name: _runner(connections, nodes, name, command) for name in running} | others)
+        return end_everywhere({name: _runner(connections, nodes, name, command) for name in running})
 
 
 def _runner(connections: Connections, nodes: Nodes, name: str, command: RemoteCommand) -> Callable[[], str]:

@@ -1,9 +1,8 @@
 """Existing hosts (cloud = "hosts"): how this machine connects to them, and what `cluster down` cleans up."""
 
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
-from functools import partial
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from bootstrap.homes import find_homes
 from bootstrap.ssh.connection import NodeConnection
@@ -27,7 +26,6 @@ from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
 from foundation.remote_command import run_program
 from provision.resources.resource import Resource, Unseen
-from train.follow.head import SILENCE_S
 
 KIND = "set-up of a host of yours"
 
@@ -104,35 +102,6 @@ def note_job(app: App, hosts: Sequence[Host], job: str) -> None:
     own = [remember(host, jobs=(job,)) for host in hosts if host.spec]
     if own:
         memory_of(app).keep(own)
-
-
-def ends_of_job(app: App, job: str) -> dict[str, Callable[[], str]]:
-    """Returns functions that end a job's processes on the user's own hosts, by host name."""
-    command = runtime_command("agent", "end", job, must_exist=False)
-
-    def end(connect_to_host: Callable[[], NodeConnection]) -> str:
-        with closing(connect_to_host()) as connection:
-            return connection.run(command, timeout_s=SILENCE_S, what="agent.py end").stdout
-
-    return {name: partial(end, connect_to_host) for name, connect_to_host in _find_connects(app, job).items()}
-
-
-def connect_to_hosts_of(app: App, job: str, stack: ExitStack) -> dict[str, Callable[[], NodeConnection]]:
-    """Returns functions that connect to a job's hosts that are the user's own, by name; `stack` closes them."""
-
-    def connect_to(connect_to_host: Callable[[], NodeConnection]) -> NodeConnection:
-        connection = connect_to_host()
-        stack.callback(connection.close)
-        return connection
-
-    return {name: partial(connect_to, connect_to_host) for name, connect_to_host in _find_connects(app, job).items()}
-
-
-def _find_connects(app: App, job: str) -> dict[str, Callable[[], NodeConnection]]:
-    _, known = memory_of(app).read()
-    ssh = UserSsh()
-    hosts = {entry.spec: ssh.host(entry.spec, address=entry.address)[0] for entry in known if job in entry.jobs}
-    return {host.name: partial(ssh.connect, host) for host in hosts.values()}
 
 
 def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:

@@ -11,7 +11,6 @@ from rich.filesize import decimal
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from cluster.app import App
-from cluster.nodes.other_hosts import connect_to_hosts_of
 from cluster.nodes.source import Nodes
 from cluster.session import open_connections
 from cluster.views.data import counting_bar
@@ -81,8 +80,9 @@ def _find_connects(
     """Returns functions that connect to the job's hosts that run, by name; adds the others to `found.gone`."""
     connects: dict[str, Callable[[], NodeConnection]] = {}
     with_files = {files.host for files in record.files}
-    own = [host for host in record.nodes if host.place is None]
-    running = [host for host in own if nodes is not None and host.name in nodes.names and nodes.runs(host.name)]
+    running = [
+        host for host in record.nodes if nodes is not None and host.name in nodes.names and nodes.runs(host.name)
+    ]
     if nodes is not None and running:
         connections = stack.enter_context(open_connections(app, nodes))
         for host in running:
@@ -94,10 +94,8 @@ def _find_connects(
                 if host.instance_id in (None, "", now.instance_id):
                     connects[host.name] = partial(connections.get, now)
     found.gone = tuple(
-        host.name for host in own if host.name in with_files and host.name not in {*connects, *found.errors}
+        host.name for host in record.nodes if host.name in with_files and host.name not in {*connects, *found.errors}
     )
-    if len(own) < len(record.nodes):
-        connects |= connect_to_hosts_of(app, record.id, stack)
     return connects
 
 
