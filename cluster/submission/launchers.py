@@ -4,81 +4,61 @@ Run as they are, they would start one separate job in each process of the job. A
 refused. A shell line that uses a launcher is refused too, unless it passes on the place of its process.
 """
 
+import argparse
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from foundation.errors import UsageError
 
-DROPPED, REFUSED = "dropped", "refused"
+# What options mean, with an = for each value that they take: the names of the options, without dashes.
 Options = Mapping[str, str]
-"""What each option means, with an = for each value that it takes."""
-
-
-def _options(kinds: Mapping[str, str]) -> Options:
-    return {name: meaning for meaning, names in kinds.items() for name in names.split()}
-
-
 _RENDEZVOUS = """node-rank rdzv-backend rdzv-endpoint rdzv-id rdzv-conf master-addr master-port local-addr
     monitor-interval start-method role log-dir redirects r tee t local-ranks-filter"""  # a job does this by itself
-_PYTHON_OPTIONS = {"module": "m module", "program": "no-python"}
-_TORCHRUN = _options(
-    _PYTHON_OPTIONS
-    | {
-        "processes=": "nproc-per-node",
-        "nodes=": "nnodes",
-        "one node": "standalone",
-        "restarts=": "max-restarts",
-        "dropped=": _RENDEZVOUS,
-        "no rank": "use-env",
-    }
-)
-_ACCELERATE = _options(
-    _PYTHON_OPTIONS
-    | {
-        "workers=": "num-processes",
-        "nodes=": "num-machines",
-        "variable ACCELERATE_USE_CPU=true": "cpu",
-        "variable ACCELERATE_MIXED_PRECISION==": "mixed-precision",
-        "variable ACCELERATE_GRADIENT_ACCUMULATION_STEPS==": "gradient-accumulation-steps",
-        "variable OMP_NUM_THREADS==": "num-cpu-threads-per-process",
-        "dropped": "multi-gpu same-network quiet q",
-        "dropped=": f"machine-rank main-process-ip main-process-port {_RENDEZVOUS}",
-        "refused=": "config-file gpu-ids dynamo-backend",
-    }
-)
-_DEEPSPEED = _options(
-    _PYTHON_OPTIONS
-    | {
-        "processes=": "num-gpus",
-        "nodes=": "num-nodes",
-        "no rank": "no-local-rank",
-        "dropped=": "master-addr master-port launcher node-rank",
-        "refused=": "hostfile H include i exclude e",
-    }
-)
-_MPIRUN = _options(
-    {
-        "workers=": "np n c",
-        "variable =": "x",
-        "dropped": "allow-run-as-root oversubscribe tag-output q quiet v verbose gloo mpi",
-        "dropped=": "bind-to map-by network-interface",
-        "dropped==": "mca",
-        "refused=": "H host hosts hostfile machinefile wdir wd",
-    }
-)
-_PROGRAMS = {
-    "torchrun": _TORCHRUN,
-    "deepspeed": _DEEPSPEED,
-    "accelerate-launch": _ACCELERATE,
-    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "mpirun.openmpi", "horovodrun"), _MPIRUN),
+_PYTHON_OPTIONS = {"module": "m module", "program": "no-python", "help": "h help version"}
+_TORCHRUN: Options = _PYTHON_OPTIONS | {
+    "processes=": "nproc-per-node",
+    "nodes=": "nnodes",
+    "one node": "standalone",
+    "restarts=": "max-restarts",
+    "dropped=": _RENDEZVOUS,
+    "no rank": "use-env",
 }
-_MODULES = {
-    "torch.distributed.run": _TORCHRUN,
-    "torch.distributed.launch": _TORCHRUN,
-    "accelerate.commands.launch": _ACCELERATE,
+_ACCELERATE: Options = _PYTHON_OPTIONS | {
+    "workers=": "num-processes",
+    "nodes=": "num-machines",
+    "cpu": "cpu",
+    "ACCELERATE_MIXED_PRECISION=": "mixed-precision",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=": "gradient-accumulation-steps",
+    "OMP_NUM_THREADS=": "num-cpu-threads-per-process",
+    "dropped": "multi-gpu same-network quiet q",
+    "dropped=": f"machine-rank main-process-ip main-process-port {_RENDEZVOUS}",
+}
+_DEEPSPEED: Options = _PYTHON_OPTIONS | {
+    "processes=": "num-gpus",
+    "nodes=": "num-nodes",
+    "no rank": "no-local-rank",
+    "dropped=": "master-addr master-port launcher node-rank",
+}
+_MPIRUN: Options = {
+    "workers=": "np n c",
+    "variable=": "x",
+    "help": "h help version",
+    "dropped": "allow-run-as-root oversubscribe tag-output q quiet v verbose gloo mpi",
+    "dropped=": "bind-to map-by network-interface",
+    "dropped==": "mca",
+}
+_PROGRAMS: Mapping[tuple[str, ...], Options] = {
+    ("torchrun",): _TORCHRUN,
+    ("deepspeed",): _DEEPSPEED,
+    ("accelerate", "launch"): _ACCELERATE,
+    ("accelerate-launch",): _ACCELERATE,
+    **{(name,): _MPIRUN for name in ("mpirun", "mpiexec", "orterun", "mpirun.openmpi", "horovodrun")},
+    ("-m", "torch.distributed.run"): _TORCHRUN,
+    ("-m", "torch.distributed.launch"): _TORCHRUN,
+    ("-m", "accelerate.commands.launch"): _ACCELERATE,
 }
 _ADD_RANK = {"deepspeed": "--local_rank", "torch.distributed.launch": "--local-rank"}
 """The option with the local rank that these launchers add to a script's arguments."""
@@ -130,16 +110,27 @@ def replace_launcher(command: Sequence[str], *, launcher: str) -> Replacement | 
     if found is None:
         return None
     name, size, options = found
-    own = list(command[at : at + size])
-    reader = _Reader(name, options, python=own[0] if _PYTHON.fullmatch(_base(own[0])) else "python")
-    taken = reader.read(command[at + size :])
-    if not reader.program:
-        return None  # such as `torchrun --help`
+    python = command[at] if _PYTHON.fullmatch(_base(command[at])) else "python"
+    parsed = _make_parser(name, options).parse_args(command[at + size :])
+    program: list[str] = parsed.program[1:] if parsed.program[:1] == ["--"] else parsed.program
+    if not program or parsed.help:
+        return None
+    given = {meaning: values[-1] for meaning, values in vars(parsed).items() if values and meaning != "program"}
+    is_mpi = options is _MPIRUN
+    if is_mpi and ":" in program:
+        raise _refusal(name, ":", is_mpi=True)
+    settings = dict(_find_settings(name, given))
+    env = dict(_find_variables(name, vars(parsed)))
+    if is_mpi:
+        settings |= {"launcher": "mpi", "kv_store": "none"}
+    elif launcher not in ("torchrun", "env"):
+        settings["launcher"] = "env"
     assigned = tuple(word for word in command[:at] if word != "env")
+    own = program if is_mpi or "program" in given else _run_by_python(python, name, program, given)
     return Replacement(
-        command=(*(("env", *assigned) if assigned else ()), *reader.make_command()),
-        settings=reader.make_settings(launcher),
-        words=shlex.join([*own, *command[at + size : at + size + taken]]),
+        command=(*(("env", *assigned) if assigned else ()), *own),
+        settings=settings | ({"env": env} if env else {}),
+        words=shlex.join(command[at : len(command) - len(program)]),
     )
 
 
@@ -172,136 +163,93 @@ def _check_line(line: str) -> None:
 
 def _find_launcher(words: Sequence[str]) -> tuple[str, int, Options] | None:
     """The launcher's name, the number of its own words, and its options."""
-    if not words:
-        return None
-    first = _base(words[0])
-    if first in _PROGRAMS:
-        return first, 1, _PROGRAMS[first]
-    if first == "accelerate" and tuple(words[1:2]) == ("launch",):
-        return "accelerate launch", 2, _ACCELERATE
-    if _PYTHON.fullmatch(first):
-        at = 2 if tuple(words[1:2]) == ("-u",) else 1
-        if tuple(words[at : at + 1]) == ("-m",) and len(words) > at + 1 and words[at + 1] in _MODULES:
-            return words[at + 1], at + 2, _MODULES[words[at + 1]]
+    first = _base(words[0]) if words else ""
+    skipped = 0 if not _PYTHON.fullmatch(first) else 2 if "-u" in words[1:2] else 1
+    named = tuple(words[skipped:]) if skipped else (first, *words[1:])
+    for own, options in _PROGRAMS.items():
+        if named[: len(own)] == own and bool(skipped) == (own[0] == "-m"):
+            return " ".join(own[1:] if skipped else own), skipped + len(own), options
     return None
 
 
-class _Reader:
-    """Reads a launcher's options and its program."""
+class _Parser(argparse.ArgumentParser):
+    """Refuses options that are not listed."""
 
-    def __init__(self, name: str, options: Options, *, python: str) -> None:
-        self.name, self._options, self._python = name, options, python
-        self.program: tuple[str, ...] = ()
-        self._settings: dict[str, Any] = {}
-        self._env: dict[str, str] = {}
-        self._is_module = self._is_program = self._is_one_node = False
-        self._adds_rank = True
-        self._is_mpi = options is _MPIRUN
-        self._values: Mapping[str, Callable[[str], None]] = {
-            "processes": self._read_processes,
-            "workers": self._read_workers,
-            "nodes": self._read_nodes,
-            "restarts": self._read_restarts,
-        }
+    def error(self, message: str) -> NoReturn:
+        option = next((word for word in message.split() if word.startswith("-")), message)
+        raise _refusal(self.prog, option.partition("=")[0].rstrip(":"), is_mpi=self.prog in NAMES[3:])
 
-    def read(self, words: Sequence[str]) -> int:
-        """Reads the words after the launcher's own. Returns the number of options' words. Raises UsageError."""
-        at = 0
-        while at < len(words) and words[at].startswith("-"):
-            option, equals, value = words[at].partition("=")
-            if option == "--":
-                at += 1
-                break
-            meaning = self._options.get(option.lstrip("-").replace("_", "-"))
-            if meaning is None:
-                if option in ("-h", "--help", "--version"):
-                    return at
-                raise self.refusal(option, words[at + 1 :])
-            kind = meaning.rstrip("=") if not meaning.startswith("variable ") else meaning.removesuffix("=")
-            count = len(meaning) - len(kind)
-            if count and not equals:
-                value = " ".join(words[at + 1 : at + 1 + count])
-                at += count
-            at += 1
-            if kind == REFUSED:
-                raise self.refusal(option, words[at:])
-            self._note(option, kind, value)
-        self.program = tuple(words[at:])
-        if self._is_mpi and ":" in self.program:
-            raise self.refusal(":", ())
-        return at
 
-    def refusal(self, option: str, rest: Sequence[str]) -> UsageError:
-        """The error for an option without an equivalent. rest: the words after it."""
-        program = shlex.join(rest) if rest and not rest[0].startswith("-") else "SCRIPT"
-        form = program if self._is_mpi else f"python {program}"
-        more = "--launcher mpi --kv-store none -n N " if self._is_mpi else ""
-        return UsageError(
-            f"{self.name} {option}: a job starts its processes itself, and has no equivalent of this option",
-            hint=f"cluster train {more}-- {form}",
-        )
+def _make_parser(name: str, options: Options) -> _Parser:
+    parser = _Parser(prog=name, add_help=False, allow_abbrev=False)
+    parser.set_defaults(help=None)
+    for listed, names in options.items():
+        meaning = listed.rstrip("=")
+        for option in names.split():
+            forms = dict.fromkeys((f"-{option}", f"--{option}", f"--{option.replace('-', '_')}"))
+            values = len(listed) - len(meaning)
+            if values:
+                parser.add_argument(*forms, dest=meaning, action="append", nargs=None if values == 1 else values)
+            else:
+                parser.add_argument(*forms, dest=meaning, action="append_const", const=True)
+    parser.add_argument("program", nargs=argparse.REMAINDER)
+    return parser
 
-    def _note(self, option: str, meaning: str, value: str) -> None:
-        if meaning in self._values:
-            if not value.startswith("$"):  # a variable of another cluster's scheduler
-                self._values[meaning](value)
-        elif meaning.startswith("variable "):
-            name, equals, given = f"{meaning.removeprefix('variable ')}{value}".partition("=")
-            if equals:
-                self._env[name] = given
-            elif name not in _OF_MACHINE:
-                raise UsageError(
-                    f"{self.name} {option} {name}: the value is not in the command",
-                    hint=f"cluster train --env {name} -- {self.name} ..., without {option} {name}",
-                )
-        elif meaning == "module":
-            self._is_module = True
-        elif meaning == "program":
-            self._is_program = True
-        elif meaning == "one node":
-            self._is_one_node = True
-        elif meaning == "no rank":
-            self._adds_rank = False
 
-    def _read_processes(self, value: str) -> None:
-        if value == "cpu":
-            raise self.refusal("--nproc_per_node=cpu", ())
-        self._settings["processes"] = self._read_number(value) if value.isdecimal() else "auto"
-        self._settings["workers"] = "auto"
+def _refusal(name: str, option: str, *, is_mpi: bool) -> UsageError:
+    form = "--launcher mpi --kv-store none -n N -- PROGRAM" if is_mpi else "-- python SCRIPT"
+    return UsageError(
+        f"{name} {option}: a job starts its processes itself, and has no equivalent of this option",
+        hint=f"cluster train {form}",
+    )
 
-    def _read_workers(self, value: str) -> None:
-        self._settings |= {"workers": self._read_number(value), "processes": "auto"}
 
-    def _read_nodes(self, value: str) -> None:
-        fewest, colon, _ = value.partition(":")
-        number = self._read_number(fewest)
-        self._settings["nodes"] = f"{number}.." if colon else number
+def _find_settings(name: str, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The keys of [train] that options stand for. Values such as $N, of another cluster's scheduler, are ignored."""
+    for meaning, value in given.items():
+        if meaning == "one node":
+            yield "nodes", 1
+        elif not isinstance(value, str) or value.startswith("$"):
+            continue
+        elif meaning == "processes" and value == "cpu":
+            raise _refusal(name, "--nproc_per_node=cpu", is_mpi=False)
+        elif meaning == "processes":
+            yield from (("processes", _read_number(name, value) if value.isdecimal() else "auto"), ("workers", "auto"))
+        elif meaning == "workers":
+            yield from (("workers", _read_number(name, value)), ("processes", "auto"))
+        elif meaning == "nodes":
+            fewest, colon, _ = value.partition(":")
+            number = _read_number(name, fewest)
+            yield "nodes", f"{number}.." if colon else number
+        elif meaning == "restarts" and value != "0":
+            yield "restarts_on_error", _read_number(name, value)
 
-    def _read_restarts(self, value: str) -> None:
-        if int(value or 0):
-            self._settings["restarts_on_error"] = self._read_number(value)
 
-    def _read_number(self, value: str) -> int:
-        if not value.isdecimal() or not int(value):
-            raise UsageError(f'{self.name}: "{value}" is not a number of processes or nodes')
-        return int(value)
+def _read_number(name: str, value: str) -> int:
+    if not value.isdecimal() or not int(value):
+        raise UsageError(f'{name}: "{value}" is not a number of processes or nodes')
+    return int(value)
 
-    def make_command(self) -> tuple[str, ...]:
-        """The command of each process."""
-        if self._is_mpi or self._is_program:
-            return self.program
-        module = ("-m",) if self._is_module else ()
-        option = _ADD_RANK.get(self.name) if self._adds_rank else None
-        rank = (f"{option}=$CLUSTER_LOCAL_RANK",) if option else ()
-        return (self._python, *module, self.program[0], *rank, *self.program[1:])
 
-    def make_settings(self, launcher: str) -> dict[str, Any]:
-        """The keys of [train]. launcher: the engine's name."""
-        made = dict(self._settings)
-        if self._is_one_node:
-            made["nodes"] = 1
-        if self._is_mpi:
-            made |= {"launcher": "mpi", "kv_store": "none"}
-        elif launcher not in ("torchrun", "env"):
-            made["launcher"] = "env"
-        return made | ({"env": self._env} if self._env else {})
+def _find_variables(name: str, parsed: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The environment variables that options stand for, or set."""
+    if parsed.get("cpu"):
+        yield "ACCELERATE_USE_CPU", "true"
+    yield from ((meaning, values[-1]) for meaning, values in parsed.items() if values and meaning.isupper())
+    for word in parsed.get("variable") or ():
+        variable, equals, value = word.partition("=")
+        if equals:
+            yield variable, value
+        elif variable not in _OF_MACHINE:
+            raise UsageError(
+                f"{name} -x {variable}: the value is not in the command",
+                hint=f"cluster train --env {variable} -- {name} ..., without -x {variable}",
+            )
+
+
+def _run_by_python(python: str, name: str, program: Sequence[str], given: Mapping[str, Any]) -> Sequence[str]:
+    """The command of each process for a Python script or module."""
+    module = ("-m",) if "module" in given else ()
+    option = _ADD_RANK.get(name) if "no rank" not in given else None
+    rank = (f"{option}=$CLUSTER_LOCAL_RANK",) if option else ()
+    return (python, *module, program[0], *rank, *program[1:])
