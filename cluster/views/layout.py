@@ -2,21 +2,16 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 DEFAULT_COLUMNS = 80  # without a terminal
 GAP = "  "
 _NARROWEST = 20  # columns that text behind a label needs; with fewer, it is indented less
 _LABEL = re.compile(r" *\S+(?: \S+)*  +(?=\S)|(?:ok|==|!!) (?=\S)")
-
-
-# Programs in messages, and how many plain words after each belong to the command: "aws ec2 reboot-instances".
-_PROGRAMS = {"cluster": 1, "aws": 2, "uv": 2, "sudo": 4, "ssh": 0, "apt": 3, "dnf": 3, "pip": 3, "eval": 0, "cd": 0}
-_GROUPS = frozenset({"data", "sandbox", "bench"})  # commands of `cluster` that another word follows
-_MORE = frozenset({"&&", "||", "|"})  # another command follows
-_PROSE = re.compile(r"[A-Za-z][a-z]*(?:'[a-z]+)?[,;:.)`]*|\(.*")
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-_OPEN = re.compile(r"(?:^|[\s=(])['\"]")  # not an apostrophe
+# A command in a message: a program, its own first words, and words that are no prose, such as options, ids and paths.
+_FIRST = r"(?:cluster|aws|uv|sudo|ssh|apt|dnf|pip)(?: (?:data|sandbox|ec2|iam|s3|apt-get))? \S+"
+_ARGUMENT = r"(?:\S*'[^']*'\S*|-- \S+|(?=\S*[^a-z,;.:)\s])\S+)"
+_WORDS = re.compile(rf"( *)([(`]*{_FIRST}(?<![,;:)])(?: {_ARGUMENT})*|\S+)")
 
 
 def find_width(text: str) -> int:
@@ -61,39 +56,13 @@ def _wrap_line(line: str, columns: int) -> str:
     lead = len(line) - len(line.lstrip(" ")) + 2
     indent = _find_indent(line, lead, columns)
     lines, current = [], ""
-    for gap, word in _join_commands(re.findall(r"( *)(\S+)", line)):
+    for gap, word in _WORDS.findall(line):
         if current.strip() and len(current) + len(gap) + len(word) > columns:
             lines.append(current)
             current = " " * (indent if indent + len(word) <= columns else min(lead, indent)) + word
         else:
             current += gap + word
     return "\n".join([*lines, current])
-
-
-def _join_commands(words: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yields words with the gap before each; the words of a command in a message are joined to one.
-
-    Where a command ends in a sentence is a guess: before the first plain word that cannot belong to it.
-    """
-    at = 0
-    while at < len(words):
-        gap, joined = words[at]
-        at += 1
-        program = joined.lstrip("(`\"'")
-        plain = _PROGRAMS.get(program, -1)  # how many plain words may follow
-        takes_next = False  # an open quote, the value of an option, or anything behind --
-        while plain >= 0 and at < len(words):
-            before, word = words[at]
-            if not takes_next and (len(before) > 1 or (_PROSE.fullmatch(word) and not plain)):
-                break
-            joined += before + word
-            at += 1
-            plain = 4 if word in _MORE else max(0, plain - 1) + (program == "cluster" and word in _GROUPS)
-            is_open = _OPEN.search(_QUOTED.sub("", joined)) is not None
-            takes_next = is_open or word.startswith("-") or " -- " in joined
-            if word[-1] in ",;:)`" and not is_open:
-                break
-        yield gap, joined
 
 
 def _find_indent(line: str, lead: int, columns: int) -> int:

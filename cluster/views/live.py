@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -42,10 +42,8 @@ from train.follow.progress import Progress, Report
 from train.follow.tracebacks import Tracebacks
 
 DRAW_EVERY_S = 0.1
-STOPS_AFTER_S = 1.0  # at Ctrl-Z, also while the terminal accepts nothing
-LOOK_EVERY_S = 1.0  # keeps the clocks in the view running when nothing happens
-MOST_WAITING = 1 << 16  # characters kept while the terminal is busy
-ENOUGH_WAITING = MOST_WAITING // 2  # characters; shown without further delay
+CLOCK_EVERY_S = 1.0  # keeps the clocks in the view running when nothing happens
+MOST_WAITING = 10_000  # lines kept while the terminal is busy
 GREATEST_WRITE = 1 << 14  # bytes; keeps single writes to a slow terminal short
 CODES: dict[Style, str] = {"": "", "bold": "1", "dim": "2", "slow": "33"}
 
@@ -208,15 +206,13 @@ class LiveView:
         self._progress = progress
         self._title = title
         self._colour = has_colour(terminal)
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # of what follows, and of the terminal
         self._waiting: list[str] = []
-        self._waiting_size = 0
-        self._dirty = False
-        self._wanted = True
-        self._settled = True  # the value of `_wanted` at the last step
-        self._ending = False
+        self._shown = True
+        self._draw_at = 0.0
         self._heard_at = time.monotonic()
         self._failure: OSError | None = None
+        self._ending = threading.Event()
         self._on_stop = signal.getsignal(signal.SIGTSTP)
         self._thread = threading.Thread(target=self._run, name="live view", daemon=True)
         self._thread.start()
@@ -225,50 +221,43 @@ class LiveView:
 
     def take(self, event: Event) -> Report | None:
         """Records an event for the view. Returns the report in its line, if any."""
-        with self._changed:
+        with self._lock:
             report = self._progress.take(event)
             self._heard_at = time.monotonic()
             if report is not None or event.kind != "line":
-                self._dirty = True
-                self._changed.notify_all()
+                self._draw_at = 0.0
         return report
 
     def print(self, text: str, *, style: str = "") -> None:
         """Prints whole lines above the view; waits while the terminal is far behind. Raises OSError if it is closed."""
         if style and self._colour:
             text = f"{paint(text.removesuffix(chr(10)), style)}\n"
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting_size < MOST_WAITING or self._failure is not None)
-            if self._failure is not None:
-                raise self._failure
-            if not self._waiting or self._waiting_size < ENOUGH_WAITING <= self._waiting_size + len(text):
-                self._changed.notify_all()
+        while len(self._waiting) >= MOST_WAITING and self._failure is None:
+            time.sleep(DRAW_EVERY_S / 4)
+        if self._failure is not None:
+            raise self._failure
+        with self._lock:
             self._waiting.append(text)
-            self._waiting_size += len(text)
 
-    def pause(self, timeout_s: float | None = None) -> None:
+    def pause(self) -> None:
         """Hides the view, and returns when the terminal is free. Lines are buffered until `resume`."""
-        with self._changed:
-            self._wanted = False
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._settled or self._failure is not None, timeout_s)
+        with self._lock:
+            self._draw(())
+            self._shown = False
 
     def resume(self) -> None:
         """Shows the view again."""
-        with self._changed:
-            self._wanted = True
-            self._dirty = True
-            self._changed.notify_all()
+        with self._lock:
+            self._shown, self._draw_at = True, 0.0
 
     def close(self) -> None:
         """Prints the buffered lines, removes the view and ends the thread. A closed terminal is not an error."""
         if self._handles_stop:
             signal.signal(signal.SIGTSTP, self._on_stop)
-        with self._changed:
-            self._ending = True
-            self._wanted = False
-            self._changed.notify_all()
+        self._ending.set()
         self._thread.join()
+        with suppress(OSError):
+            self._draw(())
 
     @property
     def _handles_stop(self) -> bool:
@@ -278,49 +267,29 @@ class LiveView:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Stops at Ctrl-Z, without a view on the terminal: after `fg`, it follows what the shell has printed."""
         del frame
-        wanted = self._wanted
-        self.pause(STOPS_AFTER_S)
+        was_shown = self._shown
+        if was_shown:
+            self.pause()
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)  # returns after `fg` or `bg`
         signal.signal(number, self._stop)
-        if wanted:
+        if was_shown:
             self.resume()
 
     def _run(self) -> None:
         try:
-            while self._step():
-                with self._changed:
-                    self._changed.wait_for(self._is_urgent, DRAW_EVERY_S)
+            while not self._ending.wait(DRAW_EVERY_S):
+                with self._lock:
+                    if self._shown and (self._waiting or time.monotonic() >= self._draw_at):
+                        self._draw(self._rows() if self._region.is_ours else ())
         except OSError as error:
-            with self._changed:
-                self._failure = error
-                self._changed.notify_all()
+            self._failure = error
 
-    def _step(self) -> bool:
-        """Waits until there is something to show, and shows it. Returns whether to continue. Raises OSError."""
-        with self._changed:
-            self._changed.wait_for(self._has_work, LOOK_EVERY_S)
-            wanted, ending = self._wanted, self._ending
-            above = ""
-            if wanted or ending or self._settled:
-                above = "".join(self._waiting)
-                self._waiting.clear()
-                self._waiting_size = 0
-                self._changed.notify_all()
-            self._dirty = False
-            rows = self._rows() if wanted and self._region.is_ours else ()
+    def _draw(self, rows: Sequence[Row]) -> None:
+        above = "".join(self._waiting)
+        self._waiting.clear()
+        self._draw_at = time.monotonic() + CLOCK_EVERY_S
         self._region.draw([(self._paint(row), find_width(row.text)) for row in rows], above)
-        with self._changed:
-            self._settled = wanted
-            self._changed.notify_all()
-        return not ending
-
-    def _has_work(self) -> bool:
-        return bool(self._waiting and self._wanted) or self._dirty or self._is_urgent()
-
-    def _is_urgent(self) -> bool:
-        full = self._wanted and self._waiting_size >= ENOUGH_WAITING
-        return full or self._ending or self._wanted != self._settled
 
     def _rows(self) -> tuple[Row, ...]:
         if not self._progress.now:

@@ -34,11 +34,6 @@ def test_lines_are_wrapped_between_words(text: str, wrapped: str) -> None:
         "end what is not yours: [aws ec2 terminate-instances --instance-ids i-123]",
         "cut it again [(cluster data split s3://b/x/ DST --shards 4)] or read it as it is",
         "[cluster data put SOURCE... s3://BUCKET/FOLDER/,] or [cluster data get] for the other direction",
-        "[cluster train --gpus auto,] or none; in the project's folder: [uv add 'mxnet==1.9.1'] and then",
-        "to get its files, run: [cluster cp 'node-0:/home/ubuntu/.cluster/tree/9c15c8ea*/FILE' .]",
-        "the sandbox needs it: [sudo apt-get install uidmap slirp4netns && sudo chmod 666 /dev/net/tun]",
-        "[cluster ssh node-0,] [sudo apt-get install -y python3]",
-        'log in at a terminal: [eval "$(aws configure export-credentials --format env)"] and again',
         "the command [(`cluster exec -- df -h`):] send less; the cluster's nodes",
     ],
 )
