@@ -1,4 +1,4 @@
-"""Keeps the ledger of a cluster's costs on this machine, and in [data] results if that is in S3."""
+"""Keeps the ledger of a cluster's costs on this machine."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,92 +11,18 @@ from botocore.exceptions import BotoCoreError
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.source import Nodes
-from foundation.errors import ClusterError, NotFoundError
+from foundation.errors import ClusterError
 from foundation.progress import Event
 from foundation.thread_pool import run_in_thread
 from provision.cost import bill, storage
 from provision.cost.bill import ClusterBill, make_bills
-from provision.cost.ledger import Ledger, merge, note
+from provision.cost.ledger import Ledger, note
 from provision.cost.observe import add_prices, find_histories, observe
 from provision.describe import describe_cluster
 from provision.lease.plan import Spending
 from provision.preflight.prices import describe_node_prices
-from train.s3.connection import Connection
-from train.s3.url import S3Url, parse_url
 
 PATIENCE_S = 2.0  # the longest time that a job waits for prices
-
-
-def ledger_url(app: App) -> S3Url | None:
-    """Returns the URL of the ledger in S3; None without [data] results in S3."""
-    results = app.config.data.s3_results
-    if results is None:
-        return None
-    folder = parse_url(results).as_folder()
-    return S3Url(bucket=folder.bucket, key=f"{folder.key}costs/{app.config.name}.json")
-
-
-def update_ledger(app: App, *, exists: bool) -> Ledger:
-    """Records the current state in EC2, and returns the ledger. exists: see ClusterState.exists.
-
-    A ledger in S3 that cannot be read or written is only a warning. Raises ClusterError, AwsError.
-    """
-    url = ledger_url(app)
-    connection = Connection(region=app.config.provision.region)
-    found, writable = Ledger(), False
-    if url is not None:
-        try:
-            found, writable = read_s3(connection, url), True
-        except ClusterError as error:
-            warn(app, f"the costs in {url} cannot be read: {error.message}")
-
-    known = merge(storage.read(app.files.root), found)
-    seen = observe(app.clients, name=app.config.name, exists=exists, known=known, now=datetime.now(UTC))
-    noted = add_prices(app.clients, note(known, seen))
-    ledger = storage.add(app.files.root, noted)
-    if url is not None and writable and is_news(ledger, found):
-        try:
-            connection.call(
-                "put_object",
-                Bucket=url.bucket,
-                Key=url.key,
-                Body=storage.encode(ledger),
-                ContentType="application/json",
-            )
-        except NotFoundError:
-            return ledger  # the first upload makes the bucket, and a later command copies them
-        except ClusterError as error:
-            warn(app, f"the costs cannot be copied to {url}: {error.message}")
-    return ledger
-
-
-def is_news(ledger: Ledger, found: Ledger) -> bool:
-    """Whether a ledger differs from the one in S3 in more than the time of the last look. Pure."""
-    return bool(ledger.nodes) and (ledger.nodes, ledger.volumes, ledger.downs) != (
-        found.nodes,
-        found.volumes,
-        found.downs,
-    )
-
-
-def read_s3(connection: Connection, url: S3Url) -> Ledger:
-    """Returns the ledger in S3; an empty one if there is none. Raises ClusterError or a subclass."""
-    try:
-        body = connection.call("get_object", Bucket=url.bucket, Key=url.key)["Body"]
-    except NotFoundError:
-        return Ledger()
-    try:
-        with body:
-            return storage.parse(body.read(storage.MAX_BYTES))
-    except ValueError as error:
-        raise ClusterError(f"it is damaged: {error}") from error
-    except (BotoCoreError, OSError) as error:  # the connection broke
-        raise ClusterError(str(error)) from error
-
-
-def warn(app: App, text: str) -> None:
-    """Shows a warning. Costs are only information: no command fails because of them."""
-    app.report(Event(kind="warn", what=text))
 
 
 def find_bills(app: App, ledger: Ledger, *, now: float) -> tuple[ClusterBill, ...]:
@@ -133,9 +59,11 @@ def note_costs(app: App, *, exists: bool | None = None) -> Ledger | None:
     try:
         if exists is None:
             exists = describe_cluster(app.clients.ec2, name=app.config.name, known=app.files.known_instances()).exists
-        return update_ledger(app, exists=exists)
-    except ClusterError as error:
-        warn(app, f"the costs were not recorded: {error.message}")
+        known, now = storage.read(app.files.root), datetime.now(UTC)
+        seen = observe(app.clients, name=app.config.name, exists=exists, known=known, now=now)
+        return storage.add(app.files.root, add_prices(app.clients, note(known, seen)))
+    except ClusterError as error:  # costs are only information: no command fails because of them
+        app.report(Event(kind="warn", what=f"the costs were not recorded: {error.message}"))
         return None
 
 

@@ -62,7 +62,7 @@ def cost(app: App, *, as_json: bool, wide: bool) -> None:
     """Show the costs of the cluster and of earlier ones of its name.
 
     For each node: the instance, its disk and its public address, from launch to end. Spot instances are billed at each
-    hour's price. With [data] results in S3, the costs are also kept there, in costs/NAME.json.
+    hour's price. Each machine knows the costs that its own commands have seen.
     """
     app.check_has_instances("cost", instead="cluster status")
     now = datetime.now(UTC).timestamp()

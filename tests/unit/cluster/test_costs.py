@@ -6,16 +6,13 @@ from pathlib import Path
 import pytest
 
 from cluster.app import App
-from cluster.costs import ask_for_prices, ledger_url, note_costs, noting_costs
+from cluster.costs import ask_for_prices, note_costs, noting_costs
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from provision.cost import storage
 from provision_world import World, make_config, make_node, make_state
-from s3_server import S3Server, server, shared_server
-
-__all__ = ["server", "shared_server"]
 
 CONFIG = 'name = "demo"\ncloud = "aws"\n[provision]\nregion = "us-east-1"\n'
 
@@ -42,8 +39,6 @@ def _own_state(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nothing answers there
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
 
 
 def test_the_ledger_is_kept_here(world: World, tmp_path: Path) -> None:
@@ -53,28 +48,6 @@ def test_the_ledger_is_kept_here(world: World, tmp_path: Path) -> None:
     assert ledger is not None
     assert [node.name for node in ledger.nodes] == ["node-0", "node-1"]
     assert storage.read(app.files.root) == ledger
-    assert (ledger_url(app), app.warnings) == (None, [])
-
-
-def test_results_that_cannot_be_reached_are_a_warning(world: World, tmp_path: Path) -> None:
-    world.up(make_config(nodes=1))
-    app = SayingApp(tmp_path, CONFIG + '[data]\nresults = "s3://bucket/results"\n')
-    assert str(ledger_url(app)) == "s3://bucket/results/costs/demo.json"
-    ledger = note_costs(app)
-    assert ledger is not None
-    assert len(storage.read(app.files.root).nodes) == 1
-    (warning,) = app.warnings
-    assert warning.startswith("the costs in s3://bucket/results/costs/demo.json cannot be read: ")
-
-
-def test_a_bucket_that_is_made_later(
-    world: World, tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first `cluster up` of a template comes before the upload that creates the bucket."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    world.up(make_config(nodes=1))
-    app = SayingApp(tmp_path, CONFIG + '[data]\nresults = "s3://bucket/results"\n')
-    assert note_costs(app) is not None
     assert app.warnings == []
 
 
