@@ -58,6 +58,10 @@ class Words(Name):
         self.words = tuple(words)
         super().__init__("word", lambda _: self.words)
 
+    def to_info_dict(self) -> Any:
+        """Describes the type."""
+        return {**super().to_info_dict(), "words": self.words}
+
 
 def _find_nodes(config_path: Path) -> list[str]:
     config = _read_config(config_path)
@@ -134,7 +138,7 @@ def load_shape(place: str) -> click.Command:
     shapes = {**(shapes if isinstance(shapes, dict) else {}), place: describe_shape(load_command(place))}
     with suppress(OSError, ClusterError):  # without it, completion is slower
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps({"program": key, "shapes": shapes}).encode())
+        write_whole(path, json.dumps({"program": key, "shapes": shapes}, default=str).encode())
     return make_shape(place, shapes[place])
 
 
@@ -146,62 +150,39 @@ def _program_key() -> str:
 
 def describe_shape(command: click.Command) -> dict[str, Any]:
     """Describes a command's options and arguments, or a group's commands, for JSON. Pure."""
-    shape: dict[str, Any] = {"help": command.get_short_help_str(), "settings": command.context_settings}
+    shape = command.to_info_dict(click.Context(command))
+    shape |= {"short_help": command.get_short_help_str(), "settings": command.context_settings}
     if isinstance(command, click.Group):
         table: Mapping[str, tuple[str, str]] = getattr(command, "table", {})
         below = {name: load_command(place) for name, (place, _) in table.items()} or command.commands
-        return {**shape, "commands": {name: describe_shape(each) for name, each in below.items()}}
-    shown = [each for each in command.params if not getattr(each, "hidden", False)]
-    return {**shape, "parameters": [_describe_parameter(each) for each in shown]}
-
-
-def _describe_parameter(parameter: click.Parameter) -> dict[str, Any]:
-    shape: dict[str, Any] = {"names": [parameter.name, *parameter.opts], "type": _describe_type(parameter.type)}
-    if isinstance(parameter, click.Option):
-        return {
-            **shape,
-            "help": parameter.help,
-            "flag": parameter.is_flag,
-            "count": parameter.count,
-            "multiple": parameter.multiple,
-            "off": parameter.secondary_opts,
-        }
-    return {**shape, "nargs": parameter.nargs}
-
-
-def _describe_type(type_: click.ParamType[Any]) -> dict[str, Any]:
-    if isinstance(type_, click.Choice):
-        return {"choices": list(type_.choices)}
-    if isinstance(type_, click.Path):
-        return {"files": type_.file_okay}
-    if isinstance(type_, Words):
-        return {"words": list(type_.words)}
-    return {"name": type_.name} if type_.name in NAMES else {}
+        shape["commands"] = {name: describe_shape(each) for name, each in below.items()}
+    return shape
 
 
 def make_shape(name: str, shape: Mapping[str, Any]) -> click.Command:
     """Creates a command from its description; the reverse of describe_shape."""
-    settings = {"context_settings": shape["settings"], "short_help": shape["help"]}
+    settings = {"context_settings": shape["settings"], "short_help": shape["short_help"]}
     if "commands" in shape:
         commands = {each: make_shape(each, below) for each, below in shape["commands"].items()}
         return click.Group(name, commands, **settings)
-    return click.Command(name, params=[_make_parameter(each) for each in shape["parameters"]], **settings)
+    shown = [each for each in shape["params"] if not each.get("hidden") and "--help" not in each["opts"]]
+    return click.Command(name, params=[_make_parameter(each) for each in shown], **settings)
 
 
 def _make_parameter(shape: Mapping[str, Any]) -> click.Parameter:
-    type_ = None if shape.get("flag") or shape.get("count") else _make_type(shape["type"])
-    if "nargs" in shape:
-        return click.Argument(shape["names"][:1], nargs=shape["nargs"], type=type_, required=False)
-    words = shape["names"]
-    if shape["off"]:  # --shuffle/--no-shuffle
-        words = [*words[:-1], "/".join([words[-1], *shape["off"]])]
-    of_kind = {"count": True} if shape["count"] else {"is_flag": shape["flag"], "multiple": shape["multiple"]}
-    return click.Option(words, type=type_, help=shape["help"], **of_kind)
+    if shape["param_type_name"] == "argument":
+        return click.Argument([shape["name"]], nargs=shape["nargs"], type=_make_type(shape["type"]), required=False)
+    words = [shape["name"], *shape["opts"]]
+    if shape["secondary_opts"]:  # --shuffle/--no-shuffle
+        words = [*words[:-1], "/".join([words[-1], *shape["secondary_opts"]])]
+    if shape["count"] or shape["is_flag"]:
+        return click.Option(words, help=shape["help"], count=shape["count"], is_flag=shape["is_flag"])
+    return click.Option(words, help=shape["help"], multiple=shape["multiple"], type=_make_type(shape["type"]))
 
 
 def _make_type(shape: Mapping[str, Any]) -> click.ParamType[Any] | None:
-    if "choices" in shape:
+    if shape["param_type"] == "Choice":
         return click.Choice(shape["choices"])
-    if "files" in shape:
-        return click.Path(file_okay=shape["files"])
-    return Words(shape["words"]) if "words" in shape else NAMES.get(shape.get("name", ""))
+    if shape["param_type"] == "Path":
+        return click.Path(file_okay=shape["file_okay"])
+    return Words(shape["words"]) if "words" in shape else NAMES.get(shape["name"])

@@ -81,7 +81,7 @@ def test_the_shape_of_every_command_is_its_own() -> None:
     """The cached description of a command has the same options, in the same order, and the same subcommands."""
     for name, (place, _) in COMMANDS.items():
         command = load_command(place)
-        check_shape(name, command, make_shape(name, json.loads(json.dumps(describe_shape(command)))))
+        check_shape(name, command, make_shape(name, json.loads(json.dumps(describe_shape(command), default=str))))
 
 
 def check_shape(name: str, command: click.Command, shape: click.Command) -> None:
