@@ -136,12 +136,6 @@ class App:
         """The folder of cluster.toml."""
         return self.config_path.resolve().parent
 
-    def of_cluster(self, name: str) -> "App":
-        """Returns the App of the same command for another cluster of this folder."""
-        other = App(config_path=self.config_path)
-        other.overrides = {**self.overrides, "name": name}
-        return other
-
     @cached_property
     def files(self) -> "ClusterFiles":
         """This cluster's private key, known hosts, journal and other files. Call enter_cloud first."""

@@ -1,10 +1,9 @@
-"""`cluster up`, `status`, `list` and `down` for clusters of existing hosts, which are neither launched nor paid for."""
+"""`cluster up`, `status` and `down` for clusters of existing hosts, which are neither launched nor paid for."""
 
 from contextlib import closing
 from datetime import UTC, datetime
 
 from bootstrap.ssh.connections import on_all
-from bootstrap.ssh.other_hosts import Memory
 from cluster.app import App, if_interrupted
 from cluster.bring_up import check_inputs
 from cluster.jobs import (
@@ -22,11 +21,8 @@ from cluster.session import BOOT_TIMEOUT_S, ready_nodes
 from cluster.views.hosts import (
     HostsStatus,
     HostState,
-    KnownCluster,
-    known_document,
     render_hosts,
     render_hosts_status,
-    render_known,
     status_document,
 )
 from cluster.volumes import unmount_all
@@ -67,7 +63,7 @@ def up(app: App, *, dry_run: bool) -> None:
     app.say("next: cluster train; cluster down removes the cluster's files from the hosts")
 
 
-# -- status and list ---------------------------------------------------------------------------------------------------
+# -- status ------------------------------------------------------------------------------------------------------------
 
 
 def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
@@ -100,22 +96,6 @@ def show_status(app: App, *, as_json: bool, wide: bool) -> None:
     shown = HostsStatus(cluster=nodes.cluster, hosts=states, job=find_job(), now=datetime.now(UTC))
     text = render_hosts_status(shown, columns=app.find_columns(wide=wide))
     app.show(text, status_document(shown), as_json=as_json, wrapped=not wide)
-
-
-def show_list(app: App, *, as_json: bool, wide: bool) -> None:
-    """Prints the clusters of existing hosts that this machine has set up. A damaged file is only a warning."""
-    found = []
-    for folder in sorted(app.files.root.parent.glob("*/")):
-        try:
-            memory = Memory(folder / app.files.other_hosts.name, cluster=folder.name)
-            _, known = memory.read()
-        except ClusterError as error:
-            app.say(error.message, style="yellow")
-            continue
-        if known:
-            found.append(KnownCluster(name=folder.name, hosts=tuple(sorted(entry.spec for entry in known))))
-    text = render_known(found, columns=app.find_columns(wide=wide))
-    app.show(text, known_document(found), as_json=as_json, wrapped=not wide)
 
 
 # -- down --------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import click
 from cluster.app import App, pass_app, sandbox_files_dir
 from cluster.commands import OrderedGroup
 from cluster.completion import Words
-from cluster.jobs import ask_for_job, require_ending
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.session import describe
 from cluster.views.layout import render_table
@@ -62,12 +61,7 @@ def start(app: App) -> None:
 @pass_app
 def stop(app: App, *, yes: bool) -> None:
     """Stop the sandbox and delete its instances and objects."""
-    rootless.become_root(app.project_dir, report=app.report)
-    if not yes and control.find_running(app.project_dir) is not None:
-        _require_ending_jobs(app)
-        _require_deleting(app)
-    control.stop(app.project_dir, report=app.report)
-    _forget_clusters(sandbox_files_dir(app.project_dir))
+    _end(app, control.stop, yes=yes)
 
 
 @sandbox.command("reset")
@@ -75,11 +69,19 @@ def stop(app: App, *, yes: bool) -> None:
 @pass_app
 def reset(app: App, *, yes: bool) -> None:
     """Remove the sandbox, whatever state it is in."""
+    _end(app, control.reset, yes=yes)
+
+
+def _end(app: App, end: Callable[..., bool], *, yes: bool) -> None:
+    """Ends the sandbox. Asks, unless `yes`, if it has nodes or objects, which end with it. Raises UsageError."""
     rootless.become_root(app.project_dir, report=app.report)
-    is_running = control.find_running(app.project_dir) is not None
-    if is_running:
-        app.require("Remove the sandbox, with all nodes and objects in it?", yes=yes)
-    control.reset(app.project_dir, report=app.report)
+    if not yes and control.find_running(app.project_dir) is not None:
+        nodes = sum(host.state != "terminated" for host in control.describe(app.project_dir).hosts)
+        objects = control.count_objects(app.project_dir)
+        content = " and ".join(count(number, what) for number, what in ((nodes, "node"), (objects, "object")) if number)
+        if content:
+            app.require(f"The sandbox has {content}. Delete them with it?", yes=False)
+    end(app.project_dir, report=app.report)
     _forget_clusters(sandbox_files_dir(app.project_dir))
 
 
@@ -273,26 +275,6 @@ def render_call(call: Mapping[str, Any]) -> str:
     notes += [f"fault: {call['fault']}"] if call["fault"] else []
     begun = f"{call['time'].partition('+')[0][:23]}Z  {call['status'] or '---'}  {call['duration_ms']:8.1f} ms"
     return f"{begun}  {what:<36} {'  '.join(notes)}".rstrip()
-
-
-def _require_ending_jobs(app: App) -> None:
-    """Asks about each of the sandbox's clusters in which a job runs. Raises UsageError."""
-    if not app.config_path.exists():
-        return
-    app.enter_cloud()
-    clusters = [app.of_cluster(folder.name) for folder in sandbox_files_dir(app.project_dir).glob("*/")]
-    waiting = [(cluster, ask_for_job(cluster, describe(cluster))) for cluster in clusters]
-    for cluster, find_job in waiting:
-        require_ending(cluster, "End the sandbox with it?", find_job)
-
-
-def _require_deleting(app: App) -> None:
-    """Asks if the sandbox has nodes or objects, which end with it. Raises UsageError."""
-    nodes = sum(host.state != "terminated" for host in control.describe(app.project_dir).hosts)
-    objects = control.count_objects(app.project_dir)
-    content = " and ".join(count(number, what) for number, what in ((nodes, "node"), (objects, "object")) if number)
-    if content:
-        app.require(f"The sandbox has {content}. Delete them with it?", yes=False)
 
 
 def _forget_clusters(folder: Path) -> None:

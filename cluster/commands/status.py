@@ -39,11 +39,9 @@ def list_(app: App, *, as_json: bool, wide: bool) -> None:
     """List all clusters in the region, or in all of [provision] regions.
 
     The list includes clusters that other people or machines created. KEY shows whether this machine has the private
-    key. With cloud = "hosts", it lists the clusters that this machine set up on existing hosts.
+    key.
     """
-    if not app.has_instances:
-        existing_hosts.show_list(app, as_json=as_json, wide=wide)
-        return
+    app.check_has_instances("list", instead="cluster status")
     is_there = app.find_cloud()
     found = [describe_region(app, region, is_there=is_there) for region in all_regions(app.config.provision)]
     tables = []

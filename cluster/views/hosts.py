@@ -47,14 +47,6 @@ class HostsStatus:
         return (self.job or HeadJob()).find_unhealthy({each.host.name: each.host.instance_id for each in self.hosts})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownCluster:
-    """A cluster that has files on existing hosts. hosts: as the user listed them."""
-
-    name: str
-    hosts: tuple[str, ...]
-
-
 def render_hosts(hosts: Sequence[HostState], *, columns: int | None = None) -> str:
     """Renders a table of the hosts. columns: the width that it fits into."""
     rows = [("NODE", "ROLE", "STATE", "PROCESSES", "USER", "PORT", "ADDRESS")]
@@ -101,19 +93,3 @@ def status_document(status: HostsStatus) -> dict[str, Any]:
         ],
         "job": None if status.job is None else job_document(status.job),
     }
-
-
-def render_known(clusters: Sequence[KnownCluster], *, columns: int | None = None) -> str:
-    """Renders a table of clusters; one sentence when there are none."""
-    if not clusters:
-        return "no cluster has files on existing hosts"
-    rows = [
-        ("NAME", "HOSTS", "WHERE"),
-        *((each.name, str(len(each.hosts)), ", ".join(each.hosts)) for each in clusters),
-    ]
-    return render_table(rows, columns=columns, prose=True)
-
-
-def known_document(clusters: Sequence[KnownCluster]) -> list[dict[str, Any]]:
-    """Returns the output of `cluster list --json`."""
-    return [{"name": each.name, "cloud": "hosts", "hosts": list(each.hosts)} for each in clusters]

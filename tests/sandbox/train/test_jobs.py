@@ -189,7 +189,7 @@ def test_a_second_job_is_refused_or_waits_for_its_turn(nodes: Nodes) -> None:
     assert f"cluster train --queue ..., or cluster stop {first}" in refused.stderr
     assert not refused.stdout
     until(lambda: nodes.jobs()[first]["state"] == "running", "the first job does not run")
-    for words in (("down",), ("resize", "1"), ("stop", "--nodes"), ("sandbox", "stop")):  # each would end the job
+    for words in (("down",), ("resize", "1"), ("stop", "--nodes")):  # each would end the job
         asked = nodes.run(*words, code=2)
         assert f"this would interrupt job {first} (first)" in asked.stderr
         assert "without a terminal, this needs --yes" in asked.stderr

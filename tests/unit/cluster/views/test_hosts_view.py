@@ -7,10 +7,7 @@ import pytest
 from cluster.views.hosts import (
     HostsStatus,
     HostState,
-    KnownCluster,
-    known_document,
     render_hosts_status,
-    render_known,
     status_document,
 )
 from cluster.views.status import HeadJob
@@ -52,10 +49,3 @@ def test_the_state_of_the_cluster(states: tuple[str, str], state: str) -> None:
     text = render_hosts_status(HostsStatus(cluster="lab", hosts=hosts, job=None, now=NOW))
     assert text.splitlines()[-1] == state
     assert ("error  gpu2 (me@gpu2): no answer" in text) is ("unreachable" in states)
-
-
-def test_known_clusters() -> None:
-    known = [KnownCluster(name="lab", hosts=("gpu1", "me@gpu2"))]
-    assert render_known(known).splitlines()[1].split() == ["lab", "2", "gpu1,", "me@gpu2"]
-    assert known_document(known) == [{"name": "lab", "cloud": "hosts", "hosts": ["gpu1", "me@gpu2"]}]
-    assert render_known([]) == "no cluster has files on existing hosts"
