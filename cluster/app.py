@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, update_wrapper
@@ -92,11 +92,6 @@ class App:
             config = load_config(self.config_path, self.overrides) if self.config_path.exists() else None
             for text in find_left(self.project_dir, config):
                 self.report(Event(kind="warn", what=text))
-
-    def restore(self, overrides: Mapping[str, object]) -> None:
-        """Restores an earlier value of `overrides`."""
-        self.overrides = dict(overrides)
-        self.__dict__.pop("config", None)
 
     def use_region(self, region: str) -> None:
         """Makes `config` and `files` refer to this one of [provision] region and regions; it becomes the first."""

@@ -13,7 +13,7 @@ from cluster.jobs import ask_for_job, end_jobs, require_ending
 from cluster.lease import tell_ready_nodes
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
-from cluster.recovery.replacement import continue_waiting, replace_unhealthy
+from cluster.recovery.replacement import replace_lost, replace_unhealthy
 from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_request, ready_nodes
 from cluster.views.status import render_nodes, render_volume
 from foundation.progress import Event
@@ -79,9 +79,11 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
         if not dry_run and app.files.addresses():  # this machine has set up nodes
             described = Ec2Nodes(describe_state(app), app.config.provision)
             lost = look_for_lost_head(app, described.state)
-            continues = continue_jobs(app, lost, described.state, is_asked=True)
+            continues = continue_jobs(app, lost, described.state)
             job = None if continues else ask_for_job(app, described)()
-            if not continue_waiting(app, job.record if job is not None else None, waits=True):
+            if job is not None and job.record is not None and job.record.state == "waiting":
+                replace_lost(app, job.record, waits=True)
+            else:
                 replace_unhealthy(app, described, job, yes=yes)
         request = find_request(app)
 

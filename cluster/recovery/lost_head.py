@@ -1,6 +1,6 @@
 """Continues the jobs of a lost head on a new one, from their records in S3: the running job and the queued ones.
 
-The records and logs are in [data] results, and are at most a minute old. `up` or `train` finds that the head's instance
+The records and logs are in [data] results, and are at most a minute old. `up` finds that the head's instance
 has ended, launches the missing nodes, sets all nodes up, and submits the jobs again. They are the same jobs, with their
 attempts and logs so far. Without [data] results, the records are lost with the head. Records in S3 can be forged:
 consent.py decides which jobs continue.
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login
-from cluster.jobs import ask_for_job, ask_head, end_from_here, head_of, open_head
+from cluster.jobs import ask_head, end_from_here, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes, find_gone
 from cluster.nodes.source import Nodes
 from cluster.recovery.consent import check_consent, note_order
-from cluster.recovery.replacement import continue_waiting, launch_for
-from cluster.session import BOOT_TIMEOUT_S, describe, ready_nodes
+from cluster.recovery.replacement import launch_for
+from cluster.session import BOOT_TIMEOUT_S, ready_nodes
 from cluster.submission.preparation import Preparation
 from foundation.errors import ClusterError, NotFoundError
 from foundation.progress import Event
@@ -62,17 +62,12 @@ def look_for_lost_head(app: App, state: ClusterState) -> LostHead | None:
         return None
 
 
-def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_asked: bool = False) -> bool:
-    """Continues the jobs of a lost head, for commands with another purpose: an error is only a warning.
-
-    Returns whether the jobs continue. is_asked: the command is `up`, which launches nodes even after the lease's end.
-    """
+def continue_jobs(app: App, lost: LostHead | None, state: ClusterState) -> bool:
+    """Continues the jobs of a lost head: an error is only a warning. Returns whether they continue."""
     if lost is None:
         return False
-    if not lost.jobs or (lost.is_final and not is_asked):
-        if not is_asked or app.config.data.s3_results is None:
-            app.report(Event(kind="warn", what=lost.why))
-        return False
+    if not lost.jobs and app.config.data.s3_results is None:
+        app.report(Event(kind="warn", what=lost.why))
     jobs = choose_jobs(app, lost.jobs)
     if not jobs:
         return False
@@ -82,6 +77,12 @@ def continue_jobs(app: App, lost: LostHead | None, state: ClusterState, *, is_as
         app.warn_of(error)
         return False
     return True
+
+
+def check_head(nodes: Nodes) -> None:
+    """Raises ClusterError if the head's instance has ended. Pure."""
+    if isinstance(nodes, Ec2Nodes) and nodes.state.nodes and all(node.index > 0 for node in nodes.state.nodes):
+        raise ClusterError(f"the head of cluster {nodes.cluster} has ended", hint="cluster up")
 
 
 def find_lost_head(app: App, state: ClusterState) -> LostHead | None:
@@ -142,28 +143,6 @@ def continue_lost(app: App, jobs: Sequence[Record], state: ClusterState) -> None
         for job in jobs:
             state = continue_on_new_head(app, job, state)
     app.files.note_continued_jobs(())
-
-
-def complete_nodes(app: App, nodes: Nodes) -> Nodes:
-    """Returns the nodes for another job, after replacing those that a job has lost, which continues first.
-
-    Makes no call while no node is missing. If no nodes can be launched, the others are used. Raises ClusterError when
-    the head is missing.
-    """
-    if not isinstance(nodes, Ec2Nodes) or not nodes.names:
-        return nodes
-    if len(nodes.names) >= app.config.provision.nodes and not find_gone(app, nodes.state):
-        return nodes
-    before = dict(app.overrides)
-    lost = look_for_lost_head(app, nodes.state)
-    continues = continue_jobs(app, lost, nodes.state)
-    app.restore(before)  # continuing a job overrides [train] script
-    if not continues and lost is not None and nodes.state.nodes[0].index > 0:
-        raise ClusterError(f"the head of cluster {app.config.name} has ended", hint="cluster up")
-    if not continues:
-        job = ask_for_job(app, nodes)()
-        continues = continue_waiting(app, None if job is None else job.record)
-    return describe(app) if continues else nodes
 
 
 def choose_jobs(app: App, jobs: Sequence[Record]) -> tuple[Record, ...]:

@@ -35,34 +35,12 @@ from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
 from provision.up import prepare_replacement
 from provision.up import up as carry_out
-from train.follow.records import JobRecord
 from train.follow.run import HeadReplacesError, NotReplacedError, replace_nodes
 from train.job.replacement import check_setup, find_lost, find_paths, plan_hosts
 
 SEND_TIMEOUT_S = 900.0
 HEAD_EVERY_S = 1.0
 MOST_REFUSALS = 5
-
-
-def continue_waiting(app: App, record: JobRecord | None, *, waits: bool = False) -> bool:
-    """Replaces the nodes that a job waits for, for commands with another purpose: an error is only a warning.
-
-    Returns whether the job has its nodes again. record: the job's, from the head; does nothing unless the job is
-    waiting. waits: the command is `up`, whose purpose this is: see replace_lost, and it raises ClusterError.
-    """
-    if record is None or record.state != "waiting" or record.source != "head" or not app.has_instances:
-        return False
-    try:
-        replace_lost(app, record, waits=waits)
-    except HeadReplacesError as error:
-        app.say(f"{error.message}: cluster logs -f {record.id} follows it")
-        return False
-    except ClusterError as error:
-        if waits:
-            raise
-        app.warn_of(error)
-        return False
-    return True
 
 
 def replace_unhealthy(app: App, nodes: Ec2Nodes, job: HeadJob | None, *, yes: bool) -> None:

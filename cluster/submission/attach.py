@@ -267,7 +267,7 @@ class _Attendance:
             if app.has_instances and config.data.s3_results is not None and config.train.on_node_loss == "requeue":
                 nodes = describe(app)
                 lost = look_for_lost_head(app, nodes.state) if isinstance(nodes, Ec2Nodes) else None
-                is_ours = lost is not None and any(job.id == self._job for job in lost.jobs)
+                is_ours = lost is not None and any(job.id == self._job for job in lost.jobs) and not lost.is_final
                 if is_ours and isinstance(nodes, Ec2Nodes) and continue_jobs(app, lost, nodes.state):
                     self._use(self._heads.enter_context(open_head(app, describe(app))))
                     return

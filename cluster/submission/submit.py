@@ -21,7 +21,7 @@ from cluster.jobs import head_of
 from cluster.last_known import find_names, remember_names
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
-from cluster.recovery.lost_head import complete_nodes
+from cluster.recovery.lost_head import check_head
 from cluster.session import describe, ready_nodes, warn
 from cluster.submission.attach import attend, show_check, start
 from cluster.submission.launchers import replace_launcher
@@ -77,7 +77,7 @@ def submit(
         keys_s = None if config.train.queue else config.train.max_duration_s
         return Preparation(app, described, command=command, scope=scope, login=login, clients=clients, keys_s=keys_s)
 
-    choice = _NodeChoice(app, prepare, completes=not dry_run, is_scheduled=engine.name in SCHEDULERS)
+    choice = _NodeChoice(app, prepare, is_scheduled=engine.name in SCHEDULERS)
     with (
         if_interrupted("run cluster train again; no job was started"),
         ready_nodes(
@@ -159,16 +159,14 @@ def _replace_launcher(app: App, request: TrainRequest) -> TrainRequest:
 class _NodeChoice:
     """Chooses the nodes of a job. They are described once, and unhealthy nodes are left out.
 
-    prepare: starts to find out what else the plan needs, in threads that wait for the nodes. completes: replaces nodes
-    that an earlier job has lost. is_scheduled: a batch scheduler chooses the nodes.
+    prepare: starts to find out what else the plan needs, in threads that wait for the nodes. is_scheduled: a batch
+    scheduler chooses the nodes.
     hosts: the value of [train] hosts, or the one for [train] nodes. prepared: set by find_nodes.
     """
 
-    def __init__(
-        self, app: App, prepare: Callable[[Future[Nodes]], Preparation], *, completes: bool, is_scheduled: bool
-    ) -> None:
+    def __init__(self, app: App, prepare: Callable[[Future[Nodes]], Preparation], *, is_scheduled: bool) -> None:
         self._app, self._prepare = app, prepare
-        self._completes, self._is_scheduled = completes, is_scheduled
+        self._is_scheduled = is_scheduled
         self._nodes: Nodes | None = None
         self.hosts: tuple[str, ...] = ()
         self.prepared: Preparation
@@ -182,8 +180,7 @@ class _NodeChoice:
             described: Future[Nodes] = Future()
             self.prepared = self._prepare(described)
             found = describe(self._app)
-            if self._completes:
-                found = complete_nodes(self._app, found)
+            check_head(found)
             if not self._app.has_instances:
                 self.prepared.access.result()  # raises before any host is set up
             described.set_result(found)

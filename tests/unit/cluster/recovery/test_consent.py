@@ -9,7 +9,7 @@ from msgspec import structs, to_builtins
 
 from cluster.app import App
 from cluster.recovery.consent import check_consent, note_end, note_order
-from cluster.recovery.replacement import continue_waiting
+from cluster.recovery.replacement import replace_lost
 from foundation.decode import decode
 from foundation.errors import ClusterError
 from node.protocol import JobHost, JobSpec, Order, Record
@@ -88,8 +88,8 @@ def test_a_job_of_this_machine(app: App) -> None:
         check_consent(app, as_written(later))
 
 
-def test_a_head_that_says_that_a_job_waits(app: App, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_head_that_says_that_a_job_waits(app: App) -> None:
     """Nothing is asked of EC2, which this machine could not reach."""
     forged = structs.replace(RECORD, state="waiting", waiting_for=("node-1",))
-    assert not continue_waiting(app, read_record(json.dumps(to_builtins(forged)).encode(), source="head"))
-    assert f"job {ORDER.spec.id} is not continued: {UNKNOWN}" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(ClusterError, match=f"is not continued: {UNKNOWN}"):
+        replace_lost(app, read_record(json.dumps(to_builtins(forged)).encode(), source="head"), waits=True)
