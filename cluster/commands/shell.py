@@ -159,39 +159,27 @@ class Collector:
 
     def __init__(self) -> None:
         self._kept: defaultdict[tuple[str, Stream], bytearray] = defaultdict(bytearray)
-        self._cut: set[tuple[str, Stream]] = set()
+        self._cut: set[str] = set()  # names of nodes
 
     def take(self, node: str, stream: Stream, data: bytes) -> None:
         """Adds a piece of a stream, and discards its beginning if it is too long."""
         kept = self._kept[node, stream]
         kept += data
         if len(kept) > 2 * KEPT_BYTES:
-            self._cut_off(node, stream)
+            del kept[:-KEPT_BYTES]
+            self._cut.add(node)
 
     def drop(self) -> None:
         """Does nothing: all output is printed at the end."""
 
-    def text(self, node: str, stream: Stream) -> str:
-        """Returns a stream's output, or the end of it. Bytes that are not UTF-8 are replaced."""
-        if len(self._kept[node, stream]) > KEPT_BYTES:
-            self._cut_off(node, stream)
-        return self._kept[node, stream].decode("utf-8", "replace")
-
-    def is_cut(self, node: str) -> bool:
-        """Whether some output was discarded. Call `text` first."""
-        return any(name == node for name, _ in self._cut)
-
     def describe(self, ending: Ending) -> dict[str, Any]:
-        """Returns one node's result, for --json."""
+        """Returns one node's result, for --json. Bytes that are not UTF-8 are replaced."""
+        kept = {stream: self._kept[ending.node, stream] for stream in ("stdout", "stderr")}
+        is_cut = ending.node in self._cut or any(len(data) > KEPT_BYTES for data in kept.values())
         return {
             "node": ending.node,
             "exit_code": ending.exit_code,
-            "stdout": self.text(ending.node, "stdout"),
-            "stderr": self.text(ending.node, "stderr"),
-            "cut": self.is_cut(ending.node),
+            **{stream: data[-KEPT_BYTES:].decode("utf-8", "replace") for stream, data in kept.items()},
+            "cut": is_cut,
             "error": ending.error.message if ending.error else None,
         }
-
-    def _cut_off(self, node: str, stream: Stream) -> None:
-        del self._kept[node, stream][:-KEPT_BYTES]
-        self._cut.add((node, stream))

@@ -1,6 +1,5 @@
 """`cluster train`: applies its options to cluster.toml, prepares the nodes, then submits the job."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
@@ -39,9 +38,6 @@ from train.job.payload import find_script, find_shadowed
 from train.job.plan import Job, new_job_id
 from train.job.program import find_command
 from train.job.reading import find_scope
-from train.job.selection import TooFewNodesError
-
-NODES_EVERY_S = 10.0
 
 
 def submit(
@@ -172,7 +168,7 @@ class _NodeChoice:
         self.prepared: Preparation
 
     def find_nodes(self) -> Nodes:
-        """Returns the nodes; with --queue, waits for enough. Raises TooFewNodesError, ClusterError or a subclass.
+        """Returns the nodes. Raises TooFewNodesError, ClusterError or a subclass.
 
         Connections to the nodes are being opened meanwhile: an AWS client alone takes a tenth of a second.
         """
@@ -186,7 +182,11 @@ class _NodeChoice:
             described.set_result(found)
             warn(self._app, found.find_warnings())
             warn(self._app, found.find_differences())
-            self._nodes, self.hosts = _wait_for_nodes(self._app, found)
+            train = self._app.config.train
+            has_choice = bool(found.names) and not train.hosts  # without nodes, the set-up raises
+            requested = _requested(self._app, found)
+            self.hosts = found.select(train.nodes, requested=requested) if has_choice else train.hosts
+            self._nodes = found
         return self._nodes
 
     def choose_healthy(self, hosts: Sequence[Host], connections: Connections) -> Sequence[Host]:
@@ -207,27 +207,6 @@ class _NodeChoice:
 
 def _requested(app: App, nodes: Nodes) -> int:
     return app.config.provision.nodes if app.has_instances else len(nodes.names)
-
-
-def _wait_for_nodes(app: App, nodes: Nodes) -> tuple[Nodes, tuple[str, ...]]:
-    """Returns the nodes, and the value of [train] hosts, or the one for [train] nodes.
-
-    With --queue, waits until there are enough nodes. Raises TooFewNodesError without --queue.
-    """
-    train, requested = app.config.train, _requested(app, nodes)
-    told = ""
-    while nodes.names and not train.hosts:
-        try:
-            return nodes, nodes.select(train.nodes, requested=requested)
-        except TooFewNodesError as error:
-            if not train.queue:
-                raise
-            if told != error.message:
-                told = error.message
-                app.report(Event(kind="info", what=f"{told}; waiting for more (Ctrl-C ends this)"))
-        time.sleep(NODES_EVERY_S)
-        nodes = describe(app)
-    return nodes, train.hosts  # without nodes, the set-up raises
 
 
 def _tell(app: App, job: Job, *, replaced: str) -> None:

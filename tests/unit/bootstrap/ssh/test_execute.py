@@ -74,9 +74,10 @@ def test_the_end_of_long_output_is_kept() -> None:
     for _ in range(5):
         collector.take("a", "stdout", b"x" * KEPT_BYTES)
     collector.take("a", "stdout", b"end\xff")
-    text = collector.text("a", "stdout")
-    assert (len(text), text[-4:], collector.is_cut("a")) == (KEPT_BYTES, "end\N{REPLACEMENT CHARACTER}", True)
-    assert (collector.text("b", "stderr"), collector.is_cut("b")) == ("", False)
+    long, short = (collector.describe(Ending(node=name, exit_code=0)) for name in ("a", "b"))
+    text = long["stdout"]
+    assert (len(text), text[-4:], long["cut"]) == (KEPT_BYTES, "end\N{REPLACEMENT CHARACTER}", True)
+    assert (short["stderr"], short["cut"]) == ("", False)
 
 
 def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[list[dict[str, Any]], int]:
