@@ -15,7 +15,7 @@ from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
 from cluster.recovery.replacement import replace_lost, replace_unhealthy
 from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_request, ready_nodes
-from cluster.views.status import render_nodes, render_volume
+from cluster.views.status import render_nodes
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import make_clients
@@ -24,12 +24,10 @@ from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
 from provision.plan import Plan
 from provision.power import StartInstances
-from provision.preflight.prices import find_volume_price
 from provision.regions import leave_region, try_regions
 from provision.render import render_plan
 from provision.resources.instances import TerminateInstances
 from provision.resources.launch import LaunchNodes
-from provision.resources.shared_volume import find_shared_volumes
 from provision.up import prepare_up
 from provision.up import up as carry_out
 from train.job.payload import find_script, find_shadowed
@@ -180,10 +178,3 @@ def find_question(plan: Plan) -> str | None:
         return f"Launch {launching} instances?"
     starting = sum(len(step.nodes) for step in plan.steps if isinstance(step, StartInstances))
     return f"Start {starting} instances?" if starting else None
-
-
-def describe_left_volumes(app: App) -> Iterator[str]:
-    """Yields a line for each volume of a cluster without nodes, with its cost. Raises AwsError."""
-    found = find_shared_volumes(app.clients.ec2, name=app.config.name)
-    price = find_volume_price(app.clients) if found else None
-    yield from (render_volume(volume, usd_per_gib_month=price, price_note=app.price_note) for volume in found)

@@ -4,7 +4,6 @@ The script is parsed, never run.
 """
 
 import ast
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from bootstrap.config import Framework
 from bootstrap.environment.framework import is_of_framework
 from bootstrap.environment.project import LOCK, LOCK_MOST_BYTES
 from bootstrap.environment.requirements import PYPROJECT, find_exact, find_name, parse_project, read_packages
-from bootstrap.transfer.sync import Size, find_below, measure_ignored
+from bootstrap.transfer.sync import Size
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
 from provision.model import count
@@ -80,16 +79,6 @@ def render_ignored(sizes: Sequence[Size]) -> list[str]:
     ]
     more = [f"{len(sizes) - MOST_IGNORED} more"] if len(sizes) > MOST_IGNORED else []
     return [f"left out by .gitignore: {' and '.join([', '.join(named), *more])}"]
-
-
-def advise_on_ignored(folder: Path) -> str | None:
-    """What .gitignore files leave out in a project's folder, and the line that sends it; None for nothing."""
-    found = find_below((".",), named=(), project_dir=folder, exclude=())
-    sizes = measure_ignored(found, project_dir=folder)
-    named = [f"!{size.path}" for size in sizes[:MOST_IGNORED]]
-    them, line = "it" if len(named) == 1 else "them", json.dumps(named, ensure_ascii=False)
-    advice = f"if your script reads {them}, set [bootstrap] exclude = {line}"
-    return "; ".join([*render_ignored(sizes), advice]) if sizes else None
 
 
 def _find_script(folder: Path) -> str | None:

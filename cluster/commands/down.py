@@ -1,7 +1,6 @@
 """`cluster down`."""
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -10,11 +9,9 @@ import click
 from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.costs import find_bill, note_costs, noting_costs
-from cluster.jobs import BRIEF_PATIENCE_S, ask_for_job, require_ending, warn_uncopied
+from cluster.jobs import BRIEF_PATIENCE_S, PATIENCE_S, ask_for_job, require_ending, warn_uncopied
 from cluster.session import describe, find_request, unmount_before
-from cluster.views.status import HeadJob
 from foundation.errors import AwsError, ClusterError
-from foundation.thread_pool import run_in_thread
 from provision.aws.clients import Clients, make_clients
 from provision.down import Ending, Receipt, add_receipts, prepare_down, receipt_document, render_receipt
 from provision.down import down as carry_out
@@ -41,7 +38,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
         _print(app, Receipt(cluster=app.config.name), as_json=as_json)
         return
     config = app.config
-    find_job = _ask_briefly(app) if yes else ask_for_job(app, describe(app))
+    find_job = ask_for_job(app, describe(app), patience_s=BRIEF_PATIENCE_S if yes else PATIENCE_S)
     parts = [_prepare_home(app), *_prepare_elsewhere(app)]
     if any(part.ending for part in parts):
         _show_plans(app, parts)
@@ -65,22 +62,6 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     for unseen in receipt.unseen:
         if unseen.kind == ROLE and config.provision.instance_profile == "auto":
             raise AwsError(f"the {ROLE} that `up` made may still be there: {unseen.why}", hint="cluster iam-policy")
-
-
-def _ask_briefly(app: App) -> Callable[[], HeadJob | None]:
-    """Like ask_for_job, but also describe the cluster in the background; None if the head does not answer soon."""
-
-    def ask() -> HeadJob | None:
-        return ask_for_job(app, describe(app))()
-
-    asked = run_in_thread(ask)
-
-    def wait() -> HeadJob | None:
-        with suppress(ClusterError, OSError, TimeoutError):
-            return asked.result(timeout=BRIEF_PATIENCE_S)
-        return None
-
-    return wait
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ import click
 
 from cluster.app import App, pass_app
 from cluster.config import parse_config
-from cluster.project import OwnProject, advise_on_ignored, find_project
+from cluster.project import OwnProject, find_project
 from foundation.errors import ClusterError, ConfigError, UsageError
 from foundation.progress import Event
 from foundation.user_folders import find_user
@@ -81,9 +81,6 @@ def init(app: App, *, name: str | None, cloud: str | None, template: str | None,
         app.say(f"your project: {render_project(project)}")
         if project.mistake is not None:
             app.report(Event(kind="warn", what=project.mistake))
-        ignored = advise_on_ignored(app.config_path.resolve().parent)
-        if ignored is not None:
-            app.say(ignored)
     if script_path is not None and not is_kept:
         _write_new(script_path, _read(f"templates/{script_path.name}"), hint=f"write {script_path.name} yourself")
         app.say(f"wrote {script_path}: the script that this cluster trains")

@@ -7,7 +7,7 @@ import click
 from bootstrap.ssh.host_list import read_host_list
 from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
-from cluster.bring_up import bring_up, check_inputs, describe_left_volumes, up_in_a_region
+from cluster.bring_up import bring_up, check_inputs, up_in_a_region
 from cluster.config import load_config
 from cluster.costs import find_spending, note_costs
 from cluster.session import find_request
@@ -103,9 +103,6 @@ def resize(app: App, *, nodes: int, dry_run: bool, keep_failed: bool, yes: bool)
         yes=yes,
         keep_failed=keep_failed,
     )
-    if done and nodes == 0:
-        for line in describe_left_volumes(app):
-            app.say(line)
     if done and nodes != asked:
         app.say(
             f"cluster.toml has nodes = {asked}, which the next `cluster up` restores: to keep {nodes}, change it there"

@@ -147,24 +147,3 @@ def test_the_file_fits_the_project(
     assert {key: getattr(config.bootstrap, key) for key in bootstrap} == bootstrap
     assert {key: getattr(config.train, key) for key in train} == train
     assert config.train.args == ()
-
-
-@pytest.mark.parametrize(
-    ("ignored", "named", "them", "line"),
-    [
-        (("data", "more/"), "data/ (2 files, 40 bytes), more/ (1 file, 1 byte)", "them", '["!data/", "!more/"]'),
-    ],
-)
-def test_data_that_git_ignores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ignored: tuple[str, ...], named: str, them: str, line: str
-) -> None:
-    """The user reads of it before a job misses it."""
-    monkeypatch.chdir(tmp_path)
-    for name, size in {"data/a": 20, "data/sub/b": 20, "more/c": 1, "venv/pyvenv.cfg": 9}.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x" * size)
-    (tmp_path / "train.py").write_text("import torch\n")
-    (tmp_path / ".gitignore").write_text("\n".join([*ignored, "venv/", "out/", ""]))
-    advice = f"if your script reads {them}, set [bootstrap] exclude = {line}"
-    assert f"\nleft out by .gitignore: {named}; {advice}\nnext: " in run("init")
