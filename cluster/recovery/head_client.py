@@ -4,7 +4,6 @@ The head gets the program and its settings: cluster.toml without secrets, and th
 head has the permissions of its instance role, and logs in to nodes with its own key. The user's private key stays here.
 """
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -124,7 +123,7 @@ def read_client() -> Tree:
 
 
 def keep_settings(app: App, nodes: Sequence[ReadyNode], *, asked: Requirements) -> None:
-    """Writes the settings to the head if it has the program and they have changed. A failure is a warning."""
+    """Writes the settings to the head if it has the program. A failure is a warning."""
     head = nodes[0]
     if not head.client:
         return
@@ -182,12 +181,8 @@ def leave_secrets_out(table: Mapping[str, Any], overrides: Mapping[str, Any]) ->
 
 
 def _write(head: ReadyNode, data: bytes) -> None:
-    """Writes settings.json unless it has this content already. Raises NodeCommandError, ConnectError."""
-    digest = hashlib.sha256(data).hexdigest()
+    """Writes settings.json. Raises NodeCommandError, ConnectError."""
     path = f"{FOLDER}/settings.json"
-    same = f'[ "$(sha256sum <{path} 2>/dev/null)" = "{digest}  -" ]'
-    if head.connection.run(RemoteCommand(same), check=False, timeout_s=SETTINGS_TIMEOUT_S).exit_code == 0:
-        return
     script = f"umask 077 && mkdir -p {FOLDER} && cat >{path}.new && mv {path}.new {path}"
     head.connection.run(
         RemoteCommand(script), stdin=data, timeout_s=SETTINGS_TIMEOUT_S, what="the settings for lost nodes"

@@ -1,7 +1,6 @@
 """Fits text to the width of a terminal: wraps lines between words, and leaves out columns of tables. Pure."""
 
 import re
-import unicodedata
 from collections.abc import Sequence
 
 DEFAULT_COLUMNS = 80  # without a terminal
@@ -16,25 +15,16 @@ _WORDS = re.compile(rf"( *)([(`]*{_FIRST}(?<![,;:)])(?: {_ARGUMENT})*|\S+)")
 
 def find_width(text: str) -> int:
     """Returns how many columns a line of printable text takes on a terminal."""
-    return len(text) if text.isascii() else sum(map(_width_of, text))
+    from rich.cells import cell_len  # noqa: PLC0415 - slow to import, and most commands draw nothing
 
-
-def _width_of(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return cell_len(text)
 
 
 def cut(text: str, columns: int) -> str:
     """Returns as much of a line as fits into so many columns."""
-    if text.isascii():
-        return text[:columns]
-    room = columns
-    for position, character in enumerate(text):
-        room -= _width_of(character)
-        if room < 0:
-            return text[:position]
-    return text
+    from rich.cells import chop_cells  # noqa: PLC0415 - as above
+
+    return next(iter(chop_cells(text[:columns], columns)), "")
 
 
 def wrap(text: str, columns: int) -> str:
