@@ -2,8 +2,7 @@
 
 import base64
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Literal
 
 from bootstrap.apply import ReadyNode
@@ -76,40 +75,26 @@ def _prepare(app: App, nodes: Sequence[ReadyNode], login: FindLogin) -> Prepared
     )
 
 
-@contextmanager
-def in_containers(
-    app: App,
-    nodes: Nodes,
-    names: Sequence[str],
-    command: Sequence[str],
-    *,
-    stdin: Literal["pipe", "terminal"] | None = None,
-) -> Iterator[Mapping[str, tuple[Host, tuple[str, ...]]]]:
-    """Sets up the nodes, and pulls the image on the nodes in `names`. Yields, by name, each host and its command line.
+def find_shell(
+    app: App, nodes: Nodes, name: str, command: Sequence[str], *, stdin: Literal["pipe", "terminal"]
+) -> tuple[Host, tuple[str, ...]]:
+    """Sets up the nodes, and pulls the image on one of them. Returns it, and the command line of a container there.
 
-    The command line runs `command` in the image on that host. names: (): all nodes. command: (): a shell. stdin: where
-    its input comes from. Raises ClusterError or a subclass.
+    command: what runs in it; () for a shell. stdin: where its input comes from. Raises ClusterError or a subclass.
     """
     config = app.config
     if not config.container.image:
         raise ConfigError("--container runs commands in [container] image, which is not set", hint="set it")
     login = find_login(app)
-    chosen = nodes.choose(names)
     with ready_nodes(app, nodes) as (ready, _):
-        used = [node for node in ready if node.host.name in chosen]
-        image = _prepare(app, used, login)
-        yield {
-            node.host.name: (
-                node.host,
-                shell_words(
-                    config.container,
-                    image,
-                    node,
-                    command,
-                    framework=config.bootstrap.framework,
-                    volumes=[volume.mount for volume in config.volumes],
-                    stdin=stdin,
-                ),
-            )
-            for node in used
-        }
+        node = next(node for node in ready if node.host.name == name)
+        line = shell_words(
+            config.container,
+            _prepare(app, [node], login),
+            node,
+            command,
+            framework=config.bootstrap.framework,
+            volumes=[volume.mount for volume in config.volumes],
+            stdin=stdin,
+        )
+    return node.host, line

@@ -15,7 +15,6 @@ from bootstrap.ssh.execute import Ending, Sink, Stream, choose_exit_code, execut
 from bootstrap.ssh.host import Host
 from cluster.app import App, pass_app
 from cluster.completion import NODE
-from cluster.containers import in_containers
 from cluster.nodes.source import Nodes
 from cluster.session import describe_and_warn, open_connections
 from cluster.views.terminal import escape_line, escape_output
@@ -37,11 +36,10 @@ SIGNALS = {number.value: number.name for number in signal.Signals}
     type=NODE,
     help="Run only on this node; repeatable.",
 )
-@click.option("--container", "in_image", is_flag=True, help="Run in a new container of [container] image.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON array at the end.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 @pass_app
-def exec_(app: App, *, names: tuple[str, ...], in_image: bool, as_json: bool, words: tuple[str, ...]) -> int:
+def exec_(app: App, *, names: tuple[str, ...], as_json: bool, words: tuple[str, ...]) -> int:
     """Run a command on all nodes in parallel.
 
     Each line of output is prefixed with the node's name. The exit code is that of the first process that failed, 1 if a
@@ -51,14 +49,13 @@ def exec_(app: App, *, names: tuple[str, ...], in_image: bool, as_json: bool, wo
         raise UsageError("there is no command to run", hint="cluster exec -- COMMAND")
     app.enter_cloud()
     nodes = describe_and_warn(app)
-    run = _run_in_containers if in_image else _run
     if as_json:
         collector = Collector()
-        endings = run(app, nodes, names, words, collector)
+        endings = _run(app, nodes, names, words, collector)
         app.print_json([collector.describe(ending) for ending in endings])
     else:
         printer = LinePrinter(stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno())
-        endings = run(app, nodes, names, words, printer)
+        endings = _run(app, nodes, names, words, printer)
     failures = render_failures(endings)
     if failures:
         app.say(failures, style="red")
@@ -78,16 +75,6 @@ def _run(app: App, nodes: Nodes, names: Sequence[str], words: Sequence[str], sin
         done = execute(hosts, words, open_connection=connections.get, sink=sink)
     endings |= {ending.node: ending for ending in done}
     return tuple(endings[name] for name in chosen)
-
-
-def _run_in_containers(
-    app: App, nodes: Nodes, names: Sequence[str], words: Sequence[str], sink: Sink
-) -> tuple[Ending, ...]:
-    with in_containers(app, nodes, names, words) as lines:
-        hosts = [host for host, _ in lines.values()]
-        by_name = {name: line for name, (_, line) in lines.items()}
-        with open_connections(app, nodes) as connections:
-            return execute(hosts, by_name, open_connection=connections.get, sink=sink)
 
 
 def render_failures(endings: Sequence[Ending]) -> str:

@@ -12,7 +12,7 @@ import click
 from bootstrap.ssh.host import Host, find_ssh_options, render_scp_command, render_ssh_command, render_ssh_config
 from cluster.app import App, pass_app
 from cluster.completion import NODE, NODE_OR_FILE
-from cluster.containers import in_containers
+from cluster.containers import find_shell
 from cluster.session import describe_and_warn, open_connections
 from foundation.errors import ClusterError, UsageError
 
@@ -83,8 +83,7 @@ def ssh(app: App, *, in_image: bool, node: str | None, words: tuple[str, ...], p
         app.enter_cloud()
         nodes = describe_and_warn(app)
         name = nodes.choose([node] if node else ())[0]
-        with in_containers(app, nodes, [name], words, stdin="terminal" if is_terminal else "pipe") as lines:
-            host, words = lines[name]
+        host, words = find_shell(app, nodes, name, words, stdin="terminal" if is_terminal else "pipe")
     else:
         [host] = _find_hosts(app, [node] if node else None)
     options = _options(app, host)

@@ -16,7 +16,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 PYTHON = "python3"
 """The program that runs scripts in an image with its own framework."""
 SHELL_JOB = "shell"
-"""Takes the place of a job's id for the containers of `cluster exec` and `cluster ssh`."""
+"""Takes the place of a job's id for the containers of `cluster ssh --container`."""
 LOGIN_SHELL = ("sh", "-c", "command -v bash >/dev/null && exec bash -l || exec sh -l")
 
 
