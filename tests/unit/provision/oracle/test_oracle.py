@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.app import App
-from cluster.commands.oracle import machine_document, oracle_document, render_machine, render_oracle
+from cluster.commands.oracle import make_document, render
 from cluster.commands.oracle import oracle as oracle_command
 from cluster.commands.up import up as up_command
 from foundation.errors import ConfigError
@@ -180,7 +180,7 @@ def test_the_documented_wheels_are_those_of_the_table() -> None:
 
 
 def test_the_tables_are_shown() -> None:
-    text = render_oracle()
+    text = render("mxnet")
     for machine in GPU_MACHINES:
         assert machine.family in text
     for wheel in WHEELS:
@@ -189,7 +189,7 @@ def test_the_tables_are_shown() -> None:
     assert "mxnet-cu112==1.9.1" in t4
     assert "cu100 1.7.0*" in t4
     assert "cu90" not in t4
-    document = json.loads(json.dumps(oracle_document()))
+    document = json.loads(json.dumps(make_document("mxnet")))
     (g5,) = (machine for machine in document["machines"] if machine["family"] == "g5")
     assert g5["gpu"] == {"name": "A10G", "maker": "NVIDIA", "compute_capability": "8.6"}
     assert (g5["auto"], g5["auto_reads_s3"]) == ("mxnet-cu112==1.9.1", False)
@@ -207,10 +207,10 @@ def test_the_tables_are_shown() -> None:
 def test_shows_a_type_with_reasons(name: str, lines: list[str]) -> None:
     machine = find_machine(name)
     assert machine is not None
-    text = render_machine(name, machine)
+    text = render("mxnet", name)
     for words in lines:
         assert words in text
-    document = machine_document(name, machine)
+    document = make_document("mxnet", name)
     assert {wheel["wheel"] for wheel in document["wheels"]} == {wheel.requirement for wheel in WHEELS}
     assert document["auto"] in {wheel["wheel"] for wheel in document["wheels"] if wheel["runs"]} | {None}
 

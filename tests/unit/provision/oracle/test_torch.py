@@ -7,12 +7,7 @@ import pytest
 
 from bench.fatbin import LibraryCode
 from bench.wheel_code import torch_code_differs
-from cluster.commands.oracle import (
-    render_torch_machine,
-    render_torch_oracle,
-    torch_machine_document,
-    torch_oracle_document,
-)
+from cluster.commands.oracle import make_document, render
 from foundation.errors import ConfigError
 from project import REPOSITORY
 from provision.oracle.tables import GPU_MACHINES, Gpu, find_machine, show
@@ -143,13 +138,13 @@ def test_a_wheel_is_compared_with_the_table() -> None:
 
 
 def test_the_tables_are_shown() -> None:
-    rows = {line.partition("  ")[0]: line for line in render_torch_oracle().splitlines()}
+    rows = {line.partition("  ")[0]: line for line in render("pytorch").splitlines()}
     assert "torch==2.8.0" in rows["V100"]
     assert "1.13 to 2.10" in rows["V100"]
     assert "2.8 to 2.15" in rows["B200"]
     assert "2.7 +cu128" in rows["B200"]
-    assert "read, not measured" in render_torch_oracle()
-    document = json.loads(json.dumps(torch_oracle_document()))
+    assert "read, not measured" in render("pytorch")
+    document = json.loads(json.dumps(make_document("pytorch")))
     (h100,) = (machine for machine in document["machines"] if machine["family"] == "p5")
     assert (h100["gpu"]["name"], h100["auto"]) == ("H100", "torch==2.13.0")
     assert len(document["wheels"]) == len(TORCH_BUILDS)
@@ -164,10 +159,8 @@ def test_the_tables_are_shown() -> None:
     ],
 )
 def test_a_type_is_shown(name: str, words: str) -> None:
-    machine = find_machine(name)
-    assert machine is not None
-    assert words in render_torch_machine(name, machine)
-    document = torch_machine_document(name, machine)
+    assert words in render("pytorch", name)
+    document = make_document("pytorch", name)
     assert [wheel["first"] for wheel in document["wheels"]] == [show(build.first) for build in TORCH_BUILDS]
 
 
