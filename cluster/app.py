@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property, update_wrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -28,10 +27,9 @@ from provision.config import all_regions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bootstrap.environment.requirements import Requirements
+    from cluster.recovery.head_client import HeadSettings
     from provision.aws.clients import Clients
     from provision.files import ClusterFiles
-    from provision.model import SshAddress
 
 wide_option = click.option("--wide", is_flag=True, help="Show all columns, also those that do not fit the terminal.")
 P = ParamSpec("P")
@@ -41,26 +39,13 @@ LONG_S = 10.0
 """A step of a node that took this long is shown without -v, too."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OnHead:
-    """Settings from the user's machine for a command on a cluster's head (cluster/recovery/on_head.py).
-
-    line: a line of authorized_keys that lets the head log in to new nodes. ssh_address: that of [provision], for the
-    user's access to nodes; the head uses their private addresses. asked: what [bootstrap] packages and project ask for.
-    """
-
-    line: str
-    ssh_address: "SshAddress"
-    asked: "Requirements"
-
-
 class App:
     """One run of a command. Progress and messages go to stderr, results to stdout.
 
-    on_head: None on the user's machine.
+    on_head: the settings from the user's machine, for a command on a cluster's head; None on the user's machine.
     """
 
-    on_head: OnHead | None = None
+    on_head: "HeadSettings | None" = None
 
     def __init__(self, *, config_path: Path) -> None:
         self.config_path = config_path

@@ -50,29 +50,21 @@ SETTINGS_TIMEOUT_S = 60.0
 
 
 class HeadSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings from the user's machine for a command on the head: the file ~/.cluster/replace/settings.json.
+    """The settings from the user's machine for a command on the head: the file ~/.cluster/replace/settings.json."""
 
-    table, overrides: cluster.toml and the command line, without secrets. line, ssh_address, asked: see
-    OnHead. public_key: the public half of the user's key for the nodes. launch_key: signs the tokens of the head's
-    launches (provision/membership.py). pins: the nodes' host keys, in the format of
-    known_hosts. instances: the ids of the instances that the user's machine knows. records: those of the cache of
-    wheels, by key. endpoint_url: AWS_ENDPOINT_URL, or None. private_ca: whether its certificate is signed by a private
-    CA.
-    """
-
-    table: dict[str, Any]
-    overrides: dict[str, Any]
+    table: dict[str, Any]  # cluster.toml, without secrets
+    overrides: dict[str, Any]  # the command line, without secrets
     region: str
-    line: str
-    ssh_address: SshAddress
-    asked: Requirements
-    public_key: str
-    launch_key: bytes
-    pins: str
-    instances: tuple[str, ...]
-    records: dict[str, str]
-    endpoint_url: str | None = None
-    private_ca: bool = False
+    line: str  # of authorized_keys: lets the head log in to new nodes
+    ssh_address: SshAddress  # for the user's access to nodes; the head uses their private addresses
+    asked: Requirements  # of [bootstrap] packages and project
+    public_key: str  # the public half of the user's key for the nodes
+    launch_key: bytes  # signs the tokens of the head's launches (provision/membership.py)
+    pins: str  # the nodes' host keys, in the format of known_hosts
+    instances: tuple[str, ...]  # the ids of the instances that the user's machine knows
+    records: dict[str, str]  # those of the cache of wheels, by key
+    endpoint_url: str | None = None  # AWS_ENDPOINT_URL
+    private_ca: bool = False  # whether its certificate is signed by a private CA
 
 
 def find_client(app: App, described: Nodes, *, nodes: int) -> Tree | None:

@@ -14,10 +14,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from bootstrap.environment.file_cache import find_place
-from cluster.app import App, OnHead
+from cluster.app import App
 from cluster.config import ClusterConfig, parse_config
 from cluster.containers import find_login
 from cluster.jobs import ask_head, open_head
@@ -65,20 +64,13 @@ class HeadApp(App):
 
     def __init__(self, settings: HeadSettings, *, folder: Path) -> None:
         super().__init__(config_path=folder / "cluster.toml")
-        self._settings = settings
+        self.on_head = self._settings = settings
         self._folder = folder
-        self.overrides = {**settings.overrides, **self._find_overrides()}
-        self.on_head = OnHead(
-            line=settings.line,
-            ssh_address=settings.ssh_address,
-            asked=settings.asked,
-        )
-
-    def _find_overrides(self) -> dict[str, Any]:
-        """Returns the settings that differ here: nodes are near, this node has the wheels, a job has its own files."""
-        return {
+        # What differs here: nodes are near, this node has the wheels, a job has its own files.
+        self.overrides = {
+            **settings.overrides,
             "cloud": "aws",
-            "provision.region": self._settings.region,
+            "provision.region": settings.region,
             "provision.regions": [],
             "provision.ssh_address": "private",
             "provision.ssh_from": "10.0.0.0/8",  # "auto" is not for private addresses; the head changes no rule
