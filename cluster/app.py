@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from cluster.config import ClusterConfig, load_config
-from cluster.last_known import NAME_LEFT, find_above, find_left
+from cluster.folders import NAME_LEFT, find_above, find_left
 from cluster.views.layout import wrap
 from cluster.views.messages import StepDisplay, make_console, say
 from cluster.views.terminal import escape, find_columns, write

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from cluster.last_known import MOST_NAMES, find_above, find_names
+from cluster.folders import find_above
 from foundation.errors import ClusterError
 from foundation.files import read_bounded, write_whole
 from foundation.toml import MOST_BYTES, parse_toml
@@ -24,6 +24,7 @@ from foundation.user_folders import cache_folder
 VARIABLE = "_CLUSTER_COMPLETE"
 """The environment variable that click's completion scripts set when they call `cluster`."""
 SCRIPTS_DIR = Path(__file__).parents[1] / "train" / "scripts"
+MOST_NODES = 50
 PROGRAM = (Path(__file__).parent, Path(__file__).parent / "commands", Path(__file__).parent / "commands" / "data")
 
 
@@ -70,12 +71,7 @@ def _find_nodes(config_path: Path) -> list[str]:
         named = [host.rpartition("@")[2].partition(":")[0] for host in hosts if isinstance(host, str)]
         return list(dict.fromkeys(named))
     nodes = config.get("provision", {}).get("nodes", 0)
-    asked = [f"node-{number}" for number in range(min(nodes, MOST_NAMES))] if isinstance(nodes, int) else []
-    return find_names(config_path, "nodes") or asked
-
-
-def _find_jobs(config_path: Path) -> list[str]:
-    return find_names(config_path, "jobs")
+    return [f"node-{number}" for number in range(min(nodes, MOST_NODES))] if isinstance(nodes, int) else []
 
 
 def _find_urls(config_path: Path) -> list[str]:
@@ -112,10 +108,9 @@ class FileOrUrl(Name):
 
 NODE = Name("node", _find_nodes)
 NODE_OR_FILE = Name("node or file", lambda path: [f"{name}:" for name in _find_nodes(path)], files=True)
-JOB = Name("job", _find_jobs)
 SCRIPT = Name("script", _find_scripts, files=True)
 FILE_OR_URL = FileOrUrl("file or URL", _find_urls, files=True)
-NAMES = {each.name: each for each in (NODE, NODE_OR_FILE, JOB, SCRIPT, FILE_OR_URL)}
+NAMES = {each.name: each for each in (NODE, NODE_OR_FILE, SCRIPT, FILE_OR_URL)}
 
 
 def load_command(place: str) -> click.Command:

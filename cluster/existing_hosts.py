@@ -14,7 +14,6 @@ from cluster.jobs import (
     require_ending,
     warn_uncopied,
 )
-from cluster.last_known import remember_names
 from cluster.nodes.hosts import HostNodes, HostSource
 from cluster.nodes.other_hosts import memory_of, release
 from cluster.session import BOOT_TIMEOUT_S, ready_nodes
@@ -90,7 +89,6 @@ def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
 def show_status(app: App, *, as_json: bool, wide: bool) -> None:
     """Prints the state of the hosts and the running job. Raises ClusterError when no host is listed."""
     nodes = HostSource(app).describe()
-    remember_names(app.config_path, "nodes", nodes.names)
     find_job = ask_for_job(app, nodes)
     states = find_states(app, nodes)
     shown = HostsStatus(cluster=nodes.cluster, hosts=states, job=find_job(), now=datetime.now(UTC))

@@ -12,7 +12,6 @@ from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import AnswerError, runtime_command
 from cluster.app import App
-from cluster.last_known import remember_names
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
@@ -147,7 +146,7 @@ class JobSources:
     def _ask_head(self) -> tuple[JobRecord, ...]:
         if self.head is not None:
             try:
-                return ask_head(self._app, self.head)
+                return ask_head(self.head)
             except ClusterError as error:
                 self.head, self.why_not = None, error
         return ()
@@ -172,19 +171,17 @@ class JobSources:
             return ()
 
 
-def ask_head(app: App, head: Head) -> tuple[JobRecord, ...]:
+def ask_head(head: Head) -> tuple[JobRecord, ...]:
     """Returns the jobs that the head knows, newest first. Raises ClusterError or a subclass."""
     line = head.ask("list")
-    return _read_list(app, head, line) if line else ()  # without a set-up, no job can have run there
+    return _read_list(head, line) if line else ()  # without a set-up, no job can have run there
 
 
-def _read_list(app: App, head: Head, line: bytes) -> tuple[JobRecord, ...]:
+def _read_list(head: Head, line: bytes) -> tuple[JobRecord, ...]:
     try:
-        records = merge_records(read_jobs(line))
+        return merge_records(read_jobs(line))
     except ValueError as error:
         raise head.not_understood(error) from None
-    remember_names(app.config_path, "jobs", [word for record in records for word in (record.id, record.name)])
-    return records
 
 
 @contextmanager
@@ -232,7 +229,7 @@ def ask_for_job(app: App, nodes: Nodes, *, patience_s: float = PATIENCE_S) -> Ca
 def _ask(app: App, nodes: Nodes) -> HeadJob:
     with open_head(app, nodes, wait_s=CONNECT_S) as head:
         line = head.ask("list")
-        records = _read_list(app, head, line) if line else ()
+        records = _read_list(head, line) if line else ()
     return HeadJob(
         set_up=bool(line),
         unhealthy=parse_unhealthy(line),
@@ -338,7 +335,7 @@ def end_jobs(app: App, nodes: Nodes, find_used: Callable[[JobRecord], Sequence[s
     """
     try:
         with open_head(app, nodes) as head:
-            for record in ask_head(app, head):  # the newest first: queued jobs must not start
+            for record in ask_head(head):  # the newest first: queued jobs must not start
                 if not record.has_ended and (used := find_used(record)):
                     app.say(f"stopping job {record.id} ({record.name}), which uses {', '.join(used)}")
                     end_job(app, head, record.id)

@@ -26,7 +26,6 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.transfer.sync import Found, measure_ignored
 from cluster.app import App
-from cluster.last_known import remember_names
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
 from cluster.nodes.hosts import HostSource
 from cluster.nodes.source import Nodes, NodeSource
@@ -60,9 +59,7 @@ def source_of(app: App) -> NodeSource:
 
 def describe(app: App) -> Nodes:
     """Returns the nodes. Call enter_cloud first. Raises ClusterError or a subclass."""
-    nodes = source_of(app).describe()
-    remember_names(app.config_path, "nodes", nodes.names)
-    return nodes
+    return source_of(app).describe()
 
 
 def describe_and_warn(app: App) -> Nodes:

@@ -14,7 +14,7 @@ from foundation.errors import ClusterError
 def completion(app: App, *, shell: str) -> None:
     """Print a shell completion script.
 
-    It completes commands, options, files, and the nodes, jobs and datasets that recent commands saw.
+    It completes commands, options, files, and the nodes and datasets in cluster.toml.
     """
     found = get_completion_class(shell)
     if found is None:

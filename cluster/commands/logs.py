@@ -13,7 +13,6 @@ from typing import Protocol, get_args
 import click
 
 from cluster.app import App, if_interrupted, pass_app, wide_option
-from cluster.completion import JOB
 from cluster.jobs import JobSources, open_jobs
 from cluster.nodes.ec2 import Ec2Nodes, find_gone
 from cluster.nodes.results import copy_results, open_results
@@ -30,7 +29,7 @@ from train.follow.run import LogStream, check_result, pass_on
 
 
 @click.command("jobs")
-@click.argument("job", type=JOB, required=False)
+@click.argument("job", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the jobs as JSON.")
 @wide_option
 @pass_app
@@ -60,7 +59,7 @@ class Sink(Protocol):
 
 
 @click.command("logs")
-@click.argument("job", type=JOB, required=False)
+@click.argument("job", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Follow the job until it ends; exit with its code.")
 @click.option("--rank", "ranks", type=int, multiple=True, metavar="R", help="Show only this rank; repeatable.")
 @click.option(
@@ -196,7 +195,7 @@ _RESULTS_EXAMPLES = """\b
 
 
 @click.command("results", epilog=_RESULTS_EXAMPLES)
-@click.argument("job", type=JOB, required=False)
+@click.argument("job", required=False)
 @click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False), required=False)
 @pass_app
 def results(app: App, *, job: str | None, folder: Path | None) -> None:

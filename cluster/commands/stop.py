@@ -5,7 +5,6 @@ from contextlib import ExitStack
 import click
 
 from cluster.app import App, if_interrupted, pass_app
-from cluster.completion import JOB
 from cluster.costs import noting_costs
 from cluster.jobs import (
     Stopped,
@@ -31,7 +30,7 @@ from train.follow.run import render_left
 
 
 @click.command("stop")
-@click.argument("job", type=JOB, required=False)
+@click.argument("job", required=False)
 @click.option("--nodes", is_flag=True, help="Stop the nodes instead of a job.")
 @click.option("-y", "--yes", is_flag=True, help="Stop nodes without asking.")
 @pass_app
@@ -79,7 +78,7 @@ def stop_job(app: App, words: str | None) -> None:
     with ExitStack() as stack:
         try:
             head = stack.enter_context(open_head(app, nodes))
-            records = ask_head(app, head)
+            records = ask_head(head)
         except NotFoundError:
             raise
         except ClusterError as error:

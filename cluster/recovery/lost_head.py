@@ -116,7 +116,7 @@ def find_jobs_on_head(app: App, state: ClusterState) -> frozenset[str]:
     if not any(node.index == 0 and node.state == "running" for node in state.nodes):
         return frozenset()
     with open_head(app, Ec2Nodes(state, app.config.provision)) as head:
-        return frozenset(record.id for record in ask_head(app, head))
+        return frozenset(record.id for record in ask_head(head))
 
 
 def render_lost_head(app: App, jobs: Sequence[Record], *, lease_end: str | None) -> str:

@@ -100,7 +100,7 @@ def main(words: Sequence[str]) -> int:
         prepare(settings, folder)
         app = HeadApp(settings, folder=folder)
         with open_head(app, describe(app)) as head:
-            record = next((record for record in ask_head(app, head) if record.id == job), None)
+            record = next((record for record in ask_head(head) if record.id == job), None)
         if record is None:
             raise NotFoundError(f"there is no job {job}")
         if record.spec.image is not None:

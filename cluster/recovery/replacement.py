@@ -124,7 +124,7 @@ def claim(app: App, job: Record, *, waits: bool) -> tuple[str, ...]:
                 if refused == MOST_REFUSALS:
                     raise
             time.sleep(HEAD_EVERY_S)
-            record = next((one for one in ask_head(app, head) if one.id == job.id), None)
+            record = next((one for one in ask_head(head) if one.id == job.id), None)
             if record is None or record.state != "waiting":
                 return ()
 

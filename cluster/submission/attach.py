@@ -248,7 +248,7 @@ class _Attendance:
         self._replace_at = time.monotonic() + REPLACE_AGAIN_S
         with self._display.paused(), self._interrupts.at_once():
             try:
-                found = next((one for one in ask_head(self._app, self._head) if one.id == self._job), None)
+                found = next((one for one in ask_head(self._head) if one.id == self._job), None)
                 if found is not None and found.state == "waiting":
                     replace_lost(self._app, found)
             except HeadReplacesError:

@@ -17,7 +17,6 @@ from cluster.config import load_config
 from cluster.containers import find_login
 from cluster.health import leave_out_unhealthy
 from cluster.jobs import head_of
-from cluster.last_known import find_names, remember_names
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
 from cluster.recovery.lost_head import check_head
@@ -93,13 +92,12 @@ def submit(
         train = structs.replace(config.train, hosts=choice.hosts)
         job = choice.prepared.plan(train, ready, job_id=new_job_id(), script=script, hidden=request.hidden)
         order = job.order
-        job_id, name = order.spec.id, order.spec.name
+        job_id = order.spec.id
         _tell(app, job, replaced=request.replaced)
         if dry_run:
             show_check(app, head, order)
             return 0
         note_job(app, [node.host for node in ready], job_id)
-        remember_names(app.config_path, "jobs", [job_id, name, *find_names(app.config_path, "jobs")])
         with if_interrupted(f"cluster jobs shows whether job {job_id} runs; cluster stop {job_id} stops it"):
             if not detach:
                 return attend(app, head, order, plain=plain, submission=submission)

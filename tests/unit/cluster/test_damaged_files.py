@@ -11,7 +11,6 @@ import pytest
 from bootstrap.ssh.keys import HostKeyPins, load_private_key
 from bootstrap.ssh.other_hosts import Memory
 from cluster.completion import load_shape
-from cluster.last_known import find_names, remember_names
 from foundation.errors import ClusterError
 from foundation.progress import silent
 from foundation.user_folders import cache_folder, state_folder
@@ -22,7 +21,6 @@ from train.s3.connection import Connection
 from train.s3.run_journal import Run, abort_unfinished, noted
 
 KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIHWIDDpwL4tN7CkEyA6KkkIiKkDkGIYGkKf5YrJSJm+A"
-CONFIG = Path("cluster.toml")
 
 
 def use_key(files: ClusterFiles) -> None:
@@ -74,17 +72,6 @@ def use_completion(_: ClusterFiles) -> None:
     assert load_shape("cluster.commands.status:status").params
 
 
-def use_names(_: ClusterFiles) -> None:
-    assert all(isinstance(name, str) for name in find_names(CONFIG, "nodes"))
-    remember_names(CONFIG, "jobs", ["one"])
-
-
-def name_file(_: ClusterFiles) -> Path:
-    remember_names(CONFIG, "nodes", ["node-0"])
-    [path] = (cache_folder() / "names").iterdir()
-    return path
-
-
 USES: dict[str, tuple[Callable[[ClusterFiles], Path], Callable[[ClusterFiles], object]]] = {
     "key": (lambda files: files.private_key, use_key),
     "known hosts": (lambda files: files.known_hosts, use_known_hosts),
@@ -97,7 +84,6 @@ USES: dict[str, tuple[Callable[[ClusterFiles], Path], Callable[[ClusterFiles], o
     "costs": (lambda files: storage.ledger_path(files.root), use_costs),
     "transfers": (lambda _: state_folder() / "transfers" / "one.json", use_transfers),
     "completion": (lambda _: cache_folder() / "completion.json", use_completion),
-    "names": (name_file, use_names),
 }
 
 

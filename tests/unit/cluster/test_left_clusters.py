@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cluster.config import parse_config
-from cluster.last_known import find_left
+from cluster.folders import find_left
 from project import Project
 from provision.cost import storage
 from provision.cost.ledger import Ledger, LedgerNode, Period

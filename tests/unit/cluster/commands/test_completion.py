@@ -10,7 +10,6 @@ import pytest
 
 from cluster.commands import COMMANDS
 from cluster.completion import describe_shape, load_command, make_shape
-from cluster.last_known import remember_names
 from project import CLUSTER
 
 
@@ -53,20 +52,6 @@ def write_project(folder: Path) -> None:
     for each in (folder, folder / "below"):
         each.mkdir(exist_ok=True)
         (each / "my_own.py").touch()
-
-
-def test_names_come_from_the_last_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = tmp_path / "cluster.toml"
-    path.write_text('name = "demo"\n[provision]\nnodes = 2\n')
-    remember_names(path, "nodes", ["node-0", "node-7"])
-    remember_names(path, "jobs", ["20261124-100000-abc", "mine", "20261123-100000-abc", "mine"])
-    assert complete(tmp_path, "ssh", "") == ["node-0", "node-7"]
-    assert complete(tmp_path, "stop", "") == ["20261124-100000-abc", "mine", "20261123-100000-abc"]
-    assert complete(tmp_path, "logs", "m") == ["mine"]
-    assert complete(tmp_path, "logs", "x") == []
-    remember_names(path, "nodes", [])  # as after `down`
-    assert complete(tmp_path, "ssh", "") == ["node-0", "node-1"]
 
 
 def test_a_damaged_cache_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from cluster.commands.init import SCRIPTS, TEMPLATES, choose_name
 from cluster.config import load_config
-from cluster.last_known import find_above
+from cluster.folders import find_above
 from cluster.main import cli
 from foundation.errors import ClusterError, UsageError
 from train.job.payload import shipped_scripts

@@ -1,28 +1,19 @@
-"""Finds cluster.toml, and what recent commands saw: names of nodes and jobs, clusters that a folder has launched.
+"""Finds cluster.toml, and the clusters that were launched from its folder. Fast to import, for completion."""
 
-Fast to import, for completion.
-"""
-
-import json
 import os
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from foundation.durations import render_time
 from foundation.errors import ClusterError
-from foundation.files import read_bounded, write_whole
-from foundation.user_folders import cache_folder, state_folder
+from foundation.user_folders import state_folder
 from provision.folders import find_launched
 
 if TYPE_CHECKING:
     from cluster.config import ClusterConfig
 
-Kind = Literal["nodes", "jobs"]
-KINDS: tuple[Kind, ...] = ("nodes", "jobs")
-MOST_NAMES = 50
 NAME_LEFT = ("status", "list", "up", "down", "train")
 """The commands that name the clusters of find_left."""
 
@@ -41,38 +32,6 @@ def find_above(path: Path) -> Path | None:
             if found.stat().st_uid in (os.getuid(), 0):
                 return found
     return None
-
-
-def find_names(config_path: Path, kind: Kind) -> list[str]:
-    """Returns the names of a cluster's nodes, or the ids and names of its jobs, as the last command saw them."""
-    return _read(_file_of(config_path))[kind]
-
-
-def remember_names(config_path: Path, kind: Kind, names: Sequence[str]) -> None:
-    """Stores names for completion. A failure, such as a full disk, is ignored."""
-    with suppress(OSError, ClusterError):
-        path = _file_of(config_path)
-        known = _read(path)
-        kept = list(dict.fromkeys(names))[:MOST_NAMES]
-        if known[kind] != kept:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps({**known, kind: kept}).encode())
-
-
-def _file_of(config_path: Path) -> Path:
-    digest = zlib.crc32(os.fsencode(config_path.resolve()))
-    return cache_folder() / "names" / f"{digest:08x}.json"
-
-
-def _read(path: Path) -> dict[Kind, list[str]]:
-    """Returns the names in a file; none if it is missing or damaged."""
-    try:
-        known = json.loads(read_bounded(path))
-    except (OSError, ValueError, RecursionError):
-        known = {}
-    listed = known if isinstance(known, dict) else {}
-    names = {kind: listed.get(kind) for kind in KINDS}
-    return {kind: [str(name) for name in found] if isinstance(found, list) else [] for kind, found in names.items()}
 
 
 def find_left(folder: Path, config: "ClusterConfig | None") -> Iterator[str]:
