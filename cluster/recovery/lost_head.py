@@ -127,13 +127,8 @@ def render_lost_head(app: App, jobs: Sequence[Record], *, lease_end: str | None)
         return f"{lease_end}, before the end of {listed}: cluster up launches new nodes and continues there"
     if jobs:
         return f"the head of {cluster} has ended: cluster up continues {listed}"
-    if app.config.data.s3_results is not None:
-        return f"the head of {cluster} has ended, and no job was left to continue: cluster up launches a new one"
-    remains = f"; the dataset {app.config.data.url} remains" if app.config.data.url else ""
-    return (
-        f"the head of {cluster} has ended, and the records of its jobs with it, since [data] results is not in "
-        f"S3{remains}: cluster up launches a new head"
-    )
+    records = "" if app.config.data.s3_results is not None else ", and the records of its jobs with it"
+    return f"the head of {cluster} has ended{records}: cluster up launches a new one"
 
 
 def continue_lost(app: App, jobs: Sequence[Record], state: ClusterState) -> None:
