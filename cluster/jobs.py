@@ -287,7 +287,7 @@ def render_interruption(job: HeadJob, *, now: datetime) -> str | None:
 
 def check_idle(app: App, head: Head) -> None:
     """Raises ClusterError while a job runs or waits."""
-    for record in ask_head(app, head):
+    for record in ask_head(head):
         if not (record.has_ended or record.is_damaged):
             raise ClusterError(
                 f"job {record.id} ({record.name}) is {record.state} on this cluster: it would be measured with the "
