@@ -75,6 +75,13 @@ def test_a_dry_run_changes_nothing(ec2: Client, action: str, asked: dict[str, An
 # --- the parameters of a launch
 
 
+def test_a_launch_template_gives_image_and_type(ec2: Client) -> None:
+    data = {"ImageId": find_image(), "InstanceType": "c5.2xlarge"}
+    ec2.create_launch_template(LaunchTemplateName="workers", LaunchTemplateData=data)
+    ec2.run_instances(LaunchTemplate={"LaunchTemplateName": "workers"}, MinCount=1, MaxCount=1)
+    assert [(one["ImageId"], one["InstanceType"]) for one in live(ec2)] == [(data["ImageId"], "c5.2xlarge")]
+
+
 @pytest.mark.parametrize(
     ("asked", "code", "said"),
     [
