@@ -124,7 +124,7 @@ class Agent(asyncio.Protocol):
         self._is_over = asyncio.Event()
         self._is_lost = self._is_closed = self._is_noticed = self._is_ending = False
         self._heard_at = time.monotonic()
-        self._copied: asyncio.Future[str | None] | None = None
+        self._placing = asyncio.Lock()
         self.data = JobData(order.spec.id, self._tasks)
         self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[str | None]]] = {}  # by their mounts
         self._notice_file = NoticeFile(place_of(order.spec.id, order.attempt))
@@ -222,8 +222,7 @@ class Agent(asyncio.Protocol):
             if self.order.spec.scheduler is not None:
                 self._renew_heartbeat()
             if not self._output.get_write_buffer_size():
-                is_copying = self.data.is_finishing or (self._copied is not None and not self._copied.done())
-                self.send(Copying() if is_copying else Ping())
+                self.send(Copying() if self.data.is_finishing or self._placing.locked() else Ping())
             patience_s = self.order.patience_s
             if patience_s is not None and time.monotonic() > self._heard_at + patience_s:
                 self._lose()  # the supervisor should notice first
@@ -269,18 +268,16 @@ class Agent(asyncio.Protocol):
             writer.write(b"%d\n" % (process.exit_code or 0))
         writer.close()
 
-    async def place_files(self, order: RoleOrder) -> str | None:
-        """Makes the job's working folder, once. Returns why that failed, or None."""
-        if await asyncio.to_thread(is_ready, self.order.spec.id, order):
-            return None
-        if self._copied is None:
-            self._copied = asyncio.ensure_future(asyncio.to_thread(self._copy_files))
-        return await asyncio.shield(self._copied) or await asyncio.to_thread(make_missing, order.folder)
+    async def place_files(self, folder: str) -> str | None:
+        """Makes the job's working folder, once, and the folder of a process. Returns why that failed, or None."""
+        async with self._placing:
+            return await asyncio.to_thread(self._place_files, folder)
 
-    def _copy_files(self) -> str | None:
+    def _place_files(self, folder: str) -> str | None:
         order = self.order
         try:
             work_folder.place(order.spec.id, order.cwd, order.tree, attempt=order.attempt)
+            os.makedirs(folder, exist_ok=True)  # without files, [train] cwd is not in the copy
         except OSError as error:
             return job_folder.describe(error)
         return None
@@ -425,20 +422,6 @@ def make_folder(job: str, number: int) -> str:
         shutil.rmtree(folder)  # of an agent that was killed
     os.mkdir(folder, mode=0o700)
     return folder
-
-
-def is_ready(job: str, order: RoleOrder) -> bool:
-    """Whether the folder where a process runs exists, with the job's files in it."""
-    return work_folder.is_placed(job, order.cwd) and os.path.isdir(order.folder)
-
-
-def make_missing(folder: str) -> str | None:
-    """Makes a folder: without files, [train] cwd is not in the copy. Returns why that failed, or None."""
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        return job_folder.describe(error)
-    return None
 
 
 def select_own(launched: dict[str, str], launcher: str) -> dict[str, str]:

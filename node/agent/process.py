@@ -97,7 +97,7 @@ class JobProcess:
             return f"cannot make the job's environment: {error}"
         self._env[MARK] = self._mark
         self._hides_verbose = self._env.get("PS_VERBOSE") == "1" and "PS_VERBOSE" not in order.env
-        unplaced = await self._host.place_files(order)
+        unplaced = await self._host.place_files(order.folder)
         if unplaced:
             self._at = -1  # before the first command
             return f"cannot copy the job's files: {unplaced}"

@@ -70,13 +70,9 @@ class Outcome:
             self.decided = ending
             self.is_decided.set()
 
-    def fail(self, error: str) -> None:
-        """Fails the attempt for a reason other than the exit code of one of its processes."""
-        self.decide(Ending("failed", 1, error, "error"))
-
-    def fail_for_good(self, error: str) -> None:
-        """Fails the job for a reason of the supervisor's own."""
-        self.decide(Ending("failed", 1, error, "error", final=True))
+    def fail(self, error: str, *, final: bool = False) -> None:
+        """Fails the attempt for a reason other than the exit code of one of its processes. final: see Ending."""
+        self.decide(Ending("failed", 1, error, "error", final=final))
 
     def stop(self) -> None:
         """Ends the job at the user's request."""

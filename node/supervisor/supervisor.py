@@ -114,9 +114,9 @@ class Supervisor:
     def fail(self, error: BaseException) -> None:
         """Ends the job because of an error."""
         if isinstance(error, OSError):  # such as a full disk
-            self.attempt.outcome.fail_for_good(f"{self.head}: {job_folder.describe(error)}")
+            self.attempt.outcome.fail(f"{self.head}: {job_folder.describe(error)}", final=True)
             return
-        self.attempt.outcome.fail_for_good(f"{self.head}: the supervisor failed: {error!r}")
+        self.attempt.outcome.fail(f"{self.head}: the supervisor failed: {error!r}", final=True)
         for line in "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines():
             self.say(line)
 
