@@ -297,3 +297,8 @@ def test_a_kill_at_any_moment_does_no_harm(proxy: str, faults: Faults, disk: Pat
 @pytest.mark.slow
 def test_ten_kills_do_no_harm(proxy: str, faults: Faults, disk: Path) -> None:
     kill_at_random(proxy, faults, disk, times=10)
+
+
+def test_a_disk_that_fills_during_the_copy_is_explained() -> None:
+    said = local_data.explain(OSError(28, "No space left on device"))
+    assert said == "the disk of the data is full: use a larger volume, or a smaller [data] cache_gib"
