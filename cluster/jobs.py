@@ -285,7 +285,7 @@ def render_interruption(job: HeadJob, *, now: datetime) -> str | None:
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 
-def check_idle(app: App, head: Head) -> None:
+def check_idle(head: Head) -> None:
     """Raises ClusterError while a job runs or waits."""
     for record in ask_head(head):
         if not (record.has_ended or record.is_damaged):

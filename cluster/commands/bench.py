@@ -75,7 +75,7 @@ def bench(
     }
     document: dict[str, Any] = {}
     with ready_nodes(app, described) as (nodes, _), closing(head_of(app, nodes)) as head:
-        check_idle(app, head)
+        check_idle(head)
         run: Runner = partial(run_alone, app, head, [node.host for node in nodes])
         for name in dict.fromkeys(what or WHAT):
             if name == "kvstore":
