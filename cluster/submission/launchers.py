@@ -17,7 +17,7 @@ from foundation.errors import UsageError
 Options = Mapping[str, str]
 _RENDEZVOUS = """node-rank rdzv-backend rdzv-endpoint rdzv-id rdzv-conf master-addr master-port local-addr
     monitor-interval start-method role log-dir redirects r tee t local-ranks-filter"""  # a job does this by itself
-_PYTHON_OPTIONS = {"module": "m module", "program": "no-python", "help": "h help version"}
+_PYTHON_OPTIONS = {"module": "m module", "no Python": "no-python", "help": "h help version"}
 _TORCHRUN: Options = _PYTHON_OPTIONS | {
     "processes=": "nproc-per-node",
     "nodes=": "nnodes",
@@ -126,7 +126,7 @@ def replace_launcher(command: Sequence[str], *, launcher: str) -> Replacement | 
     elif launcher not in ("torchrun", "env"):
         settings["launcher"] = "env"
     assigned = tuple(word for word in command[:at] if word != "env")
-    own = program if is_mpi or "program" in given else _run_by_python(python, name, program, given)
+    own = program if is_mpi or "no Python" in given else _run_by_python(python, name, program, given)
     return Replacement(
         command=(*(("env", *assigned) if assigned else ()), *own),
         settings=settings | ({"env": env} if env else {}),

@@ -19,6 +19,7 @@ MPI = {"launcher": "mpi", "kv_store": "none"}
         ("torchrun --standalone x.py", "python x.py", {"nodes": 1}),
         ("torchrun --nnodes 2 --node_rank 0 --master_addr h --master_port 1 x.py", "python x.py", {"nodes": 2}),
         ("torchrun --nnodes=1:4 --max_restarts=3 x.py", "python x.py", {"nodes": "1..", "restarts_on_error": 3}),
+        ("torchrun --no_python ./prog --help", "./prog --help", {}),
         ("torchrun -m pkg.train --lr 1", "python -m pkg.train --lr 1", {}),
         ("/opt/e/bin/torchrun -- x.py --nproc_per_node 3", "python x.py --nproc_per_node 3", {}),
         ("python3 -m torch.distributed.run x.py", "python3 x.py", {}),
