@@ -17,13 +17,12 @@ import paramiko
 
 from bootstrap.ssh.explain import (
     CONNECT_TIMEOUT_S,
-    NO_ANSWER,
     NO_EXIT_CODE,
     command_error,
     explain,
     explain_console,
     explain_refused_key,
-    is_unanswered,
+    is_refused_key,
     may_be_booting,
 )
 from bootstrap.ssh.host import Host, Output
@@ -239,24 +238,6 @@ def notice_death(transport: paramiko.Transport) -> None:
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_S * 1000)
 
 
-class _Transport(paramiko.Transport):  # type: ignore[misc] # paramiko has no types
-    """Raises AuthenticationException only for refused keys; paramiko also raises it without an answer."""
-
-    _reported: paramiko.SSHException | None = None
-
-    def auth_publickey(self, *args: Any, **options: Any) -> list[str]:
-        """Like paramiko's, but raises SSHException if the other side is silent too long or closes the connection."""
-        try:
-            return list(super().auth_publickey(*args, **options))
-        except paramiko.SSHException as error:
-            # Errors after the end of the connection do not count: sshd closes the connection after too many keys.
-            if self._reported is None or self.is_active():
-                self._reported = paramiko.SSHException(NO_ANSWER) if is_unanswered(error) else error
-            if self._reported is error:
-                raise
-            raise self._reported from error
-
-
 def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
     """A paramiko transport that sends packets at once.
 
@@ -265,7 +246,7 @@ def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
     """
     if isinstance(sock, socket.socket):  # a ProxyJump has a channel of another connection instead
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return _Transport(sock, **options)
+    return paramiko.Transport(sock, **options)
 
 
 def wait_for_connection(
@@ -288,7 +269,7 @@ def wait_for_connection(
             cause = error.__cause__
             if not may_be_booting(cause):
                 raise
-            if isinstance(cause, paramiko.AuthenticationException):
+            if is_refused_key(cause):
                 # cloud-init adds the key shortly after sshd starts to answer, or never.
                 deadline = min(deadline, time.monotonic() + KEY_TIMEOUT_S)
                 pause_s = max(pause_s, KEY_PAUSE_S)
@@ -311,8 +292,8 @@ def _give_up(host: Host, error: ConnectError, *, private_key: Path, console: Con
     """The error for a node that could not be reached in time, with the known causes."""
     cause = error.__cause__
     message, hint = error.message, error.hint
-    refused = isinstance(cause, paramiko.AuthenticationException)
-    if refused and not isinstance(cause, paramiko.BadAuthenticationType):
+    refused = is_refused_key(cause)
+    if refused:
         message, hint = explain_refused_key(host, key=load_private_key(private_key), path=private_key)
     try:
         said, booted = explain_console(console.find_last_lines(host.instance_id))

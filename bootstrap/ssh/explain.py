@@ -1,6 +1,5 @@
 """Explains why a node cannot be reached, or why a command failed on it: the cause, and the next command to run."""
 
-import errno
 import re
 import shlex
 from collections.abc import Sequence
@@ -16,17 +15,14 @@ CONNECT_TIMEOUT_S = 10
 NO_EXIT_CODE = -1  # paramiko's value if a signal ended the command, or if the connection was lost
 _BOOT_ENDS = re.compile(r"\blogin:|Cloud-init v\. \S+ finished at")
 """getty's prompt, and the last line of cloud-init."""
-_SILENT = ("Error reading SSH protocol banner", "No existing session")
-"""paramiko's messages for a port that accepts a connection but does not speak ssh in time."""
 _SUDO_ASKS = re.compile(r"^sudo: .*(?:password is required|terminal is required|no tty present)", re.MULTILINE)
-NO_ANSWER = "no answer while logging in"
 _UNANSWERED = ("Authentication timeout.", "Authentication failed: transport shut down or saw EOF")
 """paramiko's messages for a login that was neither accepted nor refused."""
 
 
-def is_unanswered(error: BaseException) -> bool:
-    """Whether a paramiko AuthenticationException means that there was no answer, not a refused key. Pure."""
-    return type(error) is paramiko.AuthenticationException and str(error) in _UNANSWERED
+def is_refused_key(error: BaseException | None) -> bool:
+    """Whether the other side has refused a key. paramiko raises the same error for a login without an answer. Pure."""
+    return isinstance(error, paramiko.AuthenticationException) and str(error) not in _UNANSWERED
 
 
 def may_be_booting(error: BaseException | None) -> bool:
@@ -57,31 +53,21 @@ def innermost(error: BaseException) -> BaseException:
     return error
 
 
-def _explain_cause(host: Host, error: BaseException) -> tuple[str, str]:  # noqa: PLR0911 - one for each cause
+def _explain_cause(host: Host, error: BaseException) -> tuple[str, str]:
     reboot = f"cluster status; a reboot restarts sshd: aws ec2 reboot-instances --instance-ids {host.instance_id}"
-    network = "check this machine's network, VPN and firewall; [provision] ssh_address selects the address"
     match error:
         case paramiko.BadHostKeyException() | UnverifiedHostKey():
             return _explain_host_key(host, error)
-        case paramiko.BadAuthenticationType() if "publickey" not in error.allowed_types:
-            return f"its sshd accepts no keys, only: {', '.join(error.allowed_types)}", "cluster status"
-        case paramiko.AuthenticationException():
+        case paramiko.AuthenticationException() if is_refused_key(error):
             said = f"ssh answers, but does not accept the cluster's key for user {host.user}"
             return said, "cluster status"
         case TimeoutError():
             said = f"no answer on port 22 within {CONNECT_TIMEOUT_S} s; does the security group allow your address?"
             return said, "cluster allow, if your address has changed since `cluster up`; else cluster status"
-        case paramiko.SSHException() if str(error).startswith(_SILENT):
-            return (
-                f"port 22 takes connections, but no sshd answers there within {CONNECT_TIMEOUT_S} s: the host hangs, "
-                "or its sshd turns connections away"
-            ), reboot
-        case OSError(errno=errno.ECONNREFUSED):
+        case paramiko.SSHException() if str(error).startswith("Error reading SSH protocol banner"):
+            return f"port 22 takes connections, but no sshd answers there within {CONNECT_TIMEOUT_S} s", reboot
+        case ConnectionRefusedError():
             return "connection refused on port 22: the host runs, but its sshd does not", reboot
-        case OSError(errno=errno.EHOSTUNREACH | errno.ENETUNREACH):
-            return "there is no route to that address", network
-        case OSError(errno=errno.EPERM | errno.EACCES):
-            return "this machine's own firewall forbids connections to that address", network
     return f"ssh failed: {str(error) or type(error).__name__}", "cluster status"
 
 

@@ -4,7 +4,6 @@ A host has the form "[user@]host[:port]". It is repeated to run more processes. 
 """
 
 import re
-import shlex
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,30 +24,15 @@ ALLOCATIONS: Mapping[str, tuple[str, str, str]] = {
 }
 """The words of -H that name an allocation: the scheduler, the variable that it sets, and how to get an allocation."""
 _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
-_SLOTS = re.compile(r"(?:(?:max[-_]?)?slots *= *)?([0-9]{1,6})(?:\s.*)?")
 _FORM = "[user@]host[:port]"
+_FORM_HINT = "one host a line, without slots or ranges; to run more processes on a host, name it again"
 
 
 def _check_spec(text: str) -> str:
     """Returns the host. Raises ValueError if it has another form."""
     if parse_spec(text) is None:
-        raise ValueError(f"must be a host that ssh reaches from here, as {_FORM}; {suggest_form(text)}")
+        raise ValueError(f"must be a host that ssh reaches from here, as {_FORM}")
     return text
-
-
-def suggest_form(text: str) -> str:
-    """How to write what another program's form of a line means: slots, several hosts, or a range. Pure."""
-    host, _, rest = text.strip().partition(" ")
-    if "[" in text:
-        return f"name each host by itself; scontrol show hostnames {shlex.quote(text.strip())} lists those of a range"
-    if "{" in text:
-        return f"name each host by itself; bash lists those of a range: printf '%s\\n' {text.strip()}"
-    if "," in text:
-        return f"name each host by itself: {', then '.join(filter(None, re.split('[, ]+', text)))}"
-    slots = _SLOTS.fullmatch(rest.strip())
-    if slots is not None and parse_spec(host) is not None:
-        return f"to run {slots[1]} processes on {host}, name {host} {slots[1]} times"
-    return "to run more processes on a host, name it again"
 
 
 class HostsConfig(Settings, frozen=True, kw_only=True):
@@ -73,7 +57,7 @@ def read_host_list(source: str, environ: Mapping[str, str]) -> list[str]:
         lines = _check_not_empty(parse_hostfile(_read(where, Path(source), hint=hint)), where)
         for line in lines:
             if parse_spec(line) is None:
-                raise UsageError(f'{where}: the line "{line[:80]}" is not {_FORM}', hint=suggest_form(line))
+                raise UsageError(f'{where}: the line "{line[:80]}" is not {_FORM}', hint=_FORM_HINT)
         return lines
     scheduler, variable, command = ALLOCATIONS[source]
     value = environ.get(variable, "")

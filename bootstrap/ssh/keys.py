@@ -195,12 +195,9 @@ def load_private_key(path: Path) -> paramiko.PKey:
         raise ClusterError(f"{path}: the cluster's private key is missing", hint=LOST_HINT) from None
     except OSError as error:
         raise ClusterError(f"{path}: the private key cannot be read: {error.strerror}", hint=LOST_HINT) from error
-    except TypeError:  # raised by cryptography for a key with a passphrase
-        raise ClusterError(
-            f"{path}: this private key has a passphrase", hint=f"ssh-keygen -p -N '' -f '{path}' removes it"
-        ) from None
-    except (ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
-        raise ClusterError(f"{path}: damaged, or not a private key", hint=LOST_HINT) from error
+    except (TypeError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
+        # TypeError: cryptography's for a key with a passphrase.
+        raise ClusterError(f"{path}: damaged, not a private key, or with a passphrase", hint=LOST_HINT) from error
 
 
 def authorized_line(public_key: str, *, head_ip: str, mark: str = MARK) -> str:

@@ -144,21 +144,14 @@ def check_addresses(hosts: Sequence[Host], *, key: str) -> None:
 
     key: the setting that lists the hosts.
     """
-    seen: dict[str, tuple[str, int]] = {}
+    seen: dict[str, str] = {}
     for host in hosts:
         if host.private_ip.startswith("127.") or host.private_ip == "0.0.0.0":  # noqa: S104 - nothing is bound here
             raise ConfigError(
                 f'{key}: "{host.spec}" is {host.private_ip}, which no node can reach',
                 hint="set HostName in your ssh_config to an address that the cluster's nodes reach",
             )
-        other, port = seen.setdefault(host.private_ip, (host.spec, host.port))
-        if port != host.port:
-            raise ConfigError(
-                f'{key}: "{host.spec}" and {other} have the same address ({host.private_ip}), and ports {host.port} '
-                f"and {port} only for ssh: the processes of a job find a host by its address alone",
-                hint="set HostName in your ssh_config to an address of its own for each of them, with ProxyJump where "
-                "this machine does not reach it; or use one of them",
-            )
+        other = seen.setdefault(host.private_ip, host.spec)
         if other != host.spec:
             raise ConfigError(
                 f'{key}: "{host.spec}" and {other} are the same host ({host.private_ip})',

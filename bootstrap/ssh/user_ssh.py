@@ -18,7 +18,7 @@ import paramiko
 from paramiko.client import MissingHostKeyPolicy, SSHClient
 
 from bootstrap.ssh.connection import NodeConnection, make_transport, notice_death
-from bootstrap.ssh.explain import CONNECT_TIMEOUT_S, innermost, where
+from bootstrap.ssh.explain import CONNECT_TIMEOUT_S, innermost, is_refused_key, where
 from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.keys import parse_host_key
 from foundation.errors import ClusterError, ConnectError
@@ -212,7 +212,7 @@ def explain(host: Host, spec: Spec, error: BaseException) -> tuple[str, str]:
     return f"{host.name} ({where(host)}): {said}", hint
 
 
-def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:  # noqa: PLR0911 - one for each cause
+def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:
     command = spec.command
     again = f"{command} true must work without a prompt; then run the command again"
     match error:
@@ -232,11 +232,9 @@ def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:  # 
             ), f"only if you know why: ssh-keygen -R {shlex.quote(error.hostname)}, then {command}, once"
         case paramiko.PasswordRequiredException():
             return "your key for it has a passphrase, and no agent has the key", f"ssh-add, with that key; then {again}"
-        case paramiko.AuthenticationException():
+        case paramiko.AuthenticationException() if is_refused_key(error):
             return f"ssh answers, but accepts none of your keys for user {host.user}", again
         case TimeoutError():
             return f"no answer on port {host.port} within {CONNECT_TIMEOUT_S} s", again
-        case ConnectionRefusedError():
-            return f"connection refused on port {host.port}", again
     words = error.strerror if isinstance(error, OSError) else str(error)
     return f"ssh failed: {words or type(error).__name__}", again

@@ -1,6 +1,5 @@
 """Hosts from hostfiles and from the allocations of batch schedulers."""
 
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -78,26 +77,13 @@ def test_numbers_of_tasks_for_other_hosts_are_refused() -> None:
         parse_slurm("a b c", "2(x2)")
 
 
-@pytest.mark.parametrize(
-    ("line", "hint"),
-    [
-        ("gpu1 slots=2", "to run 2 processes on gpu1, name gpu1 2 times"),
-        ("me@gpu1  slots = 4 max_slots=8", "to run 4 processes on me@gpu1, name me@gpu1 4 times"),
-        ("gpu1 2", "to run 2 processes on gpu1, name gpu1 2 times"),
-        ("gpu1,gpu2, gpu3", "name each host by itself: gpu1, then gpu2, then gpu3"),
-        ("gpu[1-4]", "name each host by itself; scontrol show hostnames 'gpu[1-4]' lists those of a range"),
-        ("gpu{1..4}", "name each host by itself; bash lists those of a range: printf '%s\\n' gpu{1..4}"),
-        ("gpu1 fast", "to run more processes on a host, name it again"),
-    ],
-)
-def test_other_forms_of_a_line_are_explained(tmp_path: Path, line: str, hint: str) -> None:
+@pytest.mark.parametrize("line", ["gpu1 slots=2", "gpu1,gpu2", "gpu[1-4]"])
+def test_other_forms_of_a_line_are_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "hosts").write_text(f"gpu0\n{line}\n")
     with pytest.raises(UsageError, match="is not \\[user@\\]host") as caught:
         read_host_list(str(tmp_path / "hosts"), {})
-    assert line.split(maxsplit=1)[0] in caught.value.message
-    assert caught.value.hint == hint
-    with pytest.raises(ConfigError, match=re.escape(hint)):
-        check(HostsConfig, {"names": [line]}, source="cluster.toml")
+    assert line in caught.value.message
+    assert "name it again" in str(caught.value.hint)
 
 
 def test_the_allocation_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,6 @@ MINE = "ssh-ed25519 MINE me@home"
     [
         ([replace(LAB, private_ip="127.0.0.1")], "which no node can reach"),
         ([LAB, replace(LAB, spec="lab")], '"lab" and alice@lab:2222 are the same host'),
-        ([LAB, replace(LAB, spec="b", port=22)], r"same address \(10.9.0.1\), and ports 22 and 2222 only for ssh"),
         ([LAB, replace(LAB, spec="b", private_ip="10.9.0.2")], None),
     ],
 )
@@ -212,11 +211,6 @@ def test_a_job_uses_the_paths_of_another_host() -> None:
     typed = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes, command=("python", "a b")).order
     assert typed.hosts[2].place is not None
     assert typed.hosts[2].place.command == ("python", "a b")
-
-
-def test_warnings_for_another_host() -> None:
-    job = plan(TrainConfig(hosts=("node-0", LAB.spec), gpus="none"), [*cpus(1), replace(node(5, gpus=1), host=LAB)])
-    assert "lab:2222 gets mxnet-cu" in "\n".join(job.warnings)
 
 
 @pytest.mark.parametrize(

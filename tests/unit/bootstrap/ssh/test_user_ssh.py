@@ -1,7 +1,5 @@
 """The user's own ssh set-up: routes, known hosts, and errors."""
 
-import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import paramiko
@@ -11,14 +9,12 @@ from bootstrap.ssh.host import Spec, parse_spec
 from bootstrap.ssh.user_ssh import (
     Route,
     UnknownHostKey,
-    connect,
     explain,
     find_known_keys,
     find_route,
 )
-from foundation.errors import ClusterError, ConnectError
+from foundation.errors import ClusterError
 from node_facts import LAB
-from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
 
 KEY, OTHER = paramiko.ECDSAKey.generate(), paramiko.ECDSAKey.generate()
 SHOWN = f"{KEY.get_name()} {KEY.get_base64()}"
@@ -119,7 +115,6 @@ def test_find_known_keys(lines: list[str], name: str, tmp_path: Path, *, known: 
         (paramiko.PasswordRequiredException("x"), "has a passphrase", "ssh-add"),
         (paramiko.AuthenticationException("x"), "accepts none of your keys for user alice", "ssh lab true"),
         (TimeoutError("x"), "no answer on port 2222 within", "ssh lab true"),
-        (ConnectionRefusedError(111, "x"), "connection refused on port 2222", "ssh lab true"),
         (OSError(113, "No route to host"), "ssh failed: No route to host", "ssh lab true"),
         (paramiko.SSHException("kex"), "ssh failed: kex", "ssh lab true"),
         (EOFError(), "ssh failed: EOFError", "ssh lab true"),
@@ -130,34 +125,3 @@ def test_failed_connections_to_own_hosts_are_explained(error: Exception, said: s
     assert told.startswith("lab (alice@lab.example.org port 2222): ")
     assert said in told
     assert hint in what_to_type
-
-
-@pytest.mark.parametrize(
-    ("login", "said"),
-    [
-        ("silent", "ssh failed: no answer while logging in"),
-        ("hangs up", "ssh failed: no answer while logging in"),
-        ("refuses", "ssh answers, but accepts none of your keys for user alice"),
-        ("hangs up after two", "ssh answers, but accepts none of your keys for user alice"),
-    ],
-)
-def test_an_unanswered_login_differs_from_refused_keys(
-    tmp_path: Path, ssh_folder: Path, monkeypatch: pytest.MonkeyPatch, login: Login, said: str
-) -> None:
-    """sshd closes the connection after too many keys (MaxAuthTries), which means that it refused them."""
-    if login == "silent":
-        be_impatient(monkeypatch)
-    for number in range(4):
-        path = tmp_path / f"key-{number}"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
-    known = tmp_path / "it's known"
-    identities = "".join(f" IdentityFile {tmp_path}/key-{number}\n" for number in range(4))
-    (ssh_folder / "config").write_text(
-        f'Host *\n IdentityAgent none\n UserKnownHostsFile "{known}"\n GlobalKnownHostsFile /dev/null\n{identities}'
-    )
-    with silent_sshd(login) as port:
-        known.write_text(f"[127.0.0.1]:{port} {HOST_KEY.get_name()} {HOST_KEY.get_base64()}\n")
-        host = replace(LAB, address="127.0.0.1", port=port)
-        with pytest.raises(ConnectError) as caught:
-            connect(host, spec=Spec(host="127.0.0.1", user="alice", port=port))
-    assert caught.value.message == f"lab (alice@127.0.0.1 port {port}): {said}"
