@@ -70,7 +70,7 @@ class Node:
         text = (REPOSITORY / "cluster" / "default.toml").read_text()
         settings = {
             "nodes = 2": "nodes = 1",
-            "# sync = []": f'sync = ["images/", "{PROGRAM.name}"]',
+            '# sync = "auto"': f'sync = ["images/", "{PROGRAM.name}"]',
             "s3://cluster-demo/digits/": URL,
             "# link_mbit = 0.0": f"link_mbit = {link_mbit}",
         }
