@@ -26,15 +26,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_wheel_in_s3(wheel: Path, tmp_path: Path) -> None:
-    project = Project(tmp_path)
+    project, bucket = Project(tmp_path), f"wheels-{os.getpid()}"  # the cache knows those of earlier runs
     shipped = (REPOSITORY / "cluster.toml").read_text()
     project.write(shipped)
     try:
         project.run("sandbox", "start")
-        project.run("data", "put", "--create-bucket", str(wheel), "s3://wheels/")
-        project.write(shipped.replace("[bootstrap]\n", f'[bootstrap]\nmxnet = "s3://wheels/{wheel.name}"\n'))
+        project.run("data", "put", "--create-bucket", str(wheel), f"s3://{bucket}/")
+        project.write(shipped.replace("[bootstrap]\n", f'[bootstrap]\nmxnet = "s3://{bucket}/{wheel.name}"\n'))
         said = project.run("up").stderr
-        assert said.count(f"fetching s3://wheels/{wheel.name}") >= 1
+        assert said.count(f"fetching s3://{bucket}/{wheel.name}") >= 1
         look = "import mxnet; from dmlc_tracker import tracker; print(mxnet.answer, tracker.PORT)"
         found = project.run("exec", "--", "sh", "-c", f"~/.cluster/env/*/bin/python -c '{look}'").stdout
         assert sorted(found.splitlines()) == ["[node-0] 42 9091", "[node-1] 42 9091"]
