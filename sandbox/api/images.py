@@ -26,8 +26,6 @@ DEEP_LEARNING_SYSTEMS = (
     ("amazon-linux-2023", "Amazon Linux 2023", "/dev/xvda"),
 )
 ARCHITECTURES = (("x86_64", "amd64"), ("arm64", "arm64"))
-# The sandbox also publishes an older image.
-OLD = dt.timedelta(days=900)
 
 
 class SandboxAmi(Ami):
@@ -44,7 +42,7 @@ class SandboxAmi(Ami):
 
 
 def publish(backend: EC2Backend, created: dt.datetime) -> None:
-    """Adds the newest Ubuntu images and Deep Learning AMIs to EC2 and SSM, and an older Deep Learning AMI.
+    """Adds the newest Ubuntu images and Deep Learning AMIs to EC2 and SSM.
 
     created: when the newest images were published; the date is part of their names.
     """
@@ -67,7 +65,6 @@ def publish(backend: EC2Backend, created: dt.datetime) -> None:
             image_id = _publish_deep_learning(backend, title, architecture, device, created)
             name = f"deeplearning/ami/{architecture}/base-oss-nvidia-driver-gpu-{system}/latest"
             _name(backend, name, image_id, created)
-    _publish_deep_learning(backend, "Ubuntu 22.04", "x86_64", "/dev/sda1", created - OLD)
 
 
 def _publish_deep_learning(
