@@ -80,7 +80,6 @@ class _Found(Struct, frozen=True):
     said: tuple[str, ...]
     ids: tuple[int, int]
     machine: str
-    memory_bytes: Annotated[int, Meta(ge=0)]
     shm_bytes: Annotated[int, Meta(ge=0)]
 
 
@@ -196,7 +195,7 @@ def prepare(
 
 
 def check_nodes(found: Mapping[str, _Found], config: ContainerConfig) -> None:
-    """Raises ClusterError for nodes without an engine, or that cannot provide [container] shm_size. Pure."""
+    """Raises ClusterError for nodes without an engine, or with a /dev/shm that is too small. Pure."""
     lacking = {name: one for name, one in found.items() if one.engine is None}
     if lacking:
         wanted = "Docker nor Podman" if config.engine == "auto" else config.engine
@@ -207,19 +206,12 @@ def check_nodes(found: Mapping[str, _Found], config: ContainerConfig) -> None:
             + "\n  ".join(lines),
             hint=INSTALL,
         )
-    size_bytes = parse_size(config.shm_size)
     for name, one in found.items():
-        if size_bytes is None and one.shm_bytes < SMALLEST_SHM_BYTES:
+        if parse_size(config.shm_size) is None and one.shm_bytes < SMALLEST_SHM_BYTES:
             raise ClusterError(
                 f'{name}: its /dev/shm has {one.shm_bytes >> 20} MiB, and [container] shm_size = "auto" uses it; '
                 "data loaders and NCCL need 64 MiB or more",
                 hint='set [container] shm_size = "1g"; or cluster exec -- sudo mount -o remount,size=50% /dev/shm',
-            )
-        if size_bytes is not None and size_bytes > one.memory_bytes:
-            raise ClusterError(
-                f'[container] shm_size = "{config.shm_size}": {name} has {one.memory_bytes >> 20} MiB of memory, and '
-                "/dev/shm is part of it",  # noqa: S108 - a message
-                hint="set a smaller [container] shm_size",
             )
 
 
@@ -262,10 +254,15 @@ def map_owners(talk: ContainerNode, image: _Image, *, report: Report) -> None:
     failed = talk.call({"map": image.id}, _Done).failed
     if failed is not None:
         raise ClusterError(
-            f"{talk.name}: podman cannot copy the image with this user as the owner of its files:\n  "
-            + "\n  ".join(failed.splitlines()[-_SHOWN_LINES:]),
+            f"{talk.name}: podman cannot copy the image with this user as the owner of its files:{_quote(failed)}",
             hint=_ROOM_HINT if "no space left" in failed.lower() else f"cluster exec --node {talk.name} -- podman info",
         )
+
+
+def _quote(said: str) -> str:
+    """The last lines of the engine's output, for the end of an error message."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return "".join(f"\n  {line}" for line in lines[-_SHOWN_LINES:])
 
 
 def explain_pull(said: str, reference: Reference, *, node: str, login: Login | None) -> ClusterError:
@@ -280,22 +277,16 @@ def explain_pull(said: str, reference: Reference, *, node: str, login: Login | N
         f"put its CA on the nodes with [bootstrap] setup: /etc/docker/certs.d/{reference.server}/ca.crt, for podman "
         f"/etc/containers/certs.d/{reference.server}/ca.crt"
     )
-    other_machine = "build the image for this machine, or choose another [provision] instance_type"
     table = (
         ("unauthorized|authentication required|invalid username|denied",
          f"{reference.server} refuses {reference} to {node} {who}", rights),
-        ("manifest unknown|name unknown|not found: manifest|repository does not",
-         f"{reference.server} has no image {reference.name} with this tag or digest", "correct [container] image"),
-        ("no image found in|no matching manifest|no match for platform",
-         f"{reference} has no variant for {node}'s kind of machine", other_machine),
         ("x509|certificate", f"{node} does not trust the certificate of {reference.server}", certificates),
         ("no space left", f"{node} has no room for {reference}", _ROOM_HINT),
         ("", f"{node} cannot pull {reference}",
          f"cluster exec --node {node} -- curl -sSI https://{reference.server}/v2/"),
     )  # fmt: skip
     why, hint = next((why, hint) for pattern, why, hint in table if re.search(pattern, said.lower()))
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return ClusterError(f"{why}:\n  " + "\n  ".join(lines[-_SHOWN_LINES:]), hint=hint)
+    return ClusterError(f"{why}:{_quote(said)}", hint=hint)
 
 
 def find_digest(image: _Image, reference: Reference) -> str:
@@ -388,10 +379,9 @@ def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Ima
         }
         said = talk.run(order, once=f"{folder.rpartition('/')[2]}-{images[talk.name].id.rpartition(':')[2]}")
         if said is not None:
-            lines = [line.strip() for line in said.splitlines() if line.strip()]
             raise ClusterError(
                 f'{talk.name}: the environment of [bootstrap] framework = "{node.framework}" does not run in '
-                f"{config.image}:\n  " + "\n  ".join(lines[-_SHOWN_LINES:]),
+                f"{config.image}:{_quote(said)}",
                 hint="use an image whose system has this Python and the libraries, as the nodes' own system has; or "
                 'one that contains the framework, with [bootstrap] framework = "none"',
             )
@@ -416,9 +406,8 @@ def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig, *
     if done.failed is not None:
         if not is_required and (_NO_MXNET in done.failed or _NO_PROGRAM.search(done.failed)):
             return None
-        shown = "\n  ".join(done.failed.splitlines()[-_SHOWN_LINES:])
         raise ClusterError(
-            f"{talk.name}: {config.image} has no MXNet with tools/launch.py in its python3:\n  {shown}",
+            f"{talk.name}: {config.image} has no MXNet with tools/launch.py in its python3:{_quote(done.failed)}",
             hint='use an image that has it; or [bootstrap] framework = "mxnet", whose environment is mounted into the '
             "image",
         )

@@ -154,8 +154,10 @@ def check_addresses(hosts: Sequence[Host], *, key: str) -> None:
         other = seen.setdefault(host.private_ip, host.spec)
         if other != host.spec:
             raise ConfigError(
-                f'{key}: "{host.spec}" and {other} are the same host ({host.private_ip})',
-                hint="name a host in one way; to run more processes there, repeat its line",
+                f'{key}: "{host.spec}" and {other} are the same host ({host.private_ip}): the processes of a job find '
+                "a host by its address",
+                hint="name a host in one way, and repeat its line to run more processes there; for several hosts "
+                "behind one address, set HostName in your ssh_config to each one's own, with ProxyJump",
             )
 
 

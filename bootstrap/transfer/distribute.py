@@ -1,9 +1,10 @@
 """Distributes files to many nodes, which pass them on to each other, and sets up each node once it has its files."""
 
+import math
 import secrets
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -16,7 +17,6 @@ from bootstrap.ssh.explain import find_sudo_hint
 from bootstrap.ssh.node_program import LOADER, NodeProgram, read_modules
 from bootstrap.transfer import sources
 from bootstrap.transfer.sources import Peer, Peers, Sources
-from foundation.decode import convert
 from foundation.errors import ClusterError, NodeCommandError, render_last_lines
 from foundation.progress import Event, Report
 from foundation.remote_command import run_program
@@ -37,6 +37,19 @@ class Agent(NodeProgram):
         self.send(read_modules(MODULES))
         self.tell(order)
 
+    def talk(self, deadline: float = math.inf) -> "Iterator[_Message]":
+        """Yields its messages. Raises as `messages`."""
+        return (self.read(message, _Message) for message in self.messages(deadline))
+
+    def find_port(self, deadline: float) -> int:
+        """Waits until it listens. Returns its port. Raises as `messages`, and its failure."""
+        for message in self.talk(deadline):
+            if message.failed is not None:
+                raise failure(self.connection.host.name, message.failed)
+            if message.listening is not None:
+                return message.listening
+        raise AssertionError  # messages never ends by itself
+
     def upload(self, path: Path, *, sha256: str, offset: int) -> None:
         """Sends a file, starting at an offset. Raises ConnectError, and OSError for the file on this machine.
 
@@ -54,20 +67,34 @@ class Agent(NodeProgram):
                 self.send(data)
 
 
-class _Failed(Struct, frozen=True):
+class Failure(Struct, frozen=True):
+    """An agent's report of its failure. damaged: the digest of the uploaded file that was damaged, if any."""
+
     what: str
     exit_code: int | None = None
     output: tuple[str, ...] = ()
+    damaged: str = ""
 
 
-def failure(node: str, said: Mapping[str, Any]) -> ClusterError:
+class _Message(Struct, frozen=True):
+    """A message of an agent; one of these is set.
+
+    listening: its port. stuck: the digest of a file of which none of its sources provides more than the `have` bytes
+    that it has. begun: the index of a task. notice: a line for the user.
+    """
+
+    listening: Annotated[int, Meta(ge=1, le=65535)] | None = None
+    stuck: str | None = None
+    have: Annotated[int, Meta(ge=0)] = 0
+    why: tuple[str, ...] = ()
+    begun: Annotated[int, Meta(ge=0)] | None = None
+    notice: str | None = None
+    failed: Failure | None = None
+    done: bool = False
+
+
+def failure(node: str, failed: Failure) -> ClusterError:
     """The error for an agent's report of its failure. Pure."""
-    try:
-        failed = convert(said, _Failed)
-    except ValueError as error:
-        return ClusterError(
-            f"{node}: it failed, and its report cannot be parsed: {error}", hint="run the command again"
-        )
     code = failed.exit_code
     if code is None:
         return ClusterError(f"{node}: {failed.what}", hint=_find_hint(failed.what))
@@ -94,36 +121,6 @@ class SetUp:
     files: Sequence[BundleFile]
     holds: Collection[str] = ()
     tasks: Sequence[Mapping[str, Any]] = ()
-
-
-class Listening(Struct, frozen=True):
-    """An agent listens on a port."""
-
-    listening: Annotated[int, Meta(ge=1, le=65535)]
-
-
-class _Stuck(Struct, frozen=True):
-    """None of the agent's sources provides more of a file than the `have` bytes that it has."""
-
-    stuck: str
-    have: Annotated[int, Meta(ge=0)]
-    why: tuple[str, ...]
-
-
-class _Task(Struct, frozen=True):
-    """An agent has begun a task. begun: its index."""
-
-    begun: Annotated[int, Meta(ge=0)]
-
-
-class _Notice(Struct, frozen=True):
-    """An agent's line for the user."""
-
-    notice: str
-
-
-class _Failure(Struct, frozen=True):
-    failed: dict[str, Any]
 
 
 class Distribution:
@@ -180,16 +177,13 @@ class Distribution:
                 agent = Agent(connection, python=has.python, order=order)
                 with self._lock:
                     self._agents.append(agent)
-                messages = agent.messages(time.monotonic() + IDLE_TIMEOUT_S)
-                said = next(message for message in messages if {"listening", "failed"} & message.keys())
-                if "failed" in said:
-                    raise failure(connection.host.name, said["failed"])
+                port = agent.find_port(time.monotonic() + IDLE_TIMEOUT_S)
             except ClusterError as error:  # the transfer works without this node
                 self.report(
                     Event(kind="warn", what=f"cannot give files to others: {error}", where=connection.host.name)
                 )
                 continue
-            peer = _peer(connection, port=agent.read(said, Listening).listening, files=has.holds)
+            peer = _peer(connection, port=port, files=has.holds)
             self.peers.join(peer, ())
             return peer
 
@@ -219,8 +213,8 @@ class _Conversation:
     def follow(self) -> None:
         """Answers the agent's messages until the node is done. Raises ConnectError, ClusterError."""
         try:
-            for message in self._agent.messages():
-                if "done" in message:
+            for message in self._agent.talk():
+                if message.done:
                     return
                 self._answer(message)
         except BaseException:
@@ -229,28 +223,24 @@ class _Conversation:
             self._agent.close()  # otherwise other nodes would wait for files that it will never have
             raise
 
-    def _answer(self, message: Mapping[str, Any]) -> None:
-        if "listening" in message:
-            self._join(self._agent.read(message, Listening).listening)
-        elif "stuck" in message:
-            stuck = self._agent.read(message, _Stuck)
-            if stuck.stuck not in self._files:
-                raise ClusterError(f"{self._host.name}: it asked for a file that is not meant for it")
-            self._help(stuck.stuck, offset=stuck.have, why=stuck.why)
-        elif "begun" in message:
-            begun = self._agent.read(message, _Task).begun
-            if begun >= len(self._wanted.tasks):
-                raise ClusterError(f"{self._host.name}: it started a task that it was not given")
-            what = self._wanted.tasks[begun]["what"]
-            self._distribution.report(Event(kind="start", what=what, where=self._host.name))
-        elif "notice" in message:
-            what = self._agent.read(message, _Notice).notice
-            self._distribution.report(Event(kind="warn", what=what, where=self._host.name))
-        elif "failed" in message:
-            said = self._agent.read(message, _Failure).failed
-            if said.get("damaged") in self._files:
-                _check_here(self._files[said["damaged"]], self._distribution.damaged)
-            raise failure(self._host.name, said)
+    def _answer(self, message: _Message) -> None:
+        host, report = self._host.name, self._distribution.report
+        if message.listening is not None:
+            self._join(message.listening)
+        elif message.stuck is not None:
+            if message.stuck not in self._files:
+                raise ClusterError(f"{host}: it asked for a file that is not meant for it")
+            self._help(message.stuck, offset=message.have, why=message.why)
+        elif message.begun is not None:
+            if message.begun >= len(self._wanted.tasks):
+                raise ClusterError(f"{host}: it started a task that it was not given")
+            report(Event(kind="start", what=self._wanted.tasks[message.begun]["what"], where=host))
+        elif message.notice is not None:
+            report(Event(kind="warn", what=message.notice, where=host))
+        elif message.failed is not None:
+            if message.failed.damaged in self._files:
+                _check_here(self._files[message.failed.damaged], self._distribution.damaged)
+            raise failure(host, message.failed)
 
     def _join(self, port: int) -> None:
         self._peer = _peer(self._agent.connection, port=port, files={*self._wanted.holds, *self._files})

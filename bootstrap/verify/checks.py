@@ -125,10 +125,13 @@ def compute_probes(framework: Framework) -> tuple[Probe, ...]:
     return (Probe(check="compute", modules=modules, order={}, timeout_s=COMPUTE_TIMEOUT_S, to_checks=check_compute),)
 
 
-def all_reduce_probes(nodes: Sequence[ReadyNode], *, port: int) -> dict[str, Probe]:
+def all_reduce_probes(
+    nodes: Sequence[ReadyNode], *, port: int, interfaces: Mapping[str, str | None]
+) -> dict[str, Probe]:
     """The probe with which each node, by name, takes part in one all_reduce of PyTorch over all nodes.
 
-    port: a free port of the first node. It uses NCCL if all nodes have a GPU and a PyTorch for GPUs, else Gloo.
+    port: a free port of the first node. interfaces: each node's network interface, by its name. It uses NCCL if all
+    nodes have a GPU and a PyTorch for GPUs, else Gloo.
     """
     is_nccl = all(node.facts.gpus and node.torch is not None and node.torch.has_cuda for node in nodes)
     backend = "nccl" if is_nccl else "gloo"
@@ -139,12 +142,12 @@ def all_reduce_probes(nodes: Sequence[ReadyNode], *, port: int) -> dict[str, Pro
         "backend": backend,
         "timeout_s": JOIN_TIMEOUT_S,
     }
-    modules = (("interfaces", read_program("interfaces.py")), ("all_reduce", read_program("probes/all_reduce.py")))
+    modules = (("all_reduce", read_program("probes/all_reduce.py")),)
     return {
         node.host.name: Probe(
             check="all_reduce",
             modules=modules,
-            order={**shared, "rank": rank},
+            order={**shared, "rank": rank, "interface": interfaces[node.host.name]},
             timeout_s=ALL_REDUCE_TIMEOUT_S,
             to_checks=partial(check_all_reduce, names=names, backend=backend, port=port),
         )
@@ -368,50 +371,19 @@ def check_ports(
         for node, why in refused.items()
     ]
     for node, ports in listening.items():
-        tried = [attempt for attempt in attempts if attempt.target == node]
-        failed = [attempt for attempt in tried if attempt.error is not None]
-        sources = dict.fromkeys(attempt.source for attempt in failed)
+        failed = [attempt for attempt in attempts if attempt.target == node and attempt.error is not None]
         if failed:
-            is_all = len(sources) == len({attempt.source for attempt in tried})
-            subject = "from every other node" if is_all else f"from {', '.join(sources)}"
-            checks.append(
-                _failed("ports", node, subject, _say(failed, ports), **_explain(failed, node, has_group=has_group))
-            )
+            subject = f"from {', '.join(dict.fromkeys(attempt.source for attempt in failed))}"
+            said = "; ".join(dict.fromkeys(f"port {attempt.port}: {attempt.error}" for attempt in failed))
+            advice = _look("sudo nft list ruleset", node)
+            cause = f"a firewall on {node} or in the network, which must let all TCP ports between the nodes through"
+            if has_group:
+                cause = f"the rule between members of the cluster's security group, or a firewall on {node}"
+                advice = f"cluster up, which restores the rule; then {advice}"
+            checks.append(_failed("ports", node, subject, said, cause=cause, hint=advice))
         elif ports:
             checks.append(_passed(node, ports, len(listening)))
     return tuple(checks)
-
-
-def _say(failed: Collection[Attempt], ports: Collection[int]) -> str:
-    """Lists each error once, with its ports if others of the node are open."""
-    said = []
-    for error in dict.fromkeys(str(attempt.error) for attempt in failed):
-        found = sorted({attempt.port for attempt in failed if attempt.error == error})
-        named = f"port{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}: "
-        said.append(error if set(found) == set(ports) else named + error)
-    return "; ".join(said)
-
-
-def _explain(failed: Collection[Attempt], target: str, *, has_group: bool) -> dict[str, str]:
-    """The cause and the next command for the worst of some errors."""
-    errors = {attempt.error for attempt in failed}
-    if "timed out" in errors and not has_group:
-        return {
-            "cause": f"a firewall on {target} or in the network drops it: open all TCP ports between the hosts",
-            "hint": _look("sudo nft list ruleset", target),
-        }
-    if "timed out" in errors:
-        return {
-            "cause": f"the cluster's security group lacks its rule between members, or a firewall on {target} drops it",
-            "hint": f"cluster up, which restores the rule; then {_look('sudo nft list ruleset', target)}",
-        }
-    if "wrong answer" in errors or "no answer" in errors:
-        cause = f"another host or a proxy answers at the private address of {target}"
-        return {"cause": cause, "hint": "cluster status"}
-    return {
-        "cause": f"a firewall on {target} rejects it, or there is no route between their subnets",
-        "hint": _look("sudo nft list ruleset", target),
-    }
 
 
 def _look(command: str, node: str) -> str:

@@ -3,7 +3,6 @@
 node/setup/verify.py checks each node, and writes no files.
 """
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -51,6 +50,7 @@ class _Begun(Struct, frozen=True):
     listening: tuple[Port, ...] = ()
     refused: str | None = None
     free: Port | None = None
+    interface: str | None = None
     disk: tuple[tuple[str, int, Annotated[int, Meta(ge=0)]], ...] = ()
 
 
@@ -79,13 +79,12 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
     probes = (*compute_probes(nodes[0].framework), *probes)
     found = {node.host.name: _Found() for node in nodes}
     talks: dict[str, _Talk] = {}
-    secret = secrets.token_hex(16)
 
     def begin(node: ReadyNode) -> None:
         name = node.host.name
         try:
             talk = talks[name] = _Talk(node)
-            found[name].begun = talk.begin(_order(node, secret=secret))
+            found[name].begun = talk.begin(_order(node))
         except ClusterError as error:
             found[name].error = error
 
@@ -127,7 +126,8 @@ def _run_together(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], talks
     if port is None:
         said = f"not checked: {head.name} cannot listen on {head.private_ip}"
         return [Check(node=head.name, check="all_reduce", subject="port", status="unchecked", said=said)]
-    probes = all_reduce_probes(nodes, port=port)
+    interfaces = {name: here.begun.interface for name, here in found.items()}
+    probes = all_reduce_probes(nodes, port=port, interfaces=interfaces)
     checks: dict[str, tuple[Check, ...]] = {}
 
     def run(node: ReadyNode) -> None:
@@ -141,11 +141,9 @@ def _run_together(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], talks
     return [check for node in nodes for check in checks[node.host.name]]
 
 
-def _order(node: ReadyNode, *, secret: str) -> dict[str, Any]:
+def _order(node: ReadyNode) -> dict[str, Any]:
     return {
-        "name": node.host.name,
         "address": node.host.private_ip,
-        "secret": secret,
         "ranges": RANGES,
         "loader": LOADER,
         "python": node.python,

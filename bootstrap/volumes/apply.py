@@ -16,7 +16,6 @@ from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from provision.volumes.source import MountSource
 
-LOOK_S = 60.0
 STEP_S = 60.0
 INSTALL_S = 900.0
 FORMAT_S = 900.0
@@ -41,9 +40,7 @@ class _Session(NodeProgram):
 
     def look(self, sources: Sequence[MountSource]) -> VolumeFacts:
         """Gathers the facts about the node."""
-        mounts = [source.mount for source in sources]
-        volumes = [source.volume_id for source in sources if source.volume_id]
-        found = self.do("look", what="looking at the volumes", timeout_s=LOOK_S, mounts=mounts, volume_ids=volumes)
+        found = self.do("look", what="looking at the volumes", mounts=[source.mount for source in sources])
         return self.read(found, VolumeFacts)
 
 

@@ -15,7 +15,6 @@ from foundation.errors import ClusterError
 from node.setup.volumes.volume_probe import DISKS
 from provision.volumes.source import MountSource
 
-NO_FUSE = "it has no /dev/fuse"
 PACKAGES = {"nfs": ("mount.nfs4", "nfs-common"), "server": ("exportfs", "nfs-kernel-server"), "s3fs": ("s3fs", "s3fs")}
 """A command, and the package of Debian and Ubuntu that has it, by what they are for."""
 
@@ -38,20 +37,16 @@ Id = Annotated[int, Meta(ge=0, le=1 << 32)]
 class VolumeFacts(Struct, frozen=True):
     """The facts about a node that matter to volumes.
 
-    lustre: whether the kernel has its client. mounted: by folder, [type, source] of
-    the file system mounted there, or None. dead: by folder, why a noted mount does not work. devices: by EBS volume,
-    the path of its device, or None. disks: the folders below DISKS at which EBS volumes are mounted.
+    mounted: the folders on which a file system is mounted. dead: by folder, why a noted mount does not work. disks: the
+    folders below DISKS at which EBS volumes are mounted.
     """
 
     commands: tuple[str, ...]
-    lustre: bool
-    fuse: bool
     uid: Id
     gid: Id
     noted: dict[str, Noted]
-    mounted: dict[str, tuple[str, str] | None]
+    mounted: tuple[str, ...]
     dead: dict[str, str]
-    devices: dict[str, str | None]
     disks: tuple[str, ...] = ()
 
     @property
@@ -107,10 +102,9 @@ def plan_volumes(
 ) -> dict[str, NodePlan]:
     """Plans the changes on each node, by its name. hosts: the nodes, the head first. facts: by the node's name.
 
-    now: the time in seconds since the epoch. Raises ClusterError for a volume that nodes cannot mount; it names them.
+    now: the time in seconds since the epoch. Raises ClusterError for a bucket without credentials.
     """
     servers = {source.mount: server for source in sources if (server := find_server(source, hosts)) is not None}
-    check_nodes(sources, servers, hosts, facts)
     planned = {}
     for host in hosts:
         here = facts[host.name]
@@ -151,41 +145,6 @@ def path_of(source: MountSource) -> str:
     return f"{DISKS}/{commands.name_of(source.mount)}" if source.kind == "head" else source.export
 
 
-def check_nodes(
-    sources: Sequence[MountSource],
-    servers: Mapping[str, Host],
-    hosts: Sequence[Host],
-    facts: Mapping[str, VolumeFacts],
-) -> None:
-    """Raises ClusterError if nodes can neither mount or serve a volume, nor install what that needs."""
-    for source in sources:
-        server = servers.get(source.mount)
-        lacks = {host.name: _lacks(source, facts[host.name], serves=host == server) for host in hosts}
-        if server is not None and len(hosts) < 2:
-            continue
-        nodes = ", ".join(name for name, why in lacks.items() if why)
-        if nodes:
-            why = next(why for why in lacks.values() if why)
-            raise ClusterError(
-                f'[[volumes]] mount = "{source.mount}": {nodes}: {why}',
-                hint="use an Ubuntu image ([provision] ami), or install what is missing with [bootstrap] setup",
-            )
-
-
-def _lacks(source: MountSource, facts: VolumeFacts, *, serves: bool) -> str:
-    if source.kind == "lustre":
-        has_it = facts.lustre and "mount.lustre" in facts.commands
-        return (
-            "" if has_it else 'the client of Lustre is not installed (docs.aws.amazon.com/fsx, "install-lustre-client")'
-        )
-    if source.kind == "s3" and not facts.fuse:
-        return NO_FUSE
-    command, package = PACKAGES["s3fs" if source.kind == "s3" else "server" if serves else "nfs"]
-    if command in facts.commands or "apt-get" in facts.commands:
-        return ""
-    return f"{command} is missing, and there is no apt-get to install {package}"
-
-
 def _plan_served(source: MountSource, host: Host, server: Host) -> Mount:
     """How a node mounts a volume that a node serves."""
     named = f"{server.name} ({server.private_ip})"
@@ -221,7 +180,7 @@ def _is_current(mount: Mount, here: VolumeFacts) -> bool:
     path = mount.source.mount
     noted = here.noted.get(path)
     is_same = noted is not None and noted.signature == mount.signature
-    return is_same and here.mounted.get(path) is not None and path not in here.dead
+    return is_same and path in here.mounted and path not in here.dead
 
 
 def _ends_soon(noted: Noted, now: float) -> bool:

@@ -1,14 +1,13 @@
-"""The network interfaces of this host. Python 3.6 and later, standard library only."""
+"""The network interfaces of this host."""
 
 import fcntl
 import socket
 import struct
-from typing import Optional
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
-def find_interface(address: str) -> Optional[str]:
+def find_interface(address: str) -> str | None:
     """The name of the network interface with this IPv4 address, or None."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
         for _, name in socket.if_nameindex():

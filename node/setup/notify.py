@@ -95,15 +95,7 @@ def post(url: str, event: Mapping[str, Any]) -> str | None:
         error, is_final = _post_once(url, body)
         if error is None or is_final:
             break
-    return None if error is None else f"webhook at {host_of(url)}: {error}"
-
-
-def host_of(url: str) -> str:
-    """The host in a URL, without user, port, path and query; "?" if it has none."""
-    try:
-        return urllib.parse.urlsplit(url).hostname or "?"
-    except ValueError:
-        return "?"
+    return None if error is None else f"webhook at {urllib.parse.urlsplit(url).hostname}: {error}"
 
 
 def _post_once(url: str, body: bytes) -> tuple[str | None, bool]:
@@ -126,9 +118,8 @@ def explain(error: Exception) -> tuple[str, bool]:
     if isinstance(error, urllib.error.HTTPError):
         error.close()
         words = http.client.responses.get(error.code, "")
-        followed = "; redirects are not followed" if 300 <= error.code < 400 else ""
-        return f"HTTP {error.code} {words}".strip() + followed, error.code < 500 and error.code != 429
-    if isinstance(error, http.client.HTTPException) and not isinstance(error, http.client.InvalidURL):
+        return f"HTTP {error.code} {words}".strip(), error.code < 500 and error.code != 429
+    if isinstance(error, http.client.HTTPException):
         return "the answer is not HTTP", False
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, OSError):

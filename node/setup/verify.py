@@ -2,18 +2,17 @@
 
 It writes no files. Requests and answers are JSON, one per line, in this order:
 
-    {"name": ..., "address": ..., "secret": ..., "ranges": [[first, last], ...], "loader": ..., "python": ...,
-     "setup": digest or null}
-        {"listening": [port, ...], "refused": why not or null, "free": a free port or null,
+    {"address": ..., "ranges": [[first, last], ...], "loader": ..., "python": ..., "setup": digest or null}
+        {"listening": [port, ...], "refused": why not or null, "free": a free port or null, "interface": name or null,
          "disk": [[path, device, free bytes], ...]}
     {"peers": [[name, address, [port, ...]], ...]}
         {"ports": [[peer, port, error or null], ...]}
     {"modules": ..., "order": ..., "timeout_s": ...}, a probe, any number of times
         {"exit_code": ..., "stdout": ..., "stderr": ...}
 
-It also sends {"alive": true} every two seconds. It listens for its peers until its stdin ends, and sends them its name
-and the secret of this verification. When stdin ends, it ends, and so does its probe. Probes may hang, abort or crash
-the interpreter, so each has its own process.
+It also sends {"alive": true} every two seconds. It listens for its peers until its stdin ends: the kernel accepts their
+connections. When stdin ends, it ends, and so does its probe. Probes may hang, abort or crash the interpreter, so each
+has its own process.
 """
 
 import json
@@ -23,19 +22,19 @@ import shutil
 import signal
 import socket
 import subprocess
-import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 from node.setup import process_tree, setup_env
-from node.setup.messages import serve as serve_requests
+from node.setup.interfaces import find_interface
+from node.setup.messages import serve
 
 KEPT_BYTES = 1 << 16  # of a probe's output
 TIMEOUT_S = 5.0  # of a peer
 TRIES = 20
 MAX_PARALLEL = 256
+BACKLOG = 4096  # one connection from each peer
 FREE_RANGE = (20000, 29999)  # below the ports that Linux assigns to clients
 
 
@@ -45,19 +44,22 @@ def look_at_disk() -> list[tuple[str, int, int]]:
     return [(path, os.stat(path).st_dev, shutil.disk_usage(path).free) for path in paths]
 
 
-def begin(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Listens, and looks at the disk. Returns the answer."""
-    ports: list[int] = []
+def begin(order: Mapping[str, Any], listeners: list[socket.socket]) -> dict[str, Any]:
+    """Listens, and looks at the disk. Returns the answer. listeners: gets the sockets that listen."""
     refused = None
     for first, last in order["ranges"]:
         try:
-            listener = listen(order["address"], first, last)
+            listeners.append(listen(order["address"], first, last))
         except OSError as error:
             refused = f"{order['address']} port {first} to {last}: {error.strerror or error}"
             break
-        serve(listener, greeting(order["name"], order["secret"]))
-        ports.append(listener.getsockname()[1])
-    return {"listening": ports, "refused": refused, "free": find_free(order["address"]), "disk": look_at_disk()}
+    return {
+        "listening": [listener.getsockname()[1] for listener in listeners],
+        "refused": refused,
+        "free": find_free(order["address"]),
+        "interface": find_interface(order["address"]),
+        "disk": look_at_disk(),
+    }
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------
@@ -106,7 +108,7 @@ def listen(address: str, first: int, last: int) -> socket.socket:
     for left in reversed(range(TRIES)):
         port = random.randint(first, last)  # noqa: S311 - no secret
         try:
-            return socket.create_server((address, port), backlog=256)
+            return socket.create_server((address, port), backlog=BACKLOG)
         except OSError:
             if not left:
                 raise
@@ -123,52 +125,28 @@ def find_free(address: str) -> int | None:
         return None
 
 
-def greeting(name: str, secret: str) -> bytes:
-    """What a node sends to each of its peers."""
-    return f"{name} {secret}".encode()
-
-
-def serve(listener: socket.socket, data: bytes) -> None:
-    """Sends data to every client, in a thread, until the listener is closed."""
-
-    def accept() -> None:
-        while listener.fileno() != -1:
-            with suppress(OSError):  # the client reports the error
-                connection, _ = listener.accept()
-                with connection:
-                    connection.sendall(data)
-
-    threading.Thread(target=accept, daemon=True).start()
-
-
-def connect_all(targets: Iterable[tuple[str, str, int]], secret: str) -> list[tuple[str, int, str | None]]:
+def connect_all(targets: Iterable[tuple[str, str, int]]) -> list[tuple[str, int, str | None]]:
     """Connects to (name, address, port) targets in parallel. Returns a list of (name, port, error or None)."""
 
     def connect(target: tuple[str, str, int]) -> tuple[str, int, str | None]:
         name, address, port = target
-        return name, port, try_to_connect(name, address, port, secret)
+        return name, port, try_to_connect(address, port)
 
     with ThreadPoolExecutor(MAX_PARALLEL) as pool:
         return list(pool.map(connect, targets))
 
 
-def try_to_connect(name: str, address: str, port: int, secret: str) -> str | None:
-    """Connects once, and checks which node answers. Returns the error, or None."""
-    wanted = greeting(name, secret)
+def try_to_connect(address: str, port: int) -> str | None:
+    """Connects once. Returns the error, or None."""
     try:
-        connection = socket.create_connection((address, port), timeout=TIMEOUT_S)
+        socket.create_connection((address, port), timeout=TIMEOUT_S).close()
     except TimeoutError:
         return "timed out"
     except ConnectionRefusedError:
         return "refused"
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    try:
-        with connection, connection.makefile("rb") as stream:
-            said = stream.read(len(wanted))
-    except OSError:
-        return "no answer"
-    return None if said == wanted else "wrong answer"
+    return None
 
 
 class Verification:
@@ -176,18 +154,19 @@ class Verification:
 
     def __init__(self) -> None:
         self._order: dict[str, Any] = {}
+        self._listeners: list[socket.socket] = []
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request."""
         if not self._order:
             self._order = request
-            return begin(request)
+            return begin(request, self._listeners)
         if "peers" in request:
             targets = [(name, address, port) for name, address, ports in request["peers"] for port in ports]
-            return {"ports": connect_all(targets, self._order["secret"])}
+            return {"ports": connect_all(targets)}
         return run_probe(self._order, request)
 
 
 def main() -> None:
     """Answers requests until stdin ends."""
-    serve_requests(Verification().answer)
+    serve(Verification().answer)

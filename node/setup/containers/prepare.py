@@ -4,7 +4,7 @@ Requests and answers are JSON, one per line. The verb is a request's first key. 
 or as below, and {"alive": true} every two seconds. The end of stdin ends this program and the command that it runs.
 
     {"find": "auto"}                 {"engine": words or null, "said": [why not], "ids": [uid, gid],
-                                     "machine", "memory_bytes", "shm_bytes"}
+                                     "machine", "shm_bytes"}
     {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path"} or null}
     {"map": IMAGE_ID}                {"mapped": true}: gives the image's files the owners that containers of this
                                      node's user see
@@ -85,7 +85,6 @@ class Node:
             "said": said,
             "ids": [os.getuid(), os.getgid()],
             "machine": os.uname().machine,
-            "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
             "shm_bytes": shutil.disk_usage(MEMORY).total if os.path.isdir(MEMORY) else 0,
         }
 

@@ -1,7 +1,8 @@
 """Do all nodes add up a tensor together? One process per node, a torch.distributed all_reduce of 1, 2, ... n.
 
-The environment's Python runs it at the same time on all nodes. Order, over stdin: {"rank": this node's, "nodes": the
-[name, address] of each rank, "port": a free port of rank 0, "backend": "gloo" or "nccl", "timeout_s": of each step}.
+The environment's Python runs it at the same time on all nodes. Order, over stdin: {"rank": this node's, "interface":
+the name of its network interface or null, "nodes": the [name, address] of each rank, "port": a free port of rank 0,
+"backend": "gloo" or "nccl", "timeout_s": of each step}.
 It prints JSON lines: {"step": "import" | "store" | "join" | "group" | "reduce"} as it proceeds, then
 {"sum": ..., "expected": ...}, {"missing": names of the nodes that did not join}, or {"error": ...}.
 
@@ -17,8 +18,6 @@ import os
 import re
 import sys
 import time
-
-from interfaces import find_interface
 
 
 def tell(**said):
@@ -42,7 +41,7 @@ def find_missing(store, order):
 def main():
     """Takes part in one all_reduce."""
     order = json.loads(sys.stdin.buffer.readline().decode("utf-8"))
-    interface = find_interface(order["nodes"][order["rank"]][1])
+    interface = order["interface"]
     if interface is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = interface
         os.environ["NCCL_SOCKET_IFNAME"] = "=" + interface  # exactly this name, not every name that begins with it

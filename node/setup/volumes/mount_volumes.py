@@ -16,7 +16,6 @@ import os
 import pwd
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -29,7 +28,7 @@ from node.setup.volumes.volume_probe import DISKS, NOTES, RUN
 
 LOCK = os.path.join(RUN, "lock")
 NFS_EXPORTS = "/etc/exports.d/cluster-volumes.exports"
-COMMANDS = ("mount.nfs4", "mount.lustre", "s3fs", "exportfs", "mkfs.ext4", "apt-get")
+COMMANDS = ("mount.nfs4", "s3fs", "exportfs")
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 BLANK_BYTES = 1 << 20
 NOTHING_FOUND = 2  # an exit code of blkid
@@ -82,44 +81,24 @@ def run(words: Sequence[str], limit_s: float = SHORT_S, env: Mapping[str, str] |
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-def look(mounts: Sequence[str], volume_ids: Sequence[str]) -> dict[str, Any]:
-    """Gathers the facts about this node. mounts: the folders that matter; volume_ids: the EBS volumes that matter."""
+def look(mounts: Sequence[str]) -> dict[str, Any]:
+    """Gathers the facts about this node. mounts: the folders that matter."""
     noted = read_notes()
     user = find_user()
     return {
         "commands": [name for name in COMMANDS if shutil.which(name, path=SBIN)],
-        "lustre": has_filesystem("lustre", "lustre"),
-        "fuse": is_device("/dev/fuse"),
         "uid": user.pw_uid,
         "gid": user.pw_gid,
         "noted": noted,
-        "mounted": {path: volume_probe.find_mount(path) for path in set(mounts) | set(noted)},
-        "dead": {path: why for path, why in ((one, volume_probe.probe(one)) for one in noted) if why is not None},
-        "disks": [path for path in glob.glob(os.path.join(DISKS, "*")) if volume_probe.find_mount(path) is not None],
-        "devices": {volume_id: find_device(volume_id, "") for volume_id in volume_ids},
+        "mounted": [path for path in {*mounts, *noted} if volume_probe.find_mount(path) is not None],
+        "dead": {path: why for path in noted if (why := volume_probe.probe(path)) is not None},
+        "disks": find_disks(),
     }
 
 
-def has_filesystem(name: str, module: str) -> bool:
-    """Whether the kernel has a file system. Loads its module if necessary."""
-    if _is_known(name):
-        return True
-    if shutil.which("modprobe", path=SBIN):
-        call(["modprobe", "-q", module])
-    return _is_known(name)
-
-
-def _is_known(name: str) -> bool:
-    with open("/proc/filesystems") as stream:
-        return any(line.split()[-1:] == [name] for line in stream)
-
-
-def is_device(path: str) -> bool:
-    """Whether a path is a character device."""
-    try:
-        return stat.S_ISCHR(os.stat(path).st_mode)
-    except OSError:
-        return False
+def find_disks() -> list[str]:
+    """The folders at which EBS volumes are mounted."""
+    return [path for path in glob.glob(os.path.join(DISKS, "*")) if volume_probe.find_mount(path) is not None]
 
 
 def find_user() -> pwd.struct_passwd:
@@ -319,8 +298,7 @@ def unmount_all() -> list[str]:
     """Undoes all mounts of this program, and stops serving. Returns the folders that were in use."""
     busy = [path for path in read_notes() if unmount(path)]
     stop_serving()
-    disks = [path for path in glob.glob(os.path.join(DISKS, "*")) if volume_probe.find_mount(path) is not None]
-    return busy + [path for path in disks if unmount(path)]
+    return busy + [path for path in find_disks() if unmount(path)]
 
 
 STEPS: dict[str, Callable[..., Any]] = {

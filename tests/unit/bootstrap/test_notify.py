@@ -219,7 +219,6 @@ def test_a_redirect_is_not_followed(code: int) -> None:
         (error,) = notify.send(settings(url), EVENT)
     assert (len(asked), reached) == (1, [])
     assert error.startswith(f"webhook at 127.0.0.1: HTTP {code} ")
-    assert error.endswith("; redirects are not followed")
     assert SECRET not in error
 
 
@@ -254,8 +253,6 @@ def test_a_server_that_misbehaves(answer: Callable[[BaseHTTPRequestHandler, int]
     [
         (f"http://127.0.0.1:9/{SECRET}", "webhook at 127.0.0.1: Connection refused"),
         (f"https://no-such-host.invalid/{SECRET}", "webhook at no-such-host.invalid: Name or service not known"),
-        (f"http://127.0.0.1:9/\x01{SECRET}", "webhook at 127.0.0.1: not a valid URL"),
-        (f"http://[::{SECRET}", "webhook at ?: not a valid URL"),
     ],
 )
 def test_a_server_that_is_not_there(url: str, error: str) -> None:

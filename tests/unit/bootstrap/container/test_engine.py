@@ -161,11 +161,6 @@ DOWN = "echo Cannot connect to the Docker daemon >&2; exit 1"
         ("podman", {"docker": "exit 0", "podman": "exit 0"}, ["podman"]),
         ("docker", {"podman": "exit 0"}, None),
         ("auto", {"docker": "echo podman version 4.3.1"}, None),
-        (
-            "auto",
-            {"docker": 'echo "ERROR: Cannot connect to the Docker daemon"; exit 0', "podman": "exit 0"},
-            ["podman"],
-        ),
         ("auto", {}, None),
     ],
 )

@@ -29,7 +29,7 @@ DIGEST = "sha256:" + "ab" * 32
 
 def found(**more: Any) -> Any:
     facts = {"engine": ["podman"], "said": [], "ids": [1000, 1000], "machine": "x86_64"}
-    return convert({**facts, "memory_bytes": 8 << 30, "shm_bytes": 4 << 30, **more}, prepare._Found)
+    return convert({**facts, "shm_bytes": 4 << 30, **more}, prepare._Found)
 
 
 def image(**more: Any) -> Any:
@@ -46,18 +46,11 @@ def test_nodes_without_an_engine_are_named() -> None:
     assert "apt-get install -y podman" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize(
-    ("config", "facts", "said"),
-    [
-        ({}, {"shm_bytes": 32 << 20}, "its /dev/shm has 32 MiB"),
-        ({"shm_size": "9g"}, {}, "node-0 has 8192 MiB of memory"),
-    ],
-)
-def test_a_shared_memory_that_does_not_fit(config: dict[str, Any], facts: dict[str, Any], said: str) -> None:
-    with pytest.raises(ClusterError) as caught:
-        prepare.check_nodes({"node-0": found(**facts)}, ContainerConfig(image="a", **config))
-    assert said in str(caught.value)
-    prepare.check_nodes({"node-0": found(**facts)}, ContainerConfig(image="a", shm_size="64m"))
+def test_a_shared_memory_that_is_too_small() -> None:
+    small = {"node-0": found(shm_bytes=32 << 20)}
+    with pytest.raises(ClusterError, match="its /dev/shm has 32 MiB"):
+        prepare.check_nodes(small, ContainerConfig(image="a"))
+    prepare.check_nodes(small, ContainerConfig(image="a", shm_size="64m"))
 
 
 def test_an_image_for_another_machine() -> None:
@@ -195,8 +188,6 @@ def test_whether_an_image_has_mxnet(said: str) -> None:
         ("unauthorized: authentication required", LOGIN, 'to node-0 as "me"', "registry.password_env"),
         ("unauthorized: authentication required", None, "to node-0 without a user", "set [container] registry"),
         ("Error: denied: requested access to the resource is denied", None, "refuses", "do not exist, too"),
-        ("manifest unknown: manifest unknown", LOGIN, "has no image train with this tag", "correct [container] image"),
-        ("no matching manifest for linux/arm64/v8 in the manifest list", None, "no variant", "another [provision]"),
         ("x509: certificate signed by unknown authority", None, "does not trust", "certs.d/r.example.com/ca.crt"),
         ("write /var: no space left on device", None, "has no room", "volume_size_gib"),
         (

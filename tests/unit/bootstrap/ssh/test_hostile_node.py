@@ -15,7 +15,7 @@ from bootstrap.ssh.execute import Stream, execute
 from bootstrap.ssh.explain import NO_EXIT_CODE
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import AnswerError, NodeProgram, parse_message
-from bootstrap.transfer.distribute import failure
+from bootstrap.transfer.distribute import _Message
 from bootstrap.verify.nodes import _Begun, _Tried
 from cluster.commands.shell import Collector
 from foundation.errors import ClusterError
@@ -135,17 +135,15 @@ def test_lines_that_are_not_messages(line: bytes) -> None:
         ({"listening": [99999], "refused": None, "disk": []}, _Begun),
         ({"listening": [], "refused": None, "disk": [["/", 1]]}, _Begun),
         ({"ports": [["node-0", 80]]}, _Tried),
+        ({"failed": {}}, _Message),
+        ({"failed": {"what": "x", "exit_code": "y"}}, _Message),
+        ({"failed": {"what": "x", "output": 7}}, _Message),
     ],
 )
 def test_an_invalid_message_is_an_error_of_one_line(message: dict[str, Any], kind: type) -> None:
     with pytest.raises(AnswerError, match=r"store\.py sent an invalid message: ") as caught:
         program().read(message, kind)
     assert "\n" not in caught.value.message
-
-
-@pytest.mark.parametrize("said", [{}, {"what": 5}, {"what": "x", "exit_code": "y"}, {"what": "x", "output": 7}])
-def test_an_invalid_failure_report(said: dict[str, Any]) -> None:
-    assert "its report cannot be parsed" in failure("node-1", said).message
 
 
 # -- exec --------------------------------------------------------------------------------------------------------------

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import convert
 
 from agent_steps import Nodes, StartAgent, entry, hold, script, start_agent
 from bootstrap.environment.file_cache import BundleFile, describe_file
-from bootstrap.transfer.distribute import SetUp, failure
+from bootstrap.transfer.distribute import Failure, SetUp, failure
 from foundation.errors import ClusterError, ConnectError, NodeCommandError
 from waits import until
 
@@ -337,7 +338,7 @@ def test_an_agent_sends_signs_of_life(home: Path, start_agent: StartAgent) -> No
     ],
 )
 def test_failure_reports(said: dict[str, Any], text: str, hint: str | None) -> None:
-    error = failure("node-1", said)
+    error = failure("node-1", convert(said, Failure))
     assert text in error.message
     assert (error.hint or "").startswith(hint or "")
 

@@ -1,16 +1,13 @@
 """How nodes mount volumes, and the steps on a node, if any."""
 
 from dataclasses import replace
-from typing import Any
 
-import pytest
 from msgspec import structs
 
 from bootstrap.ssh.host import Host
 from bootstrap.volumes import commands
 from bootstrap.volumes.commands import Owner, S3Access
 from bootstrap.volumes.plan import NodePlan, Noted, VolumeFacts, note_of, plan_volumes
-from foundation.errors import ClusterError
 from provision.volumes.source import MountSource
 
 HOSTS = tuple(
@@ -43,18 +40,7 @@ EFS = MountSource(
 )
 S3 = MountSource(kind="s3", mount="/s3", source="s3://bucket/a/b/", bucket="bucket", prefix="a/b/", region="us-east-1")
 LUSTRE = MountSource(kind="lustre", mount="/fsx", source="fs-1", server="fs-1.fsx.aws", export="/abcdef")
-UBUNTU = VolumeFacts(
-    commands=("mkfs.ext4", "apt-get"),
-    lustre=False,
-    fuse=True,
-    uid=1000,
-    gid=1000,
-    noted={},
-    mounted={},
-    dead={},
-    devices={"vol-1": "/dev/nvme1n1"},
-)
-BARE = structs.replace(UBUNTU, commands=("mkfs.ext4",))
+UBUNTU = VolumeFacts(commands=(), uid=1000, gid=1000, noted={}, mounted=(), dead={})
 ACCESS = S3Access(region="us-east-1", keys={"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "s"}, left_s=1000.0)
 
 
@@ -83,40 +69,13 @@ def test_the_disk_of_the_head() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("lacking", "said"),
-    [
-        (
-            {"node_1": BARE},
-            "node-1: mount.nfs4 is missing, and there is no apt-get",
-        ),
-        ({"node_0": BARE}, "node-0: exportfs is missing"),
-    ],
-)
-def test_nodes_without_nfs_are_named(lacking: dict[str, Any], said: str) -> None:
-    with pytest.raises(ClusterError) as raised:
-        plan(HEAD, **lacking)
-    assert said in raised.value.message
-    assert 'mount = "/shared"' in raised.value.message
-
-
-@pytest.mark.parametrize("source", [NFS, EFS])
-def test_other_servers_need_nfs(source: MountSource) -> None:
-    with pytest.raises(ClusterError) as raised:
-        plan(source, facts=BARE)
-    assert "node-0, node-1, node-2: mount.nfs4 is missing" in raised.value.message
-    assert plan(source)["node-2"].mounts[0].how == "nfs"
-
-
 def test_efs_and_lustre() -> None:
     [mount] = plan(EFS)["node-1"].mounts
     assert "nfsvers=4.1,rsize=1048576,wsize=1048576,noresvport" in mount.words[4]
     assert mount.words[5] == f"{EFS.server}:/"
     assert mount.server == "fs-0123abcd.efs.us-east-1.amazonaws.com (fs-0123abcd)"
-    with pytest.raises(ClusterError, match="the client of Lustre is not installed"):
-        plan(LUSTRE)
-    ready = structs.replace(UBUNTU, lustre=True, commands=("mount.lustre",))
-    words = plan(LUSTRE, facts=ready)["node-1"].mounts[0].words
+    assert mount.how == "nfs"
+    words = plan(LUSTRE)["node-1"].mounts[0].words
     assert words[-2:] == ("fs-1.fsx.aws@tcp:/abcdef", "/fsx")
 
 
@@ -143,9 +102,7 @@ def noted(*sources: MountSource, now: float) -> VolumeFacts:
     """A node on which everything is mounted."""
     mounts = plan(*sources)["node-1"].mounts
     notes = {mount.source.mount: Noted(**note_of(mount, now=now)) for mount in mounts}
-    return structs.replace(
-        UBUNTU, noted=notes, mounted=dict.fromkeys(notes, ("fuse", "x")), commands=("mount.nfs4", "s3fs", "apt-get")
-    )
+    return structs.replace(UBUNTU, noted=notes, mounted=tuple(notes), commands=("mount.nfs4", "s3fs"))
 
 
 def test_nothing_is_done_where_nothing_differs() -> None:
@@ -161,7 +118,7 @@ def test_what_differs_is_mounted_again() -> None:
     assert [mount.source.mount for mount in read_only.mounts] == ["/shared"]
     dead = plan(HEAD, S3, node_1=structs.replace(here, dead={"/s3": "no answer for 7 s"}))
     assert dead["node-1"].unmount == ("/s3",)
-    rebooted = plan(HEAD, S3, node_1=structs.replace(here, noted={}, mounted={}))
+    rebooted = plan(HEAD, S3, node_1=structs.replace(here, noted={}, mounted=()))
     assert len(rebooted["node-1"].mounts) == 2
     gone = plan(HEAD, node_1=here)
     assert gone["node-1"].unmount == ("/s3",)
@@ -178,7 +135,7 @@ def test_keys_of_s3_are_renewed_after_half_of_their_time() -> None:
 
 
 def test_a_single_node_serves_nothing() -> None:
-    made = plan_volumes([HEAD], HOSTS[:1], {"node-0": BARE}, s3=None, now=0.0)
+    made = plan_volumes([HEAD], HOSTS[:1], {"node-0": UBUNTU}, s3=None, now=0.0)
     assert made["node-0"].exports == {}
     assert made["node-0"].mounts[0].how == "bind"
 
