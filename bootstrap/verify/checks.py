@@ -371,10 +371,15 @@ def check_ports(
         for node, why in refused.items()
     ]
     for node, ports in listening.items():
-        failed = [attempt for attempt in attempts if attempt.target == node and attempt.error is not None]
+        tried = [attempt for attempt in attempts if attempt.target == node]
+        failed = [attempt for attempt in tried if attempt.error is not None]
         if failed:
-            subject = f"from {', '.join(dict.fromkeys(attempt.source for attempt in failed))}"
-            said = "; ".join(dict.fromkeys(f"port {attempt.port}: {attempt.error}" for attempt in failed))
+            sources = dict.fromkeys(attempt.source for attempt in failed)
+            is_all = len(sources) == len({attempt.source for attempt in tried})
+            subject = "from every other node" if is_all else f"from {', '.join(sources)}"
+            some_ports = {attempt.port for attempt in failed} < set(ports)
+            words = (f"port {attempt.port}: {attempt.error}" if some_ports else attempt.error for attempt in failed)
+            said = "; ".join(dict.fromkeys(map(str, words)))
             advice = _look("sudo nft list ruleset", node)
             cause = f"a firewall on {node} or in the network, which must let all TCP ports between the nodes through"
             if has_group:

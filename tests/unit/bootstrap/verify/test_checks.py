@@ -56,7 +56,7 @@ def ports(tried: list[Attempt], nodes: int = 4) -> list[tuple[str, str, str]]:
     [
         ([], []),
         ([(1, 3)], [("node-3", "from node-1")]),
-        ([(a, 3) for a in range(3)], [("node-3", "from node-0, node-1, node-2")]),
+        ([(a, 3) for a in range(3)], [("node-3", "from every other node")]),
         ([(2, b) for b in (0, 1, 3)], [(f"node-{b}", "from node-2") for b in (0, 1, 3)]),
     ],
 )
@@ -65,7 +65,16 @@ def test_each_node_names_those_that_do_not_reach_it(
 ) -> None:
     found = ports(attempts(*blocked))
     assert [(node, subject) for node, subject, _ in found] == expected
-    assert {said for node, _, said in found if node == "node-3"} <= {"port 9103: timed out; port 20003: timed out"}
+    assert {said for node, _, said in found if node == "node-3"} <= {"timed out"}
+
+
+def test_a_single_port_is_named() -> None:
+    tried = [Attempt(source="node-0", target="node-1", port=9093, error="refused")]
+    tried += [Attempt(source="node-0", target="node-1", port=20000, error=None)]
+    failed, *_ = check_ports({"node-1": (9093, 20000)}, {}, tried)
+    assert failed.said == "port 9093: refused"
+    assert "security group" in (failed.cause or "")
+    assert (failed.hint or "").startswith("cluster up")
 
 
 def test_a_single_node_and_one_that_cannot_listen() -> None:
