@@ -3,9 +3,11 @@
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bootstrap.config import BootstrapConfig, Framework
 from bootstrap.environment.bundle import Bundle, fetch_bundle, fetch_python
@@ -38,8 +40,7 @@ from provision.preflight.machines import Hardware
 SCRIPT = "the set-up script"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadyNode:
+class ReadyNode(Struct, frozen=True, kw_only=True):
     """A node that can train. `python`, `code_dir` and `project_dir` are absolute paths on the node.
 
     code_dir: the runtime of our own programs; project_dir: the user's own files, None if there are none.
@@ -68,8 +69,7 @@ class ReadyNode:
     home: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trees:
+class Trees(Struct, frozen=True, kw_only=True):
     """The files that nodes get in addition to the runtime and their environment. project: the user's own, or None.
 
     client: this project's own command, which only the head gets, with its packages; None to send none.
@@ -155,8 +155,7 @@ def bootstrap(
     return nodes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Bootstrap:
+class _Bootstrap(Struct, frozen=True, kw_only=True):
     """What the set-ups of all nodes share."""
 
     cluster: str

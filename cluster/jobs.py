@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+
+from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
@@ -305,8 +306,7 @@ def run_alone(app: App, head: Head, hosts: Sequence[Host], job: Job, take: Calla
 # -- stopping a job ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True, kw_only=True):
     """How a job ended. already: it had ended before. by_head: its supervisor stopped it and logged this."""
 
     result: JobResult

@@ -1,7 +1,6 @@
 """The lease on running nodes: queries their lease programs and sends them changes, over ssh."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
@@ -37,8 +36,7 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
     saved: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeLease:
+class NodeLease(Struct, frozen=True, kw_only=True):
     """A node's answer. error: the reason why there is no answer."""
 
     name: str

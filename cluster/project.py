@@ -6,9 +6,9 @@ The script is parsed, never run.
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from rich.filesize import decimal
 
 from bootstrap.config import Framework
@@ -32,8 +32,7 @@ _FRAMEWORKS: dict[str, Framework] = {
 _LOCKED_NAME = re.compile(r'^name = "([A-Za-z0-9._-]+)"$', re.MULTILINE)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OwnProject:
+class OwnProject(Struct, frozen=True, kw_only=True):
     """The user's project. script: relative to its folder; None if it is not clear which one it is.
 
     framework: None if nothing names one; why: what names it, such as "train.py imports torch". version: the exact

@@ -5,12 +5,12 @@ import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs, to_builtins
+from msgspec import to_builtins
+from msgspec.structs import replace
 from rich.filesize import decimal
 
 from bootstrap.apply import ReadyNode, Trees, bootstrap
@@ -80,7 +80,7 @@ def find_request(app: App) -> Request:
     config, head = app.config, app.on_head
     return Request(
         name=config.name,
-        config=config.provision if head is None else structs.replace(config.provision, ssh_address=head.ssh_address),
+        config=config.provision if head is None else replace(config.provision, ssh_address=head.ssh_address),
         data_url=config.data.s3_url,
         results_url=config.data.s3_results,
         volumes=config.volumes,

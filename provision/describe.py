@@ -6,9 +6,11 @@ A tag does not make an instance a node: provision/membership.py decides that.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import aws_errors
@@ -53,8 +55,7 @@ _RUNS = ("pending", "running")
 _PAGE_SIZE = 1000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True, kw_only=True):
     """An instance with the cluster's tag, and what it claims to be."""
 
     instance: InstanceTypeDef
@@ -276,8 +277,7 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
 # --- all clusters of a region
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterSummary:
+class ClusterSummary(Struct, frozen=True, kw_only=True):
     """One cluster, in a list of clusters. nodes, untrusted: its live instances, see provision/membership.py.
 
     ending: the number of instances that are shutting down. owner: an ARN, if known. public_key: of its key pair in EC2,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from foundation.errors import AwsError
 from foundation.progress import Event, Report
@@ -56,8 +59,7 @@ class ForgetFiles(Step):
         return True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """The plan of `down` and its context; false when nothing of the cluster exists.
 
     local_files: this machine has files of the cluster.
@@ -184,8 +186,7 @@ def _look_for_rest(clients: Clients, request: Request, *, timeout_s: float) -> l
 # --- the receipt
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Receipt:
+class Receipt(Struct, frozen=True, kw_only=True):
     """The resources that `down` deleted, and those that it found afterwards.
 
     leftovers: resources that still carry the cluster's tag. looked_for: kinds, in the plural. unseen: resources that

@@ -9,7 +9,6 @@ import os
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,6 +22,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_ssh_private_key,
 )
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from foundation.decode import decode
 from foundation.errors import ClusterError
@@ -37,8 +38,7 @@ TOKEN_LIFETIME_S = 600.0
 would only return those."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """A RunInstances call that may have been made. digest: of its request; started_at: seconds since 1970.
 
     instance_ids: the instances that it launched; () until its response has arrived. lease: the cluster's lease in the
@@ -53,8 +53,7 @@ class Launch:
     lease: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Journal:
+class Journal(Struct, frozen=True, kw_only=True):
     """The launched or adopted instances of this machine. launches: those whose token is still needed.
 
     instance_ids: all other instances. creates: see ClusterFiles.pending_creates.

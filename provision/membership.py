@@ -18,7 +18,8 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from foundation.errors import NotFoundError
 from provision.model import ClusterState, KeyPair, SecurityGroup, UntrustedInstance, resource_name
@@ -28,8 +29,7 @@ SIGNED_FOR_S = 900.0
 for about an hour, so it still lists the head's own launch when somebody else uses the same token again."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownInstances:
+class KnownInstances(Struct, frozen=True, kw_only=True):
     """The instances of a cluster that this machine knows.
 
     instance_ids: it launched or adopted them, or pinned their host keys. tokens: ClientTokens of launches that the
@@ -43,8 +43,7 @@ class KnownInstances:
     launch_key: bytes | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """The properties that EC2 reports for an instance with the cluster's tag. launched_at: first, as Unix time."""
 
     instance_id: str
@@ -55,8 +54,7 @@ class Claim:
     launched_at: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Membership:
+class Membership(Struct, frozen=True, kw_only=True):
     """The conditions for an instance to be a node of the cluster `name`.
 
     key_problem: why the key pair with the cluster's name is not the cluster's; None if it is, or does not exist.

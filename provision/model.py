@@ -1,9 +1,10 @@
 """The parts of a cluster, as EC2 reports them: frozen values, no calls."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from foundation.errors import NotFoundError
 from provision.lease.terms import Lease, find_newest
@@ -51,8 +52,7 @@ def tags(*, name: str, owner: str, role: str) -> dict[str, str]:
     return {TAG_NAME: name, TAG_ROLE: role, TAG_OWNER: owner[:MAX_TAG_LENGTH], "Name": resource_name(name)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Instance:
+class Instance(Struct, frozen=True, kw_only=True):
     """A live instance with a cluster's tag.
 
     launched_at: when EC2 first launched it, in UTC; started_at: when it last started.
@@ -76,8 +76,7 @@ class Instance:
     volume_ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Node(Instance):
+class Node(Instance, frozen=True, kw_only=True):
     """A node of a cluster: an instance that provision/membership.py trusts."""
 
     index: int
@@ -93,8 +92,7 @@ class Node(Instance):
         return self.public_ip if kind == "public" else self.private_ip
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UntrustedInstance(Instance):
+class UntrustedInstance(Instance, frozen=True, kw_only=True):
     """An instance that carries a cluster's tag but is not one of its nodes: nothing is sent to it.
 
     owner: its tag cluster:owner, which anyone can set. is_known: this machine launched, adopted or pinned it.
@@ -114,8 +112,7 @@ class UntrustedInstance(Instance):
         return "; ".join([*(() if self.is_known else ("not launched by this machine",)), *self.problems])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeyPair:
+class KeyPair(Struct, frozen=True, kw_only=True):
     """A key pair in EC2 with the cluster's name; `ours`: it also carries the cluster's tag.
 
     public_key: type and body as in an authorized_keys line, without comment.
@@ -126,8 +123,7 @@ class KeyPair:
     ours: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SecurityGroup:
+class SecurityGroup(Struct, frozen=True, kw_only=True):
     """A security group with the cluster's name; `ours`: it also carries the cluster's tag.
 
     ssh_from: the networks of the ssh rules that this program created, without those created by hand.
@@ -146,8 +142,7 @@ class SecurityGroup:
     lease: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterState:
+class ClusterState(Struct, frozen=True, kw_only=True):
     """One cluster, as EC2 reports it.
 
     nodes: trusted live instances, in the order of their index; untrusted: the other live instances.
@@ -205,8 +200,7 @@ class ClusterState:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True):
     """The caller's identity and location. owner: an ARN. ssh_from: the network that may reach the nodes by ssh."""
 
     region: str
@@ -215,8 +209,7 @@ class Caller:
     ssh_from: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchOption:
+class LaunchOption(Struct, frozen=True, kw_only=True):
     """One way to launch the nodes: a market, a type and a zone, with every `auto` of the configuration resolved.
 
     architecture: x86_64 or arm64. gpus: such as "4x NVIDIA T4". root_device: the image's root device name. placement:
@@ -258,8 +251,7 @@ class LaunchOption:
         return "on spot" if self.market == "spot" else "on demand"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Quota:
+class Quota(Struct, frozen=True, kw_only=True):
     """The account's limit on running vCPUs, for one kind of instance types and one market.
 
     needed: vCPUs of the whole launch; in_use, limit: vCPUs, None if unknown; `unknown`: why the limit is unknown.
@@ -278,8 +270,7 @@ class Quota:
         return self.limit is None or (self.in_use or 0) + self.needed <= self.limit
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Permissions:
+class Permissions(Struct, frozen=True, kw_only=True):
     """The caller's permissions for the calls of `up` and `down`: actions such as ec2:RunInstances.
 
     unknown: the dry runs were inconclusive.
@@ -290,8 +281,7 @@ class Permissions:
     unknown: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Preflight:
+class Preflight(Struct, frozen=True, kw_only=True):
     """The result of the checks before a launch. options: in the order in which they are tried, never empty.
 
     skipped: other ways to launch, and why they are not tried. public_address: the nodes get one.

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from msgspec import Struct
+
 from foundation.progress import Report
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
@@ -83,8 +85,7 @@ class Step(ABC):
         return ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """The cluster that the user wants.
 
     data_url, results_url: the folders that a role for its nodes may read and write. volumes: the volumes that its nodes
@@ -103,8 +104,7 @@ class Request:
     from_head: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class World:
+class World(Struct, frozen=True, kw_only=True):
     """What is asked and what is there: the input of all plans.
 
     preflight: None when no node is missing. local_key: the public half of this machine's private key, if any.
@@ -151,8 +151,7 @@ class World:
         return next((node.vpc_id for node in self.state.nodes if node.vpc_id), "")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """Steps in order; false when there is nothing to do.
 
     cluster and owner, an ARN, are written into tags. world: the input of `up` and `resize`, for the printed plan.

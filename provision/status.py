@@ -3,8 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from foundation.durations import render_duration
 from provision.config import ProvisionConfig, all_types
@@ -24,16 +25,14 @@ SWITCHED_OFF = "Client.InstanceInitiatedShutdown"
 _REASON = re.compile(r"((?:Client|Server)\.[A-Za-z.]+)(?:: *(.*))?", re.DOTALL)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True, kw_only=True):
     """The state of a cluster. `why`: an explanation, if one helps."""
 
     state: AllocationState
     why: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeError:
+class NodeError(Struct, frozen=True, kw_only=True):
     """A node that stopped or ended without a call. name: None for an ended one. code: EC2's, if any."""
 
     instance_id: str

@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from foundation.errors import CapacityError, ClusterError, ConfigError, NoCapacityError, NotFoundError, StalePlanError
 from foundation.progress import Event, Report, silent
@@ -101,7 +100,7 @@ def prepare_replacement(
     staying = replace(state, nodes=tuple(node for node in state.nodes if node not in leaving))
     # Not the number in cluster.toml: the cluster keeps its previous size.
     nodes = max([*lost, *needed, *(node.index for node in state.nodes)]) + 1
-    config = structs.replace(request.config, nodes=nodes)
+    config = replace(request.config, nodes=nodes)
     refuse_impossible(name=request.name, config=config, state=staying)
     world = _describe_world(clients, replace(request, config=config), staying, files=files, avoid=avoid)
     return plan_replacement(world, leaving)

@@ -3,10 +3,9 @@
 import re
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from bootstrap.container.reference import SERVER, parse_reference
 from foundation.setting_types import Settings, Shape
@@ -23,8 +22,7 @@ _MOUNT = re.compile(rf"({_PATH}):({_PATH})(:ro|:rw)?")
 _SYSTEM = ("/", "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/run")
 
 
-@dataclass(frozen=True, slots=True)
-class MountPaths:
+class MountPaths(Struct, frozen=True):
     """A folder or file of the nodes at a path in the container; both absolute or below ~/, the node user's home."""
 
     source: str

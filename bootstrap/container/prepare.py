@@ -49,8 +49,7 @@ FindLogin = Callable[[], Login | None]
 """Called before each pull, because each pull gets a new ECR token. None: the image is public."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeImage:
+class NodeImage(Struct, frozen=True, kw_only=True):
     """How a node runs the image. engine: the first words of the engine's commands. image: the image's id.
 
     path, python_path: the image's PATH and PYTHONPATH, or "". ids: the uid and gid of the node's user.
@@ -63,8 +62,7 @@ class NodeImage:
     ids: tuple[int, int] = (0, 0)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PreparedImage:
+class PreparedImage(Struct, frozen=True, kw_only=True):
     """The image of a job on all nodes. reference: its name, with its digest. nodes: by the node's name.
 
     launcher: the folder on the head with the image's own launch.py; None if it was not copied.

@@ -5,7 +5,9 @@ digests. A name without a server is on Docker Hub, as for `docker pull`.
 """
 
 import re
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 DOCKER_HUB = "docker.io"
 LOCAL = "localhost"
@@ -17,8 +19,7 @@ SERVER = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?"
 _ECR = re.compile(r"(?P<account>[0-9]{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """An image's name. server: its registry's host, such as "docker.io" or "registry.example.com:5000".
 
     name: the repository in that registry. tag: "" if there is only a digest. digest: the digest of its manifest,

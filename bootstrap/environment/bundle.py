@@ -9,12 +9,13 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache as cached
 from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
+
+from msgspec import Struct
 
 from bootstrap.environment.file_cache import (
     BundleFile,
@@ -40,8 +41,7 @@ LARGE_GB = 1.0
 """Wheels of this size are announced before they are fetched."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bundle:
+class Bundle(Struct, frozen=True, kw_only=True):
     """The files of one environment. `digest` names the environment."""
 
     target: WheelTarget

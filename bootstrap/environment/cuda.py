@@ -11,7 +11,8 @@ directory named after the exact version comes first.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bootstrap.environment.facts import LibraryDir, NodeFacts
 from bootstrap.environment.framework import LABELS, Torch
@@ -24,8 +25,7 @@ DRIVER = "libcuda.so.1"
 SEPARATE = ("libcudnn.so.", "libnccl.so.")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CudaLibraries:
+class CudaLibraries(Struct, frozen=True, kw_only=True):
     """The CUDA libraries of a wheel on one node.
 
     library_dirs: absolute paths on the node, in the order in which the loader searches them.

@@ -4,8 +4,9 @@ import hashlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
+
+from msgspec import Struct, field
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import read_program
@@ -23,16 +24,14 @@ CUDA_LIBRARIES = tuple(sorted({name for wheel in WHEELS for name in wheel.needs}
 """The libraries that facts.sh looks for: all that MXNet's wheels load."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoundPython:
+class FoundPython(Struct, frozen=True, kw_only=True):
     """A Python that works on a node; `path` is absolute."""
 
     path: str
     version: Version
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoundFramework:
+class FoundFramework(Struct, frozen=True, kw_only=True):
     """A framework that a Python of a node finds. name: "torch" or "mxnet".
 
     cuda: the CUDA that PyTorch was built with; None for a CPU build, and for MXNet. numpy: the version of that Python's
@@ -46,24 +45,21 @@ class FoundFramework:
     python: FoundPython
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LibraryDir:
+class LibraryDir(Struct, frozen=True, kw_only=True):
     """A directory of CUDA libraries that the node's loader does not search; `names` are the names of the libraries."""
 
     path: str
     names: frozenset[str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True, kw_only=True):
     """The libraries that an environment's libmxnet.so does not find. `key` identifies the inputs of the check."""
 
     key: str
     unresolved: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeFacts:
+class NodeFacts(Struct, frozen=True, kw_only=True):
     """The facts about a node. Digests are lower-case hexadecimal SHA-256.
 
     python, python_version: the Python that runs our own programs: the image's python3 if it is 3.6 or later.

@@ -14,11 +14,11 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from foundation.decode import decode
 from foundation.errors import ClusterError
@@ -26,8 +26,7 @@ from foundation.files import one_at_a_time, write_whole
 from foundation.progress import Event, Report
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BundleFile:
+class BundleFile(Struct, frozen=True, kw_only=True):
     """A file that nodes need; `sha256` is in lower-case hexadecimal.
 
     path: its place on this machine, even before it is downloaded from one of `urls` (fetches.py).

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bootstrap.config import BootstrapConfig, Framework
 from bootstrap.environment.facts import FoundFramework, NodeFacts, find_gpus
@@ -28,16 +29,14 @@ OLDEST_TORCH = (1, 10)
 LABELS: dict[Framework, str] = {"mxnet": "MXNet", "pytorch": "PyTorch", "none": "the node's programs"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Torch:
+class Torch(Struct, frozen=True, kw_only=True):
     """The PyTorch of a node's environment. version: for instance 2.13.0+cpu; has_cuda: whether it is built for GPUs."""
 
     version: str
     has_cuda: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrameworkChoice:
+class FrameworkChoice(Struct, frozen=True, kw_only=True):
     """The source of a node's framework.
 
     base: the framework of a Python of the node, if the environment uses that; else None. wheel: the requirement of a

@@ -14,9 +14,10 @@ import time
 import tomllib
 import urllib.parse
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from bootstrap.environment.fetches import find_size
 from bootstrap.environment.file_cache import BundleFile, describe_file, find_place

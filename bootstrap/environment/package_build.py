@@ -14,8 +14,10 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.facts import NodeFacts
@@ -68,8 +70,7 @@ for name, value in sorted(merge(os.environ, read(sys.argv[1], sys.argv[2])).item
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Head:
+class _Head(Struct, frozen=True, kw_only=True):
     """The node that builds."""
 
     connection: NodeConnection

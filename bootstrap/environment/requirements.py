@@ -6,9 +6,10 @@ that the head needs only their lines. uv evaluates conditions (`; python_version
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
@@ -27,8 +28,7 @@ COMMENT = re.compile(r"(?:^|\s+)#.*$", re.MULTILINE)
 MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Requirements:
+class Requirements(Struct, frozen=True, kw_only=True):
     """Lines that name packages. limits: those that only limit versions, from constraints files.
 
     locked: those of the project's lock, with their hashes. python: the project's requires-python; "" without one.

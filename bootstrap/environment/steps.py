@@ -4,8 +4,9 @@ import hashlib
 import json
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from bootstrap.config import Framework
 from bootstrap.environment.bundle import Bundle
@@ -71,8 +72,7 @@ def render_commands(commands: Sequence[str]) -> str:
     return json.dumps(list(commands))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InstallPackages:
+class InstallPackages(Struct, frozen=True, kw_only=True):
     """Install the system packages that the framework needs and the node lacks: (Debian's name, Fedora's name) each."""
 
     packages: tuple[tuple[str, str], ...]
@@ -101,8 +101,7 @@ class InstallPackages:
         ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunSetup:
+class RunSetup(Struct, frozen=True, kw_only=True):
     """Run the user's own set-up commands."""
 
     commands: tuple[str, ...]
@@ -118,8 +117,7 @@ class RunSetup:
         ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MakeEnvironment:
+class MakeEnvironment(Struct, frozen=True, kw_only=True):
     """Make the Python environment from files on the node.
 
     python: the absolute path of its Python, or None for the Python in the bundle.
@@ -176,8 +174,7 @@ class MakeEnvironment:
         return lines, f"python/{packed.sha256}/bin/python{show(self.bundle.target.python_version)}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnpackPython:
+class UnpackPython(Struct, frozen=True, kw_only=True):
     """Unpack a Python that this machine has sent."""
 
     packed: BundleFile
@@ -194,8 +191,7 @@ class UnpackPython:
         ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckLibraries:
+class CheckLibraries(Struct, frozen=True, kw_only=True):
     """Find out which libraries MXNet's library loads on this node, and which are missing.
 
     env: the environment's digest. key: identifies the inputs of the check. dirs: the image's directories with CUDA.
@@ -214,8 +210,7 @@ class CheckLibraries:
         return [f"{check} {setup_env} {shlex.join(self.dirs)}"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MakeClusterKey:
+class MakeClusterKey(Struct, frozen=True, kw_only=True):
     """Make, on the head, the key pair with which only the head logs in to the other nodes."""
 
     cluster: str
@@ -235,8 +230,7 @@ Step = InstallPackages | RunSetup | UnpackPython | MakeEnvironment | CheckLibrar
 """`render` gets the path of a Python on the node, which runs our own programs."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodePlan:
+class NodePlan(Struct, frozen=True, kw_only=True):
     """Everything that a node lacks. It gets the `files` first, then the `steps` of its script, then the `trees`."""
 
     files: tuple[BundleFile, ...] = ()

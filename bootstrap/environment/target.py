@@ -1,6 +1,6 @@
 """Chooses the Python and the packages of a node's environment. Pure. provision.oracle has the frameworks' wheels."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from bootstrap.config import Framework
 from bootstrap.environment.facts import FoundFramework, NodeFacts, find_gpus
@@ -23,8 +23,7 @@ NEWER_PYTHONS = ((3, 12), (3, 13), (3, 14), (3, 10), (3, 9))
 """The Pythons to install if MANAGED_PYTHON does not fit, in order of preference."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChosenPython:
+class ChosenPython(Struct, frozen=True, kw_only=True):
     """The Python of an environment. `path` is absolute on the node; None for a packed Python that this machine sends.
 
     named: whether the user configured this path.
@@ -110,8 +109,7 @@ def _named(facts: NodeFacts, path: str, *, choice: FrameworkChoice, asked: Requi
     return ChosenPython(version=found.version, path=found.path, named=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WheelTarget:
+class WheelTarget(Struct, frozen=True, kw_only=True):
     """The kind of node for which wheels are fetched.
 
     requirements: lines of a requirements file, the framework's first. managed_python: a packed Python is fetched as

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
+
+from msgspec.structs import replace
 
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile

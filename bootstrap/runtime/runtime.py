@@ -12,9 +12,11 @@ DIGEST depends only on this version's code and packages: it is the same on all n
 import hashlib
 import json
 import platform
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bootstrap.environment.bundle import fetch_python
 from bootstrap.environment.facts import FoundPython, NodeFacts
@@ -36,8 +38,7 @@ OLDEST_PYTHON = (3, 10)
 NEWEST_PYTHON = (3, 14)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Runtime:
+class Runtime(Struct, frozen=True, kw_only=True):
     """A runtime as one kind of node gets it. python: the image's; None for the packed one, which the node gets too.
 
     version: that of its Python.

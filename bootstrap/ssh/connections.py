@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
+
+from msgspec import Struct
 
 from bootstrap.environment.facts import NodeFacts, gather_facts
 from bootstrap.ssh.connection import NodeConnection, connect, wait_for_connection
@@ -43,16 +44,14 @@ def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
         raise failures[0]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Early:
+class _Early(Struct, frozen=True, kw_only=True):
     """A connection that was opened in advance, and the facts gathered over it; None if that failed."""
 
     connection: NodeConnection | None = None
     facts: NodeFacts | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InstanceAccess:
+class InstanceAccess(Struct, frozen=True, kw_only=True):
     """How to reach EC2's instances: with the cluster's key, and with host keys that the console shows."""
 
     private_key: Path

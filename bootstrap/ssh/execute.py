@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
 from msgspec import Meta, Struct
@@ -34,8 +33,7 @@ class Sink(Protocol):
         """Stops showing output, and releases the threads that wait in `take`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """How the command ended on one node.
 
     exit_code: 128 + the signal's number if a signal ended it; None if it is unknown, for the reason in `error`.

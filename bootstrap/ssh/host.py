@@ -3,8 +3,9 @@
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from foundation.remote_command import run_program
 
@@ -12,8 +13,7 @@ KEEPALIVE_S = 15
 _SPEC = re.compile(r"(?:([A-Za-z_][A-Za-z0-9_.-]*)@)?([A-Za-z0-9][A-Za-z0-9._-]*)(?::([0-9]{1,5}))?")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Spec:
+class Spec(Struct, frozen=True, kw_only=True):
     """A host as a user names it: "[user@]host[:port]". `host` may be an alias of ssh_config."""
 
     host: str
@@ -32,8 +32,7 @@ class Spec:
         return shlex.join(self.words)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Host:
+class Host(Struct, frozen=True, kw_only=True):
     """A node as ssh sees it. `address` is for the user's machine, `private_ip` for the other nodes.
 
     spec: "" for an instance of the cluster; for a host of the user's own, its line in the hostfile or in [hosts] names:
@@ -51,8 +50,7 @@ class Host:
     spec: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Output:
+class Output(Struct, frozen=True, kw_only=True):
     """The output and the exit code of a finished command."""
 
     stdout: str

@@ -19,10 +19,10 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
+from msgspec import Struct
 from paramiko.client import MissingHostKeyPolicy, SSHClient
 
 from foundation.errors import ClusterError
@@ -109,8 +109,7 @@ def parse_host_key(key_type: str, key_base64: str) -> paramiko.PKey | None:
     return entry.key if entry is not None else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Console:
+class Console(Struct, frozen=True, kw_only=True):
     """What the cloud shows of an instance, by its id. The functions raise ClusterError.
 
     find_fingerprints: returns the fingerprints of its host keys as `SHA256:...`, none while the console shows none.

@@ -10,11 +10,11 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import fabric
 import paramiko
+from msgspec import Struct
 from paramiko.client import MissingHostKeyPolicy, SSHClient
 
 from bootstrap.ssh.connection import NodeConnection, make_transport, notice_death
@@ -34,8 +34,7 @@ OPTIONS = frozenset(
 ANSWER_TIMEOUT_S = 20.0  # `Match exec` runs the user's commands
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     """The result of ssh_config for a host. proxied: the connection goes through another host or a command."""
 
     hostname: str

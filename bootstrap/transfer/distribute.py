@@ -5,7 +5,6 @@ import secrets
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -109,8 +108,7 @@ def _find_hint(what: str) -> str | None:
     return "run the command again"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SetUp:
+class SetUp(Struct, frozen=True, kw_only=True):
     """The files and tasks of one node. `python` is any Python 3.6 or later on the node.
 
     files: the missing files, in the order in which the node takes them. holds: digests of the files that it has.

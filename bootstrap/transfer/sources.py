@@ -8,8 +8,9 @@ once.
 import re
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bootstrap.environment.fetches import Fetches
 from bootstrap.environment.file_cache import BundleFile
@@ -21,8 +22,7 @@ PROBE_S = 2.0
 """How long a node tries to reach the package index before this machine fetches the wheels instead."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True, kw_only=True):
     """A node whose agent listens. `files`: digests of the files that it has or is receiving."""
 
     name: str

@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct
+
 from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, make_tree
 from foundation.errors import ClusterError, ConfigError
 from foundation.files import read_bounded
@@ -130,8 +132,7 @@ def render_some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:SHOWN])}{f' and {more} more' if more > 0 else ''}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Size:
+class Size(Struct, frozen=True, kw_only=True):
     """The files at a path, or below it. complete: False if there are more than were counted."""
 
     path: str
@@ -236,8 +237,7 @@ def _matches(pattern: "RegexPattern", path: str, *, is_folder: bool) -> bool:
     return regex.fullmatch(path) is not None or (is_folder and regex.fullmatch(f"{path}/") is not None)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Walk:
+class _Walk(Struct, frozen=True, kw_only=True):
     """One walk over the files to send. root: absolute, without links.
 
     is_lenient: the user has not named the files, so those that cannot be sent are left out and are not an error.

@@ -14,9 +14,11 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bootstrap.environment.file_cache import BundleFile
 from foundation.errors import ClusterError
@@ -26,8 +28,7 @@ EXECUTABLE = 0o755
 FORGOTTEN_AFTER_S = 24 * 3600.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TreeFile:
+class TreeFile(Struct, frozen=True, kw_only=True):
     """One file of a tree.
 
     path: its path in the tree, relative, with `/`, in UTF-8. sha256: in lower-case hexadecimal. mode: PLAIN or
@@ -41,8 +42,7 @@ class TreeFile:
     source: Path | bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True, kw_only=True):
     """Files in the order of their paths, and the empty folders. make_tree creates it.
 
     digest: the SHA-256, in lower-case hexadecimal, of paths, contents and modes.

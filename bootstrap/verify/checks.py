@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from bootstrap.apply import ReadyNode
 from bootstrap.config import Framework
 from bootstrap.environment.cuda import explain_missing_libraries
@@ -44,8 +46,7 @@ _STEPS = {
 _MISSING = re.compile(r"\b(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """The result of one check.
 
     subject: the device, object, folder or peers. said: the result in a few words. cause, hint: the reason for a problem
@@ -67,8 +68,7 @@ def _failed(
     return Check(node=node, check=kind, subject=subject, status="failed", said=said, cause=cause, hint=hint)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeResult:
+class ProbeResult(Struct, frozen=True, kw_only=True):
     """The result of a probe's process. exit_code: None after its timeout, below 0 if a signal ended it."""
 
     exit_code: int | None
@@ -290,8 +290,7 @@ def check_connection(node: str, error: ClusterError) -> Check:
     return _failed("connection", node, "ssh", said, cause=error.message, hint=hint)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Offset:
+class Offset(Struct, frozen=True, kw_only=True):
     """A clock compared with this machine's, in seconds: it is `ahead_s` ahead, plus or minus `error_s`."""
 
     ahead_s: float
@@ -343,8 +342,7 @@ def _show_ahead(ahead_s: float) -> str:
     return f"{abs(ahead_s):.3f} s {'ahead of' if ahead_s >= 0 else 'behind'}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """One connection from a node to a port of another. error: in the words of node/verify.py; None if it worked."""
 
     source: str

@@ -3,10 +3,9 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import json
+from msgspec import Struct, json
 
 from bootstrap.apply import ReadyNode
 from bootstrap.homes import Turns, find_homes_of
@@ -29,8 +28,7 @@ Unhealthy = Mapping[str, tuple[str, ...]]
 """The unhealthy nodes, by name, with the reasons why they must not be used."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Findings:
+class Findings(Struct, frozen=True, kw_only=True):
     """The reports of node/health.py on all nodes, by name, and their clocks compared with this machine's."""
 
     reports: Mapping[str, health.Report]

@@ -4,10 +4,9 @@ node/setup/verify.py checks each node, and writes no files.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import on_all
@@ -58,8 +57,7 @@ class _Tried(Struct, frozen=True):
     ports: tuple[tuple[str, Port, str | None], ...]
 
 
-@dataclass(kw_only=True, slots=True)
-class _Found:
+class _Found(Struct, kw_only=True):
     """The results of a node so far; `error` is the reason why the rest is missing."""
 
     begun: _Begun = field(default_factory=_Begun)

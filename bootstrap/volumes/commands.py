@@ -7,6 +7,8 @@ others.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from provision.volumes.source import MountSource
 
 # The first wait, in tenths of a second, and the retries. Each wait is longer by the first: 2 + 4 + 6 s (nfs(5)).
@@ -26,8 +28,7 @@ class S3Access:
     left_s: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Owner:
+class Owner(Struct, frozen=True, kw_only=True):
     """The user of a node whose jobs use the volumes."""
 
     uid: int

@@ -75,8 +75,7 @@ class Mount:
         return hashlib.sha256(json.dumps(self.words).encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodePlan:
+class NodePlan(Struct, frozen=True, kw_only=True):
     """The changes on a node, in this order, except that `renew` comes just before the mounts. Empty if none is needed.
 
     unmount: folders to unmount. renew: folders whose keys expire soon, which are unmounted unless they are in use.

@@ -1,10 +1,11 @@
 """`cluster down`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
@@ -64,8 +65,7 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
             raise AwsError(f"the {ROLE} that `up` made may still be there: {unseen.why}", hint="cluster iam-policy")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True, kw_only=True):
     """The cluster's resources in one region."""
 
     clients: Clients

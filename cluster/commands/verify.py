@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 
 import click
+from msgspec.structs import asdict, replace
 
 from bootstrap.container.check import check_containers
 from bootstrap.verify.checks import Check, Probe, check_clocks

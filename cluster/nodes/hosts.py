@@ -3,7 +3,9 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
@@ -25,8 +27,7 @@ LIST_HINT = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostList:
+class HostList(Struct, frozen=True, kw_only=True):
     """The hosts in the user's order; a host is repeated for more processes.
 
     key: where they are listed, for messages.

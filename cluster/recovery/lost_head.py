@@ -9,7 +9,8 @@ consent.py decides which jobs continue.
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login
@@ -41,8 +42,7 @@ from train.job.replacement import (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LostHead:
+class LostHead(Struct, frozen=True, kw_only=True):
     """The head of this cluster has ended. jobs: those to continue on a new head, the running one first.
 
     why: the message about this. is_final: only `cluster up` continues the jobs, because the lease ended the cluster.

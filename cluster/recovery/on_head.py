@@ -11,9 +11,10 @@ import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from bootstrap.environment.file_cache import find_place
 from cluster.app import App

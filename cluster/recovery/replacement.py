@@ -8,7 +8,8 @@ or on the head itself (on_head.py). Each step can be interrupted: the next comma
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import Connections, on_all

@@ -8,8 +8,9 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
+
+from msgspec import Struct, field
 
 from foundation.errors import UsageError
 
@@ -77,8 +78,7 @@ _PLACE = re.compile(r"(node|machine)[_-]rank[= ]+[\"']?\$")
 """A shell line that tells its launcher which process of the job it is."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Replacement:
+class Replacement(Struct, frozen=True, kw_only=True):
     """What runs in place of a command with a launcher.
 
     settings: keys of [train]; env adds to that of the job. words: those of the launcher that are replaced.

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.container.prepare import FindLogin

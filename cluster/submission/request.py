@@ -5,9 +5,10 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
+
+from msgspec import Struct, field
 
 from bootstrap.ssh.host_list import read_host_list
 from cluster.config import load_job_file
@@ -23,8 +24,7 @@ from train.job.selection import parse_nodes
 _GPUS = re.compile(r"[0-9]+(,[0-9]+)*")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Words:
+class Words(Struct, frozen=True, kw_only=True):
     """The meaning of the words of the command line. command: the command that runs in place of a script; () for none.
 
     script: a path relative to the folder of cluster.toml, or the name of a shipped script; None: [train] script. args:
@@ -128,8 +128,7 @@ def _suggest(words: Sequence[str], here: Path) -> str:
     return f"cluster train {near[0]}" if near else f"one of: {', '.join(known)}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainRequest:
+class TrainRequest(Struct, frozen=True, kw_only=True):
     """The request that a command line makes.
 
     overrides: values by dotted key, for App.overrides: those of the job file, overridden by those of the command line.

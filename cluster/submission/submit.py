@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
@@ -89,7 +88,7 @@ def submit(
     ):
         if not engine.is_on_head:
             check_paths(ready, launcher=engine.name, why=engine.is_for_nodes_alone)
-        train = structs.replace(config.train, hosts=choice.hosts)
+        train = replace(config.train, hosts=choice.hosts)
         job = choice.prepared.plan(train, ready, job_id=new_job_id(), script=script, hidden=request.hidden)
         order = job.order
         job_id = order.spec.id

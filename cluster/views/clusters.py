@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from cluster.views.document import as_document, pick
 from cluster.views.layout import render_table
@@ -18,8 +19,7 @@ from provision.preflight.prices import Prices
 from provision.status import add_up
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RegionClusters:
+class RegionClusters(Struct, frozen=True, kw_only=True):
     """The clusters of a region. keys_here: names of clusters whose private key is on this machine.
 
     price_note: a note to add to prices.

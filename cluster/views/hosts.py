@@ -1,9 +1,10 @@
 """Clusters of existing hosts, as text and as JSON. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from bootstrap.ssh.host import Host
 from cluster.views.document import pick
@@ -11,8 +12,7 @@ from cluster.views.layout import render_table
 from cluster.views.status import HeadJob, job_document, render_job_lines, render_unhealthy
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostState:
+class HostState(Struct, frozen=True, kw_only=True):
     """The state of a host. processes: how many times it is listed. why: the reason why it cannot be reached."""
 
     host: Host
@@ -21,8 +21,7 @@ class HostState:
     why: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HostsStatus:
+class HostsStatus(Struct, frozen=True, kw_only=True):
     """The content of `cluster status`. job: None if there is no head to ask."""
 
     cluster: str

@@ -1,8 +1,9 @@
 """The view of a running job as rows of text: one per rank, if they fit, and one for all ranks. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from cluster.views.layout import cut
 from foundation.durations import render_rounded
@@ -18,16 +19,14 @@ BARS_SHARE = 4  # of the window's lines: at most one in so many has a progress b
 SILENT_S = 5.0  # a rank that printed something more recently is not shown as silent
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """A line of the view, never wider than the window."""
 
     text: str
     style: Style = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Column:
+class _Column(Struct, frozen=True, kw_only=True):
     title: str
     place: int
     cells: tuple[str, ...]

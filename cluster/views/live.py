@@ -15,10 +15,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import TextIO
+
+from msgspec.structs import replace
 
 from cluster.app import App
 from cluster.views.job_rows import Row, Style, render_view

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from cluster.lease import NodeLease
 from cluster.views.document import as_document, pick
@@ -33,8 +35,7 @@ STATE_WORDS = {"not-adopted": "running, but not set up from this machine"}  # ot
 INSTANCE_FIELDS = "instance_id state instance_type market zone private_ip public_ip launched_at"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeadJob:
+class HeadJob(Struct, frozen=True, kw_only=True):
     """The running job, as the head reports it. why: the reason why the head could not be asked.
 
     queued: how many jobs wait. last: the newest job that has ended. with_files: those with new files on the nodes, the
@@ -60,8 +61,7 @@ class HeadJob:
         return {name: reasons for name, node_id in ids.items() if (reasons := self.find_reasons(name, node_id))}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Status:
+class Status(Struct, frozen=True, kw_only=True):
     """The content of `cluster status`. asked: the number of nodes in cluster.toml.
 
     bills: what each instance costs, by its id. at_work: the id of a process that is changing the cluster. set_up: see

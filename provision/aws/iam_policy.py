@@ -8,8 +8,9 @@ https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazons3
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from foundation.errors import ConfigError
 from provision.volumes.source import MountSource
@@ -36,8 +37,7 @@ _NOT_LITERAL = re.compile(r"[*?$\x00-\x1f\x7f]")
 """Characters that IAM reads as a wildcard or a variable, or rejects in a policy."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class S3Scope:
+class S3Scope(Struct, frozen=True, kw_only=True):
     """The s3:// URLs that a job may use.
 
     data_url: [data] url, to read below it; results_url: [data] results, to write and read below it. also_read,
@@ -170,8 +170,7 @@ def render_document(statements: Sequence[Statement]) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": list(statements)}, indent=2)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Keys:
+class Keys(Struct, frozen=True, kw_only=True):
     """Keys of a bucket. paths: with the bucket, as in ARNs; prefixes: those with which they may be listed."""
 
     bucket: str

@@ -7,8 +7,9 @@ a required resource), list_awspricelist.html.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from provision.aws.iam_policy import Keys, Statement, allow, ec2_principal, partition_of, render_document
 from provision.config import ProvisionConfig, all_regions
@@ -87,8 +88,7 @@ def render_operator_policy(
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Scope:
+class _Scope(Struct, frozen=True, kw_only=True):
     """The cluster, or all clusters, of an operator. regions: those where it may be; not empty."""
 
     name: str | None

@@ -13,8 +13,9 @@ The bill does not include traffic, objects in S3, EFS and FSx.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 from provision.cost.ledger import MINIMUM_S, Ledger, LedgerNode, Period
 from provision.lease.plan import Spending
@@ -25,8 +26,7 @@ from provision.status import add_up
 FREE_S = 3600.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeBill:
+class NodeBill(Struct, frozen=True, kw_only=True):
     """The cost of a node; an unknown price makes a part None.
 
     state: running, stopped or ended, when last seen. started_at, ended_at: seconds since 1970; ended_at is None while
@@ -56,8 +56,7 @@ class NodeBill:
         return add_up([self.instance_usd, self.disk_usd, self.address_usd])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VolumeBill:
+class VolumeBill(Struct, frozen=True, kw_only=True):
     """The cost of the head's volume during the time of one cluster."""
 
     volume_id: str
@@ -68,8 +67,7 @@ class VolumeBill:
     usd_per_hour: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterBill:
+class ClusterBill(Struct, frozen=True, kw_only=True):
     """The cost of one cluster, from its first launch to its end. ended_at: None while any part of it exists."""
 
     started_at: float

@@ -17,8 +17,10 @@ longer it may have run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from provision.model import InstanceState, Market
 
@@ -31,8 +33,7 @@ _LAUNCH_S = 60.0
 """A start later than this after the launch is not part of the launch."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Period:
+class Period(Struct, frozen=True, kw_only=True):
     """A time in which an instance ran. end: None while it runs.
 
     unseen_s: how much longer it may have run. reclaimed: EC2 ended a spot instance. usd: the cost of this period of a
@@ -50,8 +51,7 @@ class Period:
         return max(now if self.end is None else self.end, self.start + MINIMUM_S)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerNode:
+class LedgerNode(Struct, frozen=True, kw_only=True):
     """An instance. periods: in order of time. ended_at: when it was terminated and its disk was deleted.
 
     disk_gib: None if the disk was never seen. has_address: it has a public address while it runs. usd_per_hour: on
@@ -78,8 +78,7 @@ class LedgerNode:
         return any(period.end is None for period in self.periods)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerVolume:
+class LedgerVolume(Struct, frozen=True, kw_only=True):
     """A volume of [[volumes]] source = "head", which is not an instance's own. gone_at: when it was deleted."""
 
     volume_id: str
@@ -90,8 +89,7 @@ class LedgerVolume:
     unseen_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ledger:
+class Ledger(Struct, frozen=True, kw_only=True):
     """The record of all clusters of one name. downs: when each was deleted; the next launch begins another.
 
     seen: when EC2 was last asked, by region. Prices are in US dollars, None if unknown.
@@ -104,8 +102,7 @@ class Ledger:
     usd_per_gib_month: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SeenNode:
+class SeenNode(Struct, frozen=True, kw_only=True):
     """An instance as EC2 reports it. started_at: its LaunchTime; ended_at: when it stopped or ended, if known."""
 
     instance_id: str
@@ -122,8 +119,7 @@ class SeenNode:
     has_address: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True, kw_only=True):
     """A cluster in one region, as EC2 reports it. exists: something of it remains, if only a security group.
 
     volumes: those of the cluster that are not an instance's own.

@@ -1,7 +1,8 @@
 """Computes a cluster's lease: at its launch, and after a change. Pure."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from foundation.durations import render_duration
 from foundation.errors import ConfigError, UsageError
@@ -64,8 +65,7 @@ def _when_spent(budget_usd: float, *, now: float, spending: Spending) -> float |
     return float(int(now + (budget_usd - spending.usd) / spending.usd_per_hour * 3600))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """A change by `cluster lease`. none: remove all limits. extend_s: extend the deadline, from now if there is none.
 
     idle_s, budget_usd: None: unchanged; "none": no limit.

@@ -15,7 +15,8 @@ cuDNN's kernels, which are only machine code), and its libraries are as old as t
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from foundation.errors import ConfigError
 from provision.oracle.tables import (
@@ -36,8 +37,7 @@ from provision.oracle.tables import (
 _OPEN_DRIVER_FROM = (7, 5)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """Whether a wheel runs on a machine and uses its GPU, if any; `why`: a clause for messages."""
 
     wheel: Wheel

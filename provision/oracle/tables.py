@@ -7,10 +7,11 @@ The wheels were measured: see `Wheel`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from re import compile as regex
 from re import sub
 from typing import Literal
+
+from msgspec import Struct
 
 Version = tuple[int, int]
 """A compute capability or a version of CUDA: (8, 6) is 8.6."""
@@ -18,8 +19,7 @@ Version = tuple[int, int]
 Architecture = Literal["x86_64", "arm64"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True, kw_only=True):
     """A GPU model; `capability`: its compute capability, None if it is not NVIDIA's."""
 
     name: str
@@ -34,8 +34,7 @@ class Gpu:
         return f"{self.name} (compute capability {show(self.capability)})"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     """The hardware of an instance family; `gpu`: None without GPUs; `accelerator`: another device, or None."""
 
     family: str
@@ -170,8 +169,7 @@ def show(version: Version) -> str:
 # --- wheels
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wheel:
+class Wheel(Struct, frozen=True, kw_only=True):
     """A wheel for Linux on x86-64; all are pure ctypes.
 
     size_mb: of the file, in millions of bytes.

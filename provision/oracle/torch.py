@@ -10,8 +10,9 @@ machine code of libtorch_cuda.so. The others come from torch.cuda.get_arch_list(
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from re import compile as regex
+
+from msgspec import Struct
 
 from foundation.errors import ConfigError
 from provision.oracle.tables import GPU_MACHINES, Gpu, Machine, Version, find_machine, show
@@ -22,8 +23,7 @@ OLDEST_PYTHON = (3, 9)
 """The oldest Python of every environment: obstore, which the nodes' programs use, needs it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TorchBuild:
+class TorchBuild(Struct, frozen=True, kw_only=True):
     """The wheels of some versions for Linux on x86-64.
 
     first, last: the versions, such as (2, 8), both included. cuda: the CUDA with which they were built.
@@ -90,8 +90,7 @@ _DRIVERS = {11: (450, 80), 12: (525, 60), 13: (580, 65)}
 _NUMPY_2_FROM = (2, 3)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TorchVersion:
+class TorchVersion(Struct, frozen=True, kw_only=True):
     """A parsed version. minor: (2, 13) of 2.13.0. label: "cpu", "cu128", or "" for the index's default build."""
 
     minor: Version

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
+from msgspec import Struct
 
 from foundation.errors import ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 HINT_TYPES = "to list a region's types: aws ec2 describe-instance-type-offerings"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TypeFacts:
+class TypeFacts(Struct, frozen=True, kw_only=True):
     """An instance type.
 
     architecture: x86_64 or arm64. gpus: see render_gpus. in_cluster_placement: supports placement groups with the
@@ -62,8 +61,7 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
     return {name: _facts(name, found[name]) for name in types}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hardware:
+class Hardware(Struct, frozen=True, kw_only=True):
     """The hardware of every instance of a type. gpus: the number of NVIDIA's GPUs."""
 
     gpus: int
@@ -154,8 +152,7 @@ def _facts(name: str, info: InstanceTypeInfoTypeDef) -> TypeFacts:
 # --- images
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Image:
+class Image(Struct, frozen=True, kw_only=True):
     """A machine image.
 
     created_at: None if unknown. root_size_gib: the least size of its root volume in GiB.
@@ -170,8 +167,7 @@ class Image:
     created_at: datetime | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ImageSource:
+class _ImageSource(Struct, frozen=True, kw_only=True):
     """Where to find the newest image of a kind: by an SSM parameter, or by owner and name."""
 
     parameter: str

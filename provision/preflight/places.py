@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from botocore.exceptions import ClientError
+from msgspec import Struct
+from msgspec.structs import replace
 
 from foundation.errors import AwsError, ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
@@ -148,8 +149,7 @@ def _refuse_missing(permissions: Permissions) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """The facts from AWS about types, images and subnets.
 
     By the type's name: types, in the order in which they are tried; zones that offer a type; images for a type.

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from re import compile as regex
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as NoConnectionError
+from msgspec import Struct
 
 from foundation.errors import AwsError
 from foundation.thread_pool import bounded_pool
@@ -34,8 +34,7 @@ ASK_FOR_LESS = "reduce or change [provision] nodes, instance_type or market"
 _FAMILY = regex(r"([a-z]+)([0-9]*)")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuotaKind:
+class QuotaKind(Struct, frozen=True, kw_only=True):
     """The instance types that one quota covers. letters: of the families' names; generations: () for all."""
 
     code: str

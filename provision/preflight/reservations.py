@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
+from msgspec import Struct
 
 from foundation.durations import render_time
 from provision.aws.clients import error_code
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _NOT_FOUND = frozenset({"InvalidCapacityReservationId.NotFound", "InvalidCapacityReservationId.Malformed"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True, kw_only=True):
     """A capacity reservation. is_block: a Capacity Block. free: the number of instances that it can still hold.
 
     ends_at: when it ends; None if it does not end.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
+from msgspec import Struct
 
 from foundation.errors import ConfigError, NoCapacityError
 from provision.aws.clients import aws_words, error_code
@@ -18,16 +18,14 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import RouteTableTypeDef, RouteTypeDef, SubnetTypeDef
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True, kw_only=True):
     """Why nodes cannot be launched in a subnet. remedy: the settings of [provision] that help, for hints."""
 
     problem: str
     remedy: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Subnet:
+class Subnet(Struct, frozen=True, kw_only=True):
     """A subnet. free_addresses: the number of further instances that it can hold. obstacle: None if it can have nodes.
 
     The obstacle does not depend on the number of nodes: see find_obstacle.

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import ClientError
+from msgspec import Struct
 
 from foundation.errors import AwsError
 from foundation.waiting import poll
@@ -44,8 +45,7 @@ the user name in an ARN may have a comma."""
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InstanceProfile:
+class InstanceProfile(Struct, frozen=True, kw_only=True):
     """A role, an instance profile, or both, with the cluster's name; `ours`: they carry the cluster's tag.
 
     in_profile: the role is in the instance profile. policy_names: the role's inline policies. policy: the document of

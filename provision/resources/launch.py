@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
+from msgspec import Struct
 
 from foundation.errors import NoCapacityError, QuotaError, StalePlanError
 from foundation.progress import Event
@@ -209,8 +210,7 @@ def rehearsed_launch(world: World) -> RunInstancesRequestTypeDef:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Try:
+class Try(Struct, frozen=True, kw_only=True):
     """One RunInstances call: a place, how many nodes are enough, and the digest of its request without the lease.
 
     The deadline depends on the time of the call: it is in the journal, with the call's token.

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
+from msgspec import Struct
 
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code, not_ours
@@ -30,8 +31,7 @@ IN_USE_TIMEOUT_S = 180.0
 _IN_USE = "InvalidPlacementGroup.InUse"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlacementGroup:
+class PlacementGroup(Struct, frozen=True, kw_only=True):
     """A placement group with the cluster's name; `ours`: it also carries the cluster's tag."""
 
     group_name: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from botocore.exceptions import ClientError
+from msgspec import Struct
 
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Resource:
+class Resource(Struct, frozen=True, kw_only=True):
     """A resource of a cluster in AWS. deletion: the command that deletes it; "" if unknown."""
 
     kind: str
@@ -30,8 +29,7 @@ class Resource:
     deletion: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KeptVolume:
+class KeptVolume(Struct, frozen=True, kw_only=True):
     """A volume that `down` keeps. deletion: the command that deletes it."""
 
     volume_id: str
@@ -40,16 +38,14 @@ class KeptVolume:
     deletion: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unseen:
+class Unseen(Struct, frozen=True, kw_only=True):
     """A kind of resource that could not be read, and why."""
 
     kind: str
     why: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
+class Look(Struct, frozen=True, kw_only=True):
     """The remaining resources of one kind.
 
     looked_for: kinds, in the plural. kept: volumes that the user wants to keep.
@@ -61,8 +57,7 @@ class Look:
     kept: tuple[KeptVolume, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResourceKind(Generic[T]):
+class ResourceKind(Struct, Generic[T], frozen=True, kw_only=True):
     """One kind of resource; None for functions that it does not need.
 
     look: finds all remaining resources by the cluster's tag. find: reads the input of plans for ClusterState.found;

@@ -6,7 +6,6 @@ import hashlib
 import json
 import random
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +16,7 @@ from botocore.exceptions import (
     EndpointConnectionError,
     HTTPClientError,
 )
+from msgspec import Struct
 
 from foundation.progress import Event, Report
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_words, error_code
@@ -42,8 +42,7 @@ _LONGEST_DELAY_S = 30.0
 _NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeSpec:
+class NodeSpec(Struct, frozen=True, kw_only=True):
     """The nodes of one launch, the same in every place. placement_group: for the options with `placement`.
 
     authorized: an additional line in the authorized_keys of `user`; "" for none.

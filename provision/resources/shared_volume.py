@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
+from msgspec import Struct
 
 from foundation.errors import AwsError, ClusterError, StalePlanError
 from foundation.waiting import poll
@@ -48,8 +49,7 @@ _NOT_YET = frozenset({"IncorrectState", "IncorrectInstanceState", "InvalidInstan
 _ANSWER_ATTACHED = ("attaching", "attached", "busy", "detaching")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SharedVolume:
+class SharedVolume(Struct, frozen=True, kw_only=True):
     """A volume of the cluster for [[volumes]] source = "head".
 
     keep: `down` keeps it, by its tag or by cluster.toml; tagged_keep: by its tag. instance_id, attachment, device: the

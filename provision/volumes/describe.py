@@ -1,7 +1,8 @@
 """The mounts of an existing cluster's nodes."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from foundation.errors import ClusterError
 from provision.aws.clients import Clients

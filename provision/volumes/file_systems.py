@@ -6,10 +6,10 @@ https://docs.aws.amazon.com/fsx/latest/LustreGuide/mounting-ec2-instance.html
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from botocore.exceptions import ClientError
+from msgspec import Struct
 
 from foundation.errors import ConfigError
 from provision.aws.clients import Clients, aws_errors, error_code
@@ -21,8 +21,7 @@ _OTHERS = frozenset({"FileSystemNotFound", "BadRequest"})
 """The answers to the id of another service's file system."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileSystem:
+class FileSystem(Struct, frozen=True, kw_only=True):
     """A file system as AWS reports it. state: in lower case. export: see MountSource."""
 
     kind: Literal["efs", "lustre"]

@@ -1,15 +1,16 @@
 """The information that a node needs to mount a volume of [[volumes]]."""
 
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from provision.volumes.config import VolumeConfig
 
 MountKind = Literal["head", "nfs", "efs", "lustre", "s3"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MountSource:
+class MountSource(Struct, frozen=True, kw_only=True):
     """A volume, as nodes mount it.
 
     mount: the folder on the nodes. server: what the nodes connect to: the private address of the node that has the disk

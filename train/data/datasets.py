@@ -19,11 +19,11 @@ import io
 import struct
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from msgspec import Struct
 from PIL import Image
 
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
@@ -53,8 +53,7 @@ _DIGIT_SHARDS = 4
 Labelled = tuple[int, Image.Image]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """A written dataset: the number of images in each part, and the size in bytes of each file by its name."""
 
     train_images: int
@@ -62,8 +61,7 @@ class Written:
     files: Mapping[str, int]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """A file to download. mirrors: URLs of folders that have it, in the order to try."""
 
     name: str
@@ -77,8 +75,7 @@ class Source:
         return tuple(f"{mirror}/{self.name}" for mirror in self.mirrors)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dataset:
+class Dataset(Struct, frozen=True, kw_only=True):
     """A dataset. write(sources, folder, shards): writes it into a folder, with this many shards for training.
 
     sources: the folder of the downloads, which have the published SHA-256. `write` raises OSError.
@@ -96,8 +93,7 @@ class Dataset:
         return sum(source.size_bytes for source in self.sources)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True, kw_only=True):
     """Images with their labels, in order."""
 
     count: int

@@ -3,9 +3,10 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from foundation.errors import ClusterError
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
@@ -19,8 +20,7 @@ class PictureError(Exception):
     """A picture cannot be read; the message says why."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImageOptions:
+class ImageOptions(Struct, frozen=True, kw_only=True):
     """How to encode pictures. resize: the length of the shorter edge in pixels; None: keep the size.
 
     quality: 1 to 100 for jpg; the compression level, 0 to 9, for png. pass_through: keep the file's bytes.
@@ -34,8 +34,7 @@ class ImageOptions:
     pass_through: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True, kw_only=True):
     """A picture to pack: its path below the root folder, and its record's labels and id."""
 
     path: str

@@ -9,8 +9,10 @@ import math
 import random
 import struct
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from train.data.encode import Picture
@@ -22,8 +24,7 @@ SEED = 100
 _INDEXES = 2**64
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImageList:
+class ImageList(Struct, frozen=True, kw_only=True):
     """Pictures in order, the folder that their paths are relative to, and the subfolder of each label.
 
     hidden: the files and folders that were skipped with pictures in them.

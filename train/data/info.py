@@ -7,7 +7,8 @@ the last one, unless all are requested.
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from foundation.errors import ClusterError
 from mxnet_cluster.recordio import broken, scan_heads, scan_records
@@ -16,8 +17,7 @@ from train.data.sources import Shard, Sources
 from train.s3.url import is_s3
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShardInfo:
+class ShardInfo(Struct, frozen=True, kw_only=True):
     """starts: the sorted offsets of its records. labels: the number of records by labels; None if they were not read.
 
     without_labels: records that are not images.
@@ -36,8 +36,7 @@ class ShardInfo:
         return [end - start for start, end in zip(self.starts, ends, strict=True)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PartInfo:
+class PartInfo(Struct, frozen=True, kw_only=True):
     """The share of one worker."""
 
     records: int

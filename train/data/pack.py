@@ -13,11 +13,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
 
 from foundation.errors import ClusterError, UsageError, list_lines
 from train.data.encode import ImageOptions, Picture, encode_pictures
@@ -32,8 +33,7 @@ _AHEAD = 4
 _TASK_PICTURES = 16
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackPart:
+class PackPart(Struct, frozen=True, kw_only=True):
     """The pictures for one folder of shards. folder: its name, which ends with a slash or is empty.
 
     shards: their number; None: cut by size.
@@ -44,8 +44,7 @@ class PackPart:
     shards: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackPlan:
+class PackPlan(Struct, frozen=True, kw_only=True):
     """The pictures to pack, by part. shard_bytes: the maximum size of a shard, if shards are cut by size."""
 
     root: Path
@@ -55,8 +54,7 @@ class PackPlan:
     label_names: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Packed:
+class Packed(Struct, frozen=True, kw_only=True):
     """The shards that were written, and the pictures that could not be packed, each with the reason."""
 
     shards: list[WrittenShard]

@@ -10,9 +10,10 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Self
+
+from msgspec import Struct
 
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.progress import Report
@@ -28,8 +29,7 @@ _OURS = re.compile(rf"part-\d{{5,}}\.rec|{INDEX_FOLDER}/(part-\d{{5,}}\.(idx|lst
 _WORK = ".cluster-pack"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True, kw_only=True):
     """Receives finished files.
 
     work: a folder on this machine for unfinished files. deliver: moves finished files, which are in it, to their names
@@ -145,8 +145,7 @@ def _list_names(folder: str, *, region: str) -> list[str]:
     return [str(entry.url).removeprefix(folder) for entry in entries if not isinstance(entry, S3Url)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenShard:
+class WrittenShard(Struct, frozen=True, kw_only=True):
     """A written shard; name: its path below the destination."""
 
     name: str

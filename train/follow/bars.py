@@ -1,6 +1,6 @@
 """Progress bars without a terminal: now and then a line, so that a log shows that a long epoch goes on."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from train.follow.events import Event
 

@@ -5,9 +5,11 @@ The log is the only source of a job's output for `cluster train`, `cluster logs`
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, cast, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from foundation.decode import decode
 from foundation.errors import UsageError
@@ -18,8 +20,7 @@ SINCE_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True):
     """One process of a job. `number` identifies it in the log; its rank is ps-lite's, None until known.
 
     Processes outside of MXNet's roles are "launcher" (launch.py itself) and "setup" (a job's set-up on a node).
@@ -41,8 +42,7 @@ class Process:
         return f"{self.role} {self.host}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """One line of the log; `at` in seconds since the epoch.
 
     kind "process": `process` is new, or has changed. "line": `text` is its output. "bar": `text` has the rows of its
@@ -146,8 +146,7 @@ def render_line(event: Event, *, head: str = "node-0") -> str | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True, kw_only=True):
     """Which lines of a log to show; an empty field selects all.
 
     since: seconds since the epoch. The supervisor's own lines belong to every rank and role.

@@ -6,13 +6,12 @@ contains `needle`, which is cheap to search for, is matched against `pattern`; t
 option. tests/unit/provision/aws/test_hints.py tests all of them.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 MXNET_ISSUES = "https://github.com/apache/mxnet/issues"
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(Struct, frozen=True):
     """A mistake that shows in a line of output.
 
     pattern: a regular expression, compiled when a line has the needle; None: the needle suffices. link: to more

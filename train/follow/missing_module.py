@@ -3,8 +3,9 @@
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from train.job.payload import is_project_file
 
@@ -20,8 +21,7 @@ PACKAGES = {
 """Modules whose package has a different name."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Nearby:
+class Nearby(Struct, frozen=True, kw_only=True):
     """Files of the project on this machine, for a module that is missing on the nodes.
 
     folder: the project's folder that has a module of this name, from cluster.toml's; None if there is none. is_beside:

@@ -28,7 +28,9 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from foundation.durations import render_rounded
 from node.protocol import JobState
@@ -81,8 +83,7 @@ NO_METRICS = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """The report in one line. Metrics of the training set have their own names, others "validation-NAME".
 
     epoch_s: the duration of a whole epoch. samples: read by the worker in this epoch, if the line has no speed.
@@ -225,8 +226,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-@dataclass(kw_only=True, slots=True)
-class RankProgress:
+class RankProgress(Struct, kw_only=True):
     """One worker's progress. speed: smoothed samples/s. heard_at: time of its last output, seconds since the epoch.
 
     epoch_s: the duration of its last whole epoch. bar: the rows of its current progress bar.

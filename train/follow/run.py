@@ -4,9 +4,8 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import LOOK_EVERY_S, AnswerError, Look, NodeProgram, never
@@ -52,8 +51,7 @@ class NotReplacedError(ClusterError):
     """The head has not accepted new hosts for a job, for example because the job does not wait for any."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Started:
+class Started(Struct, frozen=True, kw_only=True):
     """A job that the head has accepted. program: sends its events, if requested."""
 
     id: str

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from train.follow.events import Event, Process
 
@@ -15,8 +16,7 @@ BURST_S = 1.0
 """Lines that follow a traceback within this time belong to it: the rest of a message, or the exception's context."""
 
 
-@dataclass(kw_only=True, slots=True)
-class _Seen:
+class _Seen(Struct, kw_only=True):
     """A traceback that was shown. lines: those that followed in its process."""
 
     error: str
@@ -24,8 +24,7 @@ class _Seen:
     lines: list[str] = field(default_factory=list)
 
 
-@dataclass(kw_only=True, slots=True)
-class _Following:
+class _Following(Struct, kw_only=True):
     """A process after its traceback. position: in the lines of the one that was shown; None: it is that one."""
 
     seen: _Seen

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from bootstrap.apply import ReadyNode
 from foundation.errors import ConfigError
@@ -41,8 +42,7 @@ def check_framework(launcher: str, framework: Framework, *, has_image: bool = Fa
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProposedJob:
+class ProposedJob(Struct, frozen=True, kw_only=True):
     """A job that has not been checked yet.
 
     library: such as "mxnet==1.7.0.post2", a wheel's file name or "torch==2.13.0+cpu". shipped: the name of this

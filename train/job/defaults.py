@@ -6,9 +6,10 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import dropwhile
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from foundation.durations import render_exact
 from node.protocol import SHELL, Order
@@ -32,8 +33,7 @@ _SHELL = re.compile(r"(ba|da|k|z)?sh")
 _SHELL_SYNTAX = frozenset(("!", "(", "{", ".", "[", "[[", "case", "cd", "exec", "for", "if", "set", "until", "while"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Threads:
+class Threads(Struct, frozen=True, kw_only=True):
     """OMP_NUM_THREADS of every process. cores, processes: of the node with the fewest cores per process."""
 
     count: int

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from bootstrap.runtime.code import SCRIPTS_DIR, find_part
 from bootstrap.transfer.sync import Found, find_below, find_files, read_found
@@ -16,8 +17,7 @@ Approve = Callable[[tuple[Path, ...], Found], None]
 """Called with the folders that the files are in, and the files; raises to refuse."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Payload:
+class Payload(Struct, frozen=True, kw_only=True):
     """The user's files of a job. script: a path in their tree if is_own, otherwise in our code.
 
     project: the user's script and [bootstrap] sync, at their paths below the folder of

@@ -3,9 +3,8 @@
 import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.host import Host
@@ -16,8 +15,7 @@ from train.engines import ENGINES
 SSH_PORT = "22"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """Where a job's processes run. nodes: the used ones, the cluster's head first, because the launcher runs there.
 
     hostfile: the launcher's: private addresses, with the port if it is not 22. workers, servers: their number by the

@@ -2,10 +2,10 @@
 
 import secrets as random_secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from msgspec import structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.container.config import ContainerConfig
@@ -35,8 +35,7 @@ from train.job.survey import Survey
 from train.s3.environment import S3Access
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """One run of a job: its order, and what the user sees of it.
 
     config: [train] with its overrides. gpus: the value of --gpus, None for none. reading: how its workers read s3://.
@@ -95,7 +94,7 @@ def plan_job(
     scheduler = config.launcher if config.launcher in SCHEDULERS else None
     started = "mxnet" if image is not None and image.launcher is not None else framework
     engine = find_engine(config.launcher, started)
-    config = structs.replace(
+    config = replace(
         config,
         launcher=engine.name,
         kv_store=config.kv_store if engine.uses_kv_store(started) else "none",
@@ -316,7 +315,7 @@ def _settle(
     """[train] as the job's spec has it: with the values chosen for it, and without secrets. See JobSpec."""
     used = [host for host in hosts if host.workers or host.servers] or hosts
     uses_slots = ENGINES[config.launcher].uses_slots
-    return structs.replace(
+    return replace(
         config,
         name=name,
         nodes="current",

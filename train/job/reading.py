@@ -5,8 +5,9 @@ Programs read s3:// themselves, or local files that node/staging/ fetches. They 
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from foundation.durations import render_minutes
 from foundation.errors import ConfigError
@@ -41,8 +42,7 @@ _SAVED = re.compile(rf"--model[-_]prefix(?:=|\s+)['\"]?({_URL})")
 _READ = re.compile(rf"--data[\w-]*(?:=|\s+)['\"]?({_URL})")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """mode: what reads S3: MXNet ("native"), the nodes before the job ("stage"), or the program itself ("own").
 
     why: the reason in a few words.

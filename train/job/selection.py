@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from foundation.errors import ClusterError
 from provision.model import Market, count
@@ -13,8 +14,7 @@ _AT_LEAST = re.compile(r"([1-9][0-9]{0,3})\.\.")
 _MARKETS: tuple[Market, ...] = ("spot", "on-demand")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True, kw_only=True):
     """A node that a job could use."""
 
     name: str

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
+from msgspec import Struct
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import on_all
@@ -28,8 +29,7 @@ _TRAINING = "train/"
 COUNT_FILES = "import os, sys; print(len(os.listdir(sys.argv[1])) if os.path.isdir(sys.argv[1]) else -1)"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Data:
+class Data(Struct, frozen=True, kw_only=True):
     """The content of [data] url.
 
     in_train: the number of .rec files in train/. complete: everything below the URL was counted. exists: the bucket or
@@ -48,8 +48,7 @@ class Data:
     refused: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True, kw_only=True):
     """What is known of a job's data and owner. data: None if it is not known. region: the job's.
 
     owner: an ARN, or a user name if the job uses no AWS; None if it is not known.

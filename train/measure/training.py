@@ -8,9 +8,9 @@ import re
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
@@ -39,8 +39,7 @@ Raises ClusterError, but not for a failed job.
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerBandwidth:
+class WorkerBandwidth(Struct, frozen=True, kw_only=True):
     """One worker's batches of measure.py. batches_s: the seconds that each took to push and pull all arrays."""
 
     rank: int | None
@@ -49,8 +48,7 @@ class WorkerBandwidth:
     worst_error: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KvResult:
+class KvResult(Struct, frozen=True, kw_only=True):
     """measure.py's result. size_mb: the size of all arrays in 10^6 bytes; a batch pushes and pulls each array once."""
 
     job: str
@@ -65,8 +63,7 @@ class KvResult:
         return 2 * self.size_mb / statistics.median(worker.batches_s)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True, kw_only=True):
     """The training for scaling: a shipped script and its arguments, on generated images.
 
     batch_size: per worker. threads: OMP_NUM_THREADS, the same for any number of workers, so that the runs differ only
@@ -79,8 +76,7 @@ class Workload:
     threads: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScalingRun:
+class ScalingRun(Struct, frozen=True, kw_only=True):
     """A run with one worker on each node. worker_speeds: the median of each worker's reports, in samples/s."""
 
     job: str
@@ -94,8 +90,7 @@ class ScalingRun:
         return sum(self.worker_speeds)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scaling:
+class Scaling(Struct, frozen=True, kw_only=True):
     """The runs with increasing numbers of workers, starting with one."""
 
     workload: Workload
@@ -110,8 +105,7 @@ class Scaling:
         return self.speed_up(run) / run.workers
 
 
-@dataclass(slots=True)
-class _Output:
+class _Output(Struct):
     """The output of a job's workers, by process number."""
 
     lines: dict[int, list[str]] = field(default_factory=dict)

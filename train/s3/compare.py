@@ -1,9 +1,10 @@
 """Compares a folder or object in S3 with a local one, by content: `cluster data verify`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from foundation.errors import ClusterError, NotFoundError, list_lines
 from foundation.thread_pool import Check, map_in_threads
@@ -17,16 +18,14 @@ _BLOCK_BYTES = 2**20
 Kind = Literal["missing", "surplus", "size", "content"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """kind: `missing` in S3; `surplus`, only in S3; `size` differs; the size is the same and `content` differs."""
 
     name: str
     kind: Kind
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """compared: the number of distinct names on both sides."""
 
     compared: int

@@ -6,12 +6,13 @@ to another region, lists and gets keys that obstore does not take, and makes all
 only where it is needed: the import takes a quarter of a second, as long as putting a thousand small files.
 """
 
+import dataclasses
 import os
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from io import RawIOBase
@@ -66,7 +67,7 @@ class S3Endpoint:
     def in_region(self, region: str) -> "S3Endpoint":
         """The endpoint in another region, whose name is part of AWS's addresses. Pure."""
         found = _OF_A_REGION.fullmatch(self.url or "")
-        return replace(self, url=f"{found[1]}{region}{found[2]}") if found else self
+        return dataclasses.replace(self, url=f"{found[1]}{region}{found[2]}") if found else self
 
 
 def find_endpoint(*, region: str) -> S3Endpoint:

@@ -2,7 +2,8 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from foundation.errors import ClusterError, NotFoundError, UsageError, list_lines
 from foundation.progress import Event, Report, silent
@@ -15,8 +16,7 @@ _DELETE_AT_ONCE = 1000  # S3's limit for one DeleteObjects
 Entry = S3Object | S3Url
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True, kw_only=True):
     """The number and size of the objects below a folder, or of a single object."""
 
     url: S3Url

@@ -5,8 +5,9 @@ Each function opens its own connections and closes them. plan.py has the rules f
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.progress import Report
@@ -30,8 +31,7 @@ Watch = Callable[[Sequence[Upload | Download]], Progress]
 Decide = Callable[[Plan], bool]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True):
     """The result of a put or get; `carried_out` is False if `decide` declined.
 
     unverified: downloads for which only the length was verified, because S3 keeps no checksum to compare with.

@@ -14,15 +14,15 @@ With several sources it is always a folder.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from foundation.errors import UsageError
 from train.s3.url import S3Object, S3Url, explain_key, explain_path, is_marker
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoundFile:
+class FoundFile(Struct, frozen=True, kw_only=True):
     """A local file at a source. name: the part of its path that is kept below the destination, with slashes.
 
     alone: it is the only source, so the destination may be its new name. problem: why it cannot be read; empty if it
@@ -36,8 +36,7 @@ class FoundFile:
     problem: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoundObject:
+class FoundObject(Struct, frozen=True, kw_only=True):
     """An object at a source. name, alone: as for a local file; etag: the version of its content."""
 
     url: S3Url
@@ -47,8 +46,7 @@ class FoundObject:
     alone: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Upload:
+class Upload(Struct, frozen=True, kw_only=True):
     """The upload of one file to S3."""
 
     source: Path
@@ -56,8 +54,7 @@ class Upload:
     size_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Download:
+class Download(Struct, frozen=True, kw_only=True):
     """The download of one object from S3, in the version that was listed (`etag`)."""
 
     source: S3Url
@@ -66,8 +63,7 @@ class Download:
     etag: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What a put or get is about to do.
 
     deletions: files or objects in the destination that are not at the sources; none if a source cannot be copied.

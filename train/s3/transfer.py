@@ -10,9 +10,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from foundation.errors import AwsError, ClusterError, CredentialsError, list_lines
 from foundation.thread_pool import Check, map_in_threads
@@ -30,8 +31,7 @@ MAX_PARTS = 10000
 _TRIES = 3
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tier:
+class Tier(Struct, frozen=True, kw_only=True):
     """How many files of at most `most_bytes` are transferred at once, and how many parts of each.
 
     Small files wait for S3's answers, large ones for the network; no tier keeps more than 64 MiB of files in memory.

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from foundation.errors import UsageError
 
@@ -16,8 +17,7 @@ _GLOB = re.compile(r"[*?]")
 _CONTROL = re.compile("[\0-\x1f\x7f\ufffe\uffff]")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, order=True)
-class S3Url:
+class S3Url(Struct, frozen=True, kw_only=True, order=True):
     """A bucket (empty key), an object, or, if the key ends with a slash, a folder: all keys that begin with it."""
 
     bucket: str
@@ -31,8 +31,7 @@ class S3Url:
         return self if not self.key or self.key.endswith("/") else S3Url(bucket=self.bucket, key=self.key + "/")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class S3Object:
+class S3Object(Struct, frozen=True, kw_only=True):
     """An object as a listing shows it; `etag` changes with its content."""
 
     url: S3Url

@@ -3,13 +3,14 @@
 import shlex
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from msgspec.structs import replace
 
 import bootstrap.ssh.connection
 from bootstrap.ssh.connection import NodeConnection, wait_for_connection

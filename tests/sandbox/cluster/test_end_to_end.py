@@ -3,13 +3,13 @@
 test_verify_nodes.py has `cluster verify`.
 """
 
+import dataclasses
 import json
 import os
 import re
 import signal
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,7 @@ def check_dry_run(project: Project) -> None:
     shown = project.run("up", "--dry-run").stdout
     for words in ("launch 2 nodes", "c5.xlarge", "ssh from", "encrypted", "cluster-demo"):
         assert words in shown
-    without_cache = replace(project, env={"XDG_CACHE_HOME": os.devnull})
+    without_cache = dataclasses.replace(project, env={"XDG_CACHE_HOME": os.devnull})
     failed = without_cache.run("up", code=1).stderr
     assert "/dev/null/cluster: cannot write to the cache of files for the nodes" in failed
     assert json.loads(project.run("status", "--json").stdout)["nodes"] == []

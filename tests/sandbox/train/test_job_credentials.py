@@ -1,11 +1,11 @@
 """The credentials of a job: those in a worker's environment, and the policy that AWS would limit them by."""
 
+import dataclasses
 import json
 import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,7 @@ def exists(key: str) -> bool:
 
 
 def test_what_a_jobs_words_and_variables_name_may_be_read(cluster: Project) -> None:
-    project = replace(cluster, env={**cluster.env, "MORE": "s3://elsewhere/new/"})
+    project = dataclasses.replace(cluster, env={**cluster.env, "MORE": "s3://elsewhere/new/"})
     keys, said = keys_of_a_worker(project, "--env", "MORE")
     s3 = client_of("s3", keys)
     assert s3.get_object(Bucket="elsewhere", Key="new/a")["Body"].read() == b"x"

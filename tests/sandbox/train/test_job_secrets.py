@@ -5,12 +5,13 @@ job starts until it has ended, on the nodes' disks, in output about the job, or 
 own temporary credentials.
 """
 
+import dataclasses
 import json
 import os
 import re
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def seen(request: pytest.FixtureRequest, with_results: tuple[Project, dict[str, 
     """A job that ends badly, observed from before its start until after its end."""
     project, hosts = with_results
     here = {"PASSED_ON_PASS": FROM_HERE, "BUILD_LABEL": WITHOUT_VALUE, "SHARD_LABEL": OF_SERVERS_WITHOUT_VALUE}
-    own = replace(project, env={**project.env, **here})
+    own = dataclasses.replace(project, env={**project.env, **here})
     given = ("--env", "BUILD_LABEL", "--env-server", "SHARD_LABEL", "--env-worker", "PASSED_ON_PASS")
     with watching() as watch:
         with own.running("train", "--job", "secret.toml", *given) as process:

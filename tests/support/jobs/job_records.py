@@ -1,9 +1,10 @@
 """Records of jobs as a head keeps them, and the state of a cluster with a head."""
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from job_forms import nest_record
 from provision.model import ClusterState, InstanceState

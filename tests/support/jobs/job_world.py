@@ -1,8 +1,9 @@
 """Nodes without a cluster, and jobs planned for them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection

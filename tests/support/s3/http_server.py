@@ -3,12 +3,13 @@
 It records the signature's key and region, and the size. Requests that its judge refuses do not reach the server.
 """
 
+import dataclasses
 import http.client
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from urllib.parse import SplitResult, urlsplit
@@ -94,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
         asked = self._describe(len(body))
         refusal = self.judge[0](asked)
-        self.asked.append(replace(asked, refused=refusal is not None))
+        self.asked.append(dataclasses.replace(asked, refused=refusal is not None))
         if refusal is None:
             self._pass_on(asked, body)
         else:

@@ -1,11 +1,11 @@
 """The plans of `up` and `resize`, as tables of states."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from foundation.errors import ClusterError
 from provision.model import ClusterState, KeyPair, SecurityGroup, format_indices, parse_indices

@@ -1,9 +1,9 @@
 """stop and start: the plan for each state, and the messages."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.commands.stop import render_stopped
 from foundation.errors import ClusterError

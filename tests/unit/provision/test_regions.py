@@ -1,8 +1,9 @@
 """Several regions: the first with room gets the nodes, every machine finds it, and nothing is left in the others."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,11 @@ class Both:
     def down(self) -> None:
         """Does what `cluster down` does."""
         for region in REGIONS:
-            replace(self.world, clients=self.clients[region], files=self.files(region)).down()
+            dataclasses.replace(self.world, clients=self.clients[region], files=self.files(region)).down()
 
     def resources(self, region: str) -> Counter[str]:
         backend = self.world.sandbox.in_region(region)
-        return replace(self.world, sandbox=Only(backend)).resources()  # type: ignore[arg-type]
+        return dataclasses.replace(self.world, sandbox=Only(backend)).resources()  # type: ignore[arg-type]
 
 
 @dataclass
@@ -108,7 +109,7 @@ def test_every_machine_finds_the_region(both: Both, tmp_path: Path) -> None:
     both.world.sandbox.book.arm(FULL)
     both.up()
     assert find_remains(both.clients.__getitem__, REGIONS, name=NAME) == (OTHER_REGION,)
-    elsewhere = replace(both, root=tmp_path / "another machine")
+    elsewhere = dataclasses.replace(both, root=tmp_path / "another machine")
     assert elsewhere.find_home() == OTHER_REGION
     # Files of an earlier cluster in another region do not count.
     elsewhere.files(REGION).make_key()
@@ -173,8 +174,8 @@ def test_the_error_after_all_regions(errors: list[ClusterError], raised: type[Cl
 @pytest.mark.slow
 def test_receipts_of_two_regions_are_one(both: Both) -> None:
     both.up()
-    receipt = replace(both.world, files=both.files(REGION)).down()
-    other = replace(both.world, clients=both.clients[OTHER_REGION], files=both.files(OTHER_REGION)).down()
+    receipt = dataclasses.replace(both.world, files=both.files(REGION)).down()
+    other = dataclasses.replace(both.world, clients=both.clients[OTHER_REGION], files=both.files(OTHER_REGION)).down()
     whole = add_receipts(receipt, other)
     assert len(whole.deleted) == len(receipt.deleted) + len(other.deleted)
 

@@ -1,12 +1,13 @@
 """What the head plans to replace lost nodes: only instances, which accept the head's key."""
 
 import base64
+import dataclasses
 import gzip
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.ssh.keys import MARK, authorized_line
 from foundation.errors import ClusterError
@@ -65,7 +66,7 @@ def test_the_head_launches_nothing_beside_another_machine(world: World, tmp_path
     nodes = world.up(CONFIG).nodes
     world.clients.ec2.terminate_instances(InstanceIds=[nodes[1].instance_id])
     up(world.prepare(CONFIG), clients=world.clients, files=world.files, report=silent)
-    head = replace(world, files=ClusterFiles(tmp_path / "head"))  # knows only the earlier nodes
+    head = dataclasses.replace(world, files=ClusterFiles(tmp_path / "head"))  # knows only the earlier nodes
     head.files.note_instances(node.instance_id for node in nodes)
 
     with pytest.raises(ClusterError, match="another machine is adding nodes to cluster demo: i-"):

@@ -1,8 +1,8 @@
 """An image's way to the nodes: from the registry to the head, and from node to node."""
 
+import dataclasses
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -79,8 +79,8 @@ def test_one_missing_node_pulls_by_itself(nodes: ContainerNodes) -> None:
 def test_an_image_that_the_nodes_have_already(nodes: ContainerNodes, user: str) -> None:
     """As after `podman load` or `podman build` on each node: node-1 has another image, node-2 none."""
     names = {
-        "node-0": nodes.push(replace(plain_image(), user=user), f"own-{user or 'none'}:latest"),
-        "node-1": nodes.push(replace(plain_image(), env=(*plain_image().env, "OTHER=1")), "other:latest"),
+        "node-0": nodes.push(dataclasses.replace(plain_image(), user=user), f"own-{user or 'none'}:latest"),
+        "node-1": nodes.push(dataclasses.replace(plain_image(), env=(*plain_image().env, "OTHER=1")), "other:latest"),
     }
     local = "localhost/local:latest"
     for node, name in names.items():

@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.facts import Checked, LibraryDir, NodeFacts

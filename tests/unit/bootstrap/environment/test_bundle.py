@@ -10,10 +10,10 @@ import sysconfig
 import tarfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.environment.bundle import COMPAT_FILE, JAX_FILE, Bundle, fetch_bundle, fetch_python, pack, pack_package
 from bootstrap.environment.file_cache import check_cache, describe_file, fetch_once

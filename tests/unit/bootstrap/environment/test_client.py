@@ -1,10 +1,10 @@
 """This project's own command on the head: its Python and its packages."""
 
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.environment.bundle import Bundle, fetch_bundle, find_records
 from bootstrap.environment.client import PACKAGES, choose_client, make_client, name_client

@@ -4,10 +4,10 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.environment.cuda import cuda_of, explain_missing_libraries, find_cuda, find_warnings
 from bootstrap.environment.facts import LibraryDir

@@ -1,9 +1,9 @@
 """Where a node's framework comes from, and the environment that it gets."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.config import BootstrapConfig
 from bootstrap.environment.bundle import Bundle
@@ -75,7 +75,7 @@ def test_where_pytorch_comes_from(
     base: FoundFramework | None,
     first: str,
 ) -> None:
-    facts = replace(FACTS, frameworks=found, **more)  # type: ignore[arg-type]
+    facts = replace(FACTS, frameworks=found, **more)
     target = choose(facts, BootstrapConfig(**{"framework": "pytorch", **config}))  # type: ignore[arg-type]
     assert (target.base, target.requirements[0], target.mxnet) == (base, first, None)
     assert set(NODE_PROGRAMS) <= set(target.requirements)
@@ -97,7 +97,7 @@ def test_the_environment_of_a_base_keeps_its_python_and_numpy() -> None:
     ],
 )
 def test_what_cannot_work_is_refused(more: dict[str, object], config: dict[str, str], said: str) -> None:
-    facts = replace(FACTS, **more)  # type: ignore[arg-type]
+    facts = replace(FACTS, **more)
     with pytest.raises(ClusterError, match=said) as caught:
         choose(facts, BootstrapConfig(**{"framework": "pytorch", **config}))  # type: ignore[arg-type]
     assert caught.value.hint
@@ -207,7 +207,7 @@ def test_system_libraries_of_frameworks() -> None:
 
 def test_warnings_about_gpus() -> None:
     target = bundle_of().target
-    facts = replace(FACTS, **A10G)  # type: ignore[arg-type]
+    facts = replace(FACTS, **A10G)
     (said,) = find_warnings(facts, target, Torch(version="2.13.0+cpu", has_cuda=False))
     assert "is a CPU build" in said
     (said,) = find_warnings(facts, target, Torch(version="2.13.0", has_cuda=True))

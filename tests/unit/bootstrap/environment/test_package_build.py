@@ -2,11 +2,11 @@
 
 import re
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.file_cache import BundleFile

@@ -1,8 +1,7 @@
 """The Python and the wheels of a node."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.requirements import Requirements
@@ -57,7 +56,7 @@ def test_a_python_is_chosen(there: tuple[str, ...], setting: str, version: tuple
 )
 def test_unsuitable_pythons_are_refused(change: dict[str, object], setting: str, said: str) -> None:
     with pytest.raises(ClusterError, match=said):
-        choose_python(replace(FACTS, **change), setting=setting, node="n")  # type: ignore[arg-type]
+        choose_python(replace(FACTS, **change), setting=setting, node="n")
 
 
 def test_the_target_depends_on_the_python() -> None:
@@ -90,7 +89,7 @@ def test_the_target_depends_on_the_python() -> None:
 def test_wheels_are_chosen_for_the_node(
     change: dict[str, object], version: tuple[int, int], mxnet: str, first: str, numpy: str
 ) -> None:
-    facts: NodeFacts = replace(FACTS, **change)  # type: ignore[arg-type]
+    facts: NodeFacts = replace(FACTS, **change)
     python = ChosenPython(version=version, path="/usr/bin/python3")
     target = choose_wheels(facts, python=python, mxnet=mxnet, asked=SIX, node="node-0")
     assert target.requirements[:2] == (first, numpy)
@@ -109,7 +108,7 @@ def test_wheels_are_chosen_for_the_node(
     ],
 )
 def test_nodes_without_a_suitable_wheel_are_refused(change: dict[str, object], mxnet: str, said: str) -> None:
-    facts: NodeFacts = replace(FACTS, **change)  # type: ignore[arg-type]
+    facts: NodeFacts = replace(FACTS, **change)
     with pytest.raises(ClusterError, match=said):
         choose_wheels(facts, python=PYTHON, mxnet=mxnet, node="node-0")
 

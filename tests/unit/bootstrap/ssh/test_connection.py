@@ -4,13 +4,13 @@ import errno
 import socket
 import subprocess
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import fabric
 import paramiko
 import pytest
+from msgspec.structs import replace
 
 import bootstrap.ssh.connection
 import bootstrap.ssh.explain

@@ -3,10 +3,10 @@
 import os
 import signal
 import threading
-from dataclasses import replace
 
 import paramiko
 import pytest
+from msgspec.structs import replace
 
 import bootstrap.ssh.connections
 from bootstrap.ssh.connection import NodeConnection

@@ -3,10 +3,10 @@
 import os
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.ssh.host import Host, Spec
 from bootstrap.ssh.keys import authorized_line

@@ -3,10 +3,10 @@
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent_steps import LocalNode, Nodes
 from bootstrap.environment.file_cache import BundleFile, describe_file

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from bootstrap.ssh.host import Host
 from bootstrap.verify.checks import Offset

@@ -6,11 +6,11 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import bootstrap.verify.checks
 import bootstrap.verify.nodes

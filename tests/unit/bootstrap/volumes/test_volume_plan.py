@@ -1,8 +1,6 @@
 """How nodes mount volumes, and the steps on a node, if any."""
 
-from dataclasses import replace
-
-from msgspec import structs
+from msgspec.structs import replace
 
 from bootstrap.ssh.host import Host
 from bootstrap.volumes import commands
@@ -102,7 +100,7 @@ def noted(*sources: MountSource, now: float) -> VolumeFacts:
     """A node on which everything is mounted."""
     mounts = plan(*sources)["node-1"].mounts
     notes = {mount.source.mount: Noted(**note_of(mount, now=now)) for mount in mounts}
-    return structs.replace(UBUNTU, noted=notes, mounted=tuple(notes), commands=("mount.nfs4", "s3fs"))
+    return replace(UBUNTU, noted=notes, mounted=tuple(notes), commands=("mount.nfs4", "s3fs"))
 
 
 def test_nothing_is_done_where_nothing_differs() -> None:
@@ -116,9 +114,9 @@ def test_what_differs_is_mounted_again() -> None:
     read_only = plan(replace(HEAD, read_only=True), S3, node_1=here)["node-1"]
     assert read_only.unmount == ("/shared",)
     assert [mount.source.mount for mount in read_only.mounts] == ["/shared"]
-    dead = plan(HEAD, S3, node_1=structs.replace(here, dead={"/s3": "no answer for 7 s"}))
+    dead = plan(HEAD, S3, node_1=replace(here, dead={"/s3": "no answer for 7 s"}))
     assert dead["node-1"].unmount == ("/s3",)
-    rebooted = plan(HEAD, S3, node_1=structs.replace(here, noted={}, mounted=()))
+    rebooted = plan(HEAD, S3, node_1=replace(here, noted={}, mounted=()))
     assert len(rebooted["node-1"].mounts) == 2
     gone = plan(HEAD, node_1=here)
     assert gone["node-1"].unmount == ("/s3",)
@@ -141,7 +139,7 @@ def test_a_single_node_serves_nothing() -> None:
 
 
 def test_disks_that_are_no_longer_wanted_are_unmounted() -> None:
-    here = structs.replace(UBUNTU, disks=("/var/lib/cluster/volumes/old", "/var/lib/cluster/volumes/shared"))
+    here = replace(UBUNTU, disks=("/var/lib/cluster/volumes/old", "/var/lib/cluster/volumes/shared"))
     assert plan(HEAD, node_0=here)["node-0"].unmount == ("/var/lib/cluster/volumes/old",)
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster import jobs
 from cluster.app import App
@@ -55,7 +55,7 @@ NODES = [{"name": f"node-{number}", "instance_id": f"i-{number}"} for number in 
     ],
 )
 def test_ended_instances_have_no_processes(states: tuple[str, ...], ending: tuple[str, ...], gone: list[str]) -> None:
-    nodes = tuple(replace(make_node(n), state=state) for n, state in enumerate(states))  # type: ignore[arg-type]
+    nodes = tuple(replace(make_node(n), state=state) for n, state in enumerate(states))
     one = make_record(1, nodes=[*NODES, {"name": "lab", "instance_id": ""}])
     state = ClusterState(name="demo", nodes=nodes, ending=ending)
     assert find_gone(one, Ec2Nodes(state, ProvisionConfig())) == gone

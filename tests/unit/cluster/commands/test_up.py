@@ -1,12 +1,13 @@
 """What `cluster up` plans beside the head, which launches nodes by itself."""
 
+import dataclasses
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.app import App
 from cluster.bring_up import bring_up
@@ -40,7 +41,7 @@ def test_up_does_not_launch_what_a_lost_head_has_launched(world: World, tmp_path
     settings: Any = SimpleNamespace(
         instances=known.instance_ids, launch_key=known.launch_key, public_key=known.public_key
     )
-    head = replace(world, files=HeadFiles(tmp_path / "head", settings, key=tmp_path / "key"))
+    head = dataclasses.replace(world, files=HeadFiles(tmp_path / "head", settings, key=tmp_path / "key"))
     request = replace(world.request(config), from_head="restrict ssh-ed25519 KEY")
     plan = prepare_replacement(head.clients, request=request, files=head.files, lost={1: nodes[1].instance_id})
     up(plan, clients=head.clients, files=head.files, report=silent)

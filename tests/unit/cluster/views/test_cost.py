@@ -1,10 +1,10 @@
 """`cluster cost` as text and as JSON."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.views.cost import cost_document, render_costs
 from provision.cost.bill import ClusterBill, NodeBill, VolumeBill

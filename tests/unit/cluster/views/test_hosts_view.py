@@ -1,8 +1,7 @@
 """Clusters of existing hosts as text and as JSON."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from cluster.views.hosts import (
     HostsStatus,
@@ -43,7 +42,7 @@ def test_the_hosts_and_the_job() -> None:
 )
 def test_the_state_of_the_cluster(states: tuple[str, str], state: str) -> None:
     hosts = [
-        replace(one, state=said, why="gpu2 (me@gpu2): no answer" if said == "unreachable" else None)  # type: ignore[arg-type]
+        replace(one, state=said, why="gpu2 (me@gpu2): no answer" if said == "unreachable" else None)
         for one, said in zip([HEAD, OTHER], states, strict=True)
     ]
     text = render_hosts_status(HostsStatus(cluster="lab", hosts=hosts, job=None, now=NOW))

@@ -2,12 +2,12 @@
 
 import json
 import os
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.views.clusters import RegionClusters, list_document, render_clusters, render_owner
 from cluster.views.status import (
@@ -49,7 +49,7 @@ def stopped(index: int, reason: str | None = BY_CALL, **values: Any) -> Node:
 def untrusted(index: int, state: str = "running") -> UntrustedInstance:
     """A node that another machine, or this one with another HOME, has launched."""
     node = make_node(index, state=state)
-    given = {name: getattr(node, name) for name in Instance.__dataclass_fields__}
+    given = {name: getattr(node, name) for name in Instance.__struct_fields__}
     return UntrustedInstance(**given, owner=None, image_id="ami-1", key_name=None, group_ids=(), is_known=False)
 
 

@@ -2,13 +2,13 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
+from msgspec.structs import replace
 
 from foundation.errors import AwsError, ClusterError
 from foundation.progress import silent

@@ -1,9 +1,9 @@
 """The caller's permissions, tested by dry runs."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from foundation.errors import AwsError
 from provision import plan as plans

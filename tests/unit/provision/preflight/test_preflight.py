@@ -1,13 +1,13 @@
 """Ways to launch nodes, the values of `auto`, and errors before anything is created."""
 
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ssm.models import ssm_backends
+from msgspec.structs import replace
 
 from foundation.errors import AwsError, ConfigError
 from provision.model import ClusterState, LaunchOption, Preflight, Quota

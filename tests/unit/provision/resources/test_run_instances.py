@@ -2,7 +2,6 @@
 
 import gzip
 import subprocess
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import permutations
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError, SSLError
+from msgspec.structs import replace
 
 import foundation.waiting
 import provision.resources.run_instances

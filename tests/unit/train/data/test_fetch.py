@@ -5,12 +5,13 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from folders import read_files
 from foundation.errors import ClusterError

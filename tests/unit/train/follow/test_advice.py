@@ -1,8 +1,7 @@
 """Every known mistake is recognised in lines that programs really print, and in no others."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from mistake_samples import HTTP_ERROR, SAMPLES
 from train.follow.advice import Advisor, render_advice

@@ -1,9 +1,9 @@
 """Problems of a job's data, detected before it starts."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from train.job.data_checks import Problem, find_problems
 from train.job.survey import Data

@@ -1,14 +1,15 @@
 """A job's plan: processes and their nodes, GPUs, threads, environment and name; and the plan's text."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from foundation.durations import render_exact
@@ -61,7 +62,7 @@ def test_the_users_environment_overrides_the_jobs() -> None:
     job = plan(
         TrainConfig(env={"OMP_NUM_THREADS": "3", "A": "1"}),
         2,
-        access=replace(NO_ACCESS, env={"A": "0", "B": "2"}),
+        access=dataclasses.replace(NO_ACCESS, env={"A": "0", "B": "2"}),
         data=DataConfig(url="s3://bucket/x/"),
     )
     wanted = {"OMP_NUM_THREADS": "3", "A": "1", "B": "2", "CLUSTER_DATA_URL": "s3://bucket/x/"}
@@ -253,7 +254,10 @@ def test_defaults_are_shown_with_their_reasons() -> None:
     env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
     reading = "read from files staged on the nodes (mxnet-cu112==1.9.1 cannot read s3://)"
     job = plan(
-        TrainConfig(workers=4), gpus(4, 4), access=replace(NO_ACCESS, env=env), credentials="credentials: temporary"
+        TrainConfig(workers=4),
+        gpus(4, 4),
+        access=dataclasses.replace(NO_ACCESS, env=env),
+        credentials="credentials: temporary",
     )
     assert render_settings(job) == [
         "job j: 4 workers, 4 servers on 2 nodes, kv_store dist_sync: train_mnist",
@@ -290,7 +294,7 @@ def test_the_users_settings_are_shown_without_values() -> None:
 def test_a_hidden_value_is_not_shown() -> None:
     config = TrainConfig(env={"OMP_NUM_THREADS": "hush", "DMLC_INTERFACE": "hush", "S3_ENDPOINT": "hush"})
     env = {"S3_REGION": "eu-west-1", "S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}
-    job = plan(config, 2, access=replace(NO_ACCESS, env=env), hidden={"env": tuple(config.env)})
+    job = plan(config, 2, access=dataclasses.replace(NO_ACCESS, env=env), hidden={"env": tuple(config.env)})
     assert set(job.order.spec.train.env.values()) == {"***"}
     said = "\n".join(render_settings(job))
     assert "hush" not in said

@@ -1,6 +1,6 @@
 """How a job reads s3://, the warnings about it, and the permissions of its credentials."""
 
-from dataclasses import replace
+import dataclasses
 from typing import Any, Literal
 
 import pytest
@@ -119,7 +119,7 @@ def test_a_job_saves_by_files_in_every_mode(mode: Literal["native", "stage"]) ->
     env = reading_environment(
         plan_reading(data, NO_ACCESS, library=READS),
         DataConfig(),
-        replace(NO_ACCESS, of_nodes=True),
+        dataclasses.replace(NO_ACCESS, of_nodes=True),
         saved=plan_saved(data, ("--model-prefix", "s3://bkt/m/net")),
     )
     assert saved.items() <= env.items()
@@ -169,10 +169,10 @@ def test_a_job_that_may_outlast_its_credentials_gets_a_warning(
     max_duration: str, options: dict[str, Any], said: str | None
 ) -> None:
     config = TrainConfig(max_duration=max_duration)
-    access = replace(NO_ACCESS, **options)
+    access = dataclasses.replace(NO_ACCESS, **options)
     warnings = reading_warnings(plan_reading(DataConfig(), access, library=READS), config, access)
     assert [said in warning for warning in warnings if said] == [True] * (said is not None)
-    nodes_own = replace(access, left_s=None)
+    nodes_own = dataclasses.replace(access, left_s=None)
     staged = plan_reading(DataConfig(mode="stage"), access, library=READS)
     assert reading_warnings(staged, config, nodes_own) == []
 
@@ -195,26 +195,26 @@ def test_the_reading_is_shown_with_its_limit(reading: Reading, said: str) -> Non
 def test_the_variables_that_workers_get() -> None:
     stage = plan_reading(DataConfig(mode="stage"), NO_ACCESS, library=READS)
     data = DataConfig(mode="stage", cache_gib=20.0, cache_dir="/data/cache")
-    assert reading_environment(stage, data, replace(NO_ACCESS, of_nodes=True)) == {
+    assert reading_environment(stage, data, dataclasses.replace(NO_ACCESS, of_nodes=True)) == {
         "CLUSTER_DATA_MODE": "stage",
         "CLUSTER_DATA_CACHE_GIB": "20.0",
         "CLUSTER_DATA_CACHE_DIR": "/data/cache",
         "CLUSTER_DATA_CREDENTIALS": "instance",
     }
     native = plan_reading(DataConfig(), NO_ACCESS, library=READS)
-    assert reading_environment(native, data, replace(NO_ACCESS, of_nodes=True)) == {}
+    assert reading_environment(native, data, dataclasses.replace(NO_ACCESS, of_nodes=True)) == {}
 
 
 def test_a_plan_has_the_variables_and_warnings() -> None:
     data = DataConfig(url="s3://bucket/d/", mode="stage")
     made = plan(TrainConfig(args=("s3://bucket/d/x",)), 2, data=data)
     assert made.order.env[STAGED] == "s3://bucket/d/x"
-    said = plan(TrainConfig(max_duration="2h"), 2, access=replace(NO_ACCESS, left_s=60.0)).warnings
+    said = plan(TrainConfig(max_duration="2h"), 2, access=dataclasses.replace(NO_ACCESS, left_s=60.0)).warnings
     assert [line for line in said if 'set [provision] instance_profile = "auto"' in line]
 
 
 def test_staging_cannot_renew_the_credentials_of_this_machine() -> None:
-    access = replace(NO_ACCESS, left_s=3600.0)
+    access = dataclasses.replace(NO_ACCESS, left_s=3600.0)
     staged = plan_reading(DataConfig(mode="stage"), access, library=READS)
     (said,) = reading_warnings(staged, TrainConfig(max_duration="2h"), access)
     assert 'set [provision] instance_profile = "auto"' in said

@@ -1,10 +1,9 @@
 """The nodes that a job has lost, and its order on another head."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from foundation.errors import ClusterError, ConfigError
 from job_forms import make_record as record_of
@@ -171,7 +170,7 @@ def test_a_job_on_another_head_is_its_spec(keys: dict[str, Any], script: str, co
     record = make_record(selection=first.spec.selection)
     order = continue_order(again, record, (), first_process=7)
     assert warnings == ()
-    assert structs.replace(order.spec, train=structs.replace(order.train, queue=first.train.queue)) == first.spec
+    assert replace(order.spec, train=replace(order.train, queue=first.train.queue)) == first.spec
     assert [(host.name, host.workers, host.servers) for host in order.hosts] == [
         (host.name, host.workers, host.servers) for host in first.hosts
     ]
@@ -179,7 +178,7 @@ def test_a_job_on_another_head_is_its_spec(keys: dict[str, Any], script: str, co
     assert (order.env, order.train.queue) == (first.env, True)
     assert (order.submitted_at, order.first_process) == (100.0, 7)
     assert not have_files_changed(order.spec, first.spec)
-    assert have_files_changed(order.spec, structs.replace(first.spec, code="other"))
+    assert have_files_changed(order.spec, replace(first.spec, code="other"))
 
 
 def test_secrets_come_from_cluster_toml() -> None:

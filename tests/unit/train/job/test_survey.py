@@ -1,13 +1,13 @@
 """A job's data as S3 lists it, and the data's owner."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, Final
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 from moto import mock_aws
+from msgspec.structs import replace
 
 from mxnet_cluster.recordio import encode_record
 from provision.aws.clients import Clients, make_clients

@@ -3,11 +3,11 @@
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from cluster.views.bench import (

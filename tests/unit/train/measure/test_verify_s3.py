@@ -1,9 +1,9 @@
 """The S3 check of `cluster verify`: the object that it reads, and its explanation of the result."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.verify.checks import Check, ProbeResult

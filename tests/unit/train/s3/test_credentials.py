@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from getpass import getpass
 from http.server import BaseHTTPRequestHandler
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from botocore.credentials import AssumeRoleProvider
+from msgspec.structs import replace
 
 from folders import read_files, write_files
 from foundation.errors import AwsError

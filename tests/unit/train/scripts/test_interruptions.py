@@ -7,11 +7,11 @@ import signal
 import subprocess
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from msgspec.structs import replace
 
 from interrupted_trainings import Training, count, mxnet_training, torch_training, wait_until
 from real_mxnet import real_mxnet
