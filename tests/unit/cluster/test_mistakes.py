@@ -64,18 +64,11 @@ TOML = 'name = "demo"\n'
         (TOML, ("train", "src"), "src: this is a folder, and not a script", "cluster train src/main.py"),
         (TOML, ("train", "--", "src/windows.sh"), "src/windows.sh, line 1: the line ends as on Windows", "sed -i "),
         (
-            TOML + '[provision]\ninstance_type = "g5.xlrage"',
-            ("up",),
-            'instance_type = "g5.xlrage": EC2 has no size "xlrage"; did you mean "g5.xlarge"?',
-            None,
-        ),
-        (
             TOML + '[provision]\nregion = "us-east-1a"',
             ("up",),
             'must be an AWS region; did you mean "us-east-1"?',
             None,
         ),
-        (None, ("init", "--instance-type", "p4d.24xlrage"), 'did you mean "p4d.24xlarge"?', None),
         (TOML, ("init",), "cluster.toml exists already; it is left as it is", "cluster -c OTHER.toml init"),
         (TOML + '[data]\nurl = "s3:/b/x"', ("up",), 'url = "s3:/b/x": not an S3 URL; did you mean "s3://b/x"?', None),
         (TOML + '[data]\nurl = "s3://My_B/"', ("up",), '"My_B" is not a bucket name: 3 to 63 lower-case', None),

@@ -16,7 +16,7 @@ IMPORTED = [path for path in sorted((REPOSITORY / "mxnet_cluster").glob("*.py"))
 SETUP = REPOSITORY / "node" / "setup"
 # Without the runtime: the agent, which places it; what its scripts run; and what runs in users' Pythons and images.
 WITHOUT = ("agent", "apt_lock", "chain", "check_libraries", "place_tree", "run_setup", "store", "urls")
-INSIDE = ("interfaces", "containers/site/sitecustomize", "startup/_cluster_compat", "startup/_cluster_jax")
+INSIDE = ("containers/site/sitecustomize", "startup/_cluster_compat", "startup/_cluster_jax")
 BOOTSTRAP = sorted([*(SETUP / f"{name}.py" for name in (*WITHOUT, *INSIDE)), *SETUP.glob("probes/*.py")])
 SHIM = REPOSITORY / "node" / "agent" / "shim.py"
 OF_RUNTIME = sorted(

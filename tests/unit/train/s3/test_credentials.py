@@ -219,7 +219,7 @@ def test_endpoint_with_keys_in_the_environment(
     [
         ({}, "no AWS credentials were found", "aws configure"),
         ({"AWS_PROFILE": "typo"}, r"profile \(typo\) could not be found", "aws configure list-profiles"),
-        ({"AWS_ACCESS_KEY_ID": "AKIA"}, "missing: AWS_SECRET_ACCESS_KEY", "set what is missing"),
+        ({"AWS_ACCESS_KEY_ID": "AKIA"}, "missing: AWS_SECRET_ACCESS_KEY", "aws sts get-caller-identity"),
         ({"AWS_PROFILE": "failing"}, "retrieving credentials from custom-process", "aws sts get-caller-identity"),
         ({"AWS_PROFILE": "no-program"}, "/nowhere/keys", None),
         ({"AWS_PROFILE": "no-json"}, "credential_process does not print JSON", "run it yourself"),

@@ -111,22 +111,14 @@ def test_an_ended_session_is_renewed(server: S3Server, tmp_path: Path, words: tu
     assert (kept["accessToken"]["accessKeyId"], kept["refreshToken"]) == ("ASIANEW", "r2")
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "hint"),
-    [
-        (403, "TOKEN_EXPIRED", "sign in again: aws login"),
-        (403, "INSUFFICIENT_PERMISSIONS", "signin:CreateOAuth2Token"),
-    ],
-)
+@pytest.mark.parametrize("code", ["TOKEN_EXPIRED", "INSUFFICIENT_PERMISSIONS"])
 @pytest.mark.parametrize("words", [("data", "ls", f"s3://{BUCKET}/"), ("status",)], ids=["s3", "ec2"])
-def test_a_refused_renewal_is_explained(
-    server: S3Server, tmp_path: Path, *, status: int, code: str, hint: str, words: tuple[str, ...]
-) -> None:
+def test_a_refused_renewal_is_explained(server: S3Server, tmp_path: Path, *, code: str, words: tuple[str, ...]) -> None:
     user = User(tmp_path, ends_in_s=-60)
-    with signing_in(user, status, {"error": code, "message": "no"}):
+    with signing_in(user, 403, {"error": code, "message": "no"}):
         user.project.env["AWS_ENDPOINT_URL"] = server.url
         with user.project.running(*words) as process:
             assert process.wait(60) == 1
     said = user.project.messages.read_text().splitlines()
     assert len(said) == 2
-    assert hint in said[-1]
+    assert "sign in again: aws login" in said[-1]
