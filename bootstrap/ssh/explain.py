@@ -15,6 +15,8 @@ CONNECT_TIMEOUT_S = 10
 NO_EXIT_CODE = -1  # paramiko's value if a signal ended the command, or if the connection was lost
 _BOOT_ENDS = re.compile(r"\blogin:|Cloud-init v\. \S+ finished at")
 """getty's prompt, and the last line of cloud-init."""
+_SILENT = ("Error reading SSH protocol banner", "No existing session")
+"""paramiko's messages for a port that accepts a connection but does not speak ssh in time."""
 _SUDO_ASKS = re.compile(r"^sudo: .*(?:password is required|terminal is required|no tty present)", re.MULTILINE)
 _UNANSWERED = ("Authentication timeout.", "Authentication failed: transport shut down or saw EOF")
 """paramiko's messages for a login that was neither accepted nor refused."""
@@ -64,7 +66,7 @@ def _explain_cause(host: Host, error: BaseException) -> tuple[str, str]:
         case TimeoutError():
             said = f"no answer on port 22 within {CONNECT_TIMEOUT_S} s; does the security group allow your address?"
             return said, "cluster allow, if your address has changed since `cluster up`; else cluster status"
-        case paramiko.SSHException() if str(error).startswith("Error reading SSH protocol banner"):
+        case paramiko.SSHException() if str(error).startswith(_SILENT):
             return f"port 22 takes connections, but no sshd answers there within {CONNECT_TIMEOUT_S} s", reboot
         case ConnectionRefusedError():
             return "connection refused on port 22: the host runs, but its sshd does not", reboot

@@ -23,7 +23,7 @@ ALLOCATIONS: Mapping[str, tuple[str, str, str]] = {
     "sge": ("Grid Engine", "PE_HOSTFILE", "qrsh -pe PE 2"),
 }
 """The words of -H that name an allocation: the scheduler, the variable that it sets, and how to get an allocation."""
-_TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
+_TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?(?:,|$)")
 _FORM = "[user@]host[:port]"
 _FORM_HINT = "one host a line, without slots or ranges; to run more processes on a host, name it again"
 
@@ -118,15 +118,8 @@ def parse_slurm(hostnames: str, tasks: str) -> list[str]:
 
 
 def parse_tasks(text: str) -> list[int]:
-    """The numbers in "2(x3),1": 2, 2, 2 and 1. Pure. Raises UsageError."""
-    found = [_TASKS.fullmatch(word) for word in text.split(",")]
-    counts = [int(one[1]) for one in found if one is not None for _ in range(int(one[2] or 1))]
-    if None in found or 0 in counts:
-        raise UsageError(
-            f'-H slurm: "{text}" are not numbers of tasks per node, such as "2(x3),1"',
-            hint="unset SLURM_NTASKS_PER_NODE SLURM_TASKS_PER_NODE, for one process on each node",
-        )
-    return counts
+    """The numbers in "2(x3),1": 2, 2, 2 and 1. Pure."""
+    return [int(number) for number, times in _TASKS.findall(text) for _ in range(int(times or 1))]
 
 
 def _show_hostnames(node_list: str) -> str:
@@ -141,8 +134,6 @@ def _show_hostnames(node_list: str) -> str:
             check=False,
         )
         problem = "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
-    except FileNotFoundError:
-        problem = "there is no such program on this machine"
     except (OSError, subprocess.TimeoutExpired) as error:
         problem = str(error)
     if problem:

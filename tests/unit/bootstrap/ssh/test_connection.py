@@ -123,6 +123,7 @@ REBOOT = "aws ec2 reboot-instances --instance-ids i-1"
         (paramiko.AuthenticationException("Authentication timeout."), "ssh failed: Auth", "status", True),
         (paramiko.SSHException("kex"), "ssh failed: kex", "cluster status", True),
         (paramiko.SSHException("Error reading SSH protocol banner"), "no sshd answers there", REBOOT, True),
+        (paramiko.SSHException("No existing session"), "no sshd answers there", REBOOT, True),
         (EOFError(), "ssh failed: EOFError", "cluster status", True),
         (paramiko.BadHostKeyException("h", key(), key()), "host key has changed", "cluster down, then", False),
     ],

@@ -12,7 +12,6 @@ from bootstrap.ssh.host_list import (
     parse_hostfile,
     parse_pe_hostfile,
     parse_slurm,
-    parse_tasks,
     read_host_list,
 )
 from foundation.errors import ConfigError, UsageError
@@ -64,12 +63,6 @@ def test_another_line_of_grid_engine_is_refused(text: str) -> None:
 )
 def test_slurm_repeats_a_host_by_its_tasks(hostnames: str, tasks: str, hosts: list[str]) -> None:
     assert parse_slurm(hostnames, tasks) == hosts
-
-
-@pytest.mark.parametrize("tasks", ["", "x", "2(x", "1,,1", "0", "2(3)", "-1"])
-def test_other_numbers_of_tasks_are_refused(tasks: str) -> None:
-    with pytest.raises(UsageError, match="are not numbers of tasks"):
-        parse_tasks(tasks)
 
 
 def test_numbers_of_tasks_for_other_hosts_are_refused() -> None:
@@ -132,7 +125,7 @@ def test_what_is_missing_is_named(
 def test_scontrol_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     environ = {"SLURM_JOB_NODELIST": "n[1-2]"}
-    with pytest.raises(UsageError, match=r"scontrol show hostnames n\[1-2\]: there is no such program"):
+    with pytest.raises(UsageError, match=r"scontrol show hostnames n\[1-2\]: .*No such file"):
         read_host_list("slurm", environ)
     (tmp_path / "scontrol").write_text("#!/bin/sh\necho 'Invalid hostlist' >&2; exit 1\n")
     (tmp_path / "scontrol").chmod(0o755)
