@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 from msgspec import Struct
 
 from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, make_tree
@@ -247,7 +248,7 @@ class _Walk(Struct, frozen=True, kw_only=True):
     patterns: Patterns
     ignores: GitIgnores | None = None
     is_lenient: bool = False
-    found: Found = field(default_factory=Found)
+    found: Found = msgspec.field(default_factory=Found)
 
     def check_entry(self, entry: str) -> None:
         """Raises ConfigError for an entry of `sync` that would send nothing, or the whole home folder."""

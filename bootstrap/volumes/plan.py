@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from bootstrap.ssh.host import Host
@@ -87,7 +88,7 @@ class NodePlan(Struct, frozen=True, kw_only=True):
     renew: tuple[str, ...] = ()
     install: tuple[str, ...] = ()
     disks: tuple[MountSource, ...] = ()
-    exports: Mapping[str, MountSource] = field(default_factory=dict)
+    exports: Mapping[str, MountSource] = msgspec.field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
 
 
