@@ -24,6 +24,7 @@ CODE = (
     "foundation/remote_command.py",
     "foundation/setting_types.py",
     "foundation/thread_pool.py",
+    "mxnet_cluster",
     "node",
     "train/__init__.py",
     "train/engines",
