@@ -1,14 +1,14 @@
 """How the packages report what they are doing."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
-
-from msgspec import Struct
 
 Kind = Literal["start", "progress", "done", "same", "failed", "info", "warn"]
 
 
-class Event(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, slots=True)  # msgspec would make `cluster --help` slower
+class Event:
     """Something happened.
 
     kind: `start` a step began; `progress` how far it is; `done` it changed something; `same` there was nothing to

@@ -9,15 +9,15 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-
-from msgspec import Struct
 
 AGAIN = "CLUSTER_RUNS_AGAIN"
 """The variable of a command that runs itself again in other namespaces: it does not repeat its first messages."""
 
 
-class Caller(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Caller:
     """The user who called sudo. name: None for an id without an account."""
 
     uid: int

@@ -22,7 +22,7 @@ SHIM = REPOSITORY / "node" / "agent" / "shim.py"
 OF_RUNTIME = sorted(
     path
     for name in CODE
-    if "scripts" not in name
+    if "scripts" not in name and name != "mxnet_cluster"
     for path in ([REPOSITORY / name] if (REPOSITORY / name).is_file() else (REPOSITORY / name).rglob("*.py"))
     if path not in {*BOOTSTRAP, SHIM}
 )
