@@ -278,6 +278,8 @@ def explain_pull(said: str, reference: Reference, *, node: str, login: Login | N
     table = (
         ("unauthorized|authentication required|invalid username|denied",
          f"{reference.server} refuses {reference} to {node} {who}", rights),
+        ("manifest unknown|name unknown|not found: manifest|repository does not",
+         f"{reference.server} has no image {reference.name} with this tag or digest", "correct [container] image"),
         ("x509|certificate", f"{node} does not trust the certificate of {reference.server}", certificates),
         ("no space left", f"{node} has no room for {reference}", _ROOM_HINT),
         ("", f"{node} cannot pull {reference}",
