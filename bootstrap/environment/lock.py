@@ -131,6 +131,8 @@ def _compile(
             (folder / "uv.toml").write_text(f'dependency-metadata = [{{ name = "{source}", requires-dist = [] }}]\n')
         environment, no_index = find_settings(os.environ)
         words += ["--no-index"] if no_index else []
+        # uv needs no Python of the nodes' version, but would try to download one, for a minute and more.
+        environment["UV_PYTHON_DOWNLOADS"] = "never"
         try:
             return list(tomllib.loads(run_uv(words, folder=folder, environment=environment)).get("packages", ()))
         except UvError as error:
