@@ -7,7 +7,7 @@
     jobs list
     jobs stop ID [INSTANCE ...]      these instances no longer run
     jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those
-                                     with the same names, for which the job waits; []: which ones are these?
+                                     with the same names, for which the job waits; []: only asks for their names
     jobs say ID TEXT                 adds a line to the log of a running job
 Answers are lines of JSON on stdout, with the exit code 0:
     continue as submit, without --follow

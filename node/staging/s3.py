@@ -134,10 +134,6 @@ class Store:
                 raise Changed(path, code="Changed") from None
             raise
 
-    def put_bytes(self, data: bytes, url: str) -> None:
-        """Writes bytes to an object."""
-        self._try(url, lambda store, key: obstore.put(store, key, data, use_multipart=False))
-
     def read_range(self, entry: Entry, begin: int, length: int, take: Callable[[int, memoryview], None]) -> None:
         """Reads a range of an object; take(offset, piece) receives the bytes, some perhaps more than once.
 

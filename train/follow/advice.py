@@ -56,7 +56,7 @@ class Advisor:
             if mistake is NO_MODULE and self._advise_on_module is not None:
                 return self._advise_on_module(groups["module"])
             special = self._advise_on_path(groups["path"]) if "path" in groups and self._advise_on_path else None
-            return special or _render(mistake, groups)
+            return special or render_advice(mistake, groups)
         return None
 
     def _end(self, exit_code: int, signal: int | None) -> str | None:
@@ -74,13 +74,8 @@ def find_groups(mistake: Mistake, text: str) -> dict[str, str] | None:
     return match.groupdict() if match is not None else None
 
 
-def render_advice(mistake: Mistake, text: str) -> str | None:
-    """The advice for a line with the needle; None if the pattern does not match. Pure."""
-    groups = find_groups(mistake, text)
-    return None if groups is None else _render(mistake, groups)
-
-
-def _render(mistake: Mistake, groups: Mapping[str, str]) -> str:
+def render_advice(mistake: Mistake, groups: Mapping[str, str]) -> str:
+    """The advice for a line with these groups. Pure."""
     advice = mistake.advice
     for name, value in groups.items():
         advice = advice.replace(f"{{{name}}}", value)

@@ -242,7 +242,10 @@ def _problems(options: argparse.Namespace, environment: Mapping[str, str]) -> Li
         ),
         (
             not (options.benchmark or options.data_dir or options.data_train),
-            "no data: add --data-train (RecordIO), --data-dir (MNIST's files) or $CLUSTER_DATA_URL, or --benchmark 1",
+            (
+                "no data: set [data] url in cluster.toml, or add --data-train (RecordIO), --data-dir (MNIST's files) "
+                "or --benchmark 1"
+            ),
         ),
         (options.data_dir and any(data), "--data-dir excludes --data-train and --data-val"),
         (

@@ -180,14 +180,14 @@ def test_expiring_keys_are_renewed(metadata: Metadata, monkeypatch: pytest.Monke
         env = {"AWS_ENDPOINT_URL": server.url, "S3_REGION": REGION}
         metadata.give(Expiration=end_in(200))
         store = s3.Store(env, find_keys=s3.InstanceKeys(metadata.address))
-        store.put_bytes(b"1", "s3://models/1")
+        store.put_file(__file__, "s3://models/1")
         asked = len(metadata.asked)
         time.sleep(0.15)  # obstore does not ask again earlier
         metadata.give(Expiration=end_in(3600))
-        store.put_bytes(b"1", "s3://models/1")
+        store.put_file(__file__, "s3://models/1")
         assert len(metadata.asked) == 2 * asked
         time.sleep(0.15)
-        store.put_bytes(b"1", "s3://models/1")
+        store.put_file(__file__, "s3://models/1")
         assert len(metadata.asked) == 2 * asked
 
 

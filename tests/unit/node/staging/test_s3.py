@@ -4,6 +4,7 @@ import base64
 import hashlib
 import os
 import ssl
+import tempfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,6 +45,13 @@ def server(shared_server: S3Server) -> Iterator[S3Server]:
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "FIRST_PAUSE_S", 0.001)
+
+
+def put(store: s3.Store, data: bytes, url: str) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        store.put_file(file.name, url)
 
 
 def store_at(url: str, **env: str) -> Any:
@@ -119,21 +127,20 @@ def test_file_round_trip(server: S3Server, tmp_path: Path) -> None:
 def test_the_proxy_is_ignored(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
-    store_at(server.url).put_bytes(b"1", "s3://results/a")
+    store_at(server.url).put_file(__file__, "s3://results/a")
 
 
-def test_an_empty_file_and_bytes(server: S3Server, tmp_path: Path) -> None:
+def test_an_empty_file(server: S3Server, tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     store = store_at(server.url)
     store.put_file(str(tmp_path / "empty"), "s3://results/empty")
-    store.put_bytes(b"{}", "s3://results/record.json")
-    assert server.read(BUCKET) == {"empty": b"", "record.json": b"{}"}
+    assert server.read(BUCKET) == {"empty": b""}
 
 
 def test_session_token_and_other_variable_names(server: S3Server) -> None:
     env = {"S3_ACCESS_KEY_ID": "a", "S3_SECRET_ACCESS_KEY": "b", "S3_SESSION_TOKEN": "c"}
     store = s3.Store({**env, "AWS_ENDPOINT_URL": server.url})
-    store.put_bytes(b"1", "s3://results/a")
+    put(store, b"1", "s3://results/a")
     assert server.read(BUCKET) == {"a": b"1"}
 
 
@@ -145,7 +152,7 @@ def test_session_token_and_other_variable_names(server: S3Server) -> None:
 def test_any_key(shared_server: S3Server, key: str) -> None:
     url = f"s3://{BUCKET}/x/{key}"
     store = store_at(shared_server.url)
-    store.put_bytes(key.encode(), url)
+    put(store, key.encode(), url)
     assert [entry.url for entry in store.list(f"s3://{BUCKET}/x/")] == [url]
     assert list(shared_server.read(BUCKET).values()) == [key.encode()]
     shared_server.client.delete_object(Bucket=BUCKET, Key=f"x/{key}")
@@ -188,7 +195,7 @@ def test_missing_objects(server: S3Server) -> None:
 )
 def test_urls_that_are_not_an_objects(url: str) -> None:
     with pytest.raises(ValueError, match=url):
-        s3.Store(KEYS).put_bytes(b"", url)
+        put(s3.Store(KEYS), b"", url)
 
 
 def test_a_large_file_goes_in_parts(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +211,7 @@ def test_a_large_file_goes_in_parts(server: S3Server, tmp_path: Path, monkeypatc
 
 def test_uploads_have_a_sha256() -> None:
     with Answers((200, {"ETag": '"1"'}, b"")) as answers:
-        store_at(answers.url).put_bytes(b"content", "s3://results/a")
+        put(store_at(answers.url), b"content", "s3://results/a")
         digest = base64.b64encode(hashlib.sha256(b"content").digest()).decode()
         assert answers.headers["x-amz-checksum-sha256"] == digest
 
@@ -260,14 +267,14 @@ def refusal(code: str, more: str = "") -> bytes:
 )
 def test_temporary_errors_are_retried(status: int, body: bytes) -> None:
     with Answers((status, {}, body), (status, {}, body), (200, {"ETag": '"1"'}, b"")) as answers:
-        store_at(answers.url).put_bytes(b"1", "s3://results/a")
+        store_at(answers.url).put_file(__file__, "s3://results/a")
         assert len(answers.asked) == 3
 
 
 def test_retries_end() -> None:
     with Answers((503, {}, refusal("SlowDown"))) as answers:
         with pytest.raises(s3.StoreError, match=r"s3://results/a: S3 refuses: 503 SlowDown, AWS's words\."):
-            store_at(answers.url).put_bytes(b"1", "s3://results/a")
+            store_at(answers.url).put_file(__file__, "s3://results/a")
         assert len(answers.asked) == s3.ATTEMPTS
 
 
@@ -286,14 +293,14 @@ def test_retries_end() -> None:
 def test_refusals_are_explained(status: int, headers: dict[str, str], body: bytes, said: str) -> None:
     with Answers((status, headers, body)) as answers:
         with pytest.raises(s3.StoreError, match=f"s3://results/a.*{said}"):
-            store_at(answers.url).put_bytes(b"1", "s3://results/a")
+            store_at(answers.url).put_file(__file__, "s3://results/a")
         assert len(answers.asked) == 1
 
 
 def test_a_refusal_before_the_end_of_the_body() -> None:
     with Answers((403, {"Connection": "close"}, refusal("AccessDenied")), reads=False) as answers:
         with pytest.raises(s3.StoreError) as caught:
-            store_at(answers.url).put_bytes(b"x" * 30_000_000, "s3://results/a")
+            put(store_at(answers.url), b"x" * 30_000_000, "s3://results/a")
         assert caught.value.code in {"AccessDenied", "Broken"}  # the kernel may discard an unread answer
 
 
@@ -306,7 +313,7 @@ def test_the_server_is_not_s3() -> None:
 def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "ATTEMPTS", 2)
     with pytest.raises(s3.StoreError, match=r"s3://results/a: 127\.0\.0\.1:9 cannot be used: .*refused"):
-        store_at("http://127.0.0.1:9").put_bytes(b"1", "s3://results/a")
+        store_at("http://127.0.0.1:9").put_file(__file__, "s3://results/a")
 
 
 def test_broken_connections_are_retried(server: S3Server) -> None:
@@ -326,10 +333,10 @@ def test_untrusted_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     endpoint = f"127.0.0.1:{answers.server.server_port}"
     with answers:
         with pytest.raises(s3.StoreError, match="its certificate is not trusted"):
-            s3.Store({**KEYS, "S3_ENDPOINT": endpoint}).put_bytes(b"1", "s3://results/a")
+            s3.Store({**KEYS, "S3_ENDPOINT": endpoint}).put_file(__file__, "s3://results/a")
         store = s3.Store({**KEYS, "S3_ENDPOINT": endpoint, "S3_VERIFY_SSL": "0"})
-        store.put_bytes(b"1", "s3://results/a")
+        store.put_file(__file__, "s3://results/a")
         authority.cert_pem.write_to_path(tmp_path / "ca.pem")
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-        s3.Store({**KEYS, "S3_ENDPOINT": endpoint}).put_bytes(b"1", "s3://results/a")
+        s3.Store({**KEYS, "S3_ENDPOINT": endpoint}).put_file(__file__, "s3://results/a")
         assert len(answers.asked) == 2  # the untrusted server got no request

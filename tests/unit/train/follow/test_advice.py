@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from mistake_samples import HTTP_ERROR, SAMPLES
-from train.follow.advice import Advisor, render_advice
+from train.follow.advice import Advisor, find_groups, render_advice
 from train.follow.events import Event, Process
 from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS, MISTAKES, Mistake
 
@@ -24,10 +24,10 @@ def test_a_known_mistake_gets_its_own_advice(needle: str, sample: str, other: st
     entry = find_entry(needle)
     advice = Advisor().take(line(sample))
     assert advice is not None
-    assert advice == render_advice(entry, sample)
+    assert advice == render_advice(entry, find_groups(entry, sample) or {})
     assert "{" not in advice
     assert "\n" not in advice
-    assert needle not in other or render_advice(entry, other) is None
+    assert needle not in other or find_groups(entry, other) is None
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,8 @@ def test_a_known_mistake_gets_its_own_advice(needle: str, sample: str, other: st
 def test_a_known_mistake_is_recognised_in_every_version(needle: str, line_of_another_version: str) -> None:
     advice = Advisor().take(line(line_of_another_version))
     assert advice is not None
-    assert advice == render_advice(find_entry(needle), line_of_another_version)
+    entry = find_entry(needle)
+    assert advice == render_advice(entry, find_groups(entry, line_of_another_version) or {})
 
 
 def test_every_entry_has_its_sample() -> None:

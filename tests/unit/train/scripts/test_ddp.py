@@ -78,7 +78,7 @@ def test_help_needs_no_torch() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "no data: add --data-train"),
+        ((), "no data: set [data] url"),
         (("--data-dir", "d", "--dist-backend", "mpi"), "invalid choice: 'mpi'"),
         (("--data-dir", "d", "--kv-store", "dist_sync"), "unrecognized arguments"),
     ],

@@ -73,7 +73,7 @@ def test_help_needs_no_mxnet(script: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "no data: add --data-train"),
+        ((), "no data: set [data] url"),
         (("--data-dir", "d", "--data-train", "a.rec"), "--data-dir excludes --data-train"),
         (("--data-train", "s3://b/train"), "end with .rec or, as a folder does, with a slash"),
         (("--data-dir", "d", "--network", "vgg"), "invalid choice: 'vgg'"),
