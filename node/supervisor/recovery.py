@@ -32,8 +32,10 @@ def recover(job: str) -> Record | None:
     Of two simultaneous calls, the second waits for the first.
     """
     record = job_folder.read_record(job)
-    if record is None or record.has_ended or is_alive(job):
+    if record is None or record.has_ended:
         return record
+    if is_alive(job) and not is_held(job_folder.path(job, "recovery")):
+        return job_folder.read_record(job)  # again: another process may have completed it just now
     import asyncio  # noqa: PLC0415 - importing it takes a quarter of this program's start
 
     return asyncio.run(complete(job))
