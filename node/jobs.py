@@ -93,11 +93,19 @@ def find_job(job: str) -> Record | None:
 
 
 def submit_job(words: Sequence[str]) -> None:
-    """Submits the order from stdin. This program starts before the order is known, and may never receive one."""
-    line = sys.stdin.buffer.readline()
-    if not line:
-        return
-    said = submit(decode(line, Order))
+    """Submits the order from stdin. This program starts before the order is known, and may never receive one.
+
+    So does the supervisor: starting Python and its imports takes longer than the rest.
+    """
+    supervisor = None if find_scope("") else start_supervisor([])
+    try:
+        line = sys.stdin.buffer.readline()
+        if not line:
+            return
+        said = submit(decode(line, Order), supervisor=supervisor)
+    finally:
+        if supervisor is not None:
+            end_unused(supervisor)
     answer(said)
     if said.job is not None and "--follow" in words:
         follow.Follower(said.job, 0, 1).run(wait=True)
@@ -123,8 +131,13 @@ def check_job(_words: Sequence[str]) -> None:
     answer(Checked(script=script, unrunnable=unrunnable))
 
 
-def submit(order: Order, log: IO[bytes] | None = None) -> Submitted:
-    """Starts or queues the job of an order; returns the answer. log: that of earlier attempts. Raises OSError."""
+def submit(
+    order: Order, log: IO[bytes] | None = None, *, supervisor: "subprocess.Popen[bytes] | None" = None
+) -> Submitted:
+    """Starts or queues the job of an order; returns the answer. Raises OSError.
+
+    log: that of earlier attempts. supervisor: one that waits for an order.
+    """
     order.hostfile = order.hostfile or tuple(host.ip for host in order.hosts)
     job = order.spec.id
     unrunnable = find_unrunnable(order)
@@ -157,7 +170,7 @@ def submit(order: Order, log: IO[bytes] | None = None) -> Submitted:
                 if log is not None:
                     job_log.restore(job, log)
                 job_folder.write_record(record)
-                start_supervisor(order)
+                hand_over(order, supervisor)
         except OSError as error:
             shutil.rmtree(job_folder.path(job), ignore_errors=True)
             if error.filename is None and error.errno is not None:
@@ -211,62 +224,67 @@ def find_unknown(order: Order) -> str | None:
     return None
 
 
-def start_supervisor(order: Order) -> None:
-    """Starts the supervisor, if possible in a scope of systemd that survives a logout. Raises OSError."""
-    command = program_words("supervise")
+def find_scope(job: str) -> list[str]:
+    """Returns the words that run a command by the user's own systemd, if that outlives logouts; else []."""
+    user = pwd.getpwuid(os.getuid())
+    if not os.path.exists(os.path.join(LINGER, user.pw_name)):  # loginctl enable-linger
+        return []
+    words = ["env", f"XDG_RUNTIME_DIR=/run/user/{user.pw_uid}", "systemd-run", "--user", "--quiet", "--scope"]
+    return [*words, "--collect", "--unit=cluster-job-" + job]
+
+
+def start_supervisor(prefix: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Starts a supervisor, which waits for its order. prefix: the words of `find_scope`. Raises OSError."""
+    kept = {key: os.environ[key] for key in ("CLUSTER_SSH",) if key in os.environ}
+    return subprocess.Popen(
+        [*prefix, *program_words("supervise")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**setup_env.of_login(os.environ), **kept},
+        bufsize=0,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def end_unused(supervisor: "subprocess.Popen[bytes]") -> None:
+    """Ends a supervisor that has not received an order; one that runs its job has left this process."""
+    for pipe in (supervisor.stdin, supervisor.stdout, supervisor.stderr):
+        assert pipe is not None
+        pipe.close()
+    supervisor.wait()
+
+
+def hand_over(order: Order, supervisor: "subprocess.Popen[bytes] | None") -> None:
+    """Gives the order to a supervisor, if possible in a scope of systemd that survives a logout. Raises OSError."""
+    scope = find_scope(order.spec.id)
     errors = []
-    for prefix in [*lingering_scopes(order.spec.id), []]:
-        error = try_start([*prefix, *command], order)
+    for prefix in [scope, []] if scope else [[]]:
+        started = supervisor or start_supervisor(prefix)
+        error = try_supervisor(started, order)
+        if supervisor is None:
+            end_unused(started)
         if error is None:
             return
         errors.append(error)
     raise OSError("the supervisor did not start: " + "; ".join(errors))
 
 
-def lingering_scopes(job: str) -> list[list[str]]:
-    """Returns a list of the words that run a command by the user's own systemd, if that outlives logouts."""
-    user = pwd.getpwuid(os.getuid())
-    if not os.path.exists(os.path.join(LINGER, user.pw_name)):  # loginctl enable-linger
-        return []
-    words = ["env", f"XDG_RUNTIME_DIR=/run/user/{user.pw_uid}", "systemd-run", "--user", "--quiet", "--scope"]
-    return [[*words, "--collect", "--unit=cluster-job-" + job]]
-
-
-def try_start(command: Sequence[str], order: Order) -> str | None:
-    """Starts a supervisor and sends it the order. Returns None if it is ready, else its error.
-
-    $CLUSTER_TREE keeps the user's files on this node, for nodes that replace others (node/setup/place_tree.py).
-    """
-    complaints = job_folder.path(order.spec.id, "supervisor.err")
-    kept = {key: os.environ[key] for key in ("CLUSTER_SSH",) if key in os.environ}
-    with open(complaints, "wb") as stream:
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                env={**setup_env.of_login(os.environ), **kept, "CLUSTER_TREE": order.tree or ""},
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            return str(error)
-    assert process.stdin is not None
-    assert process.stdout is not None
+def try_supervisor(supervisor: "subprocess.Popen[bytes]", order: Order) -> str | None:
+    """Sends a supervisor the order. Returns None if it is ready, else its error."""
+    assert supervisor.stdin is not None
+    assert supervisor.stdout is not None
+    assert supervisor.stderr is not None
     try:
-        process.stdin.write(wire.encode(order))
-        process.stdin.close()
+        wire.write_all(supervisor.stdin.fileno(), wire.encode(order))
     except BrokenPipeError:
         pass  # its output reports why
-    said = process.stdout.readline().decode("utf-8", "replace").strip()
-    process.stdout.close()
-    process.wait()
+    said = supervisor.stdout.readline().decode("utf-8", "replace").strip()
     if said == "ready":
         return None
-    with open(complaints, "rb") as reading:
-        complained = reading.read().decode("utf-8", "replace").strip()
-    return said or complained.rpartition("\n")[2] or f"{os.path.basename(command[0])} printed no error"
+    complained = supervisor.stderr.read().decode("utf-8", "replace").strip()
+    return said or complained.rpartition("\n")[2] or "it printed no error"
 
 
 # -- follow, list, stop ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Runs one job from the head, in its own session, which outlives jobs.py, which starts it.
 
-Reads the order, protocol.Order, as one line from stdin. Prints "ready" once record, lock and socket exist, or one line
-with an error.
+Reads the order, protocol.Order, as one line from stdin, and ends if there is none. Prints "ready" once record, lock and
+socket exist, or one line with an error. Then what Python itself says goes to supervisor.err in the job's folder.
 """
 
 import asyncio
@@ -21,8 +21,11 @@ LOCK_TIMEOUT_S = 5.0
 
 def main() -> int:
     """Runs the job."""
-    order = decode(sys.stdin.buffer.readline(), Order)
-    leave()
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 0
+    order = decode(line, Order)
+    leave(order.tree)
     held = FileLock(job_folder.path(order.spec.id, "lock"))
     has_it = held.take(LOCK_TIMEOUT_S)
     record = job_folder.read_record(order.spec.id)  # with the lock, no other process writes it
@@ -40,22 +43,27 @@ async def supervise(order: Order, record: Record) -> int:
         await job.open()
         job.log.reserve()
         job.save(lasting=True)
+        complaints = os.open(job_folder.path(order.spec.id, "supervisor.err"), os.O_WRONLY | os.O_CREAT, 0o600)
     except OSError as error:  # such as a full disk, where no file can hold the error
         sys.stdout.write(job_folder.describe(error) + "\n")
         return 1
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(complaints, 2)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    devnull = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(devnull, descriptor)
     await job.run()
     return 0
 
 
-def leave() -> None:
-    """Becomes a daemon: with its own session, no terminal, and no parent that passes signals on."""
+def leave(tree: str | None) -> None:
+    """Becomes a daemon: with its own session, no terminal, and no parent that passes signals on.
+
+    tree: the user's files, which place_tree.py keeps where a process runs in them, for nodes that replace others.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if os.fork():
         os._exit(0)  # the child continues, and runs the exit handlers
     os.setsid()
-    os.chdir("/")
+    os.chdir(tree or "/")

@@ -262,9 +262,9 @@ def test_old_jobs_are_removed(job_host: LocalHead) -> None:
 
 def test_a_scope_of_a_systemd_that_lingers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "LINGER", str(tmp_path))
-    assert jobs.lingering_scopes("j") == []
+    assert jobs.find_scope("j") == []
     (tmp_path / pwd.getpwuid(os.getuid()).pw_name).touch()
-    [words] = jobs.lingering_scopes("j")
+    words = jobs.find_scope("j")
     assert words[2:5] == ["systemd-run", "--user", "--quiet"]
     assert f"XDG_RUNTIME_DIR=/run/user/{os.getuid()}" in words
 
