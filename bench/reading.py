@@ -1,8 +1,9 @@
 """Compares training from S3, by MXNet's own reader or from files copied before the job, with training from local disk.
 
-One worker runs on one sandbox node, in turn. The copied files are removed before the next job. The data are photographs
-as in the recipe for ImageNet, and then the hardest case for a reader: small images that take almost no time to decode.
-The latter are also read over a link that is slower than the reader, where files on the node matter.
+One worker runs on each sandbox node. The copied files are removed before the next job. The data are photographs as in
+the recipe for ImageNet, and then the hardest case for a reader: small images that take almost no time to decode.
+The latter are also read over a link that is slower than the reader, where files on the node matter, and 1 GB of them on
+two nodes, beside `cluster data get` of the same shards, twice at once, on the same cores.
 
 bench/s3/sink.py serves the data instead of the sandbox's own S3, which is Python on the same cores and loads each
 object into memory before it sends it. The sink uses TLS, because MXNet's reader requires it.
@@ -30,13 +31,15 @@ REPEATS = 8  # of each image in its shard, with an unlimited link, because each 
 EPOCHS = 2
 URL = "s3://cluster-demo/images/"
 LINK_MBIT = 40.0
+LARGE_REPEATS = 30  # about 1 GB
 FORGET = ("exec", "--", "rm", "-rf", ".cluster/data")
 LOCAL, NATIVE, STAGE = "local disk", "s3://, native", "s3://, stage"
+GET = "`cluster data get`"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One job: the seconds from the command to its first batch, and the samples/s of each epoch."""
+    """One job: the seconds from the command to its first batch, and the samples/s of each epoch, of all workers."""
 
     first_batch_s: float
     samples_per_s: tuple[float, ...]
@@ -58,18 +61,18 @@ class Sink:
 
 
 class Node:
-    """A sandbox cluster of one node in its own folder, with a data set and a fast S3.
+    """A sandbox cluster in its own folder, with a data set and a fast S3.
 
-    link_mbit: the bandwidth of its link; 0 means no limit. repeats: the number of copies of each image.
+    link_mbit: the bandwidth of a node's link; 0 means no limit. repeats: the number of copies of each image.
     """
 
-    def __init__(self, folder: Path, data: DataSet, *, link_mbit: float, repeats: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, data: DataSet, *, nodes: int, link_mbit: float, repeats: int) -> None:
+        self.folder, self.nodes = folder, nodes
         self.data = data
         self.env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
         text = (REPOSITORY / "cluster" / "default.toml").read_text()
         settings = {
-            "nodes = 2": "nodes = 1",
+            "nodes = 2": f"nodes = {nodes}",
             '# sync = "auto"': f'sync = ["images/", "{PROGRAM.name}"]',
             "s3://cluster-demo/digits/": URL,
             "# link_mbit = 0.0": f"link_mbit = {link_mbit}",
@@ -101,39 +104,61 @@ class Node:
         mode = "stage" if way == STAGE else "native"
         (self.folder / "cluster.toml").write_text(self.toml.replace("[data]\n", f'[data]\nmode = "{mode}"\n'))
         local = ";".join(f"images/{path.name}" for path in sorted((self.folder / "images").iterdir()))
-        sizes = [EPOCHS, self.data.batch_size, self.data.side]
+        sizes = [EPOCHS if self.nodes == 1 else 1, self.data.batch_size, self.data.side]
         words = ["python", PROGRAM.name, local if way == LOCAL else URL, *map(str, sizes)]
         places = [f"AWS_ENDPOINT_URL=https://{self.sink.place}", f"S3_ENDPOINT={self.sink.place}"]
         settings = [word for place in places for word in ("--env", place)]
+        kv_store = "dist_sync" if self.nodes > 1 else "local"
         self.run(*FORGET)
         began_at = time.time()
-        output = self.run("train", "--plain", "--kv-store", "local", "-n", "1", *settings, "--", *words)
-        told = json.loads(next(line for line in output.splitlines() if "] READ " in line).partition("READ ")[2])
-        return Run(first_batch_s=told["first_batch_at"] - began_at, samples_per_s=tuple(told["samples_per_s"]))
+        output = self.run("train", "--plain", "--kv-store", kv_store, "-n", str(self.nodes), *settings, "--", *words)
+        told = [json.loads(line.partition("READ ")[2]) for line in output.splitlines() if "] READ " in line]
+        assert len(told) == self.nodes, output
+        rates = zip(*(one["samples_per_s"] for one in told), strict=True)
+        first_batch_s = max(one["first_batch_at"] for one in told) - began_at
+        return Run(first_batch_s=first_batch_s, samples_per_s=tuple(map(sum, rates)))
+
+    def get(self) -> float:
+        """Runs `cluster data get` of the data here, once for each node at the same time. Returns the seconds."""
+        env = {**self.env, "AWS_ENDPOINT_URL": f"https://{self.sink.place}"}
+        with tempfile.TemporaryDirectory(prefix="cluster-bench-") as folder:
+            began_at = time.time()
+            commands = [[CLUSTER, "data", "get", URL, f"{folder}/{number}"] for number in range(self.nodes)]
+            running = [subprocess.Popen(one, cwd=self.folder, env=env, stderr=subprocess.PIPE) for one in commands]
+            for process in running:
+                _, complaints = process.communicate()
+                assert process.returncode == 0, complaints
+            return time.time() - began_at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Results:
-    """The jobs by way to read. megabytes: the size of the data set."""
+    """The jobs by way to read. megabytes: the size of the data set. get_s: the seconds of each `cluster data get`."""
 
     megabytes: float
     runs: dict[str, list[Run]]
+    get_s: list[float]
 
 
-def measure_ways(data: DataSet, ways: tuple[str, ...], *, link_mbit: float = 0.0, repeats: int = REPEATS) -> Results:
-    """Measures the job with all ways to read, in turn, on a new node."""
+def measure_ways(
+    data: DataSet, ways: tuple[str, ...], *, nodes: int = 1, link_mbit: float = 0.0, repeats: int = REPEATS
+) -> Results:
+    """Measures the job with all ways to read, in turn, on new nodes; with two, also `cluster data get`."""
     folder = Path(tempfile.mkdtemp(prefix="cluster-bench-"))
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     runs: dict[str, list[Run]] = {way: [] for way in ways}
+    get_s: list[float] = []
     node = None
     try:
-        node = Node(folder, data, link_mbit=link_mbit, repeats=repeats)
+        node = Node(folder, data, nodes=nodes, link_mbit=link_mbit, repeats=repeats)
         for count in range(ROUNDS + 1):
             for way in ways:
                 found = node.measure(way)
                 if count:  # the first round warms the machine up
                     runs[way].append(found)
-        return Results(megabytes=node.megabytes, runs=runs)
+            if nodes > 1 and count:
+                get_s.append(node.get())
+        return Results(megabytes=node.megabytes, runs=runs, get_s=get_s)
     finally:
         if node is not None:
             node.sink.process.kill()
@@ -149,26 +174,42 @@ def run() -> str:
     lines = [
         "## Training from S3",
         "",
-        f"{EPOCHS} epochs, one worker on one sandbox node. S3 is bench/s3/sink.py, on the same cores, over TLS.",
+        f"{EPOCHS} epochs (two nodes: 1), one worker on each sandbox node. S3 is bench/s3/sink.py, over TLS, on",
+        "the same cores.",
         f"Medians (min to max) of {ROUNDS} rounds. Before a job no data is on the node.",
         "samples/s: of all epochs, from the second batch on. First batch: from the start of `cluster train` on.",
         *render_open(PHOTOGRAPHS, measure_ways(PHOTOGRAPHS, everywhere)),
         *render_open(NOISE, measure_ways(NOISE, everywhere)),
+        *render_large(NOISE, measure_ways(NOISE, everywhere, nodes=2, repeats=LARGE_REPEATS)),
         *render_slow(NOISE, measure_ways(NOISE, (NATIVE, STAGE), link_mbit=LINK_MBIT, repeats=1)),
     ]
     return "\n".join([*lines, "", "- all: `sudo python -m bench reading`", ""])
 
 
-def render_open(data: DataSet, results: Results) -> list[str]:
+def render_large(data: DataSet, results: Results) -> list[str]:
+    """Returns the table for two nodes, and what copying costs a job that reads only a part of its data."""
+    get_s = statistics.median(results.get_s)
+    first = {way: statistics.median(run.first_batch_s for run in runs) for way, runs in results.runs.items()}
+    later_s, part_s = first[STAGE] - first[LOCAL], first[STAGE] - first[NATIVE]
+    return [
+        *render_open(data, results, repeats=LARGE_REPEATS, where=", on each of two nodes"),
+        "",
+        f"{GET} of the same shards, twice at once, here: {spread(results.get_s, 1)} s. With stage, the first batch",
+        f"comes {later_s:.1f} s later than from local disk, {later_s / get_s:.2f} times as much, and",
+        f"{part_s:.1f} s later than with native, which is what stage costs a job that reads only a part of its data.",
+    ]
+
+
+def render_open(data: DataSet, results: Results, *, repeats: int = REPEATS, where: str = "") -> list[str]:
     """Returns the table for the unlimited link."""
     base = statistics.median(run.after_first_batch for run in results.runs[LOCAL])
-    size = f"{data.images * REPEATS} of them, {results.megabytes:.0f} MB in {data.shards} shards:"
+    size = f"{data.images * repeats} of them, {results.megabytes:.0f} MB in {data.shards} shards{where}:"
     lines = ["", f"{data.what}; {size}", ""]
     lines += ["| records from | samples/s | of local disk | MB/s | first batch s |", "|---|---|---|---|---|"]
     for way, runs in results.runs.items():
         rates = [run.after_first_batch for run in runs]
         middle = statistics.median(rates)
-        speed = middle * results.megabytes / (data.images * REPEATS)
+        speed = middle * results.megabytes / (data.images * repeats)
         cells = [spread(rates, 0), f"{middle / base:.2f}", f"{speed:.0f}", spread([r.first_batch_s for r in runs], 1)]
         lines.append(f"| {way} | {' | '.join(cells)} |")
     return lines

@@ -77,7 +77,7 @@ def run() -> str:
         "command to the first line of MXNet's Speedometer (10 batches). samples/s: of all workers, the median of",
         "all lines. Training CPU: of the job's own processes from the first batch to the sixth last epoch; the work",
         "is the same each time, so that this tells how fast the machine was. CPU beside: of all that runs on the nodes",
-        "beside them meanwhile, as a share of it; each node's look at the job's data is among it, once.",
+        "beside them meanwhile, as a share of it.",
     ]
     for job, found in runs.items():
         lines += ["", *render_table(found, job, base=WITH_OURS)]
