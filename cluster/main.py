@@ -12,6 +12,7 @@ import click
 
 from cluster.commands import COMMANDS, RootGroup
 from cluster.completion import VARIABLE
+from cluster.examples import render_examples
 from cluster.views.terminal import print_bytes_unchanged, write
 from foundation.errors import ClusterError, Interrupted
 from foundation.sudo import become_caller, find_repair
@@ -20,7 +21,12 @@ from foundation.user_folders import cache_folder, correct_home, state_folder
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
-@click.group(cls=RootGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=RootGroup,
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=render_examples(""),
+)
 @click.option(
     "-c",
     "--config",

@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from cluster.completion import load_command, load_shape
+from cluster.examples import render_examples
 from foundation.errors import UsageError
 
 # For each heading of `cluster --help`, in the order of use: name -> "module:attribute" and one line of help.
@@ -103,6 +104,15 @@ class OrderedGroup(click.Group):
         """Returns the commands in the order of their definition, not sorted by name."""
         return list(self.commands)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Adds the examples to the help of the command that is called."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None:
+            command.epilog = render_examples(f"{self.name} {name}".removeprefix("cli "))
+        return name, command, rest
+
 
 class LazyGroup(OrderedGroup):
     """A group that imports a command's module only to run that command. Help and completion need only the table.
@@ -119,10 +129,12 @@ class LazyGroup(OrderedGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Imports the command that is called."""
-        name, command, rest = super().resolve_command(ctx, args)
-        if name is not None:
+        name, found, rest = super().resolve_command(ctx, args)
+        command = found
+        if name is not None and found is not None:
             load = load_shape if ctx.resilient_parsing else load_command  # only completion sets resilient_parsing
             command = load(self.table[name][0])
+            command.epilog = found.epilog
             if not isinstance(command, click.Group):
                 _take_config(command)
         return name, command, rest

@@ -188,13 +188,7 @@ class JsonLines:
         self._app.say(text)
 
 
-_RESULTS_EXAMPLES = """\b
-    cluster results                      of the newest job, to results/ID/
-    cluster results train_mnist out/     of the newest job of this name
-    cluster results 20261127-184133      of the job whose id begins so"""
-
-
-@click.command("results", epilog=_RESULTS_EXAMPLES)
+@click.command("results")
 @click.argument("job", required=False)
 @click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False), required=False)
 @pass_app

@@ -186,8 +186,7 @@ def _list_kinds() -> str:
 @sandbox.command(
     "fault",
     help="Inject a fault.\n\n"
-    "KIND is one of those below; KEY=VALUE narrows it down:\n\n"
-    "\b\ncluster sandbox fault capacity zone=us-east-1a type='p4d.*'\n\n"
+    "KIND is one of those below; KEY=VALUE narrows it down. "
     "A fault with instance=, or with a= and b=, takes effect at once; these name a node or an instance. Others wait "
     "for the next matching call or boot."
     "\n\n" + _list_kinds(),

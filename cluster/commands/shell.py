@@ -27,7 +27,7 @@ LOOK_EVERY_S = 0.2
 SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
-@click.command("exec", epilog="COMMAND is run word for word. For shell features, use -- sh -c '...'")
+@click.command("exec")
 @click.option(
     "--node",
     "names",

@@ -58,13 +58,7 @@ def _take_ssh_options(command: Decorated) -> Decorated:
     return call
 
 
-_SSH_EXAMPLES = """\b
-    cluster ssh                               a shell on the head
-    cluster ssh node-1 'cd out; ls | wc -l'   a line for the shell there
-    cluster ssh -NL 6006:localhost:6006       TensorBoard at localhost:6006"""
-
-
-@click.command("ssh", context_settings={"allow_interspersed_args": False}, epilog=_SSH_EXAMPLES)
+@click.command("ssh", context_settings={"allow_interspersed_args": False})
 @_take_ssh_options
 @click.option("--container", "in_image", is_flag=True, help="Open it in a new container of [container] image.")
 @click.argument("node", required=False, type=NODE)
@@ -90,15 +84,7 @@ def ssh(app: App, *, in_image: bool, node: str | None, words: tuple[str, ...], p
     _run(app, render_ssh_command(host, words, options=options, is_terminal=is_terminal, passed_on=passed_on))
 
 
-_CP_EXAMPLES = """\b
-    cluster cp node-0:model.params .
-    cluster cp settings.json data/ node-1:/tmp/"""
-_SSH_CONFIG_EXAMPLES = """\b
-    cluster ssh-config > ~/.ssh/cluster.conf
-    rsync -e "ssh -F ~/.ssh/cluster.conf" -a demo-node-0:results/ ."""
-
-
-@click.command("cp", epilog=_CP_EXAMPLES)
+@click.command("cp")
 @click.option("-r", "-R", "-p", is_flag=True, expose_value=False, hidden=True)  # scp's: folders and times are kept
 @click.argument("sources", metavar="SOURCE...", type=NODE_OR_FILE, nargs=-1, required=True)
 @click.argument("target", metavar="TARGET", type=NODE_OR_FILE)
@@ -137,7 +123,7 @@ def read_paths(sources: Sequence[str], target: str) -> tuple[str, tuple[str, ...
     )
 
 
-@click.command("ssh-config", epilog=_SSH_CONFIG_EXAMPLES)
+@click.command("ssh-config")
 @pass_app
 def ssh_config(app: App) -> None:
     """Print an ssh configuration for the nodes.

@@ -54,11 +54,6 @@ class _Launcher(click.Choice[str]):
     "train",
     cls=_TrainCommand,
     context_settings={"allow_interspersed_args": False},
-    epilog="""\b
-    cluster train                        the script in cluster.toml
-    cluster train my.py --epochs 1       your script with its arguments
-    cluster train -- --num-epochs 1      cluster.toml's script, extra arguments
-    cluster train -- python -m my.job    any command, word for word""",
 )
 @click.option(
     "-n", "--workers", "--num-workers", type=int, metavar="W", help="Worker processes; default: one per node."

@@ -14,6 +14,7 @@ import pytest
 
 from cluster.commands import COMMANDS
 from cluster.config import ClusterConfig, load_config
+from cluster.examples import EXAMPLES
 from cluster.main import INTERRUPTED, cli
 from cluster.views.status import Status, status_document
 from foundation import errors
@@ -155,6 +156,24 @@ def test_commands_in_documents_can_be_parsed(document: Path) -> None:
             assert re.search(r"\b[A-Z]+\b", line), line
         except click.ClickException as error:
             pytest.fail(f"{line}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_in_help_can_be_parsed(name: str) -> None:
+    lines = EXAMPLES[name].strip().splitlines()
+    assert 2 <= len(lines) <= 6
+    for line in lines:
+        assert len(line) <= 76  # after four columns of indentation
+        words = shlex.split(line.partition("   ")[0].removeprefix('eval "$(').removesuffix(')"'))
+        end = min((words.index(word) for word in ("|", ">") if word in words), default=len(words))
+        assert words[0] in {"cluster", "rsync"}
+        if words[0] == "cluster":
+            parse(words[1:end])
+
+
+def test_every_command_has_examples() -> None:
+    assert set(EXAMPLES) == {"", "data", "sandbox", *(name for name, _ in commands())}
+    assert all("Examples:" in (command.epilog or "") for _, command in commands())
 
 
 def parse(words: list[str]) -> None:
