@@ -79,6 +79,9 @@ test-all: checks test-packages ## also what is slow on purpose
 test-gpu: install-dev ## what only a GPU can show, on this machine's (NVIDIA's driver, PyTorch); see bench/GPU.md
 	@$(BIN)/pytest tests/gpu
 
+test-aws: install ## the main job on your AWS account, below two dollars: says the price, asks; see bench/aws.py
+	@$(BIN)/python -m bench.aws
+
 checks: install-dev .venv/.installed-docs
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types docs tests-compiled
 
