@@ -76,6 +76,11 @@ test: checks test-packages ## lint, types, unit, sandbox and end-to-end tests (r
 test-all: checks test-packages ## also what is slow on purpose
 	@$(PYTEST)
 
+coverage: checks test-packages ## the lines that no test reaches here; what runs on the sandbox's hosts is not counted
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@$(SUDO) $(BIN)/coverage run -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m 'not slow'
+	@$(SUDO) $(BIN)/coverage combine --quiet && $(SUDO) $(BIN)/coverage report
+
 test-gpu: install-dev ## what only a GPU can show, on this machine's (NVIDIA's driver, PyTorch); see bench/GPU.md
 	@$(BIN)/pytest tests/gpu
 
