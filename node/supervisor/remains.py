@@ -1,7 +1,6 @@
 """Ends the processes that a job has left on its hosts."""
 
 import asyncio
-import time
 from collections.abc import Collection, Sequence
 
 from foundation.decode import decode
@@ -14,7 +13,6 @@ from node.wire import Found
 
 SEARCH_TIMEOUT_S = 8.0
 CONNECT_S, SILENT_CONNECT_S = 5, 2
-AGAIN_WITHIN_S = 2.5  # a search that ends so early without an answer was interrupted, and is repeated
 
 
 async def end_on(
@@ -65,12 +63,8 @@ def search_program(job: str, host: JobHost) -> RemoteCommand:
 
 async def search(words: Sequence[str], timeout_s: float = SEARCH_TIMEOUT_S) -> tuple[list[Found], str]:
     """Runs a search. Returns the processes that it could not end, and the host's boot, "" if it does not answer."""
-    began_at = time.monotonic()
     ended = await run(words, timeout_s)
     found, boot = read_answer(ended)
-    if found is None and time.monotonic() < began_at + AGAIN_WITHIN_S and ended.code is not None:
-        ended = await run(words, timeout_s + began_at - time.monotonic())
-        found, boot = read_answer(ended)
     said = ended.stderr.decode("utf-8", "replace").strip()
     return ([(0, "could not be searched: " + (said or "no answer"))] if found is None else found), boot
 
