@@ -200,27 +200,12 @@ class OutputLines:
             self._cursor = max(0, self._cursor - 1)
 
     def _obey(self, code: str, argument: str, now: float) -> None:
-        """Obeys a code that moves the cursor or erases. Others, such as that which hides the cursor, are left out."""
-        count = min(max(1, int(argument)), MOST_ROWS) if argument.isdigit() else 1
-        if code in "AF":
-            self._go_up(count, now)
-        elif code in "BE":
-            for _ in range(count):
-                self._end_row(now)
-        elif code == "G" and count == 1:
-            self._start_row()
+        """Moves the cursor up, or erases a row. Other codes, such as that which hides the cursor, are left out."""
+        if code == "A":
+            self._go_up(min(max(1, int(argument)), MOST_ROWS) if argument.isdigit() else 1, now)
         elif code == "K":
             row = self._rows[self._cursor]
             row.text = "" if row.is_fresh or argument in ("1", "2") else row.text
-        elif code == "J" and argument in ("2", "3"):  # the whole screen
-            for row in self._rows:
-                if not row.is_blank:
-                    self._put(row)
-            self._rows, self._cursor = [_Row(now)], 0
-        elif code == "J":
-            row = self._rows[self._cursor]
-            row.text = "" if row.is_fresh else row.text
-            del self._rows[self._cursor + 1 :]
 
     def _go_up(self, count: int, now: float) -> None:
         missing = max(0, count - self._cursor)  # rows that have become lines
