@@ -12,7 +12,8 @@ from datetime import datetime, timedelta, timezone
 
 import msgspec
 
-from node.metadata import ADDRESS, MetadataService
+from node import metadata
+from node.metadata import ADDRESS
 
 ROLES = "/latest/meta-data/iam/security-credentials/"
 PATIENCE_S = 6.0  # for an instance that has just started; less than the user's machine waits for an answer
@@ -61,9 +62,8 @@ def wait_for(address: str = ADDRESS) -> Keys:
 def read(address: str) -> Keys:
     """Requests the credentials once. Raises CredentialsError."""
     try:
-        service = MetadataService(address)
-        role = _get(service, ROLES).split()[0]
-        answer = _get(service, ROLES + role)
+        role = _get(address, ROLES).split()[0]
+        answer = _get(address, ROLES + role)
         found = json.loads(answer)
         if found.get("Code") == "Success":
             return _DECODER.decode(answer)
@@ -85,9 +85,9 @@ def render_expiry(expiration: datetime, now: datetime | None = None) -> list[str
     return [f"the job's AWS credentials expire {ends_at}: MXNet's s3:// reader cannot renew them"]
 
 
-def _get(service: MetadataService, path: str) -> str:
+def _get(address: str, path: str) -> str:
     """Returns the text at a path. Raises CredentialsError, OSError."""
-    answer = service.get(path)
+    answer = metadata.get(path, address)
     if answer.status == 404:
         raise CredentialsError(
             "this instance has no credentials: it was launched without the instance profile of cluster.toml; "

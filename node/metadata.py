@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 ADDRESS = "169.254.169.254"
 TIMEOUT_S = 2.0
-TOKEN_S = 300
+TOKEN_S = 60
 LARGEST_ANSWER = 1 << 16
 
 
@@ -20,40 +20,26 @@ class Answer(NamedTuple):
     text: str
 
 
-class MetadataService:
-    """The service at an address, without a proxy. Keeps a token until it expires."""
+def get(path: str, address: str = ADDRESS) -> Answer:
+    """Returns the service's answer for a path, or for the token if that is refused. Raises OSError without an answer.
 
-    def __init__(self, address: str = ADDRESS) -> None:
-        self._address = address
-        self._token = ""
+    It needs no proxy.
+    """
+    given = _ask(address, "PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)})
+    return given if given.status != 200 else _ask(address, "GET", path, {"X-aws-ec2-metadata-token": given.text})
 
-    def get(self, path: str) -> Answer:
-        """Returns the answer for a path, or for the token if that is refused. Raises OSError without an answer."""
-        answer = self._get(path)
-        if answer.status == 401:  # the token has expired
-            self._token = ""
-            answer = self._get(path)
-        return answer
 
-    def _get(self, path: str) -> Answer:
-        if not self._token:
-            given = self._ask("PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)})
-            if given.status != 200:
-                return given
-            self._token = given.text
-        return self._ask("GET", path, {"X-aws-ec2-metadata-token": self._token})
+def _ask(address: str, method: str, path: str, headers: dict[str, str]) -> Answer:
+    # With ssl, this takes a sixth of the start of each process of a job, and only one on each host needs it.
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415
 
-    def _ask(self, method: str, path: str, headers: dict[str, str]) -> Answer:
-        # With ssl, this takes a sixth of the start of each process of a job, and only one on each host needs it.
-        from http.client import HTTPConnection, HTTPException  # noqa: PLC0415
-
-        connection = HTTPConnection(self._address, timeout=TIMEOUT_S)
-        try:
-            connection.request(method, path, headers=headers)
-            answer = connection.getresponse()
-            text = answer.read(LARGEST_ANSWER).decode("utf-8", "replace")
-        except HTTPException as error:
-            raise OSError(f"its answer is not HTTP: {error}") from error
-        finally:
-            connection.close()
-        return Answer(answer.status, answer.reason, text)
+    connection = HTTPConnection(address, timeout=TIMEOUT_S)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read(LARGEST_ANSWER).decode("utf-8", "replace")
+    except HTTPException as error:
+        raise OSError(f"its answer is not HTTP: {error}") from error
+    finally:
+        connection.close()
+    return Answer(answer.status, answer.reason, text)

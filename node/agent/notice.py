@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from urllib.parse import urlsplit
 
-from node import job_folder
-from node.metadata import ADDRESS, MetadataService
+from node import job_folder, metadata
 from node.setup import process_tree
 from node.wire import Notice
 
@@ -65,15 +64,15 @@ def parse_numbers(data: bytes) -> dict[str, int]:
     return {key: value for key, value in found.items() if type(value) is int and 0 <= value < LARGEST}
 
 
-def find_notice(service: MetadataService) -> Notice | None:
+def find_notice(address: str) -> Notice | None:
     """Returns the spot notice of this instance, or None. Raises OSError if the service does not answer."""
-    answer = service.get(PATH)
+    answer = metadata.get(PATH, address)
     return parse_notice(answer.text) if answer.status == 200 else None
 
 
 def find_address(env: Mapping[str, str]) -> str:
     """Returns the host and port of the metadata service; the job's variables may name another one. Pure."""
-    return urlsplit(env.get(ENDPOINT, "")).netloc or ADDRESS
+    return urlsplit(env.get(ENDPOINT, "")).netloc or metadata.ADDRESS
 
 
 async def watch(tell: Callable[[Notice], None], address: str) -> None:
@@ -81,10 +80,9 @@ async def watch(tell: Callable[[Notice], None], address: str) -> None:
 
     A host without the metadata service causes such errors.
     """
-    service = MetadataService(address)
     while True:
         with contextlib.suppress(OSError, ValueError):
-            notice = await asyncio.to_thread(find_notice, service)
+            notice = await asyncio.to_thread(find_notice, address)
             if notice is not None:
                 tell(notice)
                 return

@@ -12,7 +12,6 @@ import pytest
 
 from job_channels import make_order
 from node import instance_credentials
-from node.metadata import MetadataService
 from node.staging import s3
 from node.supervisor.supervisor import take_credentials
 from s3_server import REGION, serve_s3_alone
@@ -78,7 +77,7 @@ def test_a_job_gets_the_instances_keys(metadata: Metadata) -> None:
     job = make_order(nodes_credentials=True, secrets={"AWS_PROFILE": "old"})
     assert len(take_credentials(job)) == 1
     assert job.secrets == {"AWS_ACCESS_KEY_ID": "ASIA1", "AWS_SECRET_ACCESS_KEY": "s", "AWS_SESSION_TOKEN": "t"}
-    assert [method for method, _ in metadata.asked] == ["PUT", "GET", "GET"]
+    assert [method for method, _ in metadata.asked] == ["PUT", "GET"] * 2
 
 
 def test_a_job_that_stages_gets_no_warning(metadata: Metadata) -> None:
@@ -204,13 +203,3 @@ def test_valid_keys_are_kept_without_new_ones(metadata: Metadata) -> None:
     metadata.pages = {}
     with pytest.raises(instance_credentials.CredentialsError):
         keys()
-
-
-def test_a_token_is_kept_until_it_expires(metadata: Metadata) -> None:
-    metadata.pages = {"/a": "1"}
-    service = MetadataService(metadata.address)
-    assert [service.get("/a").text for _ in range(2)] == ["1", "1"]
-    assert [method for method, _ in metadata.asked] == ["PUT", "GET", "GET"]
-    metadata.token = "token-2"
-    assert service.get("/a").text == "1"
-    assert [method for method, _ in metadata.asked[3:]] == ["GET", "PUT", "GET"]
