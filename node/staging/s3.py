@@ -154,12 +154,9 @@ class Store:
     def find(self, url: str) -> Entry | None:
         """Returns the object at a URL, or None."""
         try:
-            return self._find(url)
+            return _entry(split_object_url(url)[0], self._try(url, obstore.head))
         except NotFound:
             return None
-
-    def _find(self, url: str) -> Entry:
-        return _entry(split_object_url(url)[0], self._try(url, obstore.head))
 
     def list(self, url: str, *, below: bool = True) -> Iterator[Entry]:
         """Returns the objects in a folder, sorted by key. below: include those in subfolders."""

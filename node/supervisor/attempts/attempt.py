@@ -76,7 +76,6 @@ class Attempt:
         self.ended_at: float | None = None
         self.lost: tuple[str, ...] = ()
         self.unhealthy: tuple[str, ...] = ()  # those that can be replaced
-        self.lost_batches: int | None = None
         self.resumed: dict[str, int] | None = None  # the batch from which it resumes
         self.is_running = self.is_over = False
 
@@ -380,6 +379,5 @@ class Attempt:
             error=ending.error if ending is not None else None,
             reason=restarts.find_reason(reason, self.lost, self.unhealthy),
             lost=self.lost or self.unhealthy,
-            lost_batches=self.lost_batches,
             cost_usd=cost_of(self.order.hosts, (self.ended_at or now) - started_at),
         )
