@@ -1,7 +1,7 @@
 """Many jobs in a row, of four engines, with and without containers: in each, one random program is killed.
 
 Every command ends soon, with the right exit code and a message that names the program or its node. No process and no
-container is left, and the next job runs. test_job_faults.py does this with short jobs, and looks at files and sockets.
+container is left, and the next job runs.
 The environment variables KILLS and KILLS_SEED set another number of kills, and another series.
 """
 

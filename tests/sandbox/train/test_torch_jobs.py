@@ -1,22 +1,14 @@
-"""PyTorch jobs on real hosts, with the real torchrun and Gloo: how they run, and the table of faults for torchrun.
-
-The table's rows are those of test_job_faults.py and test_node_faults.py: every job ends soon, with the right exit code,
-a message that names rank, host and cause, and no process left.
-"""
+"""PyTorch jobs on real hosts, with the real torchrun and Gloo: how they run, and how they end after a kill."""
 
 import json
-import os
 import re
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import pytest
 
 from job_steps import (
     SLEEPS,
     STRANGER,
-    Running,
     Tell,
     borrowed,
     check,
@@ -152,102 +144,12 @@ def test_a_port_that_nodes_cannot_reach_is_named(nodes: Project, monkeypatch: py
     assert re.search(words, " ".join(failed.stderr.split())), failed.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--launcher", "ssh"), '"ssh" does not start programs of [bootstrap] framework = "pytorch"'),
-        (("--launcher", "yarn"), "needs dmlc-yarn.jar, which MXNet's wheels do not contain"),
-        (("--nodes", "3"), "needs 3 nodes, and the cluster has 2"),
-    ],
-)
-def test_what_cannot_work_is_refused_before_anything_starts(nodes: Project, words: Sequence[str], said: str) -> None:
-    failed = nodes.run("train", *words, *JOINS, code=None)
-    assert failed.returncode in {1, 2}
-    assert said in " ".join(failed.stderr.split())
-    assert all(job["state"] in {"done", "failed", "stopped"} for job in json.loads(nodes.run("jobs", "--json").stdout))
-
-
 # -- faults -----------------------------------------------------------------------------------------------------------
 
-WORKER = r"worker 1 on node-1 \(process \d+\)"
-RUNNER = r"torchrun on node-1 \(process \d+\)"
 
-
-@dataclass(frozen=True)
-class Fault:
-    """A process to kill. find: returns its pid. said: a pattern of the message about it."""
-
-    what: str
-    find: Callable[[Running], int]
-    said: str
-    code: int = 1
-    command: Sequence[str] = WAITS
-
-
-FAULTS = (
-    Fault(
-        "worker",
-        lambda job: job.training_process("worker", "node-1", program="sh"),
-        f"{WORKER} was killed by signal 9",
-        137,
-    ),
-    Fault(
-        "worker, when all have joined",
-        lambda job: job.training_process("worker", "node-1"),
-        f"{WORKER} was killed by signal 9",
-        137,
-        JOINS,
-    ),
-    Fault("torchrun", lambda job: job.program("torchrun", "node-1"), f"{RUNNER} was killed by signal 9", 137),
-    Fault(
-        "torchrun on the head", lambda job: job.program("torchrun"), r"torchrun on node-0 .* killed by signal 9", 137
-    ),
-    Fault("the agent", lambda job: job.agent("node-1"), rf"({WORKER}|{RUNNER}).*was killed", command=SLEEPS),
-    Fault("ssh", lambda job: job.ssh(), rf"({WORKER}|{RUNNER}) was lost: ssh to it failed: ssh was killed by signal 9"),
-    Fault("the supervisor", lambda job: job.program("supervise"), "the supervisor on node-0 was killed"),
-)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [pytest.param(row, id=row.what, marks=[pytest.mark.slow] if index > 0 else []) for index, row in enumerate(FAULTS)],
-)
-def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Fault) -> None:
-    with running(nodes, command=row.command, waiting=2) as job:
-        job.kill(row.find(job))
-        check(f"torchrun: {row.what} killed", job, (row.code, "failed: " + row.said), record_property)
-
-
-@pytest.mark.parametrize(
-    ("who", "words"),
-    [
-        # test_processes_of_pytorch.py also tests this, with processes of one machine.
-        pytest.param("1", WORKER, id="one", marks=pytest.mark.slow),
-        pytest.param("*", r"(2 workers failed; first: )?worker [01] on node-[01] .*", id="all", marks=pytest.mark.slow),
-    ],
-)
-def test_ranks_exit_with_a_code(nodes: Project, record_property: Tell, who: str, words: str) -> None:
-    program = f"echo waits; until [ -e ~/now ]; do sleep 0.1; done; case $RANK in {who}) exit 7;; esac; sleep 600"
-    with running(nodes, command=("--", "sh", "-c", program), waiting=2) as job, job.told("now"):
-        check(f"torchrun: rank {who} exits with code 7", job, (7, f"failed: {words}.*exit code 7"), record_property)
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_stopped(nodes: Project, record_property: Tell) -> None:
-    with running(nodes, "--job", "stall.toml", command=JOINS, waiting=2) as job:
-        os.kill(job.training_process("worker", "node-1"), signal.SIGSTOP)
-        words = rf"no worker made progress for \d+ s \(stall_timeout\): {WORKER} is stopped"
-        check("torchrun: a rank stopped", job, (124, words), record_property, silence_s=30.0)
-
-
-@pytest.fixture(autouse=True)
-def job_files(torch_nodes: Project) -> None:
-    (torch_nodes.directory / "stall.toml").write_text('stall_timeout = "10s"\n')
-
-
-@pytest.mark.slow
-def test_a_stopped_job_leaves_nothing(nodes: Project) -> None:
-    with running(nodes, command=JOINS, waiting=2) as job:
-        nodes.run("stop", job.id)
-        code, said = job.ends()
-    assert code == 130, said
+def test_a_worker_that_is_killed(nodes: Project, record_property: Tell) -> None:
+    """test_random_kills.py kills the other programs."""
+    with running(nodes, command=WAITS, waiting=2) as job:
+        job.kill(job.training_process("worker", "node-1", program="sh"))
+        said = r"failed: worker 1 on node-1 \(process \d+\) was killed by signal 9"
+        check("torchrun: a worker killed", job, (137, said), record_property)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-import real_sge
 import real_slurm
 from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes, engine_program, in_container
 from job_host import parent_of
@@ -96,17 +95,6 @@ def test_what_a_process_sees(nodes: ContainerNodes, plain: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_image_that_all_nodes_have_is_not_pulled_again(nodes: ContainerNodes, plain: str) -> None:
-    exact = f"{plain.removesuffix(':latest')}@{plain_image().digest}"
-    words = ("train", "--launcher", "env", "--", "true")
-    with nodes.configured(exact):
-        nodes.project.run(*words)
-        before = nodes.registry.log.read_text()
-        nodes.project.run(*words)
-    assert nodes.registry.log.read_text() == before
-
-
-@pytest.mark.slow
 def test_digits_with_the_images_mxnet(nodes: ContainerNodes) -> None:
     """`framework = "none"`: launch.py and MXNet come from the image; nodes have neither."""
     with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
@@ -149,22 +137,6 @@ def test_ssh_in_a_container(nodes: ContainerNodes, plain: str) -> None:
 # -- with the other launchers ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_digits_on_the_head_with_the_images_mxnet(nodes: ContainerNodes) -> None:
-    with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
-        done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "local", "-n", "2", "--", *EPOCHS)
-    assert accuracy(done.stdout + done.stderr) > 0.8
-    assert started(nodes, "local") == [("scheduler", "node-0"), ("server", "node-0"), *[("worker", "node-0")] * 2]
-
-
-@pytest.mark.slow
-def test_digits_on_the_head_with_a_mounted_environment(nodes: ContainerNodes, plain: str) -> None:
-    with nodes.configured(plain, framework="mxnet"):
-        done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "local", "-n", "2", "--", *EPOCHS)
-    assert accuracy(done.stdout + done.stderr) > 0.8
-    assert started(nodes, "local") == [("scheduler", "node-0"), ("server", "node-0"), *[("worker", "node-0")] * 2]
-
-
 @contextmanager
 def open_mpi(nodes: ContainerNodes, *packages: str) -> Iterator[None]:
     """In the block, the nodes' environment has Open MPI, from its wheel, and these packages."""
@@ -187,26 +159,6 @@ def test_mpi_with_the_images_mxnet(nodes: ContainerNodes) -> None:
 
 
 @pytest.mark.slow
-def test_mpi_with_a_mounted_environment(nodes: ContainerNodes, plain: str) -> None:
-    with open_mpi(nodes), nodes.configured(plain, framework="mxnet"):
-        done = nodes.project.run("train", "--kv-store", "dist_sync", "--launcher", "mpi", "--", *EPOCHS, timeout_s=600)
-    assert accuracy(done.stdout + done.stderr) > 0.8
-    assert [role for role, _ in started(nodes, "mpi")] == ["scheduler", "server", "server", "worker", "worker"]
-
-
-@pytest.mark.slow
-def test_mpi4py_between_containers(nodes: ContainerNodes, plain: str) -> None:
-    """Two ranks on each node add their numbers, each in a container of its own; Open MPI is mounted with mpi4py."""
-    program = "from mpi4py import MPI; w = MPI.COMM_WORLD; print(f'sum {w.allreduce(w.rank)} of {w.size}', flush=True)"
-    with open_mpi(nodes, "mpi4py==4.1.2"), nodes.configured(plain, framework="mxnet"):
-        words = ("--launcher", "mpi", "--kv-store", "none", "-n", "4", "--", "python", "-c", program)
-        done = nodes.project.run("train", *words, timeout_s=600)
-    said = [line.partition("] ")[2] for line in done.stdout.splitlines() if "sum" in line]
-    assert said == ["sum 6 of 4"] * 4, done.stdout
-    assert started(nodes, "mpi") == [*[("worker", "node-0")] * 2, *[("worker", "node-1")] * 2]
-
-
-@pytest.mark.slow
 def test_slurm_and_pbs_with_an_image(nodes: ContainerNodes, plain: str) -> None:
     """They assign the nodes. The image's own launch.py starts the processes; an image without MXNet needs none."""
     packages = (*real_slurm.PACKAGES, *real_slurm.PBS_PACKAGES)
@@ -214,17 +166,6 @@ def test_slurm_and_pbs_with_an_image(nodes: ContainerNodes, plain: str) -> None:
     real_slurm.start(nodes.project)
     in_schedulers(nodes, plain, "slurm")
     in_schedulers(nodes, plain, "pbs")
-
-
-@pytest.mark.slow
-def test_grid_engine_with_an_image(tmp_path: Path) -> None:
-    """On a cluster of its own, because Debian's clients of Grid Engine and of PBS exclude each other."""
-    with container_nodes(tmp_path, framework="none") as nodes:
-        put_digits(nodes)
-        real_sge.set_up(nodes.project)
-        path = tmp_path / "cluster.toml"
-        path.write_text(path.read_text().replace('# name = "" ', 'name = "all.q" '))
-        in_schedulers(nodes, nodes.push(plain_image(), "tests/plain:latest"), "sge")
 
 
 def in_schedulers(nodes: ContainerNodes, plain: str, launcher: str) -> None:
@@ -250,7 +191,7 @@ def started(nodes: ContainerNodes, launcher: str) -> list[tuple[str, str]]:
     return sorted((one["role"], one["host"]) for one in record["roles"] if one["role"] in JOB_ROLES)
 
 
-# -- faults: test_faults_in_containers.py has the others --------------------------------------------------------------
+# -- faults: test_random_kills.py has the others ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
