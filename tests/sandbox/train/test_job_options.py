@@ -115,14 +115,6 @@ def test_a_command_that_fails_before_the_start_ends_the_job_with_its_code(two_no
     assert "test $CLUSTER_HOST = node-0" in done.stderr
 
 
-def test_a_host_of_another_cluster_is_refused_before_anything_starts(two_nodes: Project) -> None:
-    (two_nodes.directory / "hosts").write_text("node-0\nnode-9\n")
-    done = two_nodes.run("train", "-H", "hosts", code=2)
-    assert '"node-9" is not a node of this cluster' in done.stderr
-    assert "one of: node-0 (10." in done.stderr
-    assert "OMP_NUM_THREADS" not in done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",

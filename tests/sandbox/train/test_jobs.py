@@ -1,12 +1,11 @@
 """Jobs by the real command: they outlive their clients, are followed without a gap, queue up, and are stopped."""
 
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from job_steps import ONE_WORKER, borrowed, gone, hosts_of, python, records, running
-from project import CLUSTER, Project, processes_of
+from project import CLUSTER, Project
 from ps_lite_lines import LINES
 from terminal import Terminal
 from waits import until
@@ -24,18 +23,6 @@ pytestmark = pytest.mark.sandbox
 
 TIMEOUT_S = 60.0
 # Prints many lines fast until ~/enough exists, and ends with an exit code of its own.
-COUNT = """
-import os, sys, time
-number = 0
-while not os.path.exists(os.path.expanduser("~/enough")):
-    for number in range(number, number + 100):
-        print("line", number)
-    number += 1
-    time.sleep(0.02)
-os.remove(os.path.expanduser("~/enough"))
-print("line", number)
-sys.exit(3)
-"""
 WAIT = "import time; print('here', flush=True); time.sleep(600)"
 
 
@@ -61,34 +48,6 @@ def nodes(two_nodes: Project) -> Iterator[Nodes]:
         yield Nodes(two_nodes.directory, two_nodes.env)
 
 
-@dataclass
-class Client:
-    """A command whose output goes to files."""
-
-    process: subprocess.Popen[bytes]
-    out: Path
-    messages: Path
-
-
-@contextmanager
-def client(project: Project, name: str, *words: str) -> Iterator[Client]:
-    out, messages = project.directory / f"{name}.out", project.directory / f"{name}.messages"
-    with out.open("wb") as stdout, messages.open("wb") as stderr:
-        process = subprocess.Popen(
-            [CLUSTER, *words],
-            cwd=project.directory,
-            env=project.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-        )
-    try:
-        yield Client(process, out, messages)
-    finally:
-        process.kill()
-        process.wait()
-
-
 def sessions(job: str) -> set[int]:
     """The pids, on this machine, of the sshd processes whose users follow a job on its head."""
     found = set()
@@ -106,46 +65,8 @@ def sessions(job: str) -> set[int]:
     return found
 
 
-def cut_off(job: str, clients: Sequence[Client]) -> None:
-    """Kills the clients' sshd processes on the head, once each client has shown output that came through them."""
-    found: set[int] = until(
-        lambda: there if len(there := sessions(job)) == len(clients) else None, "not all clients follow the job"
-    )
-    before = [each.out.stat().st_size for each in clients]
-    until(lambda: all(each.out.stat().st_size > size for each, size in zip(clients, before, strict=True)), "no lines")
-    for pid in found:
-        os.kill(pid, signal.SIGKILL)
-    until(lambda: not sessions(job) & found, "a session that was killed goes on")  # it must not be found again
-
-
 def counted(output: str) -> list[int]:
     return [int(number) for number in re.findall(r"^\[worker 0 node-0\] line (\d+)$", output, re.MULTILINE)]
-
-
-@pytest.mark.slow
-def test_a_job_is_followed_without_a_lost_or_doubled_line_however_often_it_is_cut_off(nodes: Nodes) -> None:
-    job = nodes.detach(*ONE_WORKER, "--name", "counting", *python(COUNT))
-    assert re.fullmatch(r"\d{8}-\d{6}-[0-9a-f]{6}", job)
-    with client(nodes, "one", "logs", "-f", job) as one, client(nodes, "other", "logs", "-f", "counting") as other:
-        clients = (one, other)
-        for _ in range(2):
-            cut_off(job, clients)
-        enough(job)
-        for each in clients:
-            assert each.process.wait(timeout=TIMEOUT_S) == 3, each.messages.read_text()
-    for each in clients:
-        shown, said = counted(each.out.read_text()), each.messages.read_text()
-        assert shown == list(range(len(shown)))
-        assert said.count("the connection is lost") == said.count("reconnected to node-0") == 2
-        assert f"job {job} keeps running; retrying for 10 min" in said
-        assert f"job {job} failed: " in said
-        assert "exit code 3" in said
-
-
-def enough(job: str) -> None:
-    """Lets COUNT end."""
-    pid = next(iter(processes_of("CLUSTER_JOB_ID", job)))
-    Path(f"/proc/{pid}/root/home/ubuntu/enough").touch()
 
 
 def test_a_job_outlives_a_client_that_was_killed(nodes: Nodes) -> None:

@@ -249,25 +249,6 @@ def test_a_job_that_exceeds_the_walltime(batch: Batch) -> None:
     batch.is_free_again()
 
 
-@pytest.mark.slow
-def test_max_duration_ends_a_job_before_the_walltime(slurm: Batch) -> None:
-    with slurm.queue(walltime="5m", max_duration="5s"):
-        ended = slurm.train(*STARTS, code=124)
-    assert "max_duration" in ended.stderr
-    slurm.is_free_again()
-
-
-@pytest.mark.slow
-@mostly_on_slurm
-def test_the_supervisor_is_killed(batch: Batch) -> None:
-    with running(batch.project, "--launcher", batch.launcher, command=STARTS, waiting=2) as job:
-        job.kill(job.program("supervise"))
-        code, said = job.ends()
-    assert code == 1, said
-    assert "the supervisor on node-0 was killed" in said
-    batch.is_free_again()
-
-
 # -- what is refused, and what is only shown ---------------------------------------------------------------------------
 
 

@@ -74,43 +74,6 @@ def test_equal_seeds_give_equal_results(nodes: Project, data: list[str]) -> None
 
 
 @pytest.mark.slow
-def test_both_formats_give_the_same_validation_set(nodes: Project) -> None:
-    """A model scored on idx files and on records: the same images, so the same accuracy."""
-    prefix = "s3://cluster-demo/models/formats"
-    train_with(nodes, ["--model-prefix", prefix, "--num-epochs", "2"])
-    # The learning rate changes nothing, so that the saved model is scored.
-    again = ["--model-prefix", prefix, "--load-epoch", "2", "--num-epochs", "3", "--lr", "1e-12", "--mom", "0"]
-    by_idx = train_with(nodes, again)
-    by_records = train_with(nodes, [*again, *TRAIN, *VAL])
-    assert re.search(r"Loaded /\S+/cluster-demo/models/formats-0002\.params", by_idx)
-    assert validations(by_idx, 2) == validations(by_records, 2)
-    assert len(validations(by_idx, 2)) == 2
-
-
-@pytest.mark.slow
-def test_a_part_without_a_batch_ends_the_job_with_words(nodes: Project) -> None:
-    output = train_with(nodes, ["--batch-size", "800"], code=1)
-    assert "worker 0's part of the training data has 750 examples, less than one batch of 800" in output
-    assert "Traceback" not in output
-
-
-@pytest.mark.slow
-def test_data_that_is_not_there_ends_the_job_with_words(nodes: Project) -> None:
-    output = train_with(nodes, ["--data-dir", "s3://cluster-demo/nope/"], code=1)
-    assert 'fail to open "s3://cluster-demo/nope/train-images-idx3-ubyte"' in output
-    assert "Traceback" not in output
-
-
-@pytest.mark.slow
-def test_options_that_cannot_work_end_the_job_with_words(nodes: Project) -> None:
-    output = train_with(nodes, ["--network", "vgg"], code=2)
-    assert "invalid choice: 'vgg'" in output
-    output = train_with(nodes, ["--gpus", "0"], code=1)
-    assert "--gpus 0: MXNet 1.7.0 finds no GPUs here" in output
-    assert "Traceback" not in output
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -203,21 +166,6 @@ def test_a_training_continues_from_its_newest_checkpoint(nodes: Project) -> None
 
 
 @pytest.mark.slow
-def test_a_training_that_is_done_is_done(nodes: Project) -> None:
-    options = [
-        "--benchmark",
-        "1",
-        "--num-examples",
-        "128",
-        "--model-prefix",
-        "s3://cluster-demo/models/done",
-        "--resume",
-    ]
-    train_with(nodes, options)
-    assert "Nothing to do: 1 of 1 epochs are done" in train_with(nodes, options)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prefix", "rounds"),
     [
@@ -281,57 +229,6 @@ THEIRS = """
         epoch_end_callback=mx.callback.do_checkpoint("models/" + args.model_prefix) if kv.rank == 0 else None)
     print("worker", kv.rank, "of", kv.num_workers, "scored", module.score(read("t10k"), "acc"))
 """
-GLUON = """
-    import argparse
-    import mxnet as mx
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kvstore", default="device")
-    print("GLUON", mx.kv.create(parser.parse_args().kvstore).num_workers)
-"""
-BARE = """
-    import os, sys
-    print("BARE", sys.argv[1:], os.environ["CLUSTER_KV_STORE"])
-"""
-
-
-@pytest.mark.slow
-def test_a_script_gets_the_kv_store_as_it_takes_it(nodes: Project) -> None:
-    """By --kvstore, as MXNet's Gluon examples take it, or not at all."""
-    (nodes.directory / "gluon.py").write_text(textwrap.dedent(GLUON))
-    (nodes.directory / "bare.py").write_text(textwrap.dedent(BARE))
-    with nodes.configured(kv_store_option="--kv-store"):
-        refused = train_with(nodes, [], script="gluon.py", code=2)
-    assert "error: unrecognized arguments: --kv-store dist_sync" in refused
-    assert 'set `[train] kv_store_option = "--kvstore"`' in refused
-    assert train_with(nodes, [], script="gluon.py").count("] GLUON 2") == 2
-    output = train_with(nodes, ["--lr", "1"], script="bare.py")
-    assert len(re.findall(r"\[worker [^]]*\] BARE \['--lr', '1'\] dist_sync", output)) == 2
-
-
-@pytest.mark.slow
-def test_it_is_said_whose_script_runs(nodes: Project) -> None:
-    """A user's file takes precedence over one of the same name that ships with the project."""
-    shipped = train_with(nodes, ["--num-epochs", "1"], "-v")
-    assert "script: train_mnist.py (ships with cluster)" in shipped
-    assert "not the script of that name" not in shipped
-    own = nodes.directory / "train_mnist.py"
-    own.write_text("print('MINE')\n")
-    said = f'train.script = "train_mnist.py" is your own {own}, not the script of that name'
-    try:
-        output = train_with(nodes, [], "-v")
-        assert len(re.findall(r"\[worker [^]]*\] MINE", output)) == 2
-        assert "script: train_mnist.py (yours)" in output
-        assert said in output
-        assert said in nodes.run("up", "--dry-run").stderr
-        assert said not in nodes.run("train", "-n", "1", "--kv-store", "local", "--", "true").stderr
-    finally:
-        own.unlink()
-    command, mine, theirs = json.loads(nodes.run("jobs", "--json").stdout)[:3]
-    assert (command["script"], command["script_source"]) == (None, None)
-    assert (mine["script"], mine["script_source"]) == ("train_mnist.py", "project")
-    assert (theirs["script"], theirs["script_source"]) == ("train_mnist.py", "shipped")
-
-
 THEIR_LAYERS = """
     import mxnet as mx
 

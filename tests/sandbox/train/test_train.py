@@ -53,21 +53,6 @@ def test_ctrl_c_comes_through_a_flood_of_output(two_nodes: Project) -> None:
     gone(job)
 
 
-def test_a_local_kv_store_is_one_worker_on_the_head_and_nothing_else(two_nodes: Project) -> None:
-    program = "echo $CLUSTER_KV_STORE $CLUSTER_WORLD_SIZE ${DMLC_ROLE:-none}; exit 5"
-    done = two_nodes.run("train", *ONE_WORKER, "--", "sh", "-c", program, code=5)
-    assert done.stdout == "[worker 0 node-0] local 1 none\n"
-    assert "1 worker, 0 servers" in done.stderr
-
-
-def test_the_command_lines_environment_goes_over_the_files(two_nodes: Project) -> None:
-    configured = (two_nodes.directory / "cluster.toml").read_text()
-    other = two_nodes.directory / "other.toml"
-    other.write_text(configured.replace("[train]\n", '[train]\nenv = { A = "file", B = "file" }\n'))
-    words = (*ONE_WORKER, "--env", "A=line", "--", "sh", "-c", "echo $A $B")
-    assert two_nodes.run("-c", "other.toml", "train", *words).stdout == "[worker 0 node-0] line file\n"
-
-
 def test_what_cannot_run_begins_no_job(two_nodes: Project) -> None:
     before = json.loads(two_nodes.run("jobs", "--json").stdout)
     done = two_nodes.run("train", "--", "no-such-program", code=2)
@@ -75,19 +60,6 @@ def test_what_cannot_run_begins_no_job(two_nodes: Project) -> None:
     done = two_nodes.run("train", "no-such-script.py", code=2)
     assert "no-such-script.py: there is no such script in " in done.stderr
     assert json.loads(two_nodes.run("jobs", "--json").stdout) == before
-
-
-def test_a_missing_package_is_named_with_the_file_that_has_it(two_nodes: Project) -> None:
-    folder = two_nodes.directory / "theirs"
-    folder.mkdir()
-    (folder / "own.py").write_text("import sklearn.svm\n")
-    said = two_nodes.run("train", *ONE_WORKER, "theirs/own.py", code=1).stderr
-    assert 'sklearn is not on the nodes: set `[bootstrap] packages = ["scikit-learn"]`, then `cluster up`' in said
-    (folder / "requirements.txt").write_text("scikit-learn>=1.2,<2\n")
-    said = two_nodes.run("train", *ONE_WORKER, "theirs/own.py", code=1).stderr
-    assert 'set `[bootstrap] packages = ["-r theirs/requirements.txt"]`, then `cluster up`' in said
-    said = two_nodes.run("train", *ONE_WORKER, "--", "python", "theirs/own.py", code=1).stderr
-    assert 'set `[bootstrap] packages = ["-r theirs/requirements.txt"]`, then `cluster up`' in said
 
 
 def test_own_modules_with_common_names_are_imported_and_so_is_the_record_reader(two_nodes: Project) -> None:
@@ -121,14 +93,6 @@ def test_words_reach_the_command_as_they_are(two_nodes: Project) -> None:
     (folder / "-x ä.py").write_text(f"{CHECK}\nimport mxnet as mx\nmx.kv.create('dist_sync')\n")
     done = two_nodes.run("train", "--env", f"ODD={VALUE}", "--", "python", "it's %41/-x ä.py", *WORDS)
     assert done.stdout.count("] words arrived\n") == 5, done.stdout  # of 2 workers, 2 servers and the scheduler
-
-
-def test_a_command_in_one_word_is_a_line_for_the_shell_as_it_is_for_launch_py(two_nodes: Project) -> None:
-    program = """'import os, sys; print(os.environ["ONE"], sys.argv[1:])'"""
-    line = f"""ONE='a b' python -c {program} "it's" $CLUSTER_HOST '*' && exit 4"""
-    done = two_nodes.run("train", *ONE_WORKER, line, code=4)
-    assert done.stdout == """[worker 0 node-0] a b ["it's", 'node-0', '*']\n"""
-    assert re.search(r"^job \S+: .*: python$", done.stderr, re.MULTILINE)
 
 
 # Each step needs both workers' values. Without _cluster_compat.py all three hang for ever: MXNet drops
@@ -196,7 +160,6 @@ model.fit(data, num_epoch=args.epochs, kvstore=kv, batch_end_callback=mx.callbac
 print("trained", flush=True)
 """
 WARNING = "2 workers trained 2 separate models: the script did not use a dist kv-store. Pass --kv-store dist_sync"
-ALONE = "no worker connected to the servers, so the 2 workers were independent"
 
 
 @pytest.fixture
@@ -229,21 +192,6 @@ def test_separate_models_are_warned_of_while_they_are_trained_and_at_the_end(nod
     (row,) = [number for number, line in enumerate(table) if line.startswith(job["id"])]
     assert table[row + 1] == f"    warning: {WARNING}"
     assert f"warning: {WARNING}" in nodes.run("logs", job["id"]).stderr
-
-
-@pytest.mark.slow
-def test_the_same_script_with_the_option_that_the_warning_names(nodes: Project) -> None:
-    done = nodes.run("train", "--", "python", "-c", FITS, "--kv-store", "dist_sync")
-    assert "separate models" not in done.stdout + done.stderr
-    assert re.search(r": done$", done.stderr, re.MULTILINE)
-
-
-@pytest.mark.slow
-def test_workers_that_train_without_a_word_are_warned_of_at_the_end(nodes: Project) -> None:
-    done = nodes.run("train", "--", "python", "-c", "import mxnet as mx; print('my own words')")
-    (at_once, again, _) = [line for line in done.stderr.splitlines() if "warning" in line]
-    assert at_once == again
-    assert at_once.startswith(f"warning: {ALONE}")
 
 
 # -- a security group without the rule between its members -------------------------------------------------------------

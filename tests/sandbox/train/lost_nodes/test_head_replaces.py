@@ -1,9 +1,6 @@
 """A head that replaces lost nodes by itself, with the role of its instance, while no command of the user runs."""
 
 import json
-import os
-import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ import pytest
 
 from bootstrap.ssh.keys import MARK
 from iam_calls import find_denied, list_resources
-from job_steps import Host, all_pids, cause, command_line, ec2_of, gone, hosts_of, live, namespace_of, python, records
+from job_steps import Host, cause, ec2_of, gone, hosts_of, live, python, records
 from project import Project, cluster_in
 from sandbox import control
 from waits import until
@@ -98,16 +95,6 @@ def wait_until_done(project: Project, job: str, head: Host) -> None:
     assert state_of(project, job) == "done", log_of(head, job)
 
 
-def find_clients(head: Host) -> list[int]:
-    """The pids of the head's own command."""
-    ours = re.compile("/.cluster/tree/[0-9a-f]+$")
-    return [
-        pid
-        for pid in all_pids()
-        if ours.search(" ".join(command_line(pid)[:3])) and namespace_of(pid) == head.namespace
-    ]
-
-
 def check_replaced(project: Project, job: str, before: dict[str, Host]) -> dict[str, Host]:
     """Checks that only node-1 has been replaced, and that nothing is left over."""
     gone(job)
@@ -166,18 +153,6 @@ def head_of(path: Path) -> bytes:
 
 
 @pytest.mark.slow
-def test_a_node_that_is_lost_without_notice(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    ec2 = ec2_of(nodes, monkeypatch)
-    job, before = start(nodes)
-
-    cause(nodes, "kill", f"instance={before['node-1'].instance_id}", "leaves=running")
-    ec2.terminate_instances(InstanceIds=[before["node-1"].instance_id])
-    wait_until_done(nodes, job, before["node-0"])
-
-    check_replaced(nodes, job, before)
-
-
-@pytest.mark.slow
 def test_without_the_permission_the_job_waits_for_the_next_command(
     nodes: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,27 +177,3 @@ def test_without_the_permission_the_job_waits_for_the_next_command(
     check_replaced(nodes, job, before)
     # `up` has restored the role's permissions.
     assert "LaunchNodes" in json.dumps(iam.get_role_policy(RoleName=ROLE, PolicyName="cluster-data")["PolicyDocument"])
-
-
-@pytest.mark.slow
-def test_a_command_of_the_user_beside_the_heads_own_and_after_its_death(
-    nodes: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ec2_of(nodes, monkeypatch)
-    job, before = start(nodes)
-    head, known = before["node-0"], live(boto3.client("ec2"))
-
-    cause(nodes, "spot-notice", f"instance={before['node-1'].instance_id}")
-    until(lambda: live(boto3.client("ec2")) - known, "it launches nothing", timeout_s=REPLACED_S)
-    client = min(until(lambda: find_clients(head), "the head runs no command"))
-    os.kill(client, signal.SIGSTOP)
-    said = nodes.run("train", "--", "true", code=1).stderr
-
-    assert job in said
-    assert len(live(boto3.client("ec2"))) == 2  # the head, and the new node
-    os.kill(client, signal.SIGKILL)
-    until(lambda: "`cluster up` replaces it" in log_of(head, job), "it does not say so")
-    assert f"job {job} continues" in nodes.run("up").stderr
-    wait_until_done(nodes, job, head)
-    after = check_replaced(nodes, job, before)
-    assert live(boto3.client("ec2")) - known == {after["node-1"].instance_id}  # the one that the head had launched
