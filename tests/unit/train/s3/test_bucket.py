@@ -1,19 +1,15 @@
 """The bucket of a put: its owner, and how many of its objects stay in memory."""
 
-import gc
 from pathlib import Path
 
 import pytest
 
 from folders import write_files
 from foundation.errors import ClusterError, NotFoundError
-from foundation.progress import Event, silent
+from foundation.progress import Event
 from http_server import Asked, Refusal, judging_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
-from train.s3.connection import Connection
-from train.s3.plan import Plan
-from train.s3.url import S3Object, S3Url
 
 BUCKET = "datasets"
 URL = f"s3://{BUCKET}/in/"
@@ -72,31 +68,3 @@ def test_put_needs_only_write_permission(server: S3Server, local: Path) -> None:
 
 
 # With an empty object, obstore's answer is uncertain, so botocore lists the objects.
-@pytest.mark.parametrize("empty_one", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("delete", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_put_keeps_only_its_own_objects_in_memory(
-    server: S3Server, local: Path, *, empty_one: bool, delete: bool
-) -> None:
-    others = {f"in/{number:05}": b"x" for number in range(3000)}
-    server.put(BUCKET, {**others, "in/b": b"b", **({"in/empty": b""} if empty_one else {})})
-    gc.collect()
-    earlier = [item for item in gc.get_objects() if isinstance(item, S3Object)]  # keeps them alive: ids are not reused
-    known = {id(item) for item in earlier}
-    kept = []
-
-    def decide(plan: Plan) -> bool:
-        gc.collect()
-        kept.append(sum(isinstance(item, S3Object) and id(item) not in known for item in gc.get_objects()))
-        assert [str(upload.destination) for upload in plan.transfers] == [f"{URL}a"]
-        assert len(plan.deletions) == (3000 + empty_one if delete else 0)
-        return False
-
-    s3.put([f"{local}/"], URL, region=REGION, delete=delete, report=silent, decide=decide)
-    assert kept == [3001 + empty_one if delete else 1]
-
-
-def test_a_listing_of_some_names(server: S3Server) -> None:
-    server.put(BUCKET, {"in/b": b"b", "in/a": b"a", "in/c": b"c"})
-    wanted = {S3Url(bucket=BUCKET, key="in/c"), S3Url(bucket=BUCKET, key="in/a"), S3Url(bucket=BUCKET, key="in/none")}
-    found = Connection(region=REGION).list_objects(S3Url(bucket=BUCKET, key="in/"), only=wanted)
-    assert [item.url.key for item in found] == ["in/a", "in/c"]

@@ -50,11 +50,6 @@ def test_a_marker_with_content_is_named(
         assert (str(first.url), first.size_bytes) == ("s3://bucket/in/", 4)
 
 
-def test_a_glob_gets_the_others(server: S3Server, tmp_path: Path) -> None:
-    server.put("bucket", {"in/": b"text", "in/a": b"a", "in/sub/b": b"b"})
-    assert get("s3://bucket/in/*", tmp_path / "out") == {"a": b"a", "sub/b": b"b"}
-
-
 def test_a_marker_with_content_is_deleted(server: S3Server, tmp_path: Path) -> None:
     server.put("bucket", {"in/": b"text", "in/sub/": b"text", "in/a": b"a", "kept": b"", "other/sub/": b"text"})
     write_files(tmp_path / "in", {"a": b"a"})

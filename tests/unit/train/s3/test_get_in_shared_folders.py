@@ -1,6 +1,7 @@
 """`cluster data get` into folders that others may write to, or with links: it never writes anywhere else."""
 
 import random
+import signal
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
@@ -114,6 +115,15 @@ def test_delete_does_not_follow_links(project: Project, server: S3Server) -> Non
     (project.directory / "out" / "sub").symlink_to(elsewhere)
     project.run("data", "get", "--delete", "--yes", "s3://bucket/in/", "out")
     assert read_files(elsewhere) == {"kept": b""}
+
+
+def test_ctrl_c_while_s3_does_not_answer(project: Project, server: S3Server) -> None:
+    server.put("bucket", {"large": LARGE})
+    with held_get(project, project.directory / "out", "s3://bucket/large", "out/") as (process, _, _):
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    hint = "to copy what is missing, run again: cluster data get s3://bucket/large out/"
+    assert (process.returncode, said.decode()) == (130, f"\nerror: interrupted\n  try: {hint}\n")
 
 
 def read_begin(path: Path) -> bytes:

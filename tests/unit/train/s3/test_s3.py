@@ -114,16 +114,6 @@ def test_files_of_every_size_arrive_whole(server: S3Server, tmp_path: Path, size
     assert not server.unfinished(BUCKET)
 
 
-@pytest.mark.slow
-def test_many_files(server: S3Server, tmp_path: Path) -> None:
-    contents = {f"{number % 7}/part-{number:05}.rec": str(number).encode() for number in range(1200)}
-    server.put(BUCKET, contents)
-    get(f"s3://{BUCKET}", str(tmp_path))
-    assert read_files(tmp_path) == contents
-    assert s3.rm([f"s3://{BUCKET}/*"], region=REGION, recursive=True) == 1200
-    assert server.read(BUCKET) == {}
-
-
 def test_get_replaces_files_with_the_users_mode(server: S3Server, tmp_path: Path) -> None:
     server.put(BUCKET, {"x": b"new"})
     write_files(tmp_path, {"x": b"old and longer"})
@@ -357,19 +347,6 @@ def test_put_after_an_interrupt(server: S3Server, tmp_path: Path, interrupt: Cal
     put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/")
     assert server.read(BUCKET) == {"x.rec": content}
     assert server.upload_ids(BUCKET) == []
-
-
-def test_put_aborts_only_its_own_uploads(server: S3Server, tmp_path: Path, interrupt: Callable[[], None]) -> None:
-    (tmp_path / "x.rec").write_bytes(bytes(3 * PART_BYTES))
-    server.put(BUCKET, {})
-    others = server.client.create_multipart_upload(Bucket=BUCKET, Key="x.rec2")["UploadId"]
-    watching = Watching(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/", watch=watching.watch)
-    (tmp_path / "x.rec").write_bytes(b"new")
-    put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/")
-    assert server.read(BUCKET) == {"x.rec": b"new"}
-    assert server.upload_ids(BUCKET) == [others]
 
 
 def test_get_after_an_interrupt(server: S3Server, tmp_path: Path, interrupt: Callable[[], None]) -> None:

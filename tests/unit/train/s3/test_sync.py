@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from folders import read_files, write_files
-from foundation.errors import ClusterError, UsageError
-from foundation.progress import Event, silent
-from http_server import Refusal, judging_proxy
+from foundation.errors import UsageError
+from foundation.progress import silent
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.compare import verify
 from train.s3.plan import Download, Plan, Upload
 from train.s3.run_journal import Run, noted
-from train.s3.transfer import PART_BYTES, SMALL_BYTES
+from train.s3.transfer import PART_BYTES
 
 BUCKET = "datasets"
 TREE = {"a.rec": b"aaa", "sub/b.rec": b"bbb", "sub/c.txt": b"c", "notes.txt": b"n"}
@@ -56,29 +55,6 @@ def test_unchanged_files_are_not_sent_again(server: S3Server, local: Path) -> No
     write_files(local, {"a.rec": b"AAA", "big.rec": big[:-1] + bytes([big[-1] ^ 1])})
     done = put(local, f"s3://{BUCKET}/in/")
     assert {item.source.name for item in done.plan.transfers if isinstance(item, Upload)} == {"a.rec", "big.rec"}
-
-
-def test_a_second_put_sends_no_byte(server: S3Server, tmp_path: Path) -> None:
-    """A proxy counts the bytes."""
-    sizes = {"empty": 0, "small": 1000, "middle": SMALL_BYTES + 1, "large": PART_BYTES * 2 + 1}
-    files = {name: os.urandom(size) for name, size in sizes.items()}
-    folder, url = tmp_path / "files", f"s3://{BUCKET}/d/"
-    write_files(folder, files)
-    with judging_proxy(server.url) as proxy:
-        put(folder, url)
-        first = list(proxy.asked)
-        assert sum(asked.size_bytes for asked in first if asked.method == "PUT") == sum(sizes.values())
-        for source in (folder, folder / "large", folder / "small"):
-            put(source, url)
-        second = proxy.asked[len(first) :]
-        assert {asked.method for asked in second} <= {"GET", "HEAD"}
-        assert sum(asked.size_bytes for asked in second) == 0
-        # A changed date makes no difference. After a changed byte, only that file is sent.
-        (folder / "large").touch()
-        write_files(folder, {"small": bytes([files["small"][0] ^ 1]) + files["small"][1:]})
-        put(folder, url)
-        third = proxy.asked[len(first) + len(second) :]
-    assert [(asked.path, asked.size_bytes) for asked in third if asked.size_bytes] == [(f"/{BUCKET}/d/small", 1000)]
 
 
 def test_unchanged_files_are_not_fetched_again(server: S3Server, local: Path, tmp_path: Path) -> None:
@@ -210,28 +186,3 @@ def test_only_uploads_of_killed_runs_are_aborted(server: S3Server, local: Path) 
     with noted(Run(endpoint=server.url, bucket=BUCKET, keys=("in/v",))):
         put(local, f"s3://{BUCKET}/in/")
     assert set(server.upload_ids(BUCKET)) == {theirs, elsewhere, at_work}
-
-
-@pytest.mark.parametrize(("code", "tries"), [("AccessDenied", 1), ("InvalidRequest", 2)])
-def test_a_failing_clean_up_is_reported(
-    server: S3Server, local: Path, monkeypatch: pytest.MonkeyPatch, code: str, tries: int
-) -> None:
-    """It is tried again by the next put, unless it is denied."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(local.parent / "state"))
-    events: list[Event] = []
-    refusal = Refusal(status=403 if code == "AccessDenied" else 400, code=code, message=code)
-    with judging_proxy(server.url, lambda asked: refusal if "uploads" in asked.query else None) as proxy:
-        leave_killed(Run(endpoint=proxy.url, bucket=BUCKET, keys=("x",)))
-        for _ in range(2):
-            s3.put([str(local)], f"s3://{BUCKET}/in/", region=REGION, report=events.append)
-    assert len(proxy.refused()) == len(events) == tries
-    assert "cannot abort an interrupted upload, whose parts S3 bills" in events[0].what
-
-
-def test_a_journal_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    run = Run(endpoint="", bucket=BUCKET, keys=("x",))
-    with pytest.raises(ClusterError, match="the journal of transfers cannot be written") as caught, noted(run):
-        pass
-    assert "XDG_STATE_HOME" in str(caught.value.hint)
