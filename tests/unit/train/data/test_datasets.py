@@ -2,17 +2,13 @@
 
 import gzip
 import io
-import math
 import random
 import tarfile
-from collections import Counter
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from folders import read_files
@@ -88,17 +84,6 @@ def test_mnist_in_both_formats(tmp_path: Path, out: Path) -> None:
     pixels, labels = files[TRAIN_IMAGES][16:], files[TRAIN_LABELS][8:]
     assert list(chain(*train)) == [(labels[at], pixels[at * 24 :][:24]) for at in range(13)]
     assert len(read_part(out / "val", mode="L", size=(4, 6))[0]) == 5
-
-
-@given(st.lists(st.integers(0, 4), max_size=4), st.data())
-def test_idx_round_trip(shape: list[int], data: st.DataObject) -> None:
-    size = math.prod(shape)
-    content = data.draw(st.binary(min_size=size, max_size=size))
-    assert decode_idx(encode_idx(shape, content)) == (tuple(shape), content)
-
-
-def test_idx_header_is_mnists() -> None:
-    assert encode_idx((2, 1, 3), b"abcdef") == bytes.fromhex("00000803 00000002 00000001 00000003") + b"abcdef"
 
 
 # --- CIFAR-10
@@ -177,29 +162,6 @@ def test_both_formats_have_the_same_digits(demo: tuple[Path, Written]) -> None:
     assert read_part(folder / "val", mode="L", size=size) == [read_idx(folder, VAL_IMAGES, VAL_LABELS)]
     assert written.files == {name: len(content) for name, content in read_files(folder).items()}
     assert written.files.keys() == {*MNIST_FILES, *shard_names(4)}
-
-
-def test_the_split_is_stratified(demo: tuple[Path, Written]) -> None:
-    folder, counts = demo
-    train = read_idx(folder, TRAIN_IMAGES, TRAIN_LABELS)
-    val = read_idx(folder, VAL_IMAGES, VAL_LABELS)
-    assert (len(train), len(val)) == (counts.train_images, counts.val_images) == (1500, 297)
-    assert Counter(train + val) == Counter((label, image.tobytes()) for label, image in datasets.load_digits())
-    shares = Counter(label for label, _ in val)
-    assert set(shares) == set(range(10))
-    assert max(shares.values()) - min(shares.values()) <= 2
-    labels = [label for label, _ in train]
-    assert labels != sorted(labels)
-
-
-def test_digits_look_like_mnists(demo: tuple[Path, Written]) -> None:
-    folder, _ = demo
-    for _, pixels in read_idx(folder, VAL_IMAGES, VAL_LABELS):
-        assert max(pixels) > 200
-        box = Image.frombytes("L", (DIGIT_SIDE, DIGIT_SIDE), pixels).getbbox()
-        assert box is not None
-        assert min(box) >= 4
-        assert max(box) <= 24
 
 
 def test_digits_are_reproducible(demo: tuple[Path, Written], tmp_path: Path) -> None:

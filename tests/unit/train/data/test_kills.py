@@ -17,7 +17,6 @@ from photos import photo
 from project import CLUSTER, Project
 from record_files import image_record, write_uneven
 from s3_server import S3Server
-from train.s3.transfer import PART_BYTES
 from waits import until
 
 FOLDER, BUCKET = "out", "s3://bucket/out/"
@@ -124,26 +123,3 @@ def test_killed_at_any_moment(project: Project, server: S3Server, command: str, 
         process = series.start()
         if kills.kill(process):
             series.check_after(process)
-
-
-@SLOW
-@pytest.mark.parametrize("times", [25])
-def test_killed_during_the_upload_of_a_large_shard(project: Project, server: S3Server, times: int) -> None:
-    """The next run completes or aborts the multipart upload."""
-    series = Series(project, server, "split large", BUCKET)
-    assert max(map(len, series.expected.values())) > PART_BYTES
-    source = random.Random(8)
-    killed = 0
-    for _ in range(3 * times + 5):
-        process = series.start()
-        while process.poll() is None and not server.unfinished("bucket"):
-            pass
-        time.sleep(source.uniform(0, 0.1))
-        process.kill()
-        process.wait()
-        begun = server.unfinished("bucket")
-        series.check_after(process)
-        killed += bool(begun)
-        if killed == times:
-            return
-    pytest.fail(f"only {killed} runs were killed during a multipart upload")

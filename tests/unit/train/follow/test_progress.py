@@ -188,11 +188,6 @@ def test_of_several_bars_only_named_ones_count_batches() -> None:
     assert [(found.epoch, found.batch) for found in parse_bars(bars)] == [(None, None), (1, 4)]
 
 
-def test_a_metric_may_be_nan() -> None:
-    found = parse_report("Epoch[3] Validation-accuracy=nan")
-    assert math.isnan(found.metrics["validation-accuracy"])
-
-
 @given(st.text(max_size=200))
 def test_any_line_can_be_parsed(text: str) -> None:
     parse_report(text)
@@ -258,47 +253,12 @@ def test_another_attempt_has_workers_of_its_own() -> None:
     assert log.progress.duration_s == 85.0
 
 
-def test_no_summary_without_reports() -> None:
-    log = Log()
-    log.line(1.0, 0, "hello")
-    assert log.progress.render_summary() is None
-    assert log.progress.speed is None
-    assert [rank.heard_at for rank in log.progress.ranks] == [1.0]
-
-
 def test_only_workers_report() -> None:
     progress = Progress()
     server = Process(number=1, role="server", host="node-0", rank=0)
     text = "Epoch[0] Batch [0-20]\tSpeed: 10 samples/sec"
     assert progress.take(Event(kind="line", at=1.0, process=server, text=text)) is None
     assert progress.ranks == ()
-
-
-def test_speeds_are_smoothed() -> None:
-    log = Log()
-    for batch, speed in ((20, 1000.0), (40, 2000.0)):
-        log.speed(1.0, 0, batch, speed)
-    rank = log.progress.ranks[0]
-    assert rank.speed == pytest.approx(1300.0)
-
-
-def test_one_line_for_each_metric_counts_once() -> None:
-    log = Log()
-    log.speed(1.0, 0, 20, 1000.0)
-    for name, value in (("CrossEntropy", 0.5), ("SmoothL1", 1.5)):  # zhreshold/mxnet-ssd#136
-        log.line(2.0, 0, f"Epoch[0] Batch [40] Speed: 2000 samples/sec Train-{name}={value}")
-    rank = log.progress.ranks[0]
-    assert rank.speed == pytest.approx(1300.0)
-    assert rank.metrics == {"accuracy": 0.5, "CrossEntropy": 0.5, "SmoothL1": 1.5}
-
-
-def test_a_rank_may_be_known_after_the_first_line() -> None:
-    progress = Progress()
-    unknown = Process(number=0, role="worker", host="node-1")
-    progress.take(Event(kind="line", at=1.0, process=unknown, text="Epoch[0] Batch [5]\tSpeed: 10 samples/sec"))
-    known = Process(number=0, role="worker", host="node-1", rank=3)
-    progress.take(Event(kind="process", at=2.0, process=known))
-    assert [(rank.process.rank, rank.speed) for rank in progress.ranks] == [(3, 10.0)]
 
 
 @pytest.mark.parametrize(

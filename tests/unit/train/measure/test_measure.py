@@ -16,7 +16,7 @@ from cluster.views.bench import (
     render_scaling,
     scaling_document,
 )
-from foundation.errors import ClusterError, JobError
+from foundation.errors import JobError
 from job_world import CODE_DIR, node
 from node.protocol import JobResult
 from project import REPOSITORY
@@ -128,11 +128,6 @@ def test_a_job_that_fails_shows_its_last_lines() -> None:
     assert caught.value.exit_code == 3
 
 
-def test_measure_py_without_a_result_is_an_error() -> None:
-    with pytest.raises(ClusterError, match=r"worker 1 node-1: measure\.py printed no result"):
-        measure(FakeRunner(MEASURED.format(1, 1, 1), "nothing"))
-
-
 @pytest.mark.parametrize(
     ("most", "counts"),
     [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (4, (1, 2, 4)), (6, (1, 2, 4, 6)), (16, (1, 2, 4, 8, 16))],
@@ -190,11 +185,6 @@ def test_with_gpus_the_workload_is_larger() -> None:
     words = " ".join(job.order.spec.command)
     assert "--network resnet --num-layers 50 --benchmark 1 --num-epochs 1 --batch-size 128" in words
     assert "--gpus 0,1,2,3" in words
-
-
-def test_a_worker_without_reports_is_named() -> None:
-    with pytest.raises(ClusterError, match="worker 0 node-0 reported no speed"):
-        run_scaling(1, "nothing", nodes=[node(0)])
 
 
 def test_the_table_of_scaling() -> None:
