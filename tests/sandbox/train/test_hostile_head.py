@@ -56,10 +56,7 @@ def read_all(descriptor: int, into: bytearray) -> None:
             into += piece
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [pytest.param(answer, id=name, marks=[pytest.mark.slow] * answer.slow) for name, answer in ANSWERS.items()],
-)
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=[*ANSWERS])
 def test_an_answer_of_a_hostile_head(answer: Answer, two_nodes: Project, jobs_py: list[Path]) -> None:
     for place in jobs_py:
         hostile = f"import sys\nif sys.argv[1] == 'jobs':\n    exec({answer.source!r})\n    sys.exit()\n"

@@ -8,19 +8,15 @@ The other half is test_node_faults.py. Other files test a worker that fails half
 blocked by a security group (test_train.py), and clients that are killed or cut off (test_jobs.py).
 """
 
-import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from job_steps import (
     JOINS,
     ONE_WORKER,
-    SILENCE_S,
     STARTS,
     Running,
     Tell,
@@ -88,19 +84,6 @@ def test_a_worker_exits_with_a_code(nodes: Project, record_property: Tell) -> No
 
 
 # -- stopped -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_stopped_agent_whose_worker_was_killed(nodes: Project, record_property: Tell) -> None:
-    """The process left below it has nothing of the job, not even its environment."""
-    with running(nodes, "--job", "silence.toml", command=STARTS) as job:
-        agent = job.agent("node-1")
-        worker, *_ = (int(word) for word in Path(f"/proc/{agent}/task/{agent}/children").read_text().split())
-        os.kill(agent, signal.SIGSTOP)
-        job.kill(worker)
-        words = r"(worker|server) on node-1 \(process \d+\): no sign of life from its node for 5 s"
-        said = check("the agent stopped", job, (1, words), record_property, silence_s=SILENCE_S)
-    assert "may still run" not in said
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------

@@ -136,12 +136,6 @@ def test_what_a_command_saves_at_a_url_is_there_for_the_next_job(nodes: Project)
     assert "] from one" in said
 
 
-@pytest.mark.slow
-def test_mxnet_saves_to_s3(nodes: Project) -> None:
-    with nodes.configured(**SETTINGS, mode="stage"):
-        check_saves(nodes)
-
-
 def test_a_program_that_needs_staging_gets_it(nodes: Project) -> None:
     """Even a wheel that reads s3:// itself needs it, because Gluon's data sets open their index in Python."""
     (nodes.directory / "indexed.py").write_text(
@@ -174,27 +168,3 @@ def test_a_wheel_that_cannot_open_s3_reads_and_saves_there(project: Project, nod
     program = f"import mxnet as mx; mx.recordio.MXRecordIO('s3:/' + '{INDEXED_URL[4:]}one.rec', 'r')"
     failed = project.run("train", "-n", "1", "--kv-store", "local", "--", "python", "-c", program, code=1)
     assert "pass the URL to the program as an argument" in failed.stdout + failed.stderr
-
-
-@pytest.mark.slow
-def test_staging_needs_no_keys_but_the_nodes_own(project: Project) -> None:
-    text = (REPOSITORY / "cluster.toml").read_text().replace("nodes = 2", "nodes = 1")
-    results = "s3://cluster-demo/results/"
-    own = {"instance_profile": "auto", "results": results, "sync": ["keyless.py"], "mode": "stage"}
-    project.write(configure(text, **own))
-    project.run("data", "demo", "digits")
-    project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
-    (project.directory / "keyless.py").write_text(
-        "import os, sys\n"
-        "for name in ('AWS_ACCESS_KEY_ID', 'AWS_SECRET_ACCESS_KEY', 'AWS_SESSION_TOKEN'): del os.environ[name]\n"
-        "import mxnet as mx\n"
-        "for _ in mx.io.ImageRecordIter(path_imgrec=sys.argv[1], data_shape=(1, 28, 28), batch_size=1): break\n"
-        "print('READ')\n"
-    )
-    project.run("up")
-    url = "s3://cluster-demo/digits/val/"
-    done = project.run("train", "-v", "--kv-store", "local", "-n", "1", "--", "python", "keyless.py", url)
-    assert "] READ" in done.stdout
-    assert "read from files staged on the nodes" in done.stderr
-    assert "credentials: those of the nodes' instance profile" in done.stderr
-    assert "cannot renew" not in done.stdout + done.stderr

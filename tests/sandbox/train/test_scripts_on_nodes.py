@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mxnet_cluster.recordio import MAGIC, encode_record
-from project import REPOSITORY, Project
+from project import Project
 
 pytestmark = pytest.mark.sandbox
 
@@ -77,17 +77,14 @@ def test_equal_seeds_give_equal_results(nodes: Project, data: list[str]) -> None
 @pytest.mark.parametrize(
     "options",
     [
-        ["--kv-store", "dist_async", "--optimizer", "adam", "--lr", "0.001", "--num-epochs", "2"],
-        pytest.param(["--gc-type", "2bit", "--gc-threshold", "0.01", "--num-epochs", "2"], marks=pytest.mark.slow),
-        pytest.param(["--top-k", "3", "--monitor", "10", "--num-epochs", "1"], marks=pytest.mark.slow),
-        pytest.param(["--test-io", "--num-epochs", "1", "--disp-batches", "5", *TRAIN], marks=pytest.mark.slow),
-        pytest.param(["--num-examples", "300", "--num-epochs", "2", "--disp-batches", "2"], marks=pytest.mark.slow),
+        ["--top-k", "3", "--monitor", "10", "--num-epochs", "1"],
+        ["--test-io", "--num-epochs", "1", "--disp-batches", "5", *TRAIN],
+        ["--num-examples", "300", "--num-epochs", "2", "--disp-batches", "2"],
     ],
     ids=lambda options: options[0].strip("-"),
 )
 def test_other_ways_to_train(nodes: Project, options: list[str]) -> None:
-    words = ["--kv-store", "dist_async"] if "dist_async" in options else []
-    output = train_with(nodes, options, *words)
+    output = train_with(nodes, options)
     if "--test-io" in options:
         assert len(re.findall(r"Epoch\[0\] Read 736 samples, [0-9.]+ samples/sec", output)) == 2
         assert "accuracy" not in output
@@ -129,12 +126,6 @@ def test_mxnet_reads_what_our_writer_writes_and_writes_what_our_reader_reads(nod
     assert (tmp_path / "theirs.rec").read_bytes() == (tmp_path / "ours.rec").read_bytes()
 
 
-def run_program(nodes: Project, program: str, *words: str) -> str:
-    """Runs a program of on_nodes/ with the nodes' MXNet, on the head alone; returns its output."""
-    shutil.copy(REPOSITORY / "tests" / "support" / "on_nodes" / program, nodes.directory)
-    return train_with(nodes, list(words), "-n", "1", "--kv-store", "local", script=program)
-
-
 IMAGES = ["--num-layers", "8", "--num-examples", "256", "--batch-size", "64"]
 
 
@@ -163,40 +154,6 @@ def test_a_training_continues_from_its_newest_checkpoint(nodes: Project) -> None
     options[1] = "14"
     output = train_with(nodes, [*options, "5"], script="train_cifar10.py", code=1)
     assert "resumed-0004.params is a model of MXNet, network resnet, num_layers 8, " in output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("prefix", "rounds"),
-    [
-        ("/tmp/models/killed", 3),
-        pytest.param("/tmp/models/killed-often", 30, marks=pytest.mark.slow),
-    ],
-)
-def test_a_training_killed_while_it_saves_continues(nodes: Project, prefix: str, rounds: int) -> None:
-    output = run_program(nodes, "kills_on_a_node.py", prefix, str(rounds))
-    assert f"{rounds} kills survived" in output
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--num-layers", "18", "--image-shape", "3,64,64"],
-        ["--network", "mobilenet", "--image-shape", "3,64,64", "--macrobatch-size", "64", "--optimizer", "nag"],
-        ["--network", "inception-v3", "--image-shape", "3,75,75", "--kv-store", "dist_async"],
-        ["--network", "vgg", "--num-layers", "11", "--image-shape", "3,32,32", "--warmup-strategy", "power2"],
-        ["--network", "resnext", "--image-shape", "3,48,48", "--initializer", "msra", "--gc-type", "2bit"],
-    ],
-    ids=lambda options: options[1],
-)
-def test_made_up_images_need_no_data(nodes: Project, options: list[str]) -> None:
-    few = ["--benchmark", "1", "--num-examples", "64", "--batch-size", "8", "--disp-batches", "2"]
-    words = ["--kv-store", "dist_async"] if "dist_async" in options else []
-    output = train_with(nodes, [*few, *options], *words, script="train_imagenet.py")
-    assert len(re.findall(r"Epoch\[0\] Train-accuracy=", output)) == 2
-    per_update = ", 4 per update" if "--macrobatch-size" in options else ""
-    assert f"1 of 2 workers, 4 batches of 8 per epoch{per_update}" in output
 
 
 THEIRS = """

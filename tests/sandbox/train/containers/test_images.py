@@ -1,15 +1,13 @@
 """An image's way to the nodes: from the registry to the head, and from node to node."""
 
-import dataclasses
 import re
 from collections.abc import Iterator
 
 import pytest
 
-from container_nodes import PASSWORD, ContainerNodes, container_nodes
+from container_nodes import ContainerNodes, container_nodes
 from job_steps import borrowed
 from oci_images import Image, mxnet_image, plain_image
-from real_registry import USER
 
 TRAIN = ("train", "-v", "--launcher", "env", "--", "python3", "-c")
 
@@ -72,39 +70,4 @@ def test_one_missing_node_pulls_by_itself(nodes: ContainerNodes) -> None:
     said = train(nodes, name)
     assert "another node" not in said
     assert re.search(r"node-2: has pulled \S+/single@sha256:", said)
-    assert ids(nodes) == {image.id}
-
-
-@pytest.mark.parametrize("user", ["", "1234", "root"])
-def test_an_image_that_the_nodes_have_already(nodes: ContainerNodes, user: str) -> None:
-    """As after `podman load` or `podman build` on each node: node-1 has another image, node-2 none."""
-    names = {
-        "node-0": nodes.push(dataclasses.replace(plain_image(), user=user), f"own-{user or 'none'}:latest"),
-        "node-1": nodes.push(dataclasses.replace(plain_image(), env=(*plain_image().env, "OTHER=1")), "other:latest"),
-    }
-    local = "localhost/local:latest"
-    for node, name in names.items():
-        for words in (("pull", "--quiet", "--creds", f"{USER}:{PASSWORD}", name), ("tag", name, local)):
-            nodes.project.run("exec", "--node", node, "--", "podman", *words, timeout_s=300)
-    said = train(nodes, local)
-    assert said.count("has the image from another node") == 2, said
-    look = "import os; open('left', 'w').close(); print(os.getuid(), os.environ.get('OTHER'))"
-    with nodes.configured(local):
-        done = nodes.project.run(*TRAIN, look, timeout_s=600)
-    assert done.stdout.count("] 1000 None\n") == 3
-    for name, host in nodes.hosts.items():
-        assert {path.stat().st_uid for path in (host.root / "home/ubuntu").rglob("left")} == {nodes.uid_of(name)}
-
-
-def test_nodes_pull_if_the_head_cannot_save_the_image(nodes: ContainerNodes) -> None:
-    """The head cannot store the image's file."""
-    image = plain_image()
-    name = nodes.push(image, "alone:latest")
-    nodes.project.run("exec", "--node", "node-0", "--", "sh", "-c", "rm -rf .cluster/images; touch .cluster/images")
-    try:
-        said = train(nodes, name)
-    finally:
-        nodes.project.run("exec", "--node", "node-0", "--", "rm", ".cluster/images")
-    assert "cannot save the image for others" in said
-    assert len(re.findall(r"node-[12]: has pulled \S+/alone@sha256:", said)) == 2
     assert ids(nodes) == {image.id}

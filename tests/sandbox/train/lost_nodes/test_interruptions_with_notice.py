@@ -1,7 +1,4 @@
-"""Trainings that get a notice at a random moment train every epoch.
-
-Those without a notice have a file of their own, since the tests of a file run one after another.
-"""
+"""Trainings that get a notice at a random moment train every epoch; test_kills.py has losses without a notice."""
 
 from collections.abc import Callable
 

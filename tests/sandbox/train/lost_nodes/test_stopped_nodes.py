@@ -1,14 +1,12 @@
 """Nodes that stop, or that another command ends, while a job or a command waits for nodes."""
 
-import re
 from collections.abc import Iterator
 
 import boto3
 import pytest
 
-from job_steps import borrowed, cause, ec2_of, gone, hosts_of, job_of, live, python, wait_for_state
+from job_steps import borrowed, ec2_of, gone, hosts_of, job_of, live, python, wait_for_state
 from project import Project, cluster_in
-from waits import until
 
 pytestmark = pytest.mark.sandbox
 
@@ -57,22 +55,6 @@ def lose_node_1(project: Project) -> str:
     return job
 
 
-def test_a_node_stops_while_a_job_waits_for_another(nodes: Project) -> None:
-    before = hosts_of(nodes, again=True)
-    job = lose_node_1(nodes)
-    cause(nodes, "kill", f"instance={before['node-2'].instance_id}")
-
-    said = nodes.run("up", "--yes").stderr
-
-    assert f"job {job} continues" in said
-    ended = wait_for_state(nodes, job, "done", "failed")
-    assert (ended["state"], ended["error"]) == ("done", None)
-    assert [attempt["reason"] for attempt in ended["attempts"]] == ["lost", "done"]
-    after = hosts_of(nodes, again=True)
-    assert [before[name] == after[name] for name in ("node-0", "node-1", "node-2")] == [True, False, False]
-    assert live(boto3.client("ec2")) == {host.instance_id for host in after.values()}
-
-
 def test_fewer_nodes_while_a_job_waits_end_the_job(nodes: Project) -> None:
     job = lose_node_1(nodes)
 
@@ -86,19 +68,3 @@ def test_fewer_nodes_while_a_job_waits_end_the_job(nodes: Project) -> None:
     after = hosts_of(nodes, again=True)
     assert [*after] == ["node-0", "node-1"]
     assert live(boto3.client("ec2")) == {host.instance_id for host in after.values()}
-
-
-def test_start_beside_resize_0(cluster: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`start` waits for the nodes' sshd, and another command terminates the nodes. It must be the last test."""
-    ec2 = ec2_of(cluster, monkeypatch)
-    cluster.run("stop", "--nodes", "--yes")
-    cause(cluster, "no-sshd", "count=3")
-    with cluster.running("start", "--yes") as starting:
-        until(lambda: "ok start" in cluster.messages.read_text(), "it starts no nodes")
-        cluster.run("resize", "0", "--yes")
-        starting.communicate(timeout=60)
-    assert starting.returncode == 1
-    said = cluster.messages.read_text()
-    assert re.search(r"is (terminated|shutting-down): Client\.UserInitiatedShutdown", said)
-    assert "try: cluster status" in said
-    assert not live(ec2)
