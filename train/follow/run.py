@@ -249,7 +249,6 @@ class LogStream:
         if key == "alive":
             return False
         self.offset += len(line) + 1
-        self._wanted = None
         return True
 
     def _tolerate(self, error: ClusterError) -> None:

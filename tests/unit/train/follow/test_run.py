@@ -198,16 +198,14 @@ def test_without_waiting_a_log_ends_at_its_current_end() -> None:
     assert fake.asked == [["follow", "j1", "0", "--no-wait"]]
 
 
-@pytest.mark.parametrize("is_older", [False, True], ids=["", "head of an earlier version"])
-def test_a_wanted_part_of_a_log_is_asked_for_once(*, is_older: bool) -> None:
+def test_a_wanted_part_of_a_log_is_asked_for_once() -> None:
     start = LOG.index(b'{"t": 3.0, "p": 0')
     known = RecordRole(role="worker", host="node-0", number=0, rank=1)
-    said = b"" if is_older else encode([{"start": start, "processes": [to_builtins(known)]}])
+    said = encode([{"start": start, "processes": [to_builtins(known)]}])
     cuts = iter([len(ALIVE + said) + 60, None])
 
     def answer(words: Sequence[str]) -> Channel:
-        asks = "--start" in words and not is_older
-        log = said + LOG[start:] if asks else LOG[int(words[2]) :]
+        log = said + LOG[start:] if "--start" in words else LOG[int(words[2]) :]
         cut_at = next(cuts)
         return channel((ALIVE + log)[:cut_at], exit_code=0 if cut_at is None else BROKEN)
 
@@ -215,13 +213,13 @@ def test_a_wanted_part_of_a_log_is_asked_for_once(*, is_older: bool) -> None:
     begun: list[RecordRole] = []
     wanted = LogWanted(tail=2, ranks=(1,))
     stream = LogStream(fake.make(), "j1", say=lambda _: None, wait=False, wanted=wanted, begin=begun.extend)
-    assert list(stream.lines()) == (LOG if is_older else LOG[start:]).splitlines()
-    assert begun == ([] if is_older else [known])
+    assert list(stream.lines()) == LOG[start:].splitlines()
+    assert begun == [known]
     first, second = fake.asked
     assert decode(first[-1].encode(), LogWanted) == wanted
     assert second[0:2] == ["follow", "j1"]
     assert "--start" not in second
-    assert int(second[2]) > (0 if is_older else start)
+    assert int(second[2]) > start
 
 
 def test_a_job_unknown_to_the_head() -> None:
