@@ -13,7 +13,7 @@ import pytest
 
 from ec2_client import client
 from iam_calls import find_denied, read_log
-from iam_steps import ACCOUNT, TRUST, client_of, trust
+from iam_steps import ACCOUNT, TRUST, client_of
 from job_steps import borrowed, cause
 from project import Project, processes_of
 from provision.aws.iam_policy import S3Scope, render_job_policy
@@ -220,17 +220,6 @@ def test_the_role_of_a_profile_is_assumed_with_fewer_rights(
     assert is_limited(access, phantom)
     assert access.left_s is not None
     assert round(access.left_s / 3600) == hours
-
-
-def test_a_role_by_way_of_another_one(phantom: RunningSandbox, env: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    first = make_role(TRUST)
-    text = f"[profile first]\nrole_arn = {first}\nsource_profile = mine\n"
-    use_profile(
-        env, tmp_path, f"{text}[profile trainer]\nrole_arn = {make_role(trust(first))}\nsource_profile = first\n"
-    )
-    access = find_access()
-    assert access.warning is None
-    assert is_limited(access, phantom)
 
 
 def test_a_role_that_may_not_assume_itself_and_what_the_warning_says_to_do(

@@ -1,11 +1,11 @@
-"""The first half of the table of faults: programs that are killed, are stopped (SIGSTOP) or fail, and clients.
+"""The first half of the table of faults: programs that are killed or fail, and clients.
 
-Each fault is real. Every time, the command ends with the right exit code: soon, or within the configured time if
-something falls silent. No process is left on a running node, not even one without the job's session and environment.
-The message names role, rank, host and cause.
+Each fault is real. Every time, the command soon ends with the right exit code. No process is left on a running node,
+not even one without the job's session and environment. The message names role, rank, host and cause.
 
 The other half is test_node_faults.py. Other files test a worker that fails half-way, the scheduler's port and ssh
-blocked by a security group (test_train.py), and clients that are killed or cut off (test_jobs.py).
+blocked by a security group (test_train.py), stopped processes (test_hanging_jobs.py), and clients that are killed
+(test_jobs.py).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -81,9 +81,6 @@ def test_a_worker_exits_with_a_code(nodes: Project, record_property: Tell) -> No
     said = r"failed: worker.* on node-[01] \(process \d+\) ended with exit code 7"
     with running(nodes, command=("--", "sh", "-c", program)) as job, job.told("now"):
         check("a worker exits with code 7", job, (7, said), record_property)
-
-
-# -- stopped -----------------------------------------------------------------------------------------------------------
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from waits import until
 pytestmark = pytest.mark.sandbox
 
 TIMEOUT_S = 60.0
-# Prints many lines fast until ~/enough exists, and ends with an exit code of its own.
 WAIT = "import time; print('here', flush=True); time.sleep(600)"
 
 

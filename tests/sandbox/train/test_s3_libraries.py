@@ -1,7 +1,6 @@
 """Libraries that read and write s3:// in users' programs, with a job's own credentials and the endpoint's own CA."""
 
 import json
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,17 +26,6 @@ fs.makedirs(output + "model", exist_ok=True)
 with fs.open(output + "model/weights", "wb") as stream:
     stream.write(b"weights")
 print("wrote", fs.cat(output + "model/weights"))
-"""
-WEBDATASET = """
-import os, webdataset
-ALL = {"shardshuffle": False, "nodesplitter": lambda shards: shards}  # both nodes read the one shard
-url = f"pipe:python read.py {os.environ['CLUSTER_DATA_URL']}shard-0.tar"
-print("samples", [sample["txt"] for sample in webdataset.WebDataset(url, **ALL)])
-"""
-READ = """
-import shutil, sys, fsspec
-with fsspec.open(sys.argv[1], "rb") as stream:
-    shutil.copyfileobj(stream, sys.stdout.buffer)
 """
 DCP = """
 import os, sys, torch, torch.distributed as dist
@@ -108,18 +96,10 @@ def torch_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """Two nodes with PyTorch and a volume."""
     real_torch()  # skips the test if pip's indexes have none
     folder = tmp_path_factory.mktemp("dcp")
-    programs = {"dcp.py": DCP, "samples.py": WEBDATASET, "read.py": READ}
-    packages = ["s3fs>=2025", "webdataset"]
-    yield from set_up(folder, programs, nodes=2, packages=packages, more=VOLUME, framework="pytorch", torch=TORCH)
-
-
-@pytest.mark.slow
-def test_webdataset(torch_nodes: Project) -> None:
-    """By its usual form for S3: a pipe from a command."""
-    with tarfile.open(torch_nodes.directory / "data" / "shard-0.tar", "w") as made:
-        made.add(torch_nodes.directory / "data" / "a.txt", "0.txt")
-    torch_nodes.run("data", "put", "data/", URL)
-    assert "samples [b'hello']" in torch_nodes.run("train", "--plain", "samples.py").stdout
+    packages = ["s3fs>=2025"]
+    yield from set_up(
+        folder, {"dcp.py": DCP}, nodes=2, packages=packages, more=VOLUME, framework="pytorch", torch=TORCH
+    )
 
 
 @pytest.mark.slow

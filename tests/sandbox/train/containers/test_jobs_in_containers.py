@@ -233,18 +233,6 @@ def test_a_wrong_password(nodes: ContainerNodes, plain: str, monkeypatch: pytest
     assert "canaryWr0ng" not in said
 
 
-@pytest.mark.slow
-def test_no_password(nodes: ContainerNodes, plain: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(nodes.project.env, VARIABLE)
-    with nodes.configured(plain):
-        said = refused(nodes, code=2)
-    assert f"the variable {VARIABLE} is not set on this machine" in said
-    with nodes.configured(plain, registry={}):
-        said = refused(nodes)
-    assert f"{nodes.registry.server} refuses {plain}" in said
-    assert "set [container] registry" in said
-
-
 @pytest.mark.parametrize(
     "name", ["tests/plain:no-such-tag", pytest.param("no/such/image:latest", marks=pytest.mark.slow)]
 )

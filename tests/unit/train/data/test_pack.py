@@ -1,7 +1,6 @@
 """Packing images into shards, compared with MXNet's reader and im2rec.py."""
 
 import json
-import math
 from pathlib import Path
 
 import click
@@ -14,7 +13,7 @@ from mxnet_cluster.records import iterate_records
 from photos import Run, photo, pixels
 from real_mxnet import run_mxnet
 from s3_server import S3Server
-from train.data.pack import map_in_order, plan_cuts
+from train.data.pack import plan_cuts
 
 OWN = {f"part-{number:05}" for number in range(4)}
 
@@ -155,12 +154,6 @@ def test_a_link_in_place_of_the_work_folder(run_here: Run, tmp_path: Path, photo
     with pytest.raises(ClusterError, match="cluster-pack: cannot be written: File exists"):
         run_here("pack", str(photos), "out")
     assert [path.name for path in elsewhere.iterdir()] == ["precious"]
-
-
-def test_map_in_order() -> None:
-    assert list(map_in_order(math.isqrt, range(100), processes=2)) == list(map(math.isqrt, range(100)))
-    with pytest.raises(ValueError, match="nonnegative"):
-        list(map_in_order(math.isqrt, [1, -1, 2], processes=2))
 
 
 @pytest.mark.slow

@@ -60,11 +60,6 @@ def test_a_mounted_environment() -> None:
     assert all(one.has_environment and one.gpus for one in job.order.containers.values())
 
 
-def test_no_image() -> None:
-    job = plan(TrainConfig(), 2)
-    assert (job.order.spec.image, job.order.containers, job.order.image_launcher) == (None, {}, None)
-
-
 def test_every_launcher_runs_what_only_an_image_has() -> None:
     for launcher in ("ssh", "local", "mpi", "torchrun", "env"):
         check_framework(launcher, "none", has_image=True)

@@ -143,18 +143,6 @@ def test_a_rank_that_does_not_join_is_named(torch_python: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_torchrun(torch_python: str, tmp_path: Path) -> None:
-    digits = write_digits(tmp_path / "digits", train=320, t10k=51)
-    words = ("--nproc-per-node", "2", "--master-port", str(find_port()), SCRIPT, "--data-dir", digits)
-    done = subprocess.run(
-        [Path(torch_python).parent / "torchrun", *words, "--num-epochs", "1", "--network", "lenet"],
-        env=own_environment(), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert len(set(find_numbers(r"Validation-accuracy=([\d.]+)", done.stdout))) == 1
-
-
-@pytest.mark.slow
 def test_the_script_of_a_template_trains_and_resumes(torch_python: str, tmp_path: Path) -> None:
     script = REPOSITORY / "cluster" / "templates" / "train.py"
     for epochs, shown in ((2, ["0", "1"]), (3, ["2"])):
