@@ -49,7 +49,8 @@ class Preparation:
         self.hardware = run_in_thread(lambda: find_hardware(app, described.result()))
         self._prices = ask_for_prices(app, described)
         owner = None if app.has_instances else find_user()
-        self._surveyor = Surveyor(clients, url=app.config.data.s3_url, owner=owner)
+        data = app.config.data
+        self._surveyor = Surveyor(clients, url=data.s3_url, results=data.s3_results, owner=owner)
 
     def plan(
         self,

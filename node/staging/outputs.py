@@ -51,6 +51,7 @@ class Outputs:
         self._store = s3.Store(env)
         self._say = say
         self._said: set[str] = set()
+        self._lacks_bucket = False
         self._copied: dict[str, Copied] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):  # ValueError: cut off by a full disk
             self._copied = decode(Path(self._list).read_bytes(), dict[str, Copied])
@@ -103,7 +104,7 @@ class Outputs:
         self._thread.join()
         give_up_at = time.monotonic() + GIVE_UP_S
         left = self.copy()
-        while left and time.monotonic() < give_up_at:
+        while left and not self._lacks_bucket and time.monotonic() < give_up_at:
             time.sleep(RETRY_S)
             before, left = left, self.copy()
             if len(left) < len(before):
@@ -142,6 +143,7 @@ class Outputs:
                 continue
             except (OSError, ValueError) as error:
                 left.append(entry.name)
+                self._lacks_bucket = isinstance(error, s3.NotFound)
                 self._say_once(str(error))
                 continue
             self._copied[entry.name] = (*version, etag)

@@ -48,9 +48,9 @@ class ProposedJob(Struct, frozen=True, kw_only=True):
     library: such as "mxnet==1.7.0.post2", a wheel's file name or "torch==2.13.0+cpu". shipped: the name of this
     project's script that the job runs, None for the user's own. command: the command that it runs instead, or ().
     data: the content of [data] url, None if unknown or not set. region: the nodes'. nodes_credentials: it uses the
-    nodes' credentials, not this machine's. has_results: [data] results is set. volumes: the folders where [[volumes]]
-    are mounted. names_data: False if the user's own program is known not to read [data] url. trains_alone: see
-    program.py.
+    nodes' credentials, not this machine's. has_results: [data] results is set. missing_results: it, if there is no such
+    bucket. volumes: the folders where [[volumes]] are mounted. names_data: False if the user's own program is known not
+    to read [data] url. trains_alone: see program.py.
     """
 
     config: TrainConfig
@@ -64,6 +64,7 @@ class ProposedJob(Struct, frozen=True, kw_only=True):
     region: str | None
     nodes_credentials: bool
     has_results: bool = False
+    missing_results: str | None = None
     volumes: tuple[str, ...] = ()
     names_data: bool = True
     trains_alone: bool = False
@@ -294,6 +295,15 @@ def _checkpoints_on_a_node(job: ProposedJob) -> Iterator[str]:
     )
 
 
+def _missing_results(job: ProposedJob) -> Iterator[str]:
+    """A warning, because the job may save nothing."""
+    if job.missing_results is not None:
+        yield (
+            f'data.results = "{job.missing_results}": there is no such bucket, so the job\'s files will stay on the '
+            f"nodes (cluster data put --create-bucket FILE {job.missing_results})"
+        )
+
+
 _ERRORS: Sequence[Callable[[ProposedJob], Iterator[Problem]]] = (_kv_store, _overridden, _p3, _gpus, _reserved)
 _WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (
     _store_of_command,
@@ -301,4 +311,5 @@ _WARNINGS: Sequence[Callable[[ProposedJob], Iterator[str]]] = (
     _gpu_warnings,
     _not_passed_on,
     _checkpoints_on_a_node,
+    _missing_results,
 )

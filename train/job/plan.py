@@ -135,6 +135,7 @@ def plan_job(
         region=survey.region,
         nodes_credentials=access.of_nodes,
         has_results=data.results is not None,
+        missing_results=survey.results,
         volumes=tuple(volumes),
         trains_alone=framework == "pytorch" and trains_alone(program),
         names_data=is_shipped or data.url is None or names_data(data.url, program=program, words=words_of_job),

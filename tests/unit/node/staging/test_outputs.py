@@ -164,6 +164,14 @@ def test_s3_that_is_away_for_a_while_gets_all_files(server: S3Server, bucket: st
     assert "node-1: $CLUSTER_OUTPUT_DIR cannot be copied now: " in said[0]
 
 
+def test_without_the_bucket_nothing_is_waited_for(server: S3Server) -> None:
+    said: list[str] = []
+    write("net", b"1")
+    copy_all(make_env(server.url, "no-such-bucket"), said.append)
+    assert "NoSuchBucket" in said[0]
+    assert "not copied to" in said[-1]
+
+
 def test_files_that_are_not_copied_are_named(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "GIVE_UP_S", 0.0)
     said: list[str] = []

@@ -191,6 +191,7 @@ def test_all_errors_are_reported_at_once() -> None:
         # An error for this project's scripts is a warning for others, because it is unknown what they read.
         ({}, cpus(2), seen(MISSING, **COMMAND), ["there is no such bucket (cluster data put --create-bucket FOLDER"]),
         ({}, cpus(2), seen(MISSING, **OWN), ["there is no such bucket"]),
+        ({}, cpus(2), {"survey": Survey(results="s3://b/r/")}, ["so the job's files will stay on the nodes"]),
         ({}, cpus(2), seen(Data(objects=0), **COMMAND), ["there is nothing to read"]),
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(MISSING), []),
         # Checkpoints that are lost with a node, in a job that should continue on a new node.
