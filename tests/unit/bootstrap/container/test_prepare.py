@@ -149,19 +149,6 @@ def test_an_image_that_only_nodes_have_is_the_heads(
     assert ({name: one.id for name, one in found.items()}, got) == ({"node-1": HEAD_ID}, passed)
 
 
-def test_a_node_that_cannot_take_the_heads_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "pass_on", lambda *_, **__: None)
-    with pytest.raises(ClusterError, match=f"is {HEAD_ID} on node-0, and node-1 could not take it from there"):
-        prepare.distribute(
-            Images("node-0", HEAD_ID),  # type: ignore[arg-type]
-            [Images("node-1")],  # type: ignore[list-item]
-            LOCAL,
-            image(id=HEAD_ID),
-            find_login=lambda: None,
-            report=silent,
-        )
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -216,11 +203,6 @@ def test_a_pull_that_fails(said: str, login: Login | None, why: str, hint: str) 
 )
 def test_the_digest_of_an_image(name: str, digests: list[str]) -> None:
     assert prepare.find_digest(image(digests=digests), parse_reference(name)) == DIGEST
-
-
-def test_an_image_without_a_digest() -> None:
-    with pytest.raises(ClusterError, match="no digest"):
-        prepare.find_digest(image(digests=["r.example.com/other@sha256:0"]), REFERENCE)
 
 
 # -- the program on the node -------------------------------------------------------------------------------------------
@@ -341,15 +323,3 @@ def test_podman_copies_an_image_for_this_user(node: NodeSide) -> None:
     (node.home / "is_full").unlink()
     assert node.ask({"map": "sha256:5e"}) == {"mapped": True}
     assert node.read("removed").count("cluster-owners-") == 2
-
-
-def test_a_failure_is_told_with_its_reason(node: NodeSide) -> None:
-    """The program prints a traceback and ends, although a thread still reads stdin.
-
-    The user sees the last line. With that thread, Python would abort at a plain exit.
-    """
-    node.ask({"find": "podman"})
-    node.tell({"inspect": None})
-    assert node.process.stderr is not None
-    assert "TypeError" in node.process.stderr.read().decode().strip().splitlines()[-1]
-    assert node.process.wait(timeout=20) == 1

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from bootstrap.environment import fetches
 from bootstrap.environment.bundle import fetch_bundle
 from bootstrap.environment.fetches import WHAT, Fetches, bring_here
-from bootstrap.environment.file_cache import BundleFile, describe_file, find_kept, find_place, remember
+from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
 from bootstrap.environment.lock import NoSourceError, check_hashes, lock_source, lock_wheels
 from bootstrap.environment.target import WheelTarget
 from bootstrap.environment.uv import find_settings, open_url
@@ -55,13 +55,6 @@ def test_wheels_are_described_without_a_download(tmp_path: Path, index: Index) -
     asked = len(index.asked)
     assert fetch_bundle(WANTED, cache=cache, report=silent) == found
     assert len(index.asked) == asked
-
-
-def test_an_index_without_hashes(tmp_path: Path, index: Index) -> None:
-    """Then uv finds out the hashes itself."""
-    index.hashes = False
-    bundle = fetch_bundle(WANTED, cache=tmp_path, report=silent)
-    assert bundle.files[0].sha256 == describe_file(index.folder / PART).sha256
 
 
 @pytest.mark.parametrize(
@@ -274,15 +267,6 @@ def test_a_damaged_download_is_discarded(tmp_path: Path, index: Index, thing: Bu
         bring_here(thing)
     assert raised.value.hint is not None
     assert [path for path in (tmp_path / "cache" / "wheels").rglob("*") if path.is_file()] == []
-
-
-@pytest.mark.parametrize("damaged", ["", "[", "[{}]", "{}x", '[{"name": 1}]'])
-def test_a_damaged_list_counts_as_missing(tmp_path: Path, thing: BundleFile, damaged: str) -> None:
-    cache = tmp_path / "cache"
-    remember(cache, "bundles/x", [thing])
-    assert find_kept(cache, "bundles/x", report=silent) == (thing,)
-    (cache / "bundles" / "x.json").write_text(damaged)
-    assert find_kept(cache, "bundles/x", report=silent) is None
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Errors of connections, commands and private keys, and the arguments of ssh commands, without a node."""
 
 import errno
-import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 
 import bootstrap.ssh.connection
 import bootstrap.ssh.explain
-from bootstrap.ssh.connection import NodeConnection, connect, make_transport, wait_for_connection
+from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.explain import (
     command_error,
     explain,
@@ -24,28 +23,13 @@ from bootstrap.ssh.explain import (
     may_be_booting,
 )
 from bootstrap.ssh.host import Host, Output, find_ssh_options, render_ssh_command
-from bootstrap.ssh.keys import Console, FirstContact, HostKeyPins, load_private_key
+from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from foundation.errors import ClusterError, ConnectError
 from foundation.remote_command import RemoteCommand
 from node_facts import HOST
 from silent_sshd import HOST_KEY, Login, be_impatient, silent_sshd
 
 BOOTED = ("ip-10-0-0-5 login: ",)
-
-
-@pytest.mark.parametrize("key", ["!!!!", "AAAA", "AAAAC3NzaC1lZDI1NTE5AAAAIQ=="])
-def test_a_damaged_pin_is_an_error(tmp_path: Path, key: str) -> None:
-    pins = HostKeyPins(tmp_path / "known_hosts")
-    pins.pin(HOST.instance_id, "ssh-ed25519", key)
-    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: ())
-    with pytest.raises(ClusterError, match=r"the host key of i-1 \(node-1\) is damaged"):
-        connect(HOST, private_key=tmp_path / "key", contact=FirstContact(HOST.instance_id, pins=pins, console=console))
-
-
-def test_nagles_algorithm_is_off() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sock:
-        make_transport(sock)
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize(

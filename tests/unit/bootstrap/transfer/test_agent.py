@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from msgspec import convert
 
 from agent_steps import Nodes, StartAgent, entry, hold, script, start_agent
@@ -83,20 +81,6 @@ def test_killed_and_run_again(tmp_path: Path, file: BundleFile) -> None:
         assert nodes.uploaded_bytes() < HALF + SLACK
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(st.data())
-def test_killed_at_any_time(tmp_path_factory: pytest.TempPathFactory, file: BundleFile, data: st.DataObject) -> None:
-    victims = data.draw(st.lists(st.integers(0, 4), unique=True, max_size=4))
-    after = data.draw(st.integers(0, SIZE - 1))
-    with Nodes(tmp_path_factory.mktemp("nodes"), 5, gate_bytes=after) as nodes:
-        nodes.start(*nodes.all, files=(file,))
-        kill(nodes, *victims)
-        nodes.gate.open()
-        errors = nodes.join()
-        assert sorted(errors) == [f"node-{victim}" for victim in sorted(victims)]
-        assert all(node.has(file) for number, node in enumerate(nodes.all) if number not in victims)
-
-
 def test_a_late_node_takes_from_the_others(tmp_path: Path, file: BundleFile) -> None:
     with Nodes(tmp_path, 3, gate_bytes=HALF) as nodes:
         first, second, late = nodes.all
@@ -120,19 +104,6 @@ def test_a_complete_node_serves_the_others(tmp_path: Path, file: BundleFile, sma
         assert taker.has(file) and other.has(small)  # noqa: PT018
         assert nodes.uploaded_bytes() < SLACK
         assert len(idle.channels) == 1
-
-
-def test_nodes_exchange_different_files(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
-    """The first node has the big file already: the uplink carries only the small one."""
-    with Nodes(tmp_path, 3) as nodes:
-        has, taker, other = nodes.all
-        hold(has.home, file.path.read_bytes(), file.name)
-        nodes.start(has, files=(), holds={file.sha256})
-        nodes.start(taker, files=(small, file))
-        nodes.start(other, files=(file, small))
-        assert nodes.join() == {}
-        assert all(node.has(file) for node in nodes.all)
-        assert nodes.uploaded_bytes() < SLACK
 
 
 @pytest.mark.parametrize("full", [0, 1])
@@ -172,13 +143,6 @@ def test_damaged_on_this_machine(tmp_path: Path, file: BundleFile, damage: str) 
         nodes.start(*nodes.all, files=(file,))
         assert nodes.join() == {}
         assert all(node.has(file) for node in nodes.all)
-
-
-def test_output_of_a_profile_is_ignored(tmp_path: Path, small: BundleFile) -> None:
-    with Nodes(tmp_path, 1) as nodes:
-        nodes.all[0].profile = "echo Welcome; echo 7; echo {; echo; echo '[1]'"
-        nodes.start(*nodes.all, files=(small,))
-        assert nodes.join() == {}
 
 
 def test_no_such_python(tmp_path: Path) -> None:
@@ -297,16 +261,6 @@ def test_set_ups_of_a_node_exclude_each_other(home: Path, start_agent: StartAgen
     waiting.hear("listening")
 
 
-@pytest.mark.parametrize("said", [b"garbage\n", b"\xff\xfe\n", b"[1, 2]x\n", b"7\n", b"\n"])
-def test_invalid_control_messages(home: Path, start_agent: StartAgent, said: bytes) -> None:
-    agent = start_agent(home, entry(b"some"))
-    agent.hear("listening")
-    agent.sendall(said)
-    assert "not a message" in agent.hear("failed")["what"]
-    assert agent.process.wait() == 1
-    assert agent.errors() == ""
-
-
 def test_an_unwritable_home(home: Path, start_agent: StartAgent) -> None:
     home.mkdir()
     (home / ".cluster").write_text("a file")
@@ -341,11 +295,3 @@ def test_failure_reports(said: dict[str, Any], text: str, hint: str | None) -> N
     error = failure("node-1", convert(said, Failure))
     assert text in error.message
     assert (error.hint or "").startswith(hint or "")
-
-
-def test_an_agent_leaves_no_children(home: Path, start_agent: StartAgent) -> None:
-    agent = start_agent(home, tasks=[script("exit 0")])
-    agent.hear("listening", "arrived", "begun", "done")
-    children = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/children").read_text()
-    assert children == ""
-    assert agent.hang_up() == 0
