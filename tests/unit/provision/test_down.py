@@ -9,7 +9,6 @@ from foundation.errors import AwsError
 from foundation.progress import Event
 from provision.down import ForgetFiles, deleted_by, plan_down, render_receipt
 from provision.model import ClusterState
-from provision.render import render_plan
 from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.instance_profile import DeleteInstanceProfile, InstanceProfile
 from provision.resources.instances import TerminateInstances, WaitForTerminated
@@ -99,13 +98,6 @@ def test_deletes_in_the_order_that_aws_allows() -> None:
         "instance", "instance", "instance profile", "role", "placement group", "network interface",
         "security group", "key pair", "volume", "local files",
     ]  # fmt: skip
-
-
-def test_the_plan_as_text() -> None:
-    text = render_plan(plan_down(make_state(*NODES, ending=("i-9",))))
-
-    assert "1. terminate 2 nodes (0-1)\n      node-0  i-0  running\n      node-1  i-1  running\n" in text
-    assert "2. wait until 3 instances have ended\n   3. delete security group sg-1\n" in text
 
 
 # --- applied

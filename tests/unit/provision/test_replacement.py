@@ -8,7 +8,6 @@ import pytest
 
 from foundation.errors import ClusterError
 from foundation.progress import Report, silent
-from provision.describe import find_end
 from provision.model import ClusterState, Node
 from provision.plan import Plan
 from provision.up import prepare_replacement, up
@@ -75,17 +74,6 @@ def test_the_cluster_keeps_its_size(world: World, asked: int) -> None:
     after = replace_nodes(world, before.nodes[2], nodes=asked)
 
     assert [node.index for node in after.nodes] == [0, 1, 2]
-
-
-def test_how_an_instance_has_ended(world: World) -> None:
-    nodes = world.up(make_config(nodes=3)).nodes
-    stop(world, nodes[1])
-    end(world, nodes[2])
-
-    found = [find_end(world.clients.ec2, node.instance_id) for node in nodes]
-
-    assert [None if one is None else one.partition(":")[0] for one in found] == [None, "is stopped", "is terminated"]
-    assert find_end(world.clients.ec2, "i-00000000000000001") is None  # EC2 may not list a new instance yet
 
 
 def stop(world: World, node: Node) -> None:

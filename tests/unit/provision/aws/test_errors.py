@@ -270,21 +270,6 @@ def test_permissions_that_down_lacks(world: World, wire: Wire) -> None:
     assert not world.resources()
 
 
-@pytest.mark.parametrize(
-    ("code", "hint"),
-    [
-        ("OptInRequired", "sign in to the AWS console"),
-    ],
-)
-def test_a_launch_that_a_retry_does_not_help(world: World, wire: Wire, code: str, hint: str) -> None:
-    error = refused_later(world, lambda: wire.refuse("RunInstances", code=code, times=FOR_EVER))
-    assert len(wire.calls("RunInstances")) == 1
-    assert error.message.startswith(words(code))
-    assert hint in str(error.hint)
-    assert world.files.launches() == ()
-    assert "instances" not in world.resources()
-
-
 @pytest.mark.parametrize("code", ["OptInRequired"])
 def test_the_accounts_state_is_checked_before_the_launch(world: World, wire: Wire, code: str) -> None:
     wire.refuse("RunInstances", code=code, times=FOR_EVER)

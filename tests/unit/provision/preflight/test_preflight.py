@@ -385,16 +385,3 @@ def test_missing_permissions_end_up_early(world: World) -> None:
         preflight(world)
     assert "cluster iam-policy" in str(caught.value.hint)
     assert world.resources() == Counter()
-
-
-def test_refused_reads_always_give_the_same_error(world: World) -> None:
-    """Of three parallel reads, the one that comes first in the program determines the error."""
-    for action in ("DescribeSubnets", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes"):
-        world.sandbox.book.arm(f"unauthorized action={action}")
-    for _ in range(5):
-        with pytest.raises(AwsError) as caught:
-            preflight(world)
-        assert caught.value.hint == (
-            "these credentials need the permission ec2:DescribeInstanceTypes: ask the account's administrator; "
-            "cluster iam-policy prints all that are needed"
-        )

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from provision.model import LaunchOption, Market, Quota
-from provision.preflight.quotas import QUOTA_KINDS, describe_quotas, find_quota_kind, quota_error
+from provision.preflight.quotas import describe_quotas, find_quota_kind, quota_error
 from provision_world import World, make_config, make_option
-from sandbox.config import QUOTAS
 
 STANDARD, GRAPHICS, P = "L-1216C47A", "L-DB2E81BA", "L-417A185B"
 SPOT_STANDARD, SPOT_GRAPHICS, SPOT_P, SPOT_P5 = "L-34B43A08", "L-3819A6DF", "L-7212CCBC", "L-C4BD4855"
@@ -33,14 +32,6 @@ def test_the_quota_of_a_type(instance_type: str, on_demand: str | None, spot: st
         return kind.code if kind else None
 
     assert (code("on-demand"), code("spot")) == (on_demand, spot)
-
-
-def test_codes_and_names_match_the_sandboxs() -> None:
-    """The two tables are independent. The sandbox lacks the spot quota of P5."""
-    ours = {kind.code: (kind.name, kind.market) for kind in QUOTA_KINDS}
-    theirs = {code: (quota.name, quota.market) for code, quota in QUOTAS.items()}
-    assert {code: ours[code] for code in theirs} == theirs
-    assert ours.keys() - theirs.keys() == {SPOT_P5}
 
 
 def quotas(world: World, *options: LaunchOption, launching: int = 2) -> dict[tuple[Market, str], Quota]:

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 import foundation.waiting
 import provision.resources.run_instances
 from foundation.progress import Event, silent
-from foundation.waiting import FIRST_PAUSE_S, LONGEST_PAUSE_S, poll
 from provision.describe import number_nodes
 from provision.lease.user_data import SSHD_SETTINGS, render_user_data
 from provision.resources.run_instances import (
@@ -190,21 +189,6 @@ def test_does_not_retry_other_errors(clock: Clock, refused: Exception) -> None:
     assert not clock.slept_s
 
 
-def test_poll_looks_at_once_and_then_less_often(clock: Clock) -> None:
-    looks: list[float] = []
-    begun = clock.now_s
-
-    def look() -> str | None:
-        looks.append(clock.now_s)
-        return "there" if len(looks) == 20 else None
-
-    assert poll(look, timeout_s=1000) == "there"
-    assert looks[0] == begun
-    assert clock.slept_s[0] == FIRST_PAUSE_S
-    assert clock.slept_s == sorted(clock.slept_s)
-    assert clock.slept_s[-1] == LONGEST_PAUSE_S
-
-
 # --- numbers
 
 
@@ -241,11 +225,6 @@ def test_an_index_stays_when_other_nodes_change() -> None:
     assert names(old, *new) == {0: "i-new0", 1: "i-old", 2: "i-new1"}
     [node] = number_nodes([old])
     assert (node.name, node.role) == ("node-1", "head")
-
-
-def test_two_launches_of_the_same_index() -> None:
-    one, two = (instance(name, launch_index=0, indices="0", age_s=age) for name, age in [("i-1", 9), ("i-2", 5)])
-    assert names(one, two) == {0: "i-1", 1: "i-2"}
 
 
 @pytest.mark.parametrize("indices", [None, "nonsense"])
