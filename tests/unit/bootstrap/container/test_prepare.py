@@ -296,7 +296,7 @@ def test_the_engine_reads_the_password_from_a_pipe(node: NodeSide) -> None:
     assert not Path(node.read("path")).parent.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, None])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, None])
 def test_no_password_is_left_by_a_killed_pull(node: NodeSide, number: signal.Signals | None) -> None:
     """With None, the other side closes the connection. Only SIGKILL leaves the pipe behind, and the pipe is empty."""
     node.ask({"find": "podman"})

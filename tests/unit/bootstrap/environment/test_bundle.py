@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bootstrap.environment.bundle import COMPAT_FILE, JAX_FILE, Bundle, fetch_bundle, fetch_python, pack, pack_package
+from bootstrap.environment.bundle import COMPAT_FILE, JAX_FILE, Bundle, fetch_bundle, fetch_python, pack
 from bootstrap.environment.file_cache import check_cache, describe_file, fetch_once
 from bootstrap.environment.steps import plan_node, render_script
 from bootstrap.environment.target import ChosenPython
@@ -106,13 +106,6 @@ def test_a_bundle_is_fetched_once_by_the_real_uv(tmp_path: Path, wheels: Path, m
         fetch_bundle(replace(target, requirements=("other==1",)), cache=tmp_path / "cache", report=silent)
     assert "other==1" in raised.value.message
     assert not list((tmp_path / "cache").rglob(".fetching-*"))
-
-
-@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x" * 99)])
-def test_our_own_damaged_wheel_is_made_again(tmp_path: Path, damage: Callable[[Path], object]) -> None:
-    whole = pack_package(tmp_path)
-    damage(whole.path)
-    assert pack_package(tmp_path) == whole
 
 
 def test_an_index_with_a_damaged_source(tmp_path: Path) -> None:

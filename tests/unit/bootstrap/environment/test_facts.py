@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from bootstrap.environment.facts import (
     CUDA_LIBRARIES,
@@ -155,30 +154,6 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
         assert facts.checked == {"bb": Checked(key="k", unresolved=("libx.so.1",))}
         assert facts.authorized == ("restrict ssh-ed25519 C cluster-internal",)
         assert facts.machine == os.uname().machine
-
-
-def count_programs(home: Path) -> list[str]:
-    """The programs that facts.sh starts, as the shell's trace shows them."""
-    text = render_facts_script("auto")
-    traced = run_shell(f"set -x\n{text}", home)
-    commands = {line.lstrip("+ ").split(" ")[0] for line in traced.stderr.splitlines() if line.startswith("+")}
-    external = {"uname", "getconf", "ldconfig", "tr", "sed", "awk", "grep", "cut", "df", "flock", "nvidia-smi", "touch"}
-    external |= {"mv", "mkdir", "cat", "basename", "dirname", "sha256sum", "ls", "rm", "/usr/bin/python3", "python3"}
-    return sorted(commands & external)
-
-
-def test_cached_facts_start_one_program(tmp_path: Path) -> None:
-    first = look(tmp_path)
-    assert count_programs(tmp_path) == ["flock"]  # and df takes the place of the shell
-    assert replace(look(tmp_path), disk_free_kib=0) == replace(first, disk_free_kib=0)
-
-
-def test_comments_and_indentation_are_not_sent() -> None:
-    text = render_facts_script("auto")
-    before, _, rest = text.partition("about_python='\n")
-    program, _, after = rest.partition("\n'\n")
-    assert not [line for line in (before + after).splitlines() if line != line.lstrip() or not line or line[0] == "#"]
-    compile(program, "about_python", "exec")
 
 
 def test_changes_invalidate_cached_facts(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import bootstrap.ssh.connection
 import bootstrap.ssh.keys
 from bootstrap.ssh.keys import Console
 from first_contact_node import OTHER, Node, node  # noqa: F401 - a fixture
-from foundation.errors import AwsError, ClusterError, ConnectError
+from foundation.errors import AwsError, ConnectError
 
 NONE: frozenset[str] = frozenset()
 
@@ -80,18 +80,6 @@ def open_connections() -> list[paramiko.Transport]:
     """The open connections of this side."""
     transports = [thread for thread in threading.enumerate() if isinstance(thread, paramiko.Transport)]
     return [transport for transport in transports if transport.is_active() and not transport.server_mode]
-
-
-def test_a_console_error_does_not_hide_the_connection_error(node: Node) -> None:
-    def broken(instance_id: str) -> tuple[str, ...]:
-        raise ClusterError(f"no console of {instance_id}")
-
-    node.shown = [NONE]
-    console = Console(find_fingerprints=node.look, find_last_lines=broken)
-    with pytest.raises(ConnectError) as caught, node.reached(timeout_s=0.1, console=console):
-        pass
-    assert "shows no host keys' fingerprints" in caught.value.message
-    assert caught.value.message.endswith("its console cannot be read: no console of i-1")
 
 
 def test_an_instance_that_has_ended_is_not_awaited(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

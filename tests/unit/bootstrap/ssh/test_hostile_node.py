@@ -14,7 +14,7 @@ from bootstrap.ssh.connection import NodeConnection, drain, wait_for_exit
 from bootstrap.ssh.execute import Stream, execute
 from bootstrap.ssh.explain import NO_EXIT_CODE
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.node_program import AnswerError, NodeProgram, parse_message
+from bootstrap.ssh.node_program import AnswerError, NodeProgram
 from bootstrap.transfer.distribute import _Message
 from bootstrap.verify.nodes import _Begun, _Tried
 from cluster.commands.shell import Collector
@@ -114,18 +114,6 @@ def test_signs_of_life_do_not_extend_a_deadline(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(time, "monotonic", lambda: float(next(moments)))
     with pytest.raises(AnswerError, match="did not end in time"):
         next(program(endless=b'{"alive": true}\n').messages(30.0))
-
-
-def test_messages_are_split_at_line_ends() -> None:
-    said = program(b'banner\n{"a"', b": 1}\n", b'{"alive": true}\n{"b": 2}\n{"c"', b": 3}", b"\n").messages()
-    assert [next(said) for _ in range(3)] == [{"a": 1}, {"b": 2}, {"c": 3}]
-
-
-@pytest.mark.parametrize(
-    "line", [b"Welcome", b"[" * 10**5, b'{"a":' + b"[" * 10**5, b"5", b"", b"{", b'{"a": "\xff"}', b'{"a": NaN}']
-)
-def test_lines_that_are_not_messages(line: bytes) -> None:
-    assert parse_message(line) is None
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from bootstrap.ssh.other_hosts import (
     render_let_in,
     render_release,
 )
-from foundation.errors import ClusterError, ConfigError
+from foundation.errors import ConfigError
 from foundation.remote_command import RemoteCommand
 from job_world import CODE_DIR, PROJECT_DIR, cpus, node, plan, with_files
 from node_facts import LAB as OWN_HOST
@@ -86,14 +86,6 @@ def test_hosts_are_remembered_and_forgotten(tmp_path: Path) -> None:
     assert [entry.spec for entry in memory.read()[1]] == ["b"]
     memory.forget(["b"])
     assert not memory.path.parent.exists()
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"mark": "x"}', '{"mark": "x", "hosts": [{"spec": 1}]}'])
-def test_a_damaged_memory_is_an_error(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "other_hosts.json"
-    path.write_text(text)
-    with pytest.raises(ClusterError, match="damaged"):
-        Memory(path, cluster="demo").read()
 
 
 # -- scripts on the host ---------------------------------------------------------------------------------------------

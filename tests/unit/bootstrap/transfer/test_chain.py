@@ -103,20 +103,6 @@ def test_a_damaged_partial_file_is_replaced(start: Start, tmp_path: Path, kept: 
     assert alone.path(SOME).read_bytes() == SOME
 
 
-@pytest.mark.parametrize("others", [(), (1,)])
-def test_a_byte_flipped_once_in_transit(start: Start, tmp_path: Path, others: tuple[int, ...]) -> None:
-    source = holder(start, 1, tmp_path, SOME)
-    proxy = Proxy(source.peer, address="127.0.0.9", flip_at=FRAME + 999, times=1)
-    near, last = start(2, entry(SOME)), start(3, entry(SOME))
-    last.take_from(near.peer, *(source.peer for _ in others))
-    near.take_from(proxy.peer, *(source.peer for _ in others))
-    near.hear("arrived")
-    last.hear_arrival(near.peer)
-    for agent in (near, last):
-        assert agent.path(SOME).read_bytes() == SOME
-    proxy.close()
-
-
 def test_a_byte_flipped_always(start: Start, tmp_path: Path) -> None:
     source = holder(start, 1, tmp_path, SOME)
     proxy = Proxy(source.peer, address="127.0.0.9", flip_at=FRAME + 999, times=99)
@@ -176,22 +162,6 @@ def test_a_node_without_the_secret_gives_nothing(start: Start) -> None:
             assert connection.recv(1) == b""
     assert bytes.fromhex(SECRET) not in asked
     assert taker.arrived_bytes(SOME) == 0
-
-
-@pytest.mark.parametrize("said", [b"D\xff\xff\xff\xff", b"D\x00\x00\x00\x00", b"?" * 500, b""])
-def test_invalid_frames(start: Start, tmp_path: Path, said: bytes) -> None:
-    """A proxy sends them instead of the first frame, after a valid proof."""
-    source = holder(start, 1, tmp_path, SOME)
-    taker = start(2, entry(SOME))
-    with socket.create_server(("127.0.0.9", 0)) as listener:
-        taker.take_from(listener.getsockname(), source.peer)
-        near, _ = listener.accept()
-        with near, socket.create_connection(source.peer) as far:
-            near.sendall(far.recv(32))
-            far.sendall(near.recv(64))
-            near.sendall(far.recv(32) + said)
-        taker.hear("arrived")
-    assert taker.path(SOME).read_bytes() == SOME
 
 
 def test_a_frozen_node_is_skipped(start: Start) -> None:

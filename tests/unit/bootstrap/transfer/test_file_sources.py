@@ -12,7 +12,7 @@ from agent_steps import LocalNode, Nodes
 from bootstrap.environment.file_cache import BundleFile, describe_file
 from bootstrap.transfer.distribute import Distribution
 from bootstrap.transfer.sources import Sources
-from foundation.errors import ClusterError, ConnectError
+from foundation.errors import ConnectError
 from foundation.progress import Event, silent
 from index_server import Index, make_wheel, serve_index
 from waits import until
@@ -114,22 +114,6 @@ def test_nodes_without_internet_get_wheels_from_this_machine(
     assert [event.kind for event in events if event.kind != "progress"] == ["info", "start", "done"]  # one step for all
     assert "no answer in 0.2 s" in events[0].what or "timed out" in events[0].what
     assert len(index.asked_for("other-1.0-py3-none-any.whl")) == 1  # there was no useless second attempt
-
-
-def test_a_damaged_wheel_from_the_index(
-    tmp_path: Path, index: Index, wheel: BundleFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The node reports the damage. The download to this machine is damaged as well."""
-    monkeypatch.setattr("bootstrap.environment.fetches.FIRST_PAUSE_S", 0.01)
-    index.flip = True
-    nodes, events = make_nodes(tmp_path, 1)
-    with nodes:
-        nodes.start(*nodes.all, files=(wheel,))
-        (error,) = nodes.join().values()
-    assert isinstance(error, ClusterError)
-    assert "could not be fetched" in error.message
-    assert "its SHA-256 is not" in events[0].what
-    assert not wheel.path.exists()
 
 
 def test_the_second_node_takes_over_from_a_dead_first_one(

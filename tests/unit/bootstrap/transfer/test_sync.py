@@ -94,7 +94,7 @@ PATTERNS += [
 
 @pytest.mark.parametrize("first", PATTERNS)
 def test_patterns_match_as_in_git(project: Path, first: str) -> None:
-    """Compares every pattern, and every pair of patterns."""
+    """Compares every pattern alone, and before patterns that take back its effect."""
     subprocess.run(("rm", "-r", "my/.git", "my/sub"), cwd=project, check=True)
     subprocess.run(("git", "init", "-q", "."), cwd=project, check=True)
     left_out = {
@@ -104,7 +104,7 @@ def test_patterns_match_as_in_git(project: Path, first: str) -> None:
         ".aws/credentials",
         ".cluster/ssh/id_ed25519",
     }
-    for second in ["", *PATTERNS]:
+    for second in ("", "!*.rec", "!my/", "my/**"):
         exclude = project.parent / "exclude"
         exclude.write_text(f"{first}\n{second}\n")
         command = ("git", "ls-files", "-o", "-z", f"--exclude-from={exclude}")

@@ -1,7 +1,6 @@
 """Trees and their archives."""
 
 import os
-import tarfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -56,14 +55,6 @@ def test_a_changed_file_is_refused(tmp_path: Path, change: Callable[[Path], obje
         write_archive(tree_with(tmp_path / "x"), tmp_path)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("run the command again")
-
-
-def test_appended_bytes_are_not_sent(tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"abcdef")
-    with tarfile.open(write_archive(tree_with(tmp_path / "x"), tmp_path).path) as archive:
-        stream = archive.extractfile("x.rec")
-        assert stream is not None
-        assert stream.read() == b"abc"
 
 
 @pytest.mark.parametrize("in_the_way", [".", "archives"])

@@ -102,10 +102,3 @@ def test_a_probe_gives_up_on_a_silent_server(tmp_path: Path) -> None:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/files/{NAME}"
         with pytest.raises(urls.Unreachable, match=r"no answer in 0\.1 s|timed out"):
             urls.fetch([address], arrive(tmp_path / "home"), 0.1)
-
-
-def test_a_closed_port(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(urls.Unreachable, match="Connection refused"):
-        urls.fetch([f"http://127.0.0.1:{port}/x"], arrive(tmp_path / "home"), 1.0)

@@ -22,9 +22,7 @@ from bootstrap.verify.checks import (
     check_disk,
     check_ports,
     compute_probes,
-    summarize_error,
 )
-from bootstrap.verify.nodes import sort_checks
 from cluster.commands.verify import render_checks, render_troubles
 from local_nodes import local_node
 
@@ -153,12 +151,6 @@ def test_a_missing_library_is_named_with_its_cause(library: str, wheel: str, wor
     assert all(word in (failed.cause or "") for word in words), failed.cause
 
 
-def test_summarize_error() -> None:
-    text = 'Traceback (most recent call last):\n  File "src/a.cc", line 65\nMXNetError: Check failed: a == b: told'
-    assert summarize_error(text) == "MXNetError: Check failed: a == b: told"
-    assert summarize_error("\n") == ""
-
-
 # What the user sees.
 
 
@@ -178,13 +170,6 @@ def test_the_table_is_aligned_and_equal_failures_are_merged() -> None:
     ]
     assert "try: on node-1" in render_troubles(checks[:2], "failed")
     assert render_troubles(checks[:1], "failed") == ""
-
-
-def test_checks_are_sorted_by_node() -> None:
-    checks = [check("node-1"), check("node-0", check="clock"), check("all nodes"), check("node-0", check="compute")]
-    found = sort_checks(checks, names=["node-0", "node-1"])
-    assert [one.node for one in found] == ["all nodes", "node-0", "node-0", "node-1"]
-    assert found[1].check == "compute"
 
 
 def test_the_repr_of_a_probe_hides_its_order() -> None:

@@ -127,12 +127,6 @@ def test_a_frozen_or_lost_node_does_not_delay_the_others(
     assert ("node-0", "ok") in {(check.node, check.status) for check in of_kind(checks, "compute")}
 
 
-@pytest.mark.usefixtures("fake_mxnet")
-def test_an_error_in_the_program_itself_is_reported(nodes: list[ReadyNode]) -> None:
-    (connection,) = of_kind(verify([replace(nodes[0], setup="no-such")], report=silent), "connection")
-    assert "FileNotFoundError" in (connection.cause or "")
-
-
 def test_probes_end_when_the_connection_closes(nodes: list[ReadyNode], fake_mxnet: FakeMXNet, tmp_path: Path) -> None:
     place = tmp_path / "pid"
     fake_mxnet(f"open({str(place)!r}, 'w').write(str(os.getpid()) + '.'); time.sleep(600)")
