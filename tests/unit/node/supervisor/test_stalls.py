@@ -9,8 +9,6 @@ from itertools import pairwise
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fake_timers import Timers
@@ -84,28 +82,6 @@ def test_whether_to_wait_tell_or_end(
     quiet_s: float, limit_s: float | None, found: str | None, *, is_news: bool, what: str
 ) -> None:
     assert stalls.decide(quiet_s, 10.0, limit_s, found, is_news=is_news) == what
-
-
-TIMES = st.floats(min_value=0, max_value=1e6)
-
-
-@given(
-    quiet_s=TIMES,
-    pace_s=TIMES,
-    limit_s=st.none() | TIMES.filter(bool),
-    found=st.sampled_from(["stopped", "blocked", None]),
-    is_news=st.booleans(),
-)
-def test_only_a_limit_ends_a_job(
-    quiet_s: float, pace_s: float, limit_s: float | None, found: str | None, *, is_news: bool
-) -> None:
-    what = stalls.decide(quiet_s, pace_s, limit_s, found, is_news=is_news)
-    assert (what == "end") == (limit_s is not None and quiet_s >= limit_s)
-    if what == "tell":
-        assert is_news
-        assert quiet_s >= stalls.patience_s(found, pace_s, limit_s)
-    assert stalls.patience_s("stopped", pace_s, limit_s) <= stalls.patience_s("blocked", pace_s, limit_s)
-    assert stalls.patience_s("blocked", pace_s, limit_s) <= stalls.patience_s(None, pace_s, limit_s)
 
 
 @pytest.mark.parametrize(
@@ -308,12 +284,6 @@ def test_the_closed_port_of_an_ended_worker_is_not_out_of_reach(job: Job) -> Non
     job.worker(1).exit_code = 0
     job.stalls.hear_exit(job.worker(1))
     assert (ADDRESSES["node-2"], job.worker(1).bound[1]) not in job.processes.places_of_others("node-1")
-
-
-def test_while_all_workers_print_hosts_are_not_asked(job: Job) -> None:
-    job.worker(1).exit_code = 0
-    job.run(600, prints_every_s=1.0)
-    assert job.looks == 0
 
 
 def test_a_stopped_worker_is_reported_soon_then_less_and_less_often(job: Job) -> None:
