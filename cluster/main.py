@@ -12,7 +12,7 @@ import click
 
 from cluster.commands import COMMANDS, RootGroup
 from cluster.completion import VARIABLE
-from cluster.examples import render_examples
+from cluster.views.examples import render_examples
 from cluster.views.terminal import print_bytes_unchanged, write
 from foundation.errors import ClusterError, Interrupted
 from foundation.sudo import become_caller, find_repair

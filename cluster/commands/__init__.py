@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from cluster.completion import load_command, load_shape
-from cluster.examples import render_examples
+from cluster.views.examples import render_examples
 from foundation.errors import UsageError
 
 # For each heading of `cluster --help`, in the order of use: name -> "module:attribute" and one line of help.

@@ -14,8 +14,8 @@ import pytest
 
 from cluster.commands import COMMANDS
 from cluster.config import ClusterConfig, load_config
-from cluster.examples import EXAMPLES
 from cluster.main import INTERRUPTED, cli
+from cluster.views.examples import EXAMPLES
 from cluster.views.status import Status, status_document
 from foundation import errors
 from foundation.settings import describe_settings
