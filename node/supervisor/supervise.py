@@ -5,6 +5,7 @@ socket exist, or one line with an error. Then what Python itself says goes to su
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -66,4 +67,6 @@ def leave(tree: str | None) -> None:
     if os.fork():
         os._exit(0)  # the child continues, and runs the exit handlers
     os.setsid()
-    os.chdir(tree or "/")
+    os.chdir("/")
+    with contextlib.suppress(OSError):  # the agents report files that cannot be copied
+        os.chdir(tree or "/")
