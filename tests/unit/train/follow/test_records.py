@@ -47,6 +47,7 @@ KEYS = (
     "supervisor version waiting_for warnings workers"
 )
 """The keys of a job in `cluster jobs --json`, without those that the command adds."""
+DEEP = "[" * 5000 + "]" * 5000
 
 
 def without(key: str) -> bytes:
@@ -58,12 +59,14 @@ def but(**values: Any) -> bytes:
 
 
 DAMAGED = {
+    "nothing": b"",
     "half": but()[:-20],
     "no id": without("id"),
     "an id that is a path": but(id="../../x"),
     "workers in words": but(workers="two"),
     "thousands of digits": but().replace(b'"workers": 2', b'"workers": ' + b"9" * 5000),
     "no UTF-8": but().replace(b"train_mnist", b"\xff\xfe"),
+    "deep": but().replace(b'["ever"]', DEEP.encode()),
     "long": but(error="x" * MAX_RECORD_BYTES),
 }
 
@@ -109,8 +112,9 @@ def test_a_damaged_record_does_not_hide_others(what: str) -> None:
     ("line", "why"),
     [
         (b'{"jobs": 5}', "not a list"),
-        (b'{"jobs": [', "Expecting value"),
-        (b'{"jobs": ' + b"[" * 5000 + b"]" * 5000 + b"}", "not a list"),
+        (b'{"jobs": [', "no end"),
+        (b'{"jobs": ["' + b"a" * 1000, "no end"),
+        (b'{"jobs": ' + DEEP.encode()[:5000], "no end"),
         (b'{"jobs": [' + b"1," * (MAX_JOBS + 2) + b"1]}", "more than 1000 jobs"),
         (b'{"jobs": [' + b"1," * 10**6 + b"1]}", "more than 600000 values"),
         (b'{"refused": {}}', "not a list"),
@@ -121,9 +125,10 @@ def test_an_invalid_list_of_jobs_is_an_error(line: bytes, why: str) -> None:
         read_jobs(line)
 
 
-def test_a_file_name_that_is_not_utf_8_is_no_damage() -> None:
-    line = json.dumps({"jobs": [nest_record({**GOOD, "name": name}) for name in ("caf\udce9", "b")]}).encode()
-    assert [record.name for record in read_jobs(line)] == ["caf\udce9", "b"]
+def test_brackets_and_quotes_in_text_do_not_split_a_record() -> None:
+    names = ['a"]},{[', "b\\", 'c\\"', "d,]"]
+    line = json.dumps({"jobs": [nest_record({**GOOD, "name": name}) for name in names]}).encode()
+    assert [record.name for record in read_jobs(line)] == names
 
 
 # -- by the real s3fs against moto's S3 over HTTP ----------------------------------------------------------------------
