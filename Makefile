@@ -77,7 +77,7 @@ test-all: checks test-packages ## also what is slow on purpose
 	@$(PYTEST)
 
 coverage: checks test-packages ## the lines that no test reaches here; what runs on the sandbox's hosts is not counted
-	@rm -rf build/coverage && mkdir -p build/coverage
+	@$(SUDO) rm -rf build/coverage && mkdir -p build/coverage
 	@$(SUDO) $(BIN)/coverage run -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m 'not slow'
 	@$(SUDO) $(BIN)/coverage combine --quiet && $(SUDO) $(BIN)/coverage report
 

@@ -1,4 +1,4 @@
-"""The examples at the end of each command's help. A test types them."""
+"""The examples at the end of each command's help. A test parses them."""
 
 EXAMPLES = {
     "": """

@@ -124,6 +124,7 @@ class Outputs:
 
     def copy(self) -> list[str]:
         """Copies the complete files that are new or have changed, the oldest first. Returns the names of the others."""
+        self._lacks_bucket = False
         changed = self._find_changed()
         written = find_written() if changed else set()
         left = []
@@ -143,7 +144,7 @@ class Outputs:
                 continue
             except (OSError, ValueError) as error:
                 left.append(entry.name)
-                self._lacks_bucket = isinstance(error, s3.NotFound)
+                self._lacks_bucket = isinstance(error, s3.StoreError) and error.code == "NoSuchBucket"
                 self._say_once(str(error))
                 continue
             self._copied[entry.name] = (*version, etag)

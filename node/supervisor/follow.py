@@ -16,7 +16,7 @@ from node.supervisor import job_log, recovery
 from node.wire import News, Watch
 
 ALIVE_EVERY_S = 2.0
-LOOK_EVERY_S = 0.05  # at the log; lines in quick succession so come in fewer, larger pieces
+LOOK_EVERY_S = 0.05  # between two looks at the log: lines in quick succession arrive together
 RETRY_S = 0.05  # for a supervisor that is just starting or ending
 READ_BYTES = 1 << 16
 GIVE_UP_S = 120.0  # for a reader that no longer accepts output
