@@ -9,8 +9,8 @@ from msgspec import Struct, to_builtins
 
 from node.protocol import Container, JobHost, JobResult, JobSpec, NewFiles
 
-LONGEST_REST_S = 0.2
-REST_STEP_S = 0.02
+LONGEST_REST_S = 0.5
+REST_STEP_S = 0.05
 Found = tuple[int, str]
 """A process: its pid and its command line."""
 

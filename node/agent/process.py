@@ -141,7 +141,7 @@ class JobProcess:
         assert child.stdout is not None
         self._child = child
         exited = children.watch(child)
-        passing = asyncio.ensure_future(self._pass_on(child.stdout))
+        passing = asyncio.ensure_future(self._pass_on(child.stdout, exited))
         if self._contained is None:
             self._note_start(child.pid)
         looking = asyncio.ensure_future(self._look_for_program(self._contained)) if self._contained else None
@@ -220,8 +220,11 @@ class JobProcess:
         """Sends a message of the agent as a line of output."""
         self._host.send(Output(self.number, (line,)))
 
-    async def _pass_on(self, stream: IO[bytes]) -> None:
-        """Passes on a command's output as it comes, and lines in quick succession in fewer, larger pieces."""
+    async def _pass_on(self, stream: IO[bytes], exited: "asyncio.Future[int]") -> None:
+        """Passes on a command's output as it comes, and lines in quick succession in fewer, larger pieces.
+
+        Collects nothing once the command has ended.
+        """
         reader, transport = await children.open_output(stream)
         lines, pace = OutputLines(), wire.Pace()
         data = None
@@ -239,7 +242,7 @@ class JobProcess:
                     pace.note()
                     if pace.rest_s and not transport.is_closing():
                         transport.pause_reading()
-                        await asyncio.sleep(pace.rest_s)
+                        await asyncio.wait([exited], timeout=pace.rest_s)
                         transport.resume_reading()
         finally:
             transport.close()
