@@ -45,10 +45,11 @@ def on_all(items: Sequence[T], work: Callable[[T], object]) -> None:
 
 
 class _Early(Struct, frozen=True, kw_only=True):
-    """A connection that was opened in advance, and the facts gathered over it; None if that failed."""
+    """A connection that was opened in advance, and what was found out over it; None if that failed."""
 
     connection: NodeConnection | None = None
     facts: NodeFacts | None = None
+    answer: object = None
 
 
 class InstanceAccess(Struct, frozen=True, kw_only=True):
@@ -79,6 +80,7 @@ class Connections:
         self._open: dict[str, NodeConnection] = {}
         self._early: dict[str, tuple[Host, Future[_Early]]] = {}
         self._facts: dict[str, NodeFacts] = {}
+        self._answers: dict[str, object] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -101,15 +103,18 @@ class Connections:
             raise ValueError("these connections are to the user's own hosts")
         return self._instances
 
-    def begin(self, hosts: Iterable[Host], *, python: str) -> None:
-        """Starts to connect to nodes at their last known addresses, and to gather facts; python: [bootstrap] python.
+    def begin(
+        self, hosts: Iterable[Host], *, python: str, ask: Callable[[NodeConnection, NodeFacts], object] | None = None
+    ) -> None:
+        """Starts to connect to nodes at their last known addresses, to gather facts, and then to `ask`.
 
+        python: [bootstrap] python. ask: a further question to each node, for `take_answer`.
         Connects only to nodes with a pinned host key, so that another machine at the address learns nothing. `get`
         drops a connection whose address or user has changed, and retries a failed one.
         """
         for host in islice(hosts, MAX_PARALLEL):
             if self.pins.find(host.instance_id) is not None:
-                self._early[host.instance_id] = (host, run_in_thread(partial(self._go_ahead, host, python)))
+                self._early[host.instance_id] = (host, run_in_thread(partial(self._go_ahead, host, python, ask)))
 
     def get(self, host: Host) -> NodeConnection:
         """The connection to a host. Opens it if necessary. Raises ConnectError, AwsError, ClusterError."""
@@ -145,6 +150,10 @@ class Connections:
         """Keeps facts that were gathered before the host's set-up, for `look`."""
         self._facts[host.instance_id] = facts
 
+    def take_answer(self, host: Host) -> object:
+        """A host's answer to the question of `begin`, once; None if there is none. The connection has been opened."""
+        return self._answers.pop(host.instance_id, None)
+
     def _take_early(self, host: Host) -> NodeConnection | None:
         begun, future = self._early.pop(host.instance_id, (None, None))
         if begun is None or future is None:
@@ -157,16 +166,18 @@ class Connections:
             early.connection.host = host
         if early.facts is not None:
             self._facts[host.instance_id] = early.facts
+        self._answers[host.instance_id] = early.answer
         return early.connection
 
-    def _go_ahead(self, host: Host, python: str) -> _Early:
-        connection, access = None, self._access
+    def _go_ahead(self, host: Host, python: str, ask: Callable[[NodeConnection, NodeFacts], object] | None) -> _Early:
+        connection, facts, access = None, None, self._access
         try:
             contact = FirstContact(host.instance_id, pins=access.pins, console=access.console)
             connection = connect(host, private_key=access.private_key, contact=contact)
-            return _Early(connection=connection, facts=gather_facts(connection, python=python))
-        except ClusterError:  # `get` retries and raises it
-            return _Early(connection=connection)
+            facts = gather_facts(connection, python=python)
+            return _Early(connection=connection, facts=facts, answer=ask(connection, facts) if ask else None)
+        except ClusterError:  # those who need it try again, and raise it
+            return _Early(connection=connection, facts=facts)
 
 
 def _hang_up(future: Future[_Early]) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from msgspec import Struct, json
 
 from bootstrap.apply import ReadyNode
+from bootstrap.environment.facts import NodeFacts
 from bootstrap.homes import Turns, find_homes_of
+from bootstrap.runtime.code import runtime_digest
 from bootstrap.runtime.placing import RuntimePlacing
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
@@ -26,6 +28,13 @@ from provision.preflight.machines import Hardware
 TIMEOUT_S = health.GPUS_TIMEOUT_S + 2 * health.LOG_TIMEOUT_S + 5.0
 Unhealthy = Mapping[str, tuple[str, ...]]
 """The unhealthy nodes, by name, with the reasons why they must not be used."""
+
+
+class Look(Struct, frozen=True, kw_only=True):
+    """The report of node/health.py on a node, and the node's clock compared with this machine's."""
+
+    report: health.Report
+    offset: Offset
 
 
 class Findings(Struct, frozen=True, kw_only=True):
@@ -47,36 +56,45 @@ def look_before_set_up(
     turns = Turns(find_homes_of(hosts, connections, silent))
     with RuntimePlacing(cache=cache, report=report) as placing:
 
-        def connect(name: str) -> NodeConnection:
+        def examine(name: str) -> Look:
             host = by_name[name]
             with turns.taken(host.instance_id):
                 connection, facts = connections.look(host, python=python)
                 connections.keep_facts(host, placing.place(connection, facts))
-            return connection
+            early = connections.take_answer(host)
+            return early if isinstance(early, Look) else _look(connection)
 
-        return _look(list(by_name), connect)
+        return _look_at_all(list(by_name), examine)
+
+
+def look_early(connection: NodeConnection, facts: NodeFacts) -> Look | None:
+    """Looks at a node for `look_before_set_up`, before the cluster is described. None if it lacks the runtime."""
+    return _look(connection) if runtime_digest() in facts.runtimes else None
 
 
 def look(nodes: Sequence[ReadyNode]) -> Findings:
     """Looks at nodes that have been set up. Raises ClusterError, which names every node that cannot be looked at."""
     found = {node.host.name: node.connection for node in nodes}
-    return _look(list(found), found.__getitem__)
+    return _look_at_all(list(found), lambda name: _look(found[name]))
 
 
-def _look(names: Sequence[str], connect: Callable[[str], NodeConnection]) -> Findings:
-    reports: dict[str, health.Report] = {}
-    offsets: dict[str, Offset] = {}
+def _look(connection: NodeConnection) -> Look:
+    sent = time.time()
+    with closing(NodeProgram(connection, "health")) as program:
+        report = program.read(next(program.messages(time.monotonic() + TIMEOUT_S)), health.Report)
+    return Look(report=report, offset=find_offset(sent, report.now, time.time()))
 
-    def examine(name: str) -> None:
-        connection = connect(name)
-        sent = time.time()
-        with closing(NodeProgram(connection, "health")) as program:
-            report = program.read(next(program.messages(time.monotonic() + TIMEOUT_S)), health.Report)
-        reports[name] = report
-        offsets[name] = find_offset(sent, report.now, time.time())
 
-    on_all(names, examine)
-    return Findings(reports={name: reports[name] for name in names}, offsets={name: offsets[name] for name in names})
+def _look_at_all(names: Sequence[str], examine: Callable[[str], Look]) -> Findings:
+    looks: dict[str, Look] = {}
+
+    def put(name: str) -> None:
+        looks[name] = examine(name)
+
+    on_all(names, put)
+    return Findings(
+        reports={name: looks[name].report for name in names}, offsets={name: looks[name].offset for name in names}
+    )
 
 
 def find_unhealthy(findings: Findings, hardware: Mapping[str, Hardware]) -> Unhealthy:

@@ -7,6 +7,7 @@ from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.connections import Connections, InstanceAccess
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
+from bootstrap.verify.health import look_early
 from cluster.app import App
 from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError
@@ -144,13 +145,13 @@ class Ec2Source(NodeSource):
             yield connections
 
     def begin(self, connections: Connections) -> None:
-        """Starts connecting to the nodes at their last known addresses."""
+        """Starts connecting to the nodes at their last known addresses, and looking at their health."""
         user = self._app.config.provision.user
         last = (
             Host(name=id_, instance_id=id_, address=address, private_ip=address, user=user, is_head=False)
             for id_, address in self._app.files.addresses().items()
         )
-        connections.begin(last, python=self._app.config.bootstrap.python)
+        connections.begin(last, python=self._app.config.bootstrap.python, ask=look_early)
 
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
         """Returns the hosts unchanged, since EC2 supplies the addresses. Forgets the host keys of other instances."""

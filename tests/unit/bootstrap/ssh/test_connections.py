@@ -63,6 +63,16 @@ def test_an_early_connection_and_its_facts_are_used(node: Node, facts: list[obje
     assert node.happened == ["auth"]
 
 
+def test_an_early_answer_is_taken_once(node: Node, facts: list[object]) -> None:
+    pin(node)
+    with open_connections(node) as connections:
+        connections.begin([LAST], python="auto", ask=lambda connection, facts: (connection, facts))
+        connection, _ = look(connections)
+        assert connections.take_answer(HOST) == (connection, "facts with python auto")
+        assert connections.take_answer(HOST) is None
+    assert len(facts) == 1
+
+
 def test_a_moved_node_gets_a_new_connection(node: Node, facts: list[NodeConnection]) -> None:
     pin(node)
     with open_connections(node) as connections:
