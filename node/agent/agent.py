@@ -263,6 +263,8 @@ class Agent(asyncio.Protocol):
             process, running = self._start(start)
             gone = asyncio.ensure_future(reader.read(1))
             await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                await self.data.note_open()
             process.end()
             await running
             writer.write(b"%d\n" % (process.exit_code or 0))
@@ -351,6 +353,7 @@ class Agent(asyncio.Protocol):
     async def _close(self, copy_s: float | None) -> None:
         """Ends all processes, and reports what they leave. copy_s: see End."""
         self.data.stop()
+        await self.data.note_open()
         for process in self._processes.values():
             process.end()
         await asyncio.gather(*(process.has_ended.wait() for process in self._processes.values()))

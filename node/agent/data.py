@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from node.staging.local_data import LocalData
     from node.staging.outputs import Outputs
 
+NOTE_OPEN_S = 1.0
 Say = Callable[[str], None]
 """Shows the user a line, as output of a process."""
 
@@ -78,6 +79,18 @@ class JobData:
             self._outputs = Outputs(self._job, env, say)
         return self._outputs
 
+    async def note_open(self) -> None:
+        """Notes which files are being written, before processes are killed."""
+        if self._outputs is not None:
+            # Files may be on a dead volume. In Python 3.10, asyncio has a TimeoutError of its own.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.to_thread(self._outputs.note_open), NOTE_OPEN_S)
+
+    def note_killed(self) -> None:
+        """Notes that a process was killed, and not by the agent."""
+        if self._outputs is not None:
+            self._outputs.note_killed()
+
     def stop(self) -> None:
         """Ends `bring` soon."""
         self._is_stopped = True
@@ -91,7 +104,7 @@ class JobData:
         await asyncio.wait([self._beginning])
         if self._outputs is not None:
             self.is_finishing = True
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.to_thread(self._outputs.finish), copy_s)
             self._outputs.report_left()
 

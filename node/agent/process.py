@@ -67,6 +67,8 @@ class JobProcess:
             self.say(self._why)
         self.exit_code = code
         ended = self._end.is_set()
+        if number is not None and not ended:
+            self._host.data.note_killed()
         self._host.send(Exited(p=self.number, exit_code=code, signal=number, ended=ended, at=self._at, why=self._why))
         self.has_ended.set()
 

@@ -4,6 +4,10 @@ Only complete files are copied: those that no process has open for writing, and 
 object appears as a whole, after S3 has verified its checksum, and only if the file did not change meanwhile. The list
 of copied files, for the job's later attempts, is jobs/ID/copied.
 
+A process that is killed may leave a part of a file. Such a file is copied under another name, so that it does not
+replace a complete object: one that was open for writing before this job's agent killed the process, or, if something
+else did, at the last look before or changed since. A part of a file that is only appended to, as a log is, is complete.
+
 What a program saves at a URL that its command names is in s3/BUCKET/KEY there, and is copied to that URL. What S3 has
 of it is brought there before the processes start (local_data.py).
 """
@@ -15,7 +19,7 @@ import glob
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -33,7 +37,9 @@ RETRY_S = 5.0
 MOST_NAMED = 5  # files in a message
 COPIED = "copied"
 PLACE = "s3"
+INCOMPLETE = ".incomplete"
 WRITES = os.O_WRONLY | os.O_RDWR
+File = tuple[int, int]  # device and inode
 Version = tuple[int, int]  # size and mtime_ns
 Copied = tuple[int, int, str]  # the version, and the object's ETag
 
@@ -55,6 +61,9 @@ class Outputs:
         self._copied: dict[str, Copied] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):  # ValueError: cut off by a full disk
             self._copied = decode(Path(self._list).read_bytes(), dict[str, Copied])
+        self._looked_ns, self._open = 0, dict[File, bool]()  # the last look at find_written
+        self._open_at_end = set[File]()
+        self._is_killed = False
         self._ending = threading.Event()
         self._saved = env.get(SAVED_AT, "").split()
         self._thread = threading.Thread(target=self._run, name="outputs", daemon=True)
@@ -62,6 +71,14 @@ class Outputs:
     def begin(self) -> None:
         """Begins to copy."""
         self._thread.start()
+
+    def note_open(self) -> None:
+        """Notes which files are open for writing now, before processes are killed."""
+        self._open_at_end |= {file for file, is_appended in find_written().items() if not is_appended}
+
+    def note_killed(self) -> None:
+        """Notes that a process was killed, and not by its agent."""
+        self._is_killed = True
 
     def find_saved(self) -> list[tuple[s3.Entry, str]]:
         """Returns the objects that exist where the job saves, unless they or newer files are here, with their paths.
@@ -77,7 +94,7 @@ class Outputs:
                 copied, version = self._copied.get(name), find_version(os.path.join(self._folder, name))
                 is_newer = version is not None and (copied is None or version != copied[:2])
                 is_same = version is not None and copied is not None and copied[2] == entry.etag
-                if entry.size_bytes and not is_newer and not is_same:
+                if entry.size_bytes and not is_newer and not is_same and not entry.url.endswith(INCOMPLETE):
                     found[entry] = os.path.join(self._folder, name)
         return list(found.items())
 
@@ -103,10 +120,11 @@ class Outputs:
         self._ending.set()
         self._thread.join()
         give_up_at = time.monotonic() + GIVE_UP_S
-        left = self.copy()
+        parts = {one.name for one in self._find_changed() if self._is_part(one)}
+        left = self.copy(parts)
         while left and not self._lacks_bucket and time.monotonic() < give_up_at:
             time.sleep(RETRY_S)
-            before, left = left, self.copy()
+            before, left = left, self.copy(parts)
             if len(left) < len(before):
                 give_up_at = time.monotonic() + GIVE_UP_S
 
@@ -122,21 +140,34 @@ class Outputs:
         while not self._ending.wait(EVERY_S):
             self.copy()
 
-    def copy(self) -> list[str]:
-        """Copies the complete files that are new or have changed, the oldest first. Returns the names of the others."""
+    def _is_part(self, entry: work_folder.Entry) -> bool:
+        """Whether the process that wrote a file was killed meanwhile, or may have been."""
+        try:
+            file = find_file(entry.path)
+        except FileNotFoundError:
+            return False
+        is_appended = self._open.get(file)
+        is_new = entry.mtime_ns > self._looked_ns and not is_appended
+        return file in self._open_at_end or (self._is_killed and (is_appended is False or is_new))
+
+    def copy(self, parts: Collection[str] = ()) -> list[str]:
+        """Copies the complete files that are new or have changed, the oldest first. Returns the names of the others.
+
+        parts: files that are copied as NAME.incomplete.
+        """
         self._lacks_bucket = False
         changed = self._find_changed()
-        written = find_written() if changed else set()
+        self._looked_ns, self._open = time.time_ns(), find_written() if changed else {}
         left = []
         for entry in changed:
             is_quiet = self._ending.is_set() or time.time_ns() - entry.mtime_ns > QUIET_S * 1e9
             try:
-                status = os.stat(entry.path)
-                if not is_quiet or (status.st_dev, status.st_ino) in written:
+                if find_file(entry.path) in self._open or not is_quiet:
                     left.append(entry.name)
                     continue
                 version = entry.size_bytes, entry.mtime_ns
-                etag = self._store.put_file(entry.path, self._make_url(entry.name), version)
+                url = self._make_url(entry.name) + (INCOMPLETE if entry.name in parts else "")
+                etag = self._store.put_file(entry.path, url, version)
             except FileNotFoundError:  # deleted or renamed meanwhile
                 continue
             except s3.Changed:
@@ -148,6 +179,11 @@ class Outputs:
                 self._say_once(str(error))
                 continue
             self._copied[entry.name] = (*version, etag)
+            if entry.name in parts:
+                self._say(
+                    f"{self._host}: {work_folder.show(entry.name)} is copied as {work_folder.show(url)}: "
+                    "its program was killed, perhaps while it wrote the file"
+                )
         if len(left) < len(changed):
             self._note()
         return left
@@ -182,13 +218,20 @@ def find_version(path: str) -> Version | None:
     return status.st_size, status.st_mtime_ns
 
 
-def find_written() -> set[tuple[int, int]]:
-    """Returns (device, inode) of the files that a process of this user has open for writing."""
-    found = set()
+def find_file(path: str) -> File:
+    """Returns what identifies a file on this host. Raises FileNotFoundError."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def find_written() -> dict[File, bool]:
+    """Returns the files that a process of this user has open for writing, and whether they are only appended to."""
+    found: dict[File, bool] = {}
     for path in glob.glob("/proc/[0-9]*/fdinfo/*"):
         with contextlib.suppress(OSError, StopIteration):  # a process or a file that has gone, or is another user's
-            flags = next(line for line in Path(path).read_text().splitlines() if line.startswith("flags:"))
-            if int(flags.split()[1], 8) & WRITES:
-                status = os.stat(path.replace("/fdinfo/", "/fd/"))
-                found.add((status.st_dev, status.st_ino))
+            line = next(line for line in Path(path).read_text().splitlines() if line.startswith("flags:"))
+            flags = int(line.split()[1], 8)
+            if flags & WRITES:
+                file = find_file(path.replace("/fdinfo/", "/fd/"))
+                found[file] = bool(flags & os.O_APPEND) and found.get(file, True)
     return found

@@ -88,6 +88,37 @@ def test_complete_files_are_copied_while_the_job_runs(server: S3Server, bucket: 
     assert read(server, bucket) == {"net/a.params": b"old", "fresh": b"just written", "open": b"half and half"}
 
 
+def test_what_a_killed_program_was_writing_replaces_nothing(
+    server: S3Server, bucket: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("net", "log", "closed"):
+        server.client.put_object(Bucket=bucket, Key=f"{PREFIX}{name}", Body=b"old")
+    copy = Outputs(JOB, make_env(server.url, bucket), print)
+    copy.begin()
+    with write("net", b"half").open("r+b") as _, write("log", b"line").open("ab") as _:
+        copy.note_open()  # then the program is killed
+    write("closed", b"new")
+    copy.finish()
+    names = {"net": b"old", "net.incomplete": b"half", "log": b"line", "closed": b"new"}
+    assert read(server, bucket) == names
+    assert f"node-1: net is copied as s3://{bucket}/{PREFIX}net.incomplete: its program was" in capsys.readouterr().out
+    copy_all(make_env(server.url, bucket), print)  # the next attempt does not copy a part under the file's name
+    assert read(server, bucket)["net"] == b"old"
+
+
+def test_a_file_may_be_a_part_if_something_else_killed_its_program(server: S3Server, bucket: str) -> None:
+    copy = Outputs(JOB, make_env(server.url, bucket), print)
+    with write("open", b"half").open("r+b") as _, write("log", b"line").open("ab") as _:
+        copy.copy()
+    write("new", b"half", age_s=-1)
+    write("old", b"whole")
+    copy.note_killed()
+    copy.begin()
+    copy.finish()
+    names = {"open.incomplete": b"half", "log": b"line", "new.incomplete": b"half", "old": b"whole"}
+    assert read(server, bucket) == names
+
+
 @pytest.mark.parametrize("size", [1000, s3.ONE_PUT_BYTES + 1])
 def test_a_file_that_changes_meanwhile_is_not_copied(server: S3Server, bucket: str, size: int) -> None:
     store = s3.Store(make_env(server.url, bucket))
