@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from bootstrap.environment.fetches import find_size
 from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
 from bootstrap.environment.requirements import HASH, find_name
-from bootstrap.environment.target import WheelTarget, platform_tags
+from bootstrap.environment.target import WheelTarget, is_wheel_file, platform_tags
 from bootstrap.environment.uv import UvError, find_settings, run_uv
 from foundation.errors import ClusterError
 from foundation.files import written_whole
@@ -81,9 +81,13 @@ def lock_wheels(
 
 def lock_source(target: WheelTarget, requirement: str, *, cache: Path) -> BundleFile:
     """Finds the source distribution of a package without a wheel. None of it runs. Raises NoSourceError."""
-    asked = [one for one in target.requirements if find_name(one) == requirement] or [requirement]
+    wanted = [one for one in target.requirements if not is_wheel_file(one)]
+    asked = [one for one in wanted if find_name(one) == requirement] or [requirement]
     try:
-        packages = _compile(target, asked, source=requirement)
+        try:
+            packages = _compile(target, [*wanted, requirement], source=requirement)  # the version that the others need
+        except ClusterError:  # another package has no wheel either
+            packages = _compile(target, asked, source=requirement)
         [file] = [package["sdist"] for package in packages if package["name"] == requirement and "sdist" in package]
     except (ClusterError, ValueError) as error:
         raise NoSourceError(f"{requirement} has neither a wheel for the nodes nor a source: {error}") from error
@@ -125,12 +129,14 @@ def _compile(
         words = ["pip", "compile", "packages.txt", "--constraints", "limits.txt"]
         words += ["--format", "pylock.toml", "--no-header", "--quiet", "--only-binary", ":all:"]
         words += ["--python-platform", _platform(target), "--python-version", show(target.python_version)]
-        words += [word for link in links for word in ("--find-links", str(link))]
         if source is not None:
             words += ["--no-binary", source]
             (folder / "uv.toml").write_text(f'dependency-metadata = [{{ name = "{source}", requires-dist = [] }}]\n')
         environment, no_index = find_settings(os.environ)
         words += ["--no-index"] if no_index else []
+        if links:  # beside those of the settings, which the option --find-links would replace
+            own = environment.get("UV_FIND_LINKS", "")
+            environment["UV_FIND_LINKS"] = ",".join([*filter(None, [own]), *map(str, links)])
         # uv needs no Python of the nodes' version, but would try to download one, for a minute and more.
         environment["UV_PYTHON_DOWNLOADS"] = "never"
         try:

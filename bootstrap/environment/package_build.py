@@ -139,8 +139,7 @@ class PackageBuilds:
         return file
 
     def _find_source(self, target: WheelTarget, requirement: str) -> BundleFile:
-        lines = [line for line in target.requirements if find_name(line) == requirement]
-        content = [target.python_version, target.limits, requirement, lines]
+        content = [target.python_version, target.limits, requirement, target.requirements]
         key = f"sources/{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]}"
         kept = find_kept(self._cache, key, report=self._report)
         source = kept[0] if kept else lock_source(target, requirement, cache=self._cache)

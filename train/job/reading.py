@@ -26,10 +26,11 @@ SHORT_S = 2 * 3600
 DATA_DIR = "CLUSTER_DATA_DIR"
 _STAGE = 'set [data] mode = "stage"'
 _PYTHON_READERS = re.compile(r"\b(ImageRecordDataset|RecordFileDataset|MXIndexedRecordIO|ImageIter|ImageDetIter)\b")
-# Programs that take s3:// URLs, and no paths.
+# Programs that take s3:// URLs. PyTorch's distributed checkpoints do by fsspec's reader and writer.
 _OWN_READERS = re.compile(
-    r"^\s*(?:import|from)\s+(?:s3torchconnector|s3fs|boto3|botocore|aiobotocore|aioboto3|obstore|cloudpathlib|minio)\b"
-    r"|\baws s3\b|\bs5cmd\b",
+    r"^\s*(?:import|from)[ \t](?:[\w., \t]*[ \t,])?"
+    r"(?:s3torchconnector|s3fs|fsspec|boto3|botocore|aiobotocore|aioboto3|obstore|cloudpathlib|minio)\b"
+    r"|\bFsspec(?:Reader|Writer)\b|\baws s3\b|\bs5cmd\b",
     re.MULTILINE,
 )
 _OF_NODES = f'set [provision] instance_profile = "auto", and {_STAGE.removeprefix("set ")}'

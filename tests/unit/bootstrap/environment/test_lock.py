@@ -177,7 +177,11 @@ def test_a_source_is_found_and_not_run(tmp_path: Path, index: Index, monkeypatch
         pytest.param({"old-1.0": "wheel", "old-2.0": "source"}, "old==2.0", "old", "old-2.0", id="pinned"),
         pytest.param({"old-1.0": "source"}, "old", "old", "old-1.0", id="no-wheel"),
         pytest.param(
-            {"old-2.0": "wheel needs sub==4.9.*", "sub-4.9": "source"}, "old", "sub", "sub-4.9", id="dependency"
+            {"old-2.0": "wheel needs sub==4.9.*", "sub-4.9": "source", "sub-5.0": "source"},
+            "old",
+            "sub",
+            "sub-4.9",
+            id="dependency",
         ),
     ],
 )
@@ -203,10 +207,13 @@ def test_a_package_without_a_wheel_is_built(
     assert any(wheel.name.startswith(f"{chosen}-") for wheel in bundle.wheels)
 
 
-def test_a_source_beside_the_cpu_build_of_pytorch(tmp_path: Path, index: Index) -> None:
-    """A package that needs a build is no reason to fetch the build for GPUs."""
+def test_a_source_beside_the_cpu_build_of_pytorch(
+    tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that needs a build is no reason to fetch the build for GPUs, also from a folder of pip's settings."""
     make_wheel(index.folder, "torch-2.0-py3-none-any.whl", {})
-    make_wheel(index.folder, "torch-2.0+cpu-py3-none-any.whl", {})
+    make_wheel(tmp_path / "own", "torch-2.0+cpu-py3-none-any.whl", {})
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "own"))
     make_source(index.folder, "old-1.0.tar.gz", {})
     wheel = describe_file(make_wheel(tmp_path / "built", "old-1.0-py3-none-any.whl", {}))
     target = replace(TARGET, framework="pytorch", requirements=("torch==2.0", "old"), without_gpus=True)

@@ -79,7 +79,8 @@ def test_the_data_of_programs_without_mxnet(words: tuple[str, ...], program: str
     ("words", "program"),
     [
         (("--data", "s3://bkt/d/x"), "import torch\nfrom s3torchconnector import S3MapDataset\n"),
-        (("--data", "s3://bkt/d/x"), "def main():\n    import boto3\n"),
+        (("--data", "s3://bkt/d/x"), "def main():\n    import os, boto3, sys\n"),
+        (("--out", "s3://bkt/d/x"), "from torch.distributed.checkpoint import FsspecWriter\n"),
         (("sh", "-c", "aws s3 cp s3://bkt/d/x . && python train.py"), ""),
     ],
 )
