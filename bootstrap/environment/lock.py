@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from bootstrap.environment.fetches import find_size
 from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
-from bootstrap.environment.requirements import HASH, find_name
+from bootstrap.environment.git_source import fetch_git
+from bootstrap.environment.requirements import GIT_URL, HASH, find_name, is_git
 from bootstrap.environment.target import WheelTarget, is_wheel_file, platform_tags
 from bootstrap.environment.uv import UvError, find_settings, run_uv
 from foundation.errors import ClusterError
@@ -68,7 +69,7 @@ def lock_wheels(
     started = time.monotonic()
     report(Event(kind="start", what=what))
     try:
-        packages = _compile(target, requirements, links=[file.path.parent for file in built])
+        packages = _compile(target, _with_built(requirements, built), links=[file.path.parent for file in built])
         found = map_in_threads(lambda one, _: _find_wheel(one, target, cache), packages, threads=AT_ONCE)
         files = tuple(sorted(found, key=lambda file: file.name))
         check_hashes(files, requirements, built={file.sha256 for file in built})
@@ -79,10 +80,25 @@ def lock_wheels(
     return files
 
 
+def _with_built(requirements: Sequence[str], built: Sequence[BundleFile]) -> list[str]:
+    """Returns the requirements with wheels in place of git repositories. Raises NoWheelError for one without."""
+    wheels = {find_name(file.name.split("-")[0]): file.path for file in built}
+    found = []
+    for line in requirements:
+        name = find_name(line)
+        if is_git(line) and name not in wheels:
+            raise NoWheelError(f"{name} has no wheel that was built from its git repository", requirement=name)
+        found.append(GIT_URL.sub(lambda _, name=name: f"@ {wheels[name].as_uri()}", line))  # type: ignore[misc]
+    return found
+
+
 def lock_source(target: WheelTarget, requirement: str, *, cache: Path) -> BundleFile:
-    """Finds the source distribution of a package without a wheel. None of it runs. Raises NoSourceError."""
+    """Finds the source of a package without a wheel. None of it runs. Raises NoSourceError, and ClusterError of git."""
     wanted = [one for one in target.requirements if not is_wheel_file(one)]
     asked = [one for one in wanted if find_name(one) == requirement] or [requirement]
+    if is_git(asked[0]):
+        return fetch_git(asked[0], cache)
+    wanted = [one for one in wanted if not is_git(one)]
     try:
         try:
             packages = _compile(target, [*wanted, requirement], source=requirement)  # the version that the others need

@@ -24,6 +24,7 @@ from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.fetches import bring_here
 from bootstrap.environment.file_cache import BundleFile, fetch_once, find_digest, find_kept, remember
 from bootstrap.environment.framework import is_torch
+from bootstrap.environment.git_source import MARK
 from bootstrap.environment.lock import lock_source
 from bootstrap.environment.requirements import find_name, is_mxnet
 from bootstrap.environment.steps import MakeEnvironment, script_task
@@ -280,7 +281,10 @@ def render_build(
 ) -> str:
     """The script that builds the wheel, moves it to the node's files, and names it in ~/.cluster/built/KEY. Pure."""
     env = f"env/{tools.digest}"
-    place = f"files/{source.sha256}/{source.name}"
+    place, unpack = shlex.quote(f"files/{source.sha256}/{source.name}"), []
+    if MARK in source.name:
+        unpack = ['mkdir "$building/source"', f'tar -xzf {place} -C "$building/source" --strip-components 1']
+        place = '"$building/source"'
     command = f"tools/uv-{tools.uv.sha256} build --wheel --offline --no-build-isolation"
     package = source.name.split("-")[0]
     base = tools.target.base.name if tools.target.base is not None else ""
@@ -303,7 +307,8 @@ def render_build(
             'export UV_CACHE_DIR="$PWD/$building/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1',
             f'export PATH="$PWD/{env}/bin:$PATH"',
             *variables,
-            f'{command} --python {env}/bin/python --out-dir "$building/dist" {shlex.quote(place)}',
+            *unpack,
+            f'{command} --python {env}/bin/python --out-dir "$building/dist" {place}',
             'wheel=$(echo "$building"/dist/*.whl) sha256=$(sha256sum "$building"/dist/*.whl)',
             "sha256=${sha256%% *}",
             'mkdir -p built "files/$sha256"; mv "$wheel" "files/$sha256/"',

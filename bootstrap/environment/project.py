@@ -16,6 +16,7 @@ from bootstrap.environment.requirements import (
     check_line,
     find_exact,
     find_name,
+    is_git,
     join_lines,
     parse_project,
     read_packages,
@@ -52,7 +53,8 @@ def read_here() -> tuple[str, ...]:
         lines = join_lines(run_uv(["pip", "freeze", "--quiet", "--python", place], folder=Path("/")))
     except UvError as error:
         raise ConfigError(f"{where}: {place}{error}", hint="activate another environment") from None
-    return tuple(line for line in lines if find_exact(line) and find_name(line) not in NOT_FROM_HERE)
+    taken = (line for line in lines if find_exact(line) or is_git(line))
+    return tuple(line for line in taken if find_name(line) not in NOT_FROM_HERE)
 
 
 def read_project(name: str, *, folder: Path) -> tuple[tuple[str, ...], str]:

@@ -24,6 +24,10 @@ FILE_OPTION = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+|(?<=
 HASH = re.compile(r"--hash(?:=|\s+)sha256:([0-9a-f]{64})")
 NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?=$|[\[<>=!~;@,(\s])")
 WHEEL_URL = re.compile(r"@\s*https://\S+\.whl(#\S*)?(\s|$)")
+GIT_URL = re.compile(
+    r"@\s*git\+(?P<url>(?:https|ssh|file)://(?:git@)?[^\s@#/]*/[^\s@#]+)(?:@(?P<ref>\w[\w./-]*))?"
+    r"(?:#subdirectory=(?P<folder>\w[\w./-]*))?(?=\s|$)"
+)
 COMMENT = re.compile(r"(?:^|\s+)#.*$", re.MULTILINE)
 MXNET = re.compile(r"mxnet(-cu[0-9]+)?")
 
@@ -59,9 +63,11 @@ def check_line(line: str) -> None:
         raise ValueError(f"the option {option[0]} is not supported: set up pip or uv on this machine instead")
     if not find_name(line):
         raise ValueError('not a package of a package index, such as "pandas>=2,<3"')
-    if "://" in line and (re.search(r"//[^/\s]*@", line) or not WHEEL_URL.search(line)):
+    is_wheel = WHEEL_URL.search(line) and not re.search(r"//[^/\s]*@", line)
+    if "://" in line and not is_wheel and not is_git(line):
         raise ValueError(
-            "not the URL of a wheel without a password, such as NAME @ https://HOST/NAME-1-py3-none-any.whl"
+            "not a URL without a password, of a wheel, such as NAME @ https://HOST/NAME-1-py3-none-any.whl, or of a "
+            "git repository: NAME @ git+https://HOST/REPOSITORY@TAG"
         )
 
 
@@ -123,6 +129,11 @@ def find_name(line: str) -> str:
     """The normalized name of a line's package; "" for a URL, a path or an option. Pure."""
     found = NAME.match(line)
     return re.sub(r"[-_.]+", "-", found[1]).lower() if found is not None else ""
+
+
+def is_git(line: str) -> bool:
+    """Whether a line has the URL of a git repository. Pure."""
+    return GIT_URL.search(line) is not None
 
 
 def is_mxnet(line: str) -> bool:

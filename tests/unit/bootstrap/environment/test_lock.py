@@ -1,6 +1,8 @@
 """Wheels that are locked but not fetched: the real uv with a package index over HTTP."""
 
 import random
+import subprocess
+import tarfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -205,6 +207,41 @@ def test_a_package_without_a_wheel_is_built(
     bundle = fetch_bundle(target, cache=tmp_path / "cache", report=silent, build=build)
     assert asked == ([builds] if builds else [])
     assert any(wheel.name.startswith(f"{chosen}-") for wheel in bundle.wheels)
+
+
+def make_repository(folder: Path, content: dict[str, str]) -> str:
+    """A git repository with these files, tagged v1, and a later commit. Returns its URL."""
+    folder.mkdir()
+    for name, text in content.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    git = ["git", "-C", str(folder), "-c", "user.name=me", "-c", "user.email=me@example.org"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "1"], ["tag", "v1"], ["rm", "-qr", "."]):
+        subprocess.run([*git, *words], check=True)
+    subprocess.run([*git, "commit", "-qm", "2", "--allow-empty"], check=True)
+    return f"git+{folder.as_uri()}"
+
+
+def test_a_git_repository_is_built_and_not_run_here(tmp_path: Path, index: Index) -> None:
+    ran = tmp_path / "ran"
+    url = make_repository(tmp_path / "repository", {"own/setup.py": f"open({str(ran)!r}, 'w')\n"})
+    line = f"Own[more] @ {url}@v1#subdirectory=own ; python_version >= '3'"
+    make_wheel(index.folder, "own-9.0-py3-none-any.whl", {})  # not this one
+    sources: list[BundleFile] = []
+
+    def build(_find: object, target: WheelTarget, requirement: str) -> BundleFile:
+        sources.append(lock_source(target, requirement, cache=tmp_path / "cache"))
+        return describe_file(make_wheel(tmp_path / "built", "own-1.0-py3-none-any.whl", {}, requires="part"))
+
+    bundle = fetch_bundle(replace(TARGET, requirements=(line,)), cache=tmp_path / "cache", report=silent, build=build)
+    assert {"own-1.0-py3-none-any.whl", PART} <= {wheel.name for wheel in bundle.wheels}
+    with tarfile.open(sources[0].path) as archive:
+        top = sources[0].name.removesuffix(".tar.gz")
+        assert archive.getnames() == [top, f"{top}/setup.py"]
+    assert not ran.exists()
+    with pytest.raises(ClusterError, match=r"git fetch .*: fatal: .*none") as caught:
+        lock_source(replace(TARGET, requirements=(f"own @ {url}@none",)), "own", cache=tmp_path)
+    assert caught.value.hint == "check the URL and the branch, tag or commit"
 
 
 def test_a_source_beside_the_cpu_build_of_pytorch(

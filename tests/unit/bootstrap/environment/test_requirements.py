@@ -50,8 +50,9 @@ def test_requirements_files_are_read(tmp_path: Path, text: str, lines: list[str]
     ("text", "said"),
     [
         ("--index-url https://me:secret@host/simple", "the option --index-url is not supported: set up pip or uv"),
-        ("a @ https://me:secret@host/a.whl", "not the URL of a wheel without a password"),
-        ("a @ git+https://host/a", "not the URL of a wheel"),
+        ("a @ https://me:secret@host/a.whl", "not a URL without a password, of a wheel"),
+        ("a @ git+http://host/a", "not a URL without a password"),
+        ("a @ git+https://me:secret@host/a", "not a URL without a password"),
         ("./a", "not a package of a package index"),
         ("-r none.txt", "none.txt: No such file"),
         ("\xe9\xff", "r.txt: 'utf-8' codec can't decode"),
@@ -67,10 +68,14 @@ def test_unsupported_lines_are_refused(tmp_path: Path, text: str, said: str) -> 
 
 def test_entries_are_checked() -> None:
     assert check_entry(" pandas >= 2 ") == "pandas >= 2"
-    assert check_entry("a @ https://host/a.whl") == "a @ https://host/a.whl"
+    for entry in (
+        "a @ https://host/a.whl",
+        "a @ git+ssh://git@host/me/a.git@v1.0#subdirectory=x/y ; a",
+    ):
+        assert check_entry(entry) == entry
     assert check_entry("--requirement  my file.txt") == "--requirement  my file.txt"
     for entry in ("-e .", "-r", "--index-url x", "", "a @ http://h/a.tar.gz"):
-        with pytest.raises(ValueError, match=r"not supported|not a package|not the URL"):
+        with pytest.raises(ValueError, match=r"not supported|not a package|not a URL"):
             check_entry(entry)
 
 

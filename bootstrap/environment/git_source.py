@@ -1,0 +1,59 @@
+"""Packages at the URL of a git repository: their files, as an archive that the head builds like a source distribution.
+
+git runs on the user's machine, with its keys and passwords, and runs nothing of the repository.
+"""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
+from bootstrap.environment.requirements import GIT_URL, find_name
+from foundation.errors import ClusterError
+from foundation.files import written_whole
+
+MARK = "-git-"
+"""In the names of these archives, which have no version: uv would compare it with the wheel's."""
+TIMEOUT_S = 600.0
+SETTINGS = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes", "LC_ALL": "C"}
+
+
+def fetch_git(line: str, cache: Path) -> BundleFile:
+    """Fetches the files of a requirement `NAME @ git+URL@REF`, without history and submodules. Raises ClusterError."""
+    found = GIT_URL.search(line)
+    if found is None:
+        raise ValueError(line)
+    with tempfile.TemporaryDirectory(prefix="cluster-git-") as temporary:
+        folder = Path(temporary)
+        _run(["init", "--quiet"], folder)
+        _run(["fetch", "--quiet", "--depth", "1", "--", found["url"], found["ref"] or "HEAD"], folder)
+        commit = _run(["rev-parse", "FETCH_HEAD"], folder)
+        name = f"{find_name(line).replace('-', '_')}{MARK}{commit[:12]}"
+        archive = folder / f"{name}.tar.gz"
+        what = f"FETCH_HEAD:{found['folder'] or ''}"
+        _run(["archive", f"--prefix={name}/", f"--output={archive.name}", what], folder)
+        described = describe_file(archive)
+        kept = find_place(cache, described.sha256, described.name)
+        with written_whole(kept) as place:
+            place.write_bytes(archive.read_bytes())
+    return replace(described, path=kept)
+
+
+def _run(words: list[str], folder: Path) -> str:
+    """What git prints. Raises ClusterError with its last line."""
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, env={**os.environ, **SETTINGS}, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise ClusterError("[bootstrap] packages has the URL of a git repository", hint="install git here") from None
+    except subprocess.TimeoutExpired:
+        raise ClusterError(f"git {words[0]} did not end within {TIMEOUT_S:.0f} s", hint="try it by hand") from None
+    if done.returncode != 0:
+        said = done.stderr.strip().rpartition("\n")[2]
+        raise ClusterError(f"git {' '.join(words)}: {said}", hint="check the URL and the branch, tag or commit")
+    return done.stdout.strip()
