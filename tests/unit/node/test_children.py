@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-import time
 
 from node.children import Ended, run
 
@@ -37,7 +36,5 @@ def test_output_and_input() -> None:
 
 
 def test_a_program_that_does_not_end_is_killed() -> None:
-    began = time.monotonic()
     ended = asyncio.run(run(["/bin/sh", "-c", "echo why >&2; exec sleep 600"], 0.3))
     assert ended == Ended(None, b"", b"why\n")
-    assert time.monotonic() < began + 20

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 from foundation.file_lock import FileLock
 from node import job_folder, wire
-from node.agent.agent import select_identity
 from node.programs import shim_words
 from node.setup import process_tree, setup_env
 from node.wire import Announced, Blocked, Booted, Closed, End, Exited, Look, Reach, Refuse, Started, Used
@@ -29,7 +27,7 @@ __all__ = ["home"]
 ENDS = (signal.SIGTERM, signal.SIGKILL)  # which of them ends a spared process depends on the time
 WAITS = "echo $$; exec sleep 600"
 STUBBORN = f"trap '' TERM; {WAITS}"
-BUSY = f"{sys.executable} -Sc 'import os\nwhile sum(os.times()[:2]) < 0.3: pass'"
+BUSY = f"{sys.executable} -Sc 'import os\nwhile sum(os.times()[:2]) < 0.3: os.write(1, bytes(1))' >/dev/null"
 # A process in a session of its own, without the job's environment, whose parent has ended.
 STRANGER = f"(env -i setsid sh -c '{WAITS}' &)"
 
@@ -85,16 +83,6 @@ def test_a_process_reports_start_lines_and_exit(commands: list[str], lines: list
     assert agent.lines() == lines
 
 
-def test_processes_run_at_the_same_time() -> None:
-    with run_agent() as agent:
-        agent.start("/bin/sh", "-c", "echo first; until [ -e go ]; do sleep 0.05; done; echo last; exit 4")
-        assert agent.read_line() == "first"
-        agent.start("/bin/sh", "-c", "echo second; touch go", p=1)
-        exits = sorted((one.p, one.exit_code) for one in (agent.read_until(Exited), agent.read_until(Exited)))
-    assert exits == [(0, 4), (1, 0)]
-    assert (agent.lines(0), agent.lines(1)) == (["first", "last"], ["second"])
-
-
 @pytest.mark.parametrize("subfolder", ["", "my/deep"])
 def test_a_process_runs_in_its_folder(home: Path, subfolder: str) -> None:
     """[train] sync_dst_dir and cwd, without files of the user's that contain them."""
@@ -114,10 +102,10 @@ def test_files_that_cannot_be_copied_are_an_error() -> None:
 
 def test_a_command_that_cannot_start_is_an_error() -> None:
     with run_agent() as agent:
-        agent.start("/bin/echo", "a\0b")
+        agent.start("no-such-program")
         exited = agent.read_until(Exited)
     assert exited.exit_code == 127
-    assert "null byte" in str(exited.why)
+    assert str(exited.why).startswith("cannot start 'no-such-program': ")
     assert agent.lines() == [exited.why]
 
 
@@ -141,6 +129,7 @@ def test_it_tries_ports_and_reports_use_on_request() -> None:
         agent.send(Look(0))
         used = agent.read_until(Used)
     assert used.cpu_s >= 0.2  # in whole ticks
+    assert used.bytes > 0
     assert [number for number, _ in used.stopped] == [pid]
 
 
@@ -232,10 +221,8 @@ def test_its_end_ends_all_processes() -> None:
         pids = [int(agent.read_line()), int(agent.read_line())]
         agent.start("/bin/sh", "-c", WAITS, p=1)
         pids.append(int(agent.read_line(1)))
-        began = time.monotonic()
         assert agent.end().left == ()
         assert all(is_gone(pid) for pid in pids)
-        assert time.monotonic() > began + process_tree.TERM_GRACE_S
     exits = {one.p: one for one in agent.messages if isinstance(one, Exited)}
     assert exits[0] == Exited(p=0, exit_code=137, signal=9, ended=True)
     assert exits[1] == Exited(p=1, exit_code=143, signal=15, ended=True)
@@ -252,7 +239,7 @@ def test_a_process_that_is_started_after_the_end_does_not_run() -> None:
     assert Exited(p=1, exit_code=143, signal=15, ended=True) in agent.messages
 
 
-@pytest.mark.parametrize("how", ["hang up", "SIGTERM", "SIGHUP", "silence"])
+@pytest.mark.parametrize("how", ["hang up", "SIGHUP", "silence"])
 def test_an_agent_without_its_supervisor_ends_the_job_on_this_host(how: str) -> None:
     with run_agent(**({"patience_s": 0.6} if how == "silence" else {})) as agent:
         agent.start("/bin/sh", "-c", f"exec 2>&-; {STRANGER}; {WAITS}")
@@ -265,13 +252,6 @@ def test_an_agent_without_its_supervisor_ends_the_job_on_this_host(how: str) -> 
         assert agent.process.wait(timeout=30) == 0
         assert all(is_gone(pid) for pid in pids)
         assert -other.wait(timeout=20) in ENDS
-
-
-def test_on_the_head_the_supervisor_may_be_silent() -> None:
-    with run_agent(patience_s=None) as agent:
-        time.sleep(3)  # longer than between two looks
-        agent.start("true")
-        assert agent.read_until(Exited) == Exited(p=0, exit_code=0)
 
 
 def test_while_the_supervisor_lives_it_ends_the_other_processes_itself() -> None:
@@ -355,25 +335,6 @@ def test_a_refused_shim_fails() -> None:
         assert agent.read_until(Exited, 0) == Exited(p=0, exit_code=1)
 
 
-def test_what_is_no_shim_is_ignored() -> None:
-    with run_agent(train=TORCHRUN) as agent:
-        assert isinstance(agent.read(), Booted)
-        for data in (b"", b"nonsense\n", b'{"RANK": 1}\n', b"x" * (2 << 20)):
-            with socket.socket(socket.AF_UNIX) as stranger:
-                stranger.connect(agent.socket)
-                with suppress(BrokenPipeError):
-                    stranger.sendall(data)
-        start_launcher(agent, RANK="0")
-        assert agent.read_until(Announced).launched == {"RANK": "0"}
-
-
-def test_what_a_shim_announces_is_short() -> None:
-    """The supervisor gets a message of each of many processes."""
-    needed = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_PORT": "9091", "OMPI_COMM_WORLD_RANK": "3", "RANK": "1"}
-    others = {"PMIX_SERVER_URI2": "x" * 3000, "OMPI_ARGV": "y", "OPAL_PREFIX": "/e"}
-    assert select_identity(needed | others) == needed
-
-
 def test_only_the_ranks_own_variables_leave_a_container() -> None:
     """A program in the launcher's container, which reaches the socket, may send any."""
     evil = {"LD_PRELOAD": "/evil.so", "PATH": "/evil", "CLUSTER_DATA_CACHE_DIR": "/evil", "HOME": "/evil"}
@@ -385,11 +346,3 @@ def test_only_the_ranks_own_variables_leave_a_container() -> None:
         assert agent.read_until(Exited).exit_code == 0
     assert "RANK=1" in agent.lines(1)
     assert not [line for line in agent.lines(1) if "evil" in line]
-
-
-def test_a_shim_without_its_agent_says_so() -> None:
-    words = shim_words(("RANK",), python=sys.executable)
-    env = {**os.environ, "CLUSTER_AGENT": "/none"}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("the program of this job that starts processes has ended: ")

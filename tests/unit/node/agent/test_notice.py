@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from node.agent.notice import NoticeFile, find_address, parse_notice, parse_numbers
+from node.agent.notice import NoticeFile, parse_notice, parse_numbers
 from node.setup import process_tree
 from node.wire import Notice
 from waits import until
@@ -46,18 +46,11 @@ def test_answers_of_the_metadata_service(text: str, notice: Notice | None) -> No
         (b'{"url": "s3://b/m", "epoch": 2, "batch": 17}', {"epoch": 2, "batch": 17}),
         (b'{"epoch": -1, "batch": true, "x": 1e9, "y": 99999999999}', {}),
         (b'{"epoch": 2, "ba', {}),
-        (b"[1]", {}),
-        (b"\xff", {}),
         (b"[" * 4000, {}),
     ],
 )
 def test_files_of_programs_are_read_with_care(data: bytes, numbers: dict[str, int]) -> None:
     assert parse_numbers(data) == numbers
-
-
-def test_the_sdks_variable_names_the_service() -> None:
-    assert find_address({}) == "169.254.169.254"
-    assert find_address({"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:99/"}) == "127.0.0.1:99"
 
 
 def test_only_programs_with_a_handler_get_the_signal(tmp_path: Path) -> None:

@@ -95,13 +95,6 @@ def test_lines_do_not_depend_on_how_the_bytes_arrive(parts: list[str], data: st.
     assert [line for line in found if line] == [line for line in expected if line]
 
 
-@given(st.binary(max_size=200).filter(lambda data: not set(data) & set(b"\r\x1b\x08")))
-def test_the_bytes_can_be_restored(data: bytes) -> None:
-    output = OutputLines()
-    lines = lines_of(output.feed(data, 0.0) + output.flush())
-    assert "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape") in (data, data + b"\n")
-
-
 def test_very_long_lines_are_cut() -> None:
     output, items = OutputLines(), []
     for _ in range(80):

@@ -47,21 +47,6 @@ def test_the_files_are_copied_and_not_linked(tree: Path) -> None:
     assert (tree / "train.py").read_text() == "train"
 
 
-def test_a_job_without_files_has_an_empty_folder(tree: Path) -> None:
-    assert list(place(None).iterdir()) == []
-    assert not work_folder.is_placed("other", job_folder.path("other", "work"))
-
-
-def test_what_a_script_without_files_writes_to_another_folder_is_new(tree: Path, tmp_path: Path) -> None:
-    """[train] sync_dst_dir, and a script that ships with this project."""
-    there = tmp_path / "there"
-    there.mkdir()
-    (there / "old").touch()
-    work_folder.place("j", str(there), None)
-    (there / "model.params").touch()
-    assert new() == {"model.params": None}
-
-
 def test_the_next_attempt_finds_what_the_job_wrote(tree: Path) -> None:
     work = place(tree)
     (work / "train.py").write_text("changed")
