@@ -31,6 +31,27 @@ def serve_http(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
             thread.join()
 
 
+@contextmanager
+def serve_metadata(answer: Callable[[str, str, str | None], tuple[int, str]]) -> Iterator[str]:
+    """Runs an instance metadata service, as `serve_http` does. answer(method, path, token): a status and a body."""
+
+    class Metadata(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answer(self.command, self.path, self.headers["X-aws-ec2-metadata-token"])
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        do_PUT = do_GET  # noqa: N815 - http.server's names
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serve_http(Metadata) as url:
+        yield url
+
+
 _CREDENTIAL = re.compile(r"Credential=([^/]+)/\d+/([a-z0-9-]+)/")
 _DROPPED = ("connection", "content-length", "date", "server", "transfer-encoding")
 

@@ -206,18 +206,6 @@ def test_saved_objects_are_files_of_their_own(proxy: str, server: S3Server, faul
     assert [one.name for one in (disk.parent / "job").iterdir()] == ["output"]
 
 
-def test_old_data_makes_room_for_saved_objects(server: S3Server, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bring(server.url, disk, "s3://data/train/")
-    usage = shutil._ntuple_diskusage(10**9, 10**9 - 1000, 1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    env = make_env(server.url, disk)
-    entry = s3.Store(env).find("s3://data/train/s-2.rec")
-    assert entry is not None
-    with closing(LocalData(env, print)) as data:
-        data.bring(["s3://data/train/s-0.rec"], [(entry, f"{env['CLUSTER_OUTPUT_DIR']}/s3/x")])
-    assert SIZES[0] <= find_held(disk) <= sum(SIZES) + len(b"no") + 1000 - SIZES[2]
-
-
 def test_old_data_makes_room(server: S3Server, disk: Path) -> None:
     """Unless a job uses it."""
     room = {"CLUSTER_DATA_CACHE_GIB": repr(1_310_000 / (1 << 30))}
@@ -292,13 +280,3 @@ def kill_at_random(url: str, faults: Faults, cache: Path, times: int) -> None:
 
 def test_a_kill_at_any_moment_does_no_harm(proxy: str, faults: Faults, disk: Path) -> None:
     kill_at_random(proxy, faults, disk, times=3)
-
-
-@pytest.mark.slow
-def test_ten_kills_do_no_harm(proxy: str, faults: Faults, disk: Path) -> None:
-    kill_at_random(proxy, faults, disk, times=10)
-
-
-def test_a_disk_that_fills_during_the_copy_is_explained() -> None:
-    said = local_data.explain(OSError(28, "No space left on device"))
-    assert said == "the disk of the data is full: use a larger volume, or a smaller [data] cache_gib"

@@ -13,19 +13,12 @@ from typing import Any, Self
 
 import pytest
 import trustme
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from node.staging import s3
-from s3_proxies import Cuts, cutting_proxy
 from s3_server import REGION, S3Server, serve_s3_alone
 
 BUCKET = "results"
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "S3_REGION": REGION}
-# moto's server does not accept line breaks, and obstore does not accept empty parts, "." and "..".
-KEY = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=200).filter(
-    lambda key: not {"", ".", ".."} & set(key.split("/"))
-)
 
 
 @pytest.fixture(scope="module")
@@ -83,11 +76,7 @@ def read(store: s3.Store, url: str) -> bytes:
         ({"S3_ENDPOINT": "s3.eu-west-1.amazonaws.com"}, "results", "https://results.s3.eu-west-1.amazonaws.com"),
         ({"S3_ENDPOINT": "10.0.0.1:5000"}, "results", "https://10.0.0.1:5000/results"),
         ({"AWS_ENDPOINT_URL": "http://store.example"}, "results", "http://store.example/results"),
-        (
-            {"AWS_ENDPOINT_URL": "https://s3.amazonaws.com.evil.example"},
-            "b-b",
-            "https://s3.amazonaws.com.evil.example/b-b",
-        ),
+        ({"AWS_ENDPOINT_URL": "https://s3.amazonaws.com.x.example"}, "b-b", "https://s3.amazonaws.com.x.example/b-b"),
     ],
 )
 def test_endpoint_of_the_environment(env: dict[str, str], bucket: str, place: str) -> None:
@@ -115,58 +104,21 @@ def test_missing_credentials_are_an_error() -> None:
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
-def test_file_round_trip(server: S3Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", ["a/b", "a b+c%20&=?#~é/日本", "+", "%2B"])
+def test_file_round_trip(server: S3Server, tmp_path: Path, key: str) -> None:
     content = os.urandom(3_000_001)
     (tmp_path / "there").write_bytes(content)
     store = store_at(server.url)
-    store.put_file(str(tmp_path / "there"), "s3://results/a/b")
-    assert server.read(BUCKET) == {"a/b": content}
-    assert read(store, "s3://results/a/b") == content
+    store.put_file(str(tmp_path / "there"), f"s3://results/{key}")
+    assert server.read(BUCKET) == {key: content}
+    assert [entry.url for entry in store.list("s3://results/")] == [f"s3://results/{key}"]
+    assert read(store, f"s3://results/{key}") == content
 
 
 def test_the_proxy_is_ignored(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "")
     store_at(server.url).put_file(__file__, "s3://results/a")
-
-
-def test_an_empty_file(server: S3Server, tmp_path: Path) -> None:
-    (tmp_path / "empty").write_bytes(b"")
-    store = store_at(server.url)
-    store.put_file(str(tmp_path / "empty"), "s3://results/empty")
-    assert server.read(BUCKET) == {"empty": b""}
-
-
-def test_session_token_and_other_variable_names(server: S3Server) -> None:
-    env = {"S3_ACCESS_KEY_ID": "a", "S3_SECRET_ACCESS_KEY": "b", "S3_SESSION_TOKEN": "c"}
-    store = s3.Store({**env, "AWS_ENDPOINT_URL": server.url})
-    put(store, b"1", "s3://results/a")
-    assert server.read(BUCKET) == {"a": b"1"}
-
-
-@settings(max_examples=40)
-@given(key=KEY)
-@example(key="a b+c%20&=?#~é/日本")
-@example(key="+")
-@example(key="%2B")
-def test_any_key(shared_server: S3Server, key: str) -> None:
-    url = f"s3://{BUCKET}/x/{key}"
-    store = store_at(shared_server.url)
-    put(store, key.encode(), url)
-    assert [entry.url for entry in store.list(f"s3://{BUCKET}/x/")] == [url]
-    assert list(shared_server.read(BUCKET).values()) == [key.encode()]
-    shared_server.client.delete_object(Bucket=BUCKET, Key=f"x/{key}")
-
-
-def test_a_listing_of_many_pages(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "3")
-    names = [f"p/{number:02d}" for number in range(8)]
-    for name in names:
-        server.client.put_object(Bucket=BUCKET, Key=name, Body=name.encode())
-    server.client.put_object(Bucket=BUCKET, Key="q", Body=b"")
-    found = list(store_at(server.url).list("s3://results/p/"))
-    assert [entry.url for entry in found] == [f"s3://results/{name}" for name in names]
-    assert {entry.size_bytes for entry in found} == {4}
 
 
 def test_missing_objects(server: S3Server) -> None:
@@ -181,32 +133,20 @@ def test_missing_objects(server: S3Server) -> None:
     assert list(store.list("s3://results/")) == []
 
 
+def test_session_token_and_other_variable_names(server: S3Server) -> None:
+    env = {"S3_ACCESS_KEY_ID": "a", "S3_SECRET_ACCESS_KEY": "b", "S3_SESSION_TOKEN": "c"}
+    store = s3.Store({**env, "AWS_ENDPOINT_URL": server.url})
+    put(store, b"1", "s3://results/a")
+    assert server.read(BUCKET) == {"a": b"1"}
+
+
 @pytest.mark.parametrize(
     "url",
-    [
-        "results/a",
-        "https://results/a",
-        "s3://results",
-        "s3://results/",
-        "s3:///a",
-        "s3://results/a//b",
-        "s3://results/../b",
-    ],
+    ["https://results/a", "s3://results", "s3://results/", "s3:///a", "s3://results/a//b", "s3://results/../b"],
 )
 def test_urls_that_are_not_an_objects(url: str) -> None:
     with pytest.raises(ValueError, match=url):
         put(s3.Store(KEYS), b"", url)
-
-
-def test_a_large_file_goes_in_parts(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "ONE_PUT_BYTES", 1000)
-    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
-    content = os.urandom((5 << 20) + 7)
-    (tmp_path / "large").write_bytes(content)
-    store = store_at(server.url)
-    store.put_file(str(tmp_path / "large"), "s3://results/a")
-    assert store.find("s3://results/a").etag.endswith('-2"')
-    assert server.read(BUCKET) == {"a": content}
 
 
 def test_uploads_have_a_sha256() -> None:
@@ -297,31 +237,10 @@ def test_refusals_are_explained(status: int, headers: dict[str, str], body: byte
         assert len(answers.asked) == 1
 
 
-def test_a_refusal_before_the_end_of_the_body() -> None:
-    with Answers((403, {"Connection": "close"}, refusal("AccessDenied")), reads=False) as answers:
-        with pytest.raises(s3.StoreError) as caught:
-            put(store_at(answers.url), b"x" * 30_000_000, "s3://results/a")
-        assert caught.value.code in {"AccessDenied", "Broken"}  # the kernel may discard an unread answer
-
-
-def test_the_server_is_not_s3() -> None:
-    answers = Answers((200, {}, b"<html>Log in<br></html>"))
-    with answers, pytest.raises(s3.StoreError, match="what answers is not S3"):
-        list(store_at(answers.url).list("s3://results/"))
-
-
 def test_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "ATTEMPTS", 2)
     with pytest.raises(s3.StoreError, match=r"s3://results/a: 127\.0\.0\.1:9 cannot be used: .*refused"):
         store_at("http://127.0.0.1:9").put_file(__file__, "s3://results/a")
-
-
-def test_broken_connections_are_retried(server: S3Server) -> None:
-    server.client.put_object(Bucket=BUCKET, Key="a", Body=b"x" * 1_000_000)
-    cuts = Cuts(left=3, after_bytes=100_000)
-    with cutting_proxy(server.url, cuts) as url:
-        assert read(store_at(url), "s3://results/a") == b"x" * 1_000_000
-    assert cuts.done == 3
 
 
 def test_untrusted_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
