@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -39,3 +40,17 @@ class Timers(Tasks):
         self._clock.now += seconds
         for _ in range(3):
             self._clock.run_until_complete(asyncio.sleep(0))
+
+    def close(self) -> None:
+        """Ends all of it."""
+        self.end()
+        while self._running:
+            self._clock.run_until_complete(asyncio.sleep(0))
+        self._clock.close()
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Timers]:
+    made = Timers(monkeypatch)
+    yield made
+    made.close()

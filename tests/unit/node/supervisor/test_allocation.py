@@ -146,13 +146,6 @@ def test_a_head_without_the_schedulers_commands(world: World, monkeypatch: pytes
         world.do(Client(SLURM).check(AllocationRequest(job=JOB, name="mlp", nodes=2)))
 
 
-def test_a_program_that_hangs_is_ended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocation, "ANSWER_TIMEOUT_S", 0.2)
-    (world.slurm.programs / "scontrol").write_text("#!/bin/sh\nexec sleep 600\n")
-    with pytest.raises(ValueError, match=r"cannot be read: scontrol did not end within 0.2 s"):
-        world.do(Client(SLURM).check(AllocationRequest(job=JOB, name="mlp", nodes=2)))
-
-
 def test_the_schedulers_refusal_is_quoted(world: World) -> None:
     world.slurm.touch("refusal", "sbatch: error: x\nsbatch: error: Batch job submission failed: Invalid account\n")
     with pytest.raises(ValueError, match="refused the job: sbatch: error: Batch job submission failed: Invalid acc"):
@@ -168,11 +161,6 @@ def test_a_stop_during_the_submission_gives_the_nodes_back(world: World) -> None
     assert world.do(made.cancel()) is None
     assert world.slurm.read("cancelled") == "12\n"
     assert world.notes == []
-
-
-def test_a_stop_before_the_submission_submits_nothing(world: World) -> None:
-    assert world.do(world.make().cancel()) is None
-    assert not world.slurm.read("submitted")
 
 
 def test_a_scheduler_that_does_not_answer_for_a_while_does_not_end_the_job(world: World) -> None:
@@ -197,13 +185,6 @@ def test_a_failed_cancellation_is_reported_unless_the_job_has_ended(world: World
     assert world.do(client.cancel("12")) == "Slurm job 12 could not be cancelled: scancel: error: no"
     world.slurm.set_job("COMPLETED")
     assert world.do(client.cancel("12")) is None
-
-
-def test_a_wrong_number_of_nodes_fails_the_job(world: World) -> None:
-    world.slurm.set_job("RUNNING")
-    world.slurm.touch("nodes", "NodeName=n1 NodeAddr=10.0.0.4 State=ALLOCATED\n")
-    with pytest.raises(ValueError, match="Slurm assigned 1 node, but the job needs 2"):
-        world.do(world.make().wait())
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,11 @@
 """jobs.py follow: slow readers, long lines, and half a line that is removed after a full disk."""
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from job_host import LocalHead, job_host, job_id
-from node.supervisor import follow
 from waits import until
 
 __all__ = ["job_host"]
@@ -18,11 +14,10 @@ LINES = 4000
 PROGRAM = f"for number in $(seq {LINES}); do printf '%s %01000d\\n' $number 0; done"
 
 
-@pytest.mark.parametrize("words", [(), ("--no-wait",)], ids=["to the end", "what there is"])
-def test_a_reader_that_is_slow_gets_every_line(job_host: LocalHead, words: tuple[str, ...]) -> None:
+def test_a_reader_that_is_slow_gets_every_line(job_host: LocalHead) -> None:
     order = job_host.order("/bin/bash", "-c", PROGRAM, workers=1, servers=0)
     assert job_host.run(order)[0]["state"] == "done"
-    with job_host.asking("follow", job_id(1), "0", *words) as follower:
+    with job_host.asking("follow", job_id(1), "0") as follower:
         time.sleep(0.5)  # by then, the program has read as much of the log as it has room for
         messages = [json.loads(line) for line in follower.stdout]
     lines = [message["line"].split()[0] for message in messages if "line" in message]
@@ -43,17 +38,6 @@ def test_the_last_lines_are_found_on_the_head(job_host: LocalHead) -> None:
     assert [(one["role"], one["rank"], one["host"]) for one in start["processes"]] == [("worker", 0, "node-0")]
     assert [message["line"] for message in log if "line" in message] == ["two", "three"]
     assert log[-1]["result"]["state"] == "done"
-
-
-def test_a_reader_that_accepts_nothing_is_given_up(job_host: LocalHead, monkeypatch: pytest.MonkeyPatch) -> None:
-    job_host.run(job_host.order("/bin/bash", "-c", PROGRAM, workers=1, servers=0))
-    monkeypatch.setattr(follow, "GIVE_UP_S", 0.1)
-    monkeypatch.setenv("HOME", str(job_host.home))
-    reading, writing = os.pipe()
-    with pytest.raises(BrokenPipeError):  # so that the program does not end as if it had sent the whole log
-        follow.Follower(job_id(1), 0, writing).run(wait=False)
-    os.close(reading)
-    os.close(writing)
 
 
 def read_bytes(pid: int) -> int:

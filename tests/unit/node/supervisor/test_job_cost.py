@@ -1,11 +1,10 @@
 """The cost of a job's nodes while the job has them, in its record."""
 
-import time
 from typing import Any
 
 import pytest
 
-from job_host import LocalHead, job_host, job_id
+from job_host import LocalHead, job_host
 from node.job.cost import cost_of
 from node.protocol import JobHost, Place
 from waits import until
@@ -49,27 +48,3 @@ def test_a_job_costs_its_nodes_while_it_has_them(job_host: LocalHead) -> None:
     assert record["submitted_at"] <= record["held_at"] <= record["started_at"]
     assert held_s >= 2
     assert record["cost_usd"] == pytest.approx(3 * held_s, rel=0.01)
-
-
-def test_waiting_in_the_queue_costs_nothing(job_host: LocalHead) -> None:
-    first = job_host.order(env={"WORKER": "echo here; sleep 100"})
-    assert job_host.ask("submit", order=first)[0]["state"] == "starting"
-    job_host.wait_for('"line": "here"', count=2)
-    second = priced(job_host.order(job=job_id(2), queue=True), 3600.0, 3600.0)
-    assert job_host.ask("submit", order=second)[0]["state"] == "queued"
-    record = job_host.record(job_id(2))
-    assert (record["held_at"], record["cost_usd"]) == (None, None)
-    job_host.ask("stop", job_id(2))
-    assert job_host.record(job_id(2))["cost_usd"] is None
-    job_host.ask("stop", job_id(1))
-    assert job_host.record()["cost_usd"] is None  # there are no prices
-
-
-def test_the_cost_of_a_job_whose_supervisor_was_killed(job_host: LocalHead) -> None:
-    order = priced(job_host.order(env={"WORKER": "echo here; sleep 100"}), 3600.0, 3600.0)
-    job_host.ask("submit", order=order)
-    job_host.wait_for('"line": "here"', count=2)
-    job_host.kill_supervisor()
-    time.sleep(1)  # the job's processes still use the nodes
-    (listed,) = job_host.ask("list")[0]["jobs"]
-    assert listed["cost_usd"] == pytest.approx(2 * (listed["ended_at"] - listed["held_at"]), rel=0.01)

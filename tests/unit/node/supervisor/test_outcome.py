@@ -1,14 +1,18 @@
 """If several processes end in succession, the original cause is named."""
 
+from typing import Any
+
 import pytest
 
-from fake_timers import Timers
+from fake_timers import Timers, timers
 from job_channels import make_agents, make_order
 from node.protocol import JobHost
 from node.supervisor import outcome
 from node.supervisor.attempts.restarts import Ending
 from node.supervisor.processes import JobProcess, Processes
 from node.wire import Exited
+
+__all__ = ["timers"]
 
 HOSTS = (JobHost(name="node-0", ip="10.0.0.4"), JobHost(name="node-1", ip="10.0.0.5"))
 
@@ -20,8 +24,8 @@ def never(*what: object) -> None:
 class Job:
     """A job with two workers and a scheduler on the head, all of which run."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.timers = Timers(monkeypatch)
+    def __init__(self, timers: Timers) -> None:
+        self.timers = timers
         order = make_order(hosts=HOSTS, workers=2, servers=1)
         self.agents = make_agents(order)
         self.processes = Processes(order, self.agents)
@@ -36,12 +40,12 @@ class Job:
         made.pid = pid
         return made
 
-    def ends(self, process: JobProcess, code: int, number: int | None = None, *, ended: bool = False) -> None:
-        process.note_end(Exited(p=process.number, exit_code=code, signal=number, ended=ended))
+    def ends(self, process: JobProcess, code: int, number: int | None = None, **more: Any) -> None:
+        process.note_end(Exited(p=process.number, exit_code=code, signal=number, **more))
         self.outcome.note_exit(process)
 
-    def exits(self, worker: int, code: int) -> None:
-        self.ends(self.workers[worker], code)
+    def exits(self, worker: int, code: int, **more: Any) -> None:
+        self.ends(self.workers[worker], code, **more)
 
     @property
     def error(self) -> str | None:
@@ -49,8 +53,8 @@ class Job:
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Job:
-    return Job(monkeypatch)
+def job(timers: Timers) -> Job:
+    return Job(timers)
 
 
 def test_workers_that_fail_at_the_same_time_are_counted(job: Job) -> None:
@@ -78,16 +82,18 @@ def test_a_single_failure_is_named_after_a_moment(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "shown"),
+    ("why", "line", "shown"),
     [
-        ("", ""),
-        ("KeyError: 'x'", "; its last line: KeyError: 'x'"),
-        ("\x1b]0;x" + "y" * 300, f"; its last line: ?]0;x{'y' * 195}..."),
+        (None, "", ""),
+        (None, "KeyError: 'x'", "; its last line: KeyError: 'x'"),
+        (None, "\x1b]0;x" + "y" * 300, f"; its last line: ?]0;x{'y' * 195}..."),
+        ("cannot start 'x': no such program", "a line", ": cannot start 'x': no such program"),
     ],
 )
-def test_the_last_line_of_a_process_that_failed(job: Job, line: str, shown: str) -> None:
+def test_the_reason_of_a_process_that_failed(job: Job, why: str | None, line: str, shown: str) -> None:
+    """What the agent says, or its last line."""
     job.workers[1].last_line = line
-    job.exits(1, 7)
+    job.exits(1, 7, why=why)
     job.wait(outcome.GATHER_S)
     assert job.error == "worker on node-1 (process 2) ended with exit code 7" + shown
 
@@ -164,3 +170,32 @@ def test_the_end_waits_for_a_process_that_is_announced_late(job: Job) -> None:
     assert job.outcome.decided is None
     job.ends(job._add("server", "node-1", 3), 0)
     assert job.outcome.decided == Ending("done", 0, None, "done")
+
+
+def test_a_server_that_fails_after_the_workers_is_only_reported(job: Job) -> None:
+    said: list[str] = []
+    job.outcome._say = said.append
+    server = job._add("server", "node-1", 3)
+    for worker in job.workers:
+        job.ends(worker, 0)
+    job.ends(server, 5)
+    assert said == ["server on node-1 (process 3) ended with exit code 5, after all workers had finished"]
+    job.ends(job.scheduler, 0)
+    assert job.outcome.decided == Ending("done", 0, None, "done")
+
+
+def test_workers_may_continue_without_their_kv_stores(job: Job) -> None:
+    """MXNet stops the servers and the scheduler when a kv-store is freed, at the end of the script or of a function."""
+    warned: list[tuple[str, str | None]] = []
+    job.outcome._warn = lambda *given: warned.append(given)
+    for process in (job._add("server", "node-1", 3), job.scheduler):
+        job.ends(process, 0)
+    job.wait(10 * outcome.EARLY_GRACE_S)
+    assert job.error is None
+    assert ("kv-store", None) in warned  # a warning is withdrawn, though the workers' output hides their kv-store
+
+
+def test_a_server_that_ends_early_ends_the_job(job: Job) -> None:
+    job.ends(job._add("server", "node-1", 3), 0)
+    job.wait(outcome.EARLY_GRACE_S)
+    assert job.error == "server on node-1 ended before the workers did"

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from job_host import LocalHead, job_host, lines_of
 
 __all__ = ["job_host"]
@@ -53,12 +51,11 @@ def test_each_process_knows_its_place(job_host: LocalHead) -> None:
     assert sorted(lines_of(log, "worker")) == ["node-0 0 0 2 hush", "node-1 1 1 2 hush"]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: LocalHead, rank: int) -> None:
-    program = f"if [ $CLUSTER_RANK = {rank} ]; then exit 7; fi; sleep 600"
+def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: LocalHead) -> None:
+    program = "if [ $CLUSTER_RANK = 1 ]; then exit 7; fi; sleep 600"
     result, _ = job_host.run(order(job_host, program))
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", 7, {})
-    assert result["error"].startswith(f"worker {rank} on node-{rank} (process ")
+    assert result["error"].startswith("worker 1 on node-1 (process ")
     assert result["error"].endswith("ended with exit code 7")
 
 
@@ -70,9 +67,3 @@ def test_a_killed_mpirun_ends_the_job(job_host: LocalHead) -> None:
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", 137, {})
     assert result["error"].endswith("was killed by signal 9")
     assert not job_host.processes()
-
-
-def test_a_node_that_mpirun_cannot_reach(job_host: LocalHead) -> None:
-    job_host.refuse("127.0.0.2")
-    result, _ = job_host.run(order(job_host, "sleep 600"))
-    assert result["error"].startswith("setup on node-1 was lost: ssh to it failed: ssh: connect to host 127.0.0.2")

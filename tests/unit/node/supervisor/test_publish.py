@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -65,7 +64,16 @@ class Job:
         self.copying = Copying("job-1", self._results, self._env, None, self.said.append)
 
 
-def test_the_record_is_copied_first_and_the_rest_at_the_end(server: S3Server, folder: Path) -> None:
+@pytest.fixture
+def put(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The URLs of the objects that are written, in order."""
+    urls: list[str] = []
+    real = s3.Store.put_file
+    monkeypatch.setattr(s3.Store, "put_file", lambda *words: (real(*words), urls.append(words[2]))[0])
+    return urls
+
+
+def test_the_record_is_copied_first_and_last(server: S3Server, folder: Path, put: list[str]) -> None:
     job = Job(server.url)
     job.start()
     until(lambda: server.read(BUCKET))
@@ -76,15 +84,15 @@ def test_the_record_is_copied_first_and_the_rest_at_the_end(server: S3Server, fo
         "runs/job-1/record.json": b'{"state": "done"}',
         "runs/job-1/events": b'{"t": 1}\n',
     }
+    assert put[0] == put[-1] == "s3://results/runs/job-1/record.json"
     assert job.said == []
 
 
-def test_changes_are_copied_once(server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_are_copied_once(
+    server: S3Server, folder: Path, put: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(publish, "EVERY_S", 0.05)
     monkeypatch.setattr(publish, "REST", 0)
-    put: list[str] = []
-    real = s3.Store.put_file
-    monkeypatch.setattr(s3.Store, "put_file", lambda *words: (real(*words), put.append(words[2]))[0])
     job = Job(server.url)
     job.start()
     until(lambda: len(put) == 2)
@@ -94,15 +102,6 @@ def test_changes_are_copied_once(server: S3Server, folder: Path, monkeypatch: py
     assert job.copying.finish(60.0)
     assert [url.removeprefix("s3://results/runs/job-1/") for url in put] == ["record.json", "events", "events"]
     assert server.read(BUCKET)["runs/job-1/events"] == b'{"t": 1}\n{"t": 2}\n'
-
-
-def test_each_copy_gets_new_credentials(server: S3Server, folder: Path) -> None:
-    asked: list[int] = []
-    job = Job(server.url)
-    job.secrets = lambda: (asked.append(1), dict(SECRETS))[1]
-    job.start()
-    assert job.copying.finish(60.0)
-    assert len(asked) == 2
 
 
 def test_a_problem_is_reported_once_and_the_rest_copied_later(
@@ -143,33 +142,3 @@ def test_the_end_waits_only_for_its_timeout(server: S3Server, folder: Path) -> N
     assert job.said == ["the job's record and log in S3 are incomplete: there was no time to write them"]
     given.set()
     job.copying._thread.join()
-
-
-def test_a_log_that_cannot_be_copied_does_not_affect_the_record(
-    server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = s3.Store.put_file
-
-    def put_file(store: Any, path: str, url: str) -> None:
-        if url.endswith("events"):
-            raise RuntimeError("what nobody thought of")
-        real(store, path, url)
-
-    monkeypatch.setattr(s3.Store, "put_file", put_file)
-    job = Job(server.url)
-    job.start()
-    assert not job.copying.finish(60.0)
-    assert job.said == ["the job's log cannot be copied to S3: what nobody thought of"]
-    assert list(server.read(BUCKET)) == ["runs/job-1/record.json"]
-
-
-def test_the_record_is_copied_last(server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put: list[str] = []
-    real = s3.Store.put_file
-    monkeypatch.setattr(s3.Store, "put_file", lambda *words: (real(*words), put.append(words[2]))[0])
-    job = Job(server.url)
-    job.start()
-    until(lambda: put)
-    (folder / "record.json").write_text('{"state": "done"}')
-    assert job.copying.finish(60.0)
-    assert put[0] == put[-1] == "s3://results/runs/job-1/record.json"

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from fake_timers import Timers
+from fake_timers import Timers, timers
 from foundation.durations import render_minutes
 from job_channels import make_agents, make_order
 from job_host import LocalHead, job_host, lines_of
@@ -21,7 +21,7 @@ from node.supervisor import stalls
 from node.supervisor.processes import Processes
 from node.wire import Look, Reach, Used
 
-__all__ = ["job_host"]
+__all__ = ["job_host", "timers"]
 
 MIN = 60.0
 
@@ -30,14 +30,10 @@ MIN = 60.0
     ("found", "pace_s", "limit_s", "seconds"),
     [
         ("stopped", 0, None, 0),
-        ("stopped", 20 * MIN, None, 0),
         ("blocked", 0, None, MIN),
-        ("blocked", 10, None, MIN),
         ("blocked", 2 * MIN, None, 6 * MIN),
         (None, 0, None, 30 * MIN),
-        (None, 9 * MIN, None, 30 * MIN),
         (None, 20 * MIN, None, 60 * MIN),
-        ("blocked", 0, 10 * MIN, MIN),
         ("blocked", 20 * MIN, 10 * MIN, 5 * MIN),
         (None, 20 * MIN, 10 * MIN, 5 * MIN),
         (None, 0, 4, 2),
@@ -59,23 +55,13 @@ def test_the_user_is_told_later_for_slow_jobs_and_unknown_causes(
     [
         (0, None, None, True, "wait"),
         (0, None, "stopped", True, "tell"),
-        (0, None, "stopped", False, "wait"),
+        (300 * MIN, None, "stopped", False, "wait"),
         (59, None, "blocked", True, "wait"),
         (61, None, "blocked", True, "tell"),
-        (61, None, "blocked", False, "wait"),
-        (29 * MIN, None, None, True, "wait"),
-        (31 * MIN, None, None, True, "tell"),
-        (300 * MIN, None, "stopped", False, "wait"),
-        (9 * MIN, 10 * MIN, None, True, "tell"),
         (9 * MIN, 10 * MIN, "stopped", False, "wait"),
         (10 * MIN, 10 * MIN, None, True, "end"),
         (10 * MIN, 10 * MIN, "stopped", False, "end"),
-        (29, None, "apart", True, "wait"),
-        (31, None, "apart", True, "tell"),
-        (39, None, "ended", True, "wait"),
-        (41, None, "ended", True, "tell"),
         (300 * MIN, None, "ended", False, "wait"),
-        (10 * MIN, 10 * MIN, "ended", False, "end"),
     ],
 )
 def test_whether_to_wait_tell_or_end(
@@ -121,8 +107,8 @@ class HostsAgent:
 class Job:
     """A scheduler on the head, and a worker and a server on each of two nodes. All of them run and do nothing."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: float | str = "auto", launcher: str = "ssh") -> None:
-        self.timers, self.looks = Timers(monkeypatch), 0
+    def __init__(self, timers: Timers, limit: float | str = "auto", launcher: str = "ssh") -> None:
+        self.timers, self.looks = timers, 0
         hosts = tuple(JobHost(name=name, ip=ip) for name, ip in ADDRESSES.items())
         limit = limit if isinstance(limit, str) else int(limit)
         order = make_order(hosts=hosts, workers=2, servers=2, stall_timeout=limit, launcher=launcher)
@@ -163,16 +149,16 @@ class Job:
         until += seconds
         while self.timers.now < until and not self.ended:
             use = self.uses[self.worker(0).name]
-            self.uses[self.worker(0).name] = replace(use, cpu_s=use.cpu_s + 0.5 * cpu_share)
-            if prints_every_s is not None and self.timers.now + 0.5 >= next_line:
+            self.uses[self.worker(0).name] = replace(use, cpu_s=use.cpu_s + cpu_share)
+            if prints_every_s is not None and self.timers.now + 1 >= next_line:
                 next_line += prints_every_s
                 self.stalls.hear_line(self.worker(0), "step")
-            self.timers.wait(0.5)
+            self.timers.wait(1)
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Job:
-    return Job(monkeypatch)
+def job(timers: Timers) -> Job:
+    return Job(timers)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +167,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Job:
     ids=["prints often", "prints every 20 min", "computes", "waits for S3"],
 )
 def test_an_active_job_raises_no_alarm(job: Job, how: dict[str, float]) -> None:
-    job.run(3 * 3600, **how)
+    job.run(90 * MIN, **how)
     assert (job.told, job.ended) == ([], [])
 
 
@@ -203,14 +189,6 @@ def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job
     }
     assert len(job.told) == 3  # after 2 and 4 min again
     assert job.ended == []
-
-
-def test_workers_at_the_same_line_are_named_when_nothing_explains_it(job: Job) -> None:
-    job.places = {job.worker(rank).name: f"train.py:11 ({name})" for rank, name in enumerate(("wait", "wrapper"))}
-    job.run(31 * MIN)
-    ((at, text),) = job.told
-    assert at >= 30 * MIN
-    assert text.endswith("can reach each other; all 2 are at train.py:11 (wait)")
 
 
 @pytest.mark.parametrize(
@@ -246,9 +224,9 @@ WAITS, RUNS = AGO + "1 other has printed nothing since", AGO + "1 other still ru
     ],
 )
 def test_a_worker_has_ended_with_0_while_another_runs(
-    monkeypatch: pytest.MonkeyPatch, limit: float | str, others: dict[str, float], told: str | None, *, is_ended: bool
+    timers: Timers, limit: float | str, others: dict[str, float], told: str | None, *, is_ended: bool
 ) -> None:
-    job = Job(monkeypatch, limit)
+    job = Job(timers, limit)
     job.run(100, prints_every_s=1.0)
     job.worker(1).exit_code = 0
     job.stalls.hear_exit(job.worker(1))
@@ -266,8 +244,8 @@ def test_a_worker_has_ended_with_0_while_another_runs(
         assert job.ended == []
 
 
-def test_a_batch_is_progress_after_a_worker_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(monkeypatch, MIN)
+def test_a_batch_is_progress_after_a_worker_has_ended(timers: Timers) -> None:
+    job = Job(timers, MIN)
     job.worker(1).exit_code = 0
     job.stalls.hear_exit(job.worker(1))
     for _ in range(20):
@@ -278,12 +256,6 @@ def test_a_batch_is_progress_after_a_worker_has_ended(monkeypatch: pytest.Monkey
     job.stalls.hear_exit(job.worker(0))
     job.run(600)
     assert job.ended == []  # no other waits
-
-
-def test_the_closed_port_of_an_ended_worker_is_not_out_of_reach(job: Job) -> None:
-    job.worker(1).exit_code = 0
-    job.stalls.hear_exit(job.worker(1))
-    assert (ADDRESSES["node-2"], job.worker(1).bound[1]) not in job.processes.places_of_others("node-1")
 
 
 def test_a_stopped_worker_is_reported_soon_then_less_and_less_often(job: Job) -> None:
@@ -347,16 +319,6 @@ def test_nodes_out_of_reach_are_reported_after_a_minute(job: Job) -> None:
     )
 
 
-def test_nodes_in_reach_again_are_not_reported(job: Job) -> None:
-    job.lost = {"node-1": ["node-2"]}
-    job.run(120)
-    job.lost = {}
-    job.run(3600)
-    texts = [text for _, text in job.told]
-    assert "node-1 cannot reach node-2" in texts[0]
-    assert texts[-1].endswith("none of its processes is stopped, and its nodes can reach each other")
-
-
 @pytest.mark.parametrize(
     ("before", "after", "has_moved"),
     [
@@ -382,17 +344,15 @@ def test_a_bar_that_moves_is_progress(job: Job, *, moves: bool) -> None:
 
 
 def test_output_of_ps_lite_is_not_progress(job: Job) -> None:
-    line = "[12:00:00] ../3rdparty/ps-lite/src/van.cc:310: Warning: resend"
     for _ in range(300):
         job.run(10)
-        job.stalls.hear_line(job.worker(0), line)
+        job.stalls.hear_line(job.worker(0), "[12:00:00] ../3rdparty/ps-lite/src/van.cc:310: Warning: resend")
     assert job.told[0][0] == pytest.approx(30 * MIN, abs=2 * stalls.LOOK_EVERY_S)
-    assert not [text for _, text in job.told if "again" in text]
 
 
 @pytest.mark.parametrize("found", ["nothing", "stopped", "blocked"])
-def test_a_job_is_ended_at_the_users_limit(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
-    job = Job(monkeypatch, 10 * MIN)
+def test_a_job_is_ended_at_the_users_limit(timers: Timers, found: str) -> None:
+    job = Job(timers, 10 * MIN)
     if found == "stopped":
         job.stop(job.worker(0))
     if found == "blocked":
@@ -408,18 +368,16 @@ def test_a_job_is_ended_at_the_users_limit(monkeypatch: pytest.MonkeyPatch, foun
 
 
 @pytest.mark.parametrize(("launcher", "is_ended"), [("ssh", False), ("torchrun", True), ("env", True)])
-def test_a_thread_of_gloo_that_polls_is_not_progress(
-    monkeypatch: pytest.MonkeyPatch, launcher: str, *, is_ended: bool
-) -> None:
-    job = Job(monkeypatch, limit=600, launcher=launcher)
+def test_a_thread_of_gloo_that_polls_is_not_progress(timers: Timers, launcher: str, *, is_ended: bool) -> None:
+    job = Job(timers, limit=600, launcher=launcher)
     job.run(3600, cpu_share=0.005)
     assert bool(job.ended) == is_ended
 
 
-def test_stall_timeout_none_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(monkeypatch, "none")
+def test_stall_timeout_none_turns_it_off(timers: Timers) -> None:
+    job = Job(timers, "none")
     job.stop(job.worker(0))
-    job.run(3 * 3600)
+    job.run(3600)
     assert (job.looks, job.told, job.ended) == (0, [], [])
 
 
@@ -463,18 +421,6 @@ def test_stopped_processes_are_found_but_not_those_of_a_debugger(sleeper: "subpr
     assert held
 
 
-def test_the_use_of_cpu_and_files_is_counted() -> None:
-    works = "import os\nwhile sum(os.times()[:2]) < 0.3: open('/dev/null', 'wb').write(bytes(100000))"
-    with subprocess.Popen(
-        [sys.executable, "-c", f"{works}\nprint(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        process.stdout.readline()
-        use = process_tree.describe_use([process.pid, 1 << 30])  # the second one has ended
-        process.kill()
-    assert use["cpu_s"] >= 0.2
-    assert use["bytes"] >= 100000
-
-
 # -- real processes --------------------------------------------------------------------------------------------------
 
 
@@ -488,11 +434,3 @@ def test_a_silent_job_is_ended_with_the_cause(job_host: LocalHead) -> None:
     assert result["error"] == f"no worker made progress for 3 s (stall_timeout): {found}"
     assert job_host.record()["stall"] is None
     assert lines_of(log, "worker").count("here") == 2
-
-
-def test_a_silent_worker_that_computes_is_not_ended(job_host: LocalHead) -> None:
-    computes = "echo here; timeout 9 sh -c 'while :; do :; done'; echo computed"
-    result, log = job_host.run(job_host.order(env={"WORKER": computes, "SERVER": "sleep 12"}, stall_timeout=3))
-    assert (result["state"], result["error"]) == ("done", None)
-    assert lines_of(log, "worker").count("computed") == 2
-    assert not [event for event in log if "stalled_since" in event]
