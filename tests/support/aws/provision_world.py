@@ -35,6 +35,7 @@ from foundation.settings import check
 from provision import plan as plans
 from provision.aws.clients import Clients
 from provision.config import ProvisionConfig
+from provision.cost.bill import NodeBill
 from provision.describe import describe_cluster
 from provision.down import Ending, Receipt, down, prepare_down
 from provision.files import ClusterFiles
@@ -122,6 +123,21 @@ def make_node(index: int, **values: Any) -> Node:
         "started_at": LAUNCHED_AT,
     }
     return Node(**{**defaults, **values})
+
+
+def make_bill(instance_id: str, **values: Any) -> NodeBill:
+    defaults: dict[str, Any] = {
+        "name": instance_id,
+        "region": "us-east-1",
+        "zone": "us-east-1a",
+        "market": "on-demand",
+        "state": "running",
+        "ended_at": None,
+        "disk_usd": 0.0,
+        "address_usd": 0.0,
+        "unseen_usd": 0.0,
+    }
+    return NodeBill(instance_id=instance_id, **{**defaults, **values})
 
 
 def make_key(public_key: str | None = PUBLIC_KEY, *, ours: bool = True) -> KeyPair:

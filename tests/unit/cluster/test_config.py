@@ -49,24 +49,10 @@ def test_the_keys_that_are_commented_out_show_their_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "normal"),
-    [
-        (" scipy==1.9.3 ", "scipy==1.9.3"),
-        ("a >= 1, < 2", "a >= 1, < 2"),
-        ("Some_Name[extra]>=1!2.0rc1", "Some_Name[extra]>=1!2.0rc1"),
-    ],
-)
-def test_packages_have_versions_in_pips_syntax(written: str, normal: str) -> None:
-    assert parse(NAMED + f"[bootstrap]\npackages = ['{written}']").bootstrap.packages == (normal,)
-
-
-@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", ["name: missing"]),
         ('name = "$(reboot)"', ['name = "$(reboot)"', "lower-case letters"]),
-        ('name = "../x"', ['name = "../x"']),
-        (NAMED + "[lease]\nbudget_usd = 1e300", ["lease.budget_usd = 1e+300", "above 0, at most 10000000"]),
         (NAMED + "[sandbox]\nquotas = { L-1216C47A = 9000000 }", ["quotas.L-1216C47A", "0 to 1000000"]),
         (NAMED + "[provision]\nmarket = []", ["cluster.toml: [provision] market is empty or has duplicates: []"]),
         (NAMED + "[bootstrap]\nmxnet = 'x; rm -rf /'", ['mxnet = "x; rm -rf /"']),
@@ -80,10 +66,6 @@ def test_packages_have_versions_in_pips_syntax(written: str, normal: str) -> Non
         (
             NAMED + "[volumes]\nmount = '/shared'",
             ['volumes = { mount = "/shared" }: must be tables, each written as [[volumes]]'],
-        ),
-        (
-            NAMED + "[[volumes]]\nmount = '/a'\nsource = 'head'\n[[volumes]]\nmount = '/b'\nsource = 'head'",
-            ['[[volumes]] source = "head" appears 2 times (/a, /b)'],
         ),
         (
             NAMED + "cloud = 'hosts'\n[[volumes]]\nmount = '/a'\nsource = 'head'",

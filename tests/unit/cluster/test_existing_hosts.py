@@ -1,8 +1,6 @@
 """cloud = "hosts": the hosts that become the nodes, and errors before anything starts. No test connects to a host."""
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -149,10 +147,3 @@ def test_ssh_and_scp_use_the_users_own_configuration() -> None:
 )
 def test_the_address_from_which_the_head_reaches_others(said: str, address: str | None) -> None:
     assert parse_own_address(said) == address
-
-
-def test_completion_knows_the_hosts(project: Project) -> None:
-    env = {**os.environ, **project.environment(), "_CLUSTER_COMPLETE": "bash_complete", "COMP_WORDS": "cluster ssh gp",
-           "COMP_CWORD": "2"}  # fmt: skip
-    done = subprocess.run([project.command], cwd=project.directory, env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["plain,gpu1", "plain,gpu2"]

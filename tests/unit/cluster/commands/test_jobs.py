@@ -83,7 +83,6 @@ def test_a_stall_or_a_warning_of_a_running_job_is_shown(values: dict[str, Any], 
     ("values", "command"),
     [
         ({"files": [{"host": "node-1", "count": 3}]}, "cluster results 20261121-000000-abc"),
-        ({"output_url": "s3://b/results/1/"}, "cluster results 20261121-000000-abc"),
         ({"command": ["python", "a.py", "--model-prefix=s3://b/m/mlp", "x"]}, "cluster data ls s3://b/m/"),
     ],
 )
@@ -221,30 +220,17 @@ def test_the_cost_of_a_running_job_is_that_of_now() -> None:
         (HeadJob(why="no answer"), "job    unknown: no answer", {"state": "unknown", "why": "no answer", "queued": 0}),
         (
             HeadJob(record=make_running(1), queued=1),
-            (
-                "job    20261121-000000-abc (train_mnist) running for 5m00s, 1 queued; "
-                "cluster logs -f 20261121-000000-abc follows it"
-            ),
-            {
-                "state": "running",
-                "why": None,
-                "queued": 1,
-                "id": "20261121-000000-abc",
-                "name": "train_mnist",
-                "workers": 2,
-                "servers": 2,
-                "started_at": "2026-11-21T09:55:00.000+00:00",
-                "stall": None,
-                "attempt": 0,
-                "waiting_for": [],
-            },
+            f"job    {JOB} (train_mnist) running for 5m00s, 1 queued; cluster logs -f {JOB} follows it",
+            {"state": "running", "queued": 1, "started_at": "2026-11-21T09:55:00.000+00:00"},
         ),
     ],
 )
 def test_the_status_shows_the_running_job(job: HeadJob, line: str, shown: dict[str, Any]) -> None:
     status = Status(state=ClusterState(name="demo"), asked=2, now=NOW, job=job)
     assert render_status(status).splitlines()[2] == line
-    assert status_document(status)["job"] == shown
+    document = status_document(status)["job"]
+    assert document is not None
+    assert shown.items() <= document.items()
 
 
 def nodes_of(state: ClusterState) -> Ec2Nodes:
@@ -285,11 +271,7 @@ def test_attempts_are_shown_below_their_job() -> None:
 def test_a_job_that_waits_for_nodes_names_them() -> None:
     record = make_running(1, state="waiting", attempts=[NOTICE], waiting_for=["node-1"])
     lines = render_jobs([record], now=NOW).splitlines()
-    assert "waiting" in lines[1]
-    assert lines[2:4] == [
-        "    attempt 1 ended after 5m10s: node-1 interrupted (spot notice), 1 batch lost",
-        "    waiting for node-1",
-    ]
+    assert ("waiting" in lines[1], lines[3]) == (True, "    waiting for node-1")
     assert find_running([record]) is record
     shown = render_job_lines(HeadJob(record=record), now=NOW)[0]
     assert " waiting for node-1, which cluster up replaces unless the head does; cluster logs -f " in shown

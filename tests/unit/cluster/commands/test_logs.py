@@ -21,25 +21,10 @@ def test_a_log_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [item["kind"] for item in shown] == ["state", "state", "line", "say", "result"]
     assert shown[2] == {
-        "time": f"{EPOCH}03.000+00:00",
-        "kind": "line",
-        "role": "worker",
-        "rank": 1,
-        "host": "node-0",
-        "text": "ünïcode",
-    }
-    assert shown[4] == {
-        "time": f"{EPOCH}03.300+00:00",
-        "kind": "result",
-        "state": "done",
-        "exit_code": 0,
-        "error": None,
-    }
-    assert event_document(Event(kind="say", at=1.0, text="x")) == {
-        "time": f"{EPOCH}01.000+00:00",
-        "kind": "say",
-        "text": "x",
-    }
+        "time": f"{EPOCH}03.000+00:00", "kind": "line", "role": "worker", "rank": 1, "host": "node-0", "text": "ünïcode"
+    }  # fmt: skip
+    result = {"state": "done", "exit_code": 0, "error": None}
+    assert shown[4] == {"time": f"{EPOCH}03.300+00:00", "kind": "result", **result}
     warned = Event(kind="warnings", at=1.0, warnings=("x", "y"))
     assert event_document(warned) == {"time": f"{EPOCH}01.000+00:00", "kind": "warnings", "warnings": ["x", "y"]}
     hangs = {"time": f"{EPOCH}09.000+00:00", "kind": "say", "text": "x", "stalled_since": f"{EPOCH}05.000+00:00"}

@@ -51,15 +51,6 @@ def test_what_replaces_a_launcher(line: str, command: str | None, settings: dict
         assert replace_launcher(("bash", "-c", line), launcher="torchrun") == found
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "ssh", "local"])
-def test_the_launcher_that_takes_over(launcher: str) -> None:
-    """Engines of MXNet do not set RANK."""
-    found = replace_launcher(("torchrun", "x.py"), launcher=launcher)
-    assert found is not None
-    assert found.settings.get("launcher") == (None if launcher in ("torchrun", "env") else "env")
-    assert found.words == "torchrun"
-
-
 @pytest.mark.parametrize(
     ("command", "said", "hint"),
     [

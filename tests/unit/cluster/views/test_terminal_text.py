@@ -134,7 +134,6 @@ def test_all_output_is_escaped_on_a_terminal() -> None:
         ({"TERM": "xterm"}, False, False),
         ({"TERM": "xterm", "NO_COLOR": "1"}, True, False),
         ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, False),
-        ({"TERM": "xterm", "FORCE_COLOR": "0"}, True, False),
         ({"TERM": "xterm", "CLICOLOR": "0"}, True, False),
         ({"FORCE_COLOR": "1", "CLICOLOR": "0"}, False, True),
     ],
