@@ -51,6 +51,14 @@ def test_what_replaces_a_launcher(line: str, command: str | None, settings: dict
         assert replace_launcher(("bash", "-c", line), launcher="torchrun") == found
 
 
+@pytest.mark.parametrize(("launcher", "instead"), [("torchrun", None), ("env", None), ("ssh", "env"), ("local", "env")])
+def test_the_launcher_that_takes_over(launcher: str, instead: str | None) -> None:
+    """Engines of MXNet do not set RANK."""
+    found = replace_launcher(("torchrun", "x.py"), launcher=launcher)
+    assert found is not None
+    assert found.settings.get("launcher") == instead
+
+
 @pytest.mark.parametrize(
     ("command", "said", "hint"),
     [

@@ -59,13 +59,6 @@ def test_a_warning_is_withdrawn_when_a_kv_store_is_made_after_all(job_host: Loca
     assert job_host.record()["warnings"] == []
 
 
-def test_no_warning_for_one_worker(job_host: LocalHead) -> None:
-    more: dict[str, Any] = {"workers": 1, "servers": 0, "kv_store": "local"}
-    result, log = job_host.run(order_of(job_host, f"{SAYS} {RUNS}", lines=(TRAINS,), **more))
-    assert result["state"] == "done"
-    assert warnings_in(log) == []
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

@@ -121,18 +121,12 @@ def test_reading_without_waiting_ends_at_the_current_end(job_host: LocalHead) ->
     assert "result" in job_host.ask("follow", job_id(1), "0", "--no-wait")[-1]
 
 
-def test_a_follower_without_a_reader_ends(job_host: LocalHead) -> None:
-    job_host.ask("submit", order=alone(job_host, "sleep 100"))
-    with job_host.asking("follow", job_id(1), "0") as follower:
-        follower.stdout.readline()
-        follower.stdout.close()
-        assert follower.wait(timeout=20) == 128 + signal.SIGPIPE  # not as after the whole log
-
-
-def test_a_follower_sends_keep_alives(job_host: LocalHead) -> None:
+def test_a_follower_sends_keep_alives_until_its_reader_ends(job_host: LocalHead) -> None:
     job_host.ask("submit", order=alone(job_host, "sleep 100"))
     with job_host.asking("follow", job_id(1), "0") as follower:
         assert any(json.loads(line) == {"alive": True} for line in follower.stdout)
+        follower.stdout.close()
+        assert follower.wait(timeout=20) == 128 + signal.SIGPIPE  # not as after the whole log
 
 
 def test_a_supervisor_that_does_not_answer_is_killed(job_host: LocalHead) -> None:

@@ -22,11 +22,11 @@ def never(*what: object) -> None:
 
 
 class Job:
-    """A job with two workers and a scheduler on the head, all of which run."""
+    """A job with two workers and a scheduler on the head, all of which run. more: fields of its order."""
 
-    def __init__(self, timers: Timers) -> None:
+    def __init__(self, timers: Timers, **more: Any) -> None:
         self.timers = timers
-        order = make_order(hosts=HOSTS, workers=2, servers=1)
+        order = make_order(**{"hosts": HOSTS, "workers": 2, "servers": 1, **more})
         self.agents = make_agents(order)
         self.processes = Processes(order, self.agents)
         self.outcome = outcome.Outcome(order, self.processes, self.agents, self.timers, say=never, warn=never)
@@ -199,3 +199,44 @@ def test_a_server_that_ends_early_ends_the_job(job: Job) -> None:
     job.ends(job._add("server", "node-1", 3), 0)
     job.wait(outcome.EARLY_GRACE_S)
     assert job.error == "server on node-1 ended before the workers did"
+
+
+def test_processes_that_do_not_start_in_time_are_named(job: Job) -> None:
+    job.outcome.watch_start()
+    job.wait(90.0)
+    assert job.error == "the job did not start within 60 s: server on node-0, worker on node-0 did not"
+
+
+def test_a_job_ends_after_its_longest_time(timers: Timers) -> None:
+    job = Job(timers, max_duration=60)
+    job.outcome.watch_duration(60.0)
+    job.wait(60.0)
+    assert job.outcome.decided == Ending("failed", 124, "ran longer than max_duration (1 min)", "overtime")
+
+
+def test_a_node_that_sends_no_messages_is_lost(job: Job) -> None:
+    for agent, heard_at in zip(job.agents.values(), (95.0, 0.0), strict=True):
+        agent.heard_at = heard_at
+    job.wait(100.0)
+    job.outcome._look_for_silence()
+    assert job.error == "worker on node-1 (process 2): no sign of life from its node for 15 s"
+    assert job.outcome.silent_hosts == {"node-1"}
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "done"), (3, "failed")])
+def test_a_job_that_ends_with_rank_0(timers: Timers, code: int, state: str) -> None:
+    """Workers of Ray and Dask wait for ever. One that ends before does not end the job."""
+    job = Job(timers, workers=3, servers=0, ends_with="rank 0", launcher="env")
+    job._add("worker", "node-1", 3)
+    job.workers[0].rank = 0
+    job.exits(1, 0)
+    assert job.outcome.decided is None
+    job.exits(0, code)
+    job.wait(outcome.GATHER_S)
+    assert job.outcome.decided is not None
+    assert (job.outcome.decided.state, job.outcome.decided.exit_code) == (state, code)
+
+
+@pytest.mark.parametrize("more", [{"workers": 1}, {"servers": 0}])
+def test_jobs_that_need_no_kv_store(timers: Timers, more: dict[str, Any]) -> None:
+    assert not Job(timers, **more).outcome.awaits_kv_store()

@@ -76,14 +76,6 @@ def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: LocalHead, 
     assert "broken" in lines_of(log, "worker")
 
 
-@pytest.mark.parametrize(("code", "state"), [(0, "done"), (3, "failed")])
-def test_a_job_that_ends_with_rank_0(job_host: LocalHead, code: int, state: str) -> None:
-    """Workers of Ray and Dask wait for ever; they are ended. One that ends before does not end the job."""
-    program = f"case $RANK in 0) sleep 0.5; exit {code};; 1) sleep 600;; 2) exit 0;; esac"
-    result, _ = job_host.run(order(job_host, "env", program, lines=3, ends_with="rank 0"))
-    assert (result["state"], result["exit_code"], result["left"]) == (state, code, {})
-
-
 def test_a_torchrun_that_fails_is_named_and_its_output_kept(job_host: LocalHead) -> None:
     result, log = job_host.run(order(job_host, "torchrun", "true", env={"TORCHRUN_FAILS": "1"}))
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", 1, {})

@@ -12,7 +12,6 @@ import pytest
 
 import waits
 from job_host import LocalHead, job_host, job_id, lines_of
-from node.setup import process_tree
 
 __all__ = ["job_host"]
 
@@ -44,11 +43,6 @@ def until(text: str, count: int = 1) -> str:
     """Shell code that waits until `count` lines of the job's log contain a text."""
     events = "~/.cluster/jobs/$CLUSTER_JOB_ID/events"
     return f"until [ $(grep -cF '{text}' {events}) -ge {count} ]; do sleep 0.05; done"
-
-
-def stat_of(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on: the state, the parent's pid, and more. Raises OSError."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 HERE = {"WORKER": "echo here; sleep 100"}
@@ -116,14 +110,13 @@ def test_a_bar_is_seen_while_it_moves_and_stored_when_it_ends(job_host: LocalHea
     assert job_host.result()["exit_code"] == 1
 
 
-@pytest.mark.parametrize("program", ["agent", "worker"])
-def test_the_bar_of_a_program_that_is_killed_is_stored(job_host: LocalHead, program: str) -> None:
+def test_the_bar_of_a_program_that_is_killed_is_stored(job_host: LocalHead) -> None:
     script = "import sys, time; sys.stdout.write('\\r10%| 1/10'); sys.stdout.flush(); time.sleep(100)"
     job_host.ask("submit", order=job_host.order(sys.executable, "-c", script, **ALONE))
     with job_host.asking("follow", job_id(1), "0") as client:
         assert client.stdout is not None
         assert any('"bar"' in line for line in client.stdout)
-    os.kill(job_host.pid_of("/node agent" if program == "agent" else "sys.stdout.write"), signal.SIGKILL)
+    os.kill(job_host.pid_of("sys.stdout.write"), signal.SIGKILL)
     assert job_host.result()["state"] == "failed"
     assert "10%| 1/10" in lines_of([json.loads(line) for line in job_host.events().splitlines()])
 
@@ -157,31 +150,6 @@ def test_the_first_process_that_fails_ends_the_job(
     assert re.search(error, result["error"]), result["error"]
 
 
-def test_a_killed_agent_ends_the_job(job_host: LocalHead) -> None:
-    """The kernel ends its children."""
-    worker = "echo $$ >~/$CLUSTER_HOST; sleep 100 & echo here; wait"
-    start_and_wait(job_host, job_host.order(env={"WORKER": worker}))
-    agent = int(stat_of(int((job_host.home / "node-1").read_text()))[1])
-    os.kill(agent, signal.SIGKILL)
-    result = job_host.result()
-    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 1, {})
-    pattern = r"worker on node-1 \(process \d+\) was lost: .*the program that runs it.* was killed$"
-    assert re.match(pattern, result["error"]), result["error"]
-    assert not job_host.processes()
-
-
-def test_a_stopped_agent_ends_with_the_job(job_host: LocalHead) -> None:
-    env = {**HERE, "WORKER": "echo $$ >~/$CLUSTER_HOST; echo here; sleep 100"}
-    start_and_wait(job_host, job_host.order(env=env, silence_timeout_s=5))
-    worker = int((job_host.home / "node-1").read_text())
-    agent = int(stat_of(worker)[1])
-    os.kill(agent, signal.SIGSTOP)
-    result = job_host.result()
-    assert result["error"].endswith("no sign of life from its node for 5 s")
-    assert result["left"] == {}
-    assert process_tree.start_time(agent) is None
-
-
 def test_after_a_killed_supervisor_processes_end_and_the_record_is_completed_once(job_host: LocalHead) -> None:
     start_and_wait(job_host, job_host.order(env=HERE, **ALONE))
     job_host.kill_supervisor()
@@ -210,23 +178,12 @@ def test_a_signal_stops_the_job(job_host: LocalHead) -> None:
     assert not job_host.processes()
 
 
-def test_a_job_ends_after_its_longest_time(job_host: LocalHead) -> None:
-    result, _ = job_host.run(job_host.order(env=HERE, max_duration=1, **ALONE))
-    assert (result["exit_code"], result["error"]) == (124, "ran longer than max_duration (1 s)")
-    assert result["left"] == {}
-
-
-def test_missing_processes_are_named_at_the_start(job_host: LocalHead) -> None:
+def test_a_node_that_ssh_does_not_reach(job_host: LocalHead) -> None:
     job_host.refuse("127.0.0.2")
     result, _ = job_host.run(job_host.order(env=HERE))
     assert result["exit_code"] == 1
     assert "node-1 was lost: ssh to it failed: ssh: connect to host 127.0.0.2 port 22" in result["error"]
     assert list(result["left"]) == ["node-1"]  # the host could not be searched
-    (job_host.home / "refused").unlink()
-    asks = "case $* in *' end '*) exit 255;; esac"
-    (job_host.home / "ssh").write_text(f"#!/bin/sh\n{asks}\nexec sleep 100\n")
-    result, _ = job_host.run(job_host.order(env=HERE, job=job_id(2), start_timeout_s=5))
-    assert re.fullmatch("the job did not start within 5 s: .*worker on node-1 did not", result["error"])
 
 
 def test_a_launcher_that_fails_is_named_with_its_output(job_host: LocalHead, tmp_path: Path) -> None:
