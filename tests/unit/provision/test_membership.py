@@ -55,12 +55,7 @@ def make_untrusted(**values: Any) -> UntrustedInstance:
         ({"group_ids": frozenset({"sg-2"})}, OURS, ["sg-1", "sg-2"], None),  # one group in each VPC
         ({}, None, ["sg-1"], None),  # the key pair was deleted in EC2; `up` imports it again
         ({"key_name": "mine"}, OURS, ["sg-1"], "its key pair is 'mine', not 'cluster-demo'"),
-        (
-            {},
-            make_key(ours=False),
-            ["sg-1"],
-            "does not carry the cluster's tag",
-        ),
+        ({}, make_key(ours=False), ["sg-1"], "does not carry the cluster's tag"),
         ({}, make_key("ssh-ed25519 B"), ["sg-1"], "is not the one on this machine"),
         ({"group_ids": frozenset({"sg-7"})}, OURS, ["sg-1"], "its security group is sg-7, not sg-1"),
         ({}, OURS, [], "its security group is sg-1, not cluster-demo, which does not exist"),
@@ -118,17 +113,7 @@ def test_which_instances_this_machine_knows(
         ([{"client_token": sign_token(b"", now=SIGNED_AT)}], b"", False),
         *[
             ([{"client_token": token}], LAUNCH_KEY, False)
-            for token in (
-                SIGNED[:-1],
-                SIGNED + "0",
-                "f" + SIGNED,
-                SIGNED.upper(),
-                SIGNED[-33:],
-                "",
-                "..",
-                "a-token",
-                "ä",
-            )
+            for token in (SIGNED[:-1], SIGNED + "0", "f" + SIGNED, "", "..", "ä")
         ],
     ],
 )
@@ -187,16 +172,6 @@ def test_an_instance_with_our_tags_does_not_take_an_index(world: World) -> None:
 
     assert alike in {each.resource_id for each in world.down().deleted}
     assert not world.resources()
-
-
-def test_pinned_host_keys_make_nodes_known(world: World) -> None:
-    ids = [node.instance_id for node in world.up(make_config()).nodes]
-    world.files.journal.unlink()
-    assert world.describe().nodes == ()
-
-    world.files.known_hosts.write_text("".join(f"{instance_id} ssh-ed25519 AAAA\n" for instance_id in ids))
-
-    assert [node.instance_id for node in world.describe().nodes] == ids
 
 
 def test_a_node_outside_the_group_is_not_trusted(world: World) -> None:

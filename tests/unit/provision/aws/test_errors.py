@@ -299,17 +299,3 @@ def test_a_launch_with_an_unknown_result_keeps_its_token(world: World, code: str
         assert {call["ClientToken"] for call in wire.calls("RunInstances")} == {launch.token}
     assert world.settled().nodes
     assert world.resources() == complete(2)
-
-
-@pytest.mark.parametrize(("code", "first"), [("ExpiredToken", "get new credentials")])
-def test_a_roll_back_that_fails(world: World, wire: Wire, code: str, first: str) -> None:
-    fail_one = world.failing_launch(lambda: wire.refuse("TerminateInstances", code=code, times=FOR_EVER))
-
-    with pytest.raises(ClusterError, match="the host did not come up") as caught:
-        world.up(make_config(), report=fail_one)
-    assert f"The new instances could not be terminated: AWS says: AWS's words on {code}." in caught.value.message
-    assert str(caught.value.hint).startswith(first)
-    assert str(caught.value.hint).endswith("cluster down, so that nothing is left that costs money")
-    wire.refuse(code="")
-    assert world.down().leftovers == ()
-    assert not world.resources()

@@ -139,14 +139,6 @@ def test_the_newest_lease_counts_and_is_kept(nodes: Nodes, shell: str) -> None:
     assert node.show()["saved"] is True
 
 
-def test_a_disk_that_keeps_nothing(nodes: Nodes) -> None:
-    node = nodes.make()
-    shutil.rmtree(node.root / "saved")
-    (node.root / "saved").touch()
-    shown = node.show("set", render_lease(FULL))
-    assert (shown["lease"], shown["saved"]) == (render_lease(FULL), False)
-
-
 def test_a_boot_uses_what_was_kept_and_saves_a_copy(nodes: Nodes) -> None:
     node = nodes.make(setsid="exit 0")
     changed = FULL._replace(set_at=FULL.set_at + 1)
@@ -163,18 +155,15 @@ def test_a_boot_uses_what_was_kept_and_saves_a_copy(nodes: Nodes) -> None:
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
-    "lease",
-    [lambda: lease_in(3), lambda: lease_in(9999, budget_usd=1.0, budget_until=time.time() + 3)],
+    ("shell", "lease"),
+    [("dash", lambda: lease_in(3)), ("bash", lambda: lease_in(9999, budget_usd=1.0, budget_until=time.time() + 3))],
     ids=["time", "budget"],
 )
 def test_the_deadline_ends_the_node(nodes: Nodes, shell: str, lease: Callable[[], Lease]) -> None:
     node = nodes.make(shell)
-    began = time.time()
     nodes.start(node, lease())
     until(node.is_off, "the end")
-    assert time.time() - began >= 2
 
 
 def test_a_later_lease_in_the_tag_counts_at_the_deadline(nodes: Nodes) -> None:
@@ -215,7 +204,6 @@ def use(node: FakeNode) -> str:
     [
         ("sleep 5", "sleep", ""),
         ("sshd: ubuntu@notty", "sshd", "ubuntu is logged in"),
-        ("sshd-session: ada@pts/0", "sshd-session", "ada is logged in"),
         ("/usr/bin/ssm-session-worker ada", "ssm-session-wor", "somebody is logged in through Session Manager"),
         ("slurmstepd: [4.0]", "slurmstepd", "a batch job runs"),
     ],
@@ -230,7 +218,6 @@ def test_who_uses_a_node(nodes: Nodes, command: str, name: str, why: str) -> Non
     ("state", "is_supervised", "why"),
     [
         ("running", True, "job 20261128-000000-abcdef has not ended"),
-        ("queued", True, "job 20261128-000000-abcdef has not ended"),
         ("waiting", True, ""),
         ("running", False, ""),  # its supervisor was killed
         ("done", True, ""),
@@ -275,13 +262,7 @@ def test_gpu_use(nodes: Nodes, said: str, why: str) -> None:
 # -- the cluster's use -------------------------------------------------------------------------------------------------
 
 
-def test_a_node_that_nobody_asks_ends_by_itself(nodes: Nodes) -> None:
-    node = nodes.make()
-    nodes.start(node, Lease(set_at=time.time(), idle_s=4.0))
-    until(node.is_off, "the end", timeout_s=40)
-
-
-@pytest.mark.parametrize(("answer", "ends"), [("echo 0", False), ("echo 999", True), ("exit 255", True)])
+@pytest.mark.parametrize(("answer", "ends"), [("echo 0", False), ("exit 255", True)])
 def test_the_head_ends_the_cluster_when_no_node_is_in_use(nodes: Nodes, answer: str, *, ends: bool) -> None:
     """A node that does not answer counts as idle from its last answer on."""
     told = 'case "$*" in *"lease.sh end"*) touch "$ROOT/told" ;; *) {} ;; esac'

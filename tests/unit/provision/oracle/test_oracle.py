@@ -221,11 +221,6 @@ def test_the_command_needs_no_cluster_toml(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["gpu"]["name"] == "T4"
 
 
-def test_the_command_rejects_unknown_types(tmp_path: Path) -> None:
-    done = CliRunner().invoke(oracle_command, ["p5x.large"], obj=App(config_path=tmp_path / "cluster.toml"))
-    assert "p5x.large is not in the table" in str(done.exception)
-
-
 def test_up_rejects_before_it_calls_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cluster.toml"
     path.write_text(

@@ -76,10 +76,9 @@ def test_auto_opens_ssh_to_the_callers_address_alone(
         assert describe_caller(world.clients, make_config(ssh_from="auto")).ssh_from == "198.51.100.9/32"
 
 
-@pytest.mark.parametrize("answer", [b"<html>log in</html>", b"1.2.3.4 and more"])
-def test_an_answer_that_is_no_address(answer: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
-        checkip(answer, tmp_path) as (url, bundle),
+        checkip(b"<html>log in</html>", tmp_path) as (url, bundle),
         pytest.raises(ClusterError, match="which is not an IPv4 address"),
     ):
         ask(monkeypatch, url, bundle)

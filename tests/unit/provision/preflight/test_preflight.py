@@ -112,14 +112,6 @@ def test_the_order_is_market_type_zone(world: World) -> None:
     assert len(found.quotas) == 4
 
 
-def test_only_reads(world: World) -> None:
-    """Dry runs count as reads. tests/unit/provision/preflight/test_permissions.py checks them."""
-    before = world.resources()
-    preflight(world, market=["spot", "on-demand"])
-    assert world.calls.mutating() == Counter()
-    assert world.resources() == before
-
-
 def test_a_private_cluster_gets_no_public_addresses(world: World) -> None:
     assert not preflight(world, ssh_address="private", ssh_from="10.0.0.0/16").public_address
 
@@ -159,11 +151,10 @@ def test_the_image_of_each_type(world: World) -> None:
     assert (last.image_id, last.architecture) == (image_of(world, UBUNTU.format(arch="arm64")).id, "arm64")
 
 
-@pytest.mark.parametrize("instance_type", ["c5.xlarge", "g4dn.xlarge"])
-def test_finds_the_newest_image_by_name_without_the_parameter(world: World, instance_type: str) -> None:
-    by_parameter = preflight(world, instance_type=instance_type).options[0].image_id
+def test_finds_the_newest_image_by_name_without_the_parameter(world: World) -> None:
+    by_parameter = preflight(world, instance_type="g4dn.xlarge").options[0].image_id
     world.sandbox.book.arm("unauthorized service=ssm action=GetParameter")
-    assert preflight(world, instance_type=instance_type).options[0].image_id == by_parameter
+    assert preflight(world, instance_type="g4dn.xlarge").options[0].image_id == by_parameter
 
 
 def test_a_named_image(world: World) -> None:
@@ -172,24 +163,11 @@ def test_a_named_image(world: World) -> None:
     assert (option.image_id, option.image_name) == (image.id, image.name)
 
 
-@pytest.mark.parametrize(
-    ("changes", "settings", "message"),
-    [
-        (
-            {"architecture": "arm64"},
-            {"instance_type": "c6g.xlarge", "instance_types": ["c5.xlarge"]},
-            r"is for arm64, and c5\.xlarge is x86_64",
-        ),
-    ],
-)
-def test_rejects_an_unsuitable_image(
-    world: World, changes: dict[str, Any], settings: dict[str, Any], message: str
-) -> None:
+def test_rejects_an_unsuitable_image(world: World) -> None:
     image = image_of(world, DLAMI)
-    for name, value in changes.items():
-        setattr(image, name, value)
-    with pytest.raises(ConfigError, match=message) as caught:
-        preflight(world, ami=image.id, **settings)
+    image.architecture = "arm64"
+    with pytest.raises(ConfigError, match=r"is for arm64, and c5\.xlarge is x86_64") as caught:
+        preflight(world, ami=image.id, instance_type="c6g.xlarge", instance_types=["c5.xlarge"])
     assert caught.value.hint == 'set ami = "auto" in cluster.toml'
 
 
@@ -221,12 +199,6 @@ def test_a_named_subnet(world: World) -> None:
     with pytest.raises(ConfigError, match=r"its zone us-east-1e does not offer c5.xlarge") as caught:
         preflight(world, subnet_id=subnet_in(world, "us-east-1e").id)
     assert caught.value.hint == f"c5.xlarge is offered in: {', '.join(ZONES)}"
-
-
-def test_a_named_subnet_that_is_full(world: World) -> None:
-    leave_addresses(world, 1, "us-east-1f")
-    with pytest.raises(ConfigError, match=r'subnet_id = "subnet-\w+": has 1 free address, 2 are needed'):
-        preflight(world, subnet_id=subnet_in(world, "us-east-1f").id)
 
 
 def test_no_default_subnet_where_the_type_is_offered(world: World) -> None:
@@ -316,13 +288,6 @@ def test_skips_subnets_without_enough_addresses(world: World) -> None:
     assert len(places(preflight(world, nodes=4, least=1))) == len(ZONES)
 
 
-def test_no_subnet_with_enough_addresses(world: World) -> None:
-    leave_addresses(world, 0, *ZONES)
-    for needed in (2, 1):
-        with pytest.raises(AwsError, match=f"no default subnet of us-east-1 can have .* 0 free addresses, {needed}"):
-            preflight(world, least=needed)
-
-
 def test_existing_nodes_determine_subnet_and_type(world: World) -> None:
     subnet = subnet_in(world, "us-east-1d")
     node = make_node(0, subnet_id=subnet.id, instance_type="g5.xlarge")
@@ -337,22 +302,6 @@ def test_existing_nodes_determine_subnet_and_type(world: World) -> None:
 
 
 # --- quotas
-
-
-def test_no_quota_suffices(world: World) -> None:
-    world.sandbox.reset(quotas={"L-1216C47A": 12, "L-34B43A08": 4})
-    with pytest.raises(AwsError) as caught:
-        preflight(world, nodes=4, market=["spot", "on-demand"])
-    standard = "Standard (A, C, D, H, I, M, R, T, Z)"
-    assert caught.value.message.splitlines() == [
-        "the account's quotas do not allow 4 nodes:",
-        f"  L-34B43A08 All {standard} Spot Instance Requests: 16 vCPUs needed, 0 in use, limit 4",
-        f"  L-1216C47A Running On-Demand {standard} instances: 16 vCPUs needed, 0 in use, limit 12",
-    ]
-    assert (
-        "aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-1216C47A "
-        "--desired-value 16"
-    ) in str(caught.value.hint)
 
 
 def test_a_quota_for_the_least_nodes_suffices(world: World) -> None:

@@ -1,12 +1,11 @@
 """Prices. A missing price is not an error."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
 
 from provision.preflight.prices import (
     PricedPlace,
@@ -58,19 +57,6 @@ def test_prices_that_may_not_be_read(world: World) -> None:
     world.sandbox.book.arm("unauthorized action=DescribeSpotPriceHistory")
     assert describe_prices(world.clients, PLACES) == UNKNOWN
     assert find_volume_price(world.clients) is None
-
-
-@pytest.mark.parametrize("error", [EndpointConnectionError])
-def test_a_price_list_that_cannot_be_reached(world: World, error: Callable[..., Exception]) -> None:
-    def fail(**_: Any) -> None:
-        raise error(endpoint_url="https://api.pricing.us-east-1.amazonaws.com/")
-
-    with (
-        listening(world.clients.pricing, "before-send.*", fail),
-        listening(world.clients.ec2, "before-send.*", fail),
-    ):
-        assert describe_prices(world.clients, PLACES) == UNKNOWN
-        assert find_volume_price(world.clients) is None
 
 
 def test_the_newest_spot_price_of_all_pages(world: World) -> None:

@@ -65,40 +65,35 @@ def test_stops_the_other_nodes_if_one_has_ended(world: World) -> None:
     assert {node.state for node in start_again(world).nodes} == {"running"}  # although node 1 is missing
 
 
-@pytest.mark.parametrize(
-    ("code", "hint"),
-    [("InsufficientInstanceCapacity", "only in their own zone")],
-)
-def test_a_start_that_fails(world: World, code: str, hint: str) -> None:
+def test_a_start_that_fails(world: World) -> None:
     world.up(make_config())
     stop(world)
 
     with wired(world) as wire:
-        wire.refuse("StartInstances", code=code)
-        with pytest.raises(AwsError, match=f"AWS says: .*{code}, while starting the nodes") as caught:
+        wire.refuse("StartInstances", code="InsufficientInstanceCapacity")
+        with pytest.raises(AwsError, match=r"AWS says: .*Insufficient.*, while starting the nodes") as caught:
             start_again(world)
 
-    assert hint in (caught.value.hint or "")
+    assert "only in their own zone" in (caught.value.hint or "")
     assert {node.state for node in world.describe().nodes} == {"stopped"}
     assert {node.state for node in start_again(world).nodes} == {"running"}
 
 
-@pytest.mark.parametrize(("code", "hint"), [("Server.ScheduledStop", "cluster start again")])
-def test_a_node_that_stops_while_starting(world: World, code: str, hint: str) -> None:
+def test_a_node_that_stops_while_starting(world: World) -> None:
     world.up(make_config())
     stop(world)
     plan = prepare_start(world.clients, name=NAME, config=make_config(), files=world.files)
     [victim, _] = world.sandbox.backend.sandbox_instances()
 
     def lose(**_: Any) -> None:
-        victim._end_for("stopping", code, "something is wrong")
+        victim._end_for("stopping", "Server.ScheduledStop", "something is wrong")
 
     with (
         listening(world.clients.ec2, "after-call.ec2.StartInstances", lose),
-        pytest.raises(AwsError, match=f"1 of the nodes stopped.*{victim.id}: {code}") as caught,
+        pytest.raises(AwsError, match=f"1 of the nodes stopped.*{victim.id}: Server.ScheduledStop") as caught,
     ):
         apply(plan, clients=world.clients, files=world.files, report=silent)
-    assert hint in str(caught.value.hint)
+    assert "cluster start again" in str(caught.value.hint)
 
 
 def test_allow_replaces_our_rule_and_keeps_those_made_by_hand(world: World) -> None:
