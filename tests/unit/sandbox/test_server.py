@@ -1,10 +1,8 @@
 """The HTTPS server over real connections, with small applications in moto's place."""
 
-import contextlib
 import http.client
 import io
 import json
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
@@ -87,48 +85,6 @@ def test_an_unread_body_is_not_the_next_request(connect: Connect) -> None:
     trap = b"GET /trap HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
     assert ask(connection, "/ignore", trap) == (200, b"")
     assert ask(connection, "/", b"next") == (200, b"next")
-
-
-def test_chunked_body(connect: Connect) -> None:
-    connection = connect()
-    assert ask(connection, "/", iter([b"one ", b"two"]), encode_chunked=True,
-               headers={"Transfer-Encoding": "chunked"}) == (200, b"one two")  # fmt: skip
-    assert ask(connection, "/", b"next") == (200, b"next")
-
-
-def test_continue_is_sent_once_and_before_the_body(server: TlsServer, place: Place) -> None:
-    context = ssl.create_default_context(cafile=str(place.ca_file))
-    with (
-        socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw,
-        context.wrap_socket(raw, server_hostname="127.0.0.1") as connection,
-    ):
-        connection.sendall(
-            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
-        )
-        assert connection.recv(1024) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        connection.sendall(b"body")
-        answer = b""
-        while data := connection.recv(1024):
-            answer += data
-    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert answer.endswith(b"\r\n\r\nbody")
-
-
-def test_plain_http_and_garbage_are_refused(server: TlsServer, connect: Connect) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as raw:
-        raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        answer = b""
-        with contextlib.suppress(ConnectionResetError):  # a TLS alert, a reset or both
-            while data := raw.recv(1024):
-                answer += data
-    assert b"HTTP" not in answer
-    assert ask(connect(), "/", b"hello") == (200, b"hello")
-
-
-def test_other_clients_do_not_trust_the_certificate(server: TlsServer) -> None:
-    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=10)
-    with pytest.raises(ssl.SSLCertVerificationError):
-        connection.request("GET", "/")
 
 
 def test_internal_errors_have_each_protocols_form(connect: Connect) -> None:
