@@ -141,9 +141,7 @@ def commands_in(text: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "document",
-    [page for page in DOCUMENTS if page.name != "CHANGELOG.md" and page.parent.name != "bench"],
-    ids=name_of,
+    "document", [page for page in DOCUMENTS if page.name != "CHANGELOG.md" and page.parent.name != "bench"], ids=name_of
 )
 def test_commands_in_documents_can_be_parsed(document: Path) -> None:
     """Commands are parsed with all options. A command that is only named, and placeholders, lack arguments."""

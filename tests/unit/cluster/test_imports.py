@@ -18,10 +18,7 @@ SLOW = ("msgspec", "boto3", "paramiko", "rich")
 
 @pytest.mark.parametrize(
     ("words", "environment"),
-    [
-        (["--help"], {}),
-        ([], {"_CLUSTER_COMPLETE": "bash_complete", "COMP_WORDS": "cluster st", "COMP_CWORD": "1"}),
-    ],
+    [(["--help"], {}), ([], {"_CLUSTER_COMPLETE": "bash_complete", "COMP_WORDS": "cluster st", "COMP_CWORD": "1"})],
     ids=["help", "completion of a word"],
 )
 def test_help_and_completion_import_only_what_they_need(words: list[str], environment: dict[str, str]) -> None:

@@ -43,10 +43,7 @@ def test_allow(group: SecurityGroup, wanted: tuple[Step, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "groups", "said"),
-    [
-        ((), (), "no such cluster"),
-        ((RUNNING,), (), "the security group cluster-demo is missing"),
-    ],
+    [((), (), "no such cluster"), ((RUNNING,), (), "the security group cluster-demo is missing")],
 )
 def test_allow_needs_a_security_group(nodes: tuple[Node, ...], groups: tuple[SecurityGroup, ...], said: str) -> None:
     with pytest.raises(NotFoundError, match=said):
@@ -58,11 +55,7 @@ def test_allow_needs_a_security_group(nodes: tuple[Node, ...], groups: tuple[Sec
     [
         ([OTHER], [OTHER], f"ssh is allowed from {CALLER_NETWORK}; it was from {OTHER}"),
         ([CALLER_NETWORK], [CALLER_NETWORK], f"ssh is allowed from {CALLER_NETWORK}, as it was"),
-        (
-            [OTHER],
-            [OTHER, "192.0.2.0/24"],
-            f"ssh is allowed from {CALLER_NETWORK}; it was from {OTHER}; {BY_HAND}",
-        ),
+        ([OTHER], [OTHER, "192.0.2.0/24"], f"ssh is allowed from {CALLER_NETWORK}; it was from {OTHER}; {BY_HAND}"),
     ],
 )
 def test_allow_reports_the_networks_before_and_after(before: list[str], open_to: list[str], said: str) -> None:

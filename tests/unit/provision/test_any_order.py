@@ -190,9 +190,5 @@ def test_any_order(world: World, tmp_path: Path, sequences: int) -> None:
     Machine.world, Machine.folder = world, tmp_path / "machine"
     run_state_machine_as_test(
         Machine,
-        settings=settings(
-            max_examples=sequences,
-            stateful_step_count=10,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=settings(max_examples=sequences, stateful_step_count=10, suppress_health_check=list(HealthCheck)),
     )

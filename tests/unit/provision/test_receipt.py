@@ -94,9 +94,7 @@ def test_the_receipt_as_json() -> None:
         "cluster": "demo",
         "gone": False,
         "deleted": [{"kind": "instance", "id": "i-1"}],
-        "left": [
-            {"kind": "volume", "id": "vol-1", "deletion": "aws ec2 delete-volume"},
-        ],
+        "left": [{"kind": "volume", "id": "vol-1", "deletion": "aws ec2 delete-volume"}],
         "looked_for": ["instances"],
         "unseen": [{"kind": ROLE, "why": "no"}],
         "kept": [],

@@ -48,11 +48,7 @@ NODES = [{"name": f"node-{number}", "instance_id": f"i-{number}"} for number in 
 
 @pytest.mark.parametrize(
     ("states", "ending", "gone"),
-    [
-        (("running", "running"), (), []),
-        (("running", "stopped"), (), ["i-1"]),
-        (("running",), (), ["i-1"]),
-    ],
+    [(("running", "running"), (), []), (("running", "stopped"), (), ["i-1"]), (("running",), (), ["i-1"])],
 )
 def test_ended_instances_have_no_processes(states: tuple[str, ...], ending: tuple[str, ...], gone: list[str]) -> None:
     nodes = tuple(replace(make_node(n), state=state) for n, state in enumerate(states))

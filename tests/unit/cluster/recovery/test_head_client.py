@@ -15,13 +15,7 @@ from bootstrap.transfer.tree import Tree
 from cluster.app import App
 from cluster.config import parse_config
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.recovery.head_client import (
-    HeadSettings,
-    find_client,
-    find_obstacle,
-    leave_secrets_out,
-    read_client,
-)
+from cluster.recovery.head_client import HeadSettings, find_client, find_obstacle, leave_secrets_out, read_client
 from cluster.recovery.on_head import HeadApp, main, merge_pins, read_settings
 from cluster.session import find_request, find_requirements
 from foundation.errors import ClusterError

@@ -3,12 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from cluster.views.hosts import (
-    HostsStatus,
-    HostState,
-    render_hosts_status,
-    status_document,
-)
+from cluster.views.hosts import HostsStatus, HostState, render_hosts_status, status_document
 from cluster.views.status import HeadJob
 from job_records import NOW, make_running
 from node_facts import LAB

@@ -67,9 +67,7 @@ def test_without_a_terminal_every_line_is_plain(capsys: pytest.CaptureFixture[st
     assert summary == "2.00 k samples/s over 1 worker, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"
 
 
-def test_a_warning_is_repeated_at_the_end(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_warning_is_repeated_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     with display() as shown:
         for event in (state("running"), warnings("one", "other"), warnings("one"), speed(0, 20, 2000.0), result()):
             shown.take(event)

@@ -141,8 +141,7 @@ def test_session_token_and_other_variable_names(server: S3Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["https://results/a", "s3://results", "s3://results/", "s3:///a", "s3://results/a//b", "s3://results/../b"],
+    "url", ["https://results/a", "s3://results", "s3://results/", "s3:///a", "s3://results/a//b", "s3://results/../b"]
 )
 def test_urls_that_are_not_an_objects(url: str) -> None:
     with pytest.raises(ValueError, match=url):

@@ -80,10 +80,7 @@ def test_the_record_is_copied_first_and_last(server: S3Server, folder: Path, put
     assert server.read(BUCKET) == {"runs/job-1/record.json": b'{"state": "running"}'}
     (folder / "record.json").write_text('{"state": "done"}')
     assert job.copying.finish(60.0)
-    assert server.read(BUCKET) == {
-        "runs/job-1/record.json": b'{"state": "done"}',
-        "runs/job-1/events": b'{"t": 1}\n',
-    }
+    assert server.read(BUCKET) == {"runs/job-1/record.json": b'{"state": "done"}', "runs/job-1/events": b'{"t": 1}\n'}
     assert put[0] == put[-1] == "s3://results/runs/job-1/record.json"
     assert job.said == []
 

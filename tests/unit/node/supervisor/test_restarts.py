@@ -64,6 +64,7 @@ def before(*reasons: EndReason) -> list[Attempt]:
         (NOTICE, ("node-1",), {}, ("notice",), {}, "wait"),
         (NOTICE, ("node-1",), {}, ("notice", "lost"), {}, "end"),
         (NOTICE, ("node-1",), {}, ("error", "lost"), {}, "wait"),
+        (NOTICE, ("node-1",), {}, ("unhealthy", "lost"), {}, "end"),
         (NOTICE, ("node-1",), {}, (), {"restarts": 0}, "end"),
         (NOTICE, ("node-1",), {}, (), {"on_node_loss": "fail"}, "end"),
         (ERROR, ("node-1",), GONE, (), {}, "wait"),
@@ -232,8 +233,3 @@ def test_which_unhealthy_nodes_are_replaced(unhealthy: Any, changes: dict[str, A
 )
 def test_why_an_attempt_ended(reason: Any, lost: Any, unhealthy: Any, found: Any) -> None:
     assert restarts.find_reason(reason, lost, unhealthy) == found
-
-
-def test_an_unhealthy_node_counts_as_a_restart() -> None:
-    assert restarts.plan_next(order(), ERROR, ("node-1",), {}, before("unhealthy")) == "wait"
-    assert restarts.plan_next(order(), ERROR, ("node-1",), {}, before("unhealthy", "lost")) == "end"

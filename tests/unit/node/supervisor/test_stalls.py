@@ -350,20 +350,13 @@ def test_output_of_ps_lite_is_not_progress(job: Job) -> None:
     assert job.told[0][0] == pytest.approx(30 * MIN, abs=2 * stalls.LOOK_EVERY_S)
 
 
-@pytest.mark.parametrize("found", ["nothing", "stopped", "blocked"])
-def test_a_job_is_ended_at_the_users_limit(timers: Timers, found: str) -> None:
+def test_a_job_is_ended_at_the_users_limit(timers: Timers) -> None:
     job = Job(timers, 10 * MIN)
-    if found == "stopped":
-        job.stop(job.worker(0))
-    if found == "blocked":
-        job.lost = {"node-1": ["node-2"]}
+    job.lost = {"node-1": ["node-2"]}
     job.run(20 * MIN)
     ((at, error),) = job.ended
     assert 10 * MIN <= at <= 10 * MIN + 2 * stalls.LOOK_EVERY_S
-    said = {"nothing": "none of its processes is stopped", "stopped": "is stopped", "blocked": "cannot reach"}
-    assert error.startswith("no worker made progress for 10 min (stall_timeout): ")
-    assert said[found] in error
-    assert job.told
+    assert error.startswith("no worker made progress for 10 min (stall_timeout): node-1 cannot reach node-2 ")
     assert job.told[0][0] <= 6 * MIN
 
 

@@ -202,11 +202,7 @@ def test_an_endpoint_that_does_not_answer(
 
 
 @pytest.mark.parametrize(
-    ("operation", "code"),
-    [
-        ("DescribeInstances", "UnauthorizedOperation"),
-        ("GetCallerIdentity", "ExpiredToken"),
-    ],
+    ("operation", "code"), [("DescribeInstances", "UnauthorizedOperation"), ("GetCallerIdentity", "ExpiredToken")]
 )
 def test_a_refused_read_of_up(world: World, operation: str, code: str) -> None:
     def refuse(**_: Any) -> None:

@@ -65,10 +65,7 @@ def assert_up_completes(world: World, wire: Wire) -> None:
 # --- quotas
 
 
-@pytest.mark.parametrize(
-    ("code", "market", "quota"),
-    [("VcpuLimitExceeded", "on-demand", "L-1216C47A")],
-)
+@pytest.mark.parametrize(("code", "market", "quota"), [("VcpuLimitExceeded", "on-demand", "L-1216C47A")])
 def test_a_quota_ends_the_launch(world: World, wire: Wire, code: str, market: str, quota: str) -> None:
     wire.refuse("RunInstances", code=code, times=FOR_EVER)
     error = refused(world, market=market)
@@ -240,11 +237,7 @@ def test_a_name_that_is_taken(world: World, code: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "hint"),
-    [
-        ("UnauthorizedOperation", "need the permission ec2:"),
-        ("ExpiredToken", "get new credentials"),
-    ],
+    ("code", "hint"), [("UnauthorizedOperation", "need the permission ec2:"), ("ExpiredToken", "get new credentials")]
 )
 def test_permissions_and_credentials_that_end_during_up(world: World, wire: Wire, code: str, hint: str) -> None:
     """They end at each call that creates something. The next `up` continues at that call."""

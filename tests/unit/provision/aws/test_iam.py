@@ -42,13 +42,7 @@ OWNER = "arn:aws:iam::123456789012:user/ada,lovelace@example.com"
 
 
 COMPLETE = InstanceProfile(
-    name=CALLED,
-    ours=True,
-    has_role=True,
-    has_profile=True,
-    in_profile=True,
-    policy_names=(POLICY_NAME,),
-    policy=POLICY,
+    name=CALLED, ours=True, has_role=True, has_profile=True, in_profile=True, policy_names=(POLICY_NAME,), policy=POLICY
 )
 
 

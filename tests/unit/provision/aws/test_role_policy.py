@@ -156,10 +156,7 @@ def test_only_ec2_may_assume_the_role(region: str, service: str) -> None:
 )
 def test_arns_have_the_regions_partition(region: str, partition: str) -> None:
     assert partition_of(region) == partition
-    policies = (
-        role(region=region, market=["spot"]),
-        operator(region=region, instance_profile="auto", market=["spot"]),
-    )
+    policies = (role(region=region, market=["spot"]), operator(region=region, instance_profile="auto", market=["spot"]))
     for arn in re.findall(r"arn:[a-z-]*:", "".join(policies)):
         assert arn == f"arn:{partition}:"
 

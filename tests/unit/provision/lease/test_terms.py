@@ -14,14 +14,7 @@ from provision.lease.plan import (
     make_lease,
     update_budget,
 )
-from provision.lease.terms import (
-    MAX_TEXT,
-    Lease,
-    find_end,
-    find_newest,
-    parse_lease,
-    render_lease,
-)
+from provision.lease.terms import MAX_TEXT, Lease, find_end, find_newest, parse_lease, render_lease
 
 NOW = 1_800_000_000.0
 KNOWN = Spending(usd_per_hour=2.0, usd=8.0)

@@ -99,12 +99,7 @@ def test_up_refuses_a_wheel_without_code_for_the_gpu() -> None:
 
 @pytest.mark.parametrize(
     ("cuda", "driver", "fits"),
-    [
-        ((13, 0), "580.65.06", True),
-        ((13, 0), "570.133.20", False),
-        ((12, 8), "470.1", False),
-        ((13, 0), None, True),
-    ],
+    [((13, 0), "580.65.06", True), ((13, 0), "570.133.20", False), ((12, 8), "470.1", False), ((13, 0), None, True)],
 )
 def test_drivers(cuda: tuple[int, int], driver: str | None, fits: bool) -> None:  # noqa: FBT001 - as above
     assert (explain_driver(cuda, driver) is None) is fits

@@ -160,9 +160,6 @@ def test_a_missing_permission_to_pass_a_role(world: World) -> None:
         context["asked"] = " ".join(params["body"])
 
     ec2 = world.clients.ec2
-    with (
-        listening(ec2, "before-call.ec2.RunInstances", keep),
-        listening(ec2, "after-call.ec2.RunInstances", deny_role),
-    ):
+    with listening(ec2, "before-call.ec2.RunInstances", keep), listening(ec2, "after-call.ec2.RunInstances", deny_role):
         found = permissions(world, instance_profile="nodes")
     assert found.missing == ("iam:PassRole",)

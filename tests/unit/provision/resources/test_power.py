@@ -10,11 +10,7 @@ from provision.allow import prepare_allow
 from provision.apply import apply
 from provision.model import ClusterState
 from provision.plan import Plan
-from provision.power import (
-    describe_disks_gib,
-    prepare_start,
-    prepare_stop,
-)
+from provision.power import describe_disks_gib, prepare_start, prepare_stop
 from provision.up import up
 from provision_world import CALLER_NETWORK, NAME, World, listening, make_config
 from refusing_wire import wired

@@ -16,12 +16,7 @@ import provision.resources.run_instances
 from foundation.progress import Event, silent
 from provision.describe import number_nodes
 from provision.lease.user_data import SSHD_SETTINGS, render_user_data
-from provision.resources.run_instances import (
-    NodeSpec,
-    call_run_instances,
-    request_digest,
-    run_instances_request,
-)
+from provision.resources.run_instances import NodeSpec, call_run_instances, request_digest, run_instances_request
 from provision_world import aws_error, make_option
 from sandbox_in_process import Clock
 
@@ -55,12 +50,7 @@ def test_the_request() -> None:
         "BlockDeviceMappings": [
             {
                 "DeviceName": "/dev/sda1",
-                "Ebs": {
-                    "VolumeSize": 50,
-                    "VolumeType": "gp3",
-                    "Encrypted": True,
-                    "DeleteOnTermination": True,
-                },
+                "Ebs": {"VolumeSize": 50, "VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True},
             }
         ],
         "UserData": render_user_data(None, cluster="demo"),

@@ -67,10 +67,7 @@ ATTACH = AttachSharedVolume(volume_id="vol-1")
         (wanted(attached("i-0", volume_id="vol-2"), make_shared(), nodes=NODES), ()),
         (wanted(make_shared(), keep=True), (TagKeep(volume_id="vol-1", keep=True), ATTACH)),
         (wanted(attached("i-0", keep=True, tagged_keep=True), nodes=NODES, keep=True), ()),
-        (
-            wanted(attached("i-0", keep=True, tagged_keep=True), nodes=NODES),
-            (TagKeep(volume_id="vol-1", keep=False),),
-        ),
+        (wanted(attached("i-0", keep=True, tagged_keep=True), nodes=NODES), (TagKeep(volume_id="vol-1", keep=False),)),
         (make_wanted(state=make_state(*NODES, found={SHARED_VOLUME.kind: (make_shared(),)})), ()),
     ],
 )
