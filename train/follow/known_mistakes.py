@@ -1,6 +1,6 @@
 """Known mistakes: patterns in a job's output, or exit codes, with one line of advice for each.
 
-To add a mistake, add an entry to a table here and its sample to tests/support/jobs/mistake_samples.py. A line that
+To add a mistake, add an entry to a table here and a line of it to tests/unit/train/follow/mistakes.toml. A line that
 contains `needle`, which is cheap to search for, is matched against `pattern`; the advice can use its named groups:
 {name}. Text for the user to type is in backticks: a command, `[table] key` or `[table] key = value` of cluster.toml, an
 option. tests/unit/provision/aws/test_hints.py tests all of them.
