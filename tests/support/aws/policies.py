@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from iam_evaluator import Ask, decide, parse_policy
+from iam_evaluator import allows
 from provision.aws.operator_policy import render_operator_policy
 from provision.aws.role_policy import render_role_policy
 from provision.config import ProvisionConfig
@@ -44,8 +44,7 @@ def may(document: str, action: str, resource: str = "*", **context: str | tuple[
         key.replace("___", "/").replace("__", ":").lower(): (value,) if isinstance(value, str) else value
         for key, value in context.items()
     }
-    ask = Ask(action=action, resource=resource, context={"aws:requestedregion": (REGION,), **given})
-    return decide([parse_policy(document)], ask) == "allowed"
+    return allows(document, action, resource, {"aws:requestedregion": (REGION,), **given})
 
 
 def ec2(resource: str) -> str:
