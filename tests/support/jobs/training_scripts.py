@@ -1,6 +1,7 @@
 """Modules of the training scripts, imported as on a node, where the scripts' folder is on the path."""
 
 import random
+import socket
 import struct
 import sys
 from argparse import Namespace
@@ -88,3 +89,10 @@ def write_digits(folder: Path, **counts: int) -> Path:
         write_idx(folder / f"{name}-labels-idx1-ubyte", [count], labels)
         write_idx(folder / f"{name}-images-idx3-ubyte", [count, 28, 28], b"".join(patterns[label] for label in labels))
     return folder
+
+
+def find_port() -> int:
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port: int = trial.getsockname()[1]
+        return port

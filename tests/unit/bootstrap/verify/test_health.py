@@ -3,10 +3,13 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +21,97 @@ from bootstrap.ssh.host import Host
 from bootstrap.verify.checks import Offset
 from bootstrap.verify.health import Findings, check_health, find_unhealthy, look
 from cluster.health import refuse_unhealthy
-from fake_nvml import COMPILER, FakeGpu, build, fake_environment
-from fake_nvml import look as look_at
-from foundation.decode import convert
+from foundation.decode import convert, decode
 from foundation.errors import ClusterError
 from local_nodes import LocalConnection, channels, local_node
 from node import health
+from node.health import Gpu
 from node.setup import health as observe
-from nvidia_recordings import (
-    BOOT,
-    CHANNEL,
-    FELL_OFF,
-    FELL_OFF_DATED,
-    FELL_OFF_OLD,
-    OF_PROGRAM,
-    REMAPPED,
-)
 from project import REPOSITORY
 from provision.preflight.machines import Hardware
+
+# Messages of the kernel on machines with NVIDIA's GPUs.
+BOOT = """\
+[    0.000000] Linux version 6.8.0-1021-aws (buildd@lcy02-amd64-095) (x86_64-linux-gnu-gcc-12)
+[    4.120011] nvidia: loading out-of-tree module taints kernel.
+[    4.523112] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  550.127.05  Release Build
+"""
+FELL_OFF = """\
+[ 4254.197816] NVRM: GPU at PCI:0000:5d:00: GPU-f1906b9b-557a-e961-045c-9fe4be3ce012
+[ 4254.197854] NVRM: GPU Board Serial Number: 1653923026510
+[ 4254.197860] NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+[ 4254.197871] NVRM: GPU 0000:5d:00.0: GPU has fallen off the bus.
+"""
+FELL_OFF_DATED = (
+    "Mar 21 20:18:56 ip-10-0-0-4 kernel: [   65.315783] NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', "
+    "name=<unknown>, GPU has fallen off the bus.\n"
+)
+FELL_OFF_OLD = "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n"
+REMAPPED = (
+    "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate.\n"
+)
+OF_PROGRAM = (
+    "NVRM: Xid (PCI:0000:cb:00): 13, pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 7, TPC 0)\n"
+)
+CHANNEL = "NVRM: Xid (0000:03:00): 14, Channel 00000001\n"
+
+# A fake libnvidia-ml.so.1, built by the machine's C compiler.
+SOURCE = Path(__file__).with_name("fake_nvml.c")
+COMPILER = shutil.which("cc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeGpu:
+    """The values that the library reports for a GPU. Codes are NVML's; 3 is "not supported"."""
+
+    error: int = 0
+    ecc_code: int = 0
+    ecc: int = 0
+    rows_code: int = 0
+    pending: int = 0
+    failed: int = 0
+    retired_code: int = 3
+    retired: int = 0
+    throttle_code: int = 0
+    throttle: int = 1  # idle
+    bus: str = "00000000:00:1E.0"
+    name: str = "NVIDIA A10G"
+
+    @property
+    def line(self) -> str:
+        """The GPU's values in the format that fake_nvml.c reads."""
+        return " ".join(map(str, vars(self).values()))
+
+
+def build(folder: Path) -> Path:
+    """Builds the library in a folder; returns the folder."""
+    assert COMPILER is not None
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", folder / "libnvidia-ml.so.1", SOURCE], check=True)
+    return folder
+
+
+def fake_environment(library: Path, gpus: Sequence[FakeGpu], *, init: int = 0) -> Mapping[str, str]:
+    """The variables that make a program load the library. init: the result of nvmlInitWithFlags; -1: it hangs."""
+    told = library / "gpus.txt"
+    told.write_text("\n".join([str(init), *(gpu.line for gpu in gpus), ""]))
+    return {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(told)}
+
+
+def look_at(environment: Mapping[str, str], *, timeout_s: float = 10.0) -> tuple[tuple[Gpu, ...] | None, str | None]:
+    """(GPUs, driver error), as node/setup/health.py reads them in a process of its own."""
+    program = (
+        "import os; from msgspec import json; from node.setup import health;"
+        f"print(json.encode(health.look_at_gpus({timeout_s})).decode(), flush=True); os._exit(0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    return decode(done.stdout, tuple[tuple[Gpu, ...] | None, str | None])
 
 
 def report(**more: Any) -> health.Report:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from interrupted_trainings import find_port
 from project import REPOSITORY
 from real_jax import real_jax
+from training_scripts import find_port
 
 CODE = str(REPOSITORY / "node" / "setup" / "startup")
 JOB = {"JAX_COORDINATOR_ADDRESS": "10.0.0.4:29500", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}

@@ -1,14 +1,51 @@
 """Checkpoints of the training scripts: only complete ones are found."""
 
+import itertools
 import json
+import os
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import Any
 
 import pytest
 
-from killed_savers import save_and_kill
+import training_scripts
 from training_scripts import find, open_checkpoints, save
+
+NODE_CODE = ("checkpoints.py", Path(training_scripts.__file__).name)
+
+
+def kill_after(lines: int) -> Callable[[FrameType, str, Any], Any]:
+    """A trace function that kills this process with SIGKILL after this many lines of the code that saves."""
+    left = lines
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if Path(frame.f_code.co_filename).name not in NODE_CODE:
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    return trace
+
+
+def killed_while(work: Callable[[], None], lines: int) -> bool:
+    """Does the work in a child process that is killed after this many lines; returns False if it ended before."""
+    child = os.fork()
+    if child == 0:
+        sys.settrace(kill_after(lines))
+        try:
+            work()
+        finally:
+            sys.settrace(None)
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
 def test_the_newest_is_found(checkpoints: ModuleType, tmp_path: Path) -> None:
@@ -62,8 +99,25 @@ def test_damaged_ones_do_not_count(
 
 
 @pytest.mark.parametrize("stride", [23, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_at_any_line(tmp_path: Path, stride: int) -> None:
-    seen = save_and_kill(stride, tmp_path)
+def test_killed_at_any_line(checkpoints: ModuleType, tmp_path: Path, stride: int) -> None:
+    """Each process writes epoch 2 again and removes epoch 1, and then writes over the older of two batches."""
+    seen = set()
+    for lines in itertools.count(step=stride):
+        prefix = str(tmp_path / f"at-{lines}" / "net")
+        opened = open_checkpoints(checkpoints, prefix)
+        for place in ((1, 0), (1, 10), (1, 20), (2, 0)):
+            save(opened, *place)
+
+        def work(prefix: str = prefix) -> None:
+            opened = open_checkpoints(checkpoints, prefix, keep=1)
+            opened.find()
+            save(opened, 2, 0, "second")
+            save(opened, 2, 10, "second")
+
+        killed = killed_while(work, lines)
+        seen.add(find(open_checkpoints(checkpoints, prefix), "first", "second"))
+        if not killed:
+            break
     # While epoch 2 is overwritten, the one before it is the newest.
     assert seen == {(2, 0, "first"), (1, 20, "first"), (2, 0, "second"), (2, 10, "second")}
 

@@ -2,15 +2,15 @@
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import real_mxnet
-from project import REPOSITORY
 from training_scripts import SCRIPTS, script_modules
 
-PROGRAM = REPOSITORY / "tests" / "support" / "on_nodes" / "networks_on_a_node.py"
+PROGRAM = Path(__file__).with_name("networks_on_a_node.py")
 
 
 @pytest.fixture(scope="module")
