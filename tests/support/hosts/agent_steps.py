@@ -94,12 +94,6 @@ class RawAgent(LocalChannel):
             assert kind in said, said
         return said[kinds[-1]]
 
-    def hear_arrival(self, *peers: tuple[str, int]) -> None:
-        """Like hear("arrived"), but sends the peers again if one had just restarted its file."""
-        while "stuck" in (said := self._next()):
-            self.take_from(*peers)
-        assert "arrived" in said, said
-
     def _next(self) -> dict[str, Any]:
         while "alive" in (said := self.read_message()):
             pass

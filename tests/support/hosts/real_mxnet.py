@@ -7,7 +7,8 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,21 +54,23 @@ def real_mxnet(version: str = VERSION) -> str:
     python = next(filter(None, map(find_python, VERSIONS)), None)
     if python is None:
         pytest.skip(f"MXNet needs one of Python {', '.join(VERSIONS)}")
-    return make_once(f"mxnet-{version}", python, (f"mxnet=={version}", *PACKAGES))
+    return make_once(f"mxnet-{version}", python, partial(uv_install, (f"mxnet=={version}", *PACKAGES)))
 
 
-def make_once(name: str, python: str, packages: Sequence[str]) -> str:
-    """The path of the Python of an environment with these packages."""
+def uv_install(packages: Sequence[str], python: Path) -> None:
+    subprocess.run([UV, "pip", "install", "--quiet", "--python", python, *packages], check=True)
+
+
+def make_once(name: str, python: str, install: Callable[[Path], None]) -> str:
+    """The path of the Python of an environment, in which `install` installs packages."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster-tests"
     base.mkdir(parents=True, exist_ok=True)
-    made = base / "-".join([name, *Path(python).name.split("python")[1:]])
+    made = base / "-".join([name, *Path(python).resolve().name.split("python")[1:]])
     with (base / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (made / "complete").exists():
             subprocess.run([UV, "venv", "--quiet", "--clear", "--python", python, made], check=True)
-            subprocess.run(
-                [UV, "pip", "install", "--quiet", "--python", made / "bin" / "python", *packages], check=True
-            )
+            install(made / "bin" / "python")
             (made / "complete").touch()
     return str(made / "bin" / "python")
 

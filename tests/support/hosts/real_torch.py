@@ -1,15 +1,13 @@
 """An environment with the real PyTorch, made once."""
 
-import fcntl
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from real_mxnet import UV
+from real_mxnet import make_once
 
 TORCH = "torch==2.13.0"
 OTHERS = ("msgspec", "obstore", "pillow")  # this project's code on nodes needs them, and the script for RecordIO files
@@ -20,20 +18,14 @@ def real_torch() -> str:
 
     The wheel for GPUs is 500 MB, and its dependencies are 3 GB.
     """
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cluster-tests"
-    base.mkdir(parents=True, exist_ok=True)
-    made = base / f"{TORCH.replace('==', '-')}-{sys.version_info.major}.{sys.version_info.minor}"
-    python = made / "bin" / "python"
-    with (base / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (made / "complete").exists():
-            subprocess.run([UV, "venv", "--quiet", "--clear", "--python", sys.executable, made], check=True)
-            version = _find_offered(python)
-            if not version.endswith("+cpu"):
-                pytest.skip(f"pip's indexes offer torch {version}, which is not for CPUs only")
-            _pip(python, "--quiet", TORCH, *OTHERS).check_returncode()
-            (made / "complete").touch()
-    return str(python)
+    return make_once(TORCH.replace("==", "-"), sys.executable, _install)
+
+
+def _install(python: Path) -> None:
+    version = _find_offered(python)
+    if not version.endswith("+cpu"):
+        pytest.skip(f"pip's indexes offer torch {version}, which is not for CPUs only")
+    _pip(python, "--quiet", TORCH, *OTHERS).check_returncode()
 
 
 def _find_offered(python: Path) -> str:

@@ -4,8 +4,6 @@ import functools
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from waits import until
 
 REGION = "us-east-1"
 UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
-UP_TIMEOUT_S = 60
+LIVE_STATES = ("pending", "running", "stopping", "stopped")
 LOADER = botocore.loaders.create_loader()  # reads each service's description once for all sessions
 
 
@@ -83,17 +81,6 @@ class Ssh:
 
     def answers(self, address: str) -> bool:
         return self.run(address, "true", check=False).returncode == 0
-
-    @contextmanager
-    def hold(self, address: str) -> Iterator[None]:
-        """In the block, a login stays open."""
-        with subprocess.Popen(self._words(address, "echo in; sleep 1000"), stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"in\n"
-            try:
-                yield
-            finally:
-                process.kill()
 
     def _words(self, address: str, command: str) -> tuple[str, ...]:
         # The tests log in hundreds of times; this key exchange takes much less CPU time than ssh's own choice.
@@ -173,13 +160,11 @@ def terminate_all(ec2: EC2Client) -> None:
         wait_for(ec2, "instance_terminated", ids)
 
 
-def find_live(ec2: EC2Client) -> set[str]:
-    """The ids of all instances that are not terminated."""
-    live: Any = {
-        "Name": "instance-state-name",
-        "Values": ["pending", "running", "stopping", "stopped", "shutting-down"],
-    }
-    pages = ec2.get_paginator("describe_instances").paginate(Filters=[live])
+def find_live(ec2: EC2Client, states: tuple[str, ...] = (*LIVE_STATES, "shutting-down")) -> set[str]:
+    """The ids of all instances in these states, by default of all that are not terminated."""
+    pages = ec2.get_paginator("describe_instances").paginate(
+        Filters=[{"Name": "instance-state-name", "Values": states}]
+    )
     return set(pages.search("Reservations[].Instances[].InstanceId"))
 
 

@@ -24,7 +24,7 @@ from node.agent.shim import WAIT
 from preloaded import Started
 from project import Project, processes_of
 from sandbox import control
-from sandbox_steps import RunningSandbox, enter
+from sandbox_steps import LIVE_STATES, RunningSandbox, enter, find_live
 from waits import until
 
 END_S = 10.0
@@ -132,14 +132,7 @@ def wait_for_state(project: Project, job: str, *states: str, timeout_s: float = 
 
 def live(ec2: EC2Client) -> set[str]:
     """Returns the ids of the instances that run or may run again."""
-    pages = ec2.get_paginator("describe_instances").paginate()
-    return {
-        instance["InstanceId"]
-        for page in pages
-        for reservation in page["Reservations"]
-        for instance in reservation["Instances"]
-        if instance["State"]["Name"] not in {"shutting-down", "terminated"}
-    }
+    return find_live(ec2, LIVE_STATES)
 
 
 def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:

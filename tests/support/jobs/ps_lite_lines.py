@@ -1,90 +1,34 @@
 """ps-lite's output with PS_VERBOSE=1, from every CPU wheel on PyPI.
 
-Recorded with two servers and two workers on one machine. The lines are from server rank 0 and worker rank 1.
+Recorded with two servers and two workers on one machine. The lines are from server rank 0 and worker rank 1. The wheels
+differ in the folder of their sources and in the lines there.
 """
 
+LINES_OF_SOURCES = (
+    ("1.5.1.post0", "", (290, 238, 50, 33)),
+    ("1.6.0", "", (307, 254, 52, 42)),
+    ("1.7.0.post2", "", (310, 257, 51, 45)),
+    ("1.8.0.post0", "../3rdparty/ps-lite/", (310, 257, 51, 45)),
+    ("1.9.1", "../3rdparty/ps-lite/", (310, 257, 51, 45)),
+)
+
+
+def _lines(folder: str, numbers: tuple[int, ...], bound: str, name: str) -> tuple[str, ...]:
+    at = f"[21:40:33] {folder}src/"
+    bind, connected, stopping, stopped = numbers
+    return (
+        f"{at}van.cc:{bind}: Bind to {bound}, is_recovery=0",
+        f"{at}van.cc:{connected}: {name} is connected to others",
+        f"{at}./zmq_van.h:{stopping}: {name} is stopping",
+        f"{at}van.cc:{stopped}: {name} is stopped",
+    )
+
+
 # wheel: (lines of a server, lines of a worker)
-LINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "mxnet==1.5.1.post0": (
-        (
-            "[21:40:33] src/van.cc:290: Bind to role=server, ip=127.0.0.1, port=44203, is_recovery=0",
-            "[21:40:33] src/van.cc:238: S[8] is connected to others",
-            "[21:40:33] src/./zmq_van.h:50: S[8] is stopping",
-            "[21:40:33] src/van.cc:33: S[8] is stopped",
-        ),
-        (
-            "[21:40:33] src/van.cc:290: Bind to role=worker, ip=127.0.0.1, port=51797, is_recovery=0",
-            "[21:40:33] src/van.cc:238: W[11] is connected to others",
-            "[21:40:33] src/./zmq_van.h:50: W[11] is stopping",
-            "[21:40:33] src/van.cc:33: W[11] is stopped",
-        ),
-    ),
-    "mxnet==1.6.0": (
-        (
-            "[21:40:40] src/van.cc:307: Bind to role=server, ip=127.0.0.1, port=54875, is_recovery=0",
-            "[21:40:40] src/van.cc:254: S[8] is connected to others",
-            "[21:40:41] src/./zmq_van.h:52: S[8] is stopping",
-            "[21:40:41] src/van.cc:42: S[8] is stopped",
-        ),
-        (
-            "[21:40:40] src/van.cc:307: Bind to role=worker, ip=127.0.0.1, port=49981, is_recovery=0",
-            "[21:40:40] src/van.cc:254: W[11] is connected to others",
-            "[21:40:41] src/./zmq_van.h:52: W[11] is stopping",
-            "[21:40:41] src/van.cc:42: W[11] is stopped",
-        ),
-    ),
-    "mxnet==1.7.0.post2": (
-        (
-            "[21:40:46] src/van.cc:310: Bind to role=server, ip=127.0.0.1, port=51917, is_recovery=0",
-            "[21:40:46] src/van.cc:257: S[8] is connected to others",
-            "[21:40:46] src/./zmq_van.h:51: S[8] is stopping",
-            "[21:40:46] src/van.cc:45: S[8] is stopped",
-        ),
-        (
-            "[21:40:46] src/van.cc:310: Bind to role=worker, ip=127.0.0.1, port=51487, is_recovery=0",
-            "[21:40:46] src/van.cc:257: W[11] is connected to others",
-            "[21:40:46] src/./zmq_van.h:51: W[11] is stopping",
-            "[21:40:46] src/van.cc:45: W[11] is stopped",
-        ),
-    ),
-    "mxnet==1.8.0.post0": (
-        (
-            (
-                "[21:40:50] ../3rdparty/ps-lite/src/van.cc:310: Bind to role=server, ip=127.0.0.1, port=51725, "
-                "is_recovery=0"
-            ),
-            "[21:40:51] ../3rdparty/ps-lite/src/van.cc:257: S[8] is connected to others",
-            "[21:40:51] ../3rdparty/ps-lite/src/./zmq_van.h:51: S[8] is stopping",
-            "[21:40:51] ../3rdparty/ps-lite/src/van.cc:45: S[8] is stopped",
-        ),
-        (
-            (
-                "[21:40:51] ../3rdparty/ps-lite/src/van.cc:310: Bind to role=worker, ip=127.0.0.1, port=50341, "
-                "is_recovery=0"
-            ),
-            "[21:40:51] ../3rdparty/ps-lite/src/van.cc:257: W[11] is connected to others",
-            "[21:40:51] ../3rdparty/ps-lite/src/./zmq_van.h:51: W[11] is stopping",
-            "[21:40:51] ../3rdparty/ps-lite/src/van.cc:45: W[11] is stopped",
-        ),
-    ),
-    "mxnet==1.9.1": (
-        (
-            (
-                "[21:40:56] ../3rdparty/ps-lite/src/van.cc:310: Bind to role=server, ip=127.0.0.1, port=53785, "
-                "is_recovery=0"
-            ),
-            "[21:40:56] ../3rdparty/ps-lite/src/van.cc:257: S[8] is connected to others",
-            "[21:40:56] ../3rdparty/ps-lite/src/./zmq_van.h:51: S[8] is stopping",
-            "[21:40:56] ../3rdparty/ps-lite/src/van.cc:45: S[8] is stopped",
-        ),
-        (
-            (
-                "[21:40:56] ../3rdparty/ps-lite/src/van.cc:310: Bind to role=worker, ip=127.0.0.1, port=42459, "
-                "is_recovery=0"
-            ),
-            "[21:40:56] ../3rdparty/ps-lite/src/van.cc:257: W[11] is connected to others",
-            "[21:40:56] ../3rdparty/ps-lite/src/./zmq_van.h:51: W[11] is stopping",
-            "[21:40:56] ../3rdparty/ps-lite/src/van.cc:45: W[11] is stopped",
-        ),
-    ),
+LINES = {
+    f"mxnet=={version}": (
+        _lines(folder, numbers, "role=server, ip=127.0.0.1, port=44203", "S[8]"),
+        _lines(folder, numbers, "role=worker, ip=127.0.0.1, port=51797", "W[11]"),
+    )
+    for version, folder, numbers in LINES_OF_SOURCES
 }
