@@ -113,25 +113,18 @@ def forbid(message: str) -> Refusal:
     )  # fmt: skip
 
 
-def deny(service: str | None, caller: str, action: str, resource: str = "*", *, explicit: bool = False) -> Refusal:
+def deny(service: str | None, caller: str, action: str) -> Refusal:
     """Returns the response to a caller who lacks a permission, with AWS's message. Pure.
 
-    caller: an ARN. action: `service:Action`. explicit: whether a policy denies the action; otherwise, no policy allows
-    it.
+    caller: an ARN. action: `service:Action`.
     """
-    on = "" if resource == "*" else f" on resource: {resource}"
-    why = (
-        "with an explicit deny in an identity-based policy"
-        if explicit
-        else f"because no identity-based policy allows the {action} action"
-    )
-    message = f"User: {caller} is not authorized to perform: {action}{on} {why}"
+    because = f"because no identity-based policy allows the {action} action"
+    message = f"User: {caller} is not authorized to perform: {action} {because}"
     if service == "ec2":
-        seen = {"allowed": False, "explicitDeny": explicit, "context": {"action": action, "resource": resource}}
-        encoded = base64.urlsafe_b64encode(json.dumps(seen).encode()).decode()
+        encoded = base64.urlsafe_b64encode(json.dumps({"allowed": False, "context": {"action": action}}).encode())
         message = (
             f"You are not authorized to perform this operation. {message}. "
-            f"Encoded authorization failure message: {encoded}"
+            f"Encoded authorization failure message: {encoded.decode()}"
         )
     return forbid(message)
 
