@@ -7,7 +7,6 @@ daemon ends.
 import fcntl
 import json
 import os
-import signal
 import socket
 import sys
 import time
@@ -41,11 +40,9 @@ from sandbox.place import (
     place_of,
     read_json,
     remove_all,
-    wait_until,
 )
 from sandbox.start import launch, prepare
 
-STOP_TIMEOUT_S = 30.0
 # Variables that direct an AWS client away from the sandbox, or to the credentials of another account.
 UNSET = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ROLE_ARN",
          "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")  # fmt: skip
@@ -163,47 +160,20 @@ def start(
 
 
 @as_root()
-def stop(project_dir: Path, *, report: Report) -> bool:
-    """Stops the sandbox and its instances. Returns False if there was none. Raises SandboxError, as `reset` does."""
-    place = place_of(project_dir)
-    if not _has_any(place, report):
-        return False
-    check_machine()
-    with locked():
-        status = find_daemon(place)
-        if status is not None:
-            os.kill(status.pid, signal.SIGTERM)
-            wait_until(lambda: find_daemon(place) is None, STOP_TIMEOUT_S)
-        _remove(place, report)
-    return True
-
-
-@as_root()
 def reset(project_dir: Path, *, report: Report) -> bool:
-    """Removes the sandbox, whatever its state. Returns False if there was none.
+    """Removes the sandbox and its instances, whatever its state. Returns False if there was none.
 
     Raises SandboxError that lists what could not be removed.
     """
     place = place_of(project_dir)
-    if not _has_any(place, report):
+    if sys.platform != "linux" or not find_leftovers(place):
+        report(Event(kind="same", what="this folder has no sandbox"))
         return False
     check_machine()
     with locked():
-        _remove(place, report)
-    return True
-
-
-def _has_any(place: Place, report: Report) -> bool:
-    """Returns whether anything belongs to the sandbox, and reports if not. Elsewhere than on Linux, nothing does."""
-    if sys.platform == "linux" and find_leftovers(place):
-        return True
-    report(Event(kind="same", what="this folder has no sandbox"))
-    return False
-
-
-def _remove(place: Place, report: Report) -> None:
-    remove_all(place)
+        remove_all(place)
     report(Event(kind="done", what="removed the sandbox and everything in it"))
+    return True
 
 
 @as_root()
@@ -445,7 +415,7 @@ def _endpoint_url(settings: Settings, status: DaemonStatus) -> str:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Allows one start, stop or reset at a time, because they choose addresses that no other sandbox has.
+    """Allows one start or reset at a time, because they choose addresses that no other sandbox has.
 
     The lock is on the folder of all sandboxes, which is removed with its last sandbox. A process that waited for a
     removed folder locks the new folder.

@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def start(app: App) -> None:
 @pass_app
 def stop(app: App, *, yes: bool) -> None:
     """Stop the sandbox and delete its instances and objects."""
-    _end(app, control.stop, yes=yes)
+    _end(app, yes=yes)
 
 
 @sandbox.command("reset")
@@ -69,10 +69,10 @@ def stop(app: App, *, yes: bool) -> None:
 @pass_app
 def reset(app: App, *, yes: bool) -> None:
     """Remove the sandbox, whatever state it is in."""
-    _end(app, control.reset, yes=yes)
+    _end(app, yes=yes)
 
 
-def _end(app: App, end: Callable[..., bool], *, yes: bool) -> None:
+def _end(app: App, *, yes: bool) -> None:
     """Ends the sandbox. Asks, unless `yes`, if it has nodes or objects, which end with it. Raises UsageError."""
     rootless.become_root(app.project_dir, report=app.report)
     if not yes and control.find_running(app.project_dir) is not None:
@@ -81,7 +81,7 @@ def _end(app: App, end: Callable[..., bool], *, yes: bool) -> None:
         content = " and ".join(count(number, what) for number, what in ((nodes, "node"), (objects, "object")) if number)
         if content:
             app.require(f"The sandbox has {content}. Delete them with it?", yes=False)
-    end(app.project_dir, report=app.report)
+    control.reset(app.project_dir, report=app.report)
     _forget_clusters(sandbox_files_dir(app.project_dir))
 
 

@@ -7,9 +7,10 @@ import re
 import struct
 import termios
 import threading
-import time
 from collections.abc import Callable
 from typing import TextIO
+
+from waits import until
 
 SEQUENCE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
 
@@ -66,6 +67,9 @@ class Screen:
         elif command not in ("m", "h", "l"):  # colours, and whether the cursor is shown
             raise AssertionError(f"unknown: {command} {argument}")
 
+    def __repr__(self) -> str:
+        return self.text
+
     @property
     def text(self) -> str:
         """All text from the first line on, without the empty line of the cursor."""
@@ -94,10 +98,7 @@ class Terminal:
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, self.screen.text
-            time.sleep(0.005)
+        until(condition, self.screen, timeout_s=timeout_s)
 
     def settle(self) -> str:
         """Waits until all output has been drawn; returns the screen's text."""

@@ -16,6 +16,7 @@ import bcrypt
 import trustme
 
 from oci_images import MANIFEST, Image, program_of_package
+from sandbox_steps import answers
 from waits import until
 
 CONFIG = """\
@@ -101,7 +102,7 @@ def registry(folder: Path, address: str, password: str) -> Iterator[Registry]:
         )  # fmt: skip
     try:
         host, _, port = server.partition(":")
-        until(lambda: _listens(host, int(port)) or process.poll() is not None, "the registry does not start")
+        until(lambda: answers(host, int(port)) or process.poll() is not None, "the registry does not start")
         assert process.poll() is None, log.read_text()
         yield Registry(server, password, authority.cert_pem.bytes().decode(), log)
     finally:
@@ -114,11 +115,3 @@ def trust(registry: Registry) -> str:
     folder = f"/etc/containers/certs.d/{registry.server}"
     content = b64encode(registry.authority.encode()).decode()
     return f"sudo install -d {folder} && echo {content} | base64 -d | sudo tee {folder}/ca.crt >/dev/null"
-
-
-def _listens(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=1):
-            return True
-    except OSError:
-        return False

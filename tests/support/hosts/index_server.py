@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from foundation.user_folders import cache_folder
+from http_server import serve_http
 
 CUT_BYTES = 1000
 
@@ -117,24 +118,10 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, address: str, index: Index) -> None:
-        super().__init__((address, 0), Handler)
-        self.index = index
-
-    def handle_error(self, *_words: object) -> None:
-        """Ignores errors, because clients may disconnect."""
-
-
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    @property
-    def index(self) -> Index:
-        assert isinstance(self.server, Server)
-        return self.server.index
+    index: Index
 
     def log_message(self, *_words: object) -> None:
         """Logs nothing."""
@@ -193,14 +180,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def serve_index(folder: Path, *, address: str = "127.0.0.1") -> Iterator[Index]:
     """Serves a folder until the block ends."""
     index = Index(folder=folder)
-    server = Server(address, index)
-    index.url = f"http://{address}:{server.server_address[1]}"
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
+    with serve_http(type("IndexHandler", (Handler,), {"index": index}), address=address) as index.url:
         yield index
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def link_cached_wheels(folder: Path) -> Path:

@@ -86,26 +86,3 @@ def run_mxnet(program: str, *words: str | Path, env: dict[str, str] | None = Non
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-# Prints, for each number of parts, the labels in each part, in the order in which ImageRecordIter gives them.
-LABELS_BY_PART = """
-def labels(count, part):
-    try:
-        records = mx.io.ImageRecordIter(
-            path_imgrec=sys.argv[1], data_shape=(3, 8, 8), batch_size=1, num_parts=count, part_index=part,
-            preprocess_threads=1, prefetch_buffer=1)
-    except StopIteration:
-        return []  # the part is empty
-    return [int(batch.label[0].asscalar()) for batch in records]
-
-for count in map(int, sys.argv[2].split(",")):
-    for part in range(count):
-        print(*labels(count, part))
-"""
-
-
-def labels_by_part(path: str, counts: Sequence[int], env: dict[str, str] | None = None) -> list[list[int]]:
-    """The labels of each part, for each number of parts."""
-    lines = run_mxnet(LABELS_BY_PART, path, ",".join(map(str, counts)), env=env)
-    return [[int(word) for word in line.split()] for line in lines]

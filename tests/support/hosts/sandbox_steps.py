@@ -144,10 +144,10 @@ def state_of(ec2: EC2Client, instance_id: str) -> str:
     return describe(ec2, [instance_id])[0]["State"]["Name"]
 
 
-def answers(address: str, *, timeout_s: float = 1.0) -> bool:
-    """Whether something listens at port 22."""
+def answers(address: str, port: int = 22, *, timeout_s: float = 1.0) -> bool:
+    """Whether something listens at a port."""
     try:
-        with socket.create_connection((address, 22), timeout=timeout_s):
+        with socket.create_connection((address, port), timeout=timeout_s):
             return True
     except OSError:
         return False

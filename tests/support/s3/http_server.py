@@ -17,15 +17,20 @@ from urllib.parse import SplitResult, urlsplit
 import pytest
 
 
+class QuietServer(ThreadingHTTPServer):
+    def handle_error(self, *_words: object) -> None:
+        """Ignores errors, because clients may disconnect."""
+
+
 @contextmanager
-def serve_http(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def serve_http(handler: type[BaseHTTPRequestHandler], *, address: str = "127.0.0.1") -> Iterator[str]:
     """Runs a server with this handler, with a thread for each request, until the block ends; yields its URL."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with QuietServer((address, 0), handler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http://{address}:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()

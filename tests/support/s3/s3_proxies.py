@@ -1,11 +1,10 @@
 """Proxies for a test's S3 that damage the traffic."""
 
-import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,7 +19,7 @@ class Cuts:
 
     left: int
     after_bytes: int
-    done: int = field(default=0)
+    done: int = 0
 
 
 @contextmanager
@@ -34,71 +33,12 @@ def cutting_proxy(target_url: str, cuts: Cuts) -> Iterator[str]:
             return None
         return chunk
 
-    with _serve(target_url, sent=_unchanged, received=cut) as url:
-        yield url
-
-
-@dataclass(slots=True)
-class Faults:
-    """How many faults of each kind a proxy still has.
-
-    busy: answers connections with 503 SlowDown and closes them. sent, received: flips one bit of what the client sends
-    or receives, `at_byte` bytes after the beginning of a connection's stream.
-    """
-
-    busy: int = 0
-    sent: int = 0
-    received: int = 0
-    at_byte: int = 100_000
-    done: int = 0
-
-
-@contextmanager
-def faulty_proxy(target_url: str, faults: Faults) -> Iterator[str]:
-    """The URL of a proxy with these faults."""
-    lock = threading.Lock()
-
-    def take(kind: str) -> bool:
-        with lock:
-            left: int = getattr(faults, kind)
-            setattr(faults, kind, max(left - 1, 0))
-            faults.done += left > 0
-            return left > 0
-
-    def flipping(kind: str) -> Change:
-        def flip(chunk: bytes, begin: int) -> bytes:
-            if not (begin <= faults.at_byte < begin + len(chunk) and take(kind)):
-                return chunk
-            flipped = bytearray(chunk)
-            flipped[faults.at_byte - begin] ^= 0x10
-            return bytes(flipped)
-
-        return flip
-
-    with _serve(target_url, sent=flipping("sent"), received=flipping("received"), busy=lambda: take("busy")) as url:
+    with damaging_proxy(target_url, sent=unchanged, received=cut) as url:
         yield url
 
 
 @contextmanager
-def holding_proxy(target_url: str, first: int) -> Iterator[tuple[str, threading.Event]]:
-    """(the URL of a proxy that holds requests for ranges from this byte on, an event that releases them)."""
-    release = threading.Event()
-
-    def hold(chunk: bytes, _begin: int) -> bytes:
-        found = re.search(rb"(?i)\r\nrange: *bytes=(\d+)-", chunk)
-        if found and int(found[1]) >= first:
-            release.wait()
-        return chunk
-
-    with _serve(target_url, sent=hold, received=_unchanged) as url:
-        try:
-            yield url, release
-        finally:
-            release.set()
-
-
-@contextmanager
-def _serve(
+def damaging_proxy(
     target_url: str, *, sent: Change, received: Change, busy: Callable[[], bool] = lambda: False
 ) -> Iterator[str]:
     """The URL of a proxy, also in AWS_ENDPOINT_URL. busy: whether to refuse the connection just accepted."""
@@ -129,7 +69,7 @@ def _serve(
         listener.close()
 
 
-def _unchanged(chunk: bytes, _begin: int) -> bytes:
+def unchanged(chunk: bytes, _begin: int) -> bytes:
     return chunk
 
 

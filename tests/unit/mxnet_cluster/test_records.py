@@ -1,5 +1,6 @@
 """The record iterator compared with the real MXNet's ImageRecordIter, by ids, on files and on S3."""
 
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -11,12 +12,34 @@ from foundation.errors import ClusterError, NotFoundError
 from mxnet_cluster import sources
 from mxnet_cluster.recordio import MAGIC, decode_image, encode_record
 from mxnet_cluster.records import Range, find_part, iterate_records
-from real_mxnet import labels_by_part
+from real_mxnet import run_mxnet
 from record_files import write_uneven
 from s3_proxies import Cuts, cutting_proxy
 from s3_server import REGION, S3Server, serve_s3_over_tls
 
 PARTS = (1, 2, 3, 5)
+
+# Prints, for each number of parts, the labels in each part, in the order in which ImageRecordIter gives them.
+LABELS_BY_PART = """
+def labels(count, part):
+    try:
+        records = mx.io.ImageRecordIter(
+            path_imgrec=sys.argv[1], data_shape=(3, 8, 8), batch_size=1, num_parts=count, part_index=part,
+            preprocess_threads=1, prefetch_buffer=1)
+    except StopIteration:
+        return []  # the part is empty
+    return [int(batch.label[0].asscalar()) for batch in records]
+
+for count in map(int, sys.argv[2].split(",")):
+    for part in range(count):
+        print(*labels(count, part))
+"""
+
+
+def labels_by_part(path: str, counts: Sequence[int], env: dict[str, str] | None = None) -> list[list[int]]:
+    """The labels of each part, for each number of parts."""
+    lines = run_mxnet(LABELS_BY_PART, path, ",".join(map(str, counts)), env=env)
+    return [[int(word) for word in line.split()] for line in lines]
 
 
 def ids_by_part(url: str, counts: tuple[int, ...] = PARTS) -> list[list[int]]:

@@ -255,10 +255,9 @@ def test_two_sandboxes_side_by_side_and_a_restart(
         assert boto3.client("ec2").describe_instances()["Reservations"] == []
         [second, _] = launch(ssh, 2, "side")
         assert ssh.read(second["PublicIpAddress"], "hostname") != ssh.read(first["PublicIpAddress"], "hostname")
-    assert control.stop(own_project, report=silent)
+    assert control.reset(own_project, report=silent)
     assert not find_leftovers(own_project)
     assert control.find_running(own_project) is None
-    assert not control.stop(own_project, report=silent)
     assert ssh.read(first["PublicIpAddress"], "id -un") == "ubuntu"
     restarted = start_sandbox(own_project)
     assert restarted.info.secret_access_key != other.info.secret_access_key

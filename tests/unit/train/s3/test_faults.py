@@ -3,8 +3,11 @@
 import random
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,19 +16,54 @@ from foundation.errors import ClusterError
 from foundation.progress import silent
 from kills import Kills
 from project import REPOSITORY
-from s3_proxies import Faults, faulty_proxy
+from s3_proxies import Change, damaging_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES
 
 BUCKET = "datasets"
+FLIPPED = 100_000  # the byte of a connection's stream that is damaged
 SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_000}
+
+
+@dataclass(slots=True)
+class Faults:
+    """How many faults of each kind a proxy still has.
+
+    busy: answers connections with 503 SlowDown and closes them. sent, received: flips one bit of what the client sends
+    or receives on a connection.
+    """
+
+    busy: int = 0
+    sent: int = 0
+    received: int = 0
+    done: int = 0
+    lock: Any = field(default_factory=threading.Lock)
+
+    def take(self, kind: str) -> bool:
+        with self.lock:
+            left: int = getattr(self, kind)
+            setattr(self, kind, max(left - 1, 0))
+            self.done += left > 0
+            return left > 0
+
+    def flipping(self, kind: str) -> Change:
+        def flip(chunk: bytes, begin: int) -> bytes:
+            if not (begin <= FLIPPED < begin + len(chunk) and self.take(kind)):
+                return chunk
+            flipped = bytearray(chunk)
+            flipped[FLIPPED - begin] ^= 0x10
+            return bytes(flipped)
+
+        return flip
 
 
 def copy(server: S3Server, folder: Path, verb: str, faults: Faults) -> None:
     """Puts or gets one file through a faulty proxy."""
     path, url = str(folder / "x"), f"s3://{BUCKET}/x"
-    with faulty_proxy(server.url, faults):
+    with damaging_proxy(
+        server.url, sent=faults.flipping("sent"), received=faults.flipping("received"), busy=lambda: faults.take("busy")
+    ):
         if verb == "put":
             s3.put([path], url, region=REGION, report=silent)
         else:

@@ -1,9 +1,11 @@
 """`cluster data get` into folders that others may write to, or with links: it never writes anywhere else."""
 
 import random
+import re
 import signal
 import stat
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 from folders import read_files
 from project import CLUSTER, Project
-from s3_proxies import holding_proxy
+from s3_proxies import damaging_proxy, unchanged
 from s3_server import S3Server
 from waits import until
 
@@ -20,6 +22,24 @@ MIB = 2**20
 LARGE = random.Random(14).randbytes(20 * MIB)
 FIRST_HELD = 12 * MIB
 """After the first parts of such an object, whatever the part size."""
+
+
+@contextmanager
+def holding_proxy(target_url: str, first: int) -> Iterator[tuple[str, threading.Event]]:
+    """(the URL of a proxy that holds requests for ranges from this byte on, an event that releases them)."""
+    release = threading.Event()
+
+    def hold(chunk: bytes, _begin: int) -> bytes:
+        found = re.search(rb"(?i)\r\nrange: *bytes=(\d+)-", chunk)
+        if found and int(found[1]) >= first:
+            release.wait()
+        return chunk
+
+    with damaging_proxy(target_url, sent=hold, received=unchanged) as url:
+        try:
+            yield url, release
+        finally:
+            release.set()
 
 
 @pytest.fixture
