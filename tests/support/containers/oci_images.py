@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-import pytest
-
-from real_torch import OTHERS, TORCH
+from real_torch import OTHERS, TORCH, install_torch
 
 Architecture = Literal["amd64", "arm64"]
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -136,23 +134,13 @@ def mxnet_image() -> Image:
 def torch_image() -> Image:
     """An image with PyTorch from the wheel for CPUs, whose USER is root. Skips the test if pip's indexes have none."""
     base = _base()
-    wanted = (TORCH, *OTHERS)
-    words = ("--python-version", base.python, "--only-binary", ":all:", "--implementation", "cp",
+    words = ("--no-compile", "--python-version", base.python, "--only-binary", ":all:", "--implementation", "cp",
              "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64")  # fmt: skip
 
     def install(target: Path) -> None:
-        with tempfile.NamedTemporaryFile() as report:
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
-            dry = [*command, "--dry-run", "--no-deps", "--report", report.name, "--target", str(target), *words, TORCH]
-            done = subprocess.run(dry, capture_output=True, text=True, check=False)
-            if done.returncode:
-                pytest.skip(f"pip finds no {TORCH}: {done.stderr.strip().splitlines()[-1]}")
-            version = json.load(report)["install"][0]["metadata"]["version"]
-        if not version.endswith("+cpu"):
-            pytest.skip(f"pip's indexes offer torch {version}, which is not for CPUs only")
-        subprocess.run([*command, "--target", target, *words, *wanted], check=True)
+        install_torch("--target", str(target), *words)
 
-    return Image(layers=(base.layer, _layer("-".join(wanted), install, base.python)), user="root")
+    return Image(layers=(base.layer, _layer("-".join((TORCH, *OTHERS)), install, base.python)), user="root")
 
 
 def _by_uv(target: Path, words: Sequence[str]) -> None:

@@ -18,28 +18,20 @@ def real_torch() -> str:
 
     The wheel for GPUs is 500 MB, and its dependencies are 3 GB.
     """
-    return make_once(TORCH.replace("==", "-"), sys.executable, _install)
+    return make_once(TORCH.replace("==", "-"), sys.executable, lambda python: install_torch(python=python))
 
 
-def _install(python: Path) -> None:
-    version = _find_offered(python)
+def install_torch(*words: str, python: str | Path = sys.executable) -> None:
+    """Runs `pip install` for PyTorch and what our code needs. uv would not use the indexes that pip is configured with.
+
+    Skips the test if pip finds no wheel for CPUs only. words: more options of `pip install`.
+    """
+    command = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *words)
+    dry = (*command, "--dry-run", "--no-deps", "--report", "-", TORCH)
+    found = subprocess.run(dry, capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(f"pip finds no {TORCH}: {found.stderr.strip().splitlines()[-1]}")
+    version = json.loads(found.stdout)["install"][0]["metadata"]["version"]
     if not version.endswith("+cpu"):
         pytest.skip(f"pip's indexes offer torch {version}, which is not for CPUs only")
-    _pip(python, "--quiet", TORCH, *OTHERS).check_returncode()
-
-
-def _find_offered(python: Path) -> str:
-    """The version of the wheel that pip would install. Skips the test if there is none."""
-    done = _pip(python, "--quiet", "--dry-run", "--no-deps", "--report", "-", TORCH)
-    if done.returncode:
-        pytest.skip(f"pip finds no {TORCH}: {done.stderr.strip().splitlines()[-1]}")
-    version: str = json.loads(done.stdout)["install"][0]["metadata"]["version"]
-    return version
-
-
-def _pip(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs `pip install`. uv would not use the indexes that pip is configured with."""
-    return subprocess.run(
-        [sys.executable, "-m", "pip", "--python", python, "install", *words],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    subprocess.run((*command, TORCH, *OTHERS), capture_output=True, check=True)

@@ -63,7 +63,7 @@ _DROPPED = ("connection", "content-length", "date", "server", "transfer-encoding
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """A request. key_id, region: of its signature; size_bytes: of its body; of_range: it asks for a range."""
+    """A request. key_id, region: of its signature; size_bytes: of its body; from_byte: of its range, if any."""
 
     method: str
     path: str
@@ -71,8 +71,12 @@ class Asked:
     key_id: str
     region: str
     size_bytes: int
-    of_range: bool = False
+    from_byte: int | None = None
     refused: bool = False
+
+    @property
+    def of_range(self) -> bool:
+        return self.from_byte is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +117,7 @@ class Proxy:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     target: SplitResult
-    judge: tuple[Judge, Change]  # in a tuple, because a function in a class would become its method
+    judge: tuple[Judge, Change, Change]  # in a tuple, because a function in a class would become its method
     asked: list[Asked]
     of_listings: Mapping[str, str]
 
@@ -123,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         refusal = self.judge[0](asked)
         self.asked.append(dataclasses.replace(asked, refused=refusal is not None))
         if refusal is None:
-            self._pass_on(asked, body)
+            self._pass_on(asked, self.judge[2](asked, body))
         else:
             self._answer(refusal.status, {"Content-Type": "application/xml", **refusal.headers}, refusal.body)
 
@@ -133,8 +137,9 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         found = _CREDENTIAL.search(self.headers["Authorization"] or "")
         key_id, region = found.groups() if found else ("", "")
+        wanted = re.match(r"bytes=(\d*)-", self.headers["Range"] or "")
         return Asked(method=self.command, path=url.path, query=url.query, key_id=key_id, region=region,
-                     size_bytes=size_bytes, of_range="Range" in self.headers)  # fmt: skip
+                     size_bytes=size_bytes, from_byte=int(wanted[1] or 0) if wanted else None)  # fmt: skip
 
     def _pass_on(self, asked: Asked, body: bytes) -> None:
         upstream = http.client.HTTPConnection(str(self.target.hostname), self.target.port)
@@ -174,15 +179,22 @@ def judging_proxy(
     target_url: str,
     judge: Judge = let_through,
     change: Change = unchanged,
+    change_sent: Change = unchanged,
     *,
     of_listings: Mapping[str, str] | None = None,
 ) -> Iterator[Proxy]:
     """Runs a proxy to a server until the block ends; AWS_ENDPOINT_URL names the proxy.
 
-    judge, change: called by several threads at once. of_listings: additional headers for answers to ListObjectsV2.
+    judge, change, change_sent: called by several threads at once; change_sent returns the body that the server gets.
+    of_listings: additional headers for answers to ListObjectsV2.
     """
     asked: list[Asked] = []
-    known = {"target": urlsplit(target_url), "judge": (judge, change), "asked": asked, "of_listings": of_listings or {}}
+    known = {
+        "target": urlsplit(target_url),
+        "judge": (judge, change, change_sent),
+        "asked": asked,
+        "of_listings": of_listings or {},
+    }
     handler = type("Handler", (_Handler,), known)
     with serve_http(handler) as url, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", url)

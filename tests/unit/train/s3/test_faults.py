@@ -14,15 +14,15 @@ import pytest
 from folders import read_files
 from foundation.errors import ClusterError
 from foundation.progress import silent
+from http_server import Asked, Refusal, judging_proxy
 from kills import Kills
 from project import REPOSITORY
-from s3_proxies import Change, damaging_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES
 
 BUCKET = "datasets"
-FLIPPED = 100_000  # the byte of a connection's stream that is damaged
+FLIPPED = 100_000  # the byte of a body that is damaged
 SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_000}
 
 
@@ -30,8 +30,7 @@ SIZES = {"small": 300_000, "middle": 3_000_000, "large": PART_BYTES * 2 + 500_00
 class Faults:
     """How many faults of each kind a proxy still has.
 
-    busy: answers connections with 503 SlowDown and closes them. sent, received: flips one bit of what the client sends
-    or receives on a connection.
+    busy: answers with 503 SlowDown. sent, received: flips one bit of a body.
     """
 
     busy: int = 0
@@ -47,22 +46,31 @@ class Faults:
             self.done += left > 0
             return left > 0
 
-    def flipping(self, kind: str) -> Change:
-        def flip(chunk: bytes, begin: int) -> bytes:
-            if not (begin <= FLIPPED < begin + len(chunk) and self.take(kind)):
-                return chunk
-            flipped = bytearray(chunk)
-            flipped[FLIPPED - begin] ^= 0x10
-            return bytes(flipped)
+    def judge(self, _: Asked) -> Refusal | None:
+        return (
+            Refusal(status=503, code="SlowDown", message="Please reduce your request rate.")
+            if self.take("busy")
+            else None
+        )
 
-        return flip
+    def flip(self, kind: str, body: bytes) -> bytes:
+        return flip_bit(body) if len(body) > FLIPPED and self.take(kind) else body
+
+
+def flip_bit(body: bytes) -> bytes:
+    flipped = bytearray(body)
+    flipped[FLIPPED] ^= 0x10
+    return bytes(flipped)
 
 
 def copy(server: S3Server, folder: Path, verb: str, faults: Faults) -> None:
     """Puts or gets one file through a faulty proxy."""
     path, url = str(folder / "x"), f"s3://{BUCKET}/x"
-    with damaging_proxy(
-        server.url, sent=faults.flipping("sent"), received=faults.flipping("received"), busy=lambda: faults.take("busy")
+    with judging_proxy(
+        server.url,
+        faults.judge,
+        lambda _, body: faults.flip("received", body),
+        lambda _, body: faults.flip("sent", body),
     ):
         if verb == "put":
             s3.put([path], url, region=REGION, report=silent)

@@ -1,7 +1,6 @@
 """`cluster data get` into folders that others may write to, or with links: it never writes anywhere else."""
 
 import random
-import re
 import signal
 import stat
 import subprocess
@@ -13,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from folders import read_files
+from http_server import Asked, judging_proxy
 from project import CLUSTER, Project
-from s3_proxies import damaging_proxy, unchanged
 from s3_server import S3Server
 from waits import until
 
@@ -29,15 +28,13 @@ def holding_proxy(target_url: str, first: int) -> Iterator[tuple[str, threading.
     """(the URL of a proxy that holds requests for ranges from this byte on, an event that releases them)."""
     release = threading.Event()
 
-    def hold(chunk: bytes, _begin: int) -> bytes:
-        found = re.search(rb"(?i)\r\nrange: *bytes=(\d+)-", chunk)
-        if found and int(found[1]) >= first:
+    def hold(asked: Asked) -> None:
+        if (asked.from_byte or 0) >= first:
             release.wait()
-        return chunk
 
-    with damaging_proxy(target_url, sent=hold, received=unchanged) as url:
+    with judging_proxy(target_url, hold) as proxy:
         try:
-            yield url, release
+            yield proxy.url, release
         finally:
             release.set()
 
