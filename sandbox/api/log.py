@@ -159,19 +159,14 @@ def _read_parameters(environ: WSGIEnvironment, form: Mapping[str, list[Any]]) ->
 
 
 def _find_credential(environ: WSGIEnvironment) -> tuple[str | None, str | None, str | None]:
-    """Returns the access key id, region and service of a signature in the header or in a presigned URL.
-
-    S3's signature version 2, which MXNet and presigned URLs may use, contains only the key id.
-    """
+    """Returns the access key id, region and service of a signature in the header or in a presigned URL."""
     header = environ.get("HTTP_AUTHORIZATION", "")
     query = parse_qs(environ.get("QUERY_STRING", ""))
     presigned = query.get("X-Amz-Credential", [""])[0]
     if scope := CREDENTIAL_SCOPE.search(header or f"Credential={presigned}"):
         key, region, service = scope.groups()
         return key, region, service
-    if header.startswith("AWS "):
-        return header.removeprefix("AWS ").partition(":")[0], None, "s3"
-    return query.get("AWSAccessKeyId", [None])[0], None, None
+    return None, None, None
 
 
 def _name_operation(environ: WSGIEnvironment, service: str) -> str:

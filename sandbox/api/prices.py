@@ -56,7 +56,6 @@ SPOT_HISTORY = dt.timedelta(days=90)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 TARGET = "AWSPriceListService."
-PAGE = 100
 
 
 def spot_price(instance_type: str, zone: str, at: dt.datetime) -> float | None:
@@ -104,7 +103,7 @@ def answer_pricing(app: WSGIApplication, region: str, others: Sequence[str] = ()
 
 
 def answer_call(action: str, asked: dict[str, Any], region: str, others: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the response to a call. Pure.
+    """Returns the response to a call, on one page. Pure.
 
     Raises RefusedError for an unknown service, and NotImplementedError for actions other than GetProducts.
     """
@@ -118,12 +117,7 @@ def answer_call(action: str, asked: dict[str, Any], region: str, others: Sequenc
     wanted = {one["Field"]: one["Value"] for one in filters}.get("regionCode")
     priced = wanted if wanted is not None and wanted in others else region
     products = [product for product in _products(priced) if _matches(product, filters)]
-    begin = int(asked.get("NextToken") or 0)
-    end = begin + min(int(asked.get("MaxResults") or PAGE), PAGE)
-    answer: dict[str, Any] = {"FormatVersion": "aws_v1", "PriceList": [json.dumps(p) for p in products[begin:end]]}
-    if end < len(products):
-        answer["NextToken"] = str(end)
-    return answer
+    return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(product) for product in products]}
 
 
 def _matches(product: dict[str, Any], filters: list[dict[str, str]]) -> bool:

@@ -4,7 +4,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,23 +78,8 @@ def put(
     if missing is not None:  # before a sandbox is started
         raise NotFoundError(f"{missing}: no such file or folder", hint=f"ls {Path.cwd()} shows what is here")
     app.enter_cloud(start_sandbox=True)
-    began = time.monotonic()
-    with if_interrupted(_again()), transfer_progress(app) as progress:
-        done = s3.put(
-            sources,
-            destination,
-            region=app.config.provision.region,
-            create_bucket=create_bucket,
-            delete=delete,
-            exclude=exclude,
-            report=app.report,
-            watch=progress.watch,
-            decide=lambda plan: _decide(app, plan, destination, dry_run=dry_run, yes=yes),
-        )
-    if done.carried_out:
-        app.say(f"put {describe_transfers(done, began)} to {destination}{describe_others(done)}")
-    elif done.plan.refused:
-        raise click.exceptions.Exit(1)
+    copy = partial(s3.put, create_bucket=create_bucket, report=app.report, delete=delete, exclude=exclude)
+    _copy(app, "put", copy, sources, destination, dry_run=dry_run, yes=yes)
 
 
 @click.command("get")
@@ -123,21 +109,33 @@ def get(
             hint=f"{usage}, or cluster data put for the other direction",
         )
     app.enter_cloud()
+    _copy(app, "got", partial(s3.get, delete=delete, exclude=exclude), sources, destination, dry_run=dry_run, yes=yes)
+
+
+def _copy(
+    app: App,
+    verb: str,
+    copy: Callable[..., s3.Done],
+    sources: Sequence[str],
+    destination: str,
+    *,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Copies the sources, and says what was done. verb: "put" or "got". copy: s3.put or s3.get with its own options."""
     began = time.monotonic()
     with if_interrupted(_again()), transfer_progress(app) as progress:
-        done = s3.get(
+        done = copy(
             sources,
             destination,
             region=app.config.provision.region,
-            delete=delete,
-            exclude=exclude,
             watch=progress.watch,
             decide=lambda plan: _decide(app, plan, destination, dry_run=dry_run, yes=yes),
         )
     if done.unverified:
         app.report(Event(kind="warn", what=describe_unverified(done.unverified)))
     if done.carried_out:
-        app.say(f"got {describe_transfers(done, began)} to {destination}{describe_others(done)}")
+        app.say(f"{verb} {describe_transfers(done, began)} to {destination}{describe_others(done)}")
     elif done.plan.refused:
         raise click.exceptions.Exit(1)
 
