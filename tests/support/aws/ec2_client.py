@@ -61,6 +61,3 @@ def refused_as(code: str, *, match: str | None = None) -> Iterator[pytest.Except
     with pytest.raises(ClientError, match=match) as caught:
         yield caught
     assert code_of(caught) == code
-
-
-LONG_S = 3600.0  # longer than any test

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,16 +41,10 @@ class ContainerNodes:
         """The value of [container] registry."""
         return {"server": self.registry.server, "username": USER, "password_env": VARIABLE}
 
-    @contextmanager
-    def configured(self, image: str, **values: Any) -> Iterator[None]:
+    def configured(self, image: str, **values: Any) -> AbstractContextManager[None]:
         """In the block, jobs run in this image, and cluster.toml has these values for its keys."""
-        kept = (self.project.directory / "cluster.toml").read_text()
         login = {} if image.startswith("localhost/") else {"registry": self.login}
-        self.project.write(configure(kept, **{"image": image, **login, **values}))
-        try:
-            yield
-        finally:
-            self.project.write(kept)
+        return self.project.configured(**{"image": image, **login, **values})
 
     def containers(self) -> list[str]:
         """The containers that podman has on all nodes, running or not: "[node-0] NAME"."""

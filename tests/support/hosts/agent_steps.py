@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -159,48 +158,6 @@ def start_agent() -> Iterator[StartAgent]:
     yield start
     for agent in agents:
         agent.end()
-
-
-class Proxy:
-    """Passes bytes between two nodes, and flips one bit in the answers of the first `times` connections."""
-
-    def __init__(self, upstream: tuple[str, int], *, address: str, flip_at: int, times: int) -> None:
-        self._upstream = upstream
-        self._flip_at = flip_at
-        self._times = times
-        self._listener = socket.create_server((address, 0))
-        self.peer = self._listener.getsockname()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self._upstream)
-            flips = self._times > 0
-            self._times -= 1
-            threading.Thread(target=self._pump, args=(near, far, None), daemon=True).start()
-            threading.Thread(target=self._pump, args=(far, near, self._flip_at if flips else None), daemon=True).start()
-
-    @staticmethod
-    def _pump(source: socket.socket, sink: socket.socket, flip_at: int | None) -> None:
-        seen = 0
-        try:
-            while data := bytearray(source.recv(1 << 16)):
-                if flip_at is not None and seen <= flip_at < seen + len(data):
-                    data[flip_at - seen] ^= 0x10
-                seen += len(data)
-                sink.sendall(data)
-        except OSError:
-            pass
-        finally:
-            for end in (source, sink):
-                end.close()
 
 
 class GatedChannel(LocalChannel):

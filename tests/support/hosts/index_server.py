@@ -59,7 +59,7 @@ class Index:
     """Serves a folder of wheels and source distributions by PEP 503 and PEP 658, and records the requests.
 
     asked: each request's path and Range. failing, cutting: how many of the next answers are 503, or are cut off.
-    ranges: whether it supports ranges. hashes: whether links have hashes. flip: whether files are damaged.
+    ranges: whether it supports ranges. flip: whether files are damaged.
     refusal: an answer for all files. delay_s: the wait before a file is sent. login: the NAME:PASSWORD that it wants.
     """
 
@@ -69,7 +69,6 @@ class Index:
     failing: int = 0
     cutting: int = 0
     ranges: bool = True
-    hashes: bool = True
     flip: bool = False
     refusal: tuple[int, bytes] | None = None
     delay_s: float = 0.0
@@ -95,7 +94,7 @@ class Index:
         links = []
         for file in sorted((*self.folder.glob("*.whl"), *self.folder.glob("*.tar.gz"))):
             if file.name.split("-")[0].replace("_", "-").lower() == project:
-                digest = f"#sha256={sha256_of(file.read_bytes())}" if self.hashes else ""
+                digest = f"#sha256={sha256_of(file.read_bytes())}"
                 address = f"../../files/{quote(file.name)}{digest}"
                 metadata = ' data-core-metadata="true"' if file.suffix == ".whl" else ""
                 links.append(f'<a href="{address}"{metadata}>{escape(file.name)}</a><br>')

@@ -231,11 +231,7 @@ class Running:
 
     def ssh(self, host: str = "node-1") -> int:
         """The pid of the supervisor's ssh to a node."""
-        return self.ssh_of(self.program("supervise"), host)
-
-    def ssh_of(self, program: int, host: str = "node-1") -> int:
-        """The pid of a program's ssh process to a node."""
-        tasks = Path(f"/proc/{program}/task")
+        tasks = Path(f"/proc/{self.program('supervise')}/task")
         children = [int(word) for path in tasks.glob("*/children") for word in path.read_text().split()]
         address = self.hosts[host].address
         return next(pid for pid in children if address in command_line(pid) and "/ssh" in command_line(pid)[0])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ec2_client import LONG_S, Client, client, describe, ids_of, live, refused_as, run
+from ec2_client import Client, client, describe, ids_of, live, refused_as, run
 from iam_steps import make_profile
 from sandbox_steps import RunningSandbox, enter, find_image, start_sandbox, terminate_all, wait_for
 
@@ -289,7 +289,7 @@ def make_new() -> New:
 
 
 def test_new_resources_are_not_found(own_project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enter(start_sandbox(own_project, hosts="none", consistency_delay_s=LONG_S), monkeypatch)
+    enter(start_sandbox(own_project, hosts="none", consistency_delay_s=3600.0), monkeypatch)
     new = make_new()
     for call, code in new.uses():
         with refused_as(code):

@@ -128,9 +128,7 @@ def test_packets_that_no_rule_allows_do_not_arrive(ec2: EC2Client, hosts: tuple[
     ("allowed", "passes"),
     [
         (rule("tcp", (7000, 7000), cidr="0.0.0.0/0"), {"tcp"}),
-        (rule("tcp", (6999, 7001), cidr="10.0.0.0/8"), {"tcp"}),
         (rule("udp", (7000, 7000), cidr="0.0.0.0/0"), {"udp"}),
-        (rule("icmp", (-1, -1), cidr="0.0.0.0/0"), set()),
         (rule("-1", cidr="0.0.0.0/0"), {"tcp", "udp"}),
     ],
 )

@@ -4,12 +4,15 @@ import os
 import random
 import signal
 import socket
+import socketserver
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from agent_steps import SECRET, Proxy, RawAgent, StartAgent, digest_of, entry, hold, script, start_agent
+from agent_steps import SECRET, RawAgent, StartAgent, digest_of, entry, hold, script, start_agent
 from waits import until
 
 __all__ = ["start_agent"]
@@ -103,19 +106,44 @@ def test_a_damaged_partial_file_is_replaced(start: Start, tmp_path: Path, kept: 
     assert alone.path(SOME).read_bytes() == SOME
 
 
+class Flipping(socketserver.BaseRequestHandler):
+    """Passes bytes to a node and back, and flips one bit of what comes back."""
+
+    upstream: tuple[str, int]
+
+    def handle(self) -> None:
+        with socket.create_connection(self.upstream) as far:
+            threading.Thread(target=self.pump, args=(self.request, far, -1), daemon=True).start()
+            self.pump(far, self.request, FRAME + 999)
+
+    @staticmethod
+    def pump(source: socket.socket, sink: socket.socket, flip_at: int) -> None:
+        seen = 0
+        with suppress(OSError):  # one of them is closed
+            while data := bytearray(source.recv(1 << 16)):
+                if seen <= flip_at < seen + len(data):
+                    data[flip_at - seen] ^= 0x10
+                seen += len(data)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+
 def test_a_byte_flipped_always(start: Start, tmp_path: Path) -> None:
     source = holder(start, 1, tmp_path, SOME)
-    proxy = Proxy(source.peer, address="127.0.0.9", flip_at=FRAME + 999, times=99)
     taker = start(2, entry(SOME))
-    taker.take_from(proxy.peer)
-    assert "its SHA-256 is not" in taker.hear("failed")["what"]
-    assert taker.process.wait() == 1
+    handler = type("Flipping", (Flipping,), {"upstream": source.peer})
+    with socketserver.ThreadingTCPServer(("127.0.0.9", 0), handler) as proxy:
+        proxy.daemon_threads = True
+        threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
+        taker.take_from(("127.0.0.9", proxy.server_address[1]))
+        assert "its SHA-256 is not" in taker.hear("failed")["what"]
+        assert taker.process.wait() == 1
+        proxy.shutdown()
     assert not any((taker.home / ".cluster" / "files").rglob("*.whl"))
     again = start(2, entry(SOME))
     again.take_from(source.peer)
     again.hear("arrived")
     assert again.path(SOME).read_bytes() == SOME
-    proxy.close()
 
 
 def test_a_node_without_the_secret_gets_nothing(start: Start, tmp_path: Path) -> None:
