@@ -17,7 +17,7 @@ def test_interruptions_with_notice(
     record_property: Callable[[str, object], None],
     number: int,
 ) -> None:
-    lost = interrupt_at_a_random_moment(with_data, monkeypatch, number, notice=True)
+    lost = interrupt_at_a_random_moment(with_data, monkeypatch, number)
 
     assert lost is not None
     assert lost <= 1
