@@ -1,4 +1,7 @@
-"""Distributes files to four real hosts by real sshd and links of a known speed, while hosts die, freeze and fill up."""
+"""Distributes files to four real hosts by real sshd and links of a known speed, while hosts die and freeze.
+
+tests/unit/bootstrap/transfer/ has the agents on this machine, with the same faults and full disks.
+"""
 
 import random
 import threading
@@ -18,14 +21,14 @@ from bootstrap.ssh.keys import Console, HostKeyPins
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.transfer.distribute import Agent, Distribution, SetUp
 from cluster.nodes.ec2 import open_console
-from foundation.errors import ClusterError, ConnectError
+from foundation.errors import ConnectError
 from foundation.progress import silent
 from provision.aws.clients import make_clients
 from sandbox import control
 from sandbox_steps import REGION, RunningSandbox, Ssh, enter, launch, open_ssh, start_sandbox
 from waits import until
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 TIMEOUT_S = 60
 MBIT = 100
@@ -198,21 +201,7 @@ def test_the_transfers_secret_is_on_no_command_line(four: Four, file: BundleFile
     assert not [line for line in seen if secret.encode() in line]
 
 
-def test_a_full_disk(four: Four, file: BundleFile) -> None:
-    four.fault("full-disk", 1)
-    error = four.distribute(wanted(file))["node-1"]
-    assert isinstance(error, ClusterError)
-    assert "node-1: " in error.message
-    assert "No space left on device" in error.message
-    assert error.hint is not None
-    assert "volume_size_gib" in error.hint
-    assert four.having(file) == [True, False, True, True]
-    four.fault("free-disk", 1)
-    assert four.distribute(wanted(file)) == {}
-    assert four.having(file) == [True] * 4
-
-
-@pytest.mark.parametrize(("fault", "number"), [pytest.param("freeze", 2, marks=pytest.mark.slow), ("kill", 1)])
+@pytest.mark.parametrize(("fault", "number"), [("freeze", 2), ("kill", 1)])
 def test_a_frozen_or_dead_node(
     four: Four, file: BundleFile, monkeypatch: pytest.MonkeyPatch, fault: str, number: int
 ) -> None:

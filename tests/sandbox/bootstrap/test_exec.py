@@ -148,7 +148,13 @@ def begun(two_nodes: Project, script: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP, signal.SIGKILL]
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+        signal.SIGKILL,
+    ],
 )
 def test_every_signal_ends_the_command_on_all_nodes(two_nodes: Project, token: str, number: signal.Signals) -> None:
     with begun(two_nodes, STUBBORN.replace("TOKEN", token)) as process:

@@ -115,16 +115,6 @@ def test_pins_match_the_consoles_and_replace_them(two_nodes: Project) -> None:
     assert looks_at_consoles(two_nodes) == looks
 
 
-@pytest.mark.slow
-def test_lost_pins_are_verified_again(two_nodes: Project) -> None:
-    before = pins_of(two_nodes).read_text()
-    looks = looks_at_consoles(two_nodes)
-    with without_pins(two_nodes) as pins:
-        two_nodes.run(*CONNECTS)
-        assert pins.read_text() == before
-    assert looks_at_consoles(two_nodes) == looks + 2
-
-
 def test_another_host_key_is_refused_and_nothing_is_sent(two_nodes: Project) -> None:
     node = nodes_of(two_nodes)[1]
     own = next(pin for pin in pins_of(two_nodes).read_text().splitlines() if pin.startswith(node["instance_id"]))

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import boto3
 import pytest
@@ -25,14 +26,13 @@ from job_steps import (
     records,
     running,
 )
-from project import Project
+from project import Project, processes_of
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter
 from waits import until
 
 pytestmark = pytest.mark.sandbox
 
-PROCESS = r"(worker|server) \d on node-1 \(process \d+\)"
 STARTED = r"(worker|server) on node-1 \(process \d+\)"
 UNSEARCHED = r"may still run: node-1 could not be searched: ssh: connect to host \S+ port 22: Connection"
 
@@ -51,6 +51,7 @@ def ends_itself(job: Running) -> None:
     job.is_gone(timeout_s=2 * SILENCE_S + 10.0)
 
 
+@pytest.mark.slow
 def test_a_node_that_freezes(nodes: Project, record_property: Tell) -> None:
     with running(nodes, "--job", "silence.toml", command=STARTS) as job:
         node = job.hosts["node-1"]
@@ -64,18 +65,41 @@ def test_a_node_that_freezes(nodes: Project, record_property: Tell) -> None:
     assert re.search(UNSEARCHED, said)
 
 
-@pytest.mark.parametrize("command", [STARTS, pytest.param(JOINS, marks=pytest.mark.slow)], ids=["starts", "joins"])
-def test_a_node_that_is_cut_off(nodes: Project, record_property: Tell, command: tuple[str, ...]) -> None:
-    with running(nodes, "--job", "silence.toml", command=command) as job:
+def test_a_node_that_is_cut_off(nodes: Project, record_property: Tell) -> None:
+    """The job ends on both sides of the cut. `cluster stop` ends what is left once the node is back."""
+    with running(nodes, "--job", "silence.toml", command=STARTS) as job:
         ends = [f"{name}={job.hosts[node].instance_id}" for name, node in (("a", "node-0"), ("b", "node-1"))]
         job.fault("partition", *ends)
-        words = rf"{PROCESS if command == JOINS else STARTED}: no sign of life from its node for 5 s"
+        words = rf"{STARTED}: no sign of life from its node for 5 s"
         try:
             said = check("node-1 cut off", job, (1, words), record_property, silence_s=SILENCE_S, besides=("node-1",))
+            assert re.search(UNSEARCHED, said)
             ends_itself(job)  # although no command can reach it
+            left = f"CLUSTER_JOB_ID={job.id} setsid sleep 598 >/dev/null 2>&1 </dev/null &"
+            nodes.run("exec", "--node", "node-1", "--", "sh", "-c", left)
+            until(lambda: processes_of("CLUSTER_JOB_ID", job.id), "nothing is left to be ended")
+            failed = nodes.run("stop", job.id, code=1)
+            assert f"job {job.id} had already ended, but processes of it may still run: node-1" in failed.stderr
+            assert list(newest(nodes)["left"]) == ["node-1"]
         finally:
             job.fault("heal", *ends)
-    assert re.search(UNSEARCHED, said)
+        assert processes_of("CLUSTER_JOB_ID", job.id)
+        done = nodes.run("stop")
+        assert f"job {job.id}" in done.stderr
+        first, second, third = done.stdout.splitlines()
+        assert first == "no job runs"
+        assert second.startswith(f"job {job.id} ")
+        assert second.endswith(" had already ended: failed")
+        assert third == "no process of the job is left on node-0, node-1"
+        job.is_gone()
+    assert (newest(nodes)["id"], newest(nodes)["left"]) == (job.id, {})
+    assert nodes.run("stop").stdout == "no job runs\n"
+
+
+def newest(project: Project) -> dict[str, Any]:
+    """What `cluster jobs --json` prints about the newest job."""
+    found: dict[str, Any] = json.loads(project.run("jobs", "--json").stdout)[0]
+    return found
 
 
 @pytest.mark.slow

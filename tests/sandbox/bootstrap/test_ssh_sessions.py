@@ -14,7 +14,7 @@ from project import CLUSTER, Project
 from sandbox_steps import find_sleepers
 from waits import until
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 TIMEOUT_S = 60
 

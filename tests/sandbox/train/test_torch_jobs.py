@@ -1,19 +1,19 @@
 """PyTorch jobs on real hosts, with the real torchrun and Gloo: how they run, and how they end after a kill."""
 
-import json
 import re
 from collections.abc import Iterator
 
 import pytest
 
 from job_steps import (
-    SLEEPS,
     STRANGER,
     Tell,
     borrowed,
     check,
     ec2_of,
     only_these_ports_between_members,
+    python,
+    records,
     running,
 )
 from project import REPOSITORY, Project
@@ -21,7 +21,6 @@ from real_torch import TORCH, real_torch
 
 pytestmark = pytest.mark.sandbox
 
-WAITS = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
 DDP = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -31,7 +30,7 @@ print("sum", total.item(), "of", dist.get_world_size(), flush=True)
 print("waits", flush=True)
 time.sleep(600)
 """
-JOINS = ("--", "python", "-c", DDP)
+JOINS = python(DDP)
 # Takes its place in the job from options alone, like PyTorch's older examples.
 EXAMPLE = """
 import argparse, os, torch, torch.distributed as dist
@@ -76,20 +75,26 @@ def nodes(torch_nodes: Project) -> Iterator[Project]:
 # -- how they run ------------------------------------------------------------------------------------------------------
 
 
-def test_processes_on_two_nodes_reduce_and_report(nodes: Project) -> None:
-    """`processes` on each node, consecutive ranks, the live view's speeds, per-rank logs, and the record."""
-    program = DDP.replace('print("waits", flush=True)\ntime.sleep(600)\n', "dist.destroy_process_group()\n")
+def test_processes_on_two_nodes_reduce_and_end_together(nodes: Project, record_property: Tell) -> None:
+    """`processes` on each node, consecutive ranks, one agent on each node, and the end after a killed worker.
+
+    test_random_kills.py kills the other programs.
+    """
+    stranger = f"import subprocess; subprocess.Popen(['setsid', *{STRANGER!r}], env={{}})\n"
     (nodes.directory / "two.toml").write_text("processes = 2\n")
-    done = nodes.run("train", "--job", "two.toml", "--", "python", "-c", program)
-    assert sorted(re.findall(r"^\[worker (\d) (node-\d)\] sum 6.0 of 4$", done.stdout, re.MULTILINE)) == [
-        ("0", "node-0"),
-        ("1", "node-0"),
-        ("2", "node-1"),
-        ("3", "node-1"),
-    ]
-    assert "4 processes on 2 nodes, launcher torchrun" in done.stderr
-    record = json.loads(nodes.run("jobs", "--json").stdout)[0]
-    assert (record["launcher"], record["workers"], record["servers"], record["exit_code"]) == ("torchrun", 4, 0, 0)
+    with running(nodes, "--job", "two.toml", command=python(stranger + DDP), waiting=4) as job:
+        sums = [line for line in job.shown if "sum" in line]
+        assert sorted(sums) == [f"[worker {rank} node-{rank // 2}] sum 6.0 of 4" for rank in range(4)]
+        for host in ("node-0", "node-1"):
+            tree = job.tree(host)
+            assert tree["agent below others"] == tree["torchrun below agent"] == 1, tree
+            assert tree["waiting shell below torchrun"] == tree["python below agent"] == 2, tree
+        job.kill(job.training_process("worker", "node-1"))
+        words = r"failed: worker [23] on node-1 \(process \d+\) was killed by signal 9"
+        said = check("torchrun: a worker killed", job, (137, words), record_property)
+    assert "4 processes on 2 nodes, launcher torchrun" in said
+    record = next(record for record in records(nodes) if record["id"] == job.id)
+    assert (record["launcher"], record["workers"], record["servers"], record["exit_code"]) == ("torchrun", 4, 0, 137)
     assert sorted(role["rank"] for role in record["roles"] if role["role"] == "worker") == [0, 1, 2, 3]
 
 
@@ -99,22 +104,12 @@ def test_data_is_on_the_nodes_before_the_start(nodes: Project) -> None:
     nodes.run("data", "demo", "digits")
     nodes.run("data", "put", "--create-bucket", "digits/", url)
     line = f"ls {url}val | head -1; cd $CLUSTER_DATA_DIR && pwd"
-    done = nodes.run("train", "-v", "--", "sh", "-c", line)
+    done = nodes.run("train", "-v", "--launcher", "env", "--", "sh", "-c", line)
     assert len(re.findall(r"\] \S+\.rec$", done.stdout, re.MULTILINE)) == 2
     assert len(re.findall(r"\] /\S+/s3/cluster-demo/digits$", done.stdout, re.MULTILINE)) == 2
     assert "read from files staged on the nodes (the command names it)" in done.stderr
-    with nodes.configured(args=["--num-epochs", "1"]):
+    with nodes.configured(args=["--network", "mlp", "--num-epochs", "1"]):
         assert "alidation-accuracy" in nodes.run("train").stdout
-
-
-def test_one_agent_on_each_node(nodes: Project) -> None:
-    """Below it are torchrun, with a small shell for each rank, and the ranks."""
-    (nodes.directory / "two.toml").write_text("processes = 2\n")
-    with running(nodes, "--job", "two.toml", command=SLEEPS, waiting=4) as job:
-        for host in ("node-0", "node-1"):
-            tree = job.tree(host)
-            assert tree["agent below others"] == tree["torchrun below agent"] == 1, tree
-            assert tree["waiting shell below torchrun"] == tree["sh below agent"] == 2, tree
 
 
 @pytest.mark.slow
@@ -142,14 +137,3 @@ def test_a_port_that_nodes_cannot_reach_is_named(nodes: Project, monkeypatch: py
         failed = nodes.run("train", *JOINS, code=1)
     words = r"torchrun on node-1.*the node of rank 0: port 29999 on \S+ cannot be reached from here"
     assert re.search(words, " ".join(failed.stderr.split())), failed.stderr
-
-
-# -- faults -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_worker_that_is_killed(nodes: Project, record_property: Tell) -> None:
-    """test_random_kills.py kills the other programs."""
-    with running(nodes, command=WAITS, waiting=2) as job:
-        job.kill(job.training_process("worker", "node-1", program="sh"))
-        said = r"failed: worker 1 on node-1 \(process \d+\) was killed by signal 9"
-        check("torchrun: a worker killed", job, (137, said), record_property)

@@ -10,7 +10,7 @@ from typing import Any
 
 from job_steps import Host, Running, all_pids, command_line, hosts_of, namespace_of
 from oci_images import Image
-from project import REPOSITORY, Project, configure, processes_of
+from project import REPOSITORY, Project, configure
 from real_registry import USER, Registry, registry, trust
 from sandbox import control
 
@@ -89,17 +89,6 @@ def container_nodes(directory: Path, *, nodes: int = 2, **values: Any) -> Iterat
             yield ContainerNodes(project, given)
     finally:
         project.run("sandbox", "reset", "--yes")
-
-
-def in_container(job: Running, role: str | None = None, host: str = "node-1") -> int:
-    """The first pid of a role in the container, which the engine started. role: None for jobs without roles."""
-    found = [
-        pid
-        for pid, env in processes_of("CLUSTER_PROCESS").items()
-        if "CLUSTER_CONTAINER" in env and env.get("CLUSTER_JOB_ID") == job.id and env.get("DMLC_ROLE") == role
-        and namespace_of(pid) == job.hosts[host].namespace
-    ]  # fmt: skip
-    return min(found)
 
 
 def engine_program(job: Running, name: str, host: str = "node-1") -> int:

@@ -19,11 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Any
 
 from real_torch import OTHERS, TORCH, install_torch
 
-Architecture = Literal["amd64", "arm64"]
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -68,7 +67,6 @@ class Image:
     """An image of a few layers. env: the variables of its environment, as NAME=VALUE. user: as its USER line has it."""
 
     layers: tuple[Layer, ...]
-    architecture: Architecture = "amd64"
     env: tuple[str, ...] = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8")
 
     user: str = ""
@@ -78,7 +76,7 @@ class Image:
         """The image's configuration, whose digest is the image's id."""
         return _json(
             {
-                "architecture": self.architecture,
+                "architecture": "amd64",
                 "os": "linux",
                 "config": {"Env": list(self.env), "Cmd": ["/bin/bash"], "User": self.user},
                 "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.sha256}" for layer in self.layers]},
@@ -118,9 +116,9 @@ def write_archive(image: Image, path: Path, name: str) -> None:
         _add(tar, "manifest.json", _json([{"Config": "config.json", "RepoTags": [name], "Layers": layers}]))
 
 
-def plain_image(architecture: Architecture = "amd64") -> Image:
+def plain_image() -> Image:
     """Debian with Python, and nothing else."""
-    return Image(layers=(_base().layer,), architecture=architecture)
+    return Image(layers=(_base().layer,))
 
 
 def mxnet_image() -> Image:

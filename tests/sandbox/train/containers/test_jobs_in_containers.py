@@ -9,16 +9,16 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import real_slurm
-from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes, engine_program, in_container
+from container_nodes import PASSWORD, VARIABLE, ContainerNodes, container_nodes, engine_program
 from job_host import parent_of
-from job_steps import STRANGER, Running, Tell, all_pids, borrowed, check, command_line, namespace_of, records, running
+from job_steps import STRANGER, Tell, all_pids, borrowed, check, command_line, namespace_of, records, running
 from node.supervisor.processes import JOB_ROLES
 from oci_images import mxnet_image, plain_image, torch_image
 from odd_words import VALUE, WORDS
@@ -191,26 +191,15 @@ def started(nodes: ContainerNodes, launcher: str) -> list[tuple[str, str]]:
     return sorted((one["role"], one["host"]) for one in record["roles"] if one["role"] in JOB_ROLES)
 
 
-# -- faults: test_random_kills.py has the others ----------------------------------------------------------------------
+# -- faults: test_random_kills.py has the others, also a killed process in a container --------------------------------
 
 
-@pytest.mark.parametrize(
-    ("find", "said"),
-    [
-        pytest.param(in_container, r"worker 1 on node-1 \(process \d+\) was killed by signal 9", id="worker"),
-        pytest.param(
-            lambda job: engine_program(job, "podman"), "signal 9: podman, which runs its container, was killed",
-            id="podman",
-        ),
-    ],
-)  # fmt: skip
-def test_a_program_that_is_killed(
-    nodes: ContainerNodes, plain: str, record_property: Tell, find: Callable[[Running], int], said: str
-) -> None:
+def test_the_engine_of_a_process_is_killed(nodes: ContainerNodes, plain: str, record_property: Tell) -> None:
     command = ("--", "sh", "-c", f"(env -i setsid {' '.join(STRANGER)} &); echo waits; sleep 600")
     with nodes.configured(plain), running(nodes.project, "--launcher", "env", command=command, waiting=2) as job:
-        job.kill(find(job))
-        check("in containers: killed", job, (137, said), record_property)
+        job.kill(engine_program(job, "podman"))
+        said = "signal 9: podman, which runs its container, was killed"
+        check("in containers: podman killed", job, (137, said), record_property)
 
 
 # -- what is refused before the job ------------------------------------------------------------------------------------
@@ -243,13 +232,6 @@ def test_an_unknown_image(nodes: ContainerNodes, plain: str, name: str) -> None:
     assert "correct [container] image" in said
 
 
-def test_an_image_for_another_machine(nodes: ContainerNodes) -> None:
-    with nodes.configured(nodes.push(plain_image("arm64"), "tests/arm:latest")):
-        said = refused(nodes)
-    assert re.search(r"is for linux/arm64, and node-0 is amd64 \(x86_64\), node-1 is amd64", said), said
-    assert "build the image for the nodes' machine" in said
-
-
 @pytest.mark.slow
 def test_a_registry_that_nodes_do_not_trust(nodes: ContainerNodes, plain: str) -> None:
     folder = f"/etc/containers/certs.d/{nodes.registry.server}"
@@ -261,31 +243,6 @@ def test_a_registry_that_nodes_do_not_trust(nodes: ContainerNodes, plain: str) -
     finally:
         nodes.project.run("exec", "--", "sudo", "mv", f"{folder}.away", folder)
     assert f"does not trust the certificate of {nodes.registry.server}" in said
-
-
-def test_no_engine(nodes: ContainerNodes, plain: str) -> None:
-    podman = nodes.hosts["node-1"].root / "usr/bin/podman"
-    mode = podman.stat().st_mode
-    podman.chmod(0o644)
-    try:
-        with nodes.configured(plain):
-            said = refused(nodes)
-    finally:
-        podman.chmod(mode)
-    assert re.search(r"neither Docker nor Podman works on node-1:", said), said
-    assert "apt-get install -y podman" in said
-
-
-def test_a_shared_memory_that_does_not_fit(nodes: ContainerNodes, plain: str) -> None:
-    cover = ("sudo", "mount", "-t", "tmpfs", "-o", "size=32m,mode=1777", "tmpfs", "/dev/shm")
-    nodes.project.run("exec", "--node", "node-1", "--", *cover)
-    try:
-        with nodes.configured(plain):
-            said = refused(nodes)
-    finally:
-        nodes.project.run("exec", "--node", "node-1", "--", "sudo", "umount", "/dev/shm")
-    assert "node-1: its /dev/shm has 32 MiB" in said
-    assert "set [container] shm_size" in said
 
 
 def test_a_shared_memory_that_is_full(nodes: ContainerNodes, plain: str) -> None:
