@@ -8,7 +8,6 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,21 +46,21 @@ def test_lines_and_failures_name_their_node(two_nodes: Project, token: str) -> N
     wait = f"until [ -e /tmp/{token} ]; do sleep 0.1; done"
     script = f"echo out; echo err >&2; printf 'no newline'; if {ON_NODE_1}; then exit 7; fi; {wait}; exit 3"
     may_end = hosts_of(two_nodes)["node-0"].root / "tmp" / token
-    shown: list[bytes] = []
-    with begun(two_nodes, script) as process:
+    shown: list[str] = []
+    with two_nodes.following("exec", "--", "sh", "-c", script) as process:
         assert process.stdout is not None
         # An incomplete line is printed when its node has ended, so node-1 has ended.
-        while b"[node-1] no newline\n" not in shown:
+        while "[node-1] no newline\n" not in shown:
             shown.append(process.stdout.readline())
             assert shown[-1], shown
         may_end.touch()
-        assert process.stderr is not None
-        out = b"".join([*shown, process.stdout.read()]).decode()
-        said = process.stderr.read().decode()
-        process.wait(timeout=60)
+        shown += process.communicate(timeout=60)[0].splitlines(keepends=True)
     may_end.unlink()
+    said = two_nodes.messages.read_text()
     assert process.returncode == 7, said
-    assert sorted(out.splitlines()) == sorted(f"[node-{n}] {t}" for n in (0, 1) for t in ("out", "no newline"))
+    assert sorted("".join(shown).splitlines()) == sorted(
+        f"[node-{n}] {t}" for n in (0, 1) for t in ("out", "no newline")
+    )
     lines = said.splitlines()
     assert sorted(lines[:2]) == ["[node-0] err", "[node-1] err"]
     assert lines[2:] == ["error: the command failed on 2 of 2 nodes:", "  node-0: exit code 3", "  node-1: exit code 7"]
@@ -129,24 +128,6 @@ def test_background_processes_do_not_delay_the_command(two_nodes: Project, token
     until(lambda: len(find_sleepers(token)) == 2, "not one process on each node is left")
 
 
-@contextmanager
-def begun(two_nodes: Project, script: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [CLUSTER, "exec", "--", "sh", "-c", script],
-        cwd=two_nodes.directory,
-        env=two_nodes.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 @pytest.mark.parametrize(
     "number",
     [
@@ -157,19 +138,19 @@ def begun(two_nodes: Project, script: str) -> Iterator[subprocess.Popen[bytes]]:
     ],
 )
 def test_every_signal_ends_the_command_on_all_nodes(two_nodes: Project, token: str, number: signal.Signals) -> None:
-    with begun(two_nodes, STUBBORN.replace("TOKEN", token)) as process:
+    with two_nodes.following("exec", "--", "sh", "-c", STUBBORN.replace("TOKEN", token)) as process:
         until(lambda: len(find_sleepers(token)) >= 2 * 7, "not all of it starts")
         process.send_signal(number)
-        said = process.communicate(timeout=60)[1].decode()
+        process.communicate(timeout=60)
     if number in {signal.SIGINT, signal.SIGTERM}:
-        assert (process.returncode, said) == (130, "\nerror: interrupted\n")
+        assert (process.returncode, two_nodes.messages.read_text()) == (130, "\nerror: interrupted\n")
         assert not find_sleepers(token)
     until(lambda: not find_sleepers(token), "it still runs")
 
 
 def test_a_flood_of_output_ends_at_once_and_takes_little_memory(two_nodes: Project, token: str) -> None:
     """The output is not read, as on a stopped terminal."""
-    with begun(two_nodes, f"sleep {token} & exec yes $(seq 1 1000)") as process:
+    with two_nodes.running("exec", "--", "sh", "-c", f"sleep {token} & exec yes $(seq 1 1000)") as process:
         until(lambda: len(find_sleepers(token)) >= 2, "it does not start")
         time.sleep(2)
         status = Path(f"/proc/{process.pid}/status").read_text()
@@ -181,14 +162,13 @@ def test_a_flood_of_output_ends_at_once_and_takes_little_memory(two_nodes: Proje
 
 
 def test_a_closed_stdout_ends_the_command(two_nodes: Project, token: str) -> None:
-    with begun(two_nodes, f"sleep {token} & exec yes") as process:
+    with two_nodes.following("exec", "--", "sh", "-c", f"sleep {token} & exec yes") as process:
         assert process.stdout is not None
-        assert process.stdout.read(9) in {b"[node-0] ", b"[node-1] "}
+        assert process.stdout.read(9) in {"[node-0] ", "[node-1] "}
         process.stdout.close()
         process.wait(timeout=60)
         assert not find_sleepers(token)
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
+    assert two_nodes.messages.read_text() == ""
     assert process.returncode == 1
 
 
@@ -215,9 +195,8 @@ def test_an_unreachable_node_is_named_and_the_others_shown(two_nodes: Project) -
 def test_a_lost_node_is_named(two_nodes: Project, token: str) -> None:
     """The node's ssh sessions end, as in a reboot."""
     script = f"if {ON_NODE_1}; then pkill -u ubuntu -x sshd; exec sleep {token}; fi; sleep 1; echo done"
-    with begun(two_nodes, script) as process:
-        out, said = process.communicate(timeout=60)
-    assert (process.returncode, out) == (1, b"[node-0] done\n"), said
+    done = two_nodes.run("exec", "--", "sh", "-c", script, code=1)
+    assert done.stdout == "[node-0] done\n"
     until(lambda: not find_sleepers(token), "it still runs")
-    assert b"error: the command failed on 1 of 2 nodes:\n  node-1 (" in said
-    assert b"the connection is lost" in said
+    assert "error: the command failed on 1 of 2 nodes:\n  node-1 (" in done.stderr
+    assert "the connection is lost" in done.stderr

@@ -15,6 +15,7 @@ import pytest
 
 from foundation.progress import silent
 from job_steps import Host, all_pids, command_line, hosts_of, namespace_of
+from preloaded import Started
 from project import REPOSITORY, Project
 from sandbox import control
 from sandbox_steps import RunningSandbox, enter
@@ -114,7 +115,7 @@ class Volumes:
     @contextmanager
     def writing(self, folder: str) -> Iterator["Writing"]:
         """Runs a job that writes to a folder on both nodes."""
-        with self.project.running("train", "--plain", "writer.py", folder) as process:
+        with self.project.following("train", "--plain", "writer.py", folder) as process:
             assert process.stdout is not None
             shown = iter(process.stdout)
             for _ in range(2):
@@ -125,7 +126,7 @@ class Volumes:
 @dataclass
 class Writing:
     project: Project
-    process: subprocess.Popen[str]
+    process: Started
 
     def end(self) -> str:
         """Checks that the job fails in time; returns the command's messages."""

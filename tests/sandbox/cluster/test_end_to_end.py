@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import re
-import signal
 import subprocess
 from pathlib import Path
 
@@ -70,10 +69,10 @@ def check_dry_run(project: Project) -> None:
 
 def kill_up(project: Project) -> None:
     """Kills `up` once instances run, which it then sets up."""
-    with project.running("up") as process:
+    with project.following("up") as process:
         until(lambda: running_instances(project), "nothing is launched")
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.kill()
+        process.wait(timeout=60)
     assert "Traceback" not in project.messages.read_text()
 
 

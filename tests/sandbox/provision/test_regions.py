@@ -76,7 +76,7 @@ def test_the_cluster_is_in_the_region_that_has_room(project: Project) -> None:
 def test_an_idle_cluster_ends_and_says_so(project: Project) -> None:
     """A running command keeps the cluster. Afterwards it ends, `status` says why, and `down` removes the rest."""
     assert "lease  ends after 1h without use" in project.run("status").stdout
-    with project.running("exec", "--", "sleep", "1000"):
+    with project.following("exec", "--", "sleep", "1000"):
         until(lambda: "is logged in" in project.run("lease").stdout, "the login")
         asked = project.run("lease", "--idle", "1s", code=2).stderr
         assert "in 1s: idle = 1s. Change the lease?" in asked

@@ -47,7 +47,7 @@ def test_an_attached_train_replaces_a_node(spot_nodes: Project, monkeypatch: pyt
     ec2 = ec2_of(spot_nodes, monkeypatch)
     sleeper = spot_nodes.run("exec", "--node", "node-0", "--", "sh", "-c", "nohup sleep 987 >/dev/null 2>&1 & echo $!")
 
-    with spot_nodes.running("train", "--name", "attached", *WORKERS, *python(PROGRAM)) as train:
+    with spot_nodes.following("train", "--name", "attached", *WORKERS, *python(PROGRAM)) as train:
         [job] = until(lambda: [one["id"] for one in records(spot_nodes) if one["name"] == "attached"], "no job")
         wait_for_state(spot_nodes, job, "running")
         os.kill(train.pid, signal.SIGSTOP)
@@ -233,7 +233,7 @@ def test_an_attached_train_continues_on_another_head(spot_nodes: Project, monkey
     before = hosts_of(spot_nodes, again=True)
     with (
         spot_nodes.configured(results="s3://attached/"),
-        spot_nodes.running("train", "--plain", "--name", "attached", *WORKERS, *python(PROGRAM)) as train,
+        spot_nodes.following("train", "--plain", "--name", "attached", *WORKERS, *python(PROGRAM)) as train,
     ):
         until(lambda: s3.list_objects_v2(Bucket="attached").get("KeyCount"), "no record in S3")
         [job] = [one["id"] for one in records(spot_nodes) if one["name"] == "attached" and not one["ended_at"]]
