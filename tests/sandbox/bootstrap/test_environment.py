@@ -38,26 +38,27 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 def test_set_up_commands_run_once_and_again_when_they_change(node: Project) -> None:
     count = "echo run >>$HOME/'it''s $(odd)'"
-    configure(node, setup=[count, "sudo touch /opt/by-sudo"])
+    configure(node, framework="none", setup=[count, "sudo touch /opt/by-sudo"])
     node.run("up", "--yes")
     assert "nothing to do" in node.run("up").stderr
     assert ask(node, "cat ~/it*odd*; ls /opt/by-sudo").split() == ["run", "[node-0]", "/opt/by-sudo"]
-    configure(node, setup=[count])
+    configure(node, framework="none", setup=[count])
     node.run("up")
     assert ask(node, "cat ~/it*odd* | wc -l").strip() == "2"
 
 
 def test_a_failing_set_up_command_is_reported_and_repaired(node: Project) -> None:
-    configure(node, setup=["echo the first", "echo what it said; sh -c 'exit 7'", "touch ~/never"])
+    configure(node, framework="none", setup=["echo the first", "echo what it said; sh -c 'exit 7'", "touch ~/never"])
     said = node.run("up", code=1).stderr
     assert re.search(r"node-0: exit code 7 from: ", said)
     assert "  | what it said" in said
     assert "setup command 2 of 3 ended with exit code 7: echo what it said; sh -c 'exit 7'" in said
-    configure(node, setup=["test ! -e ~/never"])
+    configure(node, framework="none", setup=["test ! -e ~/never"])
     node.run("up")
     assert "nothing to do" in node.run("up").stderr
 
 
+@pytest.mark.slow
 def test_mxnet_can_be_imported_by_hand(node: Project) -> None:
     configure(node)
     node.run("up", "--yes")
@@ -102,7 +103,7 @@ def copy_cache(copy: Path, *, damage: str) -> list[Path]:
 
 
 def test_a_missing_python_is_refused(node: Project) -> None:
-    configure(node, python="/opt/no/python")
+    configure(node, framework="none", python="/opt/no/python")
     said = node.run("up", code=1).stderr
     assert 'node-0: [bootstrap] python = "/opt/no/python": no working Python there' in said
     assert '"3.11"' in said

@@ -178,6 +178,29 @@ def test_verify_and_exec(world: World) -> None:
     project.write(CONFIG)
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'setup = ["touch reached", "sudo true"]',
+        pytest.param('setup = ["touch reached", "sudo -S true"]', marks=pytest.mark.slow),
+        pytest.param('setup = ["touch reached", "echo 1 | sudo tee /etc/one"]', marks=pytest.mark.slow),
+        '[[volumes]]\nmount = "/shared"\nsource = "gpu1:/srv"\n',
+    ],
+)
+def test_up_says_that_sudo_asks(world: World, setting: str) -> None:
+    """For a password, which nobody can type there."""
+    project = world.project
+    text = 'name = "asks"\ncloud = "hosts"\n[hosts]\nnames = ["gpu1", "alice@lab"]\n[bootstrap]\nframework = "none"\n'
+    project.write(text + setting)
+    reached = world.home("lab") / "reached"
+    failed = project.run("up", code=1)
+    assert "setup" not in setting or reached.exists()
+    assert failed.stderr.splitlines()[-1].startswith("  try: sudo asks for a password on lab: allow this user")
+    reached.unlink(missing_ok=True)
+    project.run("down", "--yes")
+    project.write(CONFIG)
+
+
 @pytest.mark.slow
 def test_ssh_and_cp(world: World, tmp_path: Path) -> None:
     """As ssh reads the configuration in the home of the user's account, a stand-in names that of the test."""

@@ -278,13 +278,13 @@ def test_jobs_outlive_their_head_in_s3(nodes: Nodes) -> None:
 
 def test_one_agent_on_each_node(nodes: Nodes) -> None:
     """It is above all ranks of a job of launch.py, and nothing of ours is between them."""
-    with running(nodes, "-s", "2") as job:
-        assert job.tree("node-1") == {"agent below others": 1, "python below agent": 2}
+    with running(nodes, "-s", "2", command=("--", "sh", "-c", "echo waits; exec sleep 600")) as job:
+        assert job.tree("node-1") == {"agent below others": 1, "sleep below agent": 2}
         # On the head, launch.py also starts the scheduler, and the supervisor has its ssh to node-1.
         assert job.tree("node-0") == {
             "agent below others": 1,
             "ssh below others": 1,
             "launch below agent": 1,
             "waiting shell below launch": 1,
-            "python below agent": 3,
+            "sleep below agent": 3,
         }

@@ -136,19 +136,6 @@ def test_what_a_command_saves_at_a_url_is_there_for_the_next_job(nodes: Project)
     assert "] from one" in said
 
 
-def test_a_program_that_needs_staging_gets_it(nodes: Project) -> None:
-    """Even a wheel that reads s3:// itself needs it, because Gluon's data sets open their index in Python."""
-    (nodes.directory / "indexed.py").write_text(
-        "import sys, mxnet as mx\n"
-        "dataset = mx.gluon.data.RecordFileDataset(sys.argv[1] + 'one.rec')\n"
-        "print('READ', *(mx.recordio.unpack(dataset[at])[0].id for at in range(len(dataset))))\n"
-    )
-    with nodes.configured(**SETTINGS | {"script": "indexed.py", "args": [INDEXED_URL]}):
-        done = nodes.run("train", "-v", "-n", "1", "--kv-store", "local")
-    assert "] READ 0 1 2 3 4" in done.stdout
-    assert "read from files staged on the nodes (RecordFileDataset cannot read s3://)" in done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.9.1", "1.8.0.post0"])
 def test_a_wheel_that_cannot_open_s3_reads_and_saves_there(project: Project, nodes: Project, version: str) -> None:

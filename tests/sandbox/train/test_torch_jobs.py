@@ -31,6 +31,7 @@ print("waits", flush=True)
 time.sleep(600)
 """
 JOINS = python(DDP)
+PACKAGES = 'packages = ["boto3", "s3fs>=2025"]'
 # Takes its place in the job from options alone, like PyTorch's older examples.
 EXAMPLE = """
 import argparse, os, torch, torch.distributed as dist
@@ -51,13 +52,41 @@ dist.destroy_process_group()  # without it, PyTorch may abort when another rank 
 """
 
 
+BOTO3_AND_S3FS = """
+import os, boto3, fsspec
+data, output = os.environ["CLUSTER_DATA_URL"], os.environ["CLUSTER_OUTPUT_URL"]
+bucket, _, prefix = data[len("s3://"):].partition("/")
+body = boto3.client("s3").get_object(Bucket=bucket, Key=prefix + "a.txt")["Body"].read()
+fs = fsspec.filesystem("s3")
+print("read", body, fs.cat(data + "a.txt"), [one.rpartition("/")[2] for one in fs.ls(data)])
+print("exists", fs.exists(output + "model/weights"))
+fs.makedirs(output + "model", exist_ok=True)
+with fs.open(output + "model/weights", "wb") as stream:
+    stream.write(b"weights")
+print("wrote", fs.cat(output + "model/weights"))
+"""
+DCP = """
+import os, torch, torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+dist.init_process_group("gloo")
+folder = os.environ["CLUSTER_OUTPUT_URL"] + "step-1"
+for value in (1.0, 7.0):  # the second replaces the first
+    dcp.save({"w": torch.full((4,), value)}, storage_writer=FsspecWriter(folder))
+state = {"w": torch.zeros(4)}
+dcp.load(state, storage_reader=FsspecReader(folder))
+print("loaded", state["w"].sum().item())
+dist.destroy_process_group()
+"""
+
+
 @pytest.fixture(scope="module")
 def torch_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """Two nodes with PyTorch, from a wheel for CPUs."""
+    """Two nodes with PyTorch, from a wheel for CPUs, and two libraries for S3."""
     real_torch()  # skips the test if pip's indexes have none
     project = Project(tmp_path_factory.mktemp("torch"))
     text = (REPOSITORY / "cluster.toml").read_text()
-    text = text.replace("[bootstrap]\n", f'[bootstrap]\nframework = "pytorch"\ntorch = "{TORCH}"\n')
+    text = text.replace("[bootstrap]\n", f'[bootstrap]\nframework = "pytorch"\ntorch = "{TORCH}"\n{PACKAGES}\n')
     project.write(text.replace('script = "train_mnist.py"', 'script = "train_mnist_torch.py"'))
     try:
         project.run("up", timeout_s=600)
@@ -137,3 +166,29 @@ def test_a_port_that_nodes_cannot_reach_is_named(nodes: Project, monkeypatch: py
         failed = nodes.run("train", *JOINS, code=1)
     words = r"torchrun on node-1.*the node of rank 0: port 29999 on \S+ cannot be reached from here"
     assert re.search(words, " ".join(failed.stderr.split())), failed.stderr
+
+
+# -- libraries that read and write s3://, with a job's own credentials and the endpoint's own CA -----------------------
+
+
+@pytest.fixture
+def with_results(nodes: Project) -> Iterator[Project]:
+    """The cluster, with one object in [data] url, and [data] results."""
+    (nodes.directory / "a.txt").write_text("hello")
+    nodes.run("data", "put", "--create-bucket", "a.txt", "s3://libraries/data/")
+    with nodes.configured(url="s3://libraries/data/", results="s3://libraries/results/", args=[]):
+        yield nodes
+
+
+def test_boto3_and_s3fs(with_results: Project) -> None:
+    words = ("--plain", "--launcher", "env", "-n", "1", *python(BOTO3_AND_S3FS))
+    printed = with_results.run("train", *words).stdout
+    assert "read b'hello' b'hello' ['a.txt']" in printed
+    assert "exists False" in printed
+    assert "wrote b'weights'" in printed
+
+
+@pytest.mark.slow
+def test_distributed_checkpoints(with_results: Project) -> None:
+    """Below [data] results, also in place of an earlier one."""
+    assert with_results.run("train", "--plain", *python(DCP)).stdout.count("loaded 28.0") == 2
