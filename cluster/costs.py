@@ -17,7 +17,7 @@ from foundation.thread_pool import run_in_thread
 from provision.cost import bill, storage
 from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, note
-from provision.cost.observe import add_prices, find_histories, observe
+from provision.cost.observe import find_histories, find_prices, observe
 from provision.describe import describe_cluster
 from provision.lease.plan import Spending
 from provision.preflight.prices import describe_node_prices
@@ -59,9 +59,10 @@ def note_costs(app: App, *, exists: bool | None = None) -> Ledger | None:
     try:
         if exists is None:
             exists = describe_cluster(app.clients.ec2, name=app.config.name, known=app.files.known_instances()).exists
-        known, now = storage.read(app.files.root), datetime.now(UTC)
-        seen = observe(app.clients, name=app.config.name, exists=exists, known=known, now=now)
-        return storage.add(app.files.root, add_prices(app.clients, note(known, seen)))
+        root, now = app.files.root, datetime.now(UTC)
+        seen = observe(app.clients, name=app.config.name, exists=exists, known=storage.read(root), now=now)
+        ledger = storage.update(root, lambda known: note(known, seen))
+        return storage.update(root, find_prices(app.clients, ledger))
     except ClusterError as error:  # costs are only information: no command fails because of them
         app.report(Event(kind="warn", what=f"the costs were not recorded: {error.message}"))
         return None

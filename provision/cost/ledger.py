@@ -16,15 +16,13 @@ longer it may have run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from provision.model import InstanceState, Market
 
-T = TypeVar("T")
 MINIMUM_S = 60.0
 """AWS bills instances, addresses and disks for at least a minute."""
 _SAME_S = 1.0
@@ -246,64 +244,6 @@ def _note_down(ledger: Ledger) -> Ledger:
     if not ends or len(ends) < len(ledger.nodes) or any(down >= newest for down in ledger.downs):
         return ledger
     return replace(ledger, downs=(*ledger.downs, max(ends)))
-
-
-def merge(one: Ledger, other: Ledger) -> Ledger:
-    """Merges two ledgers of the same name from two machines.
-
-    Keeps, for each node and volume, the later observation, or the one with the more precise end.
-    """
-    newer, older = (
-        (one, other) if max(one.seen.values(), default=0.0) >= max(other.seen.values(), default=0.0) else (other, one)
-    )
-    nodes = _union(newer.nodes, older.nodes, key=lambda node: node.instance_id, merge_two=_merge_nodes)
-    volumes = _union(newer.volumes, older.volumes, key=lambda volume: volume.volume_id, merge_two=_merge_volumes)
-    return Ledger(
-        nodes=_in_order(nodes),
-        volumes=tuple(volumes),
-        downs=tuple(sorted({*one.downs, *other.downs})),
-        seen={
-            region: max(one.seen.get(region, 0.0), other.seen.get(region, 0.0)) for region in {**one.seen, **other.seen}
-        },
-        usd_per_gib_month=newer.usd_per_gib_month or older.usd_per_gib_month,
-    )
-
-
-def _union(
-    newer: Collection[T], older: Collection[T], *, key: Callable[[T], str], merge_two: Callable[[T, T], T]
-) -> list[T]:
-    found = {key(each): each for each in newer}
-    for each in older:
-        found[key(each)] = merge_two(found[key(each)], each) if key(each) in found else each
-    return list(found.values())
-
-
-def _merge_nodes(newer: LedgerNode, older: LedgerNode) -> LedgerNode:
-    periods: list[Period] = list(newer.periods)
-    for period in older.periods:
-        at = next((i for i, each in enumerate(periods) if abs(each.start - period.start) <= _SAME_S), None)
-        if at is None:
-            periods.append(period)
-        elif period.end is not None and periods[at].unseen_s > period.unseen_s:
-            periods[at] = period
-        elif period.end == periods[at].end and periods[at].usd is None:
-            periods[at] = replace(periods[at], usd=period.usd)
-    is_closer = None not in {newer.ended_at, older.ended_at} and older.unseen_s < newer.unseen_s
-    end = older if is_closer else newer
-    return replace(
-        newer,
-        periods=tuple(sorted(periods, key=lambda period: period.start)),
-        ended_at=end.ended_at,
-        unseen_s=end.unseen_s,
-        disk_gib=older.disk_gib if newer.disk_gib is None else newer.disk_gib,
-        has_address=newer.has_address or older.has_address,
-        usd_per_hour=older.usd_per_hour if newer.usd_per_hour is None else newer.usd_per_hour,
-    )
-
-
-def _merge_volumes(newer: LedgerVolume, older: LedgerVolume) -> LedgerVolume:
-    is_closer = newer.gone_at is not None and older.gone_at is not None and older.unseen_s < newer.unseen_s
-    return older if is_closer else newer
 
 
 def set_prices(

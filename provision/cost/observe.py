@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -137,8 +138,8 @@ def _find_end(ec2: EC2Client, node: SeenNode, in_ledger: Mapping[str, float]) ->
 # -- prices ------------------------------------------------------------------------------------------------------------
 
 
-def add_prices(clients: Clients, ledger: Ledger) -> Ledger:
-    """Returns the ledger with the missing prices of this region. Raises nothing: unknown prices stay unknown."""
+def find_prices(clients: Clients, ledger: Ledger) -> Callable[[Ledger], Ledger]:
+    """Returns a function that adds the missing prices of this region. Raises nothing: unknown prices stay unknown."""
     here = [node for node in ledger.nodes if node.region == clients.region]
     places: dict[str, PricedPlace] = {
         node.instance_id: (node.market, node.instance_type, node.zone)
@@ -151,8 +152,8 @@ def add_prices(clients: Clients, ledger: Ledger) -> Ledger:
         unpriced = [node for node in here if node.market == "spot" and has_unpriced(node)]
         history = pool.submit(find_histories, clients, unpriced)
     found = prices.result() if prices is not None else {}
-    return set_prices(
-        ledger,
+    return partial(
+        set_prices,
         per_hour={instance_id: found.get(place) for instance_id, place in places.items()},
         usd_per_gib_month=disks.result() if disks is not None else None,
         periods=dict(_price_periods(unpriced, history.result())),

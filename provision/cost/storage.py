@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.file_lock import locked
 from foundation.files import write_whole
-from provision.cost.ledger import Ledger, merge
+from provision.cost.ledger import Ledger
 
 MAX_BYTES = 64 << 20
 
@@ -47,14 +48,14 @@ def read(root: Path) -> Ledger:
         raise ClusterError(f"cannot read {path}: {error.strerror}", hint="check its owner and permissions") from error
 
 
-def add(root: Path, found: Ledger) -> Ledger:
-    """Merges a ledger into the one of the cluster with this folder, and returns the result. Raises ClusterError."""
+def update(root: Path, change: Callable[[Ledger], Ledger]) -> Ledger:
+    """Changes the ledger of the cluster with this folder, and returns it. Raises ClusterError."""
     path = ledger_path(root)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(path.with_name(f".{path.name}.lock")):
             before = read(root)
-            after = merge(found, before)
+            after = change(before)
             if after != before:
                 write_whole(path, encode(after), to_disk=True)
     except OSError as error:

@@ -59,7 +59,7 @@ def use_other_hosts(files: ClusterFiles) -> None:
 
 
 def use_costs(files: ClusterFiles) -> None:
-    storage.add(files.root, Ledger(downs=(1.0,)))
+    storage.update(files.root, lambda _: Ledger(downs=(1.0,)))
 
 
 def use_transfers(_: ClusterFiles) -> None:

@@ -34,7 +34,7 @@ def make_cluster(tmp_path: Path, name: str, folder: Path, periods: tuple[Period,
         )
         for at in range(2)
     )  # fmt: skip
-    storage.add(files.root, Ledger(nodes=nodes, seen={"us-east-1": 1.8e9}))
+    storage.update(files.root, lambda _: Ledger(nodes=nodes, seen={"us-east-1": 1.8e9}))
     return files
 
 

@@ -11,7 +11,7 @@ from provision.apply import apply
 from provision.cost import storage
 from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, note
-from provision.cost.observe import add_prices, find_histories, observe
+from provision.cost.observe import find_histories, find_prices, observe
 from provision.power import prepare_start, prepare_stop
 from provision.status import add_up
 from provision_world import NAME, World, make_config, make_volume
@@ -48,7 +48,8 @@ class Watched:
         now = datetime.fromtimestamp(world.time.now_s, UTC)
         known = storage.read(world.files.root)
         seen = observe(world.clients, name=NAME, exists=world.describe().exists, known=known, now=now)
-        return storage.add(world.files.root, add_prices(world.clients, note(known, seen)))
+        ledger = storage.update(world.files.root, lambda known: note(known, seen))
+        return storage.update(world.files.root, find_prices(world.clients, ledger))
 
     def up(self, nodes: int, **settings: object) -> None:
         self.world.up(make_config(nodes=nodes, **settings))

@@ -1,4 +1,4 @@
-"""How the ledger records the state that EC2 shows, case by case; and how the ledgers of two machines are merged."""
+"""How the ledger records the state that EC2 shows, case by case."""
 
 from typing import Any
 
@@ -16,7 +16,6 @@ from provision.cost.ledger import (
     Observation,
     Period,
     SeenNode,
-    merge,
     note,
     set_prices,
 )
@@ -196,18 +195,6 @@ LEDGERS = st.builds(
 )
 
 
-@given(LEDGERS, LEDGERS)
-def test_merging_loses_nothing_and_can_be_repeated(one: Ledger, other: Ledger) -> None:
-    merged = merge(one, other)
-    assert merge(merged, other) == merge(merged, one) == merge(merged, merged) == merged
-    assert {node.instance_id for node in merged.nodes} == {n.instance_id for n in (*one.nodes, *other.nodes)}
-    for node in merged.nodes:
-        starts = {round(p.start) for ledger in (one, other) for n in ledger.nodes if n.instance_id == node.instance_id
-                  for p in n.periods}  # fmt: skip
-        assert {round(period.start) for period in node.periods} == starts
-        assert [period.start for period in node.periods] == sorted(period.start for period in node.periods)
-
-
 @given(LEDGERS)
 def test_the_file_has_all_of_it(ledger: Ledger) -> None:
     assert storage.parse(storage.encode(ledger)) == ledger
@@ -217,7 +204,7 @@ def test_the_file_of_a_cluster_outlives_its_folder(tmp_path: Any) -> None:
     root = tmp_path / "us-east-1" / "demo"
     assert storage.read(root) == Ledger()
     ledger = note(Ledger(), look(1, shown()))
-    assert storage.add(root, ledger) == ledger
+    assert storage.update(root, lambda known: note(known, look(1, shown()))) == ledger
     assert storage.read(root) == ledger
     assert [path.name for path in root.parent.iterdir() if not path.name.startswith(".")] == ["demo.costs.json"]
     (tmp_path / "us-east-1" / "demo.costs.json").write_text("{")
@@ -262,7 +249,7 @@ def storage_time(year: int, month: int) -> float:
 
 
 def spot(ledger: Ledger, usd: float) -> Ledger:
-    """The ledger with the cost of each period, as add_prices would add it."""
+    """The ledger with the cost of each period, as find_prices would add it."""
     costs = {(node.instance_id, period.start): usd for node in ledger.nodes for period in node.periods}
     return set_prices(ledger, per_hour={}, usd_per_gib_month=None, periods=costs)
 
@@ -272,9 +259,8 @@ def test_the_cost_of_a_period_is_that_of_its_final_end() -> None:
     first = note(Ledger(), look(1, shown(market="spot")))
     lost = spot(note(first, look(2)), usd=1.0)
     assert lost.nodes[0].periods[0].usd == 1.0
-    back = merge(note(lost, look(3, shown(market="spot"))), lost)
+    back = note(lost, look(3, shown(market="spot")))
     assert back.nodes[0].periods == (Period(start=START),)
     ended = note(lost, look(3, shown("terminated", market="spot", ended_at=at(1.5))))
-    assert merge(ended, lost).nodes[0].periods == (Period(start=START, end=at(1.5)),)
-    priced = merge(spot(ended, usd=1.5), ended)
-    assert priced == merge(ended, spot(ended, usd=1.5)) == spot(ended, usd=1.5)
+    assert ended.nodes[0].periods == (Period(start=START, end=at(1.5)),)
+    assert spot(ended, usd=1.5).nodes[0].periods[0].usd == 1.5
