@@ -100,13 +100,15 @@ def ready_nodes(
     command: Sequence[str] = (),
     is_job: bool = False,
     choose: ChooseHosts | None = None,
+    ask_head: Callable[[NodeConnection], None] | None = None,
 ) -> Iterator[tuple[tuple[ReadyNode, ...], str]]:
     """Connects to a cluster's nodes and sets them up. Yields the nodes, head first, and the script's path on each.
 
     nodes: the nodes, or a function that describes them; meanwhile, connections to their last known addresses start.
     wait_s: how long nodes may take to answer, in seconds. hostfile: lines that must name nodes. command: runs in a job
     in place of [train] script. is_job: reports which files are sent, even if there are none. choose: called before the
-    set-up; returns the hosts to set up, including the head. The connections are closed at the end of the block.
+    set-up; returns the hosts to set up, including the head. ask_head: see NodeSource.begin. The connections are closed
+    at the end of the block.
 
     Raises NotFoundError when there is no cluster, ConfigError for a line that does not name a host, ClusterError for
     errors on the nodes.
@@ -115,7 +117,7 @@ def ready_nodes(
     find_nodes = nodes if callable(nodes) else lambda: nodes
     with source.open_for_set_up(find_nodes, wait_s=wait_s) as connections:
         if callable(nodes):
-            source.begin(connections)
+            source.begin(connections, ask_head=ask_head)
         described = find_nodes()
         # Two commands at once would write the same files on the nodes.
         with one_at_a_time(app.files.root, does="is setting up the nodes", report=app.report):

@@ -8,9 +8,7 @@ from pathlib import Path
 from msgspec import Struct, json
 
 from bootstrap.apply import ReadyNode
-from bootstrap.environment.facts import NodeFacts
 from bootstrap.homes import Turns, find_homes_of
-from bootstrap.runtime.code import runtime_digest
 from bootstrap.runtime.placing import RuntimePlacing
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
@@ -62,23 +60,19 @@ def look_before_set_up(
                 connection, facts = connections.look(host, python=python)
                 connections.keep_facts(host, placing.place(connection, facts))
             early = connections.take_answer(host)
-            return early if isinstance(early, Look) else _look(connection)
+            return early if isinstance(early, Look) else look_at(connection)
 
         return _look_at_all(list(by_name), examine)
-
-
-def look_early(connection: NodeConnection, facts: NodeFacts) -> Look | None:
-    """Looks at a node for `look_before_set_up`, before the cluster is described. None if it lacks the runtime."""
-    return _look(connection) if runtime_digest() in facts.runtimes else None
 
 
 def look(nodes: Sequence[ReadyNode]) -> Findings:
     """Looks at nodes that have been set up. Raises ClusterError, which names every node that cannot be looked at."""
     found = {node.host.name: node.connection for node in nodes}
-    return _look_at_all(list(found), lambda name: _look(found[name]))
+    return _look_at_all(list(found), lambda name: look_at(found[name]))
 
 
-def _look(connection: NodeConnection) -> Look:
+def look_at(connection: NodeConnection) -> Look:
+    """Looks at a node that has this version's runtime. Raises ClusterError."""
     sent = time.time()
     with closing(NodeProgram(connection, "health")) as program:
         report = program.read(next(program.messages(time.monotonic() + TIMEOUT_S)), health.Report)

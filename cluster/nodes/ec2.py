@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
+from bootstrap.environment.facts import NodeFacts
+from bootstrap.runtime.code import runtime_digest
 from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.connections import Connections, InstanceAccess
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
-from bootstrap.verify.health import look_early
+from bootstrap.verify.health import look_at
 from cluster.app import App
 from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError
@@ -144,14 +146,22 @@ class Ec2Source(NodeSource):
         with Connections(instances=self._access(), wait_s=wait_s) as connections:
             yield connections
 
-    def begin(self, connections: Connections) -> None:
+    def begin(self, connections: Connections, *, ask_head: Callable[[NodeConnection], None] | None) -> None:
         """Starts connecting to the nodes at their last known addresses, and looking at their health."""
         user = self._app.config.provision.user
-        last = (
+        last = [
             Host(name=id_, instance_id=id_, address=address, private_ip=address, user=user, is_head=False)
             for id_, address in self._app.files.addresses().items()
-        )
-        connections.begin(last, python=self._app.config.bootstrap.python, ask=look_early)
+        ]
+
+        def ask(connection: NodeConnection, facts: NodeFacts) -> object:
+            if runtime_digest() not in facts.runtimes:
+                return None
+            if ask_head is not None and connection.host.instance_id == last[0].instance_id:
+                ask_head(connection)
+            return look_at(connection)
+
+        connections.begin(last, python=self._app.config.bootstrap.python, ask=ask)
 
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:
         """Returns the hosts unchanged, since EC2 supplies the addresses. Forgets the host keys of other instances."""

@@ -138,8 +138,13 @@ class NodeSource(ABC):
     def open_for_set_up(self, find_nodes: Callable[[], Nodes], *, wait_s: float) -> AbstractContextManager[Connections]:
         """Returns connections to nodes that will be set up. Raises ClusterError."""
 
-    def begin(self, connections: Connections) -> None:  # noqa: B027 - not all sources need it
-        """Starts to connect before the nodes are described, if that is possible."""
+    def begin(  # noqa: B027 - not all sources need it
+        self, connections: Connections, *, ask_head: Callable[[NodeConnection], None] | None
+    ) -> None:
+        """Starts to connect before the nodes are described, if that is possible.
+
+        ask_head: called with a connection to the last known head, if it is as this version has set it up.
+        """
 
     @abstractmethod
     def settle(self, hosts: tuple[Host, ...], connections: Connections) -> tuple[Host, ...]:

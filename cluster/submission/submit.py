@@ -29,7 +29,7 @@ from foundation.progress import Event
 from provision.aws.clients import find_credentials
 from train.engines import find_engine
 from train.engines.schedulers import SCHEDULERS
-from train.follow.run import open_submission
+from train.follow.run import Submission
 from train.job.checks import check_framework
 from train.job.defaults import render_settings
 from train.job.payload import find_script, find_shadowed
@@ -71,6 +71,7 @@ def submit(
         keys_s = None if config.train.queue else config.train.max_duration_s
         return Preparation(app, described, command=command, scope=scope, login=login, clients=clients, keys_s=keys_s)
 
+    submission = Submission(follow=not detach)
     choice = _NodeChoice(app, prepare, is_scheduled=engine.name in SCHEDULERS)
     with (
         if_interrupted("run cluster train again; no job was started"),
@@ -81,10 +82,10 @@ def submit(
             command=command,
             is_job=True,
             choose=choice.choose_healthy,
+            ask_head=submission.begin,  # Python starts on the head while this command waits for AWS and plans the job
         ) as (ready, script),
         closing(head_of(app, ready)) as head,
-        # Python starts on the head while this command waits for AWS and plans the job.
-        closing(open_submission(head, follow=not detach)) as submission,
+        closing(submission.take(head, ready[0])) as program,
     ):
         if not engine.is_on_head:
             check_paths(ready, launcher=engine.name, why=engine.is_for_nodes_alone)
@@ -99,8 +100,8 @@ def submit(
         note_job(app, [node.host for node in ready], job_id)
         with if_interrupted(f"cluster jobs shows whether job {job_id} runs; cluster stop {job_id} stops it"):
             if not detach:
-                return attend(app, head, order, plain=plain, submission=submission)
-            start(app, head, order, submission=submission)
+                return attend(app, head, order, plain=plain, submission=program)
+            start(app, head, order, submission=program)
     return 0
 
 

@@ -49,11 +49,11 @@ class Head:
         """
         if self._connection is not None:
             try:
-                return self._run(self._connection, words)
+                return run_jobs(self._connection, *words)
             except ConnectError:
                 self.drop()
         self._connection = self._own = _watch(self._connect, look)
-        return self._run(self._connection, words)
+        return run_jobs(self._connection, *words)
 
     def drop(self) -> None:
         """Stops using the connection, which is broken or delivers no answers."""
@@ -94,12 +94,12 @@ class Head:
         """The error for an invalid answer."""
         return AnswerError(f"{self.name} sent an invalid answer: {error}", hint="cluster verify checks the nodes")
 
-    @staticmethod
-    def _run(connection: NodeConnection, words: tuple[str, ...]) -> NodeProgram:
-        command = runtime_command("jobs", *words, must_exist=False)
-        program = NodeProgram(connection, "jobs", command=command)
-        program.silence_s = SILENCE_S
-        return program
+
+def run_jobs(connection: NodeConnection, *words: str) -> NodeProgram:
+    """Runs jobs.py with these arguments. Raises ConnectError."""
+    program = NodeProgram(connection, "jobs", command=runtime_command("jobs", *words, must_exist=False))
+    program.silence_s = SILENCE_S
+    return program
 
 
 def _watch(connect: Callable[[], NodeConnection], look: Look) -> NodeConnection:
