@@ -16,7 +16,7 @@ from cluster.views.live import DRAW_EVERY_S, JobDisplay
 from job_events import bar, line, result, speed, state, warnings
 from project import REPOSITORY
 from terminal import Terminal
-from train.follow.events import Selection
+from train.follow.events import Event, Selection
 
 NUMPY = "AttributeError: module 'numpy' has no attribute 'bool'."
 
@@ -33,18 +33,20 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 @contextmanager
 def display(
     terminal: Terminal | None = None,
-    *,
+    *events: Event,
     stdout: TextIO | None = None,
     plain: bool = False,
     selection: Selection | None = None,
 ) -> Iterator[JobDisplay]:
-    """Returns a display whose stdout and stderr are the terminal, or whose stdout is another file."""
+    """A display of a running job. stdout: instead of the terminal. events: what the job has printed."""
     with ExitStack() as stack:
         if terminal is not None:
             stack.enter_context(redirect_stderr(stack.enter_context(terminal.open())))
             stack.enter_context(redirect_stdout(stdout or stack.enter_context(terminal.open())))
         shown = JobDisplay(App(config_path=Path("cluster.toml")), plain=plain, selection=selection, title="job mnist")
         try:
+            for event in (state("running"), *events):
+                shown.take(event)
             yield shown
         finally:
             shown.close()
@@ -52,7 +54,7 @@ def display(
 
 def test_without_a_terminal_every_line_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
     with display() as shown:
-        for event in (state("running"), line("[bold]no markup[/]\x1b[2J"), speed(0, 20, 2000.0), line(NUMPY), result()):
+        for event in (line("[bold]no markup[/]\x1b[2J"), speed(0, 20, 2000.0), line(NUMPY), result()):
             shown.take(event)
         shown.say("a message")
     captured = capsys.readouterr()
@@ -69,7 +71,7 @@ def test_without_a_terminal_every_line_is_plain(capsys: pytest.CaptureFixture[st
 
 def test_a_warning_is_repeated_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     with display() as shown:
-        for event in (state("running"), warnings("one", "other"), warnings("one"), speed(0, 20, 2000.0), result()):
+        for event in (warnings("one", "other"), warnings("one"), speed(0, 20, 2000.0), result()):
             shown.take(event)
     captured = capsys.readouterr()
     assert captured.out.splitlines()[0] == "[supervisor node-0] warning: one; other"
@@ -80,9 +82,7 @@ def test_a_warning_is_repeated_at_the_end(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_warning_stays_in_the_view(terminal: Terminal) -> None:
-    with display(terminal) as shown:
-        shown.take(state("running"))
-        shown.take(speed(0, 20, 2000.0))
+    with display(terminal, speed(0, 20, 2000.0)) as shown:
         shown.take(warnings("two separate models"))
         terminal.wait_for(lambda: terminal.screen.text.count("two separate models") == 2)
         above, *_, row, _ = terminal.settle().splitlines()
@@ -93,7 +93,6 @@ def test_a_warning_stays_in_the_view(terminal: Terminal) -> None:
 
 def test_speeds_are_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
     with display(terminal) as shown:
-        shown.take(state("running"))
         shown.take(line("[bold]first[/] \x1b[2J\x1b]0;title\x07line"))
         for rank, rate in enumerate((2000.0, 2000.0, 1000.0)):
             shown.take(speed(rank, 20, rate))
@@ -124,7 +123,6 @@ def test_speeds_are_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
 
 def test_bars_are_drawn_below_the_lines(terminal: Terminal) -> None:
     with display(terminal) as shown:
-        shown.take(state("running"))
         shown.take(bar("inner: 10%|\x1b[2J 漢" + 100 * "字"))
         terminal.wait_for(lambda: "inner: 10%" in terminal.screen.text)
         shown.take(line("a line"))
@@ -158,9 +156,7 @@ def test_a_terminal_is_asked_for_no_more_than_it_can(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, forbidden: str, *, plain: bool
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with display(terminal, plain=plain) as shown:
-        shown.take(state("running"))
-        shown.take(speed(0, 20, 2000.0))
+    with display(terminal, speed(0, 20, 2000.0), plain=plain) as shown:
         shown.take(line("the end"))
         terminal.wait_for(lambda: "the end" in terminal.screen.text)
     terminal.settle()
@@ -168,9 +164,7 @@ def test_a_terminal_is_asked_for_no_more_than_it_can(
 
 
 def test_lines_in_a_file_are_complete_even_with_a_view(terminal: Terminal, tmp_path: Path) -> None:
-    with (tmp_path / "log").open("w") as log, display(terminal, stdout=log) as shown:
-        shown.take(state("running"))
-        shown.take(speed(0, 20, 2000.0))
+    with (tmp_path / "log").open("w") as log, display(terminal, speed(0, 20, 2000.0), stdout=log) as shown:
         shown.take(line(NUMPY))
         terminal.wait_for(lambda: "hint" in terminal.screen.text)
         terminal.wait_for(lambda: "job mnist: running" in terminal.screen.text)
@@ -180,9 +174,7 @@ def test_lines_in_a_file_are_complete_even_with_a_view(terminal: Terminal, tmp_p
 
 
 def test_the_terminal_is_free_for_a_question(terminal: Terminal) -> None:
-    with display(terminal) as shown:
-        shown.take(state("running"))
-        shown.take(speed(0, 20, 2000.0))
+    with display(terminal, speed(0, 20, 2000.0)) as shown:
         shown.take(line("before"))
         terminal.wait_for(lambda: "job mnist" in terminal.screen.text)
         with shown.paused():
@@ -197,9 +189,7 @@ def test_the_terminal_is_free_for_a_question(terminal: Terminal) -> None:
 
 
 def test_a_flood_arrives_whole_and_in_order(terminal: Terminal) -> None:
-    with display(terminal) as shown:
-        shown.take(state("running"))
-        shown.take(speed(0, 20, 2000.0))
+    with display(terminal, speed(0, 20, 2000.0)) as shown:
         for number in range(5000):
             shown.take(line(f"line {number}"))
     lines = [text for text in terminal.settle().splitlines() if text.startswith("[")]
@@ -208,7 +198,6 @@ def test_a_flood_arrives_whole_and_in_order(terminal: Terminal) -> None:
 
 def test_rows_are_erased_after_the_window_was_made_narrower(terminal: Terminal) -> None:
     with display(terminal) as shown:
-        shown.take(state("running"))
         for rank in range(2):
             shown.take(speed(rank, 20, 2000.0))
         terminal.wait_for(lambda: ", 2 workers" in terminal.screen.text)

@@ -17,13 +17,11 @@ OWN = Place(user="ada", port=22, python="python3", code_dir="/c", cwd="/c", comm
 @pytest.mark.parametrize(
     ("hosts", "usd"),
     [
-        ([], None),
         ([JobHost(name="node-0", usd_per_hour=1.5)], 3.0),
         ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-1", usd_per_hour=0.5)], 4.0),
         ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-0", usd_per_hour=1.5)], 3.0),  # a single node
         ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="node-1")], None),  # an unknown price
         ([JobHost(name="node-0", usd_per_hour=1.5), JobHost(name="ada@lab", place=OWN)], 3.0),
-        ([JobHost(name="ada@lab", place=OWN)], None),
         ([JobHost(name="node-0", usd_per_hour=0.0)], 0.0),
     ],
 )

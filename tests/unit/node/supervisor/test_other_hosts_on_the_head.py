@@ -89,10 +89,7 @@ def test_the_users_aws_credentials_replace_the_jobs(own: dict[str, str], found: 
 @pytest.mark.parametrize(
     ("where", "keys"),
     [
-        (
-            {"env": {"AWS_ACCESS_KEY_ID": "mine"}},
-            {"server": "mine", "worker": "mine", "setup": "mine", "scheduler": "mine"},
-        ),
+        ({"env": {"AWS_ACCESS_KEY_ID": "mine"}}, dict.fromkeys(("server", "worker", "setup", "scheduler"), "mine")),
         ({"env_worker": {"AWS_ACCESS_KEY_ID": "mine"}}, {"server": "ASIAOURS", "worker": "mine", "setup": "ASIAOURS"}),
         ({"env_server": {"AWS_ACCESS_KEY_ID": "mine"}}, {"server": "mine", "worker": "ASIAOURS", "setup": "ASIAOURS"}),
         ({}, {"server": "ASIAOURS", "worker": "ASIAOURS", "setup": "ASIAOURS"}),
@@ -125,11 +122,8 @@ def test_ssh_uses_the_hosts_user_and_port() -> None:
     assert node[node.index("-p") + 1] == "22"
 
 
-def test_the_agent_uses_the_hosts_own_runtime() -> None:
+def test_an_agent_and_a_search_use_the_hosts_own_runtime() -> None:
     wanted = "exec env CLUSTER_JOB_ID=j /home/alice/t/bin/python -Es /home/alice/t/node agent"
     assert wanted in command(ORDER, LAB)[-1]
-
-
-def test_a_search_uses_the_hosts_own_runtime() -> None:
     words = remains.search_program("j", LAB).text
     assert words == "exec /home/alice/t/bin/python -B -Es /home/alice/t/node agent end j --boot"  # without sudo

@@ -24,7 +24,6 @@ from provision.oracle.tables import (
     Wheel,
     find_machine,
     find_wheel,
-    first_cuda,
     show,
 )
 
@@ -159,14 +158,6 @@ def test_the_tables_are_sound() -> None:
         assert wheel.ptx_modules < wheel.modules or wheel.cuda is None  # as decide.py explains for PTX
     assert [wheel for wheel in WHEELS if wheel.cuda and wheel.is_complete] == [GPU_WHEEL]
     assert len({machine.family for machine in GPU_MACHINES}) == len(GPU_MACHINES)
-
-
-@pytest.mark.parametrize(
-    ("capability", "cuda"),
-    [((7, 0), (9, 0)), ((7, 5), (10, 0)), ((8, 9), (11, 8)), ((6, 1), (8, 0)), ((99, 0), (12, 9))],
-)
-def test_gpus_are_known_from_some_cuda_on(capability: tuple[int, int], cuda: tuple[int, int]) -> None:
-    assert first_cuda(capability) == cuda
 
 
 def test_the_documented_wheels_are_those_of_the_table() -> None:
