@@ -16,10 +16,9 @@ def test_the_extra_has_what_packing_images_needs() -> None:
     assert PROJECT["optional-dependencies"]["pack"] == [encode.REQUIREMENT]
 
 
-@pytest.mark.parametrize("missing", ["cv2"])
-def test_a_missing_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ClusterError, match=missing) as caught:
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(ClusterError, match="cv2") as caught:
         encode.check_library()
     assert caught.value.hint == (f"{sys.executable} -m pip install 'opencv-python-headless>=4.11', or --pass-through")
 

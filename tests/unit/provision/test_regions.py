@@ -12,7 +12,6 @@ import pytest
 from foundation.errors import AwsError, ClusterError, NoCapacityError, NotInRegionError, QuotaError
 from foundation.progress import Event, silent
 from provision.aws.clients import Clients
-from provision.down import add_receipts
 from provision.files import ClusterFiles
 from provision.model import ClusterState
 from provision.plan import Request
@@ -169,15 +168,6 @@ def test_the_error_after_all_regions(errors: list[ClusterError], raised: type[Cl
     with pytest.raises(type(errors[0])) as alone:
         try_regions(REGIONS[:1], attempt=fail, leave=leave, report=silent)
     assert alone.value is errors[0]
-
-
-@pytest.mark.slow
-def test_receipts_of_two_regions_are_one(both: Both) -> None:
-    both.up()
-    receipt = dataclasses.replace(both.world, files=both.files(REGION)).down()
-    other = dataclasses.replace(both.world, clients=both.clients[OTHER_REGION], files=both.files(OTHER_REGION)).down()
-    whole = add_receipts(receipt, other)
-    assert len(whole.deleted) == len(receipt.deleted) + len(other.deleted)
 
 
 # -- killed ------------------------------------------------------------------------------------------------------------

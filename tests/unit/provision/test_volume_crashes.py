@@ -47,23 +47,12 @@ def resize(nodes: int) -> Callable[[World], None]:
     return change
 
 
-def up_without_volume(world: World) -> None:
-    volumes, world.volumes = world.volumes, ()
-    up(world)
-    world.volumes = volumes
-
-
 def lose_the_head(world: World) -> None:
     """Ends the head. Its volume is left over, and the next head gets it."""
     up(world)
     head = world.describe().head
     assert head is not None
     world.clients.ec2.terminate_instances(InstanceIds=[head.instance_id])
-
-
-def up_and_down(world: World) -> None:
-    up(world)
-    down(world)
 
 
 def up_and_stop(world: World) -> None:
@@ -84,9 +73,6 @@ class Scene:
 
 SCENES = {
     "up": Scene(before=nothing, command=up, nodes=2),
-    "up, kept": Scene(before=nothing, command=up, nodes=2, keep=True),
-    "up with an added volume": Scene(before=up_without_volume, command=up, nodes=2),
-    "up with a kept volume": Scene(before=up_and_down, command=up, nodes=2, keep=True),
     "up with a new head": Scene(before=lose_the_head, command=up, nodes=2),
     "grow": Scene(before=up, command=resize(3), nodes=3),
     "shrink": Scene(before=up, command=resize(1), nodes=1),

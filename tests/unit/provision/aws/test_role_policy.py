@@ -133,13 +133,11 @@ def test_a_role_without_urls_reads_nothing() -> None:
 
 
 @pytest.mark.parametrize("letter", ["*", "?", "\n"])
-@pytest.mark.parametrize("key", ["url"])
-def test_rejects_special_characters_of_iam(letter: str, key: str) -> None:
-    urls: Any = {"data": DATA, "results": RESULTS, {"url": "data"}.get(key, key): f"s3://data/a{letter}b/"}
-    with pytest.raises(ConfigError, match=rf"\[data\] {key} = "):
-        role(**urls)
-    with pytest.raises(ConfigError, match=rf"\[data\] {key} = "):
-        operator(**urls)
+def test_rejects_special_characters_of_iam(letter: str) -> None:
+    urls: Any = {"data": f"s3://data/a{letter}b/", "results": RESULTS}
+    for render in (role, operator):
+        with pytest.raises(ConfigError, match=r"\[data\] url = "):
+            render(**urls)
 
 
 @pytest.mark.parametrize(
