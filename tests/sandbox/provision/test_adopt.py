@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
+from job_steps import ec2_of
 from project import Project
 from sandbox import control
-from sandbox_steps import RunningSandbox, Ssh, describe, enter, find_image, wait_for
+from sandbox_steps import Ssh, describe, find_image, wait_for
 
 pytestmark = pytest.mark.sandbox
 
@@ -25,7 +25,7 @@ TAGGED: Any = [{"Name": "tag:cluster:name", "Values": ["demo"]}]
 
 @dataclass(frozen=True, kw_only=True)
 class Intruder:
-    """An instance with the cluster's tags. pid: of its host's first process."""
+    """An instance that claims to be node-2 by the tags that `cluster up` makes. pid: of its host's first process."""
 
     instance_id: str
     pid: int
@@ -38,39 +38,18 @@ class Intruder:
         return int(dict(zip(names, values, strict=True))["PassiveOpens"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Intruders:
-    """Three instances that claim to be node-2 by the tags that `cluster up` makes.
-
-    other_group: the cluster's key pair, outside its security group. other_key: inside the group, with another key pair.
-    alike: the cluster's key pair and group, as a colleague's `up` or a careful attacker would launch it.
-    """
-
-    other_group: Intruder
-    other_key: Intruder
-    alike: Intruder
-
-    @property
-    def all(self) -> tuple[Intruder, ...]:
-        return self.other_group, self.other_key, self.alike
-
-    def connections(self) -> list[int]:
-        return [intruder.accepted_connections() for intruder in self.all]
-
-
 @pytest.fixture
 def ec2(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Any:
     """EC2 of the sandbox that the two nodes are in, as anyone in the account sees it."""
-    info = control.find_running(two_nodes.directory)
-    assert info is not None
-    enter(
-        RunningSandbox(project_dir=two_nodes.directory, info=info, environment=control.environment(info)), monkeypatch
-    )
-    return boto3.client("ec2")
+    return ec2_of(two_nodes, monkeypatch)
 
 
 @pytest.fixture
-def intruders(two_nodes: Project, ec2: Any, ssh: Ssh) -> Iterator[Intruders]:
+def intruders(two_nodes: Project, ec2: Any, ssh: Ssh) -> Iterator[list[Intruder]]:
+    """With the cluster's key pair outside its group, inside the group with another key pair, and with both.
+
+    The last is what a colleague's `up` or a careful attacker would launch.
+    """
     [ours] = ec2.describe_security_groups(Filters=TAGGED)["SecurityGroups"]
     node = find_nodes(ec2)[0]
     ec2.import_key_pair(KeyName="mine", PublicKeyMaterial=ssh.key.with_suffix(".pub").read_bytes())
@@ -90,8 +69,7 @@ def intruders(two_nodes: Project, ec2: Any, ssh: Ssh) -> Iterator[Intruders]:
     try:
         wait_for(ec2, "instance_running", ids)
         pids = {host.instance_id: host.pid for host in control.describe(two_nodes.directory).hosts}
-        made = [Intruder(instance_id=each, pid=pids[each] or 0) for each in ids]
-        yield Intruders(other_group=made[0], other_key=made[1], alike=made[2])
+        yield [Intruder(instance_id=each, pid=pids[each] or 0) for each in ids]
     finally:
         ec2.terminate_instances(InstanceIds=ids)
         wait_for(ec2, "instance_terminated", ids)
@@ -109,8 +87,10 @@ def nodes_of(project: Project) -> list[str]:
 
 
 @pytest.mark.slow
-def test_sends_nothing_to_untrusted_instances_until_adopted(two_nodes: Project, intruders: Intruders) -> None:
-    before = intruders.connections()
+def test_untrusted_instances_get_nothing_until_adopted(two_nodes: Project, intruders: list[Intruder], ec2: Any) -> None:
+    """Only a possible node can be adopted, and `resize` ignores the others."""
+    other_group, other_key, alike = (each.instance_id for each in intruders)
+    before = [each.accepted_connections() for each in intruders]
 
     done = two_nodes.run("exec", "--", "true")
     assert "3 instances" in done.stderr
@@ -121,26 +101,15 @@ def test_sends_nothing_to_untrusted_instances_until_adopted(two_nodes: Project, 
     assert "has no node node-2" in two_nodes.run("ssh", "node-2", code=1).stderr
     two_nodes.run("verify")
     assert "there was nothing to do" in two_nodes.run("up").stderr
-
-    assert nodes_of(two_nodes) == ["node-0", "node-1"]
-    assert intruders.connections() == before
-
-
-@pytest.mark.slow
-def test_adopt_adds_possible_nodes_and_resize_ignores_the_others(
-    two_nodes: Project, intruders: Intruders, ec2: Any
-) -> None:
-    other_group, other_key, alike = (each.instance_id for each in intruders.all)
     status = two_nodes.run("status").stdout
-    for each in (other_group, other_key, alike):
-        assert each in status
+    assert all(each in status for each in (other_group, other_key, alike))
     assert "not launched by this machine" in status
     assert "cluster adopt" in status
-
     refused = two_nodes.run("adopt", "--yes", other_key, code=1).stderr
     assert "its key pair is 'mine', not 'cluster-demo'" in refused
     assert "--yes" in two_nodes.run("adopt", alike, code=2).stderr
     assert nodes_of(two_nodes) == ["node-0", "node-1"]
+    assert [each.accepted_connections() for each in intruders] == before
 
     answer = json.loads(two_nodes.run("adopt", "--yes", "--json").stdout)
     assert {each["instance_id"]: each["adopted"] for each in answer} == {
@@ -148,7 +117,7 @@ def test_adopt_adds_possible_nodes_and_resize_ignores_the_others(
     }  # fmt: skip
     assert "security group" in next(each for each in answer if each["instance_id"] == other_group)["why"]
     assert nodes_of(two_nodes) == ["node-0", "node-1", "node-2"]
-    others = intruders.other_group.accepted_connections(), intruders.other_key.accepted_connections()
+    two_nodes.run("up", "--nodes", "3")
     assert two_nodes.run("exec", "--", "echo", "hello").stdout.count("hello") == 3
 
     left = two_nodes.run("resize", "2").stderr
@@ -156,7 +125,7 @@ def test_adopt_adds_possible_nodes_and_resize_ignores_the_others(
     assert other_group in left
     states = {i["InstanceId"]: i["State"]["Name"] for i in describe(ec2, [other_group, other_key, alike])}
     assert states == {other_group: "running", other_key: "running", alike: "terminated"}
-    assert (intruders.other_group.accepted_connections(), intruders.other_key.accepted_connections()) == others
+    assert [each.accepted_connections() for each in intruders[:2]] == before[:2]
 
 
 def test_a_second_laptop_adopts_the_cluster(two_nodes: Project, tmp_path: Path) -> None:
