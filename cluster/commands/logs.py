@@ -112,7 +112,7 @@ def logs(
         if result is None:
             raise JobError(f"{app.config.data.results} does not record the end of job {record.id}", exit_code=1)
         if not as_json:
-            say_results(app, record.spec, files, hosts=find_hosts(record), has_ended=record.has_ended)
+            say_results(app, record.spec, files, hosts=find_hosts(record))
         check_result(record.id, result)
 
 

@@ -150,11 +150,9 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeP
     return 0
 
 
-def say_results(
-    app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost], has_ended: bool = True
-) -> None:
-    """Prints where a job's own files are, and the command that copies them. files: its new files on its nodes."""
-    command, where = find_results(job, files), describe_files(job, files, hosts=hosts, has_ended=has_ended)
+def say_results(app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost]) -> None:
+    """Prints where an ended job's own files are, and the command that copies them. files: its new files on nodes."""
+    command, where = find_results(job, files), describe_files(job, files, hosts=hosts)
     if command is None:
         if where:
             app.say(where)

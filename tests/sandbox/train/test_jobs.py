@@ -77,6 +77,7 @@ def test_a_job_outlives_a_client_that_was_killed(nodes: Nodes) -> None:
     done = nodes.run("logs", "-f", code=4)
     assert counted(done.stdout) == list(range(30))
     assert "exit code 4" in done.stderr
+    assert "no new files on node-0, below" in done.stderr  # the job ran when the command began
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
