@@ -19,6 +19,7 @@ from job_steps import (
     borrowed,
     cause,
     check,
+    ec2_of,
     fail,
     hosts_of,
     only_these_ports_between_members,
@@ -28,7 +29,6 @@ from job_steps import (
 )
 from project import Project, processes_of
 from sandbox import control
-from sandbox_steps import RunningSandbox, enter
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -160,9 +160,7 @@ def until_started(project: Project) -> None:
 @pytest.fixture
 def entered(nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """The shared cluster, with boto3 pointed at its sandbox."""
-    info = control.find_running(nodes.directory)
-    assert info is not None
-    enter(RunningSandbox(project_dir=nodes.directory, info=info, environment=control.environment(info)), monkeypatch)
+    ec2_of(nodes, monkeypatch)
     return nodes
 
 

@@ -1,7 +1,6 @@
 """The real `cluster verify`: healthy nodes, and each fault with its cause and the next command."""
 
 import json
-import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +11,9 @@ import pytest
 from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_s3.client import S3Client
 
+from job_steps import ec2_of
 from project import Project
 from sandbox import control
-from sandbox_steps import RunningSandbox, enter
 
 pytestmark = pytest.mark.sandbox
 
@@ -35,20 +34,14 @@ def own_folder(two_nodes: Project) -> Iterator[None]:
 
 
 @pytest.fixture
-def cloud(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> control.SandboxInfo:
-    """The sandbox of the two nodes, with this process's AWS clients pointed at it."""
-    info = control.find_running(two_nodes.directory)
-    assert info is not None
-    found = RunningSandbox(project_dir=two_nodes.directory, info=info, environment=control.environment(info))
-    enter(found, monkeypatch)
-    assert os.environ["AWS_ENDPOINT_URL"] == info.endpoint_url
-    return info
+def ec2(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
+    """EC2 of the two nodes' sandbox, at which all AWS clients of this process are pointed."""
+    return ec2_of(two_nodes, monkeypatch)
 
 
 @pytest.fixture
-def record(cloud: control.SandboxInfo) -> Iterator[S3Client]:
+def record(ec2: EC2Client) -> Iterator[S3Client]:
     """[data] url holds one object, with one record of 5 bytes."""
-    assert cloud
     s3 = boto3.client("s3")
     exists = BUCKET in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
     if not exists:
@@ -138,12 +131,6 @@ def test_a_denied_listing_is_one_check(two_nodes: Project) -> None:
         checks, said = verified(two_nodes, code=1)
     assert failures(checks) == [("all nodes", "s3")]
     assert "s3:ListBucket is needed" in said
-
-
-@pytest.fixture
-def ec2(cloud: control.SandboxInfo) -> EC2Client:
-    assert cloud
-    return boto3.client("ec2")
 
 
 @pytest.mark.slow

@@ -14,11 +14,10 @@ import boto3
 import pytest
 
 from foundation.progress import silent
-from job_steps import Host, all_pids, command_line, hosts_of, namespace_of
+from job_steps import Host, all_pids, command_line, ec2_of, hosts_of, namespace_of
 from preloaded import Started
 from project import REPOSITORY, Project
 from sandbox import control
-from sandbox_steps import RunningSandbox, enter
 from secret_watch import watching
 from waits import until
 
@@ -145,11 +144,8 @@ def write_files(project: Project) -> None:
 
 
 def make_bucket(project: Project) -> None:
-    info = control.find_running(project.directory)
-    assert info is not None
     with pytest.MonkeyPatch.context() as monkeypatch:
-        environment = control.environment(info)
-        enter(RunningSandbox(project_dir=project.directory, info=info, environment=environment), monkeypatch)
+        ec2_of(project, monkeypatch)
         boto3.client("s3").create_bucket(Bucket=BUCKET)
 
 

@@ -254,7 +254,7 @@ def test_jobs_on_the_hosts(world: World) -> None:
             pass
         assert line, project.messages.read_text()
         assert "no process of the job is left on gpu1, gpu2, lab" in project.run("stop").stdout
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=60) == 130
     until(lambda: not world.processes(), f"left: {world.processes()}")
 
 

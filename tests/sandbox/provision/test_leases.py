@@ -18,6 +18,7 @@ import pytest
 
 from forked import Act, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
+from job_steps import ec2_of
 from project import cluster_in
 from provision.lease.config import LeaseConfig
 from provision.lease.terms import parse_lease
@@ -241,8 +242,7 @@ def test_debians_cloud_init_runs_the_user_data(tmp_path: Path, monkeypatch: pyte
     """It finds IMDSv2 by the host's DMI data. The gzipped boothook starts no second lease, and the first one holds."""
     text = 'name = "leased"\ncloud = "sandbox"\n[provision]\nnodes = 1\n[bootstrap]\nframework = "none"\n[lease]\n'
     with cluster_in(tmp_path, f'{text}lifetime = "150s"\n') as project:
-        info = control.find_required(tmp_path)
-        enter(RunningSandbox(project_dir=tmp_path, info=info, environment=control.environment(info)), monkeypatch)
+        ec2_of(project, monkeypatch)
         project.run("sandbox", "install", "cloud-init")
         found = project.run("ssh", "node-0", CLOUD_INIT).stdout.splitlines()
         assert "aws" in found, found

@@ -14,11 +14,11 @@ import pytest
 from ec2_client import client
 from iam_calls import find_denied, read_log
 from iam_steps import ACCOUNT, TRUST, client_of
-from job_steps import borrowed, cause
+from job_steps import borrowed, cause, ec2_of
 from project import Project, processes_of
 from provision.aws.iam_policy import S3Scope, render_job_policy
 from sandbox import control
-from sandbox_steps import RunningSandbox, enter
+from sandbox_steps import RunningSandbox
 from train.s3.environment import S3Access, find_s3_access
 from waits import until
 
@@ -30,11 +30,7 @@ WAITS = ("--", "sh", "-c", "echo begun; sleep 600")
 @pytest.fixture
 def cluster(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """The shared cluster, with data and results of this test's own, and boto3 pointed at its sandbox."""
-    info = control.find_running(two_nodes.directory)
-    assert info is not None
-    enter(
-        RunningSandbox(project_dir=two_nodes.directory, info=info, environment=control.environment(info)), monkeypatch
-    )
+    ec2_of(two_nodes, monkeypatch)
     s3 = client("s3", s3={"addressing_style": "path"})
     for bucket in ("scoped", "elsewhere"):
         s3.create_bucket(Bucket=bucket)

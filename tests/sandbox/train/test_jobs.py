@@ -88,7 +88,7 @@ def test_without_a_terminal_a_job_is_left_running_and_it_is_said_how_to_stop_it(
         assert process.stdout is not None
         assert process.stdout.readline() == "[worker 0 node-0] here\n", nodes.messages.read_text()
         process.send_signal(number)
-        process.communicate(timeout=10)
+        process.communicate(timeout=TIMEOUT_S)
     said = nodes.messages.read_text()
     assert process.returncode == 130
     (job,) = re.findall(r"job (\S+) is still running: cluster logs -f \S+ follows it, cluster stop \S+ stops it", said)
@@ -137,7 +137,7 @@ def test_ctrl_c_on_a_job_that_waits_takes_it_out_of_the_queue(nodes: Nodes) -> N
     with nodes.following("train", "--queue", "--name", "waiting", *ONE_WORKER, *python("print('never')")) as process:
         until(lambda: nodes.job_named("waiting"), "the second job is not there")
         process.send_signal(signal.SIGINT)
-        shown, _ = process.communicate(timeout=10)
+        shown, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
     assert "never" not in shown
     assert nodes.job_named("waiting")["state"] == "stopped"
