@@ -8,14 +8,13 @@ blocked by a security group (test_train.py), stopped processes (test_hanging_job
 (test_jobs.py).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import pytest
 
 from job_steps import (
-    JOINS,
     ONE_WORKER,
     STARTS,
     Running,
@@ -49,28 +48,24 @@ class Killed:
     find: Callable[[Running], int]
     said: str
     code: int = 1
-    command: Sequence[str] = JOINS
-    options: Sequence[str] = ()
 
 
-# test_supervise.py has the other programs, with processes of one machine, and test_random_kills.py all of them.
+# test_supervise.py has the other programs, with processes of one machine, and test_random_kills.py all of them, also
+# in jobs whose processes have joined each other.
 KILLED = (
     Killed(
         "worker",
-        lambda job: job.training_process("worker", "node-1"),
-        r"worker \d on node-1 \(process \d+\) was killed by signal 9",
+        lambda job: job.training_process("worker", "node-1", program="sh"),
+        r"worker on node-1 \(process \d+\) was killed by signal 9",
         code=137,
-        options=("-s", "1"),
     ),
-    Killed(
-        "the supervisor", lambda job: job.program("supervise"), "the supervisor on node-0 was killed", command=STARTS
-    ),
+    Killed("the supervisor", lambda job: job.program("supervise"), "the supervisor on node-0 was killed"),
 )
 
 
 @pytest.mark.parametrize("row", KILLED, ids=[row.what for row in KILLED])
 def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Killed) -> None:
-    with running(nodes, *row.options, command=row.command) as job:
+    with running(nodes, command=STARTS) as job:
         job.kill(row.find(job))
         check(f"{row.what} killed", job, (row.code, "failed: " + row.said), record_property)
 
