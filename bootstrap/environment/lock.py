@@ -1,7 +1,7 @@
 """Locks the packages of an environment: uv chooses, on the user's machine, the wheels for a kind of node.
 
-uv reads metadata and builds nothing, since a build would run a package's code here: of a package's versions it takes
-the newest that has a wheel for the nodes. A package that has none is built on the head (package_build.py).
+uv reads metadata and builds nothing, since a build would run a package's code here. Of a package's versions it takes
+the newest, as pip does. If that has no wheel for the nodes, the head builds it (package_build.py).
 
 The package indexes are those of uv's and pip's settings on this machine, with their passwords and certificates.
 """
@@ -69,7 +69,7 @@ def lock_wheels(
     started = time.monotonic()
     report(Event(kind="start", what=what))
     try:
-        packages = _compile(target, _with_built(requirements, built), links=[file.path.parent for file in built])
+        packages = _choose_newest(target, _with_built(requirements, built), [file.path.parent for file in built])
         found = map_in_threads(lambda one, _: _find_wheel(one, target, cache), packages, threads=AT_ONCE)
         files = tuple(sorted(found, key=lambda file: file.name))
         check_hashes(files, requirements, built={file.sha256 for file in built})
@@ -78,6 +78,42 @@ def lock_wheels(
         raise
     report(Event(kind="done", what=what, duration_s=time.monotonic() - started))
     return files
+
+
+def _choose_newest(target: WheelTarget, requirements: Sequence[str], links: Sequence[Path]) -> list[dict[str, Any]]:
+    """The locked packages. Without a wheel of the newest version, uv takes an old one, of any age; pip does not.
+
+    Raises NoWheelError for a package that has to be built for the newest versions, and ClusterError.
+    """
+    packages = _compile(target, requirements, links=links)
+    chosen = {one["name"]: one.get("version") for one in packages}
+    open_lines = [line for line in requirements if not re.search("==|@|/", line)]
+    if not open_lines:
+        return packages
+    newest = _compile(target, open_lines, links=links, sources=[find_name(one) for one in open_lines], alone=True)
+    for name, version in ((one["name"], one["version"]) for one in newest):
+        if chosen.get(name, version) == version:
+            continue
+        wanted = [*requirements, f"{name}=={version}"]
+        try:
+            packages, requirements = _compile(target, wanted, links=links), wanted
+        except NoWheelError as error:
+            if not _has_wheel(target, wanted, links, error.requirement):
+                raise
+        except ClusterError:  # others need the old version
+            continue
+    return packages
+
+
+def _has_wheel(target: WheelTarget, requirements: Sequence[str], links: Sequence[Path], name: str) -> bool:
+    """Whether a package has wheels, for newer systems than the nodes': such packages are better not built."""
+    try:
+        _compile(replace(target, glibc=(2, MINORS[-1])), requirements, links=links)
+    except NoWheelError as error:
+        return error.requirement != name
+    except ClusterError:
+        return True
+    return True
 
 
 def _with_built(requirements: Sequence[str], built: Sequence[BundleFile]) -> list[str]:
@@ -101,9 +137,11 @@ def lock_source(target: WheelTarget, requirement: str, *, cache: Path) -> Bundle
     wanted = [one for one in wanted if not is_git(one)]
     try:
         try:
-            packages = _compile(target, [*wanted, requirement], source=requirement)  # the version that the others need
+            packages = _compile(
+                target, [*wanted, requirement], sources=[requirement]
+            )  # the version that the others need
         except ClusterError:  # another package has no wheel either
-            packages = _compile(target, asked, source=requirement)
+            packages = _compile(target, asked, sources=[requirement])
         [file] = [package["sdist"] for package in packages if package["name"] == requirement and "sdist" in package]
     except (ClusterError, ValueError) as error:
         raise NoSourceError(f"{requirement} has neither a wheel for the nodes nor a source: {error}") from error
@@ -131,23 +169,31 @@ def check_hashes(files: Iterable[BundleFile], requirements: Iterable[str], *, bu
 
 
 def _compile(
-    target: WheelTarget, requirements: Sequence[str], *, links: Sequence[Path] = (), source: str | None = None
+    target: WheelTarget,
+    requirements: Sequence[str],
+    *,
+    links: Sequence[Path] = (),
+    sources: Collection[str] = (),
+    alone: bool = False,
 ) -> list[dict[str, Any]]:
     """The packages of the lock that uv makes (https://packaging.python.org/en/latest/specifications/pylock-toml/).
 
-    links: folders with more wheels. source: a package whose source is found instead of wheels, without its
-    dependencies. uv runs in a folder of its own, and so finds the user's settings but not those of a project.
+    links: folders with more wheels. sources: packages whose sources are found instead of wheels, without their
+    dependencies. alone: finds no dependencies, and wheels of the sources, too. uv runs in a folder of its own, and so
+    finds the user's settings but not those of a project.
     """
     with tempfile.TemporaryDirectory(prefix="cluster-lock-") as temporary:
         folder = Path(temporary)
         (folder / "packages.txt").write_text("".join(f"{line}\n" for line in requirements))
         (folder / "limits.txt").write_text("".join(f"{line}\n" for line in target.limits))
         words = ["pip", "compile", "packages.txt", "--constraints", "limits.txt"]
-        words += ["--format", "pylock.toml", "--no-header", "--quiet", "--only-binary", ":all:"]
+        words += ["--format", "pylock.toml", "--no-header", "--quiet"]
+        words += ["--no-deps"] if alone else ["--only-binary", ":all:"]
         words += ["--python-platform", _platform(target), "--python-version", show(target.python_version)]
-        if source is not None:
-            words += ["--no-binary", source]
-            (folder / "uv.toml").write_text(f'dependency-metadata = [{{ name = "{source}", requires-dist = [] }}]\n')
+        if sources:  # with this metadata, uv builds nothing to learn it
+            words += [word for name in sources if not alone for word in ("--no-binary", name)]
+            metadata = ", ".join(f'{{ name = "{name}", requires-dist = [] }}' for name in sources)
+            (folder / "uv.toml").write_text(f"dependency-metadata = [{metadata}]\n")
         environment, no_index = find_settings(os.environ)
         words += ["--no-index"] if no_index else []
         if links:  # beside those of the settings, which the option --find-links would replace

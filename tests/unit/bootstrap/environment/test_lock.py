@@ -175,7 +175,7 @@ def test_a_source_is_found_and_not_run(tmp_path: Path, index: Index, monkeypatch
 @pytest.mark.parametrize(
     ("files", "wanted", "builds", "chosen"),
     [
-        pytest.param({"old-1.0": "wheel", "old-2.0": "source"}, "old", None, "old-1.0", id="wheels-first"),
+        pytest.param({"old-1.0": "wheel", "old-2.0": "source"}, "old", "old", "old-2.0", id="newest-first"),
         pytest.param({"old-1.0": "wheel", "old-2.0": "source"}, "old==2.0", "old", "old-2.0", id="pinned"),
         pytest.param({"old-1.0": "source"}, "old", "old", "old-1.0", id="no-wheel"),
         pytest.param(
@@ -185,6 +185,14 @@ def test_a_source_is_found_and_not_run(tmp_path: Path, index: Index, monkeypatch
             "sub-4.9",
             id="dependency",
         ),
+        pytest.param(
+            {"old-1.0": "wheel", "old-2.0": "wheel needs sub==4.9.*", "sub-4.9": "source"},
+            "old",
+            "sub",
+            "old-2.0",
+            id="not-an-old-version",
+        ),
+        pytest.param({"old-1.0": "wheel", "old-2.0": "wheel needs absent"}, "old", None, "old-1.0", id="contradiction"),
     ],
 )
 def test_a_package_without_a_wheel_is_built(
