@@ -280,6 +280,12 @@ class SandboxSpotRequest(SpotInstanceRequest):
         """The instance's zone."""
         return self._instance.placement.zone
 
+    def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
+        """As in moto, with more filters."""
+        known = {"instance-id": self._instance.id, "launched-availability-zone": self.launched_availability_zone,
+                 "status-code": self.status["Code"], "type": self.type}  # fmt: skip
+        return known[filter_name] if filter_name in known else super().get_filter_value(filter_name, method_name)
+
 
 def register_spot_requests(
     instances: list[SandboxInstance], options: dict[str, Any], tags: dict[str, dict[str, str]]

@@ -36,6 +36,12 @@ from sandbox.api.s3 import install_uploads
 from sandbox.api.volumes import SandboxAttachment, SandboxVolume
 from sandbox.hosts.names import Names
 
+# DescribeInstances' filters that moto lacks, and the instance attribute that each one compares.
+INSTANCE_FILTERS = {
+    "placement-group-name": "placement.group_name", "client-token": "client_token", "instance-lifecycle": "lifecycle",
+    "spot-instance-request-id": "spot_instance_request_id", "instance-state-code": "state_code",
+}  # fmt: skip
+
 _list_modules = backends.list_of_moto_modules
 _compute_possible_keys = serialize.XFormedAttributePicker.get_possible_keys
 _possible_keys: dict[tuple[type, str, Shape], tuple[str, ...]] = {}
@@ -46,6 +52,7 @@ def install(settings: Ec2Settings) -> Backend:
     SandboxEC2Backend.settings = settings
     ec2_backends.backend = SandboxEC2Backend
     ec2_urls.url_paths = {"{0}/": SandboxEC2Response.dispatch}
+    ec2_utils.filter_dict_attribute_mapping.update(INSTANCE_FILTERS)
     # For CreateTags and DescribeTags.
     ec2_utils.EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
     ec2_utils.EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"

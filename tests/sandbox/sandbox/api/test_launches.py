@@ -132,7 +132,8 @@ def test_create_use_and_delete_a_placement_group(ec2: Client) -> None:
     assert [g["GroupId"] for g in ec2.describe_placement_groups(Filters=by_tag)["PlacementGroups"]] == [made["GroupId"]]
     assert not ec2.describe_placement_groups(Filters=[{"Name": "strategy", "Values": ["spread"]}])["PlacementGroups"]
     ids = ids_of(run(ec2, Placement={"GroupName": "near"}))
-    assert [i["Placement"]["GroupName"] for i in live(ec2)] == ["near"]
+    in_group = [{"Name": "placement-group-name", "Values": ["near"]}]
+    assert [i["Placement"]["GroupName"] for i in describe(ec2, Filters=in_group)] == ["near"]
     with refused_as("InvalidPlacementGroup.InUse"):
         ec2.delete_placement_group(GroupName="near")
     ec2.terminate_instances(InstanceIds=ids)
@@ -232,7 +233,7 @@ def test_quotas_count_the_running_vcpus(own_project: Path, monkeypatch: pytest.M
 def test_a_spot_launch(ec2: Client) -> None:
     options = {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.5", "SpotInstanceType": "one-time"}}
     [instance] = run(ec2, InstanceMarketOptions=options)
-    [described] = live(ec2)
+    [described] = describe(ec2, Filters=[{"Name": "instance-lifecycle", "Values": ["spot"]}, *only_live()])
     assert described["InstanceId"] == instance["InstanceId"]
     assert described["InstanceLifecycle"] == "spot"
     request_id = described["SpotInstanceRequestId"]
@@ -243,6 +244,10 @@ def test_a_spot_launch(ec2: Client) -> None:
     ec2.terminate_instances(InstanceIds=[instance["InstanceId"]])
     [request] = ec2.describe_spot_instance_requests(SpotInstanceRequestIds=[request_id])["SpotInstanceRequests"]
     assert (request["State"], request["Status"]["Code"]) == ("closed", "instance-terminated-by-user")
+
+
+def only_live() -> list[dict[str, Any]]:
+    return [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
 
 
 # --- eventual consistency
