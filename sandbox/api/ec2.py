@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any, cast
 
@@ -127,6 +128,8 @@ class SandboxEC2Backend(EC2Backend):
         self, image_id: str, count: int, user_data: Any, security_group_names: list[str], **kwargs: Any
     ) -> Reservation:
         """As in moto, after more checks, and in a default subnet if the launch does not name one."""
+        if not image_id and kwargs.get("launch_template"):
+            image_id = self._get_template_from_args(kwargs["launch_template"]).image_id
         self.check_launch(image_id, kwargs.get("key_name"), kwargs["instance_type"], kwargs.get("placement"))
         nics = kwargs.get("nics") or []
         if not kwargs.get("subnet_id") and not any("SubnetId" in nic for nic in nics):
@@ -266,6 +269,20 @@ class SandboxEC2Backend(EC2Backend):
             raise EC2ClientError("InvalidParameterValue", f"Invalid region provided: {', '.join(sorted(unknown))}")
         return [region for region in self.regions if region.name in known]
 
+    def describe_instance_type_offerings(
+        self, location_type: str | None = None, filters: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """As in moto, but the filters' values may contain * and ?."""
+        offers = super().describe_instance_type_offerings(location_type)
+        keys = {"location": "Location", "instance-type": "InstanceType"}
+        for name, patterns in (filters or {}).items():
+            if name not in keys:
+                raise EC2ClientError("InvalidParameterValue", f"The filter '{name}' is invalid")
+            wild = [pattern for pattern in patterns if set(pattern) & set("*?[")]
+            exact, key = {*patterns} - {*wild}, keys[name]
+            offers = [o for o in offers if o[key] in exact or any(fnmatchcase(o[key], pattern) for pattern in wild)]
+        return offers
+
     def describe_spot_instance_requests(
         self, filters: Any = None, spot_instance_ids: list[str] | None = None
     ) -> list[SpotInstanceRequest]:
@@ -274,6 +291,13 @@ class SandboxEC2Backend(EC2Backend):
             self._get_spot_request(request_id)
         found: list[SpotInstanceRequest] = super().describe_spot_instance_requests(filters, spot_instance_ids)
         return found
+
+    def cancel_spot_instance_requests(self, request_ids: list[str]) -> list[SpotInstanceRequest]:
+        """Sets the requests' state to `cancelled`; moto would delete them. Their instances keep running."""
+        requests = [self._get_spot_request(request_id) for request_id in request_ids]
+        for request in requests:
+            request.state = "cancelled"
+        return requests
 
     def _get_spot_request(self, request_id: str) -> SpotInstanceRequest:
         if request_id not in self.spot_instance_requests:

@@ -118,8 +118,13 @@ class SandboxEC2Response(EC2Response):
             backend.launches.keep("RunInstances", token, asked, reservation)
         return result
 
+    def _find_template(self) -> dict[str, Any]:
+        """Returns the data of the launch template that the caller names, or {}."""
+        template = self._get_param("LaunchTemplate")
+        return self.ec2_backend._get_template_from_args(template).data if template else {}  # noqa: SLF001 -- moto has no public way to read a template
+
     def _instance_type(self) -> str:
-        return str(self._get_param("InstanceType", DEFAULT_INSTANCE_TYPE))
+        return str(self._get_param("InstanceType") or self._find_template().get("InstanceType", DEFAULT_INSTANCE_TYPE))
 
     def _market(self) -> Market:
         return "spot" if self._get_param("InstanceMarketOptions.MarketType") == "spot" else "on-demand"
@@ -138,7 +143,7 @@ class SandboxEC2Response(EC2Response):
 
     def _check_launch(self) -> None:
         backend, instance_type, zone = self.sandbox_backend, self._instance_type(), self._find_zone()
-        image_id = str(self._get_param("ImageId"))
+        image_id = str(self._get_param("ImageId") or self._find_template().get("ImageId"))
         backend.check_launch(image_id, self._get_param("KeyName"), instance_type, zone)
         limits.check_architecture(instance_type, str(backend.amis[image_id].architecture))
         if zone:

@@ -250,7 +250,7 @@ class SandboxSpotRequest(SpotInstanceRequest):
 
     @property
     def state(self) -> str:
-        """`active` while the instance exists, then `closed`."""
+        """`active` while the instance exists, then `closed`, unless the request was cancelled before."""
         if self._stored_state == "active" and self._instance.state in ENDED:
             return "closed"
         return self._stored_state
@@ -263,7 +263,8 @@ class SandboxSpotRequest(SpotInstanceRequest):
     def status(self) -> dict[str, Any]:
         """The status, as in https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html."""
         if self._instance.state not in ENDED:
-            code = "fulfilled"
+            cancelled = self._stored_state == "cancelled"
+            code = "request-canceled-and-instance-running" if cancelled else "fulfilled"
         elif self._instance.state_reason.code == INTERRUPTED:
             code = "instance-terminated-no-capacity"
         else:

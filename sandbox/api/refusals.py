@@ -113,18 +113,25 @@ def forbid(message: str) -> Refusal:
     )  # fmt: skip
 
 
-def deny(service: str | None, caller: str, action: str) -> Refusal:
+def deny(service: str | None, caller: str, action: str, resource: str = "*", *, explicit: bool = False) -> Refusal:
     """Returns the response to a caller who lacks a permission, with AWS's message. Pure.
 
-    caller: an ARN. action: `service:Action`.
+    caller: an ARN. action: `service:Action`. explicit: whether a policy denies the action; otherwise, no policy allows
+    it.
     """
-    because = f"because no identity-based policy allows the {action} action"
-    message = f"User: {caller} is not authorized to perform: {action} {because}"
+    on = "" if resource == "*" else f" on resource: {resource}"
+    why = (
+        "with an explicit deny in an identity-based policy"
+        if explicit
+        else f"because no identity-based policy allows the {action} action"
+    )
+    message = f"User: {caller} is not authorized to perform: {action}{on} {why}"
     if service == "ec2":
-        encoded = base64.urlsafe_b64encode(json.dumps({"allowed": False, "context": {"action": action}}).encode())
+        seen = {"allowed": False, "explicitDeny": explicit, "context": {"action": action, "resource": resource}}
+        encoded = base64.urlsafe_b64encode(json.dumps(seen).encode()).decode()
         message = (
             f"You are not authorized to perform this operation. {message}. "
-            f"Encoded authorization failure message: {encoded.decode()}"
+            f"Encoded authorization failure message: {encoded}"
         )
     return forbid(message)
 

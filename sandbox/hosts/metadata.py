@@ -298,6 +298,8 @@ class MetadataService:
     def _issue_token(self, instance: SandboxInstance, path: str, headers: Any) -> Answer:
         if path != TOKEN_PATH:
             return Answer(HTTPStatus.METHOD_NOT_ALLOWED)
+        if "X-Forwarded-For" in headers:  # from an open proxy in the host
+            return Answer(HTTPStatus.FORBIDDEN)
         ttl = headers.get(TTL_HEADER, "")
         if not ttl.isdecimal() or not 1 <= int(ttl) <= MAX_TTL_S:
             return Answer(HTTPStatus.BAD_REQUEST)

@@ -5,6 +5,8 @@ GetFederationToken replace those of moto, which return the same keys to all call
 """
 
 import datetime as dt
+import json
+import re
 from dataclasses import dataclass
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
@@ -12,7 +14,7 @@ from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
 from moto.iam.models import IAMBackend, Role, User, iam_backends
 from moto.sts import urls as sts_urls
-from moto.sts.exceptions import STSValidationError
+from moto.sts.exceptions import STSClientError, STSValidationError
 from moto.sts.models import STSBackend, sts_backends
 from moto.sts.responses import TokenResponse
 from moto.sts.utils import random_session_token
@@ -28,6 +30,8 @@ MIN_SESSION_S = 900
 MAX_FEDERATION_S = 36 * 3600
 ROLE_SESSION_S = 3600
 """The default MaxSessionDuration of a role, and the limit if a role assumes a role."""
+MAX_SESSION_POLICY = 2048
+FEDERATED_NAME = r"[\w+=,.@-]{2,32}"
 OF_USERS_ALONE = ("GetSessionToken", "GetFederationToken")
 
 
@@ -94,15 +98,19 @@ class SandboxStsResponse(TokenResponse):
 
     def get_federation_token(self) -> ActionResult:
         """Returns temporary keys of a federated user."""
-        name = self._get_param("Name")
+        name = self._get_param("Name") or ""
+        if re.fullmatch(FEDERATED_NAME, name, re.ASCII) is None:
+            raise STSValidationError(f"Value '{name}' at 'name' failed to satisfy constraint: {FEDERATED_NAME}")
         duration_s = self._get_int_param("DurationSeconds", SESSION_S)
         _check_duration(duration_s, MAX_FEDERATION_S)
+        _check_policy(self._get_param("Policy"))
         session = _sts().open_session(self.get_access_key(), duration_s, federated=name)
         user = {"FederatedUserId": f"{DEFAULT_ACCOUNT_ID}:{name}", "Arn": session.federated_arn}
         return ActionResult({"Credentials": session, "FederatedUser": user, "PackedPolicySize": 6})
 
     def assume_role(self) -> ActionResult:
         """As in moto, for at most the role's MaxSessionDuration, or one hour if a role assumes a role."""
+        _check_policy(self._get_param("Policy"))
         role = _find_role(self._get_param("RoleArn"))
         limit_s = int((role and role.max_session_duration) or ROLE_SESSION_S)
         if _sts().get_assumed_role_from_access_key(self.get_access_key()) is not None:
@@ -116,6 +124,22 @@ def _check_duration(duration_s: int, limit_s: int) -> None:
         raise STSValidationError(
             f"The requested DurationSeconds is not from {MIN_SESSION_S} to {limit_s}, the MaxSessionDuration here."
         )
+
+
+def _check_policy(policy: str | None) -> None:
+    if policy is None:
+        return
+    if len(policy) > MAX_SESSION_POLICY:
+        raise STSValidationError(
+            f"Value at 'policy' failed to satisfy constraint: Member must have length less than or equal to "
+            f"{MAX_SESSION_POLICY}"
+        )
+    try:
+        statements = json.loads(policy)["Statement"]
+    except (ValueError, KeyError, TypeError):
+        statements = []
+    if not statements:
+        raise STSClientError("MalformedPolicyDocument", "The policy is not a JSON document with a Statement.")
 
 
 def install_principals(access_key_id: str, secret_access_key: str) -> None:

@@ -16,17 +16,22 @@ from ec2_client import Client, client
 ACCOUNT = "123456789012"
 
 
-TRUST = json.dumps(
-    {
-        "Version": "2012-10-17",
-        "Statement": {
-            "Effect": "Allow",
-            "Principal": {"Service": "ec2.amazonaws.com", "AWS": f"arn:aws:iam::{ACCOUNT}:root"},
-            "Action": "sts:AssumeRole",
-        },
-    }
-)
-"""The trust policy of a role that EC2 and this account may assume."""
+def trust(*principals: str) -> str:
+    """The trust policy of a role that EC2 and these ARNs may assume."""
+    principal = {"Service": "ec2.amazonaws.com", **({"AWS": list(principals)} if principals else {})}
+    statement = {"Effect": "Allow", "Principal": principal, "Action": "sts:AssumeRole"}
+    return json.dumps({"Version": "2012-10-17", "Statement": statement})
+
+
+TRUST = trust(f"arn:aws:iam::{ACCOUNT}:root")
+
+
+def document(*statements: Mapping[str, Any]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
+
+
+def allow(action: Any, resource: Any = "*", **more: Any) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": action, "Resource": resource, **more}
 
 
 def client_of(service: str, keys: Mapping[str, Any], **config: Any) -> Client:

@@ -8,7 +8,7 @@ import pytest
 from moto.ec2.exceptions import EC2ClientError
 
 from sandbox.api import limits, prices
-from sandbox.api.consistency import Unsettled
+from sandbox.api.consistency import Tokens, Unsettled
 from sandbox.api.limits import find_quota
 from sandbox.api.prices import ON_DEMAND, SPOT_STEP, spot_price, spot_times
 from sandbox.config import Market
@@ -103,6 +103,16 @@ def test_a_refused_launch_is_one_strike() -> None:
             reserve(book, 1, 1)
         assert [fault.left for fault in book.list()] == [left] * bool(left)
     assert reserve(book, 1, 1) == ("us-east-1a", 1)
+
+
+def test_tokens() -> None:
+    tokens: Tokens[str] = Tokens()
+    assert tokens.find("CreateVolume", "a", {"Size": 1}) is None
+    tokens.keep("CreateVolume", "a", {"Size": 1, "ClientToken": "a"}, "answer")
+    assert tokens.find("CreateVolume", "a", {"Size": 1, "ClientToken": "a"}) == "answer"
+    assert tokens.find("CreateFleet", "a", {"Size": 2}) is None
+    with pytest.raises(EC2ClientError, match="IdempotentParameterMismatch"):
+        tokens.find("CreateVolume", "a", {"Size": 2})
 
 
 class Clock:

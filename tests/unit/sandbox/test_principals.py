@@ -46,3 +46,9 @@ def test_temporary_keys_expire(sts: SandboxStsBackend, monkeypatch: pytest.Monke
     with pytest.raises(RefusedError) as caught:
         find_secret(key.access_key_id)
     assert caught.value.refusal.query_code == "ExpiredToken"
+
+
+def test_unknown_keys_are_refused(sts: SandboxStsBackend) -> None:
+    with pytest.raises(RefusedError) as caught:
+        find_secret("AKIAUNKNOWN")
+    assert caught.value.refusal.query_code == "InvalidClientTokenId"

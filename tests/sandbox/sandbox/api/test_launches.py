@@ -41,6 +41,14 @@ def test_a_client_token_with_other_parameters_is_refused(ec2: Client) -> None:
     assert len(live(ec2)) == 1
 
 
+def test_other_calls_have_client_tokens(ec2: Client) -> None:
+    zone = ec2.describe_availability_zones()["AvailabilityZones"][0]["ZoneName"]
+    volumes = [ec2.create_volume(AvailabilityZone=zone, Size=1, ClientToken="volume") for _ in range(2)]
+    assert volumes[0]["VolumeId"] == volumes[1]["VolumeId"]
+    with refused_as("IdempotentParameterMismatch"):
+        ec2.create_volume(AvailabilityZone=zone, Size=2, ClientToken="volume")
+
+
 # --- dry runs
 
 
@@ -67,6 +75,13 @@ def test_a_dry_run_changes_nothing(ec2: Client, action: str, asked: dict[str, An
 # --- the parameters of a launch
 
 
+def test_a_launch_template_gives_image_and_type(ec2: Client) -> None:
+    data = {"ImageId": find_image(), "InstanceType": "c5.2xlarge"}
+    ec2.create_launch_template(LaunchTemplateName="workers", LaunchTemplateData=data)
+    ec2.run_instances(LaunchTemplate={"LaunchTemplateName": "workers"}, MinCount=1, MaxCount=1)
+    assert [(one["ImageId"], one["InstanceType"]) for one in live(ec2)] == [(data["ImageId"], "c5.2xlarge")]
+
+
 @pytest.mark.parametrize(
     ("asked", "code", "said"),
     [
@@ -89,7 +104,7 @@ def test_an_impossible_launch_is_refused(ec2: Client, asked: dict[str, Any], cod
 
 
 def test_offerings_differ_by_zone(ec2: Client) -> None:
-    asked = {"LocationType": "availability-zone", "Filters": [{"Name": "instance-type", "Values": ["c5.xlarge"]}]}
+    asked = {"LocationType": "availability-zone", "Filters": [{"Name": "instance-type", "Values": ["c5.xl*"]}]}
     offers = ec2.describe_instance_type_offerings(**asked)["InstanceTypeOfferings"]
     zones = {offer["Location"] for offer in offers}
     every = {zone["ZoneName"] for zone in ec2.describe_availability_zones()["AvailabilityZones"]}
@@ -225,6 +240,9 @@ def test_quotas_count_the_running_vcpus(own_project: Path, monkeypatch: pytest.M
     run(ec2)
     with refused_as("VcpuLimitExceeded"):
         ec2.start_instances(InstanceIds=ids[:1])
+
+
+# --- prices
 
 
 # --- spot

@@ -1,22 +1,28 @@
 """Temporary keys of users and roles, and presigned URLs."""
 
 import http.client
+import json
 import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import pytest
 
-from ec2_client import client, refused_as
+from ec2_client import Client, client, refused_as
 from iam_steps import (
     ACCOUNT,
+    allow,
     client_of,
+    document,
+    instance_profile,
     make_bucket,
     refused,
     role,
     role_keys,
     user,
 )
-from sandbox_steps import RunningSandbox
+from sandbox_steps import RunningSandbox, Ssh, launch
 from waits import until
 
 pytestmark = pytest.mark.sandbox
@@ -62,18 +68,72 @@ def test_presigned_urls_work_until_they_expire(phantom: RunningSandbox, bucket: 
 # --- temporary keys
 
 
+READ = document(allow("s3:GetObject"))
+
+
+def federate(sts: Client, policy: str | None = READ, **more: Any) -> Mapping[str, Any]:
+    given = {} if policy is None else {"Policy": policy}
+    keys: Mapping[str, Any] = sts.get_federation_token(**{"Name": "job", **given, **more})["Credentials"]
+    return keys
+
+
 def test_a_federated_user_may_not_use_iam_and_sts(phantom: RunningSandbox) -> None:
-    keys = client("sts").get_federation_token(Name="job")["Credentials"]
+    keys = federate(client("sts"), READ)
     sts = client_of("sts", keys)
     assert sts.get_caller_identity()["Arn"] == f"arn:aws:sts::{ACCOUNT}:federated-user/job"
     assert client_of("ec2", keys).describe_vpcs()["Vpcs"]
     assert "session credentials" in refused(sts.get_session_token)
-    assert "session credentials" in refused(sts.get_federation_token, Name="other")
+    assert "session credentials" in refused(sts.get_federation_token, Name="other", Policy=READ)
     refused(sts.assume_role, RoleArn=f"arn:aws:iam::{ACCOUNT}:role/any", RoleSessionName="test")
     with refused_as("InvalidClientTokenId"):
         client_of("iam", keys).list_users()
 
 
-def test_a_federated_users_keys_last_36_hours_at_most(phantom: RunningSandbox) -> None:
-    with refused_as("ValidationError"):
-        client("sts").get_federation_token(Name="job", DurationSeconds=36 * 3600 + 1)
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"Name": "a b"}, "ValidationError"),
+        ({"DurationSeconds": 36 * 3600 + 1}, "ValidationError"),
+        ({"Policy": "{}"}, "MalformedPolicyDocument"),
+    ],
+)
+def test_invalid_federation_requests_are_refused(phantom: RunningSandbox, asked: Mapping[str, Any], code: str) -> None:
+    with refused_as(code):
+        client("sts").get_federation_token(**{"Name": "job", "Policy": READ, **asked})
+
+
+# --- on a host
+
+
+READ_ROLE = """
+import json, urllib.request as r
+base = "http://169.254.169.254/latest/"
+token = r.urlopen(r.Request(base + "api/token", method="PUT",
+                            headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})).read().decode()
+def read(path):
+    asked = r.Request(base + "meta-data/iam/security-credentials/" + path, headers={"X-aws-ec2-metadata-token": token})
+    return r.urlopen(asked).read().decode()
+found = json.loads(read(read("")))
+print(json.dumps({"AccessKeyId": found["AccessKeyId"], "SecretAccessKey": found["SecretAccessKey"],
+                  "SessionToken": found["Token"]}))
+"""
+
+
+@pytest.fixture
+def host_profile(sandbox: RunningSandbox) -> Iterator[dict[str, Any]]:
+    with instance_profile("of-a-host") as profile:
+        yield profile
+
+
+def test_keys_of_a_hosts_role(host_profile: dict[str, Any], ssh: Ssh) -> None:
+    s3 = client("s3", s3={"addressing_style": "path"})
+    s3.create_bucket(Bucket="of-a-host")
+    s3.put_object(Bucket="of-a-host", Key="digits/part-0", Body=b"records")
+    [host] = launch(ssh, 1, **host_profile)
+    keys = json.loads(ssh.run(host["PublicIpAddress"], "/usr/bin/python3 -", stdin=READ_ROLE).stdout)
+    mine = client_of("s3", keys, signature_version="s3v4")
+    assert client_of("sts", keys).get_caller_identity()["Arn"].endswith(f"/of-a-host/{host['InstanceId']}")
+    url = mine.generate_presigned_url("get_object", Params={"Bucket": "of-a-host", "Key": "digits/part-0"})
+    fetch = "import sys, urllib.request as r; print(r.urlopen(sys.stdin.read()).read().decode())"
+    done = ssh.run(host["PublicIpAddress"], f"/usr/bin/python3 -c '{fetch}'", stdin=url)
+    assert done.stdout == "records\n"
