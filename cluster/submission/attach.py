@@ -101,7 +101,7 @@ def show_check(app: App, head: Head, order: Order) -> None:
 
 
 def start(app: App, head: Head, order: Order, *, submission: NodeProgram | None = None) -> None:
-    """Submits a job and returns (`--detach`). submission: see train.follow.run. Raises the same errors as submit."""
+    """Submits a job and returns (`--detach`). submission: see Submission. Raises the same errors as submit."""
     note_order(app, order)
     started = submit(head, order, follow=False, program=submission)
     app.print(started.id)
@@ -112,7 +112,7 @@ def start(app: App, head: Head, order: Order, *, submission: NodeProgram | None 
 def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeProgram | None = None) -> int:
     """Submits a job and follows it to its end. Returns 0, or 130 when it was left running or withdrawn.
 
-    submission: see train.follow.run. plain: show no live view. Raises JobError with the exit code of the first process
+    submission: see Submission. plain: show no live view. Raises JobError with the exit code of the first process
     that failed, and the same errors as submit.
     """
     note_order(app, order)

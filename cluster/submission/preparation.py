@@ -7,6 +7,8 @@ from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.container.prepare import FindLogin
+from bootstrap.ssh.connection import NodeConnection
+from bootstrap.ssh.node_program import NodeProgram
 from cluster.app import App
 from cluster.containers import prepare_image
 from cluster.costs import ask_for_prices
@@ -17,6 +19,7 @@ from foundation.thread_pool import run_in_thread
 from foundation.user_folders import find_user
 from provision.aws.clients import Clients
 from provision.aws.iam_policy import S3Scope, render_job_policy
+from train.follow.head import Head, run_jobs
 from train.job.config import TrainConfig
 from train.job.plan import Job, find_used, plan_job
 from train.job.program import read_program
@@ -93,6 +96,28 @@ class Preparation:
             prices=self._prices(),
             notify=find_notify(app),
         )
+
+
+class Submission:
+    """The head's program that accepts an order, started before the order is known. follow: as for `submit`."""
+
+    def __init__(self, *, follow: bool) -> None:
+        self._words = ("submit", *(["--follow"] if follow else []))
+        self._early: NodeProgram | None = None
+
+    def begin(self, connection: NodeConnection) -> None:
+        """Starts the program on a node that may be the head. Raises ConnectError."""
+        self._early = run_jobs(connection, *self._words)
+
+    def take(self, head: Head, node: ReadyNode) -> NodeProgram:
+        """Returns the program on the head, which may have been started; node: the head's. Raises as Head.open.
+
+        One that started before this command changed the node may lack what the set-up commands export.
+        """
+        early = self._early
+        if early is None or early.connection is not node.connection or node.changed:
+            return head.open(*self._words)
+        return early
 
 
 def _find_access(app: App, clients: Clients | None, scope: S3Scope, keys_s: int | None) -> S3Access:

@@ -22,14 +22,13 @@ from cluster.recovery.lost_head import check_head
 from cluster.session import describe, ready_nodes, warn
 from cluster.submission.attach import attend, show_check, start
 from cluster.submission.launchers import replace_launcher
-from cluster.submission.preparation import Preparation
+from cluster.submission.preparation import Preparation, Submission
 from cluster.submission.request import TrainRequest, check_first_line, find_cwd, read, read_store, read_words
 from foundation.errors import UsageError
 from foundation.progress import Event
 from provision.aws.clients import find_credentials
 from train.engines import find_engine
 from train.engines.schedulers import SCHEDULERS
-from train.follow.run import Submission
 from train.job.checks import check_framework
 from train.job.defaults import render_settings
 from train.job.payload import find_script, find_shadowed

@@ -7,8 +7,6 @@ from contextlib import closing
 
 from msgspec import Struct, to_builtins
 
-from bootstrap.apply import ReadyNode
-from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import LOOK_EVERY_S, AnswerError, Look, NodeProgram, never
 from foundation.decode import decode
@@ -31,7 +29,7 @@ from node.protocol import (
 )
 from node.wire import Answer
 from train.follow.events import Event, EventReader
-from train.follow.head import SILENCE_S, Head, run_jobs
+from train.follow.head import SILENCE_S, Head
 
 CLIENT_PATIENCE_S = 600.0
 """How long to retry a broken connection; the job does not wait for it."""
@@ -61,32 +59,10 @@ class Started(Struct, frozen=True, kw_only=True):
     program: NodeProgram | None
 
 
-class Submission:
-    """The head's program that accepts an order, started before the order is known. follow: as for `submit`."""
-
-    def __init__(self, *, follow: bool) -> None:
-        self._words = ("submit", *(["--follow"] if follow else []))
-        self._early: NodeProgram | None = None
-
-    def begin(self, connection: NodeConnection) -> None:
-        """Starts the program on a node that may be the head. Raises ConnectError."""
-        self._early = run_jobs(connection, *self._words)
-
-    def take(self, head: Head, node: ReadyNode) -> NodeProgram:
-        """Returns the program on the head, which may have been started; node: the head's. Raises as Head.open.
-
-        One that started before this command changed the node may lack what the set-up commands export.
-        """
-        early = self._early
-        if early is None or early.connection is not node.connection or node.changed:
-            return head.open(*self._words)
-        return early
-
-
 def submit(
     head: Head, order: Order, *, follow: bool, look: Look = never, program: NodeProgram | None = None
 ) -> Started:
-    """Submits a job to the head. program: from Submission, with the same `follow`.
+    """Submits a job to the head. program: jobs.py's `submit`, which runs already, with the same `follow`.
 
     If the connection breaks before the answer, the order is sent again; the head makes one job of both.
     Raises RefusedError, ConnectError, ClusterError for the head's errors.

@@ -1,19 +1,16 @@
 """Submitting a job to the head, following it over broken connections, and the error for its end."""
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
-from msgspec.structs import replace
 
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError, JobError, NotFoundError
 from job_channels import ALIVE, BROKEN, LOG, Channel, FakeHead, channel, encode, make_order, no_answer
 from job_forms import make_record
-from job_world import node
 from node.protocol import JobResult, LogWanted, Order, RecordRole, Submitted
 from train.follow import run
 from train.follow.events import Event, EventReader
@@ -22,7 +19,6 @@ from train.follow.run import (
     Follower,
     LogStream,
     RefusedError,
-    Submission,
     check_result,
     end_everywhere,
     render_left,
@@ -66,20 +62,6 @@ def test_a_detached_job_has_no_channel() -> None:
     assert (started.state, started.program) == ("queued", None)
     assert fake.asked == [["submit"]]
     assert fake.channels[0].closed
-
-
-@pytest.mark.parametrize(
-    ("is_same", "changed", "asked"), [(True, False, 1), (True, True, 2), (False, False, 2)], ids=str
-)
-def test_a_submission_begins_before_its_order(*, is_same: bool, changed: bool, asked: int) -> None:
-    """Not on another node than the head, nor on a head that this command changes."""
-    fake, other = FakeHead(lambda _: channel(STARTED)), FakeHead(lambda _: channel(STARTED))
-    submission = Submission(follow=True)
-    submission.begin(cast("Any", fake if is_same else other))
-    head = replace(node(0), connection=cast("Any", fake), changed=changed)
-    program = submission.take(fake.make(), head)
-    assert submit(fake.make(), ORDER, follow=True, program=program).id == "j1"
-    assert [*fake.asked, *other.asked] == [["submit", "--follow"]] * asked
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["at once", "after a lost answer"])
