@@ -18,7 +18,8 @@ from foundation.files import written_whole
 MARK = "-git-"
 """In the names of these archives, which have no version: uv would compare it with the wheel's."""
 TIMEOUT_S = 600.0
-SETTINGS = {"GIT_TERMINAL_PROMPT": "0", "GIT_SSH_COMMAND": "ssh -o BatchMode=yes", "LC_ALL": "C"}
+SETTINGS = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+DEFAULTS = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes"}
 
 
 def fetch_git(line: str, cache: Path) -> BundleFile:
@@ -46,7 +47,7 @@ def _run(words: list[str], folder: Path) -> str:
     """What git prints. Raises ClusterError with its last line."""
     try:
         done = subprocess.run(
-            ["git", *words], cwd=folder, env={**os.environ, **SETTINGS}, stdin=subprocess.DEVNULL,
+            ["git", *words], cwd=folder, env={**DEFAULTS, **os.environ, **SETTINGS}, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False,
         )  # fmt: skip
     except FileNotFoundError:
