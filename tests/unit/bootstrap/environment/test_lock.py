@@ -14,7 +14,7 @@ from bootstrap.environment import fetches
 from bootstrap.environment.bundle import fetch_bundle
 from bootstrap.environment.fetches import WHAT, Fetches, bring_here
 from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
-from bootstrap.environment.lock import NoSourceError, check_hashes, lock_source, lock_wheels
+from bootstrap.environment.lock import NoSourceError, NoWheelError, check_hashes, lock_source, lock_wheels
 from bootstrap.environment.target import WheelTarget
 from bootstrap.environment.uv import find_settings, open_url
 from cluster.views.messages import still_running
@@ -161,11 +161,14 @@ def test_a_source_is_found_and_not_run(tmp_path: Path, index: Index, monkeypatch
     code = EVIL.replace(b"%r", repr(str(ran)).encode())
     content = {"setup.py": code} if how == "setup.py" else {"evil.py": code, "pyproject.toml": PYPROJECT}
     folder = tmp_path / "own" if how == "folder" else index.folder
+    make_wheel(folder, "sourced-1.0-py3-none-any.whl", {})
     for version_ in ("1.0", "2.0", "3.0"):
         make_source(folder, f"sourced-{version_}.tar.gz", {**content, "version": version_.encode()})
     if how == "folder":
         monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     target = replace(TARGET, requirements=("sourced>=1",), limits=("sourced<3", "six<1"))
+    with pytest.raises(NoWheelError):
+        lock_wheels(target, target.requirements, cache=tmp_path / "cache", report=silent)
     source = lock_source(target, "sourced", cache=tmp_path / "cache")
     bring_here(source)
     assert source.path.read_bytes() == (folder / "sourced-2.0.tar.gz").read_bytes()
