@@ -12,10 +12,24 @@ from sandbox.place import find_leftovers, place_of
 pytestmark = pytest.mark.sandbox
 
 
+def choose_tabs(text: str, library: str) -> str:
+    """The page with one of several tabs each: the library's, or else the first."""
+
+    def choose(found: re.Match[str]) -> str:
+        _, *parts = re.split(r"^\*\*(.+)\*\*\n", found[1], flags=re.MULTILINE)
+        tabs = dict(zip(parts[::2], parts[1::2], strict=True))
+        return tabs.get(library, parts[1])
+
+    return re.sub(r"^<!-- tabs -->\n(.*?)^<!-- end -->\n", choose, text, flags=re.MULTILINE | re.DOTALL)
+
+
 @pytest.mark.slow
-def test_the_tutorial_works_as_printed(project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("library", ["MXNet", "PyTorch"])
+def test_the_tutorial_works_as_printed(
+    library: str, project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     project.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # the folder is sent to the nodes
-    whole = (REPOSITORY / "docs" / "tutorial.md").read_text()
+    whole = choose_tabs((REPOSITORY / "docs" / "tutorial.md").read_text(), library)
     typed, on_aws, _ = whole.partition("## On AWS")
     assert on_aws
     script = re.search(r"^    import argparse\n.*?(?=^\S)", typed, re.MULTILINE | re.DOTALL)
