@@ -31,7 +31,7 @@ LANGUAGES = {  # by what a block contains; the first one that matches
     "python": r"^(import|from|def|class|for|with|parser =|net =|@)\b.*$",
     "toml": r"^(\[\[?[\w.-]+\]\]?|[\w.]+ *= *[\[{\"'\dtf])",
     "json": r"^[\[{](\"|$)",
-    "bash": r"^ *(#|(cluster|make|uv|pipx?|export|mkdir|cd|aws|ssh|git|python3?|echo|sudo|eval|salloc|docker|podman)\b)",
+    "bash": r"^ *(#|(cluster|make|uv|pipx?|export|mkdir|cd|aws|ssh|git|python3?|echo|sudo|eval|docker|podman)\b)",
 }
 
 html_theme = "furo"
