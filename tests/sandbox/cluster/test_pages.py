@@ -28,6 +28,7 @@ DOCS = REPOSITORY / "docs"
 SHELL = re.compile(r"(cluster|aws|eval|mkdir|ssh|uv|make|export|salloc|python) \S|# 1\. ")
 PAGE_TIMEOUT_S = 600
 ELSEWHERE = {  # pages that are typed by other tests, or that only show forms of commands
+    "index.md": "the three commands, as in the README",
     "tutorial.md": "test_tutorial.py",
     "commands.md": "the reference: test_docs.py compares it with --help",
     "architecture.md": "for contributors",
@@ -37,7 +38,7 @@ NOT_TYPED = {  # lines
     "make install": "test_installation.py",
     'export PATH="$PWD/.venv/bin:$PATH"': "test_installation.py",
     "uv tool install .": "test_installation.py",
-    "make demo        # two nodes, a real dataset, distributed training, clean-up": "CI",
+    "make demo        # two nodes, a real dataset, distributed training, clean-up: one minute": "CI",
     "make demo-torch  # the same with PyTorch": "CI",
     "make test        # the tests": "CI",
     "cluster data fetch mnist s3://bucket/mnist/ --create-bucket": "downloads from the Internet",
