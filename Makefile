@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -E)
 
-.PHONY: help install install-dev system-packages demo demo-torch test test-all test-gpu checks docs lint types tests-compiled test-packages unit bench requirements clean
+.PHONY: help install install-dev system-packages demo demo-torch test test-all test-gpu checks docs pictures lint types tests-compiled test-packages unit bench requirements clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ lint: install-dev ## ruff
 
 types: install-dev ## mypy, strict
 	$(BIN)/mypy
+
+pictures: install-dev ## the documentation's pictures, the recording from a real run in the sandbox
+	$(BIN)/python docs/pictures/recording.py
+	$(BIN)/python docs/pictures/diagrams.py
 
 docs: .venv/.installed-docs ## the documentation as a site, build/docs/index.html; a broken link is an error
 	@.venv/docs/bin/python -m sphinx --quiet --fail-on-warning --nitpicky --jobs auto --conf-dir docs . build/docs
