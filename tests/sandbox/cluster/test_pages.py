@@ -31,6 +31,7 @@ ELSEWHERE = {  # pages that are typed by other tests, or that only show forms of
     "index.md": "the three commands, as in the README",
     "tutorial.md": "test_tutorial.py",
     "commands.md": "the reference: test_docs.py compares it with --help",
+    **{f"commands/{page.name}": "as commands.md" for page in (DOCS / "commands").glob("*.md")},
     "architecture.md": "for contributors",
 }
 ENDS = "ends what the next blocks use: test_command.py"

@@ -26,7 +26,9 @@ from provision.status import AllocationState
 REPOSITORY = Path(__file__).parents[3]
 README = (REPOSITORY / "README.md").read_text()
 CONFIGURATION = (REPOSITORY / "docs" / "configuration.md").read_text()
-COMMAND_LINE = (REPOSITORY / "docs" / "commands.md").read_text()
+COMMANDS_PAGE = REPOSITORY / "docs" / "commands.md"
+GROUP_PAGES = sorted(COMMANDS_PAGE.with_suffix("").glob("*.md"))
+COMMAND_LINE = "\n".join(page.read_text() for page in (COMMANDS_PAGE, *GROUP_PAGES))
 NOTHING = Status(state=ClusterState(name="demo"), asked=2, now=datetime(2026, 11, 21, tzinfo=UTC))
 
 
@@ -51,7 +53,7 @@ def keys() -> Iterator[tuple[str, str]]:
 
 
 def section(text: str, heading: str) -> str:
-    return text.partition(heading)[2].partition("\n## ")[0]
+    return re.split(r"\n##? ", text.partition(heading)[2], maxsplit=1)[0]
 
 
 @pytest.mark.parametrize(("table", "key"), list(keys()))
@@ -76,8 +78,16 @@ def test_every_command_and_option_is_documented(name: str, command: click.Comman
 
 
 def test_no_command_is_documented_that_does_not_exist() -> None:
-    documented = set(re.findall(r"^## cluster (.+)$", COMMAND_LINE, re.MULTILINE))
-    assert documented == {name for name, _ in commands()}
+    documented = re.findall(r"^## cluster (.+)$", COMMAND_LINE, re.MULTILINE)
+    assert sorted(documented) == sorted(name for name, _ in commands())
+
+
+@pytest.mark.parametrize("page", GROUP_PAGES, ids=lambda page: page.stem)
+def test_the_table_of_a_page_and_the_commands_page_link_to_each_of_its_commands(page: Path) -> None:
+    table, *sections = page.read_text().split("\n## ")
+    headings = [text.partition("\n")[0].lower().replace(" ", "-") for text in sections]
+    entry = re.findall(rf"\]\(commands/{page.name}#([\w-]+)\)", COMMANDS_PAGE.read_text())
+    assert sorted(re.findall(r"\]\(#([\w-]+)\)", table)) == sorted(entry) == sorted(headings)
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
