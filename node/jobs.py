@@ -9,6 +9,7 @@
     jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those
                                      with the same names, for which the job waits; []: only asks for their names
     jobs say ID TEXT                 adds a line to the log of a running job
+    jobs samples ID SINCE            SINCE: seconds since the epoch; 0 for all
 Answers are lines of JSON on stdout, with the exit code 0:
     continue as submit, without --follow
     submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
@@ -22,6 +23,7 @@ Answers are lines of JSON on stdout, with the exit code 0:
              processes that it left are ended
     replace  wire.Answer, with the nodes that are still missing; the job continues once there are none
     say      wire.Answer
+    samples  {"samples": true}, then the samples of the job's nodes after SINCE, a samples.Sample each, the newest first
 or {"error": text}. Every verb except check also ends the processes of killed supervisors, and completes their records.
 """
 
@@ -40,6 +42,7 @@ from typing import IO, Any
 from foundation.decode import decode
 from foundation.file_lock import FileLock
 from node import health, job_folder, wire
+from node.job.samples import find_since
 from node.programs import program_words
 from node.protocol import (
     Checked,
@@ -417,6 +420,17 @@ def ask_supervisor(job: str, message: Replace | Say) -> None:
     answer({"error": error})
 
 
+def list_samples(words: Sequence[str]) -> None:
+    """Prints the samples of a job's nodes."""
+    job, since = words
+    if find_job(job) is None:
+        return
+    answer({"samples": True})
+    if os.path.exists(job_folder.path(job, "samples")):  # not in the first seconds of a job
+        for line in find_since(job, float(since)):
+            wire.write_all(1, line)
+
+
 VERBS = {
     "submit": submit_job,
     "continue": continue_job,
@@ -426,4 +440,5 @@ VERBS = {
     "stop": stop_job,
     "replace": replace_nodes,
     "say": say_line,
+    "samples": list_samples,
 }

@@ -3,10 +3,12 @@
 One JSON object per line, a Sample. Pure.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from foundation.decode import decode
 from node.protocol import Moment, Name, ProcessNumber
 
 Amount = Annotated[float, Meta(ge=0, le=1e18)]
@@ -66,3 +68,12 @@ class Sample(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent: Amount = 0.0
     gpus: tuple[GpuSample, ...] = ()
     processes: tuple[ProcessSample, ...] = ()
+
+
+def parse_samples(lines: Iterable[bytes]) -> Iterator[Sample]:
+    """Yields the samples in the lines of the file, without damaged ones. Pure."""
+    for line in lines:
+        try:
+            yield decode(line, Sample)
+        except ValueError:
+            continue

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 
 from node.protocol import Container, JobHost, JobResult, JobSpec, NewFiles
+from node.samples import Sample
 
 LONGEST_REST_S = 0.5
 REST_STEP_S = 0.05
@@ -214,6 +215,12 @@ class Reported(Struct, tag=True):
     saved: dict[str, int] | None = None
 
 
+class Sampled(Struct, tag=True):
+    """What the host and its processes of the job use."""
+
+    sample: Sample
+
+
 class Copying(Struct, tag=True):
     """The host still copies the job's files."""
 
@@ -239,6 +246,7 @@ FromAgent = (
     | VolumeDead
     | Noticed
     | Reported
+    | Sampled
     | Copying
     | Closed
     | Ping

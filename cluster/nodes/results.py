@@ -16,6 +16,7 @@ from cluster.session import open_connections
 from cluster.views.data import counting_bar
 from cluster.views.results import render_skipped
 from foundation.errors import ClusterError, NotFoundError
+from node.job.results import OURS
 from provision.model import count
 from train.follow.records import JobRecord
 from train.follow.results import Copy, Listing, choose_files, copy_all, find_clash
@@ -111,7 +112,7 @@ def _list_s3(url: str, *, region: str) -> tuple[str, ...]:
 
 def is_ours(name: str) -> bool:
     """Whether a name in a job's folder of [data] results is of its record or log. Pure."""
-    return name in ("record.json", "events") or name.startswith("ranks/")
+    return OURS.fullmatch(name) is not None
 
 
 def copy_results(app: App, record: JobRecord, found: Found, folder: Path) -> None:

@@ -31,14 +31,15 @@ from typing import Any
 from foundation.decode import decode
 from foundation.file_lock import is_held
 from node import children, job_folder, wire
-from node.agent import environment, stack, work_folder
+from node.agent import environment, sampler, stack, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
 from node.agent.data import JobData
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
 from node.agent.notice import watch as watch_notices
-from node.agent.process import JobProcess
+from node.agent.process import MARK, JobProcess
 from node.agent.volumes import watch as watch_volumes
 from node.protocol import Container, NewFiles
+from node.samples import Sample
 from node.setup import process_tree
 from node.tasks import Tasks
 from node.wire import (
@@ -57,6 +58,7 @@ from node.wire import (
     Refuse,
     Reported,
     RoleOrder,
+    Sampled,
     SaveCheckpoint,
     Start,
     ToAgent,
@@ -145,6 +147,7 @@ class Agent(asyncio.Protocol):
             self._tasks.begin(watch_notices(lambda notice: self.send(Noticed(notice)), self.order.metadata))
         self.data_received(received)
         self._tasks.begin(self._ping())
+        self._tasks.begin(sampler.watch(self.order.spec.id, self.order.host, MARK, self._send_sample))
         await self._is_over.wait()
 
     # -- messages ------------------------------------------------------------------------------------------------
@@ -226,6 +229,10 @@ class Agent(asyncio.Protocol):
             patience_s = self.order.patience_s
             if patience_s is not None and time.monotonic() > self._heard_at + patience_s:
                 self._lose()  # the supervisor should notice first
+
+    def _send_sample(self, sample: Sample) -> None:
+        if not self._output.get_write_buffer_size():  # otherwise the supervisor has enough to read
+            self.send(Sampled(sample))
 
     def _renew_heartbeat(self) -> None:
         """Keeps the batch script running that holds this node."""

@@ -10,6 +10,7 @@ the numbers of the files to send, from 0. For each it sends blocks, each after i
 
 import json
 import os
+import re
 import struct
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from node import job_folder, wire
 from node.agent.work_folder import Entry, find_below, find_new
 
 BLOCK_BYTES = 1 << 18
-OURS = ("record.json", "events")  # and ranks/: what the supervisor writes to [data] results
+OURS = re.compile(r"record\.json|events|samples|ranks/.*|tensorboard/worker-\d+/events\.out\.tfevents\.\d+\.cluster")
+"""The files that the supervisor writes to [data] results."""
 
 
 def main() -> int:
@@ -44,8 +46,7 @@ def find_files(job: str, folders: list[str]) -> Iterator[Entry | None]:
         yield from find_new(job)
         return
     for entry in find_below(folders[0]):
-        is_ours = entry is not None and (entry.name in OURS or entry.name.startswith("ranks/"))
-        yield None if is_ours else entry
+        yield None if entry is not None and OURS.fullmatch(entry.name) else entry
 
 
 def describe(entry: Entry) -> dict[str, object]:

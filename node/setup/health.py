@@ -21,7 +21,7 @@ from msgspec import json
 from node.health import GPUS_TIMEOUT_S, LOG_TIMEOUT_S, Gpu, Report, read_kept
 
 THROTTLED_FOR_S = 0.1  # a reason that is gone after this time does not count
-_THROTTLED = (  # nvml.h
+THROTTLED = (  # nvml.h
     (0x08, "hardware slowdown"),
     (0x20, "software thermal slowdown"),
     (0x40, "hardware thermal slowdown"),
@@ -187,7 +187,7 @@ def _read(index: int) -> Gpu:
             remap_pending=None if rows is None else bool(rows[2]),
             remap_failed=None if rows is None else bool(rows[3]),
             retired_pending=None if retired is None else bool(retired),
-            throttled=None if reasons is None else tuple(words for bit, words in _THROTTLED if reasons & bit),
+            throttled=None if reasons is None else tuple(words for bit, words in THROTTLED if reasons & bit),
         )
     except pynvml.NVMLError as error:
         return Gpu(name=name, bus=bus, error=str(error))

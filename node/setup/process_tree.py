@@ -102,12 +102,12 @@ def find(job: str, variable: str = JOB_VARIABLE) -> list[Process]:
     wanted, prefix = f"{variable}={job}".encode(), container_prefix(job).encode()
 
     def belongs(pid: int) -> bool:
-        if wanted in _read(pid, "environ").split(b"\0"):
+        if wanted in read(pid, "environ").split(b"\0"):
             return True
-        words = _read(pid, "cmdline") if variable == JOB_VARIABLE else b""
+        words = read(pid, "cmdline") if variable == JOB_VARIABLE else b""
         return prefix in words and words.partition(b"\0")[0].endswith(b"conmon")
 
-    pids = [pid for pid in _all_pids() if belongs(pid)]
+    pids = [pid for pid in all_pids() if belongs(pid)]
     return _describe(set(pids) | _below(pids)) if pids else []
 
 
@@ -135,7 +135,7 @@ def describe_use(pids: Iterable[int]) -> dict[str, Any]:
     ticks = size_bytes = 0
     stopped = []
     for pid in pids:
-        fields = _stat(pid)
+        fields = stat(pid)
         if fields is None:
             continue
         ticks += sum(int(field) for field in fields[11:15])
@@ -249,7 +249,7 @@ def tell(pids: Iterable[int], number: int) -> None:
 
 def has_handler(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal. Without one, the signal would end it."""
-    for line in _read(pid, "status").splitlines():
+    for line in read(pid, "status").splitlines():
         if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
@@ -265,13 +265,13 @@ def send(pid: int, number: int) -> None:
 
 def find_parent(pid: int) -> Process | None:
     """The parent of a process, in the form of `find`; None if one of them is gone."""
-    fields = _stat(pid)
+    fields = stat(pid)
     return next(iter(_describe([int(fields[1])])), None) if fields is not None else None
 
 
 def start_time(pid: int) -> int | None:
     """The start time of a process, in clock ticks since boot; None if it is gone or dead."""
-    fields = _stat(pid)
+    fields = stat(pid)
     return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
@@ -285,7 +285,7 @@ def boot() -> str:
 
     On a host that shares its kernel with others, only the second one differs.
     """
-    kernel, began = _read("sys/kernel/random", "boot_id").decode().strip(), start_time(1)
+    kernel, began = read("sys/kernel/random", "boot_id").decode().strip(), start_time(1)
     return f"{kernel}:{'' if began is None else began}"
 
 
@@ -300,7 +300,7 @@ def _describe(pids: Iterable[int]) -> list[Process]:
     for pid in sorted(pids):
         began = start_time(pid)
         if began is not None and pid != os.getpid():
-            words = _read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            words = read(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").strip()
             if words not in PAUSES:
                 found.append((pid, began, words))
     return found
@@ -309,8 +309,8 @@ def _describe(pids: Iterable[int]) -> list[Process]:
 def _below(roots: Iterable[int]) -> set[int]:
     """The pids of all descendants of some processes, without the processes themselves."""
     children: dict[int, list[int]] = {}
-    for pid in _all_pids():
-        fields = _stat(pid)
+    for pid in all_pids():
+        fields = stat(pid)
         if fields is not None:
             children.setdefault(int(fields[1]), []).append(pid)
     found: set[int] = set()
@@ -323,25 +323,26 @@ def _below(roots: Iterable[int]) -> set[int]:
     return found
 
 
-def _all_pids() -> list[int]:
+def all_pids() -> list[int]:
+    """The processes of this host."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _stat(pid: int) -> list[bytes] | None:
+def stat(pid: int) -> list[bytes] | None:
     """The fields of /proc/PID/stat, from the third one, the state, on; None if the process is gone."""
-    return _read(pid, "stat").rpartition(b")")[2].split() or None
+    return read(pid, "stat").rpartition(b")")[2].split() or None
 
 
 def _numbers(pid: int, name: str, keys: Sequence[bytes]) -> list[int]:
     """The numbers after these keys in a file of /proc/PID."""
-    pairs = [line.partition(b":") for line in _read(pid, name).splitlines()]
+    pairs = [line.partition(b":") for line in read(pid, name).splitlines()]
     return [int(value) for key, _, value in pairs if key in keys]
 
 
-def _read(pid: int | str, name: str) -> bytes:
+def read(pid: int | str, name: str) -> bytes:
     """The content of a file in /proc/PID, or in another folder; empty if the process is gone or of another user."""
     try:
-        with open(f"/proc/{pid}/{name}", "rb") as stream:
+        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as stream:
             return stream.read()
     except OSError:
         return b""

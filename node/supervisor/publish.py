@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EVERY_S = 60.0
 REST = 10  # copying a large log takes at most one tenth of the time
 RECORD = "record.json"
-FILES = ("events", RECORD)
+FILES = ("events", "samples", RECORD)
 
 
 class Copying:

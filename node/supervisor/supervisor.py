@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from foundation.file_lock import FileLock
 from node import instance_credentials, job_folder, wire
 from node.job.cost import find_cost
+from node.job.samples import SampleFile
 from node.protocol import AllocationRequest, JobResult, JobState, Left, NewFiles, Order, Record, Stall
 from node.supervisor import health, job_log, launching, publish, recovery
 from node.supervisor.allocation import Allocation, Client
@@ -60,6 +61,7 @@ class Supervisor:
         self.loop = asyncio.get_running_loop()
         self.tasks = Tasks(self.loop, self.fail)
         self.log = job_log.Log(self.job, self.write_log_soon)
+        self.samples = SampleFile(self.job, len(order.hosts))
         self.turn = FileLock(os.path.join(job_folder.root(), "lock"))
         self.copying: publish.Copying | None = None  # to S3
         self.allocation: Allocation | None = None  # of a batch scheduler

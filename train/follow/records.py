@@ -186,9 +186,9 @@ class S3Log:
         yield from buffer.flush()
 
 
-def open_s3_log(results: str, job: str, *, region: str) -> S3Log:
-    """Finds a job's log. Raises ClusterError or a subclass, such as NotFoundError."""
-    return S3Log(Connection(region=region), _inside(parse_url(results).as_folder(), job, "events"))
+def open_s3_log(results: str, job: str, *, region: str, name: str = "events") -> S3Log:
+    """Finds a job's log, or another file of lines. Raises ClusterError or a subclass, such as NotFoundError."""
+    return S3Log(Connection(region=region), _inside(parse_url(results).as_folder(), job, name))
 
 
 def _inside(results: S3Url, job: str, name: str) -> S3Url:

@@ -38,6 +38,7 @@ from node.wire import (
     Refuse,
     Reported,
     RunProgram,
+    Sampled,
     Start,
     Started,
     Used,
@@ -146,6 +147,8 @@ class Attempt:
             self.interruption.note_notice(agent, message.notice)
         elif isinstance(message, Reported):
             self.hear_numbers(agent, message)
+        elif isinstance(message, Sampled):
+            self._job.samples.put(replace(message.sample, host=agent.host.name))
 
     def hear_output(self, message: Output) -> None:
         """Handles lines of a process's output."""

@@ -140,11 +140,13 @@ def test_no_link_below_the_target_is_followed(home: Path, target: Path, tmp_path
 
 def test_results_on_a_volume_without_the_jobs_log(tmp_path: Path, target: Path) -> None:
     folder = tmp_path / "shared"
-    for name in ("record.json", "events", "ranks/worker-0.log", "model", "deep/events"):
+    scalars = "tensorboard/worker-0/events.out.tfevents.1764273815.cluster"
+    own = "tensorboard/worker-0/events.out.tfevents.1764273815.node-0"
+    for name in ("record.json", "events", "samples", "ranks/worker-0.log", scalars, own, "model", "deep/events"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     found = listing(tmp_path, words=("j", str(folder)))
-    assert sorted(file.name for file in found.files) == ["deep/events", "model"]
+    assert sorted(file.name for file in found.files) == ["deep/events", "model", own]
     found.close()
 
 

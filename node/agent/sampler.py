@@ -1,0 +1,216 @@
+"""Samples this node and its processes of the job every few seconds, from /proc and, with GPUs, by NVML.
+
+It costs at most MOST_SHARE of a core: a node with very many threads is sampled less often.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from node import job_folder
+from node.samples import GpuSample, ProcessSample, Sample
+from node.setup import process_tree
+from node.setup.containers.engine import CONTAINER_VARIABLE
+
+EVERY_S = 5.0
+MOST_SHARE = 0.004
+GPUS_TIMEOUT_S = 2.0
+REVISE_EVERY = 12  # samples: a process may have been seen between its fork and its exec, with another environment
+NVIDIA = "/dev/nvidiactl"
+SECTOR_BYTES = 512  # of /proc/diskstats, whatever the disk's own are
+PARTS = ("loop", "ram", "zram", "dm-", "md")  # devices whose bytes are memory's, or those of others again
+MOST_PROCESSES = 1 << 15  # ProcessNumber
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+async def watch(job: str, host: str, mark: str, send: Callable[[Sample], None]) -> None:
+    """Samples until it is cancelled. mark: the variable with the job and the number of the process (JobProcess)."""
+    sampler, has_gpus = Sampler(job, host, mark), await asyncio.to_thread(os.path.exists, NVIDIA)
+    gpus: asyncio.Future[tuple[GpuSample, ...]] | None = None
+    pause_s = EVERY_S
+    while True:
+        await asyncio.sleep(pause_s)
+        if has_gpus:
+            gpus = gpus if gpus is not None and not gpus.done() else asyncio.ensure_future(_read_gpus())
+            await asyncio.wait([gpus], timeout=GPUS_TIMEOUT_S)  # a broken driver hangs; the rest goes on
+        sample, took_s = await asyncio.to_thread(sampler.take, gpus.result() if gpus and gpus.done() else ())
+        send(sample)
+        pause_s = max(EVERY_S, took_s / MOST_SHARE)
+
+
+async def _read_gpus() -> tuple[GpuSample, ...]:
+    from node.agent.gpus import read_gpus  # noqa: PLC0415 - most nodes have none
+
+    return await asyncio.to_thread(read_gpus)
+
+
+class Counters(Struct, frozen=True, kw_only=True):
+    """The node's counters. at: seconds. busy, all: of its CPUs, in ticks. Others: bytes since the boot."""
+
+    at: float
+    busy: int = 0
+    all: int = 0
+    read: int = 0
+    written: int = 0
+    received: int = 0
+    sent: int = 0
+
+
+class Sampler:
+    """Takes the samples of a node, each over the time since the one before, the first since now."""
+
+    def __init__(self, job: str, host: str, mark: str) -> None:
+        self._host = host
+        self._disks = frozenset(name for name in _list("/sys/block") if not name.startswith(PARTS))
+        self._processes = Processes(job, mark)
+        self._before = self._read_counters()
+
+    def take(self, gpus: tuple[GpuSample, ...]) -> tuple[Sample, float]:
+        """Returns a sample, and the seconds of CPU time that it has cost."""
+        began = time.thread_time()
+        before, now = self._before, self._read_counters()
+        over_s = max(now.at - before.at, 1e-3)
+        processes = self._processes.sample(over_s)
+        self._before = now
+        sample = Sample(
+            t=round(time.time(), 3),
+            host=self._host,
+            over_s=round(over_s, 3),
+            **find_rates(before, now, over_s),
+            **_read_levels(),
+            gpus=gpus,
+            processes=processes,
+        )
+        return sample, time.thread_time() - began
+
+    def _read_counters(self) -> Counters:
+        read = process_tree.read
+        return Counters(
+            at=time.monotonic(),
+            **parse_cpus(read(".", "stat")),
+            **parse_disks(read(".", "diskstats"), self._disks),
+            **parse_interfaces(read("net", "dev")),
+        )
+
+
+def find_rates(before: Counters, now: Counters, over_s: float) -> dict[str, float]:
+    """Returns the rates of a Sample between two readings. Pure. A counter that begins again counts as 0."""
+    names = ("read", "written", "received", "sent")
+    cpu = 100 * max(0, now.busy - before.busy) / max(1, now.all - before.all)
+    return {
+        "cpu": round(min(cpu, 100.0), 1),
+        **{name: round(max(0, getattr(now, name) - getattr(before, name)) / over_s) for name in names},
+    }
+
+
+def parse_cpus(text: bytes) -> dict[str, int]:
+    """Returns the ticks in /proc/stat: user nice system idle iowait irq softirq steal. Pure."""
+    ticks = [int(word) for word in text.partition(b"\n")[0].split()[1:9]]
+    return {"busy": sum(ticks) - sum(ticks[3:5]), "all": sum(ticks)}
+
+
+def parse_disks(text: bytes, disks: frozenset[str]) -> dict[str, int]:
+    """Returns the bytes in /proc/diskstats that were read from these disks and written to them. Pure."""
+    rows = [row for line in text.splitlines() if (row := line.split())[2].decode() in disks]
+    return {name: SECTOR_BYTES * sum(int(row[at]) for row in rows) for name, at in (("read", 5), ("written", 9))}
+
+
+def parse_interfaces(text: bytes) -> dict[str, int]:
+    """Returns the bytes in /proc/net/dev of all interfaces but the loopback. Pure."""
+    named = [line.partition(b":") for line in text.splitlines()[2:]]
+    rows = [words.split() for name, _, words in named if name.strip() != b"lo"]
+    return {name: sum(int(row[at]) for row in rows) for name, at in (("received", 0), ("sent", 8))}
+
+
+def parse_memory(text: bytes) -> dict[str, int]:
+    """Returns the bytes of memory in /proc/meminfo. Pure."""
+    kib = {name: int(words.split()[0]) for name, _, words in (line.partition(b":") for line in text.splitlines()[:8])}
+    total = kib.get(b"MemTotal", 0)
+    return {"memory": (total - kib.get(b"MemAvailable", total)) << 10, "memory_total": total << 10}
+
+
+def _read_levels() -> dict[str, Any]:
+    levels: dict[str, int] = parse_memory(process_tree.read(".", "meminfo"))
+    for name, path in (("shm", "/dev/shm"), ("disk", job_folder.root())):  # noqa: S108 - only asked for its size
+        try:
+            found = os.statvfs(path)
+        except OSError:  # there is none
+            continue
+        levels[name] = (found.f_blocks - found.f_bfree) * found.f_frsize
+        levels[f"{name}_total"] = found.f_blocks * found.f_frsize
+    return levels
+
+
+def _list(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:  # the process is gone
+        return []
+
+
+class Processes:
+    """The job's processes on this node. Each one's files are opened only if it is of the job, or new."""
+
+    def __init__(self, job: str, mark: str) -> None:
+        self._mark = f"{mark}={job}/".encode()
+        self._container = f"{CONTAINER_VARIABLE}={process_tree.container_prefix(job)}".encode()
+        self._owners: dict[int, int | None] = {}  # for each pid, the number of the job's process that it belongs to
+        self._cpu: dict[int, int] = {}  # the ticks of each of the job's processes
+        self._delayed: dict[str, int] = {}  # the nanoseconds of each thread
+        self._left = REVISE_EVERY
+
+    def sample(self, over_s: float) -> tuple[ProcessSample, ...]:
+        """Returns what each of the job's processes, with those that it has started, has used for `over_s` seconds."""
+        self._find()
+        cpu: dict[int, int] = {}
+        memory: dict[int, int] = {}
+        delays: dict[int, int] = {}
+        delayed: dict[str, int] = {}
+        for pid, number in self._owners.items():
+            fields = process_tree.stat(pid) if number is not None else None
+            if number is None or fields is None:
+                continue
+            cpu[number] = cpu.get(number, 0) + sum(int(field) for field in fields[11:15])  # with ended children
+            memory[number] = memory.get(number, 0) + int(fields[21]) * _PAGE_BYTES
+            for thread in _list(f"/proc/{pid}/task"):
+                words = process_tree.read(pid, f"task/{thread}/schedstat").split()
+                if len(words) == 3:  # not in kernels that do not count it
+                    delayed[thread] = int(words[1])
+                    delays[number] = delays.get(number, 0) + max(0, delayed[thread] - self._delayed.get(thread, 0))
+        before, self._cpu, self._delayed = self._cpu, cpu, delayed
+        return tuple(
+            ProcessSample(
+                p=number,
+                cpu=round(max(0, cpu[number] - before.get(number, 0)) / _TICKS_PER_S / over_s, 3),
+                delayed=round(delays.get(number, 0) / 1e9 / over_s, 3),
+                memory=memory[number],
+            )
+            for number in sorted(cpu)
+        )
+
+    def _find(self) -> None:
+        """Finds the owners of new pids, and forgets ended ones."""
+        self._left -= 1
+        kept = {pid: owner for pid, owner in self._owners.items() if owner is not None or self._left}
+        self._left = self._left or REVISE_EVERY
+        self._owners = {}
+        for pid in sorted(process_tree.all_pids()):  # a parent before its children
+            self._owners[pid] = kept[pid] if pid in kept else self._find_owner(pid)
+
+    def _find_owner(self, pid: int) -> int | None:
+        """Returns the number in a process's environment, or else that of its parent."""
+        words = b""
+        for variable in process_tree.read(pid, "environ").split(b"\0"):
+            if variable.startswith(self._mark):
+                words = variable[len(self._mark) :]
+            elif variable.startswith(self._container) and variable.count(b"-", len(self._container)) == 3:
+                words = variable.split(b"-")[-2]  # Contained.name
+        if words:
+            return int(words) if int(words) < MOST_PROCESSES else None  # the others are mpirun's daemons
+        fields = process_tree.stat(pid)
+        return self._owners.get(int(fields[1])) if fields is not None else None

@@ -1,0 +1,131 @@
+"""What the agent samples: the node's counters and levels, and the use of each of the job's processes."""
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from node.agent.process import MARK
+from node.agent.sampler import (
+    Counters,
+    Processes,
+    Sampler,
+    find_rates,
+    parse_cpus,
+    parse_disks,
+    parse_interfaces,
+    parse_memory,
+)
+from node.samples import ProcessSample
+from node.wire import Sampled
+from node_agent import home, run_agent
+from waits import until
+
+__all__ = ["home"]
+
+DISKS = b""" 259  0 nvme0n1 10 0 100 5 20 0 200 5 0 5 10
+ 259  1 nvme0n1p1 10 0 100 5 20 0 200 5 0 5 10
+   7  0 loop0 10 0 100 5 20 0 200 5 0 5 10
+"""
+NETWORK = b"""Inter-|   Receive            |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls
+    lo: 5 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0
+  ens5:1000 1 0 0 0 0 0 0 30 1 0 0 0 0 0 0
+  ens6: 200 1 0 0 0 0 0 0 4 1 0 0 0 0 0 0
+"""
+SPIN = "while True: pass"
+
+
+def test_the_kernels_texts_are_parsed() -> None:
+    stat = b"cpu  10 1 20 300 40 2 3 4 5 0\ncpu0 1 1 1 1 1 1 1 1 1 0\n"
+    assert parse_cpus(stat) == {"busy": 40, "all": 380}
+    assert parse_disks(DISKS, frozenset(["nvme0n1"])) == {"read": 51200, "written": 102400}
+    assert parse_interfaces(NETWORK) == {"received": 1200, "sent": 34}
+    meminfo = b"MemTotal:  1000 kB\nMemFree:  100 kB\nMemAvailable:  400 kB\n"
+    assert parse_memory(meminfo) == {"memory": 600 << 10, "memory_total": 1000 << 10}
+    assert parse_cpus(b"") == {"busy": 0, "all": 0}
+    assert parse_memory(b"") == {"memory": 0, "memory_total": 0}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "rates"),
+    [
+        (Counters(at=0), Counters(at=5, busy=50, all=200, read=50, sent=10), (25.0, 10, 0, 0, 2)),
+        (Counters(at=0, read=900), Counters(at=5, read=10), (0.0, 0, 0, 0, 0)),  # an interface that was made again
+        (Counters(at=0), Counters(at=5, busy=9, all=5), (100.0, 0, 0, 0, 0)),
+    ],
+)
+def test_rates_between_two_readings(before: Counters, now: Counters, rates: tuple[float, ...]) -> None:
+    names = ("cpu", "read", "written", "received", "sent")
+    assert find_rates(before, now, 5.0) == dict(zip(names, rates, strict=True))
+
+
+@contextmanager
+def running(*processes: "subprocess.Popen[bytes]") -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+            process.wait()
+
+
+class Uses:
+    """What the processes of a job have used since the first sample, in seconds."""
+
+    def __init__(self) -> None:
+        self._processes = Processes("job-1", MARK)
+        self.cpu_s: dict[int, float] = defaultdict(float)
+        self.delayed_s: dict[int, float] = defaultdict(float)
+
+    def sample(self) -> dict[int, ProcessSample]:
+        found = {one.p: one for one in self._processes.sample(1.0)}
+        for p, one in found.items():
+            self.cpu_s[p] += one.cpu
+            self.delayed_s[p] += one.delayed
+        return found
+
+
+def start(program: str, mark: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-Sc", program]
+    return subprocess.Popen(command, env={**os.environ, MARK: mark}, start_new_session=True)
+
+
+def test_a_process_is_sampled_with_those_that_it_starts() -> None:
+    child = f"import subprocess; subprocess.run(['env', '-i', {sys.executable!r}, '-Sc', {SPIN!r}])"
+    idle, busy, other = start("import time; time.sleep(600)", "job-1/0"), start(child, "job-1/7"), start(SPIN, "j/9")
+    with running(idle, busy, other):
+        used = Uses()
+        until(lambda: used.sample().keys() == {0, 7} and used.cpu_s[7] > 0.2)
+        assert used.cpu_s[0] < used.cpu_s[7]
+        os.killpg(busy.pid, 9)
+        busy.wait()
+        until(lambda: used.sample().keys() == {0})
+
+
+def test_threads_that_wait_for_a_cpu_are_delayed() -> None:
+    crowd = [start(f"import os; os.sched_setaffinity(0, {{0}})\n{SPIN}", f"job-1/{number}") for number in range(2)]
+    with running(*crowd):
+        used = Uses()
+        until(lambda: used.sample().keys() == {0, 1} and min(used.delayed_s.values()) > 0.1)
+
+
+def test_a_node_is_sampled(home: object) -> None:
+    sampler = Sampler("job-1", "node-3", MARK)
+    sample, cost_s = sampler.take(())
+    assert (sample.host, sample.gpus, sample.processes) == ("node-3", (), ())
+    assert 0 < sample.memory < sample.memory_total
+    assert cost_s > 0
+
+
+def test_the_agent_sends_samples(home: object) -> None:
+    with run_agent() as agent:
+        agent.start("sleep", "600", p=3)
+        sample = agent.read_until(Sampled).sample
+    assert sample.host == "node-0"
+    assert [process.p for process in sample.processes] == [3]
