@@ -1,4 +1,4 @@
-"""`cluster jobs`, `logs` and `results`."""
+"""`cluster logs` and `results`."""
 
 import json
 import select
@@ -6,18 +6,16 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, get_args
 
 import click
 
-from cluster.app import App, if_interrupted, pass_app, wide_option
+from cluster.app import App, if_interrupted, pass_app
 from cluster.jobs import JobSources, open_jobs
-from cluster.nodes.ec2 import Ec2Nodes, find_gone
 from cluster.nodes.results import copy_results, open_results
 from cluster.submission.attach import say_results
-from cluster.views.jobs import event_document, job_documents, render_jobs
+from cluster.views.jobs import event_document
 from cluster.views.live import JobDisplay
 from cluster.views.results import find_hosts
 from foundation.errors import JobError
@@ -26,26 +24,6 @@ from node.protocol import JobResult, LogWanted, NewFiles, Role
 from train.follow.events import Event, EventReader, Selection, parse_since
 from train.follow.records import JobRecord, open_s3_log
 from train.follow.run import LogStream, check_result, pass_on
-
-
-@click.command("jobs")
-@click.argument("job", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the jobs as JSON.")
-@wide_option
-@pass_app
-def jobs(app: App, *, job: str | None, as_json: bool, wide: bool) -> None:
-    """List the cluster's jobs, newest first, or show one job and where its files are.
-
-    JOB is an id, the start of an id, or a name (the newest job of that name). The list comes from the head. Jobs that
-    the head no longer has come from [data] results.
-    """
-    with open_jobs(app) as sources:
-        records = sources.find_records() if job is None else (sources.find_job(job),)
-        nodes = sources.nodes
-    gone = find_gone(app, nodes.state) if isinstance(nodes, Ec2Nodes) else frozenset()
-    now = datetime.now(UTC)
-    table = render_jobs(records, now=now, columns=app.find_columns(wide=wide), gone=gone)
-    app.show(table, job_documents(records, now=now, gone=gone), as_json=as_json, wrapped=not wide)
 
 
 class Sink(Protocol):

@@ -95,6 +95,7 @@ cluster train --detach --name night       return while it runs
 cluster jobs
 cluster jobs train_mnist              the newest job of this name
 cluster jobs 20261127-184133 --json   the job whose id begins so
+cluster jobs train_mnist --metrics    speed, loss, accuracy ...
 """,
     "logs": """
 cluster logs -f                        follow the newest job

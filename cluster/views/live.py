@@ -33,13 +33,14 @@ from cluster.views.terminal import (
     has_colour,
     paint,
 )
+from node.reports import Report
 from train.follow.advice import Advisor
 from train.follow.bars import BarLines
 from train.follow.events import Event, Selection, render_line
 from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS
 from train.follow.missing_module import advise, find_nearby
 from train.follow.missing_path import explain_missing
-from train.follow.progress import Progress, Report
+from train.follow.progress import Progress
 from train.follow.tracebacks import Tracebacks
 
 DRAW_EVERY_S = 0.1

@@ -1,4 +1,6 @@
-"""Copies record.json and events of a job's folder to RESULTS/ID/, in S3 or on a volume, while the job runs.
+"""Copies the record, the log and the samples of a job to RESULTS/ID/, in S3 or on a volume, while the job runs.
+
+There, the numbers that its workers report also become TensorBoard's event files.
 
 It works in its own thread; the supervisor waits for it only at the end, for a limited time. Each round writes the
 record last: once the record states that the job has ended, the log is complete.
@@ -14,12 +16,13 @@ from typing import TYPE_CHECKING
 from node import instance_credentials, job_folder
 
 if TYPE_CHECKING:
+    from node.job.event_files import EventFiles
     from node.staging import s3
 
 EVERY_S = 60.0
 REST = 10  # copying a large log takes at most one tenth of the time
 RECORD = "record.json"
-FILES = ("events", "samples", RECORD)
+SAMPLES = "samples"  # none in the first seconds of a job
 
 
 class Copying:
@@ -71,13 +74,16 @@ class Copying:
         return instance_credentials.wait_for().variables if self._given_secrets is None else self._given_secrets
 
     def _run(self) -> None:
+        from node.job.event_files import EventFiles  # noqa: PLC0415 - its imports would delay each job
+
         self._copy(RECORD)
+        files = EventFiles(self._folder)
         pause_s = EVERY_S
         while not self._is_ending_after(pause_s):
             began = time.time()
-            self._copy_all()
+            self._copy_all(files)
             pause_s = max(EVERY_S, (time.time() - began) * REST)
-        self._complete = self._copy_all()
+        self._complete = self._copy_all(files)
 
     def _is_ending_after(self, pause_s: float) -> bool:
         """Pauses. Returns whether the job has ended."""
@@ -85,10 +91,21 @@ class Copying:
         self._waking.clear()
         return self._ending.is_set()
 
-    def _copy_all(self) -> bool:
+    def _copy_all(self, event_files: "EventFiles") -> bool:
         """Copies the files that have changed. Returns whether all are then the same as on this host."""
-        copied = [self._copy(name) for name in FILES]  # the record also after a failure
-        return all(copied)
+        is_updated = self._update(event_files)
+        samples = (SAMPLES,) if os.path.exists(os.path.join(self._folder, SAMPLES)) else ()
+        names = ("events", *samples, *event_files.names.values(), RECORD)
+        copied = [self._copy(name) for name in names]  # the record also after a failure
+        return is_updated and all(copied)
+
+    def _update(self, event_files: "EventFiles") -> bool:
+        try:
+            event_files.update()
+        except OSError as error:  # such as a full disk
+            self._tell("tensorboard", f"TensorBoard's event files cannot be written: {job_folder.describe(error)}")
+            return False
+        return True
 
     def _copy(self, name: str) -> bool:
         path = os.path.join(self._folder, name)

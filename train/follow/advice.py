@@ -3,9 +3,9 @@
 import re
 from collections.abc import Callable, Mapping
 
+from node.reports import LONGEST
 from train.follow.events import Event
 from train.follow.known_mistakes import ENDINGS, MISTAKES, NO_MODULE, Mistake
-from train.follow.progress import LONGEST
 from train.follow.tracebacks import without_rank
 
 SIGNAL_CODES = 128  # the exit code for signal N is 128 + N

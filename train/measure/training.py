@@ -17,9 +17,9 @@ from bootstrap.apply import ReadyNode
 from bootstrap.runtime.code import SCRIPTS_DIR
 from foundation.errors import ClusterError, JobError
 from node.protocol import JobResult
+from node.reports import parse_report
 from node.train_settings import KvStore
 from train.follow.events import Event, Process
-from train.follow.progress import parse_report
 from train.follow.run import check_result
 from train.job.config import DataConfig, TrainConfig
 from train.job.plan import Job, new_job_id, plan_job

@@ -1,5 +1,6 @@
 """The copy of a job's record and log in S3, against moto's S3 over HTTP."""
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -82,6 +83,19 @@ def test_the_record_is_copied_first_and_last(server: S3Server, folder: Path, put
     assert job.copying.finish(60.0)
     assert server.read(BUCKET) == {"runs/job-1/record.json": b'{"state": "done"}', "runs/job-1/events": b'{"t": 1}\n'}
     assert put[0] == put[-1] == "s3://results/runs/job-1/record.json"
+    assert job.said == []
+
+
+def test_samples_and_event_files_are_copied(server: S3Server, folder: Path) -> None:
+    (folder / "samples").write_text("{}\n")
+    lines = ({"p": 0, "role": "worker", "host": "node-0"}, {"p": 0, "line": "Epoch[0] Batch [20] accuracy=0.5"})
+    (folder / "events").write_text("".join(json.dumps({"t": 1764273817.5, **line}) + "\n" for line in lines))
+    job = Job(server.url)
+    job.start()
+    assert job.copying.finish(60.0)
+    found = server.read(BUCKET)
+    assert found["runs/job-1/samples"] == b"{}\n"
+    assert b"accuracy" in found["runs/job-1/tensorboard/worker-0/events.out.tfevents.1764273817.cluster"]
     assert job.said == []
 
 

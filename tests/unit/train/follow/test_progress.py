@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from foundation.durations import render_rounded
 from node.protocol import JobResult
+from node.reports import Report, parse_bars, parse_report
 from train.follow.events import Event, Process
-from train.follow.progress import Progress, Report, find_stragglers, parse_bars, parse_report, render_rate
+from train.follow.progress import Progress, find_stragglers, render_rate
 
 
 def report(

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
+from node.reports import parse_report
 from project import REPOSITORY
 from real_torch import real_torch
-from train.follow.progress import parse_report
 from training_scripts import SCRIPTS, write_digits
 
 SCRIPT = SCRIPTS / "train_mnist_torch.py"

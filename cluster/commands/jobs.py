@@ -1,0 +1,56 @@
+"""`cluster jobs`."""
+
+from datetime import UTC, datetime
+
+import click
+
+from cluster.app import App, pass_app, wide_option
+from cluster.jobs import open_jobs
+from cluster.nodes.ec2 import Ec2Nodes, find_gone
+from cluster.views.jobs import job_documents, render_jobs
+from cluster.views.numbers import number_documents, render_csv, render_numbers
+from foundation.errors import UsageError
+from train.follow.scalars import read_rows
+
+
+@click.command("jobs")
+@click.argument("job", required=False)
+@click.option("--metrics", is_flag=True, help="Show the numbers that the job's workers have reported.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print these numbers as CSV.")
+@click.option("--json", "as_json", is_flag=True, help="Print the jobs, or these numbers, as JSON.")
+@wide_option
+@pass_app
+def jobs(app: App, *, job: str | None, metrics: bool, as_csv: bool, as_json: bool, wide: bool) -> None:
+    """List the cluster's jobs, newest first, or show one job and where its files are.
+
+    JOB is an id, the start of an id, or a name (the newest job of that name). The list comes from the head. Jobs that
+    the head no longer has come from [data] results.
+
+    --metrics shows speed, loss, accuracy and other numbers by worker, step and time, of JOB or of the newest job.
+    """
+    if as_csv and (as_json or not metrics):
+        raise UsageError("--csv belongs to --metrics, without --json", hint="cluster jobs JOB --metrics --csv")
+    if metrics:
+        show_metrics(app, job, as_csv=as_csv, as_json=as_json, wide=wide)
+        return
+    with open_jobs(app) as sources:
+        records = sources.find_records() if job is None else (sources.find_job(job),)
+        nodes = sources.nodes
+    gone = find_gone(app, nodes.state) if isinstance(nodes, Ec2Nodes) else frozenset()
+    now = datetime.now(UTC)
+    table = render_jobs(records, now=now, columns=app.find_columns(wide=wide), gone=gone)
+    app.show(table, job_documents(records, now=now, gone=gone), as_json=as_json, wrapped=not wide)
+
+
+def show_metrics(app: App, job: str | None, *, as_csv: bool, as_json: bool, wide: bool) -> None:
+    """Prints the numbers that a job's workers have reported. Raises ClusterError or a subclass."""
+    with open_jobs(app) as sources:
+        record = sources.find_job(job)
+        results, region = app.config.data.s3_results, app.config.provision.region
+        rows = tuple(read_rows(record, sources.head, results=results, region=region, say=app.say))
+    if as_csv:
+        app.print(render_csv(rows), wrapped=False)
+    elif as_json:
+        app.print_json(number_documents(rows))
+    else:
+        app.print(render_numbers(rows, columns=app.find_columns(wide=wide)), wrapped=not wide)

@@ -1,0 +1,75 @@
+"""The numbers in a job's log: their steps, and TensorBoard's files of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.job.event_files import EventFiles, encode_event, encode_record
+from node.job.scalars import ScalarReader, Steps
+from node.reports import parse_report
+
+# Written by the package tensorboard 2.21, whose own reader checks them: (its version, two scalars of step 300).
+BEGIN = bytes.fromhex("1800000000000000a37f4b2209000060a62b4ada411a0d627261696e2e4576656e743a3281f55150")
+SCALARS = bytes.fromhex(
+    "3c00000000000000c8b7a35209000060a62b4ada4110ac022a2e0a100a0973616d706c65732f731500c03c450a"
+    "1a0a1376616c69646174696f6e2d6163637572616379150000003f374a3ea4"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "steps"),
+    [
+        (["Epoch[0] Batch [20] Speed: 9 samples/sec", "Epoch[0] Batch [40] Speed: 9 samples/sec"], [20, 40]),
+        (["Epoch[0] Batch [40] a=1", "Epoch[0] Validation-a=1", "Epoch[1] Batch [20] a=1"], [40, 40, 61]),
+        (["Epoch[0] Batch [40] a=1", "Epoch[1] Batch [40] a=1", "Epoch[0] Batch [20] a=1"], [40, 81, 20]),  # resumed
+        (["epoch: 0 step 90 loss: 1", "epoch: 1 step 180 loss: 1"], [90, 180]),  # its steps go on
+        (["iter 10: loss 4.2, time 1ms", "iter 20: loss 4.1, time 1ms"], [10, 20]),
+        (["Train Epoch: 1 [640/60000 (1%)]\tLoss: 1.2", "Train Epoch: 2 [0/60000 (0%)]\tLoss: 1.1"], [640, 641]),
+        (["Epoch[3] Train-accuracy=0.9", "Epoch[4] Train-accuracy=0.9"], [3, 4]),
+    ],
+)
+def test_steps_go_on_over_epochs(lines: list[str], steps: list[int]) -> None:
+    counted = Steps()
+    reports = [report for line in lines if (report := parse_report(line)) is not None]
+    assert [counted.find(report) for report in reports] == steps
+
+
+def log(*lines: dict[str, Any]) -> list[bytes]:
+    return [json.dumps({"t": 1764273817.5, **line}).encode() + b"\n" for line in lines]
+
+
+WORKER = ({"p": 2, "role": "worker", "host": "node-1"}, {"p": 2, "rank": 1})
+REPORT = {"p": 2, "line": "Epoch[0] Batch [300] Speed: 3020 samples/sec validation-accuracy=0.5 loss=nan"}
+
+
+def test_a_log_is_read_by_worker() -> None:
+    lines = log(
+        {"p": 1, "role": "server", "host": "node-0"}, *WORKER, {**REPORT, "p": 1}, REPORT, {"p": 2, "line": "x"}
+    )
+    (row,) = ScalarReader().read([b'{"damaged": "rank"', *lines])
+    assert (row.worker, row.host, row.epoch, row.batch, row.step) == (1, "node-1", 0, 300, 300)
+    assert row.numbers == {"samples/s": 3020.0, "validation-accuracy": 0.5}
+
+
+def test_event_files_are_those_of_tensorboard(tmp_path: Path) -> None:
+    log_file = tmp_path / "events"
+    whole = b"".join(log(*WORKER, REPORT))
+    log_file.write_bytes(whole[:-5])  # its last line is still being written
+    files = EventFiles(str(tmp_path))
+    files.update()
+    assert files.names == {}
+    log_file.write_bytes(whole)
+    files.update()
+    files.update()
+    assert files.names == {1: "tensorboard/worker-1/events.out.tfevents.1764273817.cluster"}
+    assert (tmp_path / files.names[1]).read_bytes() == BEGIN + SCALARS
+    other = EventFiles(str(tmp_path))  # such as of the command that completes the record of a killed supervisor
+    other.update()
+    assert (tmp_path / other.names[1]).read_bytes() == BEGIN + SCALARS
+
+
+def test_large_numbers_and_names() -> None:
+    record = encode_record(encode_event(1.0, 1 << 40, {"é" * 100: 1e300}))
+    assert len(record) == 16 + 9 + 7 + 3 + 3 + 3 + 200 + 5
