@@ -37,6 +37,8 @@ from train.follow.records import (
     read_s3_records,
 )
 from train.follow.run import STOPPED, end_everywhere, render_left, run_job, stop_job
+from train.follow.samples import read_samples
+from train.follow.stragglers import WINDOW_S, Straggler, find_culprit
 from train.job.plan import Job
 
 PATIENCE_S = 4.0  # the longest time to wait for the head's answer
@@ -201,6 +203,21 @@ def open_jobs(app: App) -> Iterator[JobSources]:
         except ClusterError as error:
             why_not = error
         yield JobSources(app, head=head, why_not=why_not, has_cloud=True, nodes=nodes)
+
+
+def find_straggler(app: App, sources: JobSources, record: JobRecord) -> Straggler | None:
+    """Returns the worker for which the others of a running job wait; None if none is known.
+
+    In asynchronous training, no worker waits for others.
+    """
+    if record.state != "running" or record.source != "head" or "async" in record.spec.train.kv_store:
+        return None
+    try:
+        samples = read_samples(record, sources.head, results=None, region="", since=-2 * WINDOW_S)
+    except ClusterError as error:  # the job is shown without it
+        app.say(f"cannot read the samples of job {record.id}: {error.message}", style="yellow")
+        return None
+    return find_culprit(samples, record.roles)
 
 
 # -- the running job --------------------------------------------------------------------------------------------------

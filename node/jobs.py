@@ -9,7 +9,7 @@
     jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those
                                      with the same names, for which the job waits; []: only asks for their names
     jobs say ID TEXT                 adds a line to the log of a running job
-    jobs samples ID SINCE            SINCE: seconds since the epoch; 0 for all
+    jobs samples ID SINCE            SINCE: seconds since the epoch, 0 for all; negative: before now
 Answers are lines of JSON on stdout, with the exit code 0:
     continue as submit, without --follow
     submit   protocol.Submitted; {"refused": ...} when another job runs and the order does not queue, {"unrunnable":
@@ -427,7 +427,7 @@ def list_samples(words: Sequence[str]) -> None:
         return
     answer({"samples": True})
     if os.path.exists(job_folder.path(job, "samples")):  # not in the first seconds of a job
-        for line in find_since(job, float(since)):
+        for line in find_since(job, float(since) + (time.time() if float(since) < 0 else 0.0)):
             wire.write_all(1, line)
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import click
 
 from cluster.app import App, pass_app, wide_option
-from cluster.jobs import open_jobs
+from cluster.jobs import find_straggler, open_jobs
 from cluster.nodes.ec2 import Ec2Nodes, find_gone
 from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.numbers import number_documents, render_csv, render_numbers
@@ -36,10 +36,12 @@ def jobs(app: App, *, job: str | None, metrics: bool, as_csv: bool, as_json: boo
     with open_jobs(app) as sources:
         records = sources.find_records() if job is None else (sources.find_job(job),)
         nodes = sources.nodes
+        straggler = find_straggler(app, sources, records[0]) if job is not None else None
     gone = find_gone(app, nodes.state) if isinstance(nodes, Ec2Nodes) else frozenset()
     now = datetime.now(UTC)
-    table = render_jobs(records, now=now, columns=app.find_columns(wide=wide), gone=gone)
-    app.show(table, job_documents(records, now=now, gone=gone), as_json=as_json, wrapped=not wide)
+    table = render_jobs(records, now=now, columns=app.find_columns(wide=wide), gone=gone, straggler=straggler)
+    document = job_documents(records, now=now, gone=gone, straggler=straggler)
+    app.show(table, document, as_json=as_json, wrapped=not wide)
 
 
 def show_metrics(app: App, job: str | None, *, as_csv: bool, as_json: bool, wide: bool) -> None:

@@ -14,15 +14,21 @@ from node.protocol import Attempt
 from provision.model import count
 from train.follow.events import Event
 from train.follow.records import JobRecord
+from train.follow.stragglers import Straggler
 
 
 def render_jobs(
-    records: Sequence[JobRecord], *, now: datetime, columns: int | None = None, gone: Collection[str] = ()
+    records: Sequence[JobRecord],
+    *,
+    now: datetime,
+    columns: int | None = None,
+    gone: Collection[str] = (),
+    straggler: Straggler | None = None,
 ) -> str:
     """Renders a table of jobs in the given order; one sentence when there are none.
 
     columns: the width that it fits into. The error and the warnings of a job follow on separate lines. gone: ids of
-    instances that have ended.
+    instances that have ended. straggler: of the first job.
     """
     if not records:
         return "no job has run on this cluster"
@@ -38,6 +44,8 @@ def render_jobs(
         lines += [row, *(f"    {note}" for note in _describe_trouble(record))]
         if has_lost_head(record, gone):
             lines.append(f"    its head, {record.nodes[0].name}, has ended")
+        if straggler is not None and record is records[0]:
+            lines.append(f"    slow: {straggler.why}")
     newest = next((record for record in records if not record.is_damaged), None)
     if newest is not None and (files := render_files(newest)):
         lines.append(f"files of {newest.id}: {files}")
@@ -46,10 +54,12 @@ def render_jobs(
     return "\n".join(lines)
 
 
-def job_documents(records: Sequence[JobRecord], *, now: datetime, gone: Collection[str] = ()) -> list[dict[str, Any]]:
+def job_documents(
+    records: Sequence[JobRecord], *, now: datetime, gone: Collection[str] = (), straggler: Straggler | None = None
+) -> list[dict[str, Any]]:
     """Returns the output of `cluster jobs --json`: the records with their times in ISO 8601, and the source of each.
 
-    gone: ids of instances that have ended.
+    gone: ids of instances that have ended. straggler: of the first job.
     """
     return [
         as_document(
@@ -58,6 +68,7 @@ def job_documents(records: Sequence[JobRecord], *, now: datetime, gone: Collecti
                 **({} if record.is_damaged else {"cost_usd": find_cost(record, now)}),
                 "source": record.source,
                 "head_lost": has_lost_head(record, gone),
+                "straggler": straggler if record is records[0] else None,
             },
             rounded=False,
         )

@@ -16,9 +16,10 @@ MOST_BYTES = 128 << 20  # of the newest samples
 def read_samples(
     record: JobRecord, head: Head | None, *, results: str | None, region: str, since: float = 0.0
 ) -> list[Sample]:
-    """The samples of a job after `since`, seconds since the epoch, the oldest first; [] if there are none.
+    """The samples of a job after `since`, the oldest first; [] if there are none.
 
-    head: None if it cannot be asked. results: [data] results, if that is in S3. Raises ClusterError or a subclass.
+    since: seconds since the epoch; negative: seconds before now, by the head's clock. head: None if it cannot be
+    asked. results: [data] results, if that is in S3. Raises ClusterError or a subclass.
     """
     if record.source == "head" and head is not None:
         found = list(parse_samples(_ask(head, record.id, since)))

@@ -282,6 +282,7 @@ class Attempt:
         if message.rank is not None and process.rank is None:
             process.rank = message.rank
             self._job.log.put(p=process.number, rank=message.rank)
+            self._job.save_soon()
         process.bound = message.bound or process.bound
         self.outcome.check_joined()
 

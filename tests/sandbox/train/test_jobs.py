@@ -22,6 +22,14 @@ from waits import until
 pytestmark = pytest.mark.sandbox
 
 TIMEOUT_S = 60.0
+# Reports a number, and ends once its node has been sampled.
+SAMPLED = """
+import os, time
+print("Epoch[0] Train-accuracy=0.5")
+while not os.path.exists(os.path.expanduser("~/.cluster/jobs/" + os.environ["CLUSTER_JOB_ID"] + "/samples")):
+    time.sleep(0.1)
+print(os.environ["CLUSTER_OUTPUT_URL"])
+"""
 WAIT = "import time; print('here', flush=True); time.sleep(600)"
 
 
@@ -265,8 +273,7 @@ def test_jobs_outlive_their_head_in_s3(nodes: Nodes) -> None:
     (nodes.directory / "any-object").write_text("x")
     nodes.run("data", "put", "--create-bucket", "any-object", "s3://cluster-jobs/any-object")
     with nodes.configured(results="s3://cluster-jobs/results/"):
-        program = "import os; print(os.environ['CLUSTER_OUTPUT_URL'])"
-        done = nodes.run("train", "--name", "kept", *ONE_WORKER, *python(program))
+        done = nodes.run("train", "--name", "kept", *ONE_WORKER, *python(SAMPLED))
         job = nodes.job_named("kept")["id"]
         assert done.stdout.endswith(f"] s3://cluster-jobs/results/{job}/\n")
         supervisors = hosts_of(nodes)["node-0"].programs
@@ -275,6 +282,11 @@ def test_jobs_outlive_their_head_in_s3(nodes: Nodes) -> None:
         (found,) = [one for one in json.loads(nodes.run("jobs", "--json").stdout) if one["id"] == job]
         assert (found["source"], found["state"]) == ("s3", "done")
         assert nodes.run("logs", "-f", "kept").stdout == done.stdout
+        (row,) = json.loads(nodes.run("jobs", "kept", "--metrics", "--json").stdout)
+        assert (row["worker"], row["host"], row["numbers"]) == (0, "node-0", {"accuracy": 0.5})
+        kept = nodes.run("data", "ls", "-r", f"s3://cluster-jobs/results/{job}/").stdout
+        assert f"{job}/samples" in kept
+        assert f"{job}/tensorboard/worker-0/events.out.tfevents." in kept
 
 
 def test_one_agent_on_each_node(nodes: Nodes) -> None:

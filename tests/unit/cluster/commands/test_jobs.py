@@ -185,7 +185,7 @@ def test_jobs_as_a_table() -> None:
     assert render_jobs([], now=NOW) == "no job has run on this cluster"
     document = job_documents(records, now=NOW)[3]
     assert (document["source"], document["started_at"]) == ("s3", "2026-11-21T09:55:00.000+00:00")
-    assert document.keys() == {*records[3].document, "source", "head_lost", "cost_usd"}
+    assert document.keys() == {*records[3].document, "source", "head_lost", "cost_usd", "straggler"}
 
 
 def test_a_job_whose_head_has_ended_is_named() -> None:

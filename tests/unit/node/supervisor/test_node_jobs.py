@@ -229,3 +229,14 @@ def test_a_damaged_record_does_not_affect_other_jobs(job_host: LocalHead, damage
     assert told == {"id": "damaged"}
     assert job_host.ask("stop", "damaged") == [{"error": "there is no job damaged"}]
     shutil.rmtree(folder)
+
+
+def test_samples_of_a_job(job_host: LocalHead) -> None:
+    job = job_id(1)
+    assert job_host.ask("submit", order=alone(job_host, "exit 0"))[0]["job"] == job
+    assert job_host.ask("samples", job, "0")[0] == {"samples": True}
+    line = b'{"t":%d,"host":"node-0","over_s":5.0}\n'
+    (job_host.home / ".cluster" / "jobs" / job / "samples").write_bytes(b"".join(line % t for t in (5, 10, 15)))
+    assert [one["t"] for one in job_host.ask("samples", job, "5")[1:]] == [15, 10]
+    assert job_host.ask("samples", job, "-60") == [{"samples": True}]  # the last minute's
+    assert job_host.ask("samples", "x", "0") == [{"error": "there is no job x"}]
