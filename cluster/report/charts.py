@@ -1,0 +1,173 @@
+"""Draws curves and heat maps as SVG without scripts, styles, addresses or ids: the page's CSS colours them. Pure."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from xml.etree import ElementTree as ET
+
+import pygal
+from markupsafe import Markup
+from msgspec import Struct
+from pygal.style import Style
+
+from cluster.report.curves import BINS, Point
+
+WIDTH, HEIGHT = 560, 240
+FONT = 15  # the largest that the page's CSS uses, for the space beside the axes
+MOST_LABELS = 6
+STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+LEVELS = 8  # of a heat map's colours
+ROW, LABEL_WIDTH = 16, 96
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
+
+
+class Series(Struct, frozen=True, kw_only=True):
+    """A curve. kind: its class in the page's CSS. points: with times in seconds since the start of the axis."""
+
+    label: str
+    kind: str
+    points: Sequence[tuple[float, float]]
+
+
+def make_series(label: str, kind: str, points: Sequence[Point], start: float) -> Series:
+    """A curve of means; a single point becomes a short line, so that it can be seen."""
+    places = [(point.at - start, point.value) for point in points]
+    return Series(label=label, kind=kind, points=places)
+
+
+def make_band(label: str, points: Sequence[Point], start: float) -> Series:
+    """The area between the least and the greatest values."""
+    above = [(point.at - start, point.high) for point in points]
+    below = [(point.at - start, point.low) for point in reversed(points)]
+    return Series(label=label, kind="band", points=[*above, *below, *above[:1]])
+
+
+def draw_curves(
+    series: Sequence[Series], *, title: str, text: str, length_s: float, render: Callable[[float], str]
+) -> Markup:
+    """Curves over time. title, text: what a screen reader says. length_s: of the axis. render: writes a value."""
+    chart = pygal.XY(
+        js=[],
+        css=[],
+        no_prefix=True,
+        disable_xml_declaration=True,
+        show_legend=False,
+        show_dots=False,
+        width=WIDTH,
+        height=HEIGHT,
+        margin=6,
+        max_scale=MOST_LABELS,
+        x_labels=find_ticks(length_s),
+        x_value_formatter=render_clock,
+        value_formatter=render,
+        xrange=(0, max(length_s, 1e-3)),
+        style=Style(label_font_size=FONT, major_label_font_size=FONT),
+    )
+    for one in series:
+        chart.add(one.label, _widen(one.points, length_s))
+    return _clean(chart.render_tree(), [one.kind for one in series], title=title, text=text)
+
+
+def _widen(points: Sequence[tuple[float, float]], length_s: float) -> Sequence[tuple[float, float]]:
+    if len(points) != 1:
+        return points
+    (at, value) = points[0]
+    return [(at - length_s / 100, value), (at + length_s / 100, value)]
+
+
+def _clean(svg: ET.Element, kinds: Sequence[str], *, title: str, text: str) -> Markup:
+    """Keeps the axes and the curves of pygal's drawing, with short numbers."""
+    plots = [one for one in svg.iter("g") if one.get("class") == "plot"]
+    root = _root(WIDTH, HEIGHT, title, text)
+    for plot in plots[:1]:
+        group = ET.SubElement(root, "g", {"transform": plot.get("transform", "")})
+        for axis in (one for one in plot if (one.get("class") or "").startswith("axis")):
+            _copy_axis(axis, group)
+        for number, kind in enumerate(kinds):
+            for path in plot.iterfind(f"g[@class='series serie-{number} color-{number}']/path"):
+                ET.SubElement(group, "path", {"class": f"curve {kind}", "d": _shorten(path.get("d", ""))})
+    return _write(root)
+
+
+def _copy_axis(axis: ET.Element, group: ET.Element) -> None:
+    name = "x" if (axis.get("class") or "").startswith("axis x") else "y"
+    copy = ET.SubElement(group, "g", {"class": f"axis {name}"})
+    for guide in axis.iter():
+        if guide.tag == "path" and name == "y":
+            ET.SubElement(copy, "path", {"d": _shorten(guide.get("d", ""))})
+        elif guide.tag == "text":
+            place = {key: _shorten(guide.get(key, "0")) for key in ("x", "y")}
+            ET.SubElement(copy, "text", place).text = guide.text
+
+
+def draw_heat_map(
+    rows: Mapping[str, Sequence[float | None]], *, title: str, text: str, length_s: float
+) -> tuple[Markup, float, float]:
+    """Values of BINS bins by row, from the palest to the strongest colour; also the least and the greatest value."""
+    values = [value for row in rows.values() for value in row if value is not None]
+    low, high = min(values), max(values)
+    height = ROW * len(rows) + 24
+    root = _root(WIDTH, height, title, text)
+    paths: dict[int, list[str]] = {}
+    every = max(1, -(-len(rows) // 32))
+    for number, (label, row) in enumerate(rows.items()):
+        if number % every == 0:
+            place = {"x": str(LABEL_WIDTH - 6), "y": str(number * ROW + 12), "class": "row"}
+            ET.SubElement(root, "text", place).text = label[:14]
+        for start, end, level in _runs([find_level(value, low, high) for value in row]):
+            x, width = LABEL_WIDTH + start * _cell(), (end - start) * _cell()
+            paths.setdefault(level, []).append(f"M{x:.1f} {number * ROW + 1}h{width:.1f}v{ROW - 2}h-{width:.1f}z")
+    for level, pieces in sorted(paths.items()):
+        ET.SubElement(root, "path", {"class": f"heat{level}", "d": "".join(pieces)})
+    for tick in find_ticks(length_s):
+        x = LABEL_WIDTH + (WIDTH - LABEL_WIDTH) * tick / max(length_s, 1e-3)
+        place = {"x": f"{x:.1f}", "y": str(height - 6), "class": "tick"}
+        ET.SubElement(root, "text", place).text = render_clock(tick)
+    return _write(root), low, high
+
+
+def _cell() -> float:
+    return (WIDTH - LABEL_WIDTH) / BINS
+
+
+def find_level(value: float | None, low: float, high: float) -> int | None:
+    """The colour of a value. Pure."""
+    if value is None:
+        return None
+    return min(int((value - low) / (high - low) * LEVELS), LEVELS - 1) if high > low else LEVELS - 1
+
+
+def _runs(levels: Sequence[int | None]) -> list[tuple[int, int, int]]:
+    """The stretches of one colour: first bin, the one after the last, colour."""
+    cuts = [0, *(at + 1 for at, (one, other) in enumerate(pairwise(levels)) if one != other), len(levels)]
+    return [(start, end, level) for start, end in pairwise(cuts) if (level := levels[start]) is not None]
+
+
+def find_ticks(length_s: float) -> list[float]:
+    """The times to name on an axis of this length. Pure."""
+    step = next((step for step in STEPS_S if length_s / step < MOST_LABELS), 0)
+    days = -(-length_s // (MOST_LABELS * 86400)) or 1
+    step = step or int(days * 86400)
+    return [float(at) for at in range(0, int(length_s) + 1, step)]
+
+
+def render_clock(seconds: float) -> str:
+    """A time since the start: "0:20", "1:05:00". Pure."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _root(width: float, height: float, title: str, text: str) -> ET.Element:
+    root = ET.Element("svg", {"viewBox": f"0 0 {width} {height}", "role": "img", "aria-label": title})
+    ET.SubElement(root, "title").text = title
+    ET.SubElement(root, "desc").text = text
+    return root
+
+
+def _shorten(text: str) -> str:
+    return _LONG_NUMBER.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), text)
+
+
+def _write(root: ET.Element) -> Markup:
+    return Markup(ET.tostring(root, encoding="unicode"))  # noqa: S704 - ElementTree has escaped it

@@ -1,0 +1,185 @@
+"""What a report knows of a job, from the lines of its log."""
+
+import json
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.report.curves import MOST_POINTS, Curve, Point, combine
+from cluster.report.history import (
+    EPOCH_TIME,
+    ERROR_LINES,
+    EXACT_LINES,
+    SPEED,
+    History,
+    find_how,
+    find_names,
+    group_by_rank,
+)
+
+START = 1_795_000_000.0
+
+
+def entry(at: float, **keys: object) -> bytes:
+    return json.dumps({"t": START + at, **keys}, separators=(",", ":")).encode()
+
+
+def begin(ranks: int, first: int = 0) -> Iterator[bytes]:
+    yield entry(0, state="starting")
+    for rank in range(ranks):
+        yield entry(0, p=first + rank, role="worker", host=f"node-{rank}")
+        yield entry(0, p=first + rank, rank=rank)
+    yield entry(0, state="running")
+
+
+def speed(at: float, rank: int, value: float, **more: float) -> bytes:
+    said = "".join(f"  {name}={number}" for name, number in more.items())
+    return entry(at, p=rank, line=f"Epoch[0] Batch [20-40]  Speed: {value} samples/sec{said}")
+
+
+def read(*lines: bytes) -> History:
+    history = History()
+    history.read(lines)
+    return history
+
+
+def points(history: History, rank: int, name: str) -> list[tuple[float, float]]:
+    return [(point.at - START, point.value) for point in history.ranks[rank].curves[name].points]
+
+
+def test_each_number_of_each_rank_is_a_point() -> None:
+    history = read(*begin(2), speed(1, 0, 100, accuracy=0.5), speed(2, 1, 90), speed(3, 0, 110, accuracy=0.75))
+    assert points(history, 0, SPEED) == [(1, 100), (3, 110)]
+    assert points(history, 0, "accuracy") == [(1, 0.5), (3, 0.75)]
+    assert points(history, 1, SPEED) == [(2, 90)]
+    assert find_names(history.ranks.values()) == (SPEED, "accuracy")
+    assert not history.is_sampled
+
+
+@pytest.mark.parametrize(
+    ("texts", "name", "expected"),
+    [
+        (["Epoch[3] Time cost=1.5"], EPOCH_TIME, [1.5]),
+        (["Epoch[3] Validation-accuracy=0.98"], "validation-accuracy", [0.98]),
+        (["Train Epoch: 1 [640/60000 (1%)]  Loss: 1.25"], "loss", [1.25]),
+        # PyTorch's examples report no speed, but how many samples they have read.
+        ([f"Train Epoch: 1 [{n}/60000 (1%)]  Loss: 1" for n in (640, 1280, 1600)], SPEED, [640, 320]),
+        # The count begins again with each epoch.
+        ([f"Train Epoch: 1 [{n}/60000 (1%)]  Loss: 1" for n in (640, 0, 320)], SPEED, [320]),
+    ],
+)
+def test_numbers_of_a_line(texts: list[str], name: str, expected: list[float]) -> None:
+    history = read(*begin(1), *(entry(at, p=0, line=text) for at, text in enumerate(texts)))
+    assert [value for _, value in points(history, 0, name)] == expected
+
+
+def test_a_loss_that_is_not_a_number_is_no_point() -> None:
+    history = read(*begin(1), speed(1, 0, 10, loss=2), speed(2, 0, 10, loss=math.nan), speed(3, 0, 10, loss=math.inf))
+    assert points(history, 0, "loss") == [(1, 2)]
+    assert history.ranks[0].broke == {"loss": START + 2}
+
+
+def test_the_ranks_of_several_attempts_have_one_curve() -> None:
+    history = read(*begin(2), speed(1, 0, 10), speed(2, 1, 20), *begin(2, first=5), speed(9, 5, 30), speed(9, 6, 40))
+    grouped = group_by_rank(history.ranks.values())
+    assert list(grouped) == ["rank 0", "rank 1"]
+    assert [point.value for point in grouped["rank 0"].curves[SPEED].points] == [10, 30]
+
+
+@pytest.mark.parametrize("count", [1, MOST_POINTS, 2 * MOST_POINTS - 1, 2 * MOST_POINTS, 100_000])
+def test_a_curve_keeps_its_mean_and_its_extremes(count: int) -> None:
+    curve = Curve()
+    for at in range(count):
+        curve.add(at, at % 10)
+    assert len(curve.points) < 2 * MOST_POINTS
+    assert curve.is_thinned == (count >= 2 * MOST_POINTS)
+    assert curve.mean == pytest.approx(sum(at % 10 for at in range(count)) / count)
+    assert max(point.high for point in curve.points) == min(9, count - 1)
+    assert min(point.low for point in curve.points) == 0
+    assert curve.points[-1].at == count - 1
+
+
+@pytest.mark.parametrize(("name", "expected"), [(SPEED, 30.0), ("accuracy", 15.0)])
+def test_all_ranks_together(name: str, expected: float) -> None:
+    """Speeds add up; other numbers have a mean."""
+    curves = [Curve(Point(at, value, value, value) for at in (0, 50, 100)) for value in (10.0, 20.0)]
+    together = combine(curves, 0, 100, find_how(name))
+    assert {point.value for point in together} == {expected}
+    assert (together[0].low, together[0].high) == (10, 20)
+
+
+def test_a_rank_that_has_ended_counts_no_longer() -> None:
+    curves = [Curve([Point(0, 10, 10, 10), Point(end, 10, 10, 10)]) for end in (40, 100)]
+    values = [point.value for point in combine(curves, 0, 100, sum)]
+    assert (values[0], values[-1]) == (20, 10)
+
+
+def test_the_first_error_has_its_own_process_last_lines() -> None:
+    lines = [entry(1 + n, p=n % 2, line=f"line {n}") for n in range(100)]
+    history = read(*begin(2), *lines, entry(200, p=1, exit=3), entry(201, p=0, exit=1))
+    assert history.first_error is not None
+    assert history.first_error.process.exit_code == 3
+    assert history.first_error.lines == tuple(f"line {n}" for n in range(1, 100, 2))[-ERROR_LINES:]
+
+
+def test_no_error_is_what_the_supervisor_ended() -> None:
+    history = read(*begin(1), entry(5, state="ending"), entry(6, p=0, exit=-15, signal=15))
+    assert history.first_error is None
+
+
+def test_marks_on_the_axis_of_time() -> None:
+    history = read(
+        *begin(1),
+        entry(1, warnings=["2 workers train 2 models"]),
+        entry(2, warnings=["2 workers train 2 models"]),
+        entry(3, say="node-1 is about to be interrupted"),
+        entry(4, result={"state": "done", "exit_code": 0}),
+        entry(5, say="after the end"),
+    )
+    assert [(mark.kind, mark.text) for mark in history.marks] == [
+        ("state", "starting"),
+        ("state", "running"),
+        ("warning", "2 workers train 2 models"),
+        ("message", "node-1 is about to be interrupted"),
+        ("state", "done"),
+    ]
+
+
+def long_log(each: int) -> Iterator[bytes]:
+    """Two ranks; one line in a thousand has the result of a validation."""
+    yield from begin(2)
+    for step in range(each):
+        for rank in range(2):
+            if step % 1000 == 999:
+                yield entry(step, p=rank, line=f"Epoch[{step // 1000}] Validation-accuracy=0.5")
+            else:
+                yield speed(step, rank, 100 + rank)
+    yield entry(each, p=0, line="RuntimeError: CUDA out of memory")
+    yield entry(each, p=0, exit=1)
+    yield entry(each, result={"state": "failed", "exit_code": 1})
+
+
+def test_of_a_very_long_log_a_part_is_read() -> None:
+    """Its means, rare numbers, error and result are those of the whole."""
+    each = EXACT_LINES
+    history = History()
+    history.read(long_log(each))
+    assert history.is_sampled
+    assert history.lines == 2 * each + 1
+    assert history.examined < EXACT_LINES
+    for rank in range(2):
+        curves = history.ranks[rank].curves
+        assert curves[SPEED].mean == pytest.approx(100 + rank)
+        assert each - curves[SPEED].points[-1].at + START < each / 100
+        assert sum(point.count for point in curves["validation-accuracy"].points) == each // 1000
+    assert history.first_error.lines[-1] == "RuntimeError: CUDA out of memory"
+    assert history.result.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b'{"t":"x"}', b'{"p":1,"line":"before the time"}', b'{"t":1,"p":9,"line":"unknown process"}']
+)
+def test_damaged_lines_end_nothing(line: bytes) -> None:
+    history = read(*begin(1), line, speed(1, 0, 100))
+    assert points(history, 0, SPEED) == [(1, 100)]
