@@ -1,0 +1,31 @@
+"""`cluster report`: one HTML page about a job, or about several that are compared."""
+
+from collections.abc import Sequence
+
+from cluster.app import App
+from cluster.jobs import open_jobs
+from cluster.report.document import report_document
+from cluster.report.job import JobData, read_job
+from cluster.report.page import render_page
+
+__all__ = ["JobData", "load_job", "load_jobs", "read_job", "render_report", "report_document"]
+
+
+def load_job(app: App, words: str | None) -> JobData:
+    """Reads the job that `words` names, or the newest one. Raises ClusterError or a subclass."""
+    with open_jobs(app) as sources:
+        return read_job(app, sources, words)
+
+
+def load_jobs(app: App, words: Sequence[str], *, newest: int) -> list[JobData]:
+    """Reads the jobs that the words name; without words, the newest ones. Raises ClusterError or a subclass."""
+    with open_jobs(app) as sources:
+        if words or newest == 1:
+            return [read_job(app, sources, one) for one in words or (None,)]
+        records = [record for record in sources.find_records() if not record.is_damaged]
+        return [read_job(app, sources, record.id) for record in records[:newest]]
+
+
+def render_report(jobs: Sequence[JobData]) -> str:
+    """The page of one job or of several: one HTML file, which needs nothing else. Pure."""
+    return render_page(jobs)

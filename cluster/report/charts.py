@@ -13,7 +13,7 @@ from pygal.style import Style
 from cluster.report.curves import BINS, Point
 
 WIDTH, HEIGHT = 560, 240
-FONT = 15  # the largest that the page's CSS uses, for the space beside the axes
+FONT = 16  # the largest that the page's CSS uses, for the space beside the axes
 MOST_LABELS = 6
 STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 LEVELS = 8  # of a heat map's colours

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 MOST_POINTS = 200
 BINS = 120
+MOST_TRIMMED = 6  # of the bins
 
 
 class Point(Struct, frozen=True, gc=False):
@@ -51,13 +52,23 @@ class Curve:
         return self.points[-1].value if self.points else None
 
     def resample(self, start: float, end: float) -> list[float | None]:
-        """The means in BINS bins of equal length; a bin without values has the one before, up to the last value."""
+        """The means in BINS bins of equal length.
+
+        A bin without values has the next one, because a report is about the time before. The first and the last value
+        reach as far as values are apart on average.
+        """
+        found: list[float | None] = [None] * BINS
+        if not self.points:
+            return found
+        apart = (self.points[-1].at - self.points[0].at) / max(len(self.points) - 1, 1)
         bins: dict[int, list[Point]] = {}
         for point in self.points:
             bins.setdefault(find_bin(point.at, start, end), []).append(point)
-        found: list[float | None] = [None] * BINS
-        for number in range(max(bins, default=-1) + 1):
-            found[number] = merge(bins[number]).value if number in bins else (found[number - 1] if number else None)
+        value = self.points[-1].value
+        first, last = self.points[0].at - apart, self.points[-1].at + apart
+        for number in range(find_bin(last, start, end), find_bin(first, start, end) - 1, -1):
+            value = merge(bins[number]).value if number in bins else value
+            found[number] = value
         return found
 
 
@@ -97,4 +108,12 @@ def combine(
         if values:
             at = find_middle(number, start, end)
             points.append(Point(at, of(values), min(values), max(values), len(values)))
-    return tuple(points)
+    return tuple(_trim(points))
+
+
+def _trim(points: list[Point]) -> list[Point]:
+    """Leaves out a few points at both ends, of the time in which some ranks report, and others not yet or no more."""
+    most = max((point.count for point in points), default=0)
+    whole = [number for number, point in enumerate(points) if point.count == most]
+    first, last = (whole[0], whole[-1] + 1) if whole else (0, 0)
+    return points[first if first <= MOST_TRIMMED else 0 : last if len(points) - last <= MOST_TRIMMED else None]

@@ -27,11 +27,12 @@ MOST_MARKS = 200
 RECENT = 20_000  # lines in which those before an error are searched
 ERROR_LINES = 30
 BATCH = 2048  # lines that are skipped together
-OUTPUT_WITHIN = 80  # bytes, with the time and the process
+OUTPUT_WITHIN = 80  # bytes, where a line of output says so
 LONGEST_LINE = 400  # characters of a line that the report shows
 SPEED = "samples/s"
-EPOCH_TIME = "epoch time"
-_OUTPUT = b',"line":"'
+EPOCH_TIME = "epoch time, s"
+_OUTPUT = b', "line": "'  # as node/wire.py writes it, after the time and the process
+_SECOND = slice(6, 16)  # of the time of a line
 _HELD_OUT = (b"alid", b"est set")
 MarkKind = Literal["state", "message", "warning", "exit", "loss"]
 
@@ -154,7 +155,7 @@ class History:
 
     def _can_skip(self, batch: Sequence[bytes]) -> bool:
         """Whether there is nothing to examine in these lines. A search in all of them together is the fastest."""
-        if self._sample.left > 0 or batch[-1][5:15] >= self._sample.until:
+        if self._sample.left > 0 or batch[-1][_SECOND] >= self._sample.until:
             return False
         joined = b"\n".join(batch)
         # The result of a validation is rarer than other numbers.
@@ -175,8 +176,8 @@ class History:
         """Examines a line of output unless its process has had its turn."""
         sample = self._sample
         comma = line.find(b",", 0, end)
-        if line[5:15] >= sample.until:
-            at = float(line[5:comma])
+        if line[_SECOND] >= sample.until:
+            at = float(line[6:comma])
             each = max(SAMPLES // max(len(self.ranks), 1), LEAST_SAMPLES)
             sample.begin(at, (at - self.began_at) / each, len(self.ranks))
         key = line[comma:end]
@@ -242,7 +243,7 @@ class History:
             self.first_error = FirstError(process=process, at=at, lines=self._find_last_lines(process.number))
 
     def _find_last_lines(self, number: int) -> tuple[str, ...]:
-        mark, found = b'"p":%d,"line":' % number, deque[str]()
+        mark, found = b'"p": %d, "line":' % number, deque[str]()
         for line in reversed(self._recent):
             if mark in line[:80]:
                 event = self.events.read(line)

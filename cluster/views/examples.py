@@ -103,6 +103,12 @@ cluster logs --rank 1 --tail 50        the last lines of a rank
 cluster logs train_mnist --since 10m   of the newest job of this name
 cluster logs --role server --plain     of the parameter servers
 """,
+    "report": """
+cluster report                     the newest job
+cluster report train_mnist --open  the newest job of this name, in a browser
+cluster report 20261121 20261122   two jobs, side by side
+cluster report --json | jq .       only the numbers
+""",
     "results": """
 cluster results                    of the newest job, to results/ID/
 cluster results train_mnist out/   of the newest job of this name

@@ -1,6 +1,5 @@
 """What a report knows of a job, from the lines of its log."""
 
-import json
 import math
 from collections.abc import Iterator
 
@@ -17,12 +16,13 @@ from cluster.report.history import (
     find_names,
     group_by_rank,
 )
+from node.wire import encode
 
 START = 1_795_000_000.0
 
 
 def entry(at: float, **keys: object) -> bytes:
-    return json.dumps({"t": START + at, **keys}, separators=(",", ":")).encode()
+    return encode({"t": START + at, **keys}).removesuffix(b"\n")
 
 
 def begin(ranks: int, first: int = 0) -> Iterator[bytes]:
@@ -109,8 +109,24 @@ def test_all_ranks_together(name: str, expected: float) -> None:
     assert (together[0].low, together[0].high) == (10, 20)
 
 
+@pytest.mark.parametrize(
+    ("times", "filled"),
+    [
+        ([50], range(60, 61)),
+        ([40, 50], range(36, 73)),  # each report is of the 10 s before it, and the next one would be 10 s after it
+        (range(0, 101, 10), range(120)),
+        ([], range(0)),
+    ],
+)
+def test_the_time_that_reports_are_about(times: list[float], filled: range) -> None:
+    curve = Curve(Point(at, at, at, at) for at in times)
+    found = curve.resample(0, 100)
+    assert [number for number, value in enumerate(found) if value is not None] == list(filled)
+    assert {value for value in found if value is not None} == set(times)
+
+
 def test_a_rank_that_has_ended_counts_no_longer() -> None:
-    curves = [Curve([Point(0, 10, 10, 10), Point(end, 10, 10, 10)]) for end in (40, 100)]
+    curves = [Curve(Point(at, 10, 10, 10) for at in range(0, end, 10)) for end in (50, 101)]
     values = [point.value for point in combine(curves, 0, 100, sum)]
     assert (values[0], values[-1]) == (20, 10)
 
@@ -178,7 +194,14 @@ def test_of_a_very_long_log_a_part_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{", b'{"t":"x"}', b'{"p":1,"line":"before the time"}', b'{"t":1,"p":9,"line":"unknown process"}']
+    "line",
+    [
+        b"",
+        b"{",
+        b'{"t":"x"}',
+        b'{"p": 1, "line": "before the time"}',
+        b'{"t": 1, "p": 9, "line": "unknown process"}',
+    ],
 )
 def test_damaged_lines_end_nothing(line: bytes) -> None:
     history = read(*begin(1), line, speed(1, 0, 100))

@@ -1,0 +1,51 @@
+"""`cluster report`."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from cluster.app import App, pass_app
+from cluster.report import load_jobs, render_report, report_document
+from foundation.errors import ClusterError, UsageError
+from foundation.files import write_whole
+
+
+@click.command("report")
+@click.argument("jobs", metavar="[JOB]...", nargs=-1)
+@click.option("-o", "--output", metavar="FILE", help='The file to write; "-": stdout. Default: report-JOB.html.')
+@click.option("--compare", is_flag=True, help="Compare the jobs; without JOB, the two newest ones.")
+@click.option("--open", "opens", is_flag=True, help="Open the page in a browser.")
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON; write no page.")
+@pass_app
+def report(app: App, *, jobs: tuple[str, ...], output: str | None, compare: bool, opens: bool, as_json: bool) -> None:
+    """Write a page about a job: its curves, ranks, nodes, errors and cost.
+
+    JOB is an id, the start of an id, or a name; default: the newest job. Several jobs are compared on one page.
+    The page is one HTML file, which needs no network and no scripts.
+    """
+    if compare and len(jobs) == 1:
+        raise UsageError("--compare needs two jobs or more", hint="cluster jobs lists them")
+    if output == "-" and opens:
+        raise UsageError("--open needs a file: -o FILE")
+    found = load_jobs(app, jobs, newest=2 if compare else 1)
+    if as_json:
+        app.print_json([report_document(job) for job in found])
+        return
+    page = render_report(found).encode("utf-8", "replace")
+    if output == "-":
+        sys.stdout.buffer.write(page)
+        return
+    path = Path(output or f"report-{'-'.join(job.record.id for job in found)[:150]}.html")
+    write(path, page)
+    app.print_line(str(path), wrapped=False)
+    if opens:
+        click.launch(path.resolve().as_uri())
+
+
+def write(path: Path, page: bytes) -> None:
+    """Writes a page atomically. Raises ClusterError."""
+    try:
+        write_whole(path, page, mode=0o644)
+    except OSError as error:
+        raise ClusterError(f"cannot write {path}: {error.strerror}", hint="cluster report -o FILE") from error

@@ -1,0 +1,140 @@
+"""The numbers of a job's ranks and nodes, and which rank is the slowest. Pure."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from cluster.report.curves import Curve, Point, combine
+from cluster.report.history import EPOCH_TIME, SPEED, RankHistory, find_how, find_names, group_by_rank
+from cluster.report.job import JobData
+from node.samples import GpuSample, Sample
+from train.follow.progress import find_stragglers, render_rate
+
+
+class Metric(Struct, frozen=True, kw_only=True):
+    """A number that ranks reported. together: speeds add up, other numbers have a mean. ranks: by label."""
+
+    name: str
+    together: tuple[Point, ...]
+    ranks: Mapping[str, Curve]
+
+    @property
+    def is_better_high(self) -> bool:
+        """Whether its greatest value is the best one."""
+        return not any(word in self.name.lower() for word in ("loss", "err", "perplexity", "entropy", "mae", "mse"))
+
+    @property
+    def best(self) -> float:
+        """The best value of all ranks together."""
+        values = [point.value for point in self.together]
+        return max(values) if self.is_better_high else min(values)
+
+
+class Slowest(Struct, frozen=True, kw_only=True):
+    """The slowest rank, and why it is thought to be."""
+
+    label: str
+    why: str
+
+
+class NodeNumber(NamedTuple):
+    """A number of each node over time. scale: what one of its unit is in the samples' unit."""
+
+    title: str
+    unit: str
+    scale: float
+    of: Callable[[Sample], float | None]
+
+
+def _of_gpus(
+    of: Callable[[GpuSample], float | None], how: Callable[[list[float]], float]
+) -> Callable[[Sample], float | None]:
+    def find(sample: Sample) -> float | None:
+        values = [value for gpu in sample.gpus if (value := of(gpu)) is not None]
+        return how(values) if values else None
+
+    return find
+
+
+NODE_NUMBERS = (
+    NodeNumber("CPU", "% of all cores", 1, lambda sample: sample.cpu),
+    NodeNumber("Memory", "GB", 1e9, lambda sample: sample.memory),
+    NodeNumber("GPU use", "%, mean of its GPUs", 1, _of_gpus(lambda gpu: gpu.use, statistics.fmean)),
+    NodeNumber("GPU memory", "GB, all of its GPUs", 1e9, _of_gpus(lambda gpu: gpu.memory, sum)),
+    NodeNumber("GPU power", "W, all of its GPUs", 1, _of_gpus(lambda gpu: gpu.power_w, sum)),
+    NodeNumber("GPU temperature", "°C, hottest", 1, _of_gpus(lambda gpu: gpu.temperature, max)),
+    NodeNumber("Network received", "MB/s", 1e6, lambda sample: sample.received),
+    NodeNumber("Network sent", "MB/s", 1e6, lambda sample: sample.sent),
+    NodeNumber("Disk read", "MB/s", 1e6, lambda sample: sample.read),
+    NodeNumber("Disk written", "MB/s", 1e6, lambda sample: sample.written),
+)
+
+
+def find_metrics(data: JobData) -> tuple[Metric, ...]:
+    """Everything that the job's ranks reported, speed first."""
+    ranks = group_by_rank(data.history.ranks.values())
+    names = sorted(find_names(ranks.values()), key=lambda name: (name != SPEED, name == EPOCH_TIME))
+    return tuple(_find_metric(name, ranks, data) for name in names)
+
+
+def _find_metric(name: str, ranks: Mapping[str, RankHistory], data: JobData) -> Metric:
+    curves = {label: one.curves[name] for label, one in ranks.items() if name in one.curves}
+    found = {label: curve for label, curve in curves.items() if curve.points}
+    return Metric(name=name, together=combine(list(found.values()), data.start, data.end, find_how(name)), ranks=found)
+
+
+def find_slowest(metrics: Sequence[Metric]) -> Slowest | None:
+    """The slowest rank, if one is clearly slower than the others."""
+    means = next(({one: curve.mean or 0.0 for one, curve in m.ranks.items()} for m in metrics if m.name == SPEED), {})
+    labels = list(means)
+    slow = find_stragglers(dict(enumerate(means.values())))
+    if not slow:
+        return None
+    slowest = min(slow, key=lambda number: means[labels[number]])
+    typical = statistics.median(means.values()) if len(means) > 2 else max(means.values())
+    mine = means[labels[slowest]]
+    return Slowest(
+        label=labels[slowest],
+        why=f"it reports {render_rate(mine)} samples/s on average, {1 - mine / typical:.0%} less than "
+        f"{'the other one' if len(means) == 2 else 'the median of all ranks'} ({render_rate(typical)})",
+    )
+
+
+def find_heat(metrics: Sequence[Metric], data: JobData) -> Mapping[str, Sequence[float | None]]:
+    """samples/s of each rank in each bin of the time; {} if fewer than two ranks reported it."""
+    speeds = next((metric.ranks for metric in metrics if metric.name == SPEED), {})
+    return {one: curve.resample(data.start, data.end) for one, curve in speeds.items()} if len(speeds) > 1 else {}
+
+
+def find_process_heat(data: JobData) -> Mapping[str, Sequence[float | None]]:
+    """The cores that each rank used in each bin of the time, from the samples; {} without samples."""
+    labels = {one.process.number: label for label, one in group_by_rank(data.history.ranks.values()).items()}
+    curves: dict[str, Curve] = {label: Curve() for label in labels.values()}
+    for sample in data.samples:
+        for process in sample.processes:
+            if process.p in labels:
+                curves[labels[process.p]].add(sample.t, process.cpu)
+    return {label: curve.resample(data.start, data.end) for label, curve in curves.items() if curve.points}
+
+
+def find_node_curves(samples: Sequence[Sample], number: NodeNumber) -> dict[str, Curve]:
+    """A number of each node over time; {} if no node has it."""
+    curves: dict[str, Curve] = {}
+    for sample in samples:
+        value = number.of(sample)
+        if value is not None:
+            curves.setdefault(sample.host, Curve()).add(sample.t, value / number.scale)
+    return curves if any(point.high for curve in curves.values() for point in curve.points) else {}
+
+
+def find_traffic(samples: Sequence[Sample]) -> Mapping[str, float]:
+    """The bytes that all nodes together have received, sent, read and written."""
+    names = ("received", "sent", "read", "written")
+    return {name: sum(getattr(one, name) * one.over_s for one in samples) for name in names} if samples else {}
+
+
+def count_reports(metrics: Sequence[Metric]) -> int:
+    """How many numbers the curves are made of."""
+    return sum(point.count for metric in metrics for curve in metric.ranks.values() for point in curve.points)

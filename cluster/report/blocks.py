@@ -1,0 +1,139 @@
+"""What a page is made of, and how numbers are written on it. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+from msgspec import Struct
+
+from cluster.report.charts import Series, draw_curves, draw_heat_map, make_band, make_series
+from cluster.report.curves import Curve, Point
+from train.follow.progress import render_rate, render_value
+
+MOST_LINES = 8  # single curves in a figure; of more, only the outermost are drawn, and the area of all
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """A table whose first column has its rows' headings."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+class Figure(Struct, frozen=True, kw_only=True):
+    """A drawing with its legend, (class in the CSS, label), and a table of its main numbers."""
+
+    title: str
+    svg: Markup
+    legend: Sequence[tuple[str, str]]
+    table: Table
+    note: str = ""
+
+
+class Section(Struct, frozen=True, kw_only=True):
+    """A part of the page with a heading."""
+
+    title: str
+    text: str = ""
+    facts: Mapping[str, str] = {}
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    bar: Sequence[tuple[str, float, str]] = ()  # states: name, share, duration
+
+
+def render_number(value: float | None) -> str:
+    """A number with few digits: "0.9798", "7.56 k"."""
+    if value is None:
+        return "-"
+    return render_rate(value) if value >= 1000 else render_value(value)
+
+
+def render_tick(value: float) -> str:
+    """A number at an axis: "1.5 k", "0.25"."""
+    scales = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
+    size, unit = next((scale for scale in scales if abs(value) >= 10 * scale[0]), (1.0, ""))
+    return f"{value / size:.4g}{unit}"
+
+
+def make_curves_figure(
+    title: str,
+    curves: Mapping[str, Curve],
+    *,
+    span: tuple[float, float],
+    together: Sequence[Point] = (),
+    what: str = "rank",
+    together_label: str = "mean",
+) -> Figure:
+    """A curve for each rank or node; of many, the highest, the lowest and the area of all."""
+    shown = dict(curves) if len(curves) <= MOST_LINES else _find_outermost(curves)
+    series, legend = [], []
+    if len(shown) < len(curves) and together:
+        series.append(make_band("all", together, span[0]))
+        legend.append(("band", f"all {len(curves)} {what}s"))
+    for number, (label, curve) in enumerate(shown.items()):
+        series.append(make_series(label, f"s{number}", curve.points, span[0]))
+        legend.append((f"s{number}", label))
+    if together and len(curves) > 1:
+        series.append(make_series(together_label, "all", together, span[0]))
+        legend.append(("all", together_label))
+    rows = [_summarize(label, curve.points) for label, curve in curves.items()]
+    if together and len(curves) > 1:
+        rows.append(_summarize(together_label, together))
+    return _make_figure(title, series, legend, rows, what=what, length_s=span[1] - span[0])
+
+
+def make_one_curve_figure(title: str, label: str, points: Sequence[Point], *, span: tuple[float, float]) -> Figure:
+    """One curve, of all ranks together."""
+    series = [make_series(label, "all", points, span[0])]
+    return _make_figure(title, series, [], [_summarize(label, points)], what="", length_s=span[1] - span[0])
+
+
+def make_comparison_figure(title: str, jobs: Mapping[str, tuple[Sequence[Point], float]], *, length_s: float) -> Figure:
+    """A curve for each job. jobs: the points and the start of each."""
+    series = [make_series(label, f"s{n % 8}", *each) for n, (label, each) in enumerate(jobs.items())]
+    legend = [(one.kind, one.label) for one in series]
+    rows = [_summarize(label, points) for label, (points, _) in jobs.items()]
+    return _make_figure(title, series, legend, rows, what="job", length_s=length_s)
+
+
+def _make_figure(
+    title: str, series: list[Series], legend: list[tuple[str, str]], rows: list[tuple[str, ...]], *, what: str,
+    length_s: float,
+) -> Figure:  # fmt: skip
+    head = (what, "first", "last", "least", "greatest", "mean", "reports")
+    text = "; ".join(f"{label}: from {first} to {last}" for label, first, last, *_ in rows[:MOST_LINES])
+    svg = draw_curves(series, title=title, text=text, length_s=length_s, render=render_tick)
+    return Figure(title=title, svg=svg, legend=legend, table=Table(caption=title, head=head, rows=rows))
+
+
+def _find_outermost(curves: Mapping[str, Curve]) -> dict[str, Curve]:
+    ordered = sorted(curves.items(), key=lambda item: item[1].mean or 0.0)
+    return dict([*ordered[:2], *ordered[-2:]])
+
+
+def _summarize(label: str, points: Sequence[Point]) -> tuple[str, ...]:
+    if not points:
+        return (label, *["-"] * 6)
+    whole = Curve(points)
+    values = (points[0].value, points[-1].value, min(p.low for p in points), max(p.high for p in points), whole.mean)
+    return (label, *map(render_number, values), str(sum(point.count for point in points)))
+
+
+def make_heat_figure(
+    title: str, rows: Mapping[str, Sequence[float | None]], *, length_s: float, note: str = ""
+) -> Figure:
+    """A heat map of rank by time."""
+    means: dict[str, list[float]] = {label: [v for v in row if v is not None] for label, row in rows.items()}
+    text = f"{len(rows)} ranks; the paler, the less"
+    svg, low, high = draw_heat_map(rows, title=title, text=text, length_s=length_s)
+    legend = [("heat0", render_number(low)), ("heat7", render_number(high))]
+    table = Table(
+        caption=title,
+        head=("rank", "mean", "least", "greatest"),
+        rows=[
+            (label, *(render_number(of(values)) for of in (lambda v: sum(v) / len(v), min, max)))
+            for label, values in means.items()
+            if values
+        ],
+    )
+    return Figure(title=title, svg=svg, legend=legend, table=table, note=note)

@@ -1,0 +1,47 @@
+"""The numbers of a report as JSON. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.report.analysis import Metric, find_metrics, find_slowest
+from cluster.report.curves import Curve, Point
+from cluster.report.job import JobData
+from cluster.views.document import as_document, iso_time
+
+
+def report_document(job: JobData) -> dict[str, Any]:
+    """Returns what `cluster report --json` prints of a job."""
+    record, history, metrics = job.record, job.history, find_metrics(job)
+    slowest, error = find_slowest(metrics), history.first_error
+    return {
+        "id": record.id,
+        "name": record.name,
+        "state": history.result.state if history.result else record.state,
+        "started_at": iso_time(record.started_at),
+        "ended_at": iso_time(record.ended_at),
+        "exit_code": record.exit_code,
+        "error": record.error,
+        "first_error": None if error is None else {"process": error.process.tag, "lines": list(error.lines)},
+        "hints": [text for _, text in history.hints],
+        "numbers": {metric.name: _describe_metric(metric, job.start) for metric in metrics},
+        "slowest": None if slowest is None else {"rank": slowest.label, "why": slowest.why},
+        "attempts": [as_document(attempt, rounded=False) for attempt in record.attempts],
+        "lines": history.lines,
+        "examined": history.examined,
+        "cost_usd": job.cost_usd,
+    }
+
+
+def _describe_metric(metric: Metric, start: float) -> dict[str, Any]:
+    ranks = {label: _describe_points(curve.points, start) for label, curve in metric.ranks.items()}
+    return {"together": _describe_points(metric.together, start), "ranks": ranks}
+
+
+def _describe_points(points: Sequence[Point], start: float) -> dict[str, Any]:
+    """points: seconds since the job's start, and the value."""
+    return {
+        "mean": Curve(points).mean,
+        "least": min((point.low for point in points), default=None),
+        "greatest": max((point.high for point in points), default=None),
+        "points": [(round(point.at - start, 3), point.value) for point in points],
+    }

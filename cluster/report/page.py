@@ -1,0 +1,347 @@
+"""The page of one job, or of several that are compared. Pure."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from msgspec import to_builtins
+
+from cluster.report.analysis import (
+    NODE_NUMBERS,
+    Metric,
+    count_reports,
+    find_heat,
+    find_metrics,
+    find_node_curves,
+    find_process_heat,
+    find_slowest,
+    find_traffic,
+)
+from cluster.report.blocks import (
+    Figure,
+    Section,
+    Table,
+    make_comparison_figure,
+    make_curves_figure,
+    make_heat_figure,
+    make_one_curve_figure,
+    render_number,
+)
+from cluster.report.charts import render_clock
+from cluster.report.history import EPOCH_TIME, SPEED, RankHistory, group_by_rank
+from cluster.report.job import JobData
+from cluster.views.results import render_files
+from cluster.views.status import render_usd
+from cluster.views.terminal import escape
+from foundation.durations import render_rounded
+from node.protocol import ENDED, Record
+from node.train_settings import TrainSettings
+
+LONGEST = 2000  # characters of a value
+MOST_ROWS = 128  # of a table
+DIGEST = 12  # characters
+
+
+def render_page(jobs: Sequence[JobData]) -> str:
+    """The HTML of the page: one file, which needs nothing else."""
+    at = datetime.fromtimestamp(max(job.now for job in jobs), UTC)
+    view = describe_job(jobs[0]) if len(jobs) == 1 else _compare(jobs)
+    return _environment().get_template("page.html").render(**view, at=f"{at:%Y-%m-%d %H:%M} UTC")
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("cluster.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, Markup) else clean(str(value)),
+    )
+
+
+def clean(text: str) -> str:
+    """Text of a node or of S3, without control characters and of limited length."""
+    return escape(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+
+
+# -- one job -----------------------------------------------------------------------------------------------------------
+
+
+def describe_job(job: JobData) -> dict[str, Any]:
+    """What the template shows of a job."""
+    metrics = find_metrics(job)
+    record, history = job.record, job.history
+    result = history.result or record.result
+    state = result.state if record.has_ended or history.result else record.state
+    return {
+        "title": f"{record.name} {state}: job {record.id}",
+        "id": record.id,
+        "name": record.name,
+        "state": state,
+        "error": result.error or "",
+        "exit_code": result.exit_code,
+        "stall": record.stall.text if record.stall and not record.has_ended else "",
+        "first_error": history.first_error,
+        "warnings": record.warnings,
+        "hints": list(dict.fromkeys(history.hints)),
+        "tiles": _make_tiles(job, metrics),
+        "sections": [section for section in _make_sections(job, metrics) if section is not None],
+        "note": _render_sampling(job, metrics),
+    }
+
+
+def _make_tiles(job: JobData, metrics: Sequence[Metric]) -> dict[str, str]:
+    tiles = {"time": render_rounded(job.end - job.start) if job.record.started_at else "not started"}
+    for metric in [metric for metric in metrics if metric.name != EPOCH_TIME][:4]:
+        if metric.name == SPEED:
+            tiles["samples/s, mean"] = render_number(_mean(metric))
+        elif metric.together:
+            tiles[f"{metric.name}, best"] = render_number(metric.best)
+    return tiles | {"cost": render_usd(job.cost_usd), "nodes": _count_types(job)}
+
+
+def _mean(metric: Metric) -> float | None:
+    return sum(point.value for point in metric.together) / len(metric.together) if metric.together else None
+
+
+def _count_types(job: JobData) -> str:
+    types = [machine.instance_type for machine in _machines(job) if machine is not None]
+    counted = ", ".join(f"{types.count(one)} x {one}" for one in dict.fromkeys(types))
+    return counted or str(len(job.record.nodes))
+
+
+def _machines(job: JobData) -> list[Any]:
+    return [job.machines.get(host.instance_id or "") for host in job.record.nodes]
+
+
+def _make_sections(job: JobData, metrics: Sequence[Metric]) -> list[Section | None]:
+    return [
+        _make_curves(job, metrics),
+        _make_ranks(job, metrics),
+        _make_nodes(job),
+        _make_timeline(job),
+        _make_data(job),
+        Section(title="What ran", facts=_describe_run(job)),
+    ]
+
+
+def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
+    figures: list[Figure] = []
+    for metric in metrics:
+        if metric.name == SPEED and len(metric.ranks) > 1:
+            figures.append(make_one_curve_figure(f"{SPEED}, all ranks", "sum", metric.together, span=job.span))
+            figures.append(make_curves_figure(f"{SPEED} by rank", metric.ranks, span=job.span))
+        else:
+            figures.append(make_curves_figure(metric.name, metric.ranks, together=metric.together, span=job.span))
+    text = "" if figures else "The job has reported no numbers that cluster knows."
+    return Section(title="Curves", text=text, figures=figures)
+
+
+def _make_ranks(job: JobData, metrics: Sequence[Metric]) -> Section | None:
+    ranks = group_by_rank(job.history.ranks.values())
+    if not ranks:
+        return None
+    slowest = find_slowest(metrics)
+    text = f"The slowest is {slowest.label}: {slowest.why}." if slowest else _render_even(job, metrics)
+    heats = {f"{SPEED} by rank and time": find_heat(metrics, job), "Cores used, by rank": find_process_heat(job)}
+    figures = [make_heat_figure(title, rows, length_s=job.end - job.start) for title, rows in heats.items() if rows]
+    head = ("rank", "node", "end", *(metric.name for metric in metrics[:5]))
+    rows = [_describe_rank(label, one, metrics[:5]) for label, one in list(ranks.items())[:MOST_ROWS]]
+    note = f" (the first {MOST_ROWS} of {len(ranks)})" if len(ranks) > MOST_ROWS else ""
+    table = Table(caption=f"Ranks: mean speed, last value of other numbers{note}", head=head, rows=rows)
+    return Section(title="Ranks", text=text, figures=figures, tables=[table])
+
+
+def _render_even(job: JobData, metrics: Sequence[Metric]) -> str:
+    reporting = next((len(metric.ranks) for metric in metrics if metric.name == SPEED), 0)
+    if reporting < 2:
+        return ""
+    is_sync = "sync" in job.record.spec.train.kv_store and "async" not in job.record.spec.train.kv_store
+    why = " With a synchronous kv-store, each step waits for the slowest rank, so that all report its speed."
+    return f"No rank is clearly slower than the others.{why if is_sync else ''}"
+
+
+def _describe_rank(label: str, one: RankHistory, metrics: Sequence[Metric]) -> tuple[str, ...]:
+    process = one.process
+    code = "" if process.exit_code is None else f"exit code {process.exit_code}"
+    end = f"signal {process.signal}" if process.signal is not None else code or "-"
+    curves = ((metric.name, metric.ranks.get(label)) for metric in metrics)
+    values = [None if curve is None else curve.mean if name == SPEED else curve.last for name, curve in curves]
+    return (label, process.host, end, *map(render_number, values))
+
+
+def _make_nodes(job: JobData) -> Section | None:
+    if not job.record.nodes:
+        return None
+    rows = []
+    for host, machine in zip(job.record.nodes, _machines(job), strict=True):
+        where = (machine.instance_type, machine.market, machine.zone) if machine else ("-", "-", "-")
+        price = "-" if host.usd_per_hour is None else f"{render_usd(host.usd_per_hour)}"
+        processes = f"{host.workers} + {host.servers}"
+        gpus = "-" if host.gpus is None else str(host.gpus)
+        memory = "-" if host.memory_mib is None else f"{host.memory_mib / 1024:.0f} GiB"
+        rows.append((host.name, *where, gpus, memory, processes, price, host.instance_id or "-"))
+    head = ("node", "type", "market", "zone", "GPUs", "memory", "workers + servers", "price/h", "instance")
+    figures = []
+    for number in NODE_NUMBERS:
+        if curves := find_node_curves(job.samples, number):
+            title = f"{number.title}, {number.unit}"
+            figures.append(make_curves_figure(title, curves, span=job.span, what="node"))
+    return Section(title="Nodes", figures=figures, tables=[Table(caption="Nodes", head=head, rows=rows)])
+
+
+def _make_timeline(job: JobData) -> Section:
+    states = [*(one for one in job.history.states if one[1] not in ENDED), (job.end, "")]
+    whole = max(job.end - states[0][0], 1e-3)
+    bar = [
+        (state, (after[0] - at) / whole * 100, render_rounded(after[0] - at))
+        for (at, state), after in pairwise(states)
+        if after[0] > at
+    ]
+    marks = [(_clock(mark.at, job), mark.kind, mark.text) for mark in job.history.marks]
+    tables = [Table(caption="Events", head=("time", "event", "what"), rows=marks)] if marks else []
+    if len(job.record.attempts) > 1:
+        tables.insert(0, _make_attempts(job))
+    started = datetime.fromtimestamp(job.start, UTC)
+    text = f"Started on {started:%Y-%m-%d at %H:%M:%S} UTC; times count from then."
+    return Section(title="Timeline", text=text, bar=bar, tables=tables)
+
+
+def _clock(at: float, job: JobData) -> str:
+    return f"-{render_clock(job.start - at)}" if at < job.start - 0.5 else render_clock(max(at - job.start, 0.0))
+
+
+def _make_attempts(job: JobData) -> Table:
+    rows = [
+        (
+            str(attempt.number),
+            _clock(attempt.started_at, job),
+            "-" if attempt.ended_at is None else render_rounded(attempt.ended_at - attempt.started_at),
+            attempt.reason or "-",
+            ", ".join(attempt.lost) or "-",
+            "-" if attempt.lost_batches is None else str(attempt.lost_batches),
+            render_usd(attempt.cost_usd),
+        )
+        for attempt in job.record.attempts
+    ]
+    head = ("attempt", "started", "ran", "ended by", "lost nodes", "batches repeated", "cost")
+    return Table(caption="Attempts", head=head, rows=rows)
+
+
+def _make_data(job: JobData) -> Section:
+    spec = job.record.spec
+    traffic = {f"bytes {name}": f"{value / 1e9:.3g} GB" for name, value in find_traffic(job.samples).items()}
+    facts = {
+        "data": spec.env.get("CLUSTER_DATA_URL", ""),
+        **traffic,
+        "checkpoints and new files": render_files(job.record),
+        "results": spec.output_url or "",
+        "cost": " ".join(filter(None, [render_usd(job.cost_usd), job.price_note and f"({job.price_note})"])),
+    }
+    return Section(title="Data, files and cost", facts={name: value for name, value in facts.items() if value})
+
+
+def _describe_run(job: JobData) -> dict[str, str]:
+    """What ran, by name; the settings that differ from their defaults last."""
+    spec = job.record.spec
+    command = [word.rpartition("/")[2] if "/.cluster/" in word else word for word in spec.command]
+    machines = [machine for machine in _machines(job) if machine is not None]
+    facts = {
+        "command": " ".join(command),
+        "framework": spec.library or "",
+        "image": spec.image or "",
+        "environment": _find_digest(spec.python),
+        "code": (spec.code or "")[:DIGEST],
+        "your files": (spec.project or "")[:DIGEST],
+        "workers": str(spec.workers),
+        "servers": str(spec.servers) if spec.servers else "",
+        "nodes": ", ".join(host.name for host in job.record.nodes),
+        "types": ", ".join(dict.fromkeys(machine.instance_type for machine in machines)),
+        "zones": ", ".join(dict.fromkeys(machine.zone for machine in machines)),
+        "started by": spec.owner or "",
+    }
+    return {name: value for name, value in (facts | _find_settings(job.record)).items() if value}
+
+
+def _find_digest(python: str) -> str:
+    """The digest of the lock of an environment's packages, which names its folder."""
+    return python.partition("/.cluster/env/")[2].partition("/")[0][:DIGEST]
+
+
+def _find_settings(record: Record) -> dict[str, str]:
+    ours, defaults = (to_builtins(train) for train in (record.spec.train, TrainSettings()))
+    changed = {name: value for name, value in ours.items() if value != defaults.get(name)}
+    return {f"[train] {name}": _render_setting(value) for name, value in changed.items() if name != "script_source"}
+
+
+def _render_setting(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={one}" for name, one in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _render_sampling(job: JobData, metrics: Sequence[Metric]) -> str:
+    history = job.history
+    if history.is_sampled:
+        return (
+            f"The log has {history.lines:,} lines of output. The curves are made of {history.examined:,} of them, "
+            "spread over the whole time, with all results of validations; shorter peaks may be missing."
+        )
+    thinned = any(curve.is_thinned for metric in metrics for curve in metric.ranks.values())
+    how = "; where they were many, a point is the mean of its neighbours" if thinned else ""
+    return f"The curves are made of all {count_reports(metrics):,} numbers in {history.lines:,} lines of output{how}."
+
+
+# -- several jobs ------------------------------------------------------------------------------------------------------
+
+
+def _compare(jobs: Sequence[JobData]) -> dict[str, Any]:
+    """What the template shows of several jobs."""
+    labels, views = _make_labels(jobs), [describe_job(job) for job in jobs]
+    name = f"{len(jobs)} jobs: {', '.join(labels)}"
+    results = _tabulate("Results", labels, [{"state": view["state"], **view["tiles"]} for view in views])
+    runs = [_describe_run(job) for job in jobs]
+    settings = _tabulate("Settings that differ", labels, runs, only_different=True)
+    same = {name: value for name, value in runs[0].items() if all(run.get(name) == value for run in runs)}
+    figures = _compare_curves(labels, jobs)
+    sections = [
+        Section(title="Results", tables=[results]),
+        Section(title="Curves", text="All ranks together; times count from each job's start.", figures=figures),
+        Section(title="Settings that differ", tables=[settings]),
+        Section(title="Same settings", facts=same),
+    ]
+    nothing = dict.fromkeys(("id", "state", "error", "stall", "note"), "")
+    return {**nothing, "title": name, "name": name, "exit_code": None, "first_error": None, "warnings": (),
+            "hints": (), "tiles": {}, "sections": sections}  # fmt: skip
+
+
+def _compare_curves(labels: Sequence[str], jobs: Sequence[JobData]) -> list[Figure]:
+    metrics = [{metric.name: metric for metric in find_metrics(job)} for job in jobs]
+    length_s = max(job.end - job.start for job in jobs)
+    figures = []
+    for name in dict.fromkeys(name for each in metrics for name in each):
+        of_each = zip(labels, jobs, metrics, strict=True)
+        curves = {label: (found[name].together, job.start) for label, job, found in of_each if name in found}
+        figures.append(make_comparison_figure(name, curves, length_s=length_s))
+    return figures
+
+
+def _make_labels(jobs: Sequence[JobData]) -> list[str]:
+    names = [job.record.name for job in jobs]
+    return names if len(set(names)) == len(names) else [f"{job.record.name} {job.record.id}" for job in jobs]
+
+
+def _tabulate(
+    caption: str, labels: Sequence[str], columns: Sequence[Mapping[str, str]], *, only_different: bool = False
+) -> Table:
+    """A row for each name in the columns."""
+    names = dict.fromkeys(name for column in columns for name in column)
+    rows = [(name, *(column.get(name, "-") for column in columns)) for name in names]
+    shown = [row for row in rows if not only_different or len(set(row[1:])) > 1]
+    return Table(caption=caption, head=("", *labels), rows=shown)

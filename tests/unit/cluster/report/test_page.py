@@ -1,0 +1,237 @@
+"""The page of a job: complete, small, and inert whatever nodes and S3 say."""
+
+import re
+from collections.abc import Iterable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cluster.report import JobData, render_report, report_document
+from cluster.report.analysis import find_metrics, find_slowest
+from cluster.report.history import SPEED, History
+from cluster.report.page import LONGEST
+from job_records import make_record
+from node.protocol import Attempt, JobHost
+from node.samples import GpuSample, ProcessSample, Sample
+from node.wire import encode
+from provision.cost.ledger import LedgerNode
+
+START = 1_795_000_000.0
+VOID = {"meta", "br"}
+EVIL = '"><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202e&amp;</svg></style>'
+
+
+class Page(HTMLParser):
+    """Reads a page: its elements, their attributes, and its text by element."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: dict[str, list[str]] = {}
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.setdefault(self.open[-1] if self.open else "", []).append(data)
+
+    def find(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def lines_of(ranks: int, reports: Iterable[tuple[float, int, str]], *more: dict[str, Any]) -> list[bytes]:
+    head: list[dict[str, Any]] = [{"t": START, "state": "running"}]
+    for rank in range(ranks):
+        head += [
+            {"t": START, "p": rank, "role": "worker", "host": f"node-{rank}"},
+            {"t": START, "p": rank, "rank": rank},
+        ]
+    body = [{"t": START + at, "p": rank, "line": text} for at, rank, text in reports]
+    return [encode(one).rstrip() for one in (*head, *body, *more)]
+
+
+def make_job(lines: Iterable[bytes], **values: Any) -> JobData:
+    history = History()
+    history.read(lines)
+    record = replace(make_record(1), **{"started_at": START, "ended_at": START + 100, **values})
+    return JobData(record=record, history=history, now=START + 200)
+
+
+def speeds(each: int, *of_ranks: float) -> list[tuple[float, int, str]]:
+    return [
+        (100 * step / each, rank, f"Epoch[{step}] Batch [10]  Speed: {value} samples/sec  accuracy=0.5")
+        for step in range(each)
+        for rank, value in enumerate(of_ranks)
+    ]
+
+
+def check_inert(html: str) -> Page:
+    """Nothing runs, and nothing is asked of the network."""
+    page = Page(html)
+    tags = {tag for tag, _ in page.elements}
+    assert tags.isdisjoint({"script", "img", "link", "iframe", "object", "embed", "form", "a", "use", "image", "base"})
+    names = {name for _, attributes in page.elements for name in attributes}
+    assert not any(name.startswith("on") for name in names)
+    assert names.isdisjoint({"src", "href", "xlink:href", "srcset", "action", "data", "poster", "background"})
+    assert not re.search(r"url\(|@import|expression\(", " ".join(page.text["style"]))
+    assert re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", html) is None
+    return page
+
+
+def test_the_page_of_a_job() -> None:
+    page = check_inert(render_report([make_job(lines_of(2, speeds(10, 100.0, 110.0)))]))
+    assert [text for text in page.text["h1"] if text.strip()] == ["train_mnist "]
+    assert page.text["h2"] == ["Curves", "Ranks", "Timeline", "Data, files and cost", "What ran"]
+    assert {"samples/s, all ranks", "samples/s by rank", "accuracy"} <= set(page.text["figcaption"])
+
+
+def test_the_page_can_be_read_without_seeing_it() -> None:
+    page = Page(render_report([make_job(lines_of(2, speeds(10, 100.0, 110.0)))]))
+    assert {"header", "main", "footer"} <= {tag for tag, _ in page.elements}
+    assert page.find("html")[0]["lang"] == "en"
+    assert all(th.get("scope") in ("row", "col") for th in page.find("th"))
+    assert all(svg["role"] == "img" and svg["aria-label"] for svg in page.find("svg"))
+    assert len(page.text["desc"]) == len(page.find("svg")) == len(page.find("details"))
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    named = {section["aria-labelledby"] for section in page.find("section")}
+    assert len(set(ids)) == len(ids)
+    assert named <= set(ids)
+
+
+@pytest.mark.parametrize("each", [1, 2, 50, 199])
+def test_curves_have_a_point_for_each_report(each: int) -> None:
+    page = Page(render_report([make_job(lines_of(2, speeds(each, 100.0, 110.0)))]))
+    curves = [path["d"] for path in page.find("path") if path.get("class") == "curve s1"]
+    assert [len(re.findall(r"[\d.]+ [\d.-]+", curve or "")) for curve in curves] == [max(each, 2)] * 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"error": EVIL},
+        {"warnings": (EVIL,)},
+        {"nodes": (JobHost(name=EVIL, instance_id=EVIL),)},
+        {"attempts": tuple(Attempt(number=n, nodes=(), started_at=START, lost=(EVIL,)) for n in (1, 2))},
+    ],
+    ids=lambda values: next(iter(values)),
+)
+def test_hostile_records_are_inert(values: dict[str, Any]) -> None:
+    page = check_inert(render_report([make_job([], **values)]))
+    assert "<script>alert(1)" in "".join(text for texts in page.text.values() for text in texts)
+
+
+@pytest.mark.parametrize("field", ["name", "library", "image", "output_url", "command"])
+def test_hostile_orders_are_inert(field: str) -> None:
+    spec = replace(make_record(1).spec, **{field: (EVIL,) if field == "command" else EVIL})
+    check_inert(render_report([make_job([], spec=spec)]))
+    check_inert(render_report([make_job([]), make_job([], spec=spec)]))
+
+
+def test_hostile_lines_are_inert() -> None:
+    texts = [EVIL, f"Epoch[0] Batch [1] {EVIL}=1.5 <script>=2", f"loss: 1 epoch: 1 \x00{'x' * 1_000_000}"]
+    reports = [(1.0, 0, text) for text in texts]
+    ends = ({"t": START + 2, "say": EVIL}, {"t": START + 3, "p": 0, "exit": 1})
+    html = render_report([make_job(lines_of(1, reports, *ends))])
+    page = check_inert(html)
+    assert len(html) < 100_000
+    assert any(EVIL[:20] in line for line in page.text["pre"])
+
+
+def test_a_word_of_a_megabyte_is_cut() -> None:
+    html = render_report([make_job([], error="x" * 1_000_000)])
+    assert f"{'x' * (LONGEST - 1)}…" in html
+    assert len(html) < 50_000
+
+
+@pytest.mark.parametrize("ranks", [1, 8, 64, 512])
+def test_the_page_of_many_ranks_is_small(ranks: int) -> None:
+    values = [100.0 + rank for rank in range(ranks)]
+    html = render_report([make_job(lines_of(ranks, speeds(60, *values)))])
+    assert len(html) < 1_000_000
+    page = check_inert(html)
+    shown = {path["class"] for path in page.find("path") if str(path.get("class")).startswith("curve")}
+    single = {f"curve s{number}" for number in range(min(ranks, 4 if ranks > 8 else 8))}
+    together = {"curve all"} if ranks > 1 else set()
+    assert shown == single | together | ({"curve band"} if ranks > 8 else set())
+
+
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [((100.0, 101.0, 60.0, 99.0), "rank 2"), ((100.0, 60.0), "rank 1"), ((100.0, 95.0), None), ((100.0,), None)],
+)
+def test_the_slowest_rank_is_named(values: tuple[float, ...], label: str | None) -> None:
+    job = make_job(lines_of(len(values), speeds(10, *values)))
+    found = find_slowest(find_metrics(job))
+    assert (found and found.label) == label
+    assert ("The slowest is" in render_report([job])) == (label is not None)
+
+
+def test_a_failed_job_shows_its_error_and_the_hint() -> None:
+    lines = [
+        (1.0, 1, "Traceback (most recent call last):"),
+        (1.0, 1, "ModuleNotFoundError: No module named 'gluonnlp'"),
+    ]
+    job = make_job(
+        lines_of(2, lines, {"t": START + 2, "p": 1, "exit": 1}), state="failed", exit_code=1, error="worker 1 failed"
+    )
+    page = Page(render_report([job]))
+    assert page.text["h3"] == ["The last lines of worker 1 node-1, which failed first"]
+    assert "gluonnlp" in "".join(page.text["pre"])
+    assert any(text.startswith("Hint [worker 1 node-1]: ") for text in page.text["p"])
+
+
+def test_machines_and_samples_of_nodes() -> None:
+    machine = LedgerNode(
+        instance_id="i-1", name="node-0", region="us-east-1", instance_type="g5.xlarge", market="spot",
+        zone="us-east-1a", launched_at=0.0,
+    )  # fmt: skip
+    samples = tuple(
+        Sample(
+            t=START + at, host="node-0", over_s=5, cpu=50, received=2e9, gpus=(GpuSample(index=0, use=90),),
+            processes=(ProcessSample(p=0, cpu=1.5), ProcessSample(p=1, cpu=0.5)),
+        )
+        for at in range(0, 100, 5)
+    )  # fmt: skip
+    job = make_job(lines_of(2, speeds(3, 100.0, 110.0)), nodes=(JobHost(name="node-0", instance_id="i-1"),))
+    page = Page(render_report([replace(job, machines={"i-1": machine}, samples=samples)]))
+    captions = set(page.text["figcaption"])
+    assert {"CPU, % of all cores", "GPU use, %, mean of its GPUs", "Cores used, by rank"} <= captions
+    assert {"Disk read, MB/s", "GPU power, W, all of its GPUs"}.isdisjoint(captions)
+    assert {"g5.xlarge", "spot", "us-east-1a"} <= set(page.text["td"])
+    assert "200 GB" in page.text["dd"]
+
+
+def test_several_jobs_are_compared() -> None:
+    first, second = make_job(lines_of(1, speeds(10, 100.0))), make_job(lines_of(1, speeds(10, 200.0)))
+    spec = replace(second.record.spec, workers=4, train=replace(second.record.spec.train, kv_store="dist_async"))
+    second = replace(second, record=replace(second.record, spec=replace(spec, id="20261127-000000-abc")))
+    page = check_inert(render_report([first, second]))
+    assert page.text["h2"][:3] == ["Results", "Curves", "Settings that differ"]
+    assert set(page.text["figcaption"]) == {SPEED, "accuracy"}
+    rows = {"workers", "[train] kv_store"}
+    assert rows <= set(page.text["th"])
+
+
+def test_the_numbers_as_json() -> None:
+    document = report_document(make_job(lines_of(2, speeds(3, 100.0, 50.0))))
+    speed = document["numbers"][SPEED]
+    assert speed["ranks"]["rank 0"]["points"] == [(0.0, 100.0), (33.333, 100.0), (66.667, 100.0)]
+    assert speed["together"]["mean"] == 150
+    assert document["slowest"]["rank"] == "rank 1"
+    assert (document["lines"], document["examined"]) == (6, 6)
+
+
+def test_a_job_without_any_line() -> None:
+    page = check_inert(render_report([make_job([], started_at=None, ended_at=None, state="queued")]))
+    assert any("reported no numbers" in text for text in page.text["p"])
