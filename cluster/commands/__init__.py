@@ -44,7 +44,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "train": ("cluster.commands.train:train", "Run a training job on the cluster."),
         "jobs": ("cluster.commands.jobs:jobs", "List the cluster's jobs, newest first."),
         "logs": ("cluster.commands.logs:logs", "Show the output of a job."),
-        "report": ("cluster.commands.report:report", "Write a page about a job: its curves, ranks, nodes, errors and cost."),
+        "report": (
+            "cluster.commands.report:report",
+            "Write a page about a job: its curves, ranks, nodes, errors and cost.",
+        ),
         "results": ("cluster.commands.logs:results", "Copy the files that a job has created."),
         "bench": ("cluster.commands.bench:bench", "Measure the kv-store and scaling of MXNet."),
     },

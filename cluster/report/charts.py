@@ -17,7 +17,9 @@ FONT = 16  # the largest that the page's CSS uses, for the space beside the axes
 MOST_LABELS = 6
 STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 LEVELS = 8  # of a heat map's colours
-ROW, LABEL_WIDTH = 16, 96
+LABEL_WIDTH = 96
+MOST_TALL = 24  # rows of a heat map that are as tall as their labels
+PALEST = 0.7  # of the greatest value, or less: small differences have similar colours
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
 
 
@@ -103,20 +105,22 @@ def _copy_axis(axis: ET.Element, group: ET.Element) -> None:
 def draw_heat_map(
     rows: Mapping[str, Sequence[float | None]], *, title: str, text: str, length_s: float
 ) -> tuple[Markup, float, float]:
-    """Values of BINS bins by row, from the palest to the strongest colour; also the least and the greatest value."""
+    """Values of BINS bins by row, from the palest to the strongest colour; also the values of these two."""
     values = [value for row in rows.values() for value in row if value is not None]
-    low, high = min(values), max(values)
-    height = ROW * len(rows) + 24
+    high = max(values)
+    low = min(*values, PALEST * high)
+    tall = 16 if len(rows) <= MOST_TALL else 8
+    height = tall * len(rows) + 24
     root = _root(WIDTH, height, title, text)
     paths: dict[int, list[str]] = {}
-    every = max(1, -(-len(rows) // 32))
+    every = 1 if tall == 16 else -(-len(rows) // MOST_TALL)
     for number, (label, row) in enumerate(rows.items()):
         if number % every == 0:
-            place = {"x": str(LABEL_WIDTH - 6), "y": str(number * ROW + 12), "class": "row"}
+            place = {"x": str(LABEL_WIDTH - 6), "y": str(number * tall + 12), "class": "row"}
             ET.SubElement(root, "text", place).text = label[:14]
         for start, end, level in _runs([find_level(value, low, high) for value in row]):
             x, width = LABEL_WIDTH + start * _cell(), (end - start) * _cell()
-            paths.setdefault(level, []).append(f"M{x:.1f} {number * ROW + 1}h{width:.1f}v{ROW - 2}h-{width:.1f}z")
+            paths.setdefault(level, []).append(f"M{x:.1f} {number * tall + 1}h{width:.1f}v{tall - 1}h-{width:.1f}z")
     for level, pieces in sorted(paths.items()):
         ET.SubElement(root, "path", {"class": f"heat{level}", "d": "".join(pieces)})
     for tick in find_ticks(length_s):

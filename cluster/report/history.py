@@ -18,15 +18,15 @@ from train.follow.events import Event, EventReader, Process
 from train.follow.progress import Report, parse_report
 
 EXACT_LINES = 60_000  # examined one by one
-EXACT_REPORTS = 8_000
+EXACT_REPORTS = 4_000
 SAMPLES = 2000  # numbers of all ranks together in the time so far, when there are more
-LEAST_SAMPLES = 25  # of each rank
+LEAST_SAMPLES = 40  # of each rank
 MISSES = 8  # lines without a number, after which a process has had its turn
 MOST_CURVES = 16  # of each rank
 MOST_MARKS = 200
 RECENT = 20_000  # lines in which those before an error are searched
 ERROR_LINES = 30
-BATCH = 2048  # lines that are skipped together
+BATCH = 512  # lines that are skipped together
 OUTPUT_WITHIN = 80  # bytes, where a line of output says so
 LONGEST_LINE = 400  # characters of a line that the report shows
 SPEED = "samples/s"
@@ -271,7 +271,7 @@ def group_by_rank(ranks: Iterable[RankHistory]) -> dict[str, RankHistory]:
     found: dict[str, RankHistory] = {}
     for one in sorted(ranks, key=_order):
         rank = one.process.rank
-        label = one.process.tag if rank is None else f"rank {rank}"
+        label = f"{one.process.tag} ({one.process.number})" if rank is None else f"rank {rank}"
         known = found.setdefault(label, RankHistory(process=one.process))
         known.process = one.process
         known.broke = one.broke | known.broke

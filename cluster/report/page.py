@@ -32,7 +32,8 @@ from cluster.report.blocks import (
     render_number,
 )
 from cluster.report.charts import render_clock
-from cluster.report.history import EPOCH_TIME, SPEED, RankHistory, group_by_rank
+from cluster.report.curves import combine
+from cluster.report.history import EPOCH_TIME, SPEED, RankHistory, group_by_rank, mean
 from cluster.report.job import JobData
 from cluster.views.results import render_files
 from cluster.views.status import render_usd
@@ -136,7 +137,8 @@ def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
     for metric in metrics:
         if metric.name == SPEED and len(metric.ranks) > 1:
             figures.append(make_one_curve_figure(f"{SPEED}, all ranks", "sum", metric.together, span=job.span))
-            figures.append(make_curves_figure(f"{SPEED} by rank", metric.ranks, span=job.span))
+            means = combine(list(metric.ranks.values()), *job.span, mean)
+            figures.append(make_curves_figure(f"{SPEED} by rank", metric.ranks, together=means, span=job.span))
         else:
             figures.append(make_curves_figure(metric.name, metric.ranks, together=metric.together, span=job.span))
     text = "" if figures else "The job has reported no numbers that cluster knows."

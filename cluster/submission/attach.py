@@ -140,14 +140,21 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeP
         return STOPPED
     note_end(app, started.id)
     if result.state != "done":
-        say_results(app, order.spec, attendance.files, hosts=order.hosts)
+        _say_end(app, order, attendance.files)
     check_result(started.id, result)
     if display.warnings:
         app.say(f"job {started.id}: done, but see the warning above", style="yellow")
     else:
         app.say(f"job {started.id}: done", style="green")
-    say_results(app, order.spec, attendance.files, hosts=order.hosts)
+    _say_end(app, order, attendance.files)
     return 0
+
+
+def _say_end(app: App, order: Order, files: Sequence[NewFiles]) -> None:
+    """Prints what to look at after a job; the page with its curves only to people."""
+    say_results(app, order.spec, files, hosts=order.hosts)
+    if sys.stderr.isatty():
+        app.say(f"cluster report {order.spec.id} shows its curves")
 
 
 def say_results(app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost]) -> None:
