@@ -89,8 +89,10 @@ def make_one_curve_figure(title: str, label: str, points: Sequence[Point], *, sp
 
 
 def make_comparison_figure(title: str, jobs: Mapping[str, tuple[Sequence[Point], float]], *, length_s: float) -> Figure:
-    """A curve for each job. jobs: the points and the start of each."""
-    series = [make_series(label, f"s{n % 8}", *each) for n, (label, each) in enumerate(jobs.items())]
+    """A curve for each job that has points. jobs: the points and the start of each; all jobs, in the same order."""
+    colours = {label: f"s{number % MOST_LINES}" for number, label in enumerate(jobs)}
+    jobs = {label: each for label, each in jobs.items() if each[0]}
+    series = [make_series(label, colours[label], *each) for label, each in jobs.items()]
     legend = [(one.kind, one.label) for one in series]
     rows = [_summarize(label, points) for label, (points, _) in jobs.items()]
     return _make_figure(title, series, legend, rows, what="job", length_s=length_s)

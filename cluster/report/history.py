@@ -237,9 +237,11 @@ class History:
             self._rank(process)
         if not process.exit_code and process.signal is None:
             return
-        how = f"exit code {process.exit_code}" if process.signal is None else f"signal {process.signal}"
-        self._mark(at, "exit", f"{process.tag}: {how}")
-        if self.first_error is None and not any(state == "ending" for _, state in self.states[-1:]):
+        is_ending = self.events.state == "ending"
+        if process.signal is None or not is_ending:  # otherwise the supervisor has ended it
+            how = f"exit code {process.exit_code}" if process.signal is None else f"signal {process.signal}"
+            self._mark(at, "exit", f"{process.tag}: {how}")
+        if self.first_error is None and not is_ending:
             self.first_error = FirstError(process=process, at=at, lines=self._find_last_lines(process.number))
 
     def _find_last_lines(self, number: int) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from cluster.report.analysis import (
     find_traffic,
 )
 from cluster.report.blocks import (
+    MOST_LINES,
     Figure,
     Section,
     Table,
@@ -137,7 +138,8 @@ def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
     for metric in metrics:
         if metric.name == SPEED and len(metric.ranks) > 1:
             figures.append(make_one_curve_figure(f"{SPEED}, all ranks", "sum", metric.together, span=job.span))
-            means = combine(list(metric.ranks.values()), *job.span, mean)
+            many = len(metric.ranks) > MOST_LINES
+            means = combine(list(metric.ranks.values()), *job.span, mean) if many else ()
             figures.append(make_curves_figure(f"{SPEED} by rank", metric.ranks, together=means, span=job.span))
         else:
             figures.append(make_curves_figure(metric.name, metric.ranks, together=metric.together, span=job.span))
@@ -329,7 +331,7 @@ def _compare_curves(labels: Sequence[str], jobs: Sequence[JobData]) -> list[Figu
     figures = []
     for name in dict.fromkeys(name for each in metrics for name in each):
         of_each = zip(labels, jobs, metrics, strict=True)
-        curves = {label: (found[name].together, job.start) for label, job, found in of_each if name in found}
+        curves = {label: (found[name].together if name in found else (), job.start) for label, job, found in of_each}
         figures.append(make_comparison_figure(name, curves, length_s=length_s))
     return figures
 
