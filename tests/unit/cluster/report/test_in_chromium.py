@@ -1,0 +1,70 @@
+"""The page in a browser: it draws, says nothing on the console, and asks nothing of the network."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from cluster.report import JobData, render_report
+from cluster.report.history import History
+from job_records import make_record
+from node.wire import encode
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr")
+EVIL = '<img src="https://example.com/x.png" onerror="alert(1)"><script>console.log("ran")</script>'
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium"),
+]
+
+
+def make_page() -> str:
+    lines = [
+        {"t": 1000.0, "state": "running"},
+        {"t": 1000.0, "p": 0, "role": "worker", "host": "node-0"},
+        *(
+            {"t": 1000.0 + at, "p": 0, "line": f"Epoch[{at}] Batch [1]  Speed: {100 + at} samples/sec  {EVIL}=1"}
+            for at in range(20)
+        ),
+    ]
+    history = History()
+    history.read([encode(line).rstrip() for line in lines])
+    record = make_record(1, error=EVIL, warnings=[EVIL])
+    return render_report([JobData(record=record, history=history, now=2000.0)])
+
+
+def load(html: str, folder: Path, *options: str) -> list[str]:
+    """Returns what the page says on the console; its policy reports each request there."""
+    (folder / "page.html").write_text(html)
+    command = [str(CHROMIUM), *OPTIONS, f"--user-data-dir={folder / 'profile'}", *options]
+    done = subprocess.run([*command, f"file://{folder}/page.html"], capture_output=True, text=True, check=True)
+    return re.findall(r"CONSOLE.*", done.stderr)
+
+
+def count_colours(path: Path) -> int:
+    with Image.open(path) as picture:
+        return len(picture.convert("RGB").getcolors(1 << 24) or [])
+
+
+@pytest.mark.parametrize("options", [(), ("--blink-settings=preferredColorScheme=0",)], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_draws_and_asks_for_nothing(tmp_path: Path, width: int, options: tuple[str, ...]) -> None:
+    shot = tmp_path / "shot.png"
+    assert load(make_page(), tmp_path, f"--screenshot={shot}", f"--window-size={width},2000", *options) == []
+    assert count_colours(shot) > 100
+
+
+def test_the_page_is_printed(tmp_path: Path) -> None:
+    assert load(make_page(), tmp_path, f"--print-to-pdf={tmp_path / 'page.pdf'}") == []
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_request_would_be_seen(tmp_path: Path) -> None:
+    html = make_page().replace("<main>", f"<main>{EVIL}")
+    said = load(html, tmp_path, f"--screenshot={tmp_path / 'shot.png'}")
+    assert any("example.com" in line for line in said)
