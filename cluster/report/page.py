@@ -90,12 +90,20 @@ def describe_job(job: JobData) -> dict[str, Any]:
         "exit_code": result.exit_code,
         "stall": record.stall.text if record.stall and not record.has_ended else "",
         "first_error": history.first_error,
-        "warnings": record.warnings,
+        "warnings": [*record.warnings, *_find_broken(job)],
         "hints": list(dict.fromkeys(history.hints)),
         "tiles": _make_tiles(job, metrics),
         "sections": [section for section in _make_sections(job, metrics) if section is not None],
         "note": _render_sampling(job, metrics),
     }
+
+
+def _find_broken(job: JobData) -> list[str]:
+    """The first rank of each number that became nan or inf."""
+    ranks = group_by_rank(job.history.ranks.values())
+    broken = sorted((at, name, label) for label, one in ranks.items() for name, at in one.broke.items())
+    first = {name: (at, label) for at, name, label in reversed(broken)}
+    return [f"{name} became nan or inf at {_clock(at, job)}, first on {label}" for name, (at, label) in first.items()]
 
 
 def _make_tiles(job: JobData, metrics: Sequence[Metric]) -> dict[str, str]:
@@ -168,7 +176,7 @@ def _render_even(job: JobData, metrics: Sequence[Metric]) -> str:
         return ""
     is_sync = "sync" in job.record.spec.train.kv_store and "async" not in job.record.spec.train.kv_store
     why = " With a synchronous kv-store, each step waits for the slowest rank, so that all report its speed."
-    return f"No rank is clearly slower than the others.{why if is_sync else ''}"
+    return f"No rank reports a clearly lower speed than the others.{why if is_sync else ''}"
 
 
 def _describe_rank(label: str, one: RankHistory, metrics: Sequence[Metric]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The files that jobs create: a folder per job on each node, and `cluster results` by the real command."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,3 +73,30 @@ def test_what_a_job_has_saved_in_s3_is_copied_too_but_not_its_record(nodes: Proj
         done = nodes.run("results", job, "all")
     assert done.stderr == "copied 2 files (11 bytes) from node-0, s3 to all\n"
     assert files_in(nodes.directory / "all") == {"out/a": "node-0", "model": "in S3"}
+
+
+REPORT = """
+import os
+for batch in (10, 20):
+    print(f"Epoch[0] Batch [{batch}]  Speed: {batch}.5 samples/sec  accuracy=0.25")
+os.makedirs("out", exist_ok=True)
+"""
+
+
+def test_the_page_of_a_job(nodes: Project) -> None:
+    """Its curves have what each rank printed; its path is printed; two jobs have one page."""
+    (nodes.directory / "speed.py").write_text(REPORT)
+    done = nodes.run("train", "--launcher", "env", "speed.py")
+    job = re.findall(r"^job (\S+): done", done.stderr, re.MULTILINE)[0]
+    numbers = json.loads(nodes.run("report", "--json").stdout)[0]["numbers"]
+    for rank in ("rank 0", "rank 1"):
+        assert [value for _, value in numbers["samples/s"]["ranks"][rank]["points"]] == [10.5, 20.5]
+    assert numbers["accuracy"]["together"]["mean"] == 0.25
+    assert nodes.run("report", job).stdout == f"report-{job}.html\n"
+    page = (nodes.directory / f"report-{job}.html").read_text()
+    assert nodes.run("report", "-o", "-").stdout.startswith("<!doctype html>")
+    assert "samples/s by rank" in page
+    assert "c5.xlarge" in page
+    train(nodes, "a", "node-0")
+    assert nodes.run("report", "--compare", "-o", "both.html").stdout == "both.html\n"
+    assert "2 jobs: save, speed" in (nodes.directory / "both.html").read_text()

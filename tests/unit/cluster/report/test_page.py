@@ -191,6 +191,13 @@ def test_a_failed_job_shows_its_error_and_the_hint() -> None:
     assert any(text.startswith("Hint [worker 1 node-1]: ") for text in page.text["p"])
 
 
+def test_a_number_that_became_nan_is_named_once() -> None:
+    lines = [(at, rank, f"Epoch[0] Batch [1] loss={'nan' if at > 60 else 1}") for at in (0.0, 65.0) for rank in (1, 0)]
+    page = Page(render_report([make_job(lines_of(2, lines))]))
+    assert "Warning: loss became nan or inf at 1:05, first on rank 0" in page.text["p"]
+    assert sum("nan or inf" in text for text in page.text["p"]) == 1
+
+
 def test_machines_and_samples_of_nodes() -> None:
     machine = LedgerNode(
         instance_id="i-1", name="node-0", region="us-east-1", instance_type="g5.xlarge", market="spot",
