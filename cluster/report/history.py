@@ -13,9 +13,9 @@ from msgspec import Struct, field
 
 from cluster.report.curves import Curve
 from node.protocol import JobResult, JobState, NewFiles
+from node.reports import Report, parse_report
 from train.follow.advice import Advisor
 from train.follow.events import Event, EventReader, Process
-from train.follow.progress import Report, parse_report
 
 EXACT_LINES = 60_000  # examined one by one
 EXACT_REPORTS = 4_000
