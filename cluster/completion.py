@@ -25,7 +25,8 @@ VARIABLE = "_CLUSTER_COMPLETE"
 """The environment variable that click's completion scripts set when they call `cluster`."""
 SCRIPTS_DIR = Path(__file__).parents[1] / "train" / "scripts"
 MOST_NODES = 50
-PROGRAM = (Path(__file__).parent, Path(__file__).parent / "commands", Path(__file__).parent / "commands" / "data")
+_COMMANDS = Path(__file__).parent / "commands"
+PROGRAM = (Path(__file__).parent, _COMMANDS, _COMMANDS / "data", _COMMANDS / "setup")
 
 
 class Name(click.ParamType[str]):

@@ -7,17 +7,18 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from bootstrap.config import BootstrapConfig
 from bootstrap.container.config import ContainerConfig
 from bootstrap.notify import NotifyConfig
 from bootstrap.ssh.host_list import HostsConfig
+from foundation import settings
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
 from foundation.setting_types import Settings, Shape
 from foundation.settings import check
-from foundation.toml import MOST_BYTES, parse_toml
+from foundation.toml import MOST_BYTES, find_line, parse_toml
 from provision.config import NAME_PATTERN, ProvisionConfig
 from provision.lease.config import LeaseConfig
 from provision.lease.config import find_conflicts as find_lease_conflicts
@@ -90,11 +91,45 @@ def load_job_file(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     return {f"train.{key}": getattr(job, key) for key in table if key != "command"}, job.command
 
 
+class Mistake(Struct, frozen=True, kw_only=True):
+    """What is wrong in cluster.toml. line: None if the whole file is meant; key: dotted, "" if it is not valid TOML."""
+
+    line: int | None
+    key: str
+    message: str
+
+
+def find_mistakes(path: Path) -> tuple[Mistake, ...]:
+    """Returns everything that is wrong in cluster.toml, in the order of its lines.
+
+    Raises ConfigError if the file cannot be read.
+    """
+    text = _read_text(path, hint="cluster init")
+    try:
+        found = settings.find_mistakes(ClusterConfig, parse_toml(text))
+    except ValueError as error:
+        line, message = _explain_toml(text, str(error))[:2]
+        return (Mistake(line=line, key="", message=message),)
+    mistakes = [Mistake(line=find_line(text, key), key=key, message=said) for key, said in found]
+    return tuple(sorted(mistakes, key=lambda one: one.line or 0))
+
+
 def read_table(path: Path, *, hint: str = "cluster init") -> dict[str, Any]:
     """Returns the content of a TOML file, unchecked. hint: for a file that does not exist. Raises ConfigError."""
+    text = _read_text(path, hint=hint)
+    try:
+        return parse_toml(text)
+    except ValueError as error:  # also Python's own error for a number with thousands of digits
+        line, message, remedy = _explain_toml(text, str(error))
+        where = str(path) if line is None else f"{path}, line {line}"
+        raise ConfigError(f"{where}: {message}", hint=remedy or AGAIN.format(path=path)) from error
+
+
+def _read_text(path: Path, *, hint: str) -> str:
+    """Returns the text of a TOML file. Raises ConfigError, also if it is not UTF-8."""
     try:
         content = read_bounded(path, most_bytes=MOST_BYTES)
-        text = content.decode("utf-8-sig")  # editors on Windows write this mark
+        return content.decode("utf-8-sig")  # editors on Windows write this mark
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such file", hint=hint) from None
     except OSError as error:
@@ -102,10 +137,6 @@ def read_table(path: Path, *, hint: str = "cluster init") -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}, line {line}: not UTF-8 text", hint=f"save {path} as UTF-8") from None
-    try:
-        return parse_toml(text)
-    except ValueError as error:  # also Python's own error for a number with thousands of digits
-        raise _explain_toml(path, text, str(error)) from error
 
 
 AGAIN = "correct {path}, then run the command again"
@@ -115,24 +146,27 @@ _WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "
 _BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)?")
 
 
-def _explain_toml(path: Path, text: str, said: str) -> ConfigError:
-    """Returns the error for a file that is not valid TOML, with the invalid line. said: the message of tomllib."""
+def _explain_toml(text: str, said: str) -> tuple[int | None, str, str | None]:
+    """Returns where a file is not valid TOML, what is wrong there, and the correction if it is known. Pure.
+
+    said: the message of tomllib.
+    """
     place = _PLACE.search(said)
     if place is None:
-        return ConfigError(f"{path}: not valid TOML: {said}", hint=AGAIN.format(path=path))
+        return None, f"not valid TOML: {said}", None
     number = int(place[1])
     line = text.splitlines()[number - 1] if number <= len(text.splitlines()) else ""
     if (of_secret := _SECRET.match(line)) is not None:  # such as a webhook's URL
         line = f"{of_secret[0]}..."
-    where, what = f"{path}, line {number}: {line.strip()[:80]}", said.replace(place[0], "")
+    shown, what = line.strip()[:80], said.replace(place[0], "")
     bare = _BARE_WORD.fullmatch(line)
     if bare is not None and what == "Invalid value" and (value := _WORDS.get(bare[2].lower())):
-        return ConfigError(f"{where}: the words are true and false", hint=f"{bare[1]} = {value}")
+        return number, f"{shown}: the words are true and false", f"{bare[1]} = {value}"
     if bare is not None and what == "Invalid value":
-        return ConfigError(f"{where}: text needs quotes", hint=f'{bare[1]} = "{bare[2]}"')
+        return number, f"{shown}: text needs quotes", f'{bare[1]} = "{bare[2]}"'
     if what == "Cannot overwrite a value":
-        return ConfigError(f"{where}: this key appears twice", hint="remove one of the two lines")
-    return ConfigError(f"{where}: not valid TOML: {what}", hint=AGAIN.format(path=path))
+        return number, f"{shown}: this key appears twice", "remove one of the two lines"
+    return number, f"{shown}: not valid TOML: {what}", None
 
 
 def parse_config(table: Mapping[str, Any], *, source: str, overrides: Mapping[str, Any] | None = None) -> ClusterConfig:

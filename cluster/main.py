@@ -39,7 +39,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as in shells
 )
 @click.version_option(package_name="mxnet-cluster", prog_name="cluster")
 def cli(config_path: Path) -> None:
-    """Provision GPU clusters on EC2 and run distributed MXNet training on them."""
+    """Provision GPU clusters on EC2 and run distributed training with MXNet or PyTorch on them."""
     del config_path  # cluster.app.pass_app reads it from the context
 
 

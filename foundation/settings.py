@@ -106,6 +106,13 @@ def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collec
     return made
 
 
+def find_mistakes(kind: type[Settings], table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns all mistakes in a table: the dotted key, such as "volumes[0].mount", and a sentence. Pure."""
+    reader = _Reader(kind)
+    reader.read_table(kind, table, ())
+    return reader.mistakes
+
+
 class _Place(Struct, frozen=True, kw_only=True):
     """A place in the table, and what is allowed there. `key`: the setting's; `hidden`: never show the value."""
 

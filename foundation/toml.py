@@ -1,6 +1,8 @@
 """Parses TOML that others may have written: in limited time, and with limited nesting."""
 
+import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,3 +39,26 @@ def _find_below(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
+
+
+_NAME = r"""\s*([\w."'-]+)\s*"""
+_HEADING = re.compile(rf"\s*(\[\[?){_NAME}\]")
+_KEY = re.compile(rf"{_NAME}=")
+
+
+def find_line(text: str, key: str) -> int | None:
+    """Returns the line of a dotted key such as "volumes[0].mount", or of the table or key around it. Pure.
+
+    None if it is nowhere. tomllib tells no lines; text of several lines that looks like a key is taken for one.
+    """
+    table, places, tables = "", dict[str, int](), Counter[str]()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if (heading := _HEADING.match(line)) is not None:
+            table = heading[2] if heading[1] == "[" else f"{heading[2]}[{tables[heading[2]]}]"
+            tables[heading[2]] += 1
+            places.setdefault(table, number)
+        elif (found := _KEY.match(line)) is not None:
+            places.setdefault(f"{table}.{found[1]}" if table else found[1], number)
+    while key and key not in places:
+        key = key.rpartition(".")[0]
+    return places.get(key)

@@ -15,8 +15,9 @@ from foundation.errors import UsageError
 # `cluster --help` shows this without importing boto3 and Fabric.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Set up": {
-        "init": ("cluster.commands.init:init", "Write an annotated cluster.toml."),
-        "iam-policy": ("cluster.commands.init:iam_policy", "Print the minimal IAM policy that you need."),
+        "init": ("cluster.commands.setup.init:init", "Write an annotated cluster.toml."),
+        "config": ("cluster.commands.setup.config:config", "Check cluster.toml, or print its JSON schema."),
+        "iam-policy": ("cluster.commands.setup.init:iam_policy", "Print the minimal IAM policy that you need."),
         "oracle": ("cluster.commands.oracle:oracle", "Show which MXNet or PyTorch wheel runs on which GPU."),
         "completion": ("cluster.commands.completion:completion", "Print a shell completion script."),
     },

@@ -8,9 +8,22 @@ cluster train --kv-store dist_sync   train
 cluster down                         delete everything
 """,
     "init": """
-cluster init                      all keys, for the project in this folder
-cluster init --template cifar10   an example that trains on the sandbox
-cluster init --cloud aws          on EC2
+cluster init                       for the project in this folder
+cluster init --template cifar10    an example that trains on the sandbox
+cluster init --cloud aws           on EC2
+cluster -c all.toml init --full    all keys, with their defaults
+""",
+    "config": """
+cluster config check
+cluster config schema > cluster.schema.json
+""",
+    "config check": """
+cluster config check
+cluster -c big.toml config check --json   another file, for scripts
+""",
+    "config schema": """
+cluster config schema > cluster.schema.json
+cluster config schema | jq '.["$defs"].TrainConfig'
 """,
     "iam-policy": """
 cluster iam-policy > policy.json    this cluster

@@ -1,12 +1,15 @@
 """`cluster init`, and the folders in which commands look for cluster.toml."""
 
+import json
 import re
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands.init import SCRIPTS, TEMPLATES, choose_name
+from cluster.commands.setup.init import SCRIPTS, TEMPLATES, choose_name, write_new
 from cluster.config import load_config
 from cluster.folders import find_above
 from cluster.main import cli
@@ -30,6 +33,8 @@ def run(*words: str) -> str:
         ("My Project!", "Bob.Smith", "my-project-bob-smith"),
         ("a" * 40, "b" * 40, f"{'a' * 15}-{'b' * 15}"),
         ("", "", "cluster"),
+        ("Über", "Zoë", "uber-zoe"),
+        ("9lives", "", "c9lives"),
     ],
 )
 def test_names_come_from_the_folder_and_the_user(folder: str, user: str, name: str) -> None:
@@ -69,6 +74,62 @@ def test_the_nearest_cluster_toml_above_is_used(tmp_path: Path, monkeypatch: pyt
     run("init", "--name", "own")
     assert load_config(Path("cluster.toml")).name == "own"
     assert find_above(Path("cluster.toml")) is None
+
+
+@pytest.mark.parametrize("cloud", ["sandbox", "hosts"])
+def test_a_short_file_means_the_same_as_a_full_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cloud: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("init", "--name", "mine", "--cloud", cloud)
+    run("-c", "full.toml", "init", "--name", "mine", "--cloud", cloud, "--full")
+    assert load_config(Path("cluster.toml")) == load_config(Path("full.toml"))
+    short, full = (Path(name).read_text() for name in ("cluster.toml", "full.toml"))
+    assert len(re.findall(r"^(?:# )?[a-z_]+ = ", short, re.MULTILINE)) <= 15
+    assert ("names = []" in short) == (cloud == "hosts")
+    kept = [re.sub("-[0-9a-f]{6}/", "/", line) for line in short.splitlines()[3:]]
+    assert set(kept) <= {"", *(re.sub("-[0-9a-f]{6}/", "/", line) for line in full.splitlines())}
+
+
+def test_the_schema_is_saved_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "my cache"))
+    run("init")
+    url = Path("cluster.toml").read_text().splitlines()[0].removeprefix("#:schema ")
+    path = tmp_path / "my cache" / "cluster" / "cluster.schema.json"
+    assert url == path.as_uri()
+    assert json.loads(path.read_text()) == json.loads(run("config", "schema"))
+
+
+def test_a_cache_that_cannot_be_written_costs_only_the_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    assert "editors get no schema" in run("init", "--name", "mine")
+    assert load_config(Path("cluster.toml")).name == "mine"
+    assert "#:schema" not in Path("cluster.toml").read_text()
+
+
+def test_a_file_for_all_folders_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    assert "counts in all folders below" in run("init")
+    (tmp_path / "a").mkdir()
+    monkeypatch.chdir(tmp_path / "a")
+    assert "use this file, and not" in run("init").replace("\n", " ")
+
+
+def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE makes the write fail, as a full disk does."""
+    path = tmp_path / "cluster.toml"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(ClusterError, match="cannot be written"):
+            write_new(path, "a longer text", hint="")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

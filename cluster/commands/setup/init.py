@@ -4,7 +4,9 @@ import json
 import re
 import secrets
 import tomllib
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -12,11 +14,14 @@ from types import MappingProxyType
 import click
 
 from cluster.app import App, pass_app
-from cluster.config import parse_config
+from cluster.config import ClusterConfig, parse_config
+from cluster.folders import find_above
 from cluster.project import OwnProject, find_project
 from foundation.errors import ClusterError, ConfigError, UsageError
+from foundation.files import write_whole
 from foundation.progress import Event
-from foundation.user_folders import find_user
+from foundation.schema import make_schema
+from foundation.user_folders import cache_folder, find_user, home_folder
 from provision.aws.operator_policy import render_operator_policy
 from provision.oracle.tables import find_machine
 
@@ -26,6 +31,19 @@ LONGEST_WORD = 15
 
 TEMPLATES = ("mnist", "cifar10", "imagenet", "torch-mnist", "torch-own")
 """The choices of --template: files NAME.toml in cluster/templates."""
+
+SHORT = """# Settings of one cluster. `cluster -c all.toml init --full` writes all keys, with their defaults.
+# docs/configuration.md describes them."""
+"""The first lines of a file that has only the keys that most people set."""
+SHOWN = {
+    ("provision", "market"),
+    ("hosts", "names"),
+    ("bootstrap", "packages"),
+    ("train", "script"),
+    ("data", "url"),
+    ("data", "results"),
+}
+"""The keys that such a file has as comments, by table."""
 
 SCRIPTS = {"torch-own": "train.py"}
 """The script that `init` writes next to cluster.toml, by template."""
@@ -45,14 +63,19 @@ SCRIPTS = {"torch-own": "train.py"}
     "for your own PyTorch script, and writes a small train.py if there is none.",
 )
 @click.option("--instance-type", metavar="TYPE", help="Instance type of the nodes, such as g5.xlarge.")
+@click.option("--full", is_flag=True, help="Write all keys, with their defaults as comments.")
 @pass_app
-def init(app: App, *, name: str | None, cloud: str | None, template: str | None, instance_type: str | None) -> None:
+def init(
+    app: App, *, name: str | None, cloud: str | None, template: str | None, instance_type: str | None, full: bool
+) -> None:
     """Write an annotated cluster.toml.
 
-    Without --template, it has all keys, and fits the project in the folder: its script, PyTorch or MXNet, and its
-    packages (requirements.txt, pyproject.toml, uv.lock). In an empty folder, it trains train_mnist.py. Existing files
-    are left unchanged.
+    Without --template, it fits the project in the folder: its script, PyTorch or MXNet, and its packages
+    (requirements.txt, pyproject.toml, uv.lock). In an empty folder, it trains train_mnist.py. It has the keys that most
+    people set, and with --full all keys. Existing files are left unchanged.
     """
+    if full and template:
+        raise UsageError("--full is for the file without a template", hint="leave out --template or --full")
     text = _read(f"templates/{template}.toml" if template else "default.toml")
     name = name or choose_name(app.project_dir.name, find_user())
     try:
@@ -72,8 +95,12 @@ def init(app: App, *, name: str | None, cloud: str | None, template: str | None,
         lines=choose_lines(project, has_gpus=has_gpus) if project is not None else {},
         has_data=template is not None,
     )
+    if not (full or template):
+        text = shorten(text, shown=SHOWN, unused={"provision", "lease"} if cloud == "hosts" else {"hosts"})
+    text = f"{_save_schema(app)}{text}"
+    _warn_of_place(app)
     written = parse_config(tomllib.loads(text), source="the command line")  # checks the values before they are written
-    _write_new(app.config_path, text, hint="cluster -c OTHER.toml init")
+    write_new(app.config_path, text, hint="cluster -c OTHER.toml init")
     has_instances = written.cloud != "hosts"
     nodes = f"{written.provision.instance_type}, cloud {written.cloud}" if has_instances else "existing hosts"
     app.say(f"wrote {app.config_path}: cluster {written.name}, {nodes}")
@@ -82,7 +109,7 @@ def init(app: App, *, name: str | None, cloud: str | None, template: str | None,
         if project.mistake is not None:
             app.report(Event(kind="warn", what=project.mistake))
     if script_path is not None and not is_kept:
-        _write_new(script_path, _read(f"templates/{script_path.name}"), hint=f"write {script_path.name} yourself")
+        write_new(script_path, _read(f"templates/{script_path.name}"), hint=f"write {script_path.name} yourself")
         app.say(f"wrote {script_path}: the script that this cluster trains")
     commands = "cluster up" if template is None or is_kept else "the commands in its first lines"
     first = "read it" if has_instances else "list your hosts in [hosts] names"
@@ -94,7 +121,32 @@ def _read(name: str) -> str:
     return files("cluster").joinpath(name).read_text(encoding="utf-8")
 
 
-def _write_new(path: Path, text: str, *, hint: str) -> None:
+def _save_schema(app: App) -> str:
+    """Saves the JSON schema in the cache, and returns the line that names it to editors; "" if it cannot be saved.
+
+    Its name has no version, so that the next `init` brings all files' schema up to date.
+    """
+    path = cache_folder() / "cluster.schema.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(make_schema(ClusterConfig, title="cluster.toml"), indent=1).encode())
+    except OSError as error:
+        app.report(Event(kind="warn", what=f"editors get no schema of cluster.toml: {path}: {error.strerror}"))
+        return ""
+    return f"#:schema {path.as_uri()}\n"
+
+
+def _warn_of_place(app: App) -> None:
+    """Warns of a file that counts for more folders than one project's, or in place of the one above it."""
+    folder, above = app.project_dir, find_above(app.config_path)
+    if folder in {Path("/"), home_folder().resolve()}:
+        what = f"{app.config_path} counts in all folders below {folder} that have none of their own"
+        app.report(Event(kind="warn", what=f"{what}; a project's folder is a better place"))
+    elif above is not None:
+        app.report(Event(kind="warn", what=f"from now on, commands in {folder} use this file, and not {above}"))
+
+
+def write_new(path: Path, text: str, *, hint: str) -> None:
     """Writes a file that does not exist yet. Raises ClusterError. hint: for a file that exists."""
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -102,14 +154,33 @@ def _write_new(path: Path, text: str, *, hint: str) -> None:
     except FileExistsError:
         raise ClusterError(f"{path} exists already; it is left as it is", hint=hint) from None
     except OSError as error:
+        with suppress(OSError):  # a part of the file, or an empty one, would count as the user's
+            path.unlink()
         raise ClusterError(f"{path} cannot be written: {error}") from error
 
 
 def choose_name(folder: str, user: str) -> str:
     """Chooses a cluster's name from the names of its folder and its user: "mnist-alice". Pure."""
-    words = [re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") for word in (folder, user)]
-    name = "-".join(word[:LONGEST_WORD].strip("-") for word in words if word).lstrip("0123456789-")
-    return name or "cluster"
+    plain = (unicodedata.normalize("NFKD", word.casefold()) for word in (folder, user))
+    words = [re.sub(r"[^a-z0-9]+", "-", re.sub(r"[\u0300-\u036f]", "", word)).strip("-") for word in plain]
+    name = "-".join(word[:LONGEST_WORD].strip("-") for word in words if word)
+    return name if name[:1].isalpha() else f"c{name}" if name else "cluster"
+
+
+def shorten(text: str, *, shown: Collection[tuple[str, str]], unused: Collection[str]) -> str:
+    """Returns default.toml with the keys that have a value, and those in `shown`, which are comments. Pure.
+
+    unused: tables to leave out, although they have values.
+    """
+    table, kept, waiting = "", [SHORT, ""], list[str]()
+    for line in text.splitlines():
+        found = _LINE.fullmatch(line)
+        if (heading := _TABLE.match(line)) is not None:
+            table, waiting = heading[1], ["", line]
+        elif found and table not in unused and (not line.startswith("#") or (table, found["key"]) in shown):
+            kept += [*waiting, line]
+            waiting = []
+    return "".join(f"{line}\n" for line in kept)
 
 
 Lines = Mapping[tuple[str, str], str | None]

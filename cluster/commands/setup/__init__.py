@@ -1,0 +1,1 @@
+"""`cluster init`, `iam-policy` and `config`: cluster.toml, before the first `cluster up`."""

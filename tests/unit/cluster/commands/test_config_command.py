@@ -1,0 +1,114 @@
+"""`cluster config`: mistakes with their lines, and the JSON schema."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cluster.config import ClusterConfig, find_mistakes
+from cluster.main import cli
+from foundation.errors import ConfigError
+from foundation.schema import make_schema
+from foundation.settings import describe_settings
+from foundation.toml import find_line
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('name = "demo"\n', []),
+        ("", [(None, "name")]),
+        ('name = "demo"\n[provision]\nnodes = -1\nregin = "x"\n', [(3, "provision.nodes"), (4, "provision.regin")]),
+        ('name = "demo"\nprovision.nodes = -1\n', [(2, "provision.nodes")]),
+        ('name = "demo"\n[train]\nenv = { A = "1", "1" = "2" }\n', [(3, "train.env.1")]),
+        (
+            'name = "demo"\n[[volumes]]\nmount = "/a"\nsource = "head"\n[[volumes]]\nmount = "a"\n',
+            [(5, "volumes[1].source"), (6, "volumes[1].mount")],
+        ),
+        ('name = "demo"\n[lease]\nthen = "stop"\n', [(2, "lease")]),
+        ('name = "demo"\nname = "two"\n', [(2, "")]),
+        ("name = demo\n", [(1, "")]),
+    ],
+)
+def test_mistakes_have_their_lines(tmp_path: Path, text: str, found: list[tuple[int | None, str]]) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    assert [(one.line, one.key) for one in find_mistakes(path)] == found
+
+
+def test_check_prints_mistakes_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.toml").write_text('name = "demo"\n[train]\nrestarts = "x"\n')
+    for options in ([], ["--json"]):
+        done = CliRunner().invoke(cli, ["config", "check", *options])
+        assert isinstance(done.exception, ConfigError)
+        assert done.exception.exit_code == 2
+        if options:
+            [mistake] = json.loads(done.stdout)["mistakes"]
+            assert (mistake["line"], mistake["key"]) == (3, "train.restarts")
+        else:
+            assert done.stdout.startswith('cluster.toml:3: train.restarts = "x": must be')
+    Path("cluster.toml").write_text('name = "demo"\n')
+    done = CliRunner().invoke(cli, ["config", "check", "--json"])
+    assert json.loads(done.stdout) == {"path": "cluster.toml", "valid": True, "mistakes": []}
+
+
+def test_a_secret_is_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text('name = "demo"\n[notify]\nwebhook = "ftp://SECRET"\n')
+    [mistake] = find_mistakes(path)
+    assert (mistake.line, mistake.key) == (3, "notify.webhook")
+    assert "SECRET" not in mistake.message
+
+
+def test_a_key_in_a_table_that_is_not_there_has_no_line() -> None:
+    assert find_line('name = "demo"\n[train]\n', "lease.idle") is None
+
+
+def schema() -> dict[str, Any]:
+    return make_schema(ClusterConfig, title="cluster.toml")
+
+
+def test_the_schema_has_every_key_with_its_description() -> None:
+    definitions = schema()["$defs"]
+    keys = 0
+    for name, setting in describe_settings(ClusterConfig).items():
+        below = {name: setting} if setting.table is None else describe_settings(setting.table)
+        table = definitions["ClusterConfig" if setting.table is None else setting.table.__name__]
+        assert table["additionalProperties"] is False
+        for key, found in below.items():
+            keys += 1
+            shown = table["properties"][key]
+            assert "$ref" in shown or shown["description"] == found.description
+            assert {"type": "null"} not in shown.get("anyOf", [])
+            assert (
+                found.required or found.table or "default" in shown or key in {"url", "results", "webhook", "command"}
+            )
+    assert keys > 90
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "part"),
+    [
+        ("ClusterConfig", "cloud", {"enum": ["aws", "hosts", "sandbox"], "default": "sandbox"}),
+        ("ProvisionConfig", "nodes", {"type": "integer", "minimum": 0, "maximum": 1000}),
+        ("DataConfig", "url", {"type": "string"}),
+    ],
+)
+def test_the_schema_of_a_key(table: str, key: str, part: dict[str, Any]) -> None:
+    shown = schema()["$defs"][table]["properties"][key]
+    assert {name: shown[name] for name in part} == part
+
+
+def test_a_list_that_may_be_a_single_value() -> None:
+    shown = schema()["$defs"]["ProvisionConfig"]["properties"]["market"]
+    assert [one.get("type", "a word") for one in shown["anyOf"]] == ["a word", "array"]
+
+
+def test_patterns_match_whole_values() -> None:
+    pattern = schema()["$defs"]["ClusterConfig"]["properties"]["name"]["pattern"]
+    assert re.search(pattern, "demo-2")
+    assert not re.search(pattern, "demo 2")
