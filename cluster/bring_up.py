@@ -64,10 +64,14 @@ def _check_types(config: ClusterConfig) -> Iterator[str]:
             yield from check_torch(instance_type=instance_type, torch=config.bootstrap.torch, is_other=is_other)
 
 
-def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> None:
+Agree = Callable[[Plan], None]
+"""Asks the user about a plan, which may be empty, in place of find_question."""
+
+
+def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool, agree: Agree | None = None) -> None:
     """Brings the cluster up in the region that has it, or else in the first region that has capacity for its nodes.
 
-    Deletes everything created in one region before it tries the next. Raises ClusterError.
+    Deletes everything created in one region before it tries the next. agree: see bring_up. Raises ClusterError.
     """
     agreed, regions = yes, all_regions(app.config.provision)
 
@@ -93,7 +97,8 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool) -> 
         if elsewhere and any(isinstance(step, LaunchNodes) for step in plan.steps):
             app.say(f"if {region} cannot give the nodes, then: {', '.join(elsewhere)}")
         has_agreed, agreed = agreed, True  # another region is tried only after the user has agreed
-        bring_up(app, prepare, plan=plan, dry_run=dry_run, yes=has_agreed, keep_failed=keep_failed)
+        asks = agree if region == regions[0] else None
+        bring_up(app, prepare, plan=plan, dry_run=dry_run, yes=has_agreed, keep_failed=keep_failed, agree=asks)
 
     def leave(region: str) -> str | None:
         return leave_region(
@@ -113,11 +118,12 @@ def bring_up(
     keep_failed: bool = False,
     replan: bool = True,
     interrupted: str = LEFT_BY_UP,
+    agree: Agree | None = None,
 ) -> bool:
     """Carries out the plan of `prepare`, and sets the nodes up. Returns False if it was only shown.
 
     Prints the nodes to stdout, or the plan if dry_run. plan: the plan, if `prepare` was called already. interrupted:
-    the hint after Ctrl-C. Raises ClusterError.
+    the hint after Ctrl-C. agree: asks the user; nodes that are there are then not set up. Raises ClusterError.
     """
     config = app.config
     plan = plan if plan is not None else prepare(frozenset())
@@ -127,15 +133,14 @@ def bring_up(
     shadowed = find_shadowed(config.train.script, project_dir=app.project_dir)
     if shadowed is not None:
         app.report(Event(kind="warn", what=shadowed))
-    if dry_run:
-        app.print(render_plan(plan, price_note=app.price_note).rstrip())
+    show = app.print if dry_run else app.say
+    show(render_plan(plan, price_note=app.price_note).rstrip())
+    if agree is not None:
+        agree(plan)
+    elif not (yes or dry_run):
+        _ask(app, plan)
+    if dry_run or (agree is not None and not plan):
         return False
-    app.say(render_plan(plan, price_note=app.price_note).rstrip())
-    question = find_question(plan)
-    if question and not yes:
-        interrupts = any(isinstance(step, TerminateInstances) for step in plan.steps)
-        find_job = ask_for_job(app, describe(app)) if interrupts else lambda: None
-        require_ending(app, question, find_job)
     with if_interrupted(interrupted):
         leaving = {node.name for step in plan.steps if isinstance(step, TerminateInstances) for node in step.nodes}
         if leaving:  # a job there would wait for them, and have them launched again
@@ -159,11 +164,19 @@ def bring_up(
     app.print(render_nodes(state, columns=app.find_columns()))
     if not state.nodes:
         app.files.keep_addresses({})  # later commands do not look for these nodes as lost
-    if state.nodes:
+    else:
         ready_text = f"cluster {config.name} is ready"
         app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")
         app.say("next: cluster train; cluster down terminates the nodes")
     return True
+
+
+def _ask(app: App, plan: Plan) -> None:
+    """Asks before a plan that costs or ends something is carried out. Raises ClusterError."""
+    question = find_question(plan)
+    if question is not None:
+        interrupts = any(isinstance(step, TerminateInstances) for step in plan.steps)
+        require_ending(app, question, ask_for_job(app, describe(app)) if interrupts else lambda: None)
 
 
 def find_question(plan: Plan) -> str | None:

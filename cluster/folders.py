@@ -14,7 +14,7 @@ from provision.folders import find_launched
 if TYPE_CHECKING:
     from cluster.config import ClusterConfig
 
-NAME_LEFT = ("status", "list", "up", "down", "train")
+NAME_LEFT = ("status", "list", "up", "down", "train", "run")
 """The commands that name the clusters of find_left."""
 
 

@@ -43,6 +43,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Jobs": {
         "train": ("cluster.commands.train:train", "Run a training job on the cluster."),
+        "run": ("cluster.commands.run:run", "Launch nodes if they are missing, train, and copy the results."),
         "jobs": ("cluster.commands.jobs:jobs", "List the cluster's jobs, newest first."),
         "logs": ("cluster.commands.logs:logs", "Show the output of a job."),
         "report": (
@@ -80,7 +81,7 @@ HABITS = {
     "get": "cluster status shows the nodes, cluster jobs the jobs",
     "help": "cluster --help, or cluster COMMAND --help",
     "kill": _JOB_OR_CLUSTER,
-    "launch": "cluster up launches the nodes, cluster train runs a job",
+    "launch": "cluster run launches the nodes and trains; cluster up only launches them",
     "login": "cluster ssh",
     "ls": "cluster list",
     "port-forward": "cluster ssh -NL 6006:localhost:6006",
@@ -88,7 +89,6 @@ HABITS = {
     "queue": "cluster jobs",
     "rm": _JOB_OR_CLUSTER,
     "rsync": "cluster cp",
-    "run": "cluster train runs a job, cluster exec -- COMMAND a command on all nodes",
     "run-command": "cluster exec -- COMMAND",
     "scale": "cluster resize",
     "scp": "cluster cp",

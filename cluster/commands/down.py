@@ -35,6 +35,11 @@ def down(app: App, *, yes: bool, as_json: bool) -> None:
     if not app.has_instances:
         existing_hosts.down(app, yes=yes, as_json=as_json)
         return
+    delete_cluster(app, yes=yes, as_json=as_json)
+
+
+def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
+    """Deletes a cluster of instances, and prints the receipt. Raises AwsError, ClusterError."""
     if not app.find_cloud():
         _print(app, Receipt(cluster=app.config.name), as_json=as_json)
         return

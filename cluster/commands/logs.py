@@ -5,7 +5,7 @@ import select
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Protocol, get_args
 
@@ -13,7 +13,7 @@ import click
 
 from cluster.app import App, if_interrupted, pass_app
 from cluster.jobs import JobSources, open_jobs
-from cluster.nodes.results import copy_results, open_results
+from cluster.nodes.results import copy_job
 from cluster.submission.attach import say_results
 from cluster.views.jobs import event_document
 from cluster.views.live import JobDisplay
@@ -180,18 +180,4 @@ def results(app: App, *, job: str | None, folder: Path | None) -> None:
 
     Files that DIR already has in the same version are skipped. Nothing is written outside DIR.
     """
-    with open_jobs(app) as sources:
-        record = sources.find_job(job)
-        target = folder or Path("results", record.id)
-        if not record.has_ended:
-            app.say(f"job {record.id} is {record.state}: these are its files so far")
-        with (
-            if_interrupted("run the command again: it copies what is missing"),
-            open_results(app, record, sources.nodes) as found,
-        ):
-            copy_results(app, record, found, target)
-    if folder is None and target.is_dir():
-        with suppress(FileExistsError), (target.parent / ".gitignore").open("x") as stream:
-            stream.write("*\n")  # the next job must not send these files to the nodes
-    if record.has_ended:
-        app.files.note_copied(record.id)
+    copy_job(app, job, folder)

@@ -17,13 +17,14 @@ from node.train_settings import KvStore
 from train.engines import LAUNCHERS, REFUSED
 
 
-class _TrainCommand(click.Command):
+class TrainCommand(click.Command):
     """A command whose options end at the script's name: later words are the script's.
 
     Records in `is_command` whether `--` precedes the words.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the options, and names the form for words of the script. Raises click's errors, UsageError."""
         given = list(args)
         try:
             rest = super().parse_args(ctx, args)
@@ -33,8 +34,9 @@ class _TrainCommand(click.Command):
                 raise  # with click's suggestion
             at = next((place for place, word in enumerate(given) if word.startswith(error.option_name)), 0)
             raise UsageError(
-                f"cluster train has no option {error.option_name}",
-                hint=f"arguments of the script follow its name or --: cluster train {shlex.join(['--', *given[at:]])}",
+                f"{ctx.command_path} has no option {error.option_name}",
+                hint=f"arguments of the script follow its name or --: {ctx.command_path} "
+                f"{shlex.join(['--', *given[at:]])}",
             ) from None
         words = ctx.params["words"]
         ctx.params["is_command"] = bool(words) and given[: -len(words)][-1:] == ["--"]
@@ -52,7 +54,7 @@ class _Launcher(click.Choice[str]):
 
 @click.command(
     "train",
-    cls=_TrainCommand,
+    cls=TrainCommand,
     context_settings={"allow_interspersed_args": False},
 )
 @click.option(
@@ -132,7 +134,8 @@ def train(
     A running job does not depend on this machine. Ctrl-C asks whether to stop the job; without a terminal, the job
     keeps running. `cluster logs -f` attaches to it again.
     """
-    from cluster.submission.submit import submit  # noqa: PLC0415 - boto3 and Fabric: --help saves half a second
+    from cluster.submission.submit import read_request, submit  # noqa: PLC0415 - boto3, Fabric: --help saves 0.5 s
 
     app.is_brief = not (verbose or dry_run)
-    return submit(app, words, options, is_command=is_command, detach=detach, dry_run=dry_run, plain=plain)
+    request = read_request(app, words, options, is_command=is_command)
+    return submit(app, request, detach=detach, dry_run=dry_run, plain=plain)

@@ -1,7 +1,7 @@
 """Finds the files that a job has created, on its nodes and in [data] results, and copies them to this machine."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,8 @@ from rich.filesize import decimal
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
-from cluster.app import App
+from cluster.app import App, if_interrupted
+from cluster.jobs import open_jobs
 from cluster.nodes.source import Nodes
 from cluster.session import open_connections
 from cluster.views.data import counting_bar
@@ -39,6 +40,25 @@ class Found:
     s3_names: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     errors: dict[str, ClusterError] = field(default_factory=dict)
+
+
+def copy_job(app: App, job: str | None, folder: Path | None = None) -> None:
+    """Copies a job's files to a folder, by default results/ID. job: see JobSources.find_job. Raises ClusterError."""
+    with open_jobs(app) as sources:
+        record = sources.find_job(job)
+        target = folder or Path("results", record.id)
+        if not record.has_ended:
+            app.say(f"job {record.id} is {record.state}: these are its files so far")
+        with (
+            if_interrupted("run the command again: it copies what is missing"),
+            open_results(app, record, sources.nodes) as found,
+        ):
+            copy_results(app, record, found, target)
+    if folder is None and target.is_dir():
+        with suppress(FileExistsError), (target.parent / ".gitignore").open("x") as stream:
+            stream.write("*\n")  # the next job must not send these files to the nodes
+    if record.has_ended:
+        app.files.note_copied(record.id)
 
 
 @contextmanager

@@ -38,21 +38,13 @@ from train.job.reading import find_scope
 
 
 def submit(
-    app: App,
-    words: Sequence[str],
-    options: Mapping[str, Any],
-    *,
-    is_command: bool,
-    detach: bool,
-    dry_run: bool,
-    plain: bool,
+    app: App, request: TrainRequest, *, detach: bool, dry_run: bool, plain: bool, job_id: str | None = None
 ) -> int:
     """Submits a job, and follows it unless `detach`. Returns 0, or 130 when it was left running or withdrawn.
 
-    words, options: those of the command line. Raises JobError with the exit code of the first process that failed,
+    job_id: of new_job_id; None: a new one. Raises JobError with the exit code of the first process that failed,
     UsageError, ClusterError or a subclass.
     """
-    request = _read_request(app, words, options, is_command=is_command)
     command = request.command
     app.enter_cloud()
     config = app.config
@@ -89,7 +81,7 @@ def submit(
         if not engine.is_on_head:
             check_paths(ready, launcher=engine.name, why=engine.is_for_nodes_alone)
         train = replace(config.train, hosts=choice.hosts)
-        job = choice.prepared.plan(train, ready, job_id=new_job_id(), script=script, hidden=request.hidden)
+        job = choice.prepared.plan(train, ready, job_id=job_id or new_job_id(), script=script, hidden=request.hidden)
         order = job.order
         job_id = order.spec.id
         _tell(app, job, replaced=request.replaced)
@@ -104,10 +96,11 @@ def submit(
     return 0
 
 
-def _read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, is_command: bool) -> TrainRequest:
+def read_request(app: App, words: Sequence[str], options: Mapping[str, Any], *, is_command: bool) -> TrainRequest:
     """Returns the request, with the command that runs in place of a script, and applies its values to `app`.
 
-    Raises UsageError, also for a script that cannot run: before anything is sent.
+    words, options: those of the command line. Raises UsageError, also for a script that cannot run: before anything is
+    sent.
     """
     here = Path.cwd()
     asked = read_words(words, is_command=is_command, here=here, project_dir=app.project_dir)

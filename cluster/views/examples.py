@@ -104,6 +104,13 @@ cluster train -- python -m my.job         any command, word for word
 cluster train -n 4 --kv-store dist_sync   with four workers
 cluster train --detach --name night       return while it runs
 """,
+    "run": """
+cluster run --dry-run                    plan, price and estimate
+cluster run my.py --epochs 1             the cluster stays
+cluster run --down --hours 3 my.py       delete the cluster afterwards
+cluster run --down --budget 20 --yes     at most $20, without a question
+cluster run --down -- python -m my.job   any command, word for word
+""",
     "jobs": """
 cluster jobs
 cluster jobs train_mnist              the newest job of this name

@@ -90,6 +90,11 @@ class LaunchNodes(Step):
         """The indices of the nodes."""
         return self.nodes.indices
 
+    @property
+    def usd_per_hour(self) -> float | None:
+        """What the cluster will cost per hour in the first place that is tried; None if a price is unknown."""
+        return self._find_rate(self.options[0])
+
     def find_lease(self, option: LaunchOption, *, now: float) -> Lease | None:
         """Returns the lease of new nodes: the existing or a new one. Raises ConfigError for a budget without prices."""
         if self.current is not None:

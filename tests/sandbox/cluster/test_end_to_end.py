@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def test_a_clusters_life(project: Project) -> None:
     assert "nothing to do" in again.stderr
     assert again.stderr.count("nothing to change") == 2
     assert json.loads(project.run("status", "--json").stdout)["nodes"] == nodes
-    receipt = project.run("down").stdout
+    leave_run(project)
+    receipt = run_to_the_end(project)
     assert "2 x instance" in receipt
     assert re.search(r"left +nothing", receipt)
     second = project.run("down")
@@ -74,6 +76,34 @@ def kill_up(project: Project) -> None:
         process.kill()
         process.wait(timeout=60)
     assert "Traceback" not in project.messages.read_text()
+
+
+ENV = ("--down", "--launcher", "env", "--kv-store", "none", "--")
+
+
+def leave_run(project: Project) -> None:
+    """`cluster run --down` that is interrupted while its job runs deletes nothing."""
+    with project.following("run", *ENV, "sh", "-c", "echo begun; sleep 600") as process:
+        assert process.stdout is not None
+        assert "begun" in process.stdout.readline(), project.messages.read_text()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    said = project.messages.read_text()
+    assert process.returncode == 130
+    assert "cluster demo is not deleted; cluster down deletes it" in said
+    (job,) = re.findall(r"^job (\S+) is still running", said, re.MULTILINE)
+    project.run("stop", job)
+    assert len(running_instances(project)) == 2
+
+
+def run_to_the_end(project: Project) -> str:
+    """`cluster run --down` with a failing job copies its files, deletes the cluster, and has the job's exit code."""
+    done = project.run("run", *ENV, "sh", "-c", "hostname > name.txt; sleep 1; exit 3", code=3)
+    assert "estimate: 1 h at $" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: job ")
+    names = {path.read_text().strip() for path in project.directory.glob("results/*/*/name.txt")}
+    assert names == {"node-0", "node-1"}
+    return done.stdout
 
 
 def running_instances(project: Project) -> list[str]:

@@ -1,0 +1,185 @@
+"""`cluster run`: up, train, results and down, one after the other."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct
+
+from cluster import existing_hosts
+from cluster.app import App, if_interrupted
+from cluster.bring_up import LEFT_BY_UP, check_inputs, find_question, up_in_a_region
+from cluster.commands.down import delete_cluster
+from cluster.config import ClusterConfig
+from cluster.costs import find_spending
+from cluster.jobs import ask_for_job, render_interruption
+from cluster.nodes.results import copy_job
+from cluster.session import describe
+from cluster.submission.request import TrainRequest
+from cluster.submission.submit import read_request, submit
+from cluster.views.status import render_usd
+from foundation.errors import ClusterError, NotFoundError, UsageError
+from provision.plan import Plan
+from provision.resources.launch import LaunchNodes
+from provision.up import refuse_no_nodes
+from train.job.plan import new_job_id
+
+USUAL_HOURS = 1.0
+
+
+class Choices(Struct, frozen=True, kw_only=True):
+    """The options that only `cluster run` has. hours: for the estimate; None: the limit in cluster.toml, or an hour."""
+
+    down: bool = False
+    hours: float | None = None
+    budget_usd: float | None = None
+    yes: bool = False
+
+
+def run_job(app: App, words: Sequence[str], options: Mapping[str, Any], choices: Choices, *, is_command: bool) -> int:
+    """Brings the cluster up if needed, runs a job, copies its results, and deletes the cluster if asked.
+
+    Returns 0, or 130 when the job was left running: then the cluster stays. Raises the errors of up_in_a_region and
+    submit; after a failed job, JobError with its exit code.
+    """
+    detach, dry_run = options["detach"], options["dry_run"]
+    if choices.down and detach:
+        raise UsageError(
+            "--down deletes the cluster when the job has ended, and --detach does not wait for that",
+            hint="leave out one of them; [lease] idle ends the nodes of a detached job",
+        )
+    if choices.budget_usd is not None:
+        app.override("lease.budget_usd", choices.budget_usd)
+    request = read_request(app, words, options, is_command=is_command)
+    is_up = _bring_up(app, choices, dry_run=dry_run)
+    if dry_run and not is_up:
+        app.say(_render_next(app.config, request, down=choices.down))
+        return 0
+    job_id = new_job_id()
+    try:
+        code = submit(app, request, job_id=job_id, detach=detach, dry_run=dry_run, plain=options["plain"])
+    except KeyboardInterrupt:
+        _say_left(app, "")
+        raise
+    except ClusterError as error:
+        if not (detach or dry_run):
+            _finish_after(app, job_id, error, down=choices.down)
+        raise
+    if detach or dry_run:
+        return code
+    if code:  # left running, or withdrawn
+        _say_left(app, "")
+        return code
+    _finish(app, job_id, down=choices.down)
+    return 0
+
+
+def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
+    """Launches the nodes that are missing, after one question. Returns whether all nodes were there before.
+
+    `submit` sets up nodes that are there, and existing hosts.
+    """
+    if not app.has_instances:
+        if choices.down and not dry_run:
+            app.require("Remove the cluster from the hosts after the job?", yes=choices.yes)
+        return True
+    refuse_no_nodes(app.config.provision)
+    check_inputs(app)
+    plans: list[Plan] = []
+
+    def agree(plan: Plan) -> None:
+        plans.append(plan)
+        launch = find_launch(plan)
+        is_new = launch is not None and launch.current is None  # `up` does not change the lease of others
+        if choices.budget_usd is not None and not is_new:
+            raise UsageError(
+                f"--budget is for new clusters; cluster {plan.cluster} exists",
+                hint=f"cluster lease --budget {choices.budget_usd:g}, then cluster run without --budget",
+            )
+        usd_per_hour = find_spending(app).usd_per_hour if launch is None else launch.usd_per_hour
+        hours = find_hours(app.config, choices)
+        app.say(render_estimate(usd_per_hour, hours, note=app.price_note, is_new=is_new))
+        question = render_question(plan, down=choices.down)
+        if question is not None and not dry_run:
+            app.require(question, yes=choices.yes or app.config.cloud == "sandbox")
+
+    with if_interrupted(LEFT_BY_UP):
+        app.enter_cloud(start_sandbox=True)
+        up_in_a_region(app, dry_run=dry_run, yes=choices.yes, keep_failed=False, agree=agree)
+    return not plans[0]
+
+
+def find_launch(plan: Plan) -> LaunchNodes | None:
+    """Returns the launch of a plan. Pure."""
+    return next((step for step in plan.steps if isinstance(step, LaunchNodes)), None)
+
+
+def find_hours(config: ClusterConfig, choices: Choices) -> float:
+    """Returns how long the job is expected to take, in hours: the first limit that is known. Pure."""
+    limits_s = [config.train.max_duration_s, config.lease.lifetime_s]
+    return choices.hours or next((limit / 3600 for limit in limits_s if limit is not None), USUAL_HOURS)
+
+
+def render_estimate(usd_per_hour: float | None, hours: float, *, note: str, is_new: bool) -> str:
+    """Describes the cost, and for a new cluster, how to limit it. note: such as "simulated". Pure."""
+    if usd_per_hour is None:
+        return "estimate: the price per hour is unknown"
+    usd, simulated = usd_per_hour * hours, f" ({note})" if note else ""
+    limit = f"; --budget {usd:.2f} ends the nodes at that cost" if is_new and usd >= 0.01 else ""
+    return f"estimate: {hours:g} h at {render_usd(usd_per_hour)} per hour: {render_usd(usd)}{simulated}{limit}"
+
+
+def render_question(plan: Plan, *, down: bool) -> str | None:
+    """Returns the only question of `cluster run`; None if nothing is launched or deleted. Pure."""
+    question = find_question(plan)
+    if not down:
+        return question
+    if question is None:
+        return "Delete the cluster after the job?"
+    return f"{question.removesuffix('?')}, and delete the cluster after the job?"
+
+
+def _render_next(config: ClusterConfig, request: TrainRequest, *, down: bool) -> str:
+    """Describes what follows the plan of `up`, which a dry run cannot check without nodes. Pure."""
+    command = shlex.join(request.command or (config.train.script, *config.train.args))
+    steps = [f"train: {command}", "copy the results", *(["delete the cluster"] if down else [])]
+    return f"then: {', '.join(steps)}; the job is checked once the nodes run"
+
+
+def _finish_after(app: App, job_id: str, failure: ClusterError, *, down: bool) -> None:
+    """Like _finish, after a failure, which is the error that the command ends with."""
+    try:
+        _finish(app, job_id, down=down)
+    except ClusterError as error:
+        if error.message != failure.message:
+            app.warn_of(error)
+
+
+def _finish(app: App, job_id: str, *, down: bool) -> None:
+    """Copies the results of an ended job, then deletes the cluster if asked. Raises ClusterError."""
+    try:
+        copy_job(app, job_id)
+    except NotFoundError:  # the job did not start
+        app.say(f"job {job_id} has no results")
+    except ClusterError:
+        _say_left(app, "its results were not copied")
+        raise
+    if not down:
+        return
+    if not app.has_instances:
+        existing_hosts.down(app, yes=True, as_json=False)
+        return
+    running = ask_for_job(app, describe(app))()
+    why_not = None if running is None else render_interruption(running, now=datetime.now(UTC))
+    if why_not is None:
+        delete_cluster(app, yes=True, as_json=False)
+    else:
+        _say_left(app, why_not)
+
+
+def _say_left(app: App, why: str) -> None:
+    """Prints that the cluster still runs. why: the reason for that, if it is not obvious."""
+    if app.has_instances:
+        reason = f": {why}" if why else ""
+        app.say(f"cluster {app.config.name} is not deleted{reason}; cluster down deletes it", style="yellow")

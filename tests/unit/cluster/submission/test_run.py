@@ -1,0 +1,168 @@
+"""`cluster run`: its estimate, its question, and when it deletes the cluster."""
+
+from typing import Any
+
+import pytest
+
+from cluster.app import App
+from cluster.config import parse_config
+from cluster.submission import run
+from cluster.submission.run import Choices, find_hours, find_launch, render_estimate, render_question, run_job
+from cluster.views.status import HeadJob
+from foundation.errors import ClusterError, JobError, NotFoundError, UsageError
+from provision.lease.plan import Spending
+from provision.plan import Plan
+from provision.up import prepare_up
+from provision_world import World, make_config
+
+
+@pytest.mark.parametrize(
+    ("tables", "hours", "found"),
+    [
+        ({}, None, 1.0),
+        ({}, 2.5, 2.5),
+        ({"train": {"max_duration": "90m"}}, None, 1.5),
+        ({"lease": {"lifetime": "12h"}}, None, 12.0),
+        ({"lease": {"lifetime": "12h"}, "train": {"max_duration": "2h"}}, None, 2.0),
+        ({"lease": {"lifetime": "12h"}}, 3.0, 3.0),
+    ],
+)
+def test_the_hours_of_the_estimate(tables: dict[str, Any], hours: float | None, found: float) -> None:
+    assert find_hours(parse_config({"name": "demo", **tables}, source="test"), Choices(hours=hours)) == found
+
+
+@pytest.mark.parametrize(
+    ("usd_per_hour", "note", "is_new", "text"),
+    [
+        (0.25, "", True, "estimate: 2 h at $0.25 per hour: $0.50; --budget 0.50 ends the nodes at that cost"),
+        (0.25, "simulated", False, "estimate: 2 h at $0.25 per hour: $0.50 (simulated)"),
+        (0.001, "", True, "estimate: 2 h at $0.0010 per hour: $0.0020"),
+        (None, "", True, "estimate: the price per hour is unknown"),
+    ],
+)
+def test_the_estimate(usd_per_hour: float | None, note: str, *, is_new: bool, text: str) -> None:
+    assert render_estimate(usd_per_hour, 2.0, note=note, is_new=is_new) == text
+
+
+def test_the_question_and_the_price_come_from_the_plan(world: World) -> None:
+    plan = prepare_up(world.clients, request=world.request(make_config(nodes=2)), files=world.files)
+    assert render_question(plan, down=False) == "Launch 2 instances?"
+    assert render_question(plan, down=True) == "Launch 2 instances, and delete the cluster after the job?"
+    launch = find_launch(plan)
+    assert launch is not None
+    assert launch.usd_per_hour is not None
+    world.up(make_config(nodes=2))
+    again = prepare_up(world.clients, request=world.request(make_config(nodes=2)), files=world.files)
+    assert find_launch(again) is None
+    assert render_question(again, down=False) is None
+    assert render_question(again, down=True) == "Delete the cluster after the job?"
+
+
+OPTIONS = {"detach": False, "dry_run": False, "plain": True}
+
+
+@pytest.fixture
+def calls(app: App, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The steps that the command takes. `up` finds a complete cluster; the job ends well."""
+    app.config_path.write_text('name = "demo"\ncloud = "aws"\n')
+    made: list[str] = []
+
+    def up(_: App, *, agree: Any, **options: Any) -> None:
+        del options
+        agree(Plan(cluster="demo", steps=()))
+        made.append("up")
+
+    def submit(_: App, request: object, **options: Any) -> int:
+        del request, options
+        made.append("train")
+        return 0
+
+    monkeypatch.setattr(run, "read_request", lambda *_args, **_options: None)
+    monkeypatch.setattr(App, "enter_cloud", lambda _, **_options: None)
+    monkeypatch.setattr(run, "find_spending", lambda _: Spending())
+    monkeypatch.setattr(run, "up_in_a_region", up)
+    monkeypatch.setattr(run, "submit", submit)
+    monkeypatch.setattr(run, "copy_job", lambda *_: made.append("results"))
+    monkeypatch.setattr(run, "describe", lambda _: None)
+    monkeypatch.setattr(run, "ask_for_job", lambda *_: HeadJob)
+    monkeypatch.setattr(run, "delete_cluster", lambda *_args, **_options: made.append("down"))
+    return made
+
+
+def fail(error: BaseException) -> Any:
+    def call(*_: object, **_options: object) -> int:
+        raise error
+
+    return call
+
+
+YES = Choices(down=True, yes=True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "steps", "error"),
+    [
+        ({}, ["up", "train", "results", "down"], None),
+        ({"submit": fail(JobError("failed", exit_code=3))}, ["up", "results", "down"], JobError),
+        ({"submit": fail(JobError("x", exit_code=1)), "copy_job": fail(NotFoundError("x"))}, ["up", "down"], JobError),
+        ({"submit": lambda *_, **_options: 130}, ["up"], None),
+        ({"submit": fail(KeyboardInterrupt())}, ["up"], KeyboardInterrupt),
+        ({"copy_job": fail(ClusterError("no disk"))}, ["up", "train"], ClusterError),
+        (
+            {"submit": fail(JobError("failed", exit_code=3)), "copy_job": fail(ClusterError("no disk"))},
+            ["up"],
+            JobError,
+        ),
+        ({"ask_for_job": lambda *_: lambda: HeadJob(why="no answer")}, ["up", "train", "results"], None),
+        ({"ask_for_job": lambda *_: lambda: HeadJob(queued=1)}, ["up", "train", "results"], None),
+        ({"ask_for_job": lambda *_: lambda: None}, ["up", "train", "results", "down"], None),
+    ],
+)
+def test_when_the_cluster_is_deleted(
+    app: App,
+    calls: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    changed: dict[str, Any],
+    steps: list[str],
+    error: type[BaseException] | None,
+) -> None:
+    """Only after a job of which everything is here, and while nothing else runs."""
+    for name, value in changed.items():
+        monkeypatch.setattr(run, name, value)
+    if error is None:
+        run_job(app, (), OPTIONS, YES, is_command=False)
+    else:
+        with pytest.raises(error):
+            run_job(app, (), OPTIONS, YES, is_command=False)
+    assert calls == steps
+
+
+def test_it_stays_without_down(app: App, calls: list[str]) -> None:
+    assert run_job(app, (), OPTIONS, Choices(), is_command=False) == 0
+    assert calls == ["up", "train", "results"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "options", "said"),
+    [
+        (Choices(down=True), {}, "without a terminal, this needs --yes: Delete the cluster after the job"),
+        (YES, {"detach": True}, "--detach does not wait"),
+        (Choices(budget_usd=5.0), {}, "--budget is for new clusters"),
+    ],
+)
+def test_what_is_refused_before_anything_happens(
+    app: App, calls: list[str], choices: Choices, options: dict[str, bool], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        run_job(app, (), OPTIONS | options, choices, is_command=False)
+    assert calls == []
+
+
+def test_a_budget_becomes_that_of_the_lease(app: App, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "find_launch", lambda _: None)
+    app.config_path.write_text('name = "demo"\n')
+    with pytest.raises(UsageError):
+        run_job(app, (), OPTIONS, Choices(budget_usd=5.0), is_command=False)
+    assert app.config.lease.budget == 5.0
+    assert calls == []
