@@ -39,3 +39,6 @@ def run(
     app.is_brief = not (verbose or options["dry_run"])
     choices = Choices(down=down, hours=hours, budget_usd=budget_usd, yes=yes)
     return run_job(app, words, options, choices, is_command=is_command)
+
+
+run.params.sort(key=lambda each: each in train.params)  # the help begins with the options that only this command has

@@ -36,9 +36,9 @@ SHORT = """# Settings of one cluster. `cluster -c all.toml init --full` writes a
 # docs/configuration.md describes them."""
 """The first lines of a file that has only the keys that most people set."""
 SHOWN = {
-    ("provision", "market"),
     ("hosts", "names"),
     ("bootstrap", "packages"),
+    ("bootstrap", "exclude"),
     ("train", "script"),
     ("data", "url"),
     ("data", "results"),

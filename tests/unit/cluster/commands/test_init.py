@@ -85,6 +85,7 @@ def test_a_short_file_means_the_same_as_a_full_one(tmp_path: Path, monkeypatch: 
     short, full = (Path(name).read_text() for name in ("cluster.toml", "full.toml"))
     assert len(re.findall(r"^(?:# )?[a-z_]+ = ", short, re.MULTILINE)) <= 15
     assert ("names = []" in short) == (cloud == "hosts")
+    assert short.count("# exclude = []") == 1  # which hints of `init` and `train` set
     kept = [re.sub("-[0-9a-f]{6}/", "/", line) for line in short.splitlines()[3:]]
     assert set(kept) <= {"", *(re.sub("-[0-9a-f]{6}/", "/", line) for line in full.splitlines())}
 
