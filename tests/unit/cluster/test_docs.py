@@ -25,7 +25,8 @@ from provision.status import AllocationState
 
 REPOSITORY = Path(__file__).parents[3]
 README = (REPOSITORY / "README.md").read_text()
-CONFIGURATION = (REPOSITORY / "docs" / "configuration.md").read_text()
+CONFIGURATION_PAGES = [REPOSITORY / "docs" / "configuration.md", *sorted(REPOSITORY.glob("docs/configuration/*.md"))]
+CONFIGURATION = "\n".join(page.read_text() for page in CONFIGURATION_PAGES)
 COMMANDS_PAGE = REPOSITORY / "docs" / "commands.md"
 GROUP_PAGES = sorted(COMMANDS_PAGE.with_suffix("").glob("*.md"))
 COMMAND_LINE = "\n".join(page.read_text() for page in (COMMANDS_PAGE, *GROUP_PAGES))
@@ -58,8 +59,9 @@ def section(text: str, heading: str) -> str:
 
 @pytest.mark.parametrize(("table", "key"), list(keys()))
 def test_every_key_of_cluster_toml_is_documented(table: str, key: str) -> None:
-    heading = f"## {table}" if table else "## At the top"
-    assert f"| `{key}` |" in section(CONFIGURATION, heading)
+    heading = f"\n## {table}\n" if table else "\n## At the top\n"
+    assert CONFIGURATION.count(heading) == 1
+    assert f"\n| `{key}` |" in section(CONFIGURATION, heading)
     assert re.search(rf"^(# )?{key} = ", (REPOSITORY / "cluster.toml").read_text(), re.MULTILINE)
 
 

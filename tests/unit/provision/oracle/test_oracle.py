@@ -161,7 +161,7 @@ def test_the_tables_are_sound() -> None:
 
 
 def test_the_documented_wheels_are_those_of_the_table() -> None:
-    text = (REPOSITORY / "docs" / "configuration.md").read_text()
+    text = (REPOSITORY / "docs" / "configuration" / "environment.md").read_text()
     documented = re.findall(r"^\| `(mxnet[^`]*)` \| ([0-9 -]+) \| (yes|no) \|", text, re.MULTILINE)
     table = [
         (wheel.requirement, " ".join(f"{a}{b}" for a, b in wheel.code) or "-", "yes" if wheel.reads_s3 else "no")

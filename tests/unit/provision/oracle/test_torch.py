@@ -160,7 +160,7 @@ def test_a_type_is_shown(name: str, words: str) -> None:
 
 
 def test_the_documentation_has_the_builds_of_pypi() -> None:
-    text = (REPOSITORY / "docs" / "configuration.md").read_text()
+    text = (REPOSITORY / "docs" / "configuration" / "environment.md").read_text()
     documented = re.findall(r"^\| ([0-9., to]+) \| ([0-9.]+) \| ([0-9 ]+) \|$", text, re.MULTILINE)
     shown = [(build.versions, show(build.cuda), show_code(build.code)) for build in TORCH_BUILDS if build.on_pypi]
     assert documented == shown
