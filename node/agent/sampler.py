@@ -4,6 +4,7 @@ It costs at most MOST_SHARE of a core: a node with very many threads is sampled 
 """
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -30,6 +31,11 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 async def watch(job: str, host: str, mark: str, send: Callable[[Sample], None]) -> None:
     """Samples until it is cancelled. mark: the variable with the job and the number of the process (JobProcess)."""
+    with contextlib.suppress(OSError, ValueError, IndexError):  # other texts of a kernel cost the job nothing
+        await _sample(job, host, mark, send)
+
+
+async def _sample(job: str, host: str, mark: str, send: Callable[[Sample], None]) -> None:
     sampler, has_gpus = Sampler(job, host, mark), await asyncio.to_thread(os.path.exists, NVIDIA)
     gpus: asyncio.Future[tuple[GpuSample, ...]] | None = None
     pause_s = EVERY_S
