@@ -27,7 +27,6 @@ class Figure(Struct, frozen=True, kw_only=True):
     svg: Markup
     legend: Sequence[tuple[str, str]]
     table: Table
-    note: str = ""
 
 
 class Section(Struct, frozen=True, kw_only=True):
@@ -121,9 +120,7 @@ def _summarize(label: str, points: Sequence[Point]) -> tuple[str, ...]:
     return (label, *map(render_number, values), str(sum(point.count for point in points)))
 
 
-def make_heat_figure(
-    title: str, rows: Mapping[str, Sequence[float | None]], *, length_s: float, note: str = ""
-) -> Figure:
+def make_heat_figure(title: str, rows: Mapping[str, Sequence[float | None]], *, length_s: float) -> Figure:
     """A heat map of rank by time."""
     means: dict[str, list[float]] = {label: [v for v in row if v is not None] for label, row in rows.items()}
     text = f"{len(rows)} ranks; the paler, the less"
@@ -138,4 +135,4 @@ def make_heat_figure(
             if values
         ],
     )
-    return Figure(title=title, svg=svg, legend=legend, table=table, note=note)
+    return Figure(title=title, svg=svg, legend=legend, table=table)

@@ -32,9 +32,8 @@ class Series(Struct, frozen=True, kw_only=True):
 
 
 def make_series(label: str, kind: str, points: Sequence[Point], start: float) -> Series:
-    """A curve of means; a single point becomes a short line, so that it can be seen."""
-    places = [(point.at - start, point.value) for point in points]
-    return Series(label=label, kind=kind, points=places)
+    """A curve of the means of points. start: of the axis, in seconds since the epoch."""
+    return Series(label=label, kind=kind, points=[(point.at - start, point.value) for point in points])
 
 
 def make_band(label: str, points: Sequence[Point], start: float) -> Series:
@@ -71,6 +70,7 @@ def draw_curves(
 
 
 def _widen(points: Sequence[tuple[float, float]], length_s: float) -> Sequence[tuple[float, float]]:
+    """A single point becomes a short line, so that it can be seen."""
     if len(points) != 1:
         return points
     (at, value) = points[0]

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from cluster.report.curves import Curve
-from node.protocol import JobResult, JobState, NewFiles
+from node.protocol import JobResult, JobState
 from node.reports import Report, parse_report
 from train.follow.advice import Advisor
 from train.follow.events import Event, EventReader, Process
@@ -34,7 +34,7 @@ EPOCH_TIME = "epoch time, s"
 _OUTPUT = b', "line": "'  # as node/wire.py writes it, after the time and the process
 _SECOND = slice(6, 16)  # of the time of a line
 _HELD_OUT = (b"alid", b"est set")
-MarkKind = Literal["state", "message", "warning", "exit", "loss"]
+MarkKind = Literal["state", "message", "warning", "exit"]
 
 
 class Mark(Struct, frozen=True, kw_only=True):
@@ -130,11 +130,6 @@ class History:
     def is_sampled(self) -> bool:
         """Whether only a part of the lines was examined."""
         return self.examined < self.lines
-
-    @property
-    def files(self) -> tuple[NewFiles, ...]:
-        """The files that the job has created, once it has ended."""
-        return self.events.files
 
     def read(self, lines: Iterable[bytes]) -> None:
         """Reads lines of the log, up to the job's result."""
