@@ -153,8 +153,13 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeP
 def _say_end(app: App, order: Order, files: Sequence[NewFiles]) -> None:
     """Prints what to look at after a job; the page with its curves only to people."""
     say_results(app, order.spec, files, hosts=order.hosts)
-    if sys.stderr.isatty():
+    if _has_reader():
         app.say(f"cluster report {order.spec.id} shows its curves")
+
+
+def _has_reader() -> bool:
+    """Whether stderr is a terminal."""
+    return sys.stderr.isatty()
 
 
 def say_results(app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost]) -> None:

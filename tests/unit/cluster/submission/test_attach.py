@@ -150,3 +150,14 @@ def test_a_job_whose_head_is_lost_ends_with_it(app: App, monkeypatch: pytest.Mon
     with pytest.raises(JobError, match=r"ended with its head: node-0 \(i-0\) is terminated; no process") as caught:
         attend(app, head, ORDER, plain=False)
     assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_end_of_a_job_names_its_report(
+    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, is_terminal: bool
+) -> None:
+    """Only to people: not in a log file, nor in the output of a script."""
+    monkeypatch.setattr(attach, "_has_reader", lambda: is_terminal)
+    fake = FakeHead(lambda _: channel(STARTED + LOG))
+    assert attend(app, fake.make(), ORDER, plain=True) == 0
+    assert ("cluster report j1 shows its curves\n" in capsys.readouterr().err) is is_terminal
