@@ -6,7 +6,6 @@ from pathlib import Path
 import click
 
 from cluster.app import App, pass_app
-from cluster.report import load_jobs, render_report, report_document
 from foundation.errors import ClusterError, UsageError
 from foundation.files import write_whole
 
@@ -24,6 +23,8 @@ def report(app: App, *, jobs: tuple[str, ...], output: str | None, compare: bool
     JOB is an id, the start of an id, or a name; default: the newest job. Several jobs are compared on one page.
     The page is one HTML file, which needs no network and no scripts.
     """
+    from cluster.report import load_jobs, render_report, report_document  # noqa: PLC0415 - pygal, jinja2, Fabric
+
     if compare and len(jobs) == 1:
         raise UsageError("--compare needs two jobs or more", hint="cluster jobs lists them")
     if output == "-" and opens:
