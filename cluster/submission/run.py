@@ -99,7 +99,11 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
             )
         usd_per_hour = find_spending(app).usd_per_hour if launch is None else launch.usd_per_hour
         hours = find_hours(app.config, choices)
-        app.say(render_estimate(usd_per_hour, hours, note=app.price_note, is_new=is_new))
+        app.say(
+            render_estimate(
+                usd_per_hour, hours, note=app.price_note, can_limit=is_new and app.config.lease.budget is None
+            )
+        )
         question = render_question(plan, down=choices.down)
         if question is not None and not dry_run:
             app.require(question, yes=choices.yes or app.config.cloud == "sandbox")
@@ -121,12 +125,12 @@ def find_hours(config: ClusterConfig, choices: Choices) -> float:
     return choices.hours or next((limit / 3600 for limit in limits_s if limit is not None), USUAL_HOURS)
 
 
-def render_estimate(usd_per_hour: float | None, hours: float, *, note: str, is_new: bool) -> str:
-    """Describes the cost, and for a new cluster, how to limit it. note: such as "simulated". Pure."""
+def render_estimate(usd_per_hour: float | None, hours: float, *, note: str, can_limit: bool) -> str:
+    """Describes the cost, and how to limit it if `--budget` can. note: such as "simulated". Pure."""
     if usd_per_hour is None:
         return "estimate: the price per hour is unknown"
     usd, simulated = usd_per_hour * hours, f" ({note})" if note else ""
-    limit = f"; --budget {usd:.2f} ends the nodes at that cost" if is_new and usd >= 0.01 else ""
+    limit = f"; --budget {usd:.2f} ends the nodes at that cost" if can_limit and usd >= 0.01 else ""
     return f"estimate: {hours:g} h at {render_usd(usd_per_hour)} per hour: {render_usd(usd)}{simulated}{limit}"
 
 

@@ -32,7 +32,7 @@ def test_the_hours_of_the_estimate(tables: dict[str, Any], hours: float | None, 
 
 
 @pytest.mark.parametrize(
-    ("usd_per_hour", "note", "is_new", "text"),
+    ("usd_per_hour", "note", "can_limit", "text"),
     [
         (0.25, "", True, "estimate: 2 h at $0.25 per hour: $0.50; --budget 0.50 ends the nodes at that cost"),
         (0.25, "simulated", False, "estimate: 2 h at $0.25 per hour: $0.50 (simulated)"),
@@ -40,8 +40,8 @@ def test_the_hours_of_the_estimate(tables: dict[str, Any], hours: float | None, 
         (None, "", True, "estimate: the price per hour is unknown"),
     ],
 )
-def test_the_estimate(usd_per_hour: float | None, note: str, *, is_new: bool, text: str) -> None:
-    assert render_estimate(usd_per_hour, 2.0, note=note, is_new=is_new) == text
+def test_the_estimate(usd_per_hour: float | None, note: str, *, can_limit: bool, text: str) -> None:
+    assert render_estimate(usd_per_hour, 2.0, note=note, can_limit=can_limit) == text
 
 
 def test_the_question_and_the_price_come_from_the_plan(world: World) -> None:
