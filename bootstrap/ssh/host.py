@@ -135,7 +135,19 @@ def render_ssh_command(
     if own is not None:
         program, *rest, target = own.words
         return (program, *terminal, *rest, *passed_on, "--", target, line)
-    return ("ssh", "-F", "none", *_render(options), *terminal, "-l", host.user, *passed_on, "--", host.address, line)
+    return (
+        "ssh",
+        "-F",
+        "none",
+        *render_options(options),
+        *terminal,
+        "-l",
+        host.user,
+        *passed_on,
+        "--",
+        host.address,
+        line,
+    )
 
 
 def render_scp_command(
@@ -154,7 +166,7 @@ def render_scp_command(
     if own is not None:
         port = ("-P", str(own.port)) if own.port is not None else ()
         return ("scp", *port, "-r", "-p", "--", *paths)
-    return ("scp", "-F", "none", *_render(options), "-r", "-p", "--", *paths)
+    return ("scp", "-F", "none", *render_options(options), "-r", "-p", "--", *paths)
 
 
 def render_ssh_config(alias: str, host: Host, *, options: Mapping[str, str]) -> str:
@@ -163,7 +175,18 @@ def render_ssh_config(alias: str, host: Host, *, options: Mapping[str, str]) -> 
     return "\n".join([f"Host {alias}", *(f"    {line}" for line in lines)])
 
 
-def _render(options: Mapping[str, str]) -> list[str]:
+def render_editor_links(alias: str, user: str) -> str:
+    """Comments of an ssh configuration file, with the links that open editors on a node. Pure.
+
+    alias: its name in that file. user: the login, whose home folder the editors open.
+    """
+    place = f"{alias}/root" if user == "root" else f"{alias}/home/{user}"
+    links = [f"{editor}://vscode-remote/ssh-remote+{place}" for editor in ("vscode", "cursor")]
+    return "\n".join(f"# {link}" for link in (*links, f"zed://ssh/{place}"))
+
+
+def render_options(options: Mapping[str, str]) -> list[str]:
+    """The words that set these options of ssh. Pure."""
     return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
 
 

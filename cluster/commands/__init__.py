@@ -56,6 +56,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Shell and files": {
         "exec": ("cluster.commands.shell:exec_", "Run a command on all nodes in parallel."),
         "ssh": ("cluster.commands.ssh:ssh", "Open a shell or run a command on a node."),
+        "forward": ("cluster.commands.forward:forward", "Forward ports of a node to this machine."),
         "cp": ("cluster.commands.ssh:cp", "Copy files to or from a node."),
         "ssh-config": ("cluster.commands.ssh:ssh_config", "Print an ssh configuration for the nodes."),
         "data": ("cluster.commands.data:data", "Transfer, check and create datasets."),
@@ -84,7 +85,7 @@ HABITS = {
     "launch": "cluster run launches the nodes and trains; cluster up only launches them",
     "login": "cluster ssh",
     "ls": "cluster list",
-    "port-forward": "cluster ssh -NL 6006:localhost:6006",
+    "port-forward": "cluster forward 6006",
     "ps": "cluster jobs shows the jobs, cluster status the nodes",
     "queue": "cluster jobs",
     "rm": _JOB_OR_CLUSTER,

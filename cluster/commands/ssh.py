@@ -9,12 +9,20 @@ from typing import Any
 
 import click
 
-from bootstrap.ssh.host import Host, find_ssh_options, render_scp_command, render_ssh_command, render_ssh_config
+from bootstrap.ssh.host import (
+    Host,
+    find_ssh_options,
+    render_editor_links,
+    render_scp_command,
+    render_ssh_command,
+    render_ssh_config,
+)
+from bootstrap.ssh.tunnel import explain_missing
 from cluster.app import App, pass_app
 from cluster.completion import NODE, NODE_OR_FILE
 from cluster.containers import find_shell
 from cluster.session import describe_and_warn, open_connections
-from foundation.errors import ClusterError, UsageError
+from foundation.errors import UsageError
 
 _ON_NODE = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*):(.*)", re.DOTALL)
 
@@ -79,8 +87,8 @@ def ssh(app: App, *, in_image: bool, node: str | None, words: tuple[str, ...], p
         name = nodes.choose([node] if node else ())[0]
         host, words = find_shell(app, nodes, name, words, stdin="terminal" if is_terminal else "pipe")
     else:
-        [host] = _find_hosts(app, [node] if node else None)
-    options = _options(app, host)
+        [host] = find_hosts(app, [node] if node else None)
+    options = find_options(app, host)
     _run(app, render_ssh_command(host, words, options=options, is_terminal=is_terminal, passed_on=passed_on))
 
 
@@ -95,8 +103,8 @@ def cp(app: App, *, sources: tuple[str, ...], target: str) -> None:
     NODE:PATH is a file or folder on a node; PATH is relative to the home folder there. This runs OpenSSH's scp.
     """
     name, there, to_node = read_paths(sources, target)
-    [host] = _find_hosts(app, [name])
-    options = _options(app, host)
+    [host] = find_hosts(app, [name])
+    options = find_options(app, host)
     if to_node:
         _run(app, render_scp_command(host, sources, there[0], to_node=True, options=options))
     else:
@@ -129,17 +137,18 @@ def ssh_config(app: App) -> None:
     """Print an ssh configuration for the nodes.
 
     With it, ssh, scp, rsync and editors can reach the nodes. Print it again when a node gets another address, for
-    example after `cluster stop --nodes` and `cluster start`.
+    example after `cluster stop --nodes` and `cluster start`. Comments at the end have links that open VS Code, Cursor
+    and Zed on each node.
     """
     app.check_has_instances("ssh-config", instead="your own ssh configuration reaches the hosts: cluster status")
-    hosts = _find_hosts(app, None, all_nodes=True)
-    sections = [
-        render_ssh_config(f"{app.config.name}-{host.name}", host, options=_options(app, host)) for host in hosts
-    ]
-    app.print("\n\n".join(sections), wrapped=False)
+    hosts = find_hosts(app, None, all_nodes=True)
+    named = {f"{app.config.name}-{host.name}": host for host in hosts}
+    sections = [render_ssh_config(alias, host, options=find_options(app, host)) for alias, host in named.items()]
+    links = [render_editor_links(alias, host.user) for alias, host in named.items()]
+    app.print("\n\n".join([*sections, "# Links that open an editor on a node:", *links]), wrapped=False)
 
 
-def _find_hosts(app: App, names: Sequence[str] | None, *, all_nodes: bool = False) -> tuple[Host, ...]:
+def find_hosts(app: App, names: Sequence[str] | None, *, all_nodes: bool = False) -> tuple[Host, ...]:
     """Returns the first of these nodes, or all, or the head without names. Verifies and pins their host keys.
 
     Raises ClusterError.
@@ -154,7 +163,8 @@ def _find_hosts(app: App, names: Sequence[str] | None, *, all_nodes: bool = Fals
     return hosts
 
 
-def _options(app: App, host: Host) -> dict[str, str]:
+def find_options(app: App, host: Host) -> dict[str, str]:
+    """Returns the options of ssh for a node, with the cluster's key and pinned host keys."""
     return find_ssh_options(host, private_key=app.files.private_key, known_hosts=app.files.known_hosts)
 
 
@@ -165,7 +175,4 @@ def _run(app: App, line: tuple[str, ...]) -> None:
     try:
         os.execvp(line[0], line)  # noqa: S606 - the words are passed to ssh unchanged
     except FileNotFoundError:
-        raise ClusterError(
-            f"there is no `{line[0]}` on this machine, which this command needs",
-            hint="install OpenSSH's client: apt install openssh-client, dnf install openssh-clients",
-        ) from None
+        raise explain_missing(line[0]) from None

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import signal
 import socket
 import subprocess
 import time
@@ -107,6 +108,29 @@ def test_options_of_ssh_stand_before_the_node(two_nodes: Project) -> None:
         process.terminate()
 
 
+def test_a_tunnel_comes_back_when_its_ssh_is_killed(two_nodes: Project) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with two_nodes.running("forward", f"{port}:22", "node-1") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"http://127.0.0.1:{port}/\n"
+        for _ in range(3):
+            assert read_banner(port).startswith(b"SSH-2.0")
+            kill_child(process.pid)
+            until(lambda: read_banner(port), "the tunnel does not come back")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+    assert read_banner(port) == b""
+    assert two_nodes.messages.read_text().count("connected again") == 3
+
+
+def kill_child(pid: int) -> None:
+    """Kills the only child of a process, and waits until it has gone."""
+    [child] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{child}").exists(), "the child is not killed")
+
+
 def read_banner(port: int) -> bytes:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
@@ -132,6 +156,7 @@ def test_files_are_copied_to_a_node_and_back(two_nodes: Project, tmp_path: Path)
 def test_ssh_config_is_for_every_program(two_nodes: Project, tmp_path: Path) -> None:
     config = tmp_path / "ssh config"
     config.write_text(two_nodes.run("ssh-config").stdout)
+    assert "# vscode://vscode-remote/ssh-remote+demo-node-1/home/ubuntu\n" in config.read_text()
     for name in ("demo-node-0", "demo-node-1"):
         done = subprocess.run(["ssh", "-F", str(config), name, "id -un"], capture_output=True, text=True, check=True)
         assert done.stdout == "ubuntu\n"

@@ -1,0 +1,116 @@
+"""Forwards ports of a node to this machine by OpenSSH's ssh, which is started again whenever it ends."""
+
+import errno
+import shlex
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, repeat
+from typing import NoReturn
+
+from bootstrap.ssh.host import Host, parse_spec, render_options
+from foundation.errors import ClusterError
+from foundation.progress import Event, Report
+
+OPENED = "the ports are forwarded"
+LOCAL = "127.0.0.1"
+_DELAYS_S = (0.1, 0.5, 1.0, 2.0)
+_LONGEST_DELAY_S = 5.0  # a laptop that wakes up is connected again soon
+
+
+def render_forward_command(host: Host, ports: Mapping[int, int], *, options: Mapping[str, str]) -> tuple[str, ...]:
+    """The words of an ssh command that forwards ports of a node's loopback to this machine's, and runs nothing. Pure.
+
+    ports: by the port on this machine, the one on the node. options: as for render_ssh_command. It prints
+    OPENED once all ports are forwarded, exits if one cannot be, and later if the node does not answer.
+    """
+    tunnel = {
+        "ExitOnForwardFailure": "yes",
+        "ServerAliveInterval": "5",
+        "ServerAliveCountMax": "2",
+        "ControlPath": "none",  # a connection that other commands share would outlive this one
+        "PermitLocalCommand": "yes",
+        "LocalCommand": f"echo {shlex.quote(OPENED)}",
+    }
+    forwards = [word for here, there in ports.items() for word in ("-L", f"127.0.0.1:{here}:127.0.0.1:{there}")]
+    own = parse_spec(host.spec)
+    if own is not None:
+        program, *rest, target = own.words
+        return (program, *render_options(tunnel), "-N", "-T", *forwards, *rest, "--", target)
+    words = render_options({**options, **tunnel})
+    return ("ssh", "-F", "none", *words, "-N", "-T", *forwards, "-l", host.user, "--", host.address)
+
+
+def check_free(ports: Mapping[int, int]) -> None:
+    """Raises ClusterError if a port cannot be opened on this machine. ports: as returned by read_ports."""
+    for here, there in ports.items():
+        try:
+            socket.create_server((LOCAL, here)).close()
+        except OSError as error:
+            other = f"cluster forward {here + 10000 if here < 50000 else here - 10000}:{there}"
+            busy = error.errno == errno.EADDRINUSE
+            why = "another program on this machine uses it" if busy else error.strerror
+            raise ClusterError(f"port {here} cannot be opened: {why}", hint=f"use another one: {other}") from None
+
+
+def keep_open(line: Sequence[str], *, opened: Callable[[], None], report: Report) -> NoReturn:
+    """Runs an ssh command that forwards ports and prints OPENED, again whenever it ends. KeyboardInterrupt ends it.
+
+    opened: called once, when the ports are forwarded. Raises ClusterError if they cannot be.
+    """
+    failed = _hold(line, opened, report)
+    if failed is not None:
+        raise ClusterError(f"ssh cannot forward the port: {failed}", hint="cluster status")
+    while True:
+        report(Event(kind="warn", what="the connection is lost: connecting again, until Ctrl-C"))
+        _connect_again(line, report)
+
+
+def _connect_again(line: Sequence[str], report: Report) -> None:
+    """Runs the command until it has forwarded the ports once, and ended. Shows an error when it changes."""
+    shown = None
+    for delay_s in chain(_DELAYS_S, repeat(_LONGEST_DELAY_S)):
+        time.sleep(delay_s)
+        failed = _hold(line, lambda: report(Event(kind="done", what="connected again")), report)
+        if failed is None:
+            return
+        if failed != shown:
+            report(Event(kind="info", what=f"ssh: {failed}"))
+        shown = failed
+
+
+def _hold(line: Sequence[str], opened: Callable[[], None], report: Report) -> str | None:
+    """Runs the command to its end. Returns None if it has forwarded the ports, otherwise its last message."""
+    is_open, last = False, "it has ended without a message"
+    with _start(line) as ssh:
+        try:
+            for text in map(str.strip, ssh.stdout or ()):
+                if text == OPENED:
+                    is_open = True
+                    opened()
+                elif is_open and text != last:
+                    report(Event(kind="info", what=f"ssh: {text}"))
+                last = text
+        finally:
+            ssh.terminate()
+    return None if is_open else last
+
+
+def _start(line: Sequence[str]) -> "subprocess.Popen[str]":
+    """Starts ssh. Raises ClusterError if it is not installed."""
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(
+            line, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+    except FileNotFoundError:
+        raise explain_missing(line[0]) from None
+
+
+def explain_missing(program: str) -> ClusterError:
+    """The error when this machine lacks one of OpenSSH's programs. Pure."""
+    return ClusterError(
+        f"there is no `{program}` on this machine, which this command needs",
+        hint="install OpenSSH's client: apt install openssh-client, dnf install openssh-clients",
+    )
