@@ -153,7 +153,9 @@ def submit(
         if known is not None:  # our first answer was lost
             return Submitted(job=job, state=known.state)
         records = recovery.recover_all()
-        waiting = [record for record in reversed(records) if not record.has_ended]
+        waiting = [record for record in reversed(records) if not (record.has_ended or record.spec.beside)]
+        if order.spec.beside:
+            waiting = []
         if waiting and not order.train.queue:
             return Submitted(refused=waiting[0])
         job_folder.prune(records)

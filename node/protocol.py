@@ -148,6 +148,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     the digest of [bootstrap] setup, whose exports the processes get. library: MXNet or PyTorch. image: the image that
     the processes run in, by digest. code, project: the digests of this project's and the user's files.
     nodes_credentials: the job uses the credentials of the head's instance profile, which the head reads itself.
+    beside: the job takes no turn in the queue: it starts at once, and other jobs do not wait for it.
     """
 
     id: JobId
@@ -170,6 +171,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     project: str | None = None
     owner: str | None = None
     nodes_credentials: bool = False
+    beside: bool = False
 
     @property
     def script(self) -> str | None:

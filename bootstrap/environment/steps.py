@@ -120,35 +120,36 @@ class RunSetup(Struct, frozen=True, kw_only=True):
 class MakeEnvironment(Struct, frozen=True, kw_only=True):
     """Make the Python environment from files on the node.
 
-    python: the absolute path of its Python, or None for the Python in the bundle.
+    python: the absolute path of its Python, or None for the Python in the bundle. root: the folder of environments.
     """
 
     bundle: Bundle
     python: str | None
+    root: str = "env"
 
     def render(self, python: str) -> list[str]:
         """This step's lines of the script."""
         bundle = self.bundle
-        env = f"env/{bundle.digest}"
+        root, env = self.root, f"{self.root}/{bundle.digest}"
         uv = bundle.uv
         tool = f"tools/uv-{uv.sha256}"
         install = f"{tool} pip install --quiet --offline --no-index --no-deps --python {env}/bin/python"
         lines, env_python = self._find_python(python)
         return [
-            "mkdir -p env tools",
+            f"mkdir -p {root} tools",
             *lines,
             f"if [ ! -x {tool} ]; then",
             f"    {shlex.join([python, '-c', TAKE_UV, _place(uv), f'{tool}.new'])}",
             f"    chmod 755 {tool}.new && mv {tool}.new {tool}",
             f'    [ -x {tool} ] || {{ echo "$PWD: programs cannot run there: {NOEXEC}" >&2; exit 1; }}',
             "fi",
-            f"rm -rf {env} env/cache",
+            f"rm -rf {env} {root}/cache",
             # On the same file system as the environment, so that uv can link from it instead of copying.
-            'export UV_CACHE_DIR="$PWD/env/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
+            f'export UV_CACHE_DIR="$PWD/{root}/cache" UV_PYTHON_DOWNLOADS=never UV_NO_CONFIG=1 UV_LINK_MODE=hardlink',
             f"{tool} venv --quiet --no-project --python {env_python} {env}",
             *([f"{install} {shlex.join(map(_place, bundle.wheels))}"] if bundle.wheels else []),
             *self._write_pth(env),
-            "rm -rf env/cache",
+            f"rm -rf {root}/cache",
             f"touch {env}/.complete",
         ]
 
@@ -163,7 +164,7 @@ class MakeEnvironment(Struct, frozen=True, kw_only=True):
         if base is not None:
             sites = shlex.join([base.python.path, "-E", "-s", "-c", BASE_SITES])
             lines.append(f'    {sites} >"$site/_cluster_base.pth"')
-        return [f"for site in {env}/lib/python3*/site-packages; do", *lines, "done"]
+        return [f"for site in {env}/lib/python3*/site-packages; do", *lines, "done"] if lines else []
 
     def _find_python(self, python: str) -> tuple[list[str], str]:
         """The lines that unpack the bundle's Python, if it is used, and the shell word of the Python to use."""

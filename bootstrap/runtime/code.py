@@ -26,6 +26,8 @@ CODE = (
     "foundation/thread_pool.py",
     "mxnet_cluster",
     "node",
+    "node/notebook/jupyter_server_config.json",
+    "node/notebook/kernels/python3/kernel.json",
     "train/__init__.py",
     "train/engines",
     SCRIPTS_DIR,

@@ -54,6 +54,16 @@ def check_free(ports: Mapping[int, int]) -> None:
             raise ClusterError(f"port {here} cannot be opened: {why}", hint=f"use another one: {other}") from None
 
 
+def find_free(port: int) -> int:
+    """Returns this port if it is free on this machine, or another one that is. Raises OSError."""
+    try:
+        socket.create_server((LOCAL, port)).close()
+    except OSError:
+        with socket.create_server((LOCAL, 0)) as listening:
+            port = listening.getsockname()[1]
+    return port
+
+
 def keep_open(line: Sequence[str], *, opened: Callable[[], None], report: Report) -> NoReturn:
     """Runs an ssh command that forwards ports and prints OPENED, again whenever it ends. KeyboardInterrupt ends it.
 

@@ -56,7 +56,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Shell and files": {
         "exec": ("cluster.commands.shell:exec_", "Run a command on all nodes in parallel."),
         "ssh": ("cluster.commands.ssh:ssh", "Open a shell or run a command on a node."),
-        "forward": ("cluster.commands.forward:forward", "Forward ports of a node to this machine."),
+        "notebook": ("cluster.commands.notebook:notebook", "Run JupyterLab on a node."),
+        "forward": ("cluster.commands.ssh:forward", "Forward ports of a node to this machine."),
         "cp": ("cluster.commands.ssh:cp", "Copy files to or from a node."),
         "ssh-config": ("cluster.commands.ssh:ssh_config", "Print an ssh configuration for the nodes."),
         "data": ("cluster.commands.data:data", "Transfer, check and create datasets."),

@@ -1,9 +1,10 @@
-"""`cluster ssh`, `cp` and `ssh-config`: OpenSSH's own programs, with the cluster's key and pinned host keys."""
+"""`cluster ssh`, `forward`, `cp` and `ssh-config`: OpenSSH's programs, with the cluster's key and pinned host keys."""
 
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -17,13 +18,14 @@ from bootstrap.ssh.host import (
     render_ssh_command,
     render_ssh_config,
 )
-from bootstrap.ssh.tunnel import explain_missing
+from bootstrap.ssh.tunnel import LOCAL, check_free, explain_missing, keep_open, render_forward_command
 from cluster.app import App, pass_app
 from cluster.completion import NODE, NODE_OR_FILE
 from cluster.containers import find_shell
 from cluster.session import describe_and_warn, open_connections
 from foundation.errors import UsageError
 
+_PORTS = re.compile(r"(?:([0-9]{1,5}):)?([0-9]{1,5})")
 _ON_NODE = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]*):(.*)", re.DOTALL)
 
 
@@ -90,6 +92,48 @@ def ssh(app: App, *, in_image: bool, node: str | None, words: tuple[str, ...], p
         [host] = find_hosts(app, [node] if node else None)
     options = find_options(app, host)
     _run(app, render_ssh_command(host, words, options=options, is_terminal=is_terminal, passed_on=passed_on))
+
+
+@click.command("forward")
+@click.argument("words", metavar="[LOCAL:]PORT... [NODE]", nargs=-1, required=True, type=NODE)
+@pass_app
+def forward(app: App, *, words: tuple[str, ...]) -> None:
+    """Forward ports of a node to this machine until Ctrl-C.
+
+    NODE defaults to the head. What listens on PORT of the node, also if only on its loopback address, is reached at the
+    same port, or LOCAL, of 127.0.0.1 here. A lost connection is opened again. The URL of each port is printed.
+    """
+    ports, node = read_ports(words)
+    check_free(ports)
+    [host] = find_hosts(app, [node] if node else None)
+
+    def show() -> None:
+        app.print("\n".join(f"http://{LOCAL}:{here}/" for here in ports), wrapped=False)
+        sys.stdout.flush()
+        app.say(f"forwarding from {host.name} until Ctrl-C")
+
+    line = render_forward_command(host, ports, options=find_options(app, host))
+    with suppress(KeyboardInterrupt):  # the usual end
+        keep_open(line, opened=show, report=app.report)
+
+
+def read_ports(words: Sequence[str]) -> tuple[dict[int, int], str | None]:
+    """Returns the ports on the node by those on this machine, and the name of the node or None. Pure.
+
+    words: PORT or LOCAL:PORT, and after them the node, if it is named. Raises UsageError.
+    """
+    found = [_PORTS.fullmatch(word) for word in words]
+    pairs = [(int(one[1] or one[2]), int(one[2])) for one in found if one is not None]
+    names = words[len(pairs) :]
+    if not pairs or None in found[: len(pairs)] or len(names) > 1:
+        raise UsageError(
+            "[LOCAL:]PORT... [NODE] must be ports, and then a node", hint="cluster forward 8081:8080 node-1"
+        )
+    for port in (port for pair in pairs for port in pair if not 0 < port < 1 << 16):
+        raise UsageError(f"{port} is not a port: 1 to 65535")
+    if len(dict(pairs)) < len(pairs):
+        raise UsageError("two ports have the same port on this machine", hint="use LOCAL:PORT, as in 8081:8080")
+    return dict(pairs), names[0] if names else None
 
 
 @click.command("cp")

@@ -104,7 +104,8 @@ def start(app: App, head: Head, order: Order, *, submission: NodeProgram | None 
     """Submits a job and returns (`--detach`). submission: see Submission. Raises the same errors as submit."""
     note_order(app, order)
     started = submit(head, order, follow=False, program=submission)
-    app.print(started.id)
+    if not order.spec.beside:
+        app.print(started.id)
     state = "is queued" if started.state == "queued" else "is running"
     app.say(f"job {started.id} ({order.spec.name}) {state} on {head.name}: {_next_commands(started.id)}")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.other_hosts import check_paths
@@ -26,6 +27,7 @@ from cluster.submission.preparation import Preparation, Submission
 from cluster.submission.request import TrainRequest, check_first_line, find_cwd, read, read_store, read_words
 from foundation.errors import UsageError
 from foundation.progress import Event
+from node.protocol import Order
 from provision.aws.clients import find_credentials
 from train.engines import find_engine
 from train.engines.schedulers import SCHEDULERS
@@ -38,12 +40,19 @@ from train.job.reading import find_scope
 
 
 def submit(
-    app: App, request: TrainRequest, *, detach: bool, dry_run: bool, plain: bool, job_id: str | None = None
+    app: App,
+    request: TrainRequest,
+    *,
+    detach: bool,
+    dry_run: bool = False,
+    plain: bool = False,
+    job_id: str | None = None,
+    complete: Callable[[Order, Sequence[ReadyNode]], None] = lambda _order, _nodes: None,
 ) -> int:
     """Submits a job, and follows it unless `detach`. Returns 0, or 130 when it was left running or withdrawn.
 
-    job_id: of new_job_id; None: a new one. Raises JobError with the exit code of the first process that failed,
-    UsageError, ClusterError or a subclass.
+    job_id: of new_job_id; None: a new one. complete: changes the order once the nodes are set up. Raises JobError with
+    the exit code of the first process that failed, UsageError, ClusterError or a subclass.
     """
     command = request.command
     app.enter_cloud()
@@ -84,6 +93,7 @@ def submit(
         job = choice.prepared.plan(train, ready, job_id=job_id or new_job_id(), script=script, hidden=request.hidden)
         order = job.order
         job_id = order.spec.id
+        complete(order, ready)
         _tell(app, job, replaced=request.replaced)
         if dry_run:
             show_check(app, head, order)

@@ -149,6 +149,11 @@ cluster ssh                               a shell on the head
 cluster ssh node-1 'cd out; ls | wc -l'   a line for the shell there
 cluster ssh -NL 6006:localhost:6006       TensorBoard at localhost:6006
 """,
+    "notebook": """
+cluster notebook --open      JupyterLab on the head, in the browser
+cluster notebook node-1      on another node
+cluster notebook --stop      ends the one on the head
+""",
     "forward": """
 cluster forward 6006                TensorBoard on the head, at 6006 here
 cluster forward 8081:8080 node-1    its port 8080, at 8081 here

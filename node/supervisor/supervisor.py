@@ -40,14 +40,14 @@ COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and a
 
 
 def take_credentials(order: Order) -> list[str]:
-    """Replaces the job's secrets by the instance's credentials if it uses them. Returns messages for the user.
+    """Adds the instance's credentials to the job's secrets if it uses them. Returns messages for the user.
 
     Raises CredentialsError.
     """
     if not order.spec.nodes_credentials:
         return []
     keys = instance_credentials.wait_for()
-    order.secrets = keys.variables
+    order.secrets = {**order.secrets, **keys.variables}
     is_staged = order.env.get("CLUSTER_DATA_MODE") == "stage"  # its processes do not use them
     return [] if is_staged else instance_credentials.render_expiry(keys.expiration)
 
@@ -184,10 +184,10 @@ class Supervisor:
     # -- start ---------------------------------------------------------------------------------------------------
 
     async def wait_for_turn(self) -> None:
-        """Waits for the job's turn: jobs run one at a time, in the order of submission."""
+        """Waits for the job's turn: jobs run one at a time, in the order of submission, but for those beside them."""
         before = list(self.order.before)
         self.set_state("queued" if before else "starting")
-        while before or not self.turn.take_now():
+        while before or not (self.order.spec.beside or self.turn.take_now()):
             while before and not recovery.is_alive(before[0]):
                 await recovery.complete(before.pop(0))
             await asyncio.sleep(TURN_EVERY_S if before else 0.01)

@@ -129,8 +129,9 @@ def _choose(records: Sequence[JobRecord], words: str | None) -> JobRecord:
 
 
 def find_running(records: Iterable[JobRecord]) -> JobRecord | None:
-    """The job that runs now; there is at most one."""
-    return next((r for r in records if r.source == "head" and r.state in RUNNING), None)
+    """The job that runs now: the one whose turn it is, or else the newest beside it, such as a notebook."""
+    found = [record for record in records if record.source == "head" and record.state in RUNNING]
+    return next((record for record in found if not record.spec.beside), found[0] if found else None)
 
 
 # -- jobs in S3 --------------------------------------------------------------------------------------------------------

@@ -109,6 +109,20 @@ def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -
     assert stopped["already"]
 
 
+def test_a_notebook_and_a_job_run_beside_each_other(job_host: LocalHead) -> None:
+    notebook = alone(job_host, "sleep 100", beside=True)
+    assert job_host.ask("submit", order=notebook) == [{"job": job_id(1), "state": "starting"}]
+    result, _ = job_host.run(alone(job_host, "true", job=job_id(2)))
+    assert result["state"] == "done"
+    job_host.ask("submit", order=alone(job_host, "sleep 100", job=job_id(3)))
+    result, _ = job_host.run(alone(job_host, "true", job=job_id(4), beside=True))
+    assert result["state"] == "done"
+    states = {job["spec"]["id"]: job["state"] for job in job_host.ask("list")[0]["jobs"]}
+    assert {states[job_id(1)], states[job_id(3)]} <= {"starting", "running"}
+    for number in (1, 3):
+        job_host.ask("stop", job_id(number))
+
+
 def test_reading_without_waiting_ends_at_the_current_end(job_host: LocalHead) -> None:
     job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
     job_host.wait_for('"line": "here"')

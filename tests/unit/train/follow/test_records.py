@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from foundation.errors import ClusterError, NotFoundError
 from job_channels import LOG
@@ -41,7 +42,7 @@ GOOD: dict[str, Any] = {
 }
 LATER = {"of a later version": {"what": ["ever"]}}
 KEYS = (
-    "attempts code command cost_usd cwd ended_at env error exit_code files held_at id image job_number kv_store "
+    "attempts beside code command cost_usd cwd ended_at env error exit_code files held_at id image job_number kv_store "
     "launcher left library max_duration_s name nodes nodes_credentials on_node_loss output_url owner pending project "
     "python roles scheduler script script_source selection servers setup stall started_at state subfolder submitted_at "
     "supervisor version waiting_for warnings workers"
@@ -83,6 +84,15 @@ def test_a_good_record_is_read_completely() -> None:
     assert {key: record.document[key] for key in GOOD if key not in ("nodes", "roles", "left")}.items() <= GOOD.items()
     assert record.nodes[0].instance_id == "i-1"
     assert record.roles[0].rank is None
+
+
+def test_the_running_job_is_not_the_notebook_beside_it() -> None:
+    job, other = (but(id=f"20261121-00000{number}-abcdef", state="running") for number in (1, 2))
+    notebook = read_record(other, source="head")
+    notebook = structs.replace(notebook, spec=structs.replace(notebook.spec, beside=True))
+    training = read_record(job, source="head")
+    assert find_running([notebook, training]) is training
+    assert find_running([notebook]) is notebook
 
 
 @pytest.mark.parametrize("what", DAMAGED)

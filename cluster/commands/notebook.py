@@ -1,0 +1,124 @@
+"""`cluster notebook`: JupyterLab on a node, as a job beside the others, and its port on this machine."""
+
+import secrets
+import sys
+import webbrowser
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+import click
+from msgspec.structs import replace
+
+from bootstrap.apply import ReadyNode
+from bootstrap.notebook import COMMAND, Server, find_server, place_notebook
+from bootstrap.ssh.tunnel import LOCAL, find_free, keep_open, render_forward_command
+from cluster.app import App, if_interrupted, pass_app
+from cluster.commands.ssh import find_options
+from cluster.completion import NODE
+from cluster.jobs import ask_head, end_job, open_head
+from cluster.nodes.source import Nodes
+from cluster.session import describe_and_warn, open_connections
+from cluster.submission.request import TrainRequest
+from cluster.submission.submit import submit
+from foundation.errors import ClusterError, NotFoundError
+from foundation.user_folders import cache_folder
+from foundation.waiting import poll
+from node.protocol import Order
+from train.follow.records import JobRecord
+
+START_TIMEOUT_S = 120.0
+# Instead of [train]: one process on one node, without batches, that is not started again elsewhere.
+SETTINGS = {"name": "notebook", "launcher": "env", "workers": 1, "servers": "auto", "processes": "auto", "cwd": "."}
+SETTINGS |= {"nodes": "current", "max_duration": "none", "stall_timeout": "none", "on_node_loss": "fail"}
+SETTINGS |= {"restarts_on_error": 0, "p3": False, "gc_type": "none"}
+
+
+@click.command("notebook")
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@click.option("--stop", "stops", is_flag=True, help="End the notebook that runs on the node.")
+@click.argument("node", required=False, type=NODE)
+@pass_app
+def notebook(app: App, *, opens: bool, stops: bool, node: str | None) -> None:
+    """Run JupyterLab on a node, and forward it to this machine until Ctrl-C.
+
+    NODE defaults to the head. The notebook is a job: it keeps running when this command ends, and the same command
+    attaches to it again. Its URL, with a token, is printed.
+    """
+    app.enter_cloud()
+    nodes = describe_and_warn(app)
+    name = nodes.choose([node] if node else ())[0]
+    job = _find(app, nodes, name)
+    if stops:
+        if job is None:
+            raise NotFoundError(f"no notebook runs on {name}", hint="cluster jobs")
+        with open_head(app, nodes) as head:
+            end_job(app, head, job.id)
+        app.print(f"the notebook on {name} has ended: job {job.id}")
+        return
+    if job is None:
+        start(app, name)
+    server = wait_for_server(app, nodes, name)
+    attach(app, nodes, name, server, opens=opens)
+
+
+def _find(app: App, nodes: Nodes, node: str) -> JobRecord | None:
+    with open_head(app, nodes) as head:
+        return find_notebook(ask_head(head), node)
+
+
+def find_notebook(records: Iterable[JobRecord], node: str) -> JobRecord | None:
+    """The newest notebook that runs on a node, or None. Pure."""
+    found = (record for record in records if record.spec.beside and not record.has_ended)
+    return next((one for one in found if any(host.name == node and host.workers for host in one.nodes)), None)
+
+
+def start(app: App, node: str) -> None:
+    """Submits the job. Raises ClusterError or a subclass."""
+    for key, value in {**SETTINGS, "hosts": [node]}.items():
+        app.override(f"train.{key}", value)
+    app.override("container.image", "")
+    app.is_brief = True
+
+    def complete(order: Order, ready: Sequence[ReadyNode]) -> None:
+        place = next(one for one in ready if one.host.name == node)
+        env = place_notebook(place, job=order.spec.id, cache=cache_folder(), report=app.report)
+        order.spec = replace(order.spec, beside=True)
+        order.env = {**order.env, **env}
+        order.secrets = {**order.secrets, "JUPYTER_TOKEN": secrets.token_urlsafe(32)}
+
+    submit(app, TrainRequest(overrides={}, command=COMMAND), detach=True, complete=complete)
+
+
+def wait_for_server(app: App, nodes: Nodes, node: str) -> Server:
+    """Waits until the notebook's JupyterLab listens. Raises ClusterError."""
+    with if_interrupted(f"cluster notebook {node} attaches to it"), open_connections(app, nodes) as connections:
+        connection = connections.get(nodes.find_host(node))
+
+        def look() -> Server | None:
+            job = _find(app, nodes, node)
+            if job is None:
+                raise ClusterError(f"the notebook on {node} has ended", hint="cluster logs notebook")
+            return find_server(connection, job.id)
+
+        found = poll(look, timeout_s=START_TIMEOUT_S)
+    if found is None:
+        raise ClusterError(f"the notebook on {node} does not listen", hint="cluster logs notebook")
+    return found
+
+
+def attach(app: App, nodes: Nodes, node: str, server: Server, *, opens: bool) -> None:
+    """Forwards a notebook's port to this machine until Ctrl-C. Raises ClusterError."""
+    host, port = nodes.find_host(node), find_free(server.port)
+    url = f"http://{LOCAL}:{port}/lab?token={server.token}"
+
+    def show() -> None:
+        app.print(url, wrapped=False)
+        sys.stdout.flush()
+        app.say(f"JupyterLab runs on {node}, and is forwarded until Ctrl-C")
+        if opens:
+            webbrowser.open(url)
+
+    with suppress(KeyboardInterrupt):  # the usual end
+        line = render_forward_command(host, {port: server.port}, options=find_options(app, host))
+        keep_open(line, opened=show, report=app.report)
+    app.say(f"the notebook keeps running: cluster notebook {node} attaches to it, --stop ends it")
