@@ -50,6 +50,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "cluster.commands.report:report",
             "Write a page about a job: its curves, ranks, nodes, errors and cost.",
         ),
+        "watch": (
+            "cluster.commands.watch:watch",
+            "Watch a job on the whole terminal: its nodes, ranks, curves and log.",
+        ),
         "results": ("cluster.commands.logs:results", "Copy the files that a job has created."),
         "bench": ("cluster.commands.bench:bench", "Measure the kv-store and scaling of MXNet."),
     },
@@ -98,7 +102,7 @@ HABITS = {
     "submit": "cluster train --detach",
     "tail": _LOGS,
     "terminate": _JOB_OR_CLUSTER,
-    "top": "cluster status",
+    "top": "cluster watch shows a job, cluster status the nodes",
     "version": "cluster --version",
 }
 """Commands of docker, kubectl, SkyPilot and Flintrock, and the hint for each."""

@@ -11,6 +11,7 @@ from typing import Protocol, get_args
 
 import click
 
+from bootstrap.ssh.node_program import Look
 from cluster.app import App, if_interrupted, pass_app
 from cluster.jobs import JobSources, open_jobs
 from cluster.nodes.results import copy_job
@@ -83,42 +84,55 @@ def logs(
                 if live and tail is not None and record.state != "damaged":
                     # The view needs the state, which is in an earlier line.
                     sink.take(Event(kind="state", at=record.started_at or record.submitted_at, state=record.state))
-                result, files = _show(app, sources, record, sink, wanted=wanted, follow=follow)
+                result, files = show_log(app, sources, record, sink, wanted=wanted, follow=follow)
         except BrokenPipeError:  # as in `cluster logs | head`
             return
     if follow:
-        if result is None:
-            raise JobError(f"{app.config.data.results} does not record the end of job {record.id}", exit_code=1)
-        if not as_json:
-            say_results(app, record.spec, files, hosts=find_hosts(record))
-        check_result(record.id, result)
+        end(app, record, result, files, quiet=as_json)
 
 
-def _show(
-    app: App, sources: JobSources, record: JobRecord, sink: Sink, *, wanted: LogWanted, follow: bool
+def end(
+    app: App, record: JobRecord, result: JobResult | None, files: Sequence[NewFiles], *, quiet: bool = False
+) -> None:
+    """Says where the files of a job that was followed are. Raises JobError with its exit code unless it succeeded."""
+    if result is None:
+        raise JobError(f"{app.config.data.results} does not record the end of job {record.id}", exit_code=1)
+    if not quiet:
+        say_results(app, record.spec, files, hosts=find_hosts(record))
+    check_result(record.id, result)
+
+
+def show_log(
+    app: App,
+    sources: JobSources,
+    record: JobRecord,
+    sink: Sink,
+    *,
+    wanted: LogWanted,
+    follow: bool,
+    look: Look | None = None,
 ) -> tuple[JobResult | None, Sequence[NewFiles]]:
     """Shows the wanted part of the log, with all ranks that are known by now, and follows it if asked.
 
-    Returns the result if the job has ended, and its new files. Raises BrokenPipeError when the reader of stdout has
-    exited.
+    Returns the result if the job has ended, and its new files. look: called several times a second, and may raise; by
+    default check_stdout.
     """
+    look = look or check_stdout
     reader = EventReader()
     if record.source == "s3" or sources.head is None:
         log = open_s3_log(str(app.config.data.s3_results), record.id, region=app.config.provision.region)
         processes = find_processes(record.roles, len(record.attempts), log.lines)
         reader.learn(processes)
         start = find_tail(log.read, log.size, wanted, processes)
-        return pass_on(_while_read(log.lines(start)), reader, sink.take), reader.files
-    stream = LogStream(
-        sources.head, record.id, say=sink.say, look=check_stdout, wait=follow, wanted=wanted, begin=reader.learn
-    )
+        return pass_on(_while_read(log.lines(start), look), reader, sink.take), reader.files
+    stream = LogStream(sources.head, record.id, say=sink.say, look=look, wait=follow, wanted=wanted, begin=reader.learn)
     with closing(stream.lines()) as lines:
         return pass_on(lines, reader, sink.take), reader.files
 
 
-def _while_read(lines: Iterable[bytes]) -> Iterator[bytes]:
+def _while_read(lines: Iterable[bytes], look: Look) -> Iterator[bytes]:
     for line in lines:
-        check_stdout()
+        look()
         yield line
 
 
@@ -137,7 +151,13 @@ def _open_sink(app: App, record: JobRecord, selection: Selection, *, live: bool,
         return
     head = next((node.name for node in record.nodes), "node-0")
     display = JobDisplay(
-        app, plain=not live, selection=selection, title=f"job {record.name}", head=head, image=record.spec.image
+        app,
+        plain=not live,
+        selection=selection,
+        title=f"job {record.name}",
+        head=head,
+        program=(record.spec.script or "", *record.spec.command),
+        image=record.spec.image,
     )
     try:
         yield display

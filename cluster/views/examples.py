@@ -129,6 +129,11 @@ cluster report train_mnist --open  the newest job of this name, in a browser
 cluster report 20261121 20261122   two jobs, side by side
 cluster report --json | jq .       only the numbers
 """,
+    "watch": """
+cluster watch               the newest job
+cluster watch train_mnist   the newest job of this name
+cluster watch --web         its report, live in a browser
+""",
     "results": """
 cluster results                    of the newest job, to results/ID/
 cluster results train_mnist out/   of the newest job of this name

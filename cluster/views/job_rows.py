@@ -8,6 +8,7 @@ from msgspec import Struct
 from cluster.views.layout import cut
 from foundation.durations import render_rounded
 from provision.model import count
+from train.follow.goals import Goal
 from train.follow.progress import Progress, RankProgress, render_rate, render_value
 
 Style = Literal["", "bold", "dim", "slow"]
@@ -16,6 +17,7 @@ LONGEST_NAME = 20
 SHORTEST_TITLE = 12  # of a job whose name would hide its state
 SMALLEST_WINDOW = 8  # lines; a smaller window shows only the row for all ranks
 BARS_SHARE = 4  # of the window's lines: at most one in so many has a progress bar
+GOAL_CELLS = 10  # of the bar that shows how many epochs are done
 SILENT_S = 5.0  # a rank that printed something more recently is not shown as silent
 
 
@@ -26,7 +28,9 @@ class Row(Struct, frozen=True, kw_only=True):
     style: Style = ""
 
 
-class _Column(Struct, frozen=True, kw_only=True):
+class Column(Struct, frozen=True, kw_only=True):
+    """A column of a table. place: its position from left to right. left: aligned to the left."""
+
     title: str
     place: int
     cells: tuple[str, ...]
@@ -34,9 +38,11 @@ class _Column(Struct, frozen=True, kw_only=True):
 
     @property
     def width(self) -> int:
+        """How many characters its cells take."""
         return max(len(self.title), *(len(cell) for cell in self.cells))
 
     def pad(self, text: str) -> str:
+        """Aligns a cell."""
         return text.ljust(self.width) if self.left else text.rjust(self.width)
 
 
@@ -46,16 +52,16 @@ def render_view(progress: Progress, *, title: str, now: float, columns: int, lin
     now: the time by the log's clock, in seconds since the epoch.
     """
     most = columns - 1  # a full line would wrap in some terminals
-    rows = bars = _render_bars(progress.ranks, most=most, room=lines // BARS_SHARE) if lines >= SMALLEST_WINDOW else ()
+    rows = bars = render_bars(progress.ranks, most=most, room=lines // BARS_SHARE) if lines >= SMALLEST_WINDOW else ()
     room = min(max(2, lines // 2 - 3), lines - 5 - len(bars) - bool(progress.warnings))
     if lines >= SMALLEST_WINDOW and room > 1 and any(rank.has_report for rank in progress.ranks):
-        rows = (*_render_ranks(progress, now=now, most=most, room=room), *bars)
+        rows = (*render_ranks(progress, now=now, most=most, room=room), *bars)
     if lines >= SMALLEST_WINDOW and progress.warnings:
         rows = (*rows, Row(text=f"warning: {'; '.join(progress.warnings)}"[:most], style="slow"))
-    return (*rows, Row(text=_render_all(progress, title=title, now=now, most=most), style="bold"))
+    return (*rows, Row(text=render_status(progress, title=title, now=now, most=most), style="bold"))
 
 
-def _render_bars(ranks: Sequence[RankProgress], *, most: int, room: int) -> tuple[Row, ...]:
+def render_bars(ranks: Sequence[RankProgress], *, most: int, room: int) -> tuple[Row, ...]:
     """Renders the current progress bars of all ranks; of several bars of a rank, only the last if not all fit."""
     drawn = [rank for rank in ranks if rank.bar]
     rows = [f"[{rank.process.tag}] {text}" for rank in drawn for text in rank.bar]
@@ -66,21 +72,25 @@ def _render_bars(ranks: Sequence[RankProgress], *, most: int, room: int) -> tupl
     return tuple(Row(text=cut(text, most)) for text in rows)
 
 
-def _render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tuple[Row, ...]:
+def render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tuple[Row, ...]:
     """Renders a header and a row per rank; the silent and the slow ranks first if not all fit."""
     ranks = progress.ranks
     slow = progress.stragglers
     shown = choose_ranks(ranks, room, slow, now=now)
-    table = fit_columns(_columns(shown, slow, now=now), most)
-    header = GAP.join(column.pad(column.title) for column in table)
-    rows = [Row(text=header[:most], style="dim")]
-    for position, rank in enumerate(shown):
-        text = GAP.join(column.pad(column.cells[position]) for column in table).rstrip()
-        style: Style = "slow" if rank.process.number in slow else "dim" if rank.has_ended else ""
-        rows.append(Row(text=text[:most], style=style))
+    styles: list[Style] = ["slow" if rank.process.number in slow else "dim" if rank.has_ended else "" for rank in shown]
+    rows = render_columns(_columns(shown, slow, epochs=progress.epochs, now=now), most, styles)
     if len(shown) < len(ranks):
-        rows.append(Row(text=f"and {len(ranks) - len(shown)} more"[:most], style="dim"))
-    return tuple(rows)
+        return (*rows, Row(text=f"and {len(ranks) - len(shown)} more"[:most], style="dim"))
+    return rows
+
+
+def render_columns(columns: Sequence[Column], most: int, styles: Sequence[Style] = ()) -> tuple[Row, ...]:
+    """Renders a header and a row per cell of the columns that fit. styles: of the rows after the header."""
+    table = fit_columns(columns, most)
+    header = Row(text=GAP.join(column.pad(column.title) for column in table)[:most].rstrip(), style="dim")
+    cells = zip(*([column.pad(cell) for cell in column.cells] for column in table), strict=True)
+    texts = [GAP.join(row).rstrip()[:most] for row in cells]
+    return (header, *(Row(text=text, style=styles[at] if styles else "") for at, text in enumerate(texts)))
 
 
 def choose_ranks(
@@ -100,11 +110,14 @@ def choose_ranks(
     return tuple(ranks[position] for position in sorted(sorted(range(len(ranks)), key=key)[:room]))
 
 
-def _columns(ranks: Sequence[RankProgress], slow: frozenset[int], *, now: float) -> tuple[_Column, ...]:
+def _columns(
+    ranks: Sequence[RankProgress], slow: frozenset[int], *, epochs: int | None, now: float
+) -> tuple[Column, ...]:
     """Returns the columns by priority; `place` is their position from left to right."""
+    goals = [rank.find_goal(epochs, now=now) for rank in ranks]
     names = list(dict.fromkeys(name for rank in ranks for name in rank.metrics))
     metrics = [
-        _Column(
+        Column(
             title=name[:LONGEST_NAME],
             place=6,
             cells=tuple(render_value(rank.metrics[name]) if name in rank.metrics else "" for rank in ranks),
@@ -113,16 +126,31 @@ def _columns(ranks: Sequence[RankProgress], slow: frozenset[int], *, now: float)
     ]
     speeds = tuple("" if rank.speed is None else render_rate(rank.speed) for rank in ranks)
     return (
-        _Column(title="rank", place=0, cells=tuple(_known(rank.process.rank) or "?" for rank in ranks)),
-        _Column(title="samples/s", place=4, cells=speeds),
-        _Column(title="", place=5, cells=tuple(_note(rank, slow) for rank in ranks), left=True),
-        _Column(title="epoch", place=2, cells=tuple(_known(rank.epoch) for rank in ranks)),
-        _Column(title="batch", place=3, cells=tuple(_known(rank.batch) for rank in ranks)),
-        _Column(title="node", place=1, cells=tuple(rank.process.host[:LONGEST_NAME] for rank in ranks), left=True),
+        Column(title="rank", place=0, cells=tuple(_known(rank.process.rank) or "?" for rank in ranks)),
+        Column(title="samples/s", place=4, cells=speeds),
+        Column(title="", place=5, cells=tuple(_note(rank, slow) for rank in ranks), left=True),
+        Column(title="epoch", place=2, cells=tuple(_known(rank.epoch) for rank in ranks)),
+        Column(title="batch", place=3, cells=tuple(_known(rank.batch) for rank in ranks)),
+        Column(title="node", place=1, cells=tuple(rank.process.host[:LONGEST_NAME] for rank in ranks), left=True),
         *metrics[:1],
-        _Column(title="silent", place=7, cells=tuple(_silence(rank, now) for rank in ranks)),
+        Column(title="epochs", place=8, cells=tuple(map(render_goal, goals)), left=True),
+        Column(title="silent", place=7, cells=tuple(_silence(rank, now) for rank in ranks)),
         *metrics[1:],
     )
+
+
+def render_goal(goal: Goal | None) -> str:
+    """Renders how far a rank is as a bar, and the time left: "███░░░░░░░ left 03:33"; "" without a goal."""
+    if goal is None:
+        return ""
+    done = int(goal.share * GOAL_CELLS + 1e-9)
+    bar = "█" * done + "░" * (GOAL_CELLS - done)
+    return f"{bar} left {_clock(goal.left_s)}" if goal.left_s else bar
+
+
+def _clock(seconds: float) -> str:
+    minutes, s = divmod(max(0, round(seconds)), 60)
+    return f"{minutes:02}:{s:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{s:02}"
 
 
 def _known(number: int | None) -> str:
@@ -141,9 +169,9 @@ def _note(rank: RankProgress, slow: frozenset[int]) -> str:
     return "ended" if code == 0 else f"exit {code}"
 
 
-def fit_columns(columns: Sequence[_Column], most: int) -> tuple[_Column, ...]:
+def fit_columns(columns: Sequence[Column], most: int) -> tuple[Column, ...]:
     """Chooses the non-empty columns that fit, by priority, and returns them ordered by position."""
-    kept: list[_Column] = []
+    kept: list[Column] = []
     room = most
     for column in columns:
         if not any(column.cells):
@@ -155,7 +183,7 @@ def fit_columns(columns: Sequence[_Column], most: int) -> tuple[_Column, ...]:
     return tuple(sorted(kept, key=lambda column: column.place))
 
 
-def _render_all(progress: Progress, *, title: str, now: float, most: int) -> str:
+def render_status(progress: Progress, *, title: str, now: float, most: int) -> str:
     """Renders the state of the job, then as many other facts as fit, the most important first."""
     began = progress.began_at
     state = progress.state if began is None else f"{progress.state} {render_rounded(now - began)}"
@@ -186,5 +214,9 @@ def _describe_all(progress: Progress, *, now: float) -> list[str]:
         words.append(f"{len(progress.stragglers)} slow")
     if progress.epoch is not None:
         words.append(f"epoch {progress.epoch}")
+    goals = [rank.find_goal(progress.epochs, now=now) for rank in progress.ranks]
+    left_s = max((goal.left_s for goal in goals if goal is not None and goal.left_s), default=None)
+    if left_s is not None and progress.ended_at is None:
+        words.append(f"left {_clock(left_s)}")
     words += [f"{name} {render_value(value)}" for name, value in progress.metrics.items()]
     return words

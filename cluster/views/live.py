@@ -37,6 +37,7 @@ from node.reports import Report
 from train.follow.advice import Advisor
 from train.follow.bars import BarLines
 from train.follow.events import Event, Selection, render_line
+from train.follow.goals import find_epochs
 from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS
 from train.follow.missing_module import advise, find_nearby
 from train.follow.missing_path import explain_missing
@@ -57,8 +58,8 @@ class JobDisplay:
     shown once, unless `plain`. If stdout is the same terminal, lines that
     only report progress appear only in the view. selection: which lines are shown; the view covers all ranks.
     title: the job's name in the view. head: the supervisor's node. program: the job's script and command, for hints
-    about missing modules. image: the image that the job runs in, if any. Pass it all events of the job, from the first
-    one, from one thread.
+    about missing modules and the number of epochs. image: the image that the job runs in, if any. Pass it all events of
+    the job, from the first one, from one thread.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class JobDisplay:
         self._app = app
         self._selection = selection or Selection()
         self._head = head
-        self._progress = Progress()
+        self._progress = Progress(epochs=find_epochs(program))
         endings = ENDINGS if image is None else ENDINGS_IN_CONTAINERS
         self._advisor = Advisor(
             partial(advise_on_module, app, program, image),

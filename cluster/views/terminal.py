@@ -19,7 +19,8 @@ _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u
 _CONTROL = re.compile(f"[{_CONTROLS}]")
 _CONTROL_OF_LINE = re.compile(f"[\n{_CONTROLS}]")
 # SGR, ECMA-48 8.3.117: colours and other attributes of characters.
-_COLOUR_OR_CONTROL = re.compile(rf"\x1b\[[0-9;:]{{0,40}}m|[\n{_CONTROLS}]")
+_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}m")
+_COLOUR_OR_CONTROL = re.compile(rf"{_COLOUR.pattern}|[\n{_CONTROLS}]")
 _RESET = "\x1b[0m"
 _LINE_BREAK = {"\n": "\\n", "\r": "\\r"}
 _STYLES = {"red": "31", "green": "32", "yellow": "33", "dim": "2"}
@@ -67,6 +68,11 @@ def escape_output(line: str) -> str:
         return line
     shown = _COLOUR_OR_CONTROL.sub(_show, line.rstrip("\r").rsplit("\r", 1)[-1])
     return f"{shown}{_RESET}" if "\x1b" in shown else shown
+
+
+def escape_plain(line: str) -> str:
+    """Like escape_output, but without colours. Pure."""
+    return _COLOUR.sub("", escape_output(line))
 
 
 def _show(match: re.Match[str]) -> str:

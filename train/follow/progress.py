@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from foundation.durations import render_rounded
-from node.protocol import JobState
+from node.protocol import JobResult, JobState
 from node.reports import Report, parse_bars, parse_report
 from train.follow.events import Event, Process
+from train.follow.goals import Goal, describe_goal, parse_epochs
 
 MOST_METRICS = 8
 NEW_SHARE = 0.3  # of the newest report in the smoothed speed
@@ -26,7 +27,8 @@ LONGEST_BAR = 300  # characters of each
 class RankProgress(Struct, kw_only=True):
     """One worker's progress. speed: smoothed samples/s. heard_at: time of its last output, seconds since the epoch.
 
-    epoch_s: the duration of its last whole epoch. bar: the rows of its current progress bar.
+    epoch_s: the duration of its last whole epoch. bar: the rows of its current progress bar. epochs: how many there
+    will be. first_epoch: the first one that it reported. epoch_at: when it first reported the current one.
     """
 
     process: Process
@@ -38,6 +40,9 @@ class RankProgress(Struct, kw_only=True):
     metrics: dict[str, float] = field(default_factory=dict)
     bar: tuple[str, ...] = ()
     counted: tuple[float, int] | None = None  # when it last reported its samples, and how many
+    epochs: int | None = None
+    first_epoch: int = 0
+    epoch_at: float = 0.0
 
     @property
     def has_ended(self) -> bool:
@@ -53,7 +58,7 @@ class RankProgress(Struct, kw_only=True):
         """Updates the progress with a report."""
         same_batch = report.epoch == self.epoch and report.batch is not None and report.batch == self.batch
         if report.epoch is not None and report.epoch != self.epoch:
-            self.epoch, self.batch = report.epoch, None
+            self._take_epoch(report.epoch)
         if report.batch is not None:
             self.batch = report.batch
         if report.samples is not None:
@@ -67,12 +72,31 @@ class RankProgress(Struct, kw_only=True):
             if name in self.metrics or len(self.metrics) < MOST_METRICS:
                 self.metrics[name] = value
 
+    def _take_epoch(self, epoch: int) -> None:
+        if self.epoch is None:
+            self.first_epoch = epoch
+        elif epoch == self.epoch + 1:
+            self.epoch_s = self.heard_at - self.epoch_at
+        self.epoch, self.batch, self.epoch_at = epoch, None, self.heard_at
+
+    def find_goal(self, epochs: int | None, *, now: float) -> Goal | None:
+        """How far it is; None if nothing says how far it has to go. epochs: of the command line."""
+        epochs = epochs or self.epochs
+        if epochs is None or self.epoch is None:
+            return None
+        if self.process.exit_code == 0:
+            return Goal(1.0, None)
+        elapsed_s = (self.heard_at if self.has_ended else now) - self.epoch_at
+        goal = describe_goal(epochs, self.epoch, first=self.first_epoch, epoch_s=self.epoch_s, elapsed_s=elapsed_s)
+        return Goal(goal.share, None) if self.has_ended else goal
+
     def take_bar(self, text: str, at: float) -> None:
         """Updates the progress with the rows of the current progress bar; "": it has none any longer."""
         text = text[: MOST_BARS * LONGEST_BAR]
         self.bar = tuple(row for row in text.split("\n")[:MOST_BARS] if row)
         if self.bar:
             self.heard_at = at
+            self.epochs = parse_epochs(self.bar[0]) or self.epochs
         for report in parse_bars(text):
             self.take(report)
 
@@ -84,12 +108,17 @@ class RankProgress(Struct, kw_only=True):
 
 
 class Progress:
-    """The progress of all workers of a job. Needs every event of the job's log, in order."""
+    """The progress of all workers of a job. Needs every event of the job's log, in order.
 
-    def __init__(self) -> None:
+    epochs: how many the command line asks for.
+    """
+
+    def __init__(self, *, epochs: int | None = None) -> None:
+        self.epochs = epochs
         self._ranks: dict[int, RankProgress] = {}
         self.began_at: float | None = None
         self.ended_at: float | None = None
+        self.result: JobResult | None = None
         self.now: float = 0.0
         self.state: JobState = "queued"
         self.warnings: tuple[str, ...] = ()
@@ -103,6 +132,7 @@ class Progress:
         if event.stalled_since is not None:
             self.stalled_since = event.stalled_since or None
         if event.kind == "result":
+            self.result = event.result
             self.ended_at, self.stalled_since = event.at, None
         if event.kind == "warnings":
             self.warnings = event.warnings
@@ -125,6 +155,7 @@ class Progress:
         report = parse_report(event.text)
         if report is not None:
             rank.take(report)
+            rank.epochs = parse_epochs(event.text) or rank.epochs
         return report
 
     def _take_state(self, state: JobState, at: float) -> None:

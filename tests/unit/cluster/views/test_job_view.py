@@ -2,9 +2,10 @@
 
 import pytest
 
-from cluster.views.job_rows import SMALLEST_WINDOW, render_view
-from job_events import bar, speed, state, warnings, worker
+from cluster.views.job_rows import SMALLEST_WINDOW, render_goal, render_view
+from job_events import bar, line, speed, state, warnings, worker
 from train.follow.events import Event
+from train.follow.goals import Goal
 from train.follow.progress import Progress
 
 
@@ -76,3 +77,32 @@ def test_a_hanging_job_shows_for_how_long_until_it_continues() -> None:
     assert shown() == "job x: running 2 min 40 s, no progress for 2 min 0 s"
     progress.take(Event(kind="say", at=210.0, text="again", stalled_since=0.0))
     assert shown() == "job x: running 2 min 40 s"
+
+
+@pytest.mark.parametrize(
+    ("goal", "cell"),
+    [
+        (None, ""),
+        (Goal(0.0, None), "░░░░░░░░░░"),
+        (Goal(0.3, None), "███░░░░░░░"),
+        (Goal(0.55, 213.4), "█████░░░░░ left 03:33"),
+        (Goal(0.99, 3600.0), "█████████░ left 1:00:00"),
+        (Goal(1.0, 0.0), "██████████"),
+    ],
+)
+def test_goal_of_a_rank(goal: Goal | None, cell: str) -> None:
+    assert render_goal(goal) == cell
+
+
+def test_ranks_show_how_far_they_are() -> None:
+    progress = Progress(epochs=4)
+    progress.take(state("running"))
+    progress.take(line("Epoch[0] Batch [0-20]\tSpeed: 100 samples/sec\taccuracy=0.5", at=110.0))
+    progress.take(line("Epoch[1] Batch [0-20]\tSpeed: 100 samples/sec\taccuracy=0.6", at=170.0))
+
+    def shown(columns: int) -> list[str]:
+        return [row.text for row in render_view(progress, title="job x", now=171.0, columns=columns, lines=24)]
+
+    assert shown(80)[1].endswith("0.6  ██░░░░░░░░ left 02:59")
+    assert shown(80)[-1] == "job x: running 1 min 11 s, 100 samples/s, 1 worker, epoch 1, left 02:59"
+    assert "█" not in "".join(shown(50))

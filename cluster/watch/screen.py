@@ -1,0 +1,251 @@
+"""The screen of `cluster watch`: nodes, ranks, curves and the log of a job, and its keys."""
+
+import statistics
+from collections.abc import Callable, Iterable
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.events import Key
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Input, Label, Log, Sparkline, Static
+
+from cluster.views.job_rows import Row, Style, render_bars, render_ranks, render_status
+from cluster.views.terminal import escape_line
+from cluster.watch.model import MOST_LINES, JobModel, LeftError, find_rows
+from cluster.watch.nodes import render_nodes
+from node.protocol import JobState
+from train.follow.progress import render_rate, render_value
+
+DRAW_EVERY_S = 0.25
+MOST_CURVES = 4
+MOST_RANKS = 1000
+MOST_BARS = 8
+STYLES: dict[Style, str] = {"": "", "bold": "bold", "dim": "dim", "slow": "$warning"}
+END_STYLES = {"done": "bold $success", "failed": "bold $error", "stopped": "bold $warning"}
+HELP = """\
+f or /    filter the log: a text, or a number for a rank;
+          Enter keeps the filter, Escape removes it
+r         go to the ranks, or back to the log
+arrows    scroll, as do PgUp, PgDn and Home; End follows the log
+s         stop the job, after a question
+q         leave; the job runs on
+
+In most terminals, Shift and the mouse select text."""
+
+
+class Box(ModalScreen[None]):
+    """A text in the middle of the screen, which any key removes. on_yes: called if that key is y."""
+
+    CSS = """
+    Box { align: center middle; }
+    Box Label { padding: 1 2; border: round $primary; background: $panel; max-width: 90%; }
+    """
+
+    def __init__(self, text: str, on_yes: Callable[[], object] | None = None) -> None:
+        super().__init__()
+        self._text, self._on_yes = text, on_yes
+
+    def compose(self) -> ComposeResult:
+        """Yields the text."""
+        yield Label(self._text, markup=False)
+
+    def on_key(self, event: Key) -> None:
+        """Removes the box."""
+        event.stop()
+        self.dismiss()
+        if event.key == "y" and self._on_yes is not None:
+            self._on_yes()
+
+
+class Curve(Vertical):
+    """A curve with its newest value, name and range. Hidden while it has fewer than two points."""
+
+    def __init__(self) -> None:
+        self.title, self.plot = Static(markup=False), Sparkline(summary_function=statistics.fmean)
+        super().__init__(self.title, self.plot)
+
+    def show(self, name: str, points: list[float]) -> None:
+        """Draws the points; the oldest is on the left."""
+        self.display = len(points) > 1
+        if self.display:
+            render = render_rate if name.endswith("/s") else render_value
+            title = f"{render(points[-1])} {name}  ({render(min(points))} to {render(max(points))})"
+            self.title.update(Content(title))
+            self.plot.data = points
+
+
+class WatchScreen(App[bool]):
+    """Shows a job until the user leaves; returns whether by Ctrl-C.
+
+    Each in a thread: follow follows the job to its end, and may raise; sample fetches samples of the nodes until the
+    user leaves; stop stops the job.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (130, "-wide")]  # noqa: RUF012 - textual's type is no ClassVar of a tuple
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (22, "-high"), (40, "-high -tall")]  # noqa: RUF012 - as above
+    CSS = """
+    #status { height: auto; max-height: 4; background: $panel; padding: 0 1; }
+    #tables { height: auto; }
+    .-low #tables { max-height: 45%; }
+    #ranks, #nodes { height: auto; padding: 0 1; scrollbar-size: 1 1; }
+    #ranks Static, #nodes Static { text-wrap: nowrap; }
+    #ranks { max-height: 8; }
+    #nodes { max-height: 5; }
+    #ranks:focus { background: $boost; }
+    .-wide #tables { layout: horizontal; }
+    .-wide #ranks { width: 3fr; }
+    .-wide #nodes { width: 2fr; border-left: solid $panel; }
+    #curves { height: auto; background: $surface; padding: 0 1; }
+    .-tall #ranks { max-height: 13; }
+    .-tall #nodes { max-height: 10; }
+    Curve { display: none; width: 1fr; height: auto; margin-right: 1; }
+    Curve Static { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    Curve Sparkline { height: 2; }
+    .-wide Curve Sparkline { height: 5; }
+    #log { height: 1fr; min-height: 3; padding: 0 1; scrollbar-size: 0 1; }
+    #filter { height: 1; border: none; padding: 0 1; display: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f,slash", "filter", "Filter", key_display="f"),
+        Binding("r", "switch", "Ranks/log"),
+        Binding("s", "stop", "Stop"),
+        Binding("q", "leave", "Leave"),
+        Binding("ctrl+c", "leave(True)", show=False, priority=True),
+        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("escape", "log", "Back to the log", show=False),
+    ]
+
+    def __init__(
+        self, model: JobModel, *, follow: Callable[[], object], sample: Callable[[], object], stop: Callable[[], object]
+    ) -> None:
+        super().__init__()
+        self._model, self._follow, self._sample, self._stop = model, follow, sample, stop
+        self._shown = 0  # of the model's `added` lines
+        self._state: JobState | None = None
+        self.status = Static(id="status", markup=False)
+        self.ranks, self.nodes = Static(markup=False), Static(markup=False)
+        self.rank_box, self.node_box = VerticalScroll(self.ranks, id="ranks"), VerticalScroll(self.nodes, id="nodes")
+        self.curves = [Curve() for _ in range(MOST_CURVES)]
+        self.lines = Log(id="log", max_lines=MOST_LINES)
+        self.filter = Input(id="filter", placeholder="show only lines with this text, or of the rank with this number")
+
+    def compose(self) -> ComposeResult:
+        """Yields the parts of the screen from top to bottom."""
+        yield self.status
+        yield Container(self.rank_box, self.node_box, id="tables")
+        yield Horizontal(*self.curves, id="curves")
+        yield self.lines
+        yield self.filter
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Starts the threads and the clock."""
+        self.animation_level = "none"
+        self.lines.anchor()
+        self.lines.focus()
+        self.run_worker(self._run_follow, thread=True)
+        self.run_worker(self._sample, thread=True)
+        self.set_interval(DRAW_EVERY_S, self.draw)
+
+    def _run_follow(self) -> None:
+        try:
+            self._follow()
+        except LeftError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the command raises it once the terminal is restored
+            self._model.error = error
+            self.call_from_thread(self.exit)
+
+    def draw(self) -> None:
+        """Draws what has changed."""
+        model = self._model
+        with model.lock:
+            self._draw_status()
+            self._draw_tables()
+            values = model.values
+            for curve, (name, points) in zip(self.curves, model.curves.items(), strict=False):
+                curve.show(name, [*points, values.get(name, points[-1])])
+            new = min(model.added - self._shown, len(model.lines))
+            rows = list(model.lines)[len(model.lines) - new :]
+            self._shown = model.added
+            state, self._state = self._state, model.progress.state
+        if state != self._state:
+            self.refresh_bindings()  # an ended job cannot be stopped
+        self.lines.write_lines(find_rows(rows, self.filter.value))
+
+    def _draw_status(self) -> None:
+        progress = self._model.progress
+        text = render_status(progress, title=self._model.title, now=self._model.now, most=self.size.width - 3)
+        rows = [Content.styled(text, END_STYLES.get(progress.state, "bold"))]
+        result = progress.result
+        if result is not None and result.error:
+            rows.append(Content.styled(escape_line(result.error), "$error"))
+        rows += [Content.styled(f"warning: {escape_line(text)}", "$warning") for text in progress.warnings]
+        self.status.update(Content("\n").join(rows))
+
+    def _draw_tables(self) -> None:
+        model, progress = self._model, self._model.progress
+        most = self.rank_box.scrollable_content_region.width
+        rows = render_bars(progress.ranks, most=most, room=MOST_BARS)
+        if any(rank.has_report for rank in progress.ranks):
+            rows = (*render_ranks(progress, now=model.now, most=most, room=MOST_RANKS), *rows)
+        _fill(self.rank_box, self.ranks, rows)
+        most = self.node_box.scrollable_content_region.width
+        _fill(self.node_box, self.nodes, render_nodes(model.samples.values(), most=most))
+
+    def on_input_changed(self) -> None:
+        """Shows the log anew, with the new filter."""
+        self.lines.clear()
+        self._shown = 0
+        self.draw()
+
+    def on_input_submitted(self) -> None:
+        """Keeps the filter."""
+        self.filter.display = bool(self.filter.value)
+        self.lines.focus()
+
+    def action_filter(self) -> None:
+        """Shows the line for the filter."""
+        self.filter.display = True
+        self.filter.focus()
+
+    def action_log(self) -> None:
+        """Goes back to the log, without a filter."""
+        self.filter.value = ""
+        self.filter.display = False
+        self.lines.focus()
+
+    def action_switch(self) -> None:
+        """Goes to the ranks, or back to the log: the arrow keys scroll it."""
+        (self.rank_box if self.lines.has_focus else self.lines).focus()
+
+    def action_stop(self) -> None:
+        """Asks whether to stop the job."""
+        question = f"Stop {self._model.title}?\n\ny: stop it    any other key: let it run"
+        self.push_screen(Box(question, lambda: self.run_worker(self._stop, thread=True)))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        """Whether a key does something."""
+        return action != "stop" or self._model.progress.ended_at is None
+
+    def action_leave(self, interrupted: bool = False) -> None:  # noqa: FBT001, FBT002 - textual passes it
+        """Leaves; the job runs on."""
+        self.exit(interrupted)
+
+    def action_help(self) -> None:
+        """Shows the keys."""
+        self.push_screen(Box(HELP))
+
+    def on_unmount(self) -> None:
+        """Ends the threads."""
+        self._model.leave()
+
+
+def _fill(box: VerticalScroll, table: Static, rows: Iterable[Row]) -> None:
+    shown = [Content.styled(escape_line(row.text), STYLES[row.style]) for row in rows]
+    box.display = bool(shown)
+    table.update(Content("\n").join(shown))

@@ -1,0 +1,295 @@
+"""The screen of `cluster watch`, driven by keys."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Label, Static
+
+from cluster.watch.model import LONGEST_LINE, JobModel, LeftError, LogRow, find_rows
+from cluster.watch.nodes import render_nodes
+from cluster.watch.screen import Box, WatchScreen
+from foundation.errors import ConnectError
+from job_events import line, speed, state, warnings, worker
+from node.protocol import JobResult
+from node.samples import GpuSample, Sample
+from train.follow.advice import Advisor
+from train.follow.events import Event
+
+HOSTILE = "\x1b]0;title\x07[bold red]markup[/] \x9b2J \x1b[31mred\x1b[0m \u202egnol"
+FAILED = JobResult(state="failed", exit_code=3, error="worker 1 on node-1: \x1b[2J[red]exit code 3[/]", left={})
+
+
+def job(*events: Event, title: str = "job mnist") -> JobModel:
+    model = JobModel(title=title, head="node-0", epochs=10, advisor=Advisor())
+    for event in events:
+        model.take(event)
+    return model
+
+
+def running(batches: int = 5) -> list[Event]:
+    reports = [speed(rank, 20 * at, 1000.0 + at, at=102.0 + at) for at in range(batches) for rank in range(2)]
+    lines = [line(f"Epoch[0] Validation-accuracy=0.{at}", at % 2, at=110.0) for at in range(1, 10)]
+    return [state("running"), *reports, *lines]
+
+
+def drive(
+    model: JobModel,
+    script: Callable[[WatchScreen, "Pilot[bool]"], Awaitable[None]],
+    *,
+    size: tuple[int, int] = (80, 24),
+    follow: Callable[[], object] = lambda: None,
+    stop: Callable[[], object] = lambda: None,
+) -> WatchScreen:
+    screen = WatchScreen(model, follow=follow, sample=lambda: None, stop=stop)
+
+    async def run() -> None:
+        async with screen.run_test(size=size) as pilot:
+            await pilot.pause()
+            screen.draw()
+            await pilot.pause()
+            await script(screen, pilot)
+
+    asyncio.run(run())
+    return screen
+
+
+async def until(pilot: "Pilot[bool]", condition: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if condition():
+            return
+        await pilot.pause()
+    raise AssertionError("the condition was never true")
+
+
+def text_of(widget: Static) -> str:
+    return str(widget.render())
+
+
+def box_of(screen: WatchScreen) -> str:
+    """The text of the box above the screen."""
+    return text_of(screen.screen.query_one(Label))
+
+
+def shown(screen: WatchScreen) -> Sequence[str]:
+    return screen.lines.lines
+
+
+@pytest.mark.parametrize(("size", "colours"), [((80, 24), True), ((200, 60), True), ((80, 24), False)])
+def test_everything_is_on_the_screen(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch, *, colours: bool) -> None:
+    if not colours:
+        monkeypatch.setenv("NO_COLOR", "1")
+    model = job(*running())
+    gpu = GpuSample(index=0, use=93.0, memory=1 << 30, memory_total=16 << 30)
+    model.take_samples([Sample(t=110.0, host=f"node-{at}", over_s=5.0, cpu=50.0, gpus=(gpu,)) for at in range(2)])
+
+    async def script(screen: WatchScreen, _: "Pilot[bool]") -> None:
+        assert text_of(screen.status).startswith("job mnist: running")
+        table = text_of(screen.ranks).splitlines()
+        assert table[0].split() == ["rank", "node", "epoch", "batch", "samples/s", "accuracy", *table[0].split()[6:]]
+        assert [row.split()[:4] for row in table[1:]] == [["0", "node-0", "0", "80"], ["1", "node-1", "0", "80"]]
+        assert text_of(screen.nodes).splitlines()[2].split()[:5] == ["node-1", "50", "%", "93", "%"]
+        curves = [text_of(curve.title) for curve in screen.curves if curve.display]
+        assert curves[0].startswith("2.00 k samples/s  (")
+        assert [title.split()[1] for title in curves[1:]] == ["accuracy", "cross-entropy", "validation-accuracy"]
+        assert list(screen.curves[0].plot.data or ())[:2] == [2000.3, pytest.approx(2001.11)]
+        assert shown(screen)[-1] == "[worker 1 node-1] Epoch[0] Validation-accuracy=0.9"
+        log = screen.lines
+        assert log.region.bottom == size[1] - 1
+        assert log.region.height >= 7
+        assert log.is_vertical_scroll_end
+        for widget in screen.query("#ranks, #nodes, #curves, #log, Footer"):
+            assert widget.region.right <= size[0]
+
+    drive(model, script, size=size)
+
+
+def test_the_filter() -> None:
+    """A text, a rank; Enter keeps it, Escape removes it; new lines are filtered too."""
+    model = job(*running())
+
+    async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+        await pilot.press("f", *"=0.3")
+        assert shown(screen) == ["[worker 1 node-1] Epoch[0] Validation-accuracy=0.3"]
+        await pilot.press("enter")
+        assert screen.lines.has_focus
+        model.take(line("another", 0))
+        model.take(line("x=0.3", 0))
+        screen.draw()
+        assert shown(screen)[1:] == ["[worker 0 node-0] x=0.3"]
+        await pilot.press("escape")
+        assert len(shown(screen)) == 11
+        assert not screen.filter.display
+        await pilot.press("slash", "0", "enter")
+        assert {row.split("]")[0] for row in shown(screen)} == {"[worker 0 node-0"}
+
+    drive(model, script)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"), [("", ["a", "b 1", "C"]), ("1", ["b 1"]), (" c ", ["C"]), ("7", []), ("99999999999", [])]
+)
+def test_lines_that_a_filter_selects(words: str, found: list[str]) -> None:
+    assert find_rows([LogRow("a", None), LogRow("b 1", 1), LogRow("C", 0)], words) == found
+
+
+def test_scrolling_up_stays_until_the_end() -> None:
+    model = job(state("running"), *(line(f"line {at}") for at in range(100)))
+
+    async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+        log = screen.lines
+        await until(pilot, lambda: log.max_scroll_y > 0 and log.is_vertical_scroll_end)
+        await pilot.press("home")
+        await until(pilot, lambda: log.scroll_y == 0)
+        model.take(line("new"))
+        await until(pilot, lambda: len(log.lines) == 101)
+        await pilot.pause()
+        assert log.scroll_y == 0
+        await pilot.press("end")
+        await until(pilot, lambda: log.is_vertical_scroll_end)
+        model.take(line("newer"))
+        await until(pilot, lambda: len(log.lines) == 102 and log.is_vertical_scroll_end)
+
+    drive(model, script)
+
+
+def test_keys_between_ranks_and_log_and_resizing() -> None:
+    model = job(*running())
+
+    async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+        await pilot.press("r")
+        assert screen.rank_box.has_focus
+        await pilot.press("r")
+        assert screen.lines.has_focus
+        for width, height in ((200, 60), (40, 12), (20, 6), (80, 24)):
+            await pilot.resize_terminal(width, height)
+            screen.draw()
+            await pilot.pause()
+            assert screen.query_one("Footer").region.bottom <= height
+        await pilot.press("question_mark")
+        assert "stop the job, after a question" in box_of(screen)
+        model.take(line("behind the box"))
+        screen.draw()
+        assert shown(screen)[-1] == "[worker 0 node-0] behind the box"
+        await pilot.press("q")
+        assert not isinstance(screen.screen, Box)
+        assert screen.is_running
+
+    drive(model, script)
+
+
+def test_hostile_text_is_inert() -> None:
+    """Escapes are shown, markup is not read, long lines are cut."""
+    title, name = "job \x1b[2J[red]x", "[blink]loss\x1b"
+    model = job(*running(), line(HOSTILE), line("x" * 1_000_000), warnings(HOSTILE), title=title)
+    model.take(line("step 1 loss [bold]0.5"))
+    model.take(Event(kind="say", at=120.0, text=f"two\nlines {name}"))
+
+    async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+        inert = "\\x1b]0;title\\x07[bold red]markup[/] \\x9b2J red \\u202egnol"
+        assert f"[worker 0 node-0] {inert}" in shown(screen)
+        assert shown(screen)[-1] == "lines [blink]loss\\x1b"
+        assert max(map(len, shown(screen))) == LONGEST_LINE
+        assert "job \\x1b[2J[red]x" in text_of(screen.status)
+        assert "[bold red]markup[/]" in text_of(screen.status)
+        await pilot.press("s")
+        assert "Stop job \\x1b[2J[red]x?" in box_of(screen)
+
+    drive(model, script)
+
+
+@pytest.mark.parametrize(("key", "stopped"), [("y", True), ("enter", False)])
+def test_stopping_asks(key: str, stopped: bool) -> None:  # noqa: FBT001 - a table
+    called = threading.Event()
+
+    async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+        await pilot.press("s", key)
+        await screen.workers.wait_for_complete()
+        assert called.is_set() == stopped
+        assert screen.is_running
+
+    drive(job(*running()), script, stop=called.set)
+
+
+def test_the_end_of_a_job_stays_on_the_screen() -> None:
+    called = threading.Event()
+    ended = Event(kind="process", at=120.0, process=worker(1, exit_code=3))
+    model = job(*running(), ended, Event(kind="result", at=121.0, result=FAILED, state="failed"))
+
+    async def script(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+        assert text_of(screen.status).splitlines() == [
+            "job mnist: failed 21 s, 2.00 k samples/s, 2 workers, epoch 0, accuracy 0.25",
+            "worker 1 on node-1: \\x1b[2J[red]exit code 3[/]",
+        ]
+        assert "exit 3" in text_of(screen.ranks)
+        await pilot.press("s")
+        assert not isinstance(screen.screen, Box)
+        await pilot.press("q")
+
+    assert drive(model, script, stop=called.set).return_value is False
+
+
+def test_leaving_ends_the_thread_that_follows() -> None:
+    """Ctrl-C is told from q, and what the thread raises is kept for the command."""
+    model = job(*running())
+    ended = threading.Event()
+
+    def follow() -> None:
+        try:
+            while True:
+                model.look()
+                model.wait(0.01)
+        except LeftError:
+            ended.set()
+            raise
+
+    async def script(_: WatchScreen, pilot: "Pilot[bool]") -> None:
+        await pilot.press("ctrl+c")
+
+    assert drive(model, script, follow=follow).return_value is True
+    assert ended.is_set()
+    assert model.error is None
+
+    def fail() -> None:
+        raise ConnectError("gave up")
+
+    async def wait(screen: WatchScreen, pilot: "Pilot[bool]") -> None:
+        await screen.workers.wait_for_complete()
+        await pilot.pause()
+
+    model = job(*running())
+    drive(model, wait, follow=fail)
+    assert str(model.error) == "gave up"
+
+
+def test_curves_begin_when_all_have_reported() -> None:
+    """With the second report of the first worker. What is not finite is left out."""
+    reports = [speed(rank, batch, rate) for batch, rate in ((20, 1000.0), (40, 1100.0)) for rank in range(2)]
+    model = job(state("running"), *reports, line("step 5 loss nan"))
+    assert {name: list(points) for name, points in model.curves.items()} == {
+        "samples/s": [pytest.approx(2030.0), pytest.approx(2060.0)],
+        "accuracy": [0.25, 0.25],
+        "cross-entropy": [0.125, 0.125],
+    }
+
+
+def test_table_of_nodes() -> None:
+    gpus = tuple(
+        GpuSample(index=at, use=use, memory=2 << 30, memory_total=16 << 30, throttled="thermal" * (at == 1))
+        for at, use in enumerate((93.0, None))
+    )
+    samples = [
+        Sample(
+            t=1.0, host=host, over_s=5.0, cpu=45.4, memory=12 << 30, memory_total=64 << 30, received=1.2e7, gpus=found
+        )
+        for host, found in (("node-10", ()), ("node-2", gpus))
+    ]
+    assert [row.text for row in render_nodes(samples, most=120)] == [
+        "node      cpu          memory     gpu     gpu memory   received      sent",
+        "node-2   45 %  12.0 of 64 GiB  93 % ?  4.0 of 32 GiB  12.0 MB/s  0.0 MB/s  gpu 1 throttled: thermal",
+        "node-10  45 %  12.0 of 64 GiB                         12.0 MB/s  0.0 MB/s",
+    ]
+    assert [row.text.split()[-1] for row in render_nodes(samples, most=16)] == ["cpu", "%", "%"]
+    assert render_nodes([], most=80) == ()

@@ -1,0 +1,92 @@
+"""How many epochs there will be, and how far a rank is."""
+
+import pytest
+
+from train.follow.events import Event, Process
+from train.follow.goals import Goal, describe_goal, find_epochs, parse_epochs
+from train.follow.progress import Progress
+
+
+@pytest.mark.parametrize(
+    ("words", "epochs"),
+    [
+        ("train_mnist.py --num-epochs 3", 3),
+        ("main.py --epochs=90 data", 90),
+        ("train.py --max_epochs 5 --lr 0.1", 5),
+        ("run_glue.py --num_train_epochs 3", 3),
+        ("train.py --n-epochs 2 --epochs 4", 4),
+        ("train.py --epochs 0", None),
+        ("train.py --epochs", None),
+        ("train.py --epochs --fast", None),
+        ("train.py --epochs=99999999999", None),
+        ("train.py --epochs ٣", None),
+        ("train.py --lr-step-epochs 10", None),
+        ("", None),
+    ],
+)
+def test_epochs_of_a_command_line(words: str, epochs: int | None) -> None:
+    assert find_epochs(words.split()) == epochs
+
+
+@pytest.mark.parametrize(
+    ("text", "epochs"),
+    [
+        ("Epoch 3/10", 10),
+        ("Epoch [1/10], Step [100/600], Loss: 0.2345", 10),
+        ("Epoch: 2 of 5, loss 0.1", 5),
+        ("Epoch 0/24", 25),
+        ("Epoch 3/2", None),
+        ("Epoch: [0][ 10/1252]  Time  0.345", None),
+        ("Epoch: [0]  [ 10/5005]  eta: 0:10:00", None),
+        ("Train Epoch: 1 [640/60000 (1%)]", None),
+        ("Train Epoch: 640/60000 (1%)", None),
+        ("Epoch[0] Batch [0-20]", None),
+        ("Epoch 0/0", 1),
+    ],
+)
+def test_epochs_of_a_line(text: str, epochs: int | None) -> None:
+    assert parse_epochs(text) == epochs
+
+
+@pytest.mark.parametrize(
+    ("epoch", "first", "epoch_s", "elapsed_s", "goal"),
+    [
+        (0, 0, None, 5.0, Goal(0.0, None)),
+        (5, 0, None, 5.0, Goal(0.5, None)),
+        (5, 1, None, 5.0, Goal(0.4, None)),
+        (5, 0, 60.0, 30.0, Goal(0.55, 270.0)),
+        (5, 0, 60.0, 600.0, Goal(0.6, 240.0)),
+        (10, 1, 60.0, 30.0, Goal(0.95, 30.0)),
+        (12, 0, 60.0, 30.0, Goal(1.0, 0.0)),
+    ],
+)
+def test_the_share_and_the_time_left(
+    epoch: int, first: int, epoch_s: float | None, elapsed_s: float, goal: Goal
+) -> None:
+    assert describe_goal(10, epoch, first=first, epoch_s=epoch_s, elapsed_s=elapsed_s) == goal
+
+
+def test_a_rank_measures_its_epochs() -> None:
+    """From the first report of one to that of the next. What the command line says counts more than the output."""
+    progress = Progress()
+    process = Process(number=0, role="worker", host="node-0", rank=0)
+
+    def read(at: float, text: str, ended: Process | None = None) -> None:
+        progress.take(Event(kind="line", at=at, process=ended or process, text=text))
+
+    read(100.0, "Epoch [1/4], Step [1/6], Loss: 0.5")
+    (rank,) = progress.ranks
+    assert rank.find_goal(None, now=105.0) == Goal(0.0, None)
+    read(110.0, "Epoch [1/4], Step [5/6], Loss: 0.4")
+    read(120.0, "Epoch [2/4], Step [1/6], Loss: 0.3")
+    assert rank.find_goal(None, now=130.0) == Goal(0.375, 50.0)
+    assert rank.find_goal(8, now=130.0) == Goal(0.1875, 130.0)
+    read(200.0, "bye", Process(number=0, role="worker", host="node-0", rank=0, exit_code=0))
+    assert rank.find_goal(None, now=210.0) == Goal(1.0, None)
+
+
+def test_a_progress_bar_names_its_epochs() -> None:
+    progress = Progress()
+    process = Process(number=0, role="worker", host="node-0", rank=0)
+    progress.take(Event(kind="bar", at=100.0, process=process, text="Epoch 3/10:  40%|####  | 40/100 [00:04<00:06]"))
+    assert progress.ranks[0].find_goal(None, now=101.0) == Goal(0.2, None)
