@@ -9,14 +9,12 @@ import click
 from cluster.app import App, if_interrupted, pass_app
 from cluster.commands.logs import end, logs, show_log
 from cluster.jobs import JobSources, end_job, open_head, open_jobs
-from cluster.views.live import advise_on_module, advise_on_path
+from cluster.views.live import make_advisor
 from cluster.views.terminal import can_draw
 from cluster.watch.model import JobModel
 from foundation.errors import ClusterError
 from node.protocol import JobResult, LogWanted, NewFiles
-from train.follow.advice import Advisor
 from train.follow.goals import find_epochs
-from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS
 from train.follow.records import JobRecord
 from train.follow.samples import read_samples
 
@@ -91,11 +89,7 @@ class Watched:
             title=f"job {record.name}",
             head=next((node.name for node in record.nodes), "node-0"),
             epochs=find_epochs(program),
-            advisor=Advisor(
-                partial(advise_on_module, app, program, spec.image),
-                advise_on_path=partial(advise_on_path, app),
-                endings=ENDINGS if spec.image is None else ENDINGS_IN_CONTAINERS,
-            ),
+            advisor=make_advisor(app, program, spec.image),
         )
 
     def run(self) -> None:

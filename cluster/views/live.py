@@ -78,12 +78,7 @@ class JobDisplay:
         self._selection = selection or Selection()
         self._head = head
         self._progress = Progress(epochs=find_epochs(program))
-        endings = ENDINGS if image is None else ENDINGS_IN_CONTAINERS
-        self._advisor = Advisor(
-            partial(advise_on_module, app, program, image),
-            advise_on_path=partial(advise_on_path, app),
-            endings=endings,
-        )
+        self._advisor = make_advisor(app, program, image)
         self._tracebacks = None if plain else Tracebacks()
         self._bar_lines = BarLines()
         self._closed = False
@@ -183,6 +178,15 @@ class JobDisplay:
             return
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
+
+
+def make_advisor(app: App, program: Sequence[str], image: str | None) -> Advisor:
+    """Returns what gives hints on a job. program: its script and command. image: that it runs in, if any."""
+    return Advisor(
+        partial(advise_on_module, app, program, image),
+        advise_on_path=partial(advise_on_path, app),
+        endings=ENDINGS if image is None else ENDINGS_IN_CONTAINERS,
+    )
 
 
 def advise_on_module(app: App, program: Sequence[str], image: str | None, module: str) -> str:
