@@ -42,20 +42,20 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "down": ("cluster.commands.down:down", "Delete everything that `up` created."),
     },
     "Jobs": {
-        "train": ("cluster.commands.train:train", "Run a training job on the cluster."),
-        "run": ("cluster.commands.run:run", "Launch nodes if they are missing, train, and copy the results."),
-        "jobs": ("cluster.commands.jobs:jobs", "List the cluster's jobs, newest first."),
-        "logs": ("cluster.commands.logs:logs", "Show the output of a job."),
+        "train": ("cluster.commands.job.train:train", "Run a training job on the cluster."),
+        "run": ("cluster.commands.job.run:run", "Launch nodes if they are missing, train, and copy the results."),
+        "jobs": ("cluster.commands.job.jobs:jobs", "List the cluster's jobs, newest first."),
+        "logs": ("cluster.commands.job.logs:logs", "Show the output of a job."),
         "report": (
-            "cluster.commands.report:report",
+            "cluster.commands.job.report:report",
             "Write a page about a job: its curves, ranks, nodes, errors and cost.",
         ),
         "watch": (
-            "cluster.commands.watch:watch",
+            "cluster.commands.job.watch:watch",
             "Watch a job on the whole terminal: its nodes, ranks, curves and log.",
         ),
-        "results": ("cluster.commands.logs:results", "Copy the files that a job has created."),
-        "bench": ("cluster.commands.bench:bench", "Measure the kv-store and scaling of MXNet."),
+        "results": ("cluster.commands.job.logs:results", "Copy the files that a job has created."),
+        "bench": ("cluster.commands.job.bench:bench", "Measure the kv-store and scaling of MXNet."),
     },
     "Shell and files": {
         "exec": ("cluster.commands.shell:exec_", "Run a command on all nodes in parallel."),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cluster.app import App
-from cluster.commands.logs import JsonLines
+from cluster.commands.job.logs import JsonLines
 from cluster.views.jobs import event_document
 from job_channels import LOG
 from train.follow.events import Event, EventReader, Selection

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from cluster.commands.train import train
+from cluster.commands.job.train import train
 from cluster.submission.request import Words, find_cwd, read_store, read_words
 from foundation.errors import UsageError
 

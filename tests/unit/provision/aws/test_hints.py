@@ -13,7 +13,7 @@ import click
 import pytest
 
 from cluster.commands import COMMANDS
-from cluster.commands.train import train as train_command
+from cluster.commands.job.train import train as train_command
 from cluster.config import ClusterConfig, parse_config
 from cluster.main import cli
 from foundation.settings import describe_settings

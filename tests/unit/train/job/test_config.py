@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands.train import train
+from cluster.commands.job.train import train
 from cluster.config import ClusterConfig, load_config, load_job_file, parse_config
 from cluster.submission.request import TrainRequest, as_command, find_hidden, read
 from foundation.durations import parse_duration

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from cluster.app import App, if_interrupted, pass_app
-from cluster.commands.logs import end, logs, show_log
+from cluster.commands.job.logs import end, logs, show_log
 from cluster.jobs import JobSources, end_job, open_head, open_jobs
 from cluster.views.live import make_advisor
 from cluster.views.terminal import can_draw

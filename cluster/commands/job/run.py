@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from cluster.app import App, pass_app
-from cluster.commands.train import TrainCommand, train
+from cluster.commands.job.train import TrainCommand, train
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 
@@ -34,7 +34,7 @@ def run(
     It has the options and the exit code of cluster train. It asks once, at the start, with an estimate of the cost.
     The results are copied to results/ID/. With --down, it then deletes the cluster.
     """
-    from cluster.submission.run import Choices, run_job  # noqa: PLC0415 - as in cluster/commands/train.py
+    from cluster.submission.run import Choices, run_job  # noqa: PLC0415 - as in cluster/commands/job/train.py
 
     app.is_brief = not (verbose or options["dry_run"])
     choices = Choices(down=down, hours=hours, budget_usd=budget_usd, yes=yes)
