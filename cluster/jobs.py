@@ -252,6 +252,7 @@ def _ask(app: App, nodes: Nodes) -> HeadJob:
         set_up=bool(line),
         unhealthy=parse_unhealthy(line),
         record=find_running(records),
+        beside=any(record.spec.beside and not record.has_ended for record in records),
         last=next((record for record in records if record.has_ended), None),
         queued=sum(record.state == "queued" for record in records),
         with_files=tuple(record for record in records if record.files),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from cluster import existing_hosts
 from cluster.app import App, if_interrupted, pass_app
 from cluster.costs import find_bill, note_costs, noting_costs
-from cluster.jobs import BRIEF_PATIENCE_S, PATIENCE_S, ask_for_job, require_ending, warn_uncopied
+from cluster.jobs import BRIEF_PATIENCE_S, PATIENCE_S, ask_for_job, end_jobs, require_ending, warn_uncopied
 from cluster.session import describe, find_request, unmount_before
 from foundation.errors import AwsError, ClusterError
 from provision.aws.clients import Clients, make_clients
@@ -44,7 +44,8 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
         _print(app, Receipt(cluster=app.config.name), as_json=as_json)
         return
     config = app.config
-    find_job = ask_for_job(app, describe(app), patience_s=BRIEF_PATIENCE_S if yes else PATIENCE_S)
+    nodes = describe(app)
+    find_job = ask_for_job(app, nodes, patience_s=BRIEF_PATIENCE_S if yes else PATIENCE_S)
     parts = [_prepare_home(app), *_prepare_elsewhere(app)]
     if any(part.ending for part in parts):
         _show_plans(app, parts)
@@ -52,6 +53,8 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
         warn_uncopied(app, job)
         if not yes:
             require_ending(app, "Delete all of this?", lambda: job)
+        if job is not None and job.beside:  # notebooks: at their end, their last changes are copied
+            end_jobs(app, nodes, lambda record: [host.name for host in record.nodes] if record.spec.beside else ())
     with if_interrupted("cluster down deletes what is left"):
         if parts[0].ending:
             unmount_before(app)

@@ -11,6 +11,7 @@ from cluster.report.history import EPOCH_TIME, SPEED, RankHistory, find_how, fin
 from cluster.report.job import JobData
 from node.samples import GpuSample, Sample
 from train.follow.progress import find_stragglers, render_rate
+from train.follow.stragglers import find_culprit
 
 
 class Metric(Struct, frozen=True, kw_only=True):
@@ -85,8 +86,18 @@ def _find_metric(name: str, ranks: Mapping[str, RankHistory], data: JobData) -> 
     return Metric(name=name, together=combine(list(found.values()), data.start, data.end, find_how(name)), ranks=found)
 
 
-def find_slowest(metrics: Sequence[Metric]) -> Slowest | None:
-    """The slowest rank, if one is clearly slower than the others."""
+def find_slowest(metrics: Sequence[Metric], data: JobData) -> Slowest | None:
+    """The slowest rank, if one is clearly slower than the others: the one that waits least, or that reports least."""
+    ranks = group_by_rank(data.history.ranks.values())
+    labels = {one.process.number: label for label, one in ranks.items()}
+    if "async" not in data.record.spec.train.kv_store:
+        found = find_culprit(data.samples, [one.process for one in ranks.values()], window_s=None)
+        if found is not None:
+            return Slowest(label=labels[found.p], why=found.why)
+    return _find_slowest_reported(metrics)
+
+
+def _find_slowest_reported(metrics: Sequence[Metric]) -> Slowest | None:
     means = next(({one: curve.mean or 0.0 for one, curve in m.ranks.items()} for m in metrics if m.name == SPEED), {})
     labels = list(means)
     slow = find_stragglers(dict(enumerate(means.values())))

@@ -1,6 +1,7 @@
 """Draws curves and heat maps as SVG without scripts, styles, addresses or ids: the page's CSS colours them. Pure."""
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from xml.etree import ElementTree as ET
@@ -11,6 +12,9 @@ from msgspec import Struct
 from pygal.style import Style
 
 from cluster.report.curves import BINS, Point
+
+# pygal's hook for packages with maps has the protocol of Python 2: each import that finds nothing would warn of it.
+sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, pygal.PluginImportFixer)]
 
 WIDTH, HEIGHT = 560, 240
 FONT = 16  # the largest that the page's CSS uses, for the space beside the axes

@@ -12,7 +12,7 @@ from cluster.views.document import as_document, iso_time
 def report_document(job: JobData) -> dict[str, Any]:
     """Returns what `cluster report --json` prints of a job."""
     record, history, metrics = job.record, job.history, find_metrics(job)
-    slowest, error = find_slowest(metrics), history.first_error
+    slowest, error = find_slowest(metrics, job), history.first_error
     return {
         "id": record.id,
         "name": record.name,

@@ -22,6 +22,7 @@ from train.follow.advice import Advisor
 from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS
 from train.follow.records import JobRecord, open_s3_log
 from train.follow.run import LogStream
+from train.follow.samples import read_samples
 
 
 class JobData(Struct, frozen=True, kw_only=True):
@@ -73,6 +74,7 @@ def read_job(app: App, sources: JobSources, words: str | None) -> JobData:
     return JobData(
         record=record,
         history=history,
+        samples=tuple(_read_samples(app, sources, record)),
         machines=_find_machines(app),
         cost_usd=find_cost(record, datetime.fromtimestamp(now, UTC)),
         price_note=app.price_note,
@@ -92,6 +94,11 @@ def _open_log(app: App, sources: JobSources, record: JobRecord, history: History
     stream = LogStream(sources.head, record.id, say=app.say, wait=False, wanted=LogWanted(), begin=begin)
     with closing(stream.lines()) as lines:
         yield lines
+
+
+def _read_samples(app: App, sources: JobSources, record: JobRecord) -> list[Sample]:
+    config = app.config
+    return read_samples(record, sources.head, results=config.data.s3_results, region=config.provision.region)
 
 
 def _find_machines(app: App) -> Mapping[str, LedgerNode]:

@@ -159,7 +159,7 @@ def _make_ranks(job: JobData, metrics: Sequence[Metric]) -> Section | None:
     ranks = group_by_rank(job.history.ranks.values())
     if not ranks:
         return None
-    slowest = find_slowest(metrics)
+    slowest = find_slowest(metrics, job)
     text = f"The slowest is {slowest.label}: {slowest.why}." if slowest else _render_even(job, metrics)
     heats = {f"{SPEED} by rank and time": find_heat(metrics, job), "Cores used, by rank": find_process_heat(job)}
     figures = [make_heat_figure(title, rows, length_s=job.end - job.start) for title, rows in heats.items() if rows]

@@ -39,7 +39,7 @@ class HeadJob(Struct, frozen=True, kw_only=True):
     """The running job, as the head reports it. why: the reason why the head could not be asked.
 
     queued: how many jobs wait. last: the newest job that has ended. with_files: those with new files on the nodes, the
-    newest first. set_up: whether the head can run jobs at all.
+    newest first. set_up: whether the head can run jobs at all. beside: whether jobs run that take no turn, notebooks.
     unhealthy: the nodes that were unhealthy at their last check, by name.
     """
 
@@ -48,6 +48,7 @@ class HeadJob(Struct, frozen=True, kw_only=True):
     queued: int = 0
     with_files: tuple[JobRecord, ...] = ()
     set_up: bool = True
+    beside: bool = False
     why: str | None = None
     unhealthy: Mapping[str, Unhealthy] = field(default_factory=dict)
 

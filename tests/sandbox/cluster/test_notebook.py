@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from project import Project
+from project import REPOSITORY, Project, configure
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -87,3 +87,18 @@ def test_a_cell_loses_no_output_and_a_job_runs_beside_it(two_nodes: Project) -> 
     assert job["state"] == "stopped"
     token = urllib.parse.urlsplit(url).query.removeprefix("token=")
     assert token not in json.dumps(job) + two_nodes.run("logs", "notebook").stdout
+
+
+def test_down_keeps_the_last_changes_of_a_notebook(project: Project) -> None:
+    project.write(configure((REPOSITORY / "cluster.toml").read_text(), results="s3://results/"))
+    project.run("up")
+    project.run("data", "put", "--create-bucket", "cluster.toml", "s3://results/")
+    with project.running("notebook") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("http://127.0.0.1:"), project.messages.read_text()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+    write = "cd ~/.cluster/jobs/*/output && touch changed.ipynb"
+    project.run("exec", "--node", "node-0", "--", "sh", "-c", write)
+    assert "(notebook)" in project.run("down", "--yes").stderr
+    assert "changed.ipynb" in project.run("data", "ls", "--recursive", "s3://results/").stdout

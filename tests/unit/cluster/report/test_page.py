@@ -172,9 +172,20 @@ def test_the_page_of_many_ranks_is_small(ranks: int) -> None:
 )
 def test_the_slowest_rank_is_named(values: tuple[float, ...], label: str | None) -> None:
     job = make_job(lines_of(len(values), speeds(10, *values)))
-    found = find_slowest(find_metrics(job))
+    found = find_slowest(find_metrics(job), job)
     assert (found and found.label) == label
     assert ("The slowest is" in render_report([job])) == (label is not None)
+
+
+def test_of_equal_speeds_the_rank_that_waits_least_is_named() -> None:
+    job = make_job(lines_of(2, speeds(10, 100.0, 100.0)))
+    busy = (ProcessSample(p=0, cpu=0.5), ProcessSample(p=1, cpu=0.9))
+    samples = [
+        Sample(t=START + at, host=f"node-{one.p}", over_s=5.0, processes=(one,))
+        for at in range(5, 60, 5)
+        for one in busy
+    ]
+    assert "The slowest is rank 1: worker 1 on node-1 waits least" in render_report([replace(job, samples=samples)])
 
 
 def test_a_failed_job_shows_its_error_and_the_hint() -> None:
