@@ -13,6 +13,7 @@ from node.samples import Sample
 from train.follow.advice import Advisor
 from train.follow.events import Event, render_line
 from train.follow.progress import Progress
+from train.follow.stragglers import WINDOW_S, Straggler, find_culprit
 
 MOST_LINES = 10_000
 MOST_POINTS = 5000  # of each curve
@@ -35,17 +36,21 @@ class JobModel:
     """A job's progress, log and curves. A Sink for its events; hold `lock` to read.
 
     title: the job's name. head: the supervisor's node. added: how many lines the log has had so far. samples: the
-    newest of each node. error: why the job could not be followed to its end.
+    newest of each node. straggler: the worker for which the others wait, if synchronous. error: why the job could not
+    be followed to its end.
     """
 
-    def __init__(self, *, title: str, head: str, epochs: int | None, advisor: Advisor) -> None:
+    def __init__(self, *, title: str, head: str, epochs: int | None, advisor: Advisor, synchronous: bool) -> None:
         self.title, self._head, self._advisor = escape_line(title), head, advisor
+        self._synchronous = synchronous
         self.lock = threading.Lock()
         self.progress = Progress(epochs=epochs)
         self.lines: deque[LogRow] = deque(maxlen=MOST_LINES)
         self.added = 0
         self.curves: dict[str, deque[float]] = {}
         self.samples: dict[str, Sample] = {}
+        self._recent: list[Sample] = []  # those that find_culprit takes
+        self.straggler: Straggler | None = None
         self.error: BaseException | None = None
         self._leading: int | None = None  # the process at whose reports the curves get their points
         self._heard_at = time.monotonic()
@@ -77,7 +82,11 @@ class JobModel:
         """Takes newer samples of nodes; returns the time of the newest one."""
         with self.lock:
             self.samples |= {sample.host: sample for sample in samples}
-            return max((sample.t for sample in self.samples.values()), default=0.0)
+            newest = max((sample.t for sample in self.samples.values()), default=0.0)
+            self._recent = [one for one in (*self._recent, *samples) if one.t > newest - 2 * WINDOW_S]
+            if self._synchronous:
+                self.straggler = find_culprit(self._recent, [rank.process for rank in self.progress.ranks])
+            return newest
 
     def leave(self) -> None:
         """Ends the thread that follows the job, which calls `look` several times a second."""

@@ -184,6 +184,9 @@ class WatchScreen(App[bool]):
         result = progress.result
         if result is not None and result.error:
             rows.append(Content.styled(escape_line(result.error), "$error"))
+        straggler = self._model.straggler
+        if straggler is not None and progress.ended_at is None:
+            rows.append(Content.styled(escape_line(f"slow: {straggler.why}"), "$warning"))
         rows += [Content.styled(f"warning: {escape_line(text)}", "$warning") for text in progress.warnings]
         self.status.update(Content("\n").join(rows))
 

@@ -14,7 +14,7 @@ from cluster.watch.screen import Box, WatchScreen
 from foundation.errors import ConnectError
 from job_events import line, speed, state, warnings, worker
 from node.protocol import JobResult
-from node.samples import GpuSample, Sample
+from node.samples import GpuSample, ProcessSample, Sample
 from train.follow.advice import Advisor
 from train.follow.events import Event
 
@@ -23,7 +23,7 @@ FAILED = JobResult(state="failed", exit_code=3, error="worker 1 on node-1: \x1b[
 
 
 def job(*events: Event, title: str = "job mnist") -> JobModel:
-    model = JobModel(title=title, head="node-0", epochs=10, advisor=Advisor())
+    model = JobModel(title=title, head="node-0", epochs=10, advisor=Advisor(), synchronous=True)
     for event in events:
         model.take(event)
     return model
@@ -104,6 +104,18 @@ def test_everything_is_on_the_screen(size: tuple[int, int], monkeypatch: pytest.
             assert widget.region.right <= size[0]
 
     drive(model, script, size=size)
+
+
+def test_the_worker_for_which_others_wait_is_named() -> None:
+    model = job(*running())
+    for at in range(0, 35, 5):
+        busy = (ProcessSample(p=0, cpu=0.5), ProcessSample(p=1, cpu=0.9))
+        model.take_samples([Sample(t=100.0 + at, host="node-1", over_s=5.0, processes=busy)])
+
+    async def script(screen: WatchScreen, _: "Pilot[bool]") -> None:
+        assert "slow: worker 1 on node-1 waits least" in text_of(screen.status)
+
+    drive(model, script)
 
 
 def test_the_filter() -> None:
