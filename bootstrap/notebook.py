@@ -4,7 +4,6 @@ node/notebook/ has its settings and its kernel, which runs the training environm
 job's PATH. The kernel finds Jupyter's packages after those of that environment.
 """
 
-from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -19,6 +18,7 @@ from foundation.decode import decode
 from foundation.errors import ClusterError
 from foundation.progress import Report
 from foundation.remote_command import RemoteCommand
+from foundation.user_folders import cache_folder
 
 PACKAGES = ("jupyterlab>=4,<5", "ipykernel>=6")
 FOLDER = "notebook"
@@ -36,7 +36,7 @@ class Server(Struct, frozen=True, kw_only=True):
     token: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{16,128}\Z")]
 
 
-def place_notebook(node: ReadyNode, *, job: str, cache: Path, report: Report) -> dict[str, str]:
+def place_notebook(node: ReadyNode, *, job: str, report: Report) -> dict[str, str]:
     """Installs JupyterLab on a node that is set up, unless it is there. Returns the variables of the job that runs it.
 
     This machine finds the wheels; the node fetches them itself if it can, or gets them from here. Raises ClusterError.
@@ -46,7 +46,7 @@ def place_notebook(node: ReadyNode, *, job: str, cache: Path, report: Report) ->
     target = replace(
         node.bundle.target, requirements=PACKAGES, limits=(), managed_python=False, framework="none", base=None
     )
-    bundle = Bundle(target=target, files=find_wheels(target, (), cache=cache, report=report))
+    bundle = Bundle(target=target, files=find_wheels(target, (), cache=cache_folder(), report=report))
     place = f".cluster/{FOLDER}/{bundle.digest}"
     there = node.connection.run(RemoteCommand(f"[ -e {place}/.complete ] && echo there || :"), timeout_s=60)
     if there.last_line != "there":

@@ -21,7 +21,6 @@ from cluster.session import describe_and_warn, open_connections
 from cluster.submission.request import TrainRequest
 from cluster.submission.submit import submit
 from foundation.errors import ClusterError, NotFoundError
-from foundation.user_folders import cache_folder
 from foundation.waiting import poll
 from node.protocol import Order
 from train.follow.records import JobRecord
@@ -81,7 +80,7 @@ def start(app: App, node: str) -> None:
 
     def complete(order: Order, ready: Sequence[ReadyNode]) -> None:
         place = next(one for one in ready if one.host.name == node)
-        env = place_notebook(place, job=order.spec.id, cache=cache_folder(), report=app.report)
+        env = place_notebook(place, job=order.spec.id, report=app.report)
         order.spec = replace(order.spec, beside=True)
         order.env = {**order.env, **env}
         order.secrets = {**order.secrets, "JUPYTER_TOKEN": secrets.token_urlsafe(32)}

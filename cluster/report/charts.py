@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from xml.etree import ElementTree as ET
 
 import pygal
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from msgspec import Struct
 from pygal.style import Style
 
-from cluster.report.curves import BINS, Point
+from cluster.report.curves import BINS, Point, merge
 
 # pygal's hook for packages with maps has the protocol of Python 2: each import that finds nothing would warn of it.
 sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, pygal.PluginImportFixer)]
@@ -36,8 +36,12 @@ class Series(Struct, frozen=True, kw_only=True):
 
 
 def make_series(label: str, kind: str, points: Sequence[Point], start: float) -> Series:
-    """A curve of the means of points. start: of the axis, in seconds since the epoch."""
-    return Series(label=label, kind=kind, points=[(point.at - start, point.value) for point in points])
+    """A curve of the means of points. start: of the axis, in seconds since the epoch.
+
+    Lines that arrive together have one time in the log: their mean is drawn.
+    """
+    moments = [merge(list(together)) for _, together in groupby(points, lambda point: point.at)]
+    return Series(label=label, kind=kind, points=[(point.at - start, point.value) for point in moments])
 
 
 def make_band(label: str, points: Sequence[Point], start: float) -> Series:

@@ -1,6 +1,7 @@
-"""Draws the documentation's recording from a real run in the sandbox: `make pictures`.
+"""Draws the documentation's recording and screens from a real run in the sandbox: `make pictures`.
 
-Types commands in a terminal of 80 columns, and writes what it showed as an animated SVG. Pauses are shortened.
+Types commands in a terminal of 80 columns, and writes what it showed as an animated SVG, with shorter pauses. Then come
+the last screen of `cluster watch`, and, if Chromium is installed, the page of `cluster report`.
 """
 
 import fcntl
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 CLUSTER = str(Path(sys.executable).parent / "cluster")
 BEFORE = ("sandbox start", "data demo demo-data", "data put --create-bucket demo-data/ s3://cluster-demo/digits/")
-SHOWN = ("up", "train --kv-store dist_sync", "down")
+BEFORE_DOWN, DOWN = ("up", "train --kv-store dist_sync"), "down"
 AFTER = "sandbox stop --yes"
 
 COLUMNS, LINES = 80, 24
@@ -60,18 +61,21 @@ def main() -> None:
         shutil.copy(REPOSITORY / "cluster.toml", folder)
         for words in BEFORE:
             subprocess.run([CLUSTER, *words.split()], cwd=folder, check=True, stdin=subprocess.DEVNULL)
-        frames = list(record(SHOWN, folder))
+        screen, began = pyte.Screen(COLUMNS, LINES), time.monotonic()
+        frames = list(record(screen, BEFORE_DOWN, folder, began))
+        (HERE / "watch.svg").write_text(render(shorten([watch(folder)]), title="cluster watch"))
+        take_picture(folder)
+        frames += record(screen, (DOWN,), folder, began)
     finally:
         subprocess.run([CLUSTER, *AFTER.split()], cwd=folder, check=True)
         shutil.rmtree(folder)
-    (HERE / "recording.svg").write_text(render(shorten(frames)))
+    title = "cluster up, cluster train, cluster down in a terminal"
+    (HERE / "recording.svg").write_text(render(shorten(frames), title=title))
 
 
-def record(commands: Sequence[str], folder: Path) -> Iterator[Frame]:
+def record(screen: pyte.Screen, commands: Sequence[str], folder: Path, began: float) -> Iterator[Frame]:
     """Runs each command in a terminal. Yields what it shows. Raises subprocess.CalledProcessError if one fails."""
-    screen = pyte.Screen(COLUMNS, LINES)
     stream = pyte.ByteStream(screen)
-    began = time.monotonic()
     for words in commands:
         stream.feed(f"\x1b[1m$ cluster {words}\x1b[0m\r\n".encode())
         yield Frame(time.monotonic() - began, read_rows(screen))
@@ -81,8 +85,29 @@ def record(commands: Sequence[str], folder: Path) -> Iterator[Frame]:
         stream.feed(b"\r\n")
 
 
-def run(command: Sequence[str], folder: Path) -> Iterator[bytes]:
-    """Runs a command in a terminal. Yields its output, collected for FRAME_EVERY_S."""
+def watch(folder: Path) -> Frame:
+    """What `cluster watch` shows of the newest job, which has ended."""
+    screen = pyte.Screen(COLUMNS, LINES)
+    stream = pyte.ByteStream(screen)
+    for data in run([CLUSTER, "watch"], folder, leave=lambda: "done" in screen.display[0]):
+        if "Leave" not in screen.display[-1] or "done" not in screen.display[0]:
+            stream.feed(data)
+    return Frame(0.0, read_rows(screen))
+
+
+def take_picture(folder: Path) -> None:
+    """Writes report.png, the page of the newest job."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        return
+    subprocess.run([CLUSTER, "report", "-o", "report.html"], cwd=folder, check=True)
+    options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1000,1000")
+    picture = f"--screenshot={HERE / 'report.png'}"
+    subprocess.run([browser, *options, picture, str(folder / "report.html")], check=True, capture_output=True)
+
+
+def run(command: Sequence[str], folder: Path, *, leave: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
+    """Runs a command in a terminal. Yields its output, collected for FRAME_EVERY_S. Presses q once `leave` says so."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "", "LINES": ""}
@@ -90,6 +115,8 @@ def run(command: Sequence[str], folder: Path) -> Iterator[bytes]:
         os.close(theirs)
         while data := read(ours):
             yield data
+            if leave():
+                os.write(ours, b"q")
     os.close(ours)
     if child.returncode:
         raise subprocess.CalledProcessError(child.returncode, command)
@@ -142,7 +169,7 @@ def shorten(frames: Sequence[Frame]) -> list[Frame]:
     return [*shortened, Frame(at, distinct[-1].rows)]
 
 
-def render(frames: Sequence[Frame]) -> str:
+def render(frames: Sequence[Frame], *, title: str) -> str:
     """An SVG that shows frames side by side, one after another. The last one ends it. Pure."""
     *shown, end = frames
     width, height = round(COLUMNS * CHARACTER[0]) + 2 * MARGIN, LINES * CHARACTER[1] + 2 * MARGIN
@@ -161,7 +188,7 @@ def render(frames: Sequence[Frame]) -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'role="img"><title>cluster up, cluster train, cluster down in a terminal</title><style>'
+        f'role="img"><title>{title}</title><style>'
         "text{font:14px ui-monospace,Menlo,Consolas,DejaVu Sans Mono,monospace;white-space:pre}"
         f"@keyframes k{{{steps}100%{{transform:translateX({-(len(shown) - 1) * width}px)}}}}"
         f"#f{{animation:k {end.at:.1f}s steps(1) infinite}}"

@@ -40,14 +40,15 @@ COPY_S, LAST_COPY_S = 3.0, 30.0  # to S3: while followers of the job wait, and a
 
 
 def take_credentials(order: Order) -> list[str]:
-    """Adds the instance's credentials to the job's secrets if it uses them. Returns messages for the user.
+    """Sets the instance's credentials in the job's secrets if it uses them. Returns messages for the user.
 
     Raises CredentialsError.
     """
     if not order.spec.nodes_credentials:
         return []
     keys = instance_credentials.wait_for()
-    order.secrets = {**order.secrets, **keys.variables}
+    others = {name: value for name, value in order.secrets.items() if not name.startswith("AWS_")}
+    order.secrets = others | keys.variables
     is_staged = order.env.get("CLUSTER_DATA_MODE") == "stage"  # its processes do not use them
     return [] if is_staged else instance_credentials.render_expiry(keys.expiration)
 

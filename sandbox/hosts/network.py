@@ -74,8 +74,9 @@ def link_of(number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Network:
-    """A running sandbox network. `holder` is the process that holds the router's namespace."""
+    """A running sandbox network. name: the machine's interface. holder: the process with the router's namespace."""
 
+    name: str
     holder: subprocess.Popen[bytes]
     public: IPv4Network
 
@@ -96,6 +97,9 @@ class Network:
             *(f"route replace {address}/32 dev {link}" for address in addresses),
         ]
         _run_inside(self.holder.pid, "/bin/sh", "-c", PROMPT.format(link=link), lines=batch)
+        # Whoever has asked for an address while no host had it would be told "No route to host" for up to 3 s more.
+        forget = "".join(f"neigh flush to {address} dev {self.name}\n" for address in addresses)
+        run_quietly(("ip", "-batch", "-"), forget)
 
     def shape(self, number: int, host_pid: int, mbit: float) -> None:
         """Limits a host's link to `mbit` Mbit/s in each direction; 0 means no limit. Raises CommandError."""
@@ -160,7 +164,7 @@ def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Netwo
         f"route add blackhole {public}",
     )
     _run_inside(holder.pid, "/bin/sh", "-c", PROMPT.format(link=UPLINK), lines=setup)
-    return Network(holder=holder, public=public)
+    return Network(name=name, holder=holder, public=public)
 
 
 def _run_inside(pid: int, *words: str, lines: Iterable[str] = ()) -> None:

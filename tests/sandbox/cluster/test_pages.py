@@ -33,6 +33,7 @@ ELSEWHERE = {  # pages that are typed by other tests, or that only show forms of
     "commands.md": "the reference: test_docs.py compares it with --help",
     **{f"commands/{page.name}": "as commands.md" for page in (DOCS / "commands").glob("*.md")},
     "architecture.md": "for contributors",
+    "how-to/notebooks.md": "test_notebook.py",
 }
 ENDS = "ends what the next blocks use: test_command.py"
 NOT_TYPED = {  # lines

@@ -12,7 +12,7 @@ from foundation.errors import UsageError
 
 
 def parse(*words: str) -> Mapping[str, object]:
-    return train.make_context("train", list(words)).params
+    return train.make_context("cluster train", list(words)).params
 
 
 @pytest.mark.parametrize(
