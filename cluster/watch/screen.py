@@ -175,7 +175,8 @@ class WatchScreen(App[bool]):
             state, self._state = self._state, model.progress.state
         if state != self._state:
             self.refresh_bindings()  # an ended job cannot be stopped
-        self.lines.write_lines(find_rows(rows, self.filter.value))
+        if found := find_rows(rows, self.filter.value):  # to write nothing would scroll to the end, too
+            self.lines.write_lines(found)
 
     def _draw_status(self) -> None:
         progress = self._model.progress

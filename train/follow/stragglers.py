@@ -46,7 +46,8 @@ def find_culprit(
         for process in known:
             series.setdefault(process.p, []).append((replace(sample, processes=known), process))
     longest_s = max((_sum(rows, lambda *_: 1.0) for rows in series.values()), default=0.0)
-    series = {p: rows for p, rows in series.items() if _sum(rows, lambda *_: 1.0) >= COVERED * (window_s or longest_s)}
+    least_s = COVERED * max(window_s or longest_s, WINDOW_S)  # a job's first seconds are imports, not training
+    series = {p: rows for p, rows in series.items() if _sum(rows, lambda *_: 1.0) >= least_s}
     found = _lead(series, _find_busy, LEAST_BUSY)
     what = _describe_busy
     if found is None and all(_find_power(*row) is not None for rows in series.values() for row in rows):

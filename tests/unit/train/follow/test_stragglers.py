@@ -113,3 +113,11 @@ def test_the_reason_in_words(samples: list[Sample], why: str) -> None:
     found = find_culprit(samples, ROLES)
     assert found is not None
     assert found.why.endswith(why)
+
+
+def test_a_job_of_seconds_has_none() -> None:
+    """Its samples are of imports and compilation."""
+    busy = sampled(EVEN[:3], EVEN[:3], [(0.9, 0.0)] * 3)
+    assert find_culprit(busy, ROLES, window_s=None) is None
+    longer = sampled(EVEN, EVEN, [(0.9, 0.0)] * 6)
+    assert find_culprit(longer, ROLES, window_s=None) is not None
