@@ -210,7 +210,7 @@ def find_straggler(app: App, sources: JobSources, record: JobRecord) -> Straggle
 
     In asynchronous training, no worker waits for others.
     """
-    if record.state != "running" or record.source != "head" or "async" in record.spec.train.kv_store:
+    if record.state != "running" or record.source != "head" or not record.spec.is_synchronous:
         return None
     try:
         samples = read_samples(record, sources.head, results=None, region="", since=-2 * WINDOW_S)

@@ -179,6 +179,11 @@ class JobSpec(Struct, frozen=True, kw_only=True):
         return self.train.script if self.script_source is not None else None
 
     @property
+    def is_synchronous(self) -> bool:
+        """Whether each step waits for all workers."""
+        return "async" not in self.train.kv_store
+
+    @property
     def typed_command(self) -> tuple[str, ...]:
         """The command that the user typed; () for a script, whose command names paths on the nodes."""
         return self.command if self.script_source is None else ()

@@ -90,7 +90,7 @@ def find_slowest(metrics: Sequence[Metric], data: JobData) -> Slowest | None:
     """The slowest rank, if one is clearly slower than the others: the one that waits least, or that reports least."""
     ranks = group_by_rank(data.history.ranks.values())
     labels = {one.process.number: label for label, one in ranks.items()}
-    if "async" not in data.record.spec.train.kv_store:
+    if data.record.spec.is_synchronous:
         found = find_culprit(data.samples, [one.process for one in ranks.values()], window_s=None)
         if found is not None:
             return Slowest(label=labels[found.p], why=found.why)

@@ -174,7 +174,7 @@ def _render_even(job: JobData, metrics: Sequence[Metric]) -> str:
     reporting = next((len(metric.ranks) for metric in metrics if metric.name == SPEED), 0)
     if reporting < 2:
         return ""
-    is_sync = "sync" in job.record.spec.train.kv_store and "async" not in job.record.spec.train.kv_store
+    is_sync = job.record.spec.is_synchronous and "sync" in job.record.spec.train.kv_store
     why = " With a synchronous kv-store, each step waits for the slowest rank, so that all report its speed."
     return f"No rank reports a clearly lower speed than the others.{why if is_sync else ''}"
 

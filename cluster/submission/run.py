@@ -10,10 +10,10 @@ from msgspec import Struct
 from cluster import existing_hosts
 from cluster.app import App, if_interrupted
 from cluster.bring_up import LEFT_BY_UP, check_inputs, find_question, up_in_a_region
-from cluster.commands.down import delete_cluster
 from cluster.config import ClusterConfig
 from cluster.costs import find_spending
 from cluster.jobs import ask_for_job, render_interruption
+from cluster.nodes.deletion import delete_cluster
 from cluster.nodes.results import copy_job
 from cluster.session import describe
 from cluster.submission.request import TrainRequest

@@ -90,7 +90,7 @@ class Watched:
             head=next((node.name for node in record.nodes), "node-0"),
             epochs=find_epochs(program),
             advisor=make_advisor(app, program, spec.image),
-            synchronous="async" not in spec.train.kv_store,
+            synchronous=spec.is_synchronous,
         )
 
     def run(self) -> None:

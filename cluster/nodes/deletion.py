@@ -1,0 +1,98 @@
+"""Deletes a cluster of instances in all its regions, and prints the receipt."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from cluster.app import App, if_interrupted
+from cluster.costs import find_bill, note_costs, noting_costs
+from cluster.jobs import BRIEF_PATIENCE_S, PATIENCE_S, ask_for_job, end_jobs, require_ending, warn_uncopied
+from cluster.session import describe, find_request, unmount_before
+from foundation.errors import AwsError, ClusterError
+from provision.aws.clients import Clients, make_clients
+from provision.down import Ending, Receipt, add_receipts, prepare_down, receipt_document, render_receipt
+from provision.down import down as carry_out
+from provision.files import ClusterFiles
+from provision.regions import find_remains
+from provision.render import render_plan
+from provision.resources.instance_profile import KIND as ROLE
+
+
+def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
+    """Deletes a cluster of instances, and prints the receipt. Raises AwsError, ClusterError."""
+    if not app.find_cloud():
+        _print(app, Receipt(cluster=app.config.name), as_json=as_json)
+        return
+    config = app.config
+    nodes = describe(app)
+    find_job = ask_for_job(app, nodes, patience_s=BRIEF_PATIENCE_S if yes else PATIENCE_S)
+    parts = [_prepare_home(app), *_prepare_elsewhere(app)]
+    if any(part.ending for part in parts):
+        _show_plans(app, parts)
+        job = find_job()
+        warn_uncopied(app, job)
+        if not yes:
+            require_ending(app, "Delete all of this?", lambda: job)
+        if job is not None and job.beside:  # notebooks: at their end, their last changes are copied
+            end_jobs(app, nodes, lambda record: [host.name for host in record.nodes] if record.spec.beside else ())
+    with if_interrupted("cluster down deletes what is left"):
+        if parts[0].ending:
+            unmount_before(app)
+        before = note_costs(app)  # the ledger may lack resources that are deleted now
+        with noting_costs(app):
+            receipt = reduce(
+                add_receipts,
+                (carry_out(part.ending, clients=part.clients, files=part.files, report=app.report) for part in parts),
+            )
+        receipt = replace(receipt, bill=find_bill(app, before))
+    _print(app, receipt, as_json=as_json)
+    if receipt.leftovers:
+        raise ClusterError("not everything could be deleted", hint="run cluster down again in a minute")
+    for unseen in receipt.unseen:
+        if unseen.kind == ROLE and config.provision.instance_profile == "auto":
+            raise AwsError(f"the {ROLE} that `up` made may still be there: {unseen.why}", hint="cluster iam-policy")
+
+
+class _Part(Struct, frozen=True, kw_only=True):
+    """The cluster's resources in one region."""
+
+    clients: Clients
+    files: ClusterFiles
+    ending: Ending
+
+
+def _prepare_home(app: App) -> _Part:
+    """Plans the deletion of the cluster in its own region. Raises AwsError, ClusterError."""
+    ending = prepare_down(app.clients, request=find_request(app), files=app.files, report=app.report)
+    return _Part(clients=app.clients, files=app.files, ending=ending)
+
+
+def _prepare_elsewhere(app: App) -> list[_Part]:
+    """Plans the deletion of what a killed `up` may have left in [provision] regions. Raises AwsError, ClusterError."""
+    config = app.config
+    request = replace(find_request(app), volumes=())
+    others = config.provision.regions
+    having = {*find_remains(make_clients, others, name=config.name)} if others else set()
+    parts = []
+    for region in others:
+        clients, files = make_clients(region), app.files_in(region)
+        if region in having or files.exist:
+            ending = prepare_down(clients, request=request, files=files, report=app.report)
+            parts.append(_Part(clients=clients, files=files, ending=ending))
+    return parts
+
+
+def _show_plans(app: App, parts: Sequence[_Part]) -> None:
+    for part in parts:
+        if part.ending and len(parts) > 1:
+            app.say(f"in {part.clients.region}:")
+        if part.ending:
+            app.say(render_plan(part.ending.plan).rstrip())
+
+
+def _print(app: App, receipt: Receipt, *, as_json: bool) -> None:
+    text = render_receipt(receipt, price_note=app.price_note).rstrip()
+    document = {**receipt_document(receipt), "cost_is_simulated": bool(app.price_note)}
+    app.show(text, document, as_json=as_json)
