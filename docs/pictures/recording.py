@@ -1,7 +1,7 @@
 """Draws the documentation's recording and screens from a real run in the sandbox: `make pictures`.
 
 Types commands in a terminal of 80 columns, and writes what it showed as an animated SVG, with shorter pauses. Then come
-the last screen of `cluster watch`, and, if Chromium is installed, the page of `cluster report`.
+the last screen of `cluster watch`, and the curves of `cluster report`.
 """
 
 import fcntl
@@ -36,6 +36,7 @@ MARGIN = 14
 FRAME_EVERY_S = 0.3
 LONGEST_S = 1.2  # that a frame is shown
 LAST_S = 4.0
+CURVES, WIDTH, HEIGHT, TITLE = 4, 440, 220, 24  # of the report, in pixels
 COLOURS = {
     "default": "#d0d7de", "black": "#6e7681", "red": "#ff7b72", "green": "#7ee787", "brown": "#e3b341",
     "blue": "#79c0ff", "magenta": "#d2a8ff", "cyan": "#76e3ea", "white": "#ffffff",
@@ -96,14 +97,25 @@ def watch(folder: Path) -> Frame:
 
 
 def take_picture(folder: Path) -> None:
-    """Writes report.png, the page of the newest job."""
-    browser = shutil.which("chromium")
-    if browser is None:
-        return
+    """Writes report.svg, the first curves on the page of the newest job, in the colours of the page."""
     subprocess.run([CLUSTER, "report", "-o", "report.html"], cwd=folder, check=True)
-    options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1000,1000")
-    picture = f"--screenshot={HERE / 'report.png'}"
-    subprocess.run([browser, *options, picture, str(folder / "report.html")], check=True, capture_output=True)
+    page = (folder / "report.html").read_text()
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    curves = [f"<svg{one.partition('</svg>')[0]}</svg>" for one in page.split("<svg")[1 : CURVES + 1]]
+    placed = "".join(place_curve(one, number % 2 * WIDTH, number // 2 * HEIGHT) for number, one in enumerate(curves))
+    size = f'width="{2 * WIDTH}" height="{-(-len(curves) // 2) * HEIGHT}"'
+    (HERE / "report.svg").write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}><title>Curves of cluster report</title><style>{style}'
+        ".title{font:600 14px system-ui,sans-serif;fill:var(--text)}</style>"
+        f'<rect width="100%" height="100%" fill="var(--card)"/>{placed}</svg>\n'
+    )
+
+
+def place_curve(curve: str, x: int, y: int) -> str:
+    """An SVG at a place in another one, with its title above. Pure."""
+    title = curve.partition("<title>")[2].partition("</title>")[0]
+    moved = curve.replace("<svg", f'<svg x="{x}" y="{y + TITLE}" width="{WIDTH}" height="{HEIGHT - TITLE}"', 1)
+    return f'<text class="title" x="{x + 12}" y="{y + TITLE}">{title}</text>{moved}'
 
 
 def run(command: Sequence[str], folder: Path, *, leave: Callable[[], bool] = lambda: False) -> Iterator[bytes]:
