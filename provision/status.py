@@ -72,7 +72,7 @@ def find_allocation(
     ready      all run and can train
     """
     failed = {error.instance_id for error in find_errors(state) if not (lease_end and error.code == SWITCHED_OFF)}
-    moving = _find_movement(state, failed)
+    moving = _find_movement(state, failed | set(state.ending) if lease_end else failed)
     if moving is not None:
         return moving
     if at_work is not None:
@@ -175,22 +175,22 @@ def count_ending(ids: Collection[str]) -> str:
     return f"{f'{len(ids)} instances are' if len(ids) > 1 else '1 instance is'} shutting down"
 
 
-def _find_movement(state: ClusterState, failed: set[str]) -> Allocation | None:
-    """Returns a change that a call has started. failed: ids of nodes that stop or end without one."""
-    if stopping := [node for node in state.nodes if node.state == "stopping" and node.instance_id not in failed]:
+def _find_movement(state: ClusterState, uncalled: set[str]) -> Allocation | None:
+    """Returns a change that a call has started. uncalled: ids of nodes that stop or end without one."""
+    if stopping := [node for node in state.nodes if node.state == "stopping" and node.instance_id not in uncalled]:
         return Allocation(state="stopping", why=_nodes(stopping, "stopping"))
     pending = [node for node in state.nodes if node.state == "pending"]
     if started := [node for node in pending if _has_run_before(node)]:
         return Allocation(state="starting", why=_nodes(started, "pending"))
     if pending:
         return Allocation(state="resizing", why=_nodes(pending, "pending"))
-    if ending := set(state.ending) - failed:
+    if ending := set(state.ending) - uncalled:
         return Allocation(state="resizing", why=count_ending(ending))
     return None
 
 
 def _find_absence(state: ClusterState, failed: set[str], lease_end: str | None) -> Allocation | None:
-    """Returns the state of a cluster without nodes; None if some failed. failed: see _find_movement."""
+    """Returns the state of a cluster without nodes; None if some failed. failed: ids of nodes that did."""
     if _find_running(state.untrusted):
         why = "cluster adopt makes those that you know nodes of this machine, cluster down ends all"
         return Allocation(state="not-adopted", why=why)

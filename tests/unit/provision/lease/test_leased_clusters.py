@@ -4,6 +4,7 @@ import base64
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from foundation.errors import ClusterError, ConfigError
 from foundation.progress import Event, silent
@@ -186,6 +187,8 @@ def test_whether_the_lease_ended_the_cluster(
     assert (found or "").startswith(said or "")
     assert (found is None) is (said is None)
     if said is not None and not nodes:
+        shutting_down = replace(state, ending=tuple(ended))
+        assert find_allocation(shutting_down, asked=2, lease_end=found).state == "ended"
         allocation = find_allocation(state, asked=2, lease_end=found)
         assert allocation.state == "ended"
         assert "cluster down removes what is left, free of charge" in (allocation.why or "")
