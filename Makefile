@@ -26,8 +26,9 @@ install-dev: .venv/.installed-dev
 
 # uv takes two seconds for what takes pip a minute and a half. pip, with its own settings, installs where uv cannot.
 define INSTALL
-$(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || \
-	$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2)
+$(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || { \
+	echo "uv cannot install (see above): pip does, which takes longer"; \
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2); }
 endef
 
 .venv/.installed: .venv/.python requirements/uv.txt requirements/run.txt pyproject.toml
