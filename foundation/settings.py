@@ -97,7 +97,7 @@ def check(kind: type[S], table: Mapping[str, Any], *, source: str, given: Collec
     made = reader.read_table(kind, table, ())
     if made is None:
         shown = reader.mistakes[:_MOST_MISTAKES]
-        lines = [f"{'command line' if key in given else source}: {said}" for key, said in shown]
+        lines = [f"{'command line' if key in given else source}: {problem}" for key, problem in shown]
         if len(reader.mistakes) > len(shown):
             lines.append(f"{source}: and more like these")
         named = [key for key, _ in reader.mistakes]
@@ -144,12 +144,12 @@ class _Reader:
         for name in table:
             if name not in known and len(self.mistakes) <= _MOST_MISTAKES:
                 shown = ".".join((*path, show_name(name)))
-                said = f"{shown}: unknown key{suggest(name, known, self._find_elsewhere(name, path))}"
-                self.mistakes.append((".".join((*path, name)), said))
+                problem = f"{shown}: unknown key{suggest(name, known, self._find_elsewhere(name, path))}"
+                self.mistakes.append((".".join((*path, name)), problem))
         if len(self.mistakes) > before:
             return None
         made = kind(**values)
-        self.mistakes += [(".".join(path), _name_section(path) + said) for said in made.conflicts(set(table))]
+        self.mistakes += [(".".join(path), _name_section(path) + problem) for problem in made.conflicts(set(table))]
         return made if len(self.mistakes) == before else None
 
     def _find_elsewhere(self, name: str, path: tuple[str, ...]) -> Iterator[str]:
@@ -221,14 +221,14 @@ class _Reader:
         try:
             return normalize(value)
         except ValueError as error:
-            self._say(value, str(error), place)
+            self._add_problem(value, str(error), place)
 
     def _read_list(self, value: Any, entry: Any, place: _Place, *, alone: bool) -> tuple[Any, ...]:
         if not isinstance(value, Sequence) or isinstance(value, str):
             if not alone:
                 example = f" such as [{show(value)}]" if isinstance(value, str) and _WORD.fullmatch(value) else ""
-                said = f"must be {name_allowed(place.annotation)}{example} ({place.description})"
-                self._say(value, said, place)
+                problem = f"must be {name_allowed(place.annotation)}{example} ({place.description})"
+                self._add_problem(value, problem, place)
                 return ()
             return (self._read(value, entry, replace(place, annotation=entry)),)
         places = (replace(place, shown=f"{place.shown}[{at}]", annotation=entry) for at in range(len(value)))
@@ -250,19 +250,19 @@ class _Reader:
     def _refuse(self, value: Any, place: _Place) -> None:
         shape = _find_shape(place.annotation)
         if shape is not None and shape.words:
-            said = f"must be {shape.words}"
+            problem = f"must be {shape.words}"
         elif shape is not None and isinstance(value, str):
             # The description says more to a reader than a regular expression.
             most = _find_longest(value, shape.pattern)
             many = f"it has {len(value)} characters, and {most} are allowed" if most else "not allowed"
-            said = f"{many}; allowed: {place.description}"
+            problem = f"{many}; allowed: {place.description}"
         else:
-            said = f"must be {name_allowed(place.annotation)} ({place.description})"
-        self._say(value, said, place)
+            problem = f"must be {name_allowed(place.annotation)} ({place.description})"
+        self._add_problem(value, problem, place)
 
-    def _say(self, value: Any, said: str, place: _Place) -> None:
+    def _add_problem(self, value: Any, problem: str, place: _Place) -> None:
         shown = place.shown if place.hidden else f"{place.shown} = {show(value)}"
-        self.mistakes.append((place.key, f"{shown}: {said}"))
+        self.mistakes.append((place.key, f"{shown}: {problem}"))
 
 
 def _name_section(path: Sequence[str]) -> str:

@@ -39,9 +39,9 @@ def fetch(packages: Sequence[str], packages_dir: Path) -> Path | None:
         _run(("apt-get", "update", "--quiet"))
         done = _run(words)
     if done.returncode != 0:
-        said = [line for line in done.stdout.splitlines() if line.startswith("E:")] or done.stdout.splitlines()[-5:]
+        message = [line for line in done.stdout.splitlines() if line.startswith("E:")] or done.stdout.splitlines()[-5:]
         what = f"Could not download the packages: {' '.join(packages)}"
-        raise SandboxError("\n".join([what, *said]), hint="apt-cache search NAME")
+        raise SandboxError("\n".join([what, *message]), hint="apt-cache search NAME")
     fetched = list(unfinished.glob("*.deb"))
     for path in (unfinished / "partial", unfinished / "lock"):
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -68,8 +68,8 @@ def _install(folder: Path, host: HostStatus) -> None:
     if done.returncode != 0:  # a package may need another package to be configured before it (Pre-Depends)
         done = _run(words)
     if done.returncode != 0:
-        said = "\n".join(done.stdout.splitlines()[-10:])
-        raise SandboxError(f"Could not install the packages on {host.instance_id}:\n{said}")
+        message = "\n".join(done.stdout.splitlines()[-10:])
+        raise SandboxError(f"Could not install the packages on {host.instance_id}:\n{message}")
 
 
 def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:

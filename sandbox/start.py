@@ -69,10 +69,10 @@ def launch(place: Place) -> None:
     while find_daemon(place) is None:
         code = daemon.poll()
         if code is not None or time.monotonic() > deadline:
-            said = "\n".join(place.daemon_log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+            message = "\n".join(place.daemon_log.read_text(errors="replace").splitlines()[-LOG_LINES:])
             remove_all(place)
             what = f"ended with code {code}" if code is not None else f"did not answer within {START_TIMEOUT_S:.0f} s"
-            raise SandboxError(f"The sandbox could not be started: its daemon {what}.\n{said}".rstrip())
+            raise SandboxError(f"The sandbox could not be started: its daemon {what}.\n{message}".rstrip())
         time.sleep(POLL_S)
     _give_to_caller(place.control_socket)
     daemon.returncode = 0  # it outlives this process, and Popen must not warn about that

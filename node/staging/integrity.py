@@ -140,10 +140,10 @@ def find_check(headers: Mapping[str, str], size_bytes: int, part_bytes: int | No
     had `x-amz-checksum-mode: ENABLED`. part_bytes: the size of the first part, if known (Content-Length of HEAD with
     ?partNumber=1).
     """
-    told = {name.lower(): value for name, value in headers.items()}
+    by_name = {name.lower(): value for name, value in headers.items()}
     found = []
     for algorithm in DIGEST_BYTES:
-        value = _find_etag(told) if algorithm == "md5" else _find_checksum(told, algorithm)
+        value = _find_etag(by_name) if algorithm == "md5" else _find_checksum(by_name, algorithm)
         check = value and _make_check(algorithm, value[0], value[1], size_bytes, part_bytes)
         if check:
             found.append(check)
@@ -151,36 +151,36 @@ def find_check(headers: Mapping[str, str], size_bytes: int, part_bytes: int | No
     return min(found, key=lambda check: (not check.certain, bool(check.part_sizes))) if found else None
 
 
-def _find_checksum(told: Mapping[str, str], algorithm: str) -> tuple[bytes, int | None] | None:
+def _find_checksum(by_name: Mapping[str, str], algorithm: str) -> tuple[bytes, int | None] | None:
     """Returns (digest, number of parts), with None as the number for a digest of all bytes; None without a digest."""
-    value, _, parts = told.get(f"x-amz-checksum-{algorithm}", "").partition("-")
+    value, _, parts = by_name.get(f"x-amz-checksum-{algorithm}", "").partition("-")
     try:
         digest = base64.b64decode(value.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
         return None
     if len(digest) != DIGEST_BYTES[algorithm] or (parts and not parts.isdigit()):
         return None
-    if told.get("x-amz-checksum-type", "").upper() == "COMPOSITE" and not parts:
+    if by_name.get("x-amz-checksum-type", "").upper() == "COMPOSITE" and not parts:
         return None
     if not parts and algorithm in ("sha1", "sha256"):
         # For an object in parts, S3 computes these only from the parts' digests, but not every server reports that.
-        of_parts = ETAG.fullmatch(told.get("etag", "").strip())
+        of_parts = ETAG.fullmatch(by_name.get("etag", "").strip())
         parts = (of_parts and of_parts[2]) or ""
     return digest, int(parts) if parts else None
 
 
-def _find_etag(told: Mapping[str, str]) -> tuple[bytes, int | None] | None:
+def _find_etag(by_name: Mapping[str, str]) -> tuple[bytes, int | None] | None:
     """Returns the same for the ETag, which is an MD5 unless the user's own keys encrypt the object, or in S3 Express.
 
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html
     """
-    if told.get("x-amz-server-side-encryption", "AES256") != "AES256":
+    if by_name.get("x-amz-server-side-encryption", "AES256") != "AES256":
         return None
-    if "x-amz-server-side-encryption-customer-algorithm" in told:
+    if "x-amz-server-side-encryption-customer-algorithm" in by_name:
         return None
-    if told.get("x-amz-storage-class") == "EXPRESS_ONEZONE":
+    if by_name.get("x-amz-storage-class") == "EXPRESS_ONEZONE":
         return None
-    found = ETAG.fullmatch(told.get("etag", "").strip())
+    found = ETAG.fullmatch(by_name.get("etag", "").strip())
     return (bytes.fromhex(found[1]), int(found[2]) if found[2] else None) if found else None
 
 

@@ -176,7 +176,7 @@ class Outputs:
             except (OSError, ValueError) as error:
                 left.append(entry.name)
                 self._lacks_bucket = isinstance(error, s3.StoreError) and error.code == "NoSuchBucket"
-                self._say_once(str(error))
+                self._report_once(str(error))
                 continue
             self._copied[entry.name] = (*version, etag)
             if entry.name in parts:
@@ -201,9 +201,9 @@ class Outputs:
                 stream.write(msgspec.json.encode(self._copied))
             os.replace(f"{self._list}.new", self._list)
         except OSError as error:  # such as a full disk: a later attempt copies them again
-            self._say_once(f"{self._list}: {job_folder.describe(error)}")
+            self._report_once(f"{self._list}: {job_folder.describe(error)}")
 
-    def _say_once(self, text: str) -> None:
+    def _report_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             self._say(f"{self._host}: $CLUSTER_OUTPUT_DIR cannot be copied now: {text}")

@@ -329,11 +329,11 @@ def explain(error: Exception, url: str, *, host: str, region: str) -> tuple[Stor
     if bucket_region and bucket_region != region:
         text = f"the bucket is in {bucket_region}, not in {region}: [provision] region in cluster.toml"
         return StoreError(f"{url}: {text} (S3: {status} {code})", code=code), False
-    said = (_find("Message", words) or words.rpartition(f"{status} ")[2].partition(":")[0]).strip()
+    message = (_find("Message", words) or words.rpartition(f"{status} ")[2].partition(":")[0]).strip()
     kind = NotFound if status == 404 else StoreError
     hint = _HINTS.get(code, "").format(region=region)
     may_retry = status in (408, 429) or status >= 500 or code in _RETRIED_CODES
-    return kind(f"{url}: S3 refuses: {status} {code}, {said}{hint}", code=code), may_retry
+    return kind(f"{url}: S3 refuses: {status} {code}, {message}{hint}", code=code), may_retry
 
 
 def _find(tag: str, text: str) -> str:

@@ -187,8 +187,8 @@ class SandboxEC2Backend(EC2Backend):
         complete = []
         for mapping in self.amis[image_id].block_device_mappings:
             own = next((m for m in mappings if m["DeviceName"] == mapping["DeviceName"]), None)
-            said = {k: v for k, v in own["Ebs"].items() if v is not None} if own else {}
-            complete.append({"DeviceName": mapping["DeviceName"], "Ebs": {**mapping["Ebs"], **said}})
+            given = {k: v for k, v in own["Ebs"].items() if v is not None} if own else {}
+            complete.append({"DeviceName": mapping["DeviceName"], "Ebs": {**mapping["Ebs"], **given}})
         names = {mapping["DeviceName"] for mapping in complete}
         further = [mapping for mapping in mappings if mapping["DeviceName"] not in names]
         for mapping in further:

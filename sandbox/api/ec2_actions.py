@@ -43,8 +43,8 @@ class SandboxEC2Response(EC2Response):
         The namespace ends with a slash, and errors have no namespace. A response without content has `true`.
         """
         status, headers, body = self._call_action()
-        said = f' xmlns="{NAMESPACE}/"' if status < 400 else ""
-        answer = str(body).replace(f' xmlns="{NAMESPACE}"', said, 1)
+        namespace = f' xmlns="{NAMESPACE}/"' if status < 400 else ""
+        answer = str(body).replace(f' xmlns="{NAMESPACE}"', namespace, 1)
         return status, headers, re.sub(NOTHING_ELSE, r"\1<return>true</return>\2", answer)
 
     def _call_action(self) -> TYPE_RESPONSE:
@@ -91,8 +91,8 @@ class SandboxEC2Response(EC2Response):
             raise EC2ClientError(
                 "InvalidParameterValue", f"Invalid counts: MinCount {low}, MaxCount {high}; 1 <= MinCount <= MaxCount."
             )
-        backend, token, asked = self.sandbox_backend, self._get_param("ClientToken"), dict(self.params)
-        if token and not self._get_param("DryRun") and (again := backend.launches.find("RunInstances", token, asked)):
+        backend, token, given = self.sandbox_backend, self._get_param("ClientToken"), dict(self.params)
+        if token and not self._get_param("DryRun") and (again := backend.launches.find("RunInstances", token, given)):
             return ActionResult(again)
         self._check_launch()
         fault_id = None
@@ -115,7 +115,7 @@ class SandboxEC2Response(EC2Response):
         reservation = cast("Reservation", result.result)
         self._complete(cast("list[SandboxInstance]", reservation.instances), fault_id)
         if token:
-            backend.launches.keep("RunInstances", token, asked, reservation)
+            backend.launches.keep("RunInstances", token, given, reservation)
         return result
 
     def _find_template(self) -> dict[str, Any]:
@@ -154,12 +154,12 @@ class SandboxEC2Response(EC2Response):
 
     def _check_profile(self) -> None:
         """Raises EC2ClientError for an instance profile that does not exist, is not yet visible, or has no role."""
-        asked: dict[str, str] = self._get_param("IamInstanceProfile", {})
+        given: dict[str, str] = self._get_param("IamInstanceProfile", {})
         profiles = list(iam_backends[self.current_account][self.partition].get_instance_profiles())
         hides = self.sandbox_backend.unsettled.hides_made_at
         known = [profile for profile in profiles if not hides(profile.create_date)]
         for parameter, kind in (("Name", "name"), ("Arn", "ARN")):
-            if not (wanted := asked.get(parameter)):
+            if not (wanted := given.get(parameter)):
                 continue
             found = next((one for one in known if wanted == (one.name if parameter == "Name" else one.arn)), None)
             if found is None:
@@ -172,7 +172,7 @@ class SandboxEC2Response(EC2Response):
                 raise EC2ClientError(
                     "InvalidParameterValue", f'IAM Instance Profile "{found.arn}" has no associated IAM Roles'
                 )
-        if all(asked.get(parameter) for parameter in ("Name", "Arn")):
+        if all(given.get(parameter) for parameter in ("Name", "Arn")):
             raise EC2ClientError(
                 "InvalidParameterCombination", "The parameter 'iamInstanceProfile.name' may not be used in combination "
                 "with 'iamInstanceProfile.arn'",
@@ -272,10 +272,10 @@ class SandboxEC2Response(EC2Response):
             "EndDate",
             "EndDateType",
         )
-        asked = {name: value for name in names if (value := self._get_param(name)) is not None}
-        limits.check_offered(asked["InstanceType"], asked["AvailabilityZone"], self.region)
+        given = {name: value for name in names if (value := self._get_param(name)) is not None}
+        limits.check_offered(given["InstanceType"], given["AvailabilityZone"], self.region)
         count = int(self._get_param("InstanceCount"))
-        made = self.sandbox_backend.capacity_reservations.create(asked, count=count)
+        made = self.sandbox_backend.capacity_reservations.create(given, count=count)
         made.add_tags(self._parse_tag_specification("capacity-reservation").get("capacity-reservation", {}))
         return ActionResult({"CapacityReservation": made})
 
@@ -342,12 +342,12 @@ class SandboxEC2Response(EC2Response):
 
     def describe_spot_price_history(self) -> ActionResult:
         """Returns invented prices, newest first. The price for a given time is always the same."""
-        asked = cast("dict[str, list[str]]", self._filters_from_querystring())
-        types: list[str] = self._get_param("InstanceTypes", []) or asked.get("instance-type") or []
+        given = cast("dict[str, list[str]]", self._filters_from_querystring())
+        types: list[str] = self._get_param("InstanceTypes", []) or given.get("instance-type") or []
         zones = [self._get_param("AvailabilityZone")] if self._get_param("AvailabilityZone") else []
-        zones = zones or asked.get("availability-zone") or []
+        zones = zones or given.get("availability-zone") or []
         products: list[str] = (
-            self._get_param("ProductDescriptions", []) or asked.get("product-description") or ["Linux/UNIX"]
+            self._get_param("ProductDescriptions", []) or given.get("product-description") or ["Linux/UNIX"]
         )
         now = utcnow().replace(tzinfo=dt.UTC)
         end = _aware(self._get_param("EndTime")) or now
@@ -398,9 +398,9 @@ class SandboxEC2Response(EC2Response):
     def _parse_block_device_mapping(self) -> list[dict[str, Any]]:
         """As in moto, but without defaults, so that the image's values apply."""
         mappings = super()._parse_block_device_mapping()
-        for mapping, asked in zip(mappings, self._get_param("BlockDeviceMappings", []), strict=True):
+        for mapping, given in zip(mappings, self._get_param("BlockDeviceMappings", []), strict=True):
             for option in ("DeleteOnTermination", "Encrypted"):
-                mapping["Ebs"][option] = asked.get("Ebs", {}).get(option)
+                mapping["Ebs"][option] = given.get("Ebs", {}).get(option)
         return mappings
 
     def terminate_instances(self) -> ActionResult:

@@ -93,7 +93,7 @@ class SandboxInstance(Instance):
         """Logs the state for the bill."""
         self.ec2_backend.settings.note(self)
 
-    def _say_who(self) -> None:
+    def _record_caller(self) -> None:
         """Records that a call ended the instance, and when. EC2 gives the time only for calls."""
         self._reason = f"User initiated ({utcnow():%Y-%m-%d %H:%M:%S} GMT)"
         self.state_reason = StateReason(
@@ -149,7 +149,7 @@ class SandboxInstance(Instance):
         if self.state in ENDED:
             return copy.copy(self._state)
         previous = self._enter("shutting-down")
-        self._say_who()
+        self._record_caller()
         self._note()
         return previous
 
@@ -174,7 +174,7 @@ class SandboxInstance(Instance):
         if self.state in ("stopping", "stopped"):
             return copy.copy(self._state)
         previous = self._enter("stopping")
-        self._say_who()
+        self._record_caller()
         self._note()
         return previous
 

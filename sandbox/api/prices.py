@@ -91,9 +91,9 @@ def answer_pricing(app: WSGIApplication, region: str, others: Sequence[str] = ()
         target = environ.get("HTTP_X_AMZ_TARGET", "")
         if not target.startswith(TARGET):
             return app(environ, start_response)
-        asked = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
+        request = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
         try:
-            body = json.dumps(answer_call(target.removeprefix(TARGET), asked, region, others)).encode()
+            body = json.dumps(answer_call(target.removeprefix(TARGET), request, region, others)).encode()
         except RefusedError as error:
             return refuse(environ, start_response, "pricing", error.refusal)
         start_response("200 OK", [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))])
@@ -102,18 +102,18 @@ def answer_pricing(app: WSGIApplication, region: str, others: Sequence[str] = ()
     return answering
 
 
-def answer_call(action: str, asked: dict[str, Any], region: str, others: Sequence[str] = ()) -> dict[str, Any]:
+def answer_call(action: str, request: dict[str, Any], region: str, others: Sequence[str] = ()) -> dict[str, Any]:
     """Returns the response to a call, on one page. Pure.
 
     Raises RefusedError for an unknown service, and NotImplementedError for actions other than GetProducts.
     """
     if action != "GetProducts":
         raise NotImplementedError(f"its price list has no {action}")
-    service = asked.get("ServiceCode", "AmazonEC2")
+    service = request.get("ServiceCode", "AmazonEC2")
     if service != "AmazonEC2":
         message = "The sandbox's price list has AmazonEC2 only."
         raise RefusedError(Refusal(code="NotFoundException", message=message))
-    filters: list[dict[str, str]] = asked.get("Filters", [])
+    filters: list[dict[str, str]] = request.get("Filters", [])
     wanted = {one["Field"]: one["Value"] for one in filters}.get("regionCode")
     priced = wanted if wanted is not None and wanted in others else region
     products = [product for product in _products(priced) if _matches(product, filters)]

@@ -37,16 +37,16 @@ class SandboxS3Response(S3Response):
 
     def list_multipart_uploads(self) -> TYPE_RESPONSE:
         """Returns the uploads with the prefix, on one page."""
-        asked = {name: values[0] for name, values in self.querystring.items() if values}
+        parameters = {name: values[0] for name, values in self.querystring.items() if values}
         found: list[FakeMultipart] = list(self.backend.list_multipart_uploads(self.bucket_name).values())
-        encode = partial(quote_plus, safe="/") if asked.get("encoding-type") == "url" else str
-        prefix = asked.get("prefix", "")
+        encode = partial(quote_plus, safe="/") if parameters.get("encoding-type") == "url" else str
+        prefix = parameters.get("prefix", "")
         self.data["Action"] = "ListMultipartUploads"
         return self.serialized(
             ActionResult(
                 {
                     "Bucket": self.bucket_name,
-                    "EncodingType": asked.get("encoding-type"),
+                    "EncodingType": parameters.get("encoding-type"),
                     "Prefix": encode(prefix),
                     "IsTruncated": False,
                     "Uploads": [

@@ -160,8 +160,8 @@ def hide_content_types(app: WSGIApplication) -> WSGIApplication:
     """
 
     def hidden(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        asked = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
-        if environ["REQUEST_METHOD"] == "POST" and asked.keys() & {"uploadId", "uploads"}:
+        query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        if environ["REQUEST_METHOD"] == "POST" and query.keys() & {"uploadId", "uploads"}:
             environ["CONTENT_TYPE"] = "application/octet-stream"
         return app(environ, start_response)
 

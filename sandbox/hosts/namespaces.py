@@ -52,7 +52,7 @@ TRIAL_RULES = "table inet one { chain two { type filter hook forward priority 0;
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def say(text: str) -> None:
+def log_to_console(text: str) -> None:
     """Writes a line to the console with the time since the machine's boot, as the kernel does."""
     os.write(1, f"[{time.monotonic():12.6f}] {text}\n".encode())
 
@@ -213,9 +213,9 @@ def attach_disk(size_bytes: int) -> None:
         capture_output=True, text=True, check=False, env=ENVIRONMENT,
     )  # fmt: skip
     if attached.returncode == 0:
-        say(f"EXT4-fs: mounted root volume, {size_bytes >> 30} GiB")
+        log_to_console(f"EXT4-fs: mounted root volume, {size_bytes >> 30} GiB")
     else:
-        say(f"no loop device ({attached.stderr.strip()}): the root volume is a folder without a size limit")
+        log_to_console(f"no loop device ({attached.stderr.strip()}): the root volume is a folder without a size limit")
 
 
 def show(source: Path, target: Path, shift: int | None, attributes: int = 0) -> None:
@@ -225,8 +225,8 @@ def show(source: Path, target: Path, shift: int | None, attributes: int = 0) -> 
         return
     mount(str(source), target, "", MS_BIND)
     if attributes & MOUNT_ATTR_RDONLY:
-        asked = struct.pack("=QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
-        made = libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, str(target).encode(), 0, asked, len(asked))
+        mount_attr = struct.pack("=QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
+        made = libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, str(target).encode(), 0, mount_attr, len(mount_attr))
         check(made, f"mount_setattr {target}")
 
 
@@ -234,8 +234,8 @@ def mount_shifted(source: Path, target: Path, users: int, attributes: int = 0) -
     """Mounts a directory at `target`, with owners mapped by the user namespace `users` (mount_setattr(2))."""
     flags = OPEN_TREE_CLONE | os.O_CLOEXEC
     tree = check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, str(source).encode(), flags), f"open_tree {source}")
-    asked = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP | attributes, 0, 0, users)
-    shifted = libc.syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, asked, len(asked))
+    mount_attr = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP | attributes, 0, 0, users)
+    shifted = libc.syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, mount_attr, len(mount_attr))
     check(shifted, f"mount_setattr {source}")
     moved = libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, str(target).encode(), MOVE_MOUNT_F_EMPTY_PATH)
     check(moved, f"move_mount {target}")
@@ -403,7 +403,7 @@ def renew_files(root: Path, files: list[dict[str, Any]]) -> None:
                 fresh.chmod(file["mode"])
                 fresh.rename(path)
         except OSError as error:
-            say(f"kept {file['path']} of the last boot: {error}")
+            log_to_console(f"kept {file['path']} of the last boot: {error}")
 
 
 def enter(root: Path) -> None:

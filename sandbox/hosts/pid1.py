@@ -34,8 +34,8 @@ from sandbox.hosts.namespaces import (
     build_root,
     end_with_parent,
     enter_namespaces,
+    log_to_console,
     open_users,
-    say,
     start_building,
     try_kernel,
 )
@@ -134,7 +134,7 @@ def log_in(user: str) -> None:
     try:
         Path("/proc/self/loginuid").write_text(str(pwd.getpwnam(user).pw_uid))
     except OSError as error:
-        say(f"no login name: {error}")
+        log_to_console(f"no login name: {error}")
 
 
 def start_sshd() -> int:
@@ -180,20 +180,20 @@ def stay(spec: dict[str, Any], ready_fd: int) -> NoReturn:
             if number in arrived:
                 shut_down(what, code)
         if sshd in reap():
-            say("sshd ended: starting it again")
+            log_to_console("sshd ended: starting it again")
             time.sleep(SSHD_RESTART_S)
             sshd = start_sshd()
 
 
 def shut_down(what: str, code: int) -> NoReturn:
     """Ends all processes, first with SIGTERM, and then exits with `code`."""
-    say(f"{what}: sending SIGTERM to all processes")
+    log_to_console(f"{what}: sending SIGTERM to all processes")
     deadline = time.monotonic() + SHUTDOWN_S
     _kill_all(signal.SIGTERM)
     while _has_children() and time.monotonic() < deadline:
         time.sleep(0.01)
     _kill_all(signal.SIGKILL)
-    say(what)
+    log_to_console(what)
     os._exit(code)
 
 
@@ -229,7 +229,7 @@ def main() -> NoReturn:
     os.set_inheritable(ready_fd, False)  # noqa: FBT003 -- a positional-only parameter
     end_with_parent()
     spec = json.loads(read_line())
-    say(f"{spec['instance_id']}: booting {spec['hostname']}")
+    log_to_console(f"{spec['instance_id']}: booting {spec['hostname']}")
     builder, built = start_building(spec)
     first = enter_namespaces(open_users(spec), spec["cgroup"], spec["outer_cgroup"])
     if first:
@@ -239,7 +239,7 @@ def main() -> NoReturn:
     await_built(built)
     boot(spec)
     log_in("ubuntu")
-    say(f"{spec['hostname']} login: sshd starts")
+    log_to_console(f"{spec['hostname']} login: sshd starts")
     stay(spec, ready_fd)
 
 

@@ -48,20 +48,20 @@ def read_signature(environ: WSGIEnvironment) -> Signature:
     Raises RefusedError for a missing signature, and for other signature versions.
     """
     header, query = environ.get("HTTP_AUTHORIZATION", ""), parse_qs(environ.get("QUERY_STRING", ""))
-    asked = {name: values[0] for name, values in query.items()}
+    parameters = {name: values[0] for name, values in query.items()}
     if header:
         found = HEADER.match(header)
         if found is None:
             raise RefusedError(refusals.OLD_SIGNATURE)
         credential, headers, signature = found.groups()
         time, token, expires_s = environ.get("HTTP_X_AMZ_DATE", ""), environ.get("HTTP_X_AMZ_SECURITY_TOKEN"), None
-    elif asked.get("X-Amz-Algorithm") == ALGORITHM:
-        credential, headers = asked.get("X-Amz-Credential", ""), asked.get("X-Amz-SignedHeaders", "")
-        signature, time = asked.get("X-Amz-Signature", ""), asked.get("X-Amz-Date", "")
-        token, expires_s = asked.get("X-Amz-Security-Token"), _read_expires(asked.get("X-Amz-Expires", ""))
+    elif parameters.get("X-Amz-Algorithm") == ALGORITHM:
+        credential, headers = parameters.get("X-Amz-Credential", ""), parameters.get("X-Amz-SignedHeaders", "")
+        signature, time = parameters.get("X-Amz-Signature", ""), parameters.get("X-Amz-Date", "")
+        token, expires_s = parameters.get("X-Amz-Security-Token"), _read_expires(parameters.get("X-Amz-Expires", ""))
     else:
         raise RefusedError(
-            refusals.OLD_SIGNATURE if asked.keys() & {"Signature", "X-Amz-Algorithm"} else refusals.NO_KEY
+            refusals.OLD_SIGNATURE if parameters.keys() & {"Signature", "X-Amz-Algorithm"} else refusals.NO_KEY
         )
     key, _, scope = credential.partition("/")
     return Signature(

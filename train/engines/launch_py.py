@@ -70,20 +70,20 @@ class LaunchPy(Engine):
 
     def environment(self, process: NewProcess) -> dict[str, str]:
         """The variables for ps-lite."""
-        made = dict(process.launched)
-        if process.role not in MXNET_ROLES or "DMLC_ROLE" not in made:
-            return made
+        values = dict(process.launched)
+        if process.role not in MXNET_ROLES or "DMLC_ROLE" not in values:
+            return values
         if "DMLC_INTERFACE" in process.own:
-            made.pop("DMLC_NODE_HOST", None)  # would override the interface
+            values.pop("DMLC_NODE_HOST", None)  # would override the interface
         elif process.address:
-            made["DMLC_NODE_HOST"] = process.address
+            values["DMLC_NODE_HOST"] = process.address
             if process.interface:
-                made["DMLC_INTERFACE"] = process.interface
+                values["DMLC_INTERFACE"] = process.interface
         wanted = dict(P3) if process.p3 else {}
         if process.role != "scheduler":
             wanted["PS_VERBOSE"] = "1"
-        made.update((key, value) for key, value in wanted.items() if key not in process.own)
-        return made
+        values.update((key, value) for key, value in wanted.items() if key not in process.own)
+        return values
 
     def read_line(self, line: str) -> Report | None:
         """The report in a line of ps-lite."""

@@ -62,8 +62,12 @@ class PbsScheduler(Scheduler):
     def parse_state(self, answer: Answer, number: str) -> AllocationState:
         """The state, from state_command. Raises ValueError if the server does not answer."""
         if "job_state" not in answer.stdout:
-            said = answer.stderr.lower()
-            if answer.exit_code in (_UNKNOWN_JOB, _HAS_FINISHED) or "unknown job" in said or "has finished" in said:
+            message = answer.stderr.lower()
+            if (
+                answer.exit_code in (_UNKNOWN_JOB, _HAS_FINISHED)
+                or "unknown job" in message
+                or "has finished" in message
+            ):
                 return AllocationState("ended", "PBS no longer has the job", is_vague=True)
             raise ValueError(answer.error)
         job = _parse_fields(answer.stdout)

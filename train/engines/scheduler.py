@@ -36,8 +36,8 @@ class Answer(Struct, frozen=True):
     def error(self) -> str:
         """The last line of stderr, else of stdout, else the exit code."""
         lines = [line.strip() for line in (self.stderr + "\n" + self.stdout).splitlines() if line.strip()]
-        said = [line.strip() for line in self.stderr.splitlines() if line.strip()]
-        return (said or lines or [f"exit code {self.exit_code}"])[-1]
+        errors = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        return (errors or lines or [f"exit code {self.exit_code}"])[-1]
 
 
 class QueueLimits(Struct, frozen=True):
@@ -157,22 +157,22 @@ class Scheduler(ABC):
         """The error for a request that the queue does not allow, with the queue's numbers; or None."""
         longest_s, most, least = limits.max_walltime_s, limits.max_nodes, limits.min_nodes
         words, nodes, walltime_s = limits.words, request.nodes, request.walltime_s
-        said = ""
+        problem = ""
         if not limits.is_open:
-            said = f"does not accept or start jobs ({words.get('is_open', 'closed')})"
+            problem = f"does not accept or start jobs ({words.get('is_open', 'closed')})"
         elif walltime_s and longest_s is not None and walltime_s > longest_s:
             allowed = f"allows at most {render_clock(longest_s)} ({words['max_walltime_s']})"
-            said = f"{allowed}, and the job asks for {render_clock(walltime_s)}"
+            problem = f"{allowed}, and the job asks for {render_clock(walltime_s)}"
         elif most is not None and nodes > most:
-            said = f"allows at most {count_nodes(most)} ({words['max_nodes']}), and the job needs {nodes}"
+            problem = f"allows at most {count_nodes(most)} ({words['max_nodes']}), and the job needs {nodes}"
         elif limits.nodes is not None and nodes > limits.nodes:
-            said = f"has {count_nodes(limits.nodes)} ({words['nodes']}), and the job needs {nodes}"
+            problem = f"has {count_nodes(limits.nodes)} ({words['nodes']}), and the job needs {nodes}"
         elif least is not None and nodes < least:
-            said = f"needs at least {count_nodes(least)} ({words['min_nodes']}), and the job uses {nodes}"
+            problem = f"needs at least {count_nodes(least)} ({words['min_nodes']}), and the job uses {nodes}"
         elif limits.slots and request.slots_per_node > limits.slots:
             asked = f"[queue] slots_per_node is {request.slots_per_node}"
-            said = f"has {limits.slots} slots per node ({words['slots']}), and {asked}"
-        return f'{self.title} {self.queue_word} "{limits.name}" {said}' if said else None
+            problem = f"has {limits.slots} slots per node ({words['slots']}), and {asked}"
+        return f'{self.title} {self.queue_word} "{limits.name}" {problem}' if problem else None
 
     def complete(self, request: AllocationRequest, limits: QueueLimits) -> AllocationRequest:
         """The request, completed with the queue's values. Raises ValueError if the queue cannot provide such nodes."""

@@ -143,20 +143,20 @@ class SgeScheduler(Scheduler):
         error = re.search(r"^error reason[^:]*:\s*(.*)$", joined, re.MULTILINE)
         if error is not None:
             return add_reason(found, error[1].strip())
-        said = joined.partition("scheduling info:")[2].split("\n")
-        lines = [line.strip() for line in said if not _NOT_OF_THE_JOB.fullmatch(line.strip())]
+        scheduling = joined.partition("scheduling info:")[2].split("\n")
+        lines = [line.strip() for line in scheduling if not _NOT_OF_THE_JOB.fullmatch(line.strip())]
         return add_reason(found, "; ".join(lines)[:_LONGEST_REASON])
 
 
 def _explain_end(fields: dict[str, str]) -> str:
-    failed, _, said = fields.get("failed", "").partition(":")
+    failed, _, scheduling = fields.get("failed", "").partition(":")
     code = fields.get("exit_status", "").split(" ")[0]
-    if "h_rt" in said:
+    if "h_rt" in scheduling:
         return f"{REACHED_WALLTIME} (h_rt)"
     if failed.strip() == "100":  # a signal ended the script: qdel, or a limit that its execution host enforces
         return f"its batch script was killed (exit code {code}): qdel, or a limit"
     if failed.strip() not in ("", "0"):
-        return f"it failed: {said.strip()}"
+        return f"it failed: {scheduling.strip()}"
     return f"its batch script ended (exit code {code})" if code else ""
 
 

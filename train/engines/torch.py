@@ -57,16 +57,16 @@ class TorchEngine(Engine):
 
     def environment(self, process: NewProcess) -> dict[str, str]:
         """The variables for torch.distributed, and the interface in the syntax of Gloo and of NCCL."""
-        made = dict(process.launched)
+        env = dict(process.launched)
         ours = {RANK: "RANK", WORLD_SIZE: "WORLD_SIZE", LOCAL_RANK: "LOCAL_RANK"}
-        made.update((name, made[theirs]) for name, theirs in ours.items() if theirs in made)
-        if "MASTER_ADDR" in made:
-            made[INIT_METHOD] = f"tcp://{made['MASTER_ADDR']}:{made['MASTER_PORT']}"
+        env.update((name, env[theirs]) for name, theirs in ours.items() if theirs in env)
+        if "MASTER_ADDR" in env:
+            env[INIT_METHOD] = f"tcp://{env['MASTER_ADDR']}:{env['MASTER_PORT']}"
         if process.interface:
             # NCCL treats a name as a prefix unless = precedes it.
             wanted = {"GLOO_SOCKET_IFNAME": process.interface, "NCCL_SOCKET_IFNAME": f"={process.interface}"}
-            made.update((name, value) for name, value in wanted.items() if name not in process.own)
-        return made
+            env.update((name, value) for name, value in wanted.items() if name not in process.own)
+        return env
 
 
 def _nodes(order: Order) -> Iterator[tuple[int, JobHost, int]]:
@@ -152,19 +152,19 @@ class EnvEngine(TorchEngine):
 
     def environment(self, process: NewProcess) -> dict[str, str]:
         """Also the variables by which Lightning, JAX and TensorFlow find their place, unless the user sets them."""
-        made = super().environment(process)
-        if "RANK" not in made:
-            return made
-        rank, port = int(made["RANK"]), int(made["MASTER_PORT"])
-        addresses = process.own.get(ADDRESSES, made["MASTER_ADDR"]).split(",")
+        env = super().environment(process)
+        if "RANK" not in env:
+            return env
+        rank, port = int(env["RANK"]), int(env["MASTER_PORT"])
+        addresses = process.own.get(ADDRESSES, env["MASTER_ADDR"]).split(",")
         more = {
-            "NODE_RANK": made["GROUP_RANK"],
-            "JAX_COORDINATOR_ADDRESS": f"{made['MASTER_ADDR']}:{port}",
-            "JAX_NUM_PROCESSES": made["WORLD_SIZE"],
-            "JAX_PROCESS_ID": made["RANK"],
+            "NODE_RANK": env["GROUP_RANK"],
+            "JAX_COORDINATOR_ADDRESS": f"{env['MASTER_ADDR']}:{port}",
+            "JAX_NUM_PROCESSES": env["WORLD_SIZE"],
+            "JAX_PROCESS_ID": env["RANK"],
             "TF_CONFIG": render_tf_config(addresses, rank=rank, port=port),
         }
-        return {**{name: value for name, value in more.items() if name not in process.own}, **made}
+        return {**{name: value for name, value in more.items() if name not in process.own}, **env}
 
 
 def render_tf_config(addresses: Sequence[str], *, rank: int, port: int) -> str:

@@ -128,7 +128,7 @@ def check(job: ProposedJob) -> tuple[str, ...]:
     if problems:
         hint = next((problem.hint for problem in problems if problem.hint), None)
         raise ConfigError("\n".join(problem.message for problem in problems), hint=hint)
-    warnings = [said for rule in _WARNINGS for said in rule(job)]
+    warnings = [where for rule in _WARNINGS for where in rule(job)]
     return (*warnings, *(f"{problem.message} ({problem.hint})" for problem in data_problems))
 
 
@@ -240,16 +240,16 @@ def _store_of_command(job: ProposedJob) -> Iterator[str]:
     if not found:
         return
     option, store = found[-1]
-    said = f"{option} {store} in {'the command' if job.command else 'train.args'}"
+    where = f"{option} {store} in {'the command' if job.command else 'train.args'}"
     workers, is_distributed = job.workers, store.startswith("dist")
     if not is_distributed and workers > 1:
         yield (
-            f"{said}: {workers} workers would train {workers} separate models (write {option} "
+            f"{where}: {workers} workers would train {workers} separate models (write {option} "
             f"{job.config.kv_store} there, or cluster train -n 1 --kv-store local)"
         )
     elif is_distributed and not job.distributed:
         yield (
-            f'{said}, but train.kv_store = "{job.config.kv_store}" starts no servers (cluster train -n 2 '
+            f'{where}, but train.kv_store = "{job.config.kv_store}" starts no servers (cluster train -n 2 '
             "--kv-store dist_sync)"
         )
 

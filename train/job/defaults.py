@@ -161,11 +161,13 @@ def _selection(order: Order) -> str:
 
 
 def _threads(job: Job) -> str:
-    said = f"OMP_NUM_THREADS={_shown(job, 'OMP_NUM_THREADS')}"
+    setting = f"OMP_NUM_THREADS={_shown(job, 'OMP_NUM_THREADS')}"
     if "OMP_NUM_THREADS" in job.config.env:
-        return f"{said} (yours)"
+        return f"{setting} (yours)"
     threads = job.threads
-    return f"{said} ({count(threads.cores, 'core')} for {count(threads.processes, 'process', 'processes')} on a node)"
+    return (
+        f"{setting} ({count(threads.cores, 'core')} for {count(threads.processes, 'process', 'processes')} on a node)"
+    )
 
 
 def _gpus(job: Job) -> str:

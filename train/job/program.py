@@ -93,9 +93,9 @@ def check_syntax(source: bytes, *, name: str) -> None:
         if isinstance(error, SyntaxError) and error.lineno is not None:
             where = f"{name}, line {error.lineno}"
             line = f"\n    {error.text.strip()}" if error.text else ""
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        problem = error.msg if isinstance(error, SyntaxError) else str(error)
         raise UsageError(
-            f"{where}: {said}{line}",
+            f"{where}: {problem}{line}",
             hint=f"correct it; if the nodes' Python is newer than {here}, which read it here: "
             f"cluster train -- python {shlex.quote(name)}",
         ) from None

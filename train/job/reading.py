@@ -184,23 +184,23 @@ def reading_environment(
 
 def reading_warnings(reading: Reading, config: TrainConfig, access: S3Access) -> list[str]:
     """Warnings about a reader that cannot read s3:// in this mode, and credentials that end before the job."""
-    said = []
+    parts = []
     if reading.unreadable is not None:
-        said.append(f'data.mode = "native": {reading.unreadable}, which the program uses, cannot read s3://: {_STAGE}')
+        parts.append(f'data.mode = "native": {reading.unreadable}, which the program uses, cannot read s3://: {_STAGE}')
     wanted_s = config.max_duration_s
     # This machine's credentials are not renewed; staging renews those of an instance profile.
     limit_s, todo = (access.left_s, _OF_NODES) if access.left_s is not None else (reading.limit_s, _STAGE)
     if limit_s is not None and wanted_s is not None and wanted_s > limit_s:
-        said.append(
+        parts.append(
             f'train.max_duration = "{config.max_duration}": the job\'s S3 credentials end after '
             f"{render_minutes(limit_s)} and cannot be renewed: {todo}"
         )
     elif wanted_s is None and access.left_s is not None and access.left_s < SHORT_S:
-        said.append(
+        parts.append(
             f"the job's credentials end in {render_minutes(access.left_s)} and cannot be renewed: after that it can "
             f"neither read nor write S3. For a longer job, {todo}"
         )
-    return said
+    return parts
 
 
 def render_reading(reading: Reading) -> str:

@@ -175,13 +175,13 @@ def find_folder_data(nodes: Sequence[ReadyNode], folder: str) -> Data:
     """The content of a folder on a volume. Raises ClusterError if a node cannot read it."""
     counts: dict[str, int] = {}
 
-    def look(node: ReadyNode) -> None:
+    def check(node: ReadyNode) -> None:
         command = run_program(node.facts.python, "-c", COUNT_FILES, folder)
-        said = node.connection.run(command, timeout_s=FOLDER_TIMEOUT_S, what=f"looking at {folder}").last_line
-        if not said.removeprefix("-").isdecimal():
-            raise ClusterError(f"{node.host.name}: an invalid answer about {folder}: {said[:80]!r}")
-        counts[node.host.name] = int(said)
+        message = node.connection.run(command, timeout_s=FOLDER_TIMEOUT_S, what=f"looking at {folder}").last_line
+        if not message.removeprefix("-").isdecimal():
+            raise ClusterError(f"{node.host.name}: an invalid answer about {folder}: {message[:80]!r}")
+        counts[node.host.name] = int(message)
 
-    on_all(nodes, look)
+    on_all(nodes, check)
     fewest = min(counts.values())
     return Data(objects=max(fewest, 0), exists=fewest >= 0)

@@ -24,7 +24,7 @@ class Found:
     objects: Sequence[S3Object] = ()
 
 
-def look(
+def describe_destination(
     connection: Connection, planned: Sequence[Upload], folder: S3Url, kept: Collection[S3Url], *, whole: bool
 ) -> Found:
     """Finds the objects at the destinations of the uploads (`kept`). whole: also everything else in the folder.

@@ -15,7 +15,7 @@ from train.s3 import transfer
 from train.s3.connection import Connection
 from train.s3.content import choose_downloads, choose_uploads
 from train.s3.contents import delete_objects, du, find_whole_buckets, ls, rm
-from train.s3.destination import look, prepare_bucket
+from train.s3.destination import describe_destination, prepare_bucket
 from train.s3.partial_file import find_surplus_files, refuse_links, remove_unfinished
 from train.s3.plan import Download, Plan, Upload, find_surplus_objects, plan_get, plan_put
 from train.s3.run_journal import Run, abort_unfinished, noted
@@ -82,7 +82,7 @@ def put(
     folder = target.as_folder()
     connection = Connection(region=region)
     kept = {upload.destination for upload in planned}
-    found = look(connection, planned, folder, kept, whole=delete)
+    found = describe_destination(connection, planned, folder, kept, whole=delete)
     if found.bucket == "missing" and not create_bucket:
         _refuse_missing_bucket(target.bucket)
     to_copy, unchanged = choose_uploads(connection, planned, found.objects)
