@@ -1,23 +1,20 @@
 """`python -m bench.wheel_code WHEEL...`: compares the GPU code in wheels with provision/oracle's tables."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.fatbin import LibraryCode, read_wheel
-from provision.oracle.tables import Version, Wheel, find_wheel
-from provision.oracle.torch import find_build, show_code
+from provision.oracle.tables import Wheel, find_wheel, show_code
+from provision.oracle.torch import find_build
 
 
 def differences(wheel: Wheel, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
     """Returns the differences between the contents of a wheel and its entry in the table; empty if they agree. Pure."""
-    found: list[tuple[str, object, object]] = [
-        ("machine code", _numbers(v for library in libraries for v in library.code), _numbers(wheel.code)),
-        ("PTX", _numbers(v for library in libraries for v in library.ptx), _numbers(wheel.ptx)),
-        ("modules", sum(library.modules for library in libraries), wheel.modules),
-        ("modules with PTX", sum(library.ptx_modules for library in libraries), wheel.ptx_modules),
-    ]
-    return tuple(f"{what}: found {is_}, the table says {said}" for what, is_, said in found if is_ != said)
+    found = tuple(sorted({version for library in libraries for version in library.code}))
+    if found == wheel.code:
+        return ()
+    return (f"machine code: found {show_code(found)}, the table has {show_code(wheel.code)}",)
 
 
 def torch_code_differs(version: str, libraries: Sequence[LibraryCode]) -> tuple[str, ...]:
@@ -30,10 +27,6 @@ def torch_code_differs(version: str, libraries: Sequence[LibraryCode]) -> tuple[
     if whole == build.code:
         return ()
     return (f"machine code: found {show_code(whole)}, the table has {show_code(build.code)}",)
-
-
-def _numbers(versions: Iterable[Version]) -> str:
-    return show_code(sorted(set(versions)))
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """`cluster oracle`: shows the tables of GPUs and wheels."""
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -10,8 +10,18 @@ from cluster.app import App, pass_app
 from cluster.views.layout import render_table
 from foundation.errors import NotFoundError
 from provision.oracle.decide import Verdict, check_mxnet, find_gpu_wheels, judge_on, pick_for
-from provision.oracle.tables import GPU_MACHINES, WHEELS, Gpu, Machine, Version, Wheel, find_machine, show
-from provision.oracle.torch import TORCH_BUILDS, TorchBuild, find_fitting, pick_torch, show_code
+from provision.oracle.tables import (
+    GPU_MACHINES,
+    WHEELS,
+    Gpu,
+    Machine,
+    Wheel,
+    find_fitting,
+    find_machine,
+    show,
+    show_code,
+)
+from provision.oracle.torch import TORCH_BUILDS, TorchBuild, pick_torch
 
 FRAMEWORKS = ("mxnet", "pytorch")
 
@@ -104,7 +114,6 @@ def _wheel_document(wheel: Wheel) -> dict[str, Any]:
         "size_mb": wheel.size_mb,
         "cuda": None if wheel.cuda is None else show(wheel.cuda),
         "machine_code": [show(version) for version in wheel.code],
-        "ptx": [show(version) for version in wheel.ptx],
         "reads_s3": wheel.reads_s3,
         "needs": list(wheel.needs),
         "packages": list(wheel.packages),
@@ -136,12 +145,11 @@ def _render_mxnet(columns: int | None) -> str:
             f"{wheel.name.removeprefix('mxnet-')} {wheel.version}{'*' if wheel.reads_s3 else ''}" for wheel in others
         )
         gpus.append((*cells, auto.requirement if auto else "-", also or "-"))
-    wheels = [("WHEEL", "MB", "CUDA", "MACHINE CODE (sm_)", "PTX", "READS s3://", "CUDA'S LIBRARIES")]
+    wheels = [("WHEEL", "MB", "CUDA", "MACHINE CODE (sm_)", "READS s3://", "CUDA'S LIBRARIES")]
     for wheel in WHEELS:
         cuda = show(wheel.cuda) if wheel.cuda is not None else "-"
-        code, ptx = _numbers(wheel.code) or "-", _numbers(wheel.ptx) or "-"
-        s3, libraries = _yes(wheel.reads_s3), _libraries(wheel)
-        wheels.append((wheel.requirement, str(wheel.size_mb), cuda, code, ptx, s3, libraries))
+        code, s3 = show_code(wheel.code) or "-", _yes(wheel.reads_s3)
+        wheels.append((wheel.requirement, str(wheel.size_mb), cuda, code, s3, _libraries(wheel)))
     tables = [render_table(rows, columns=columns, prose=True) for rows in (gpus, wheels)]
     return "\n".join([tables[0], "* reads s3:// directly", "", tables[1]])
 
@@ -166,11 +174,6 @@ def _libraries(wheel: Wheel) -> str:
     if wheel.cuda is None:
         return "needs none"
     return "from PyPI" if wheel.packages else f"CUDA {show(wheel.cuda)}, from the image"
-
-
-def _numbers(versions: Iterable[Version]) -> str:
-    """Renders compute capabilities as nvcc writes them: "70 75"."""
-    return " ".join(f"{major}{minor}" for major, minor in sorted(set(versions)))
 
 
 def _yes(value: bool) -> str:  # noqa: FBT001 - a cell of a table
@@ -244,7 +247,7 @@ def _pick_torch(machine: Machine) -> str | None:
 
 
 def _runs_torch(build: TorchBuild, machine: Machine) -> bool:
-    return machine.architecture == "x86_64" and machine.gpu is not None and bool(find_fitting(build, machine.gpu))
+    return machine.architecture == "x86_64" and machine.gpu is not None and bool(find_fitting(build.code, machine.gpu))
 
 
 def _render_torch_machine(_name: str, machine: Machine, columns: int | None) -> str:

@@ -9,27 +9,28 @@ A wheel runs on a GPU only if both conditions hold:
   Turing, so mxnet-cu90 does not run on a T4, although it has sm_70 code. mxnet-cu112 runs on an L4, because its
   libraries from PyPI are those of CUDA 11.8.
 
-PTX does not count. The driver can compile the PTX of a lower compute capability for a newer GPU, which takes minutes at
-the first start. But each wheel with PTX has it in only some modules (351 of 406 in the CUDA 10 wheels; the others are
-cuDNN's kernels, which are only machine code), and its libraries are as old as the wheel.
+PTX, which the driver could compile for a newer GPU, does not count: each wheel has it in only some of its modules.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from msgspec import Struct
 
 from foundation.errors import ConfigError
 from provision.oracle.tables import (
     CPU_WHEEL,
-    GPU_MACHINES,
     WHEELS,
     Gpu,
     Machine,
     Wheel,
+    find_fitting,
     find_machine,
     find_wheel,
     first_cuda,
+    name_setting,
     show,
+    show_code,
+    suggest_gpus,
 )
 
 # The image of `ami = "auto"` has NVIDIA's open kernel modules, which support Turing and later
@@ -65,19 +66,14 @@ def _judge(wheel: Wheel, gpu: Gpu | None) -> tuple[bool, str]:
         return False, "needs an NVIDIA GPU"
     if gpu.capability is None:
         return False, f"needs an NVIDIA GPU; the {gpu.name} is from {gpu.maker}"
-    major, minor = gpu.capability
-    fitting = [code for code in wheel.code if code[0] == major and code[1] <= minor]
-    if not fitting:
-        listed = " ".join(_number(code) for code in wheel.code)
-        why = f"has no machine code for {show(gpu.capability)} (it has sm_ {listed})"
-        if wheel.ptx and max(wheel.ptx) < gpu.capability:
-            why += f", and PTX in only {wheel.ptx_modules} of its {wheel.modules} modules"
-        return False, why
+    fitting = find_fitting(wheel.code, gpu)
+    if fitting is None:
+        return False, f"has no machine code for {show(gpu.capability)} (it has sm_ {show_code(wheel.code)})"
     needed = first_cuda(gpu.capability)
     if wheel.libraries_cuda < needed:
         libraries = f"its libraries are from CUDA {show(wheel.libraries_cuda)}"
         return False, f"is too old: {libraries}, and the {gpu.name} needs CUDA {show(needed)} or newer"
-    return True, f"has machine code for it: sm_{_number(max(fitting))}"
+    return True, f"has machine code for it: sm_{show_code([fitting])}"
 
 
 def pick_wheel(gpu: Gpu) -> Wheel | None:
@@ -103,7 +99,8 @@ def no_wheel_hint(gpu: Gpu) -> str:
     if other:
         listed = " or ".join(f'mxnet = "{wheel.requirement}"' for wheel in other[:2])
         return f"set a wheel yourself, with an image that has its CUDA: [bootstrap] {listed}"
-    return f"use a type with {_suggest_gpus()} GPUs, such as g5.xlarge; cluster oracle lists them"
+    names = suggest_gpus(lambda one: not _lacks_driver(one) and pick_wheel(one) is not None)
+    return f"use a type with {names} GPUs, such as g5.xlarge; cluster oracle lists them"
 
 
 def check_mxnet(*, instance_type: str, mxnet: str, ami: str, is_other: bool = False) -> tuple[str, ...]:
@@ -115,8 +112,7 @@ def check_mxnet(*, instance_type: str, mxnet: str, ami: str, is_other: bool = Fa
     machine = find_machine(instance_type)
     if machine is None:
         return (f"instance_type {instance_type} is not in the table of GPUs: MXNet may not run there",)
-    key = "instance_types," if is_other else "instance_type ="
-    setting = f'[provision] {key} "{instance_type}" with [bootstrap] mxnet = "{mxnet}"'
+    setting = name_setting(instance_type, f'mxnet = "{mxnet}"', is_other=is_other)
     fit = _check_on(machine, mxnet, setting=setting, instance_type=instance_type, ami=ami)
     return (*machine.warn_of_accelerator(instance_type, wheels="MXNet's wheels"), *fit)
 
@@ -136,7 +132,8 @@ def _check_on(machine: Machine, mxnet: str, *, setting: str, instance_type: str,
         return (f"{mxnet} is not in the table of MXNet's wheels: it may not run on {instance_type}",)
     verdict = judge(wheel, machine.gpu)
     if not verdict.runs:
-        raise ConfigError(f"{setting}: {_subject(machine)}{verdict.why}", hint=_instead(machine.gpu))
+        subject = "the wheel" if machine.gpu is None else f"for {machine.gpu.label} the wheel"
+        raise ConfigError(f"{setting}: {subject} {verdict.why}", hint=_instead(machine.gpu))
     return _warnings(wheel, machine.gpu, ami=ami, instance_type=instance_type)
 
 
@@ -153,10 +150,6 @@ def no_auto_wheel(gpu: Gpu) -> str:
     return f"no MXNet wheel has code for {gpu.label}"
 
 
-def _subject(machine: Machine) -> str:
-    return f"for {machine.gpu.label} the wheel " if machine.gpu is not None else "the wheel "
-
-
 def _instead(gpu: Gpu | None) -> str:
     if gpu is None:
         return _take_auto(CPU_WHEEL)
@@ -166,17 +159,6 @@ def _instead(gpu: Gpu | None) -> str:
 
 def _take_auto(wheel: Wheel) -> str:
     return f'set [bootstrap] mxnet = "auto", which uses {wheel.requirement} there; cluster oracle shows why'
-
-
-def _suggest_gpus() -> str:
-    """The GPUs that the image and the wheel of "auto" support: T4, A100, ... or L40S."""
-    names = {
-        machine.gpu.name: None
-        for machine in GPU_MACHINES
-        if machine.gpu is not None and not _lacks_driver(machine.gpu) and pick_for(machine) is not None
-    }
-    *most, last = names
-    return f"{', '.join(most)} or {last}"
 
 
 def _lacks_driver(gpu: Gpu) -> bool:
@@ -192,7 +174,8 @@ def _warnings(wheel: Wheel, gpu: Gpu | None, *, ami: str, instance_type: str) ->
     if not wheel.is_complete:
         warnings.append(
             f"{wheel.requirement} needs CUDA {show(wheel.cuda)}, which PyPI does not have: the image must have it "
-            f"({_missing(wheel.needs)})" + ('; the image of [provision] ami = "auto" does not' if ami == "auto" else "")
+            f"({', '.join(wheel.needs[:2])} and {len(wheel.needs) - 2} more)"
+            + ('; the image of [provision] ami = "auto" does not' if ami == "auto" else "")
         )
     if ami == "auto" and gpu is not None and _lacks_driver(gpu):
         warnings.append(
@@ -200,12 +183,3 @@ def _warnings(wheel: Wheel, gpu: Gpu | None, *, ami: str, instance_type: str) ->
             f"the {gpu.name}: set ami to an image with the proprietary driver"
         )
     return tuple(warnings)
-
-
-def _missing(needs: Sequence[str]) -> str:
-    return ", ".join(needs[:2]) + f" and {len(needs) - 2} more"
-
-
-def _number(code: tuple[int, int]) -> str:
-    """Returns 86 for (8, 6), as in nvcc's options."""
-    return f"{code[0]}{code[1]}"

@@ -6,7 +6,7 @@ https://docs.nvidia.com/cuda/cuda-toolkit-release-notes for the first CUDA that 
 The wheels were measured: see `Wheel`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from re import compile as regex
 from re import sub
 from typing import Literal
@@ -161,9 +161,35 @@ def first_cuda(capability: Version) -> Version:
     return min(later, default=max(_FIRST_CUDA.values()))
 
 
+def find_fitting(code: Iterable[Version], gpu: Gpu) -> Version | None:
+    """The machine code that runs on a GPU: that of the same major compute capability, from its minor one up."""
+    if gpu.capability is None:
+        return None
+    major, minor = gpu.capability
+    return max((one for one in code if one[0] == major and one[1] <= minor), default=None)
+
+
 def show(version: Version) -> str:
     """Returns 8.6 for (8, 6)."""
     return f"{version[0]}.{version[1]}"
+
+
+def show_code(code: Iterable[Version]) -> str:
+    """Returns compute capabilities as nvcc writes them: 70 75."""
+    return " ".join(f"{major}{minor}" for major, minor in code)
+
+
+def name_setting(instance_type: str, wheel: str, *, is_other: bool) -> str:
+    """Returns the settings that are checked, for errors. wheel: 'mxnet = "auto"'. is_other: see check_mxnet."""
+    key = "instance_types," if is_other else "instance_type ="
+    return f'[provision] {key} "{instance_type}" with [bootstrap] {wheel}'
+
+
+def suggest_gpus(is_supported: Callable[[Gpu], bool]) -> str:
+    """Names the GPUs of the x86-64 families that are supported: T4, A100, ... or L40S."""
+    gpus = (machine.gpu for machine in GPU_MACHINES if machine.gpu is not None and machine.architecture == "x86_64")
+    *most, last = dict.fromkeys(gpu.name for gpu in gpus if is_supported(gpu))
+    return f"{', '.join(most)} or {last}"
 
 
 # --- wheels
@@ -174,8 +200,7 @@ class Wheel(Struct, frozen=True, kw_only=True):
 
     size_mb: of the file, in millions of bytes.
     cuda: the CUDA that it was built with; None for CPU wheels.
-    code, ptx: the compute capabilities for which its libmxnet.so has machine code and PTX, as shown by `cluster oracle
-        --wheel`; `modules`: its number of fat binaries; `ptx_modules`: those with PTX.
+    code: the compute capabilities for which its libmxnet.so has machine code, as bench/wheel_code.py shows it.
     reads_s3: whether it can open s3://; tested: others fail with "Please compile with DMLC_USE_S3=1".
     needs: the CUDA libraries that it loads (`readelf -d`), besides the driver's libcuda.so.1.
     packages: the PyPI packages that contain all of `needs`; () if PyPI does not have them.
@@ -188,9 +213,6 @@ class Wheel(Struct, frozen=True, kw_only=True):
     reads_s3: bool
     cuda: Version | None = None
     code: tuple[Version, ...] = ()
-    ptx: tuple[Version, ...] = ()
-    modules: int = 0
-    ptx_modules: int = 0
     needs: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     libraries_cuda: Version | None = None
@@ -209,7 +231,7 @@ class Wheel(Struct, frozen=True, kw_only=True):
         return self.cuda is None or bool(self.packages)
 
 
-def _capabilities(*numbers: int) -> tuple[Version, ...]:
+def capabilities(*numbers: int) -> tuple[Version, ...]:
     """Converts nvcc's numbers: 86 is (8, 6)."""
     return tuple(divmod(number, 10) for number in numbers)
 
@@ -220,10 +242,8 @@ def _libraries(version: str, **other: str) -> tuple[str, ...]:
     return tuple(f"lib{name}.so.{other.get(name, version)}" for name in names)
 
 
-_PTX_70 = _capabilities(70)
-_PTX_70_75 = _capabilities(70, 75)
-_VOLTA = _capabilities(30, 35, 50, 52, 60, 61, 70)
-_TURING = _capabilities(30, 35, 50, 52, 60, 61, 70, 75)
+_VOLTA = capabilities(30, 35, 50, 52, 60, 61, 70)
+_TURING = capabilities(30, 35, 50, 52, 60, 61, 70, 75)
 _CUDNN_8 = ("libcudnn.so.8", "libnccl.so.2")
 _NVTX = ("libnvToolsExt.so.1",)
 _CUDA_10 = {"cublas": "10", "cufft": "10", "curand": "10", "cusolver": "10"}
@@ -238,8 +258,7 @@ GPU_WHEEL = Wheel(
     size_mb=499,
     reads_s3=False,
     cuda=(11, 2),
-    code=_capabilities(50, 60, 70, 80, 86),
-    modules=198,
+    code=capabilities(50, 60, 70, 80, 86),
     needs=_libraries("11.2", **_CUDA_11 | {"cusolver": "11"}) + _CUDNN_8 + _NVTX,
     packages=(
         "nvidia-cuda-runtime-cu11",
@@ -271,8 +290,7 @@ WHEELS: tuple[Wheel, ...] = (
         size_mb=327,
         reads_s3=False,
         cuda=(11, 0),
-        code=_capabilities(50, 60, 70, 80),
-        modules=198,
+        code=capabilities(50, 60, 70, 80),
         needs=_libraries("11.0", **_CUDA_11) + _CUDNN_8 + _NVTX,
         libraries_cuda=(11, 0),
     ),
@@ -282,8 +300,7 @@ WHEELS: tuple[Wheel, ...] = (
         size_mb=381,
         reads_s3=False,
         cuda=(10, 2),
-        code=_capabilities(30, 50, 60, 70, 75),
-        modules=198,
+        code=capabilities(30, 50, 60, 70, 75),
         needs=_libraries("10.2", **_CUDA_10) + _CUDNN_8 + _NVTX,
         libraries_cuda=(10, 2),
     ),
@@ -294,9 +311,6 @@ WHEELS: tuple[Wheel, ...] = (
         reads_s3=True,
         cuda=(10, 2),
         code=_TURING,
-        ptx=_PTX_70_75,
-        modules=406,
-        ptx_modules=351,
         needs=_libraries("10.2", **_CUDA_10) + _NVTX,
         libraries_cuda=(10, 2),
     ),
@@ -307,9 +321,6 @@ WHEELS: tuple[Wheel, ...] = (
         reads_s3=True,
         cuda=(10, 1),
         code=_TURING,
-        ptx=_PTX_70_75,
-        modules=406,
-        ptx_modules=351,
         needs=_libraries("10.1", **_CUDA_10) + _NVTX,
         libraries_cuda=(10, 1),
     ),
@@ -320,9 +331,6 @@ WHEELS: tuple[Wheel, ...] = (
         reads_s3=True,
         cuda=(10, 0),
         code=_TURING,
-        ptx=_PTX_70_75,
-        modules=406,
-        ptx_modules=351,
         needs=_libraries("10.0") + _NVTX,
         libraries_cuda=(10, 0),
     ),
@@ -333,9 +341,6 @@ WHEELS: tuple[Wheel, ...] = (
         reads_s3=True,
         cuda=(9, 2),
         code=_VOLTA,
-        ptx=_PTX_70,
-        modules=402,
-        ptx_modules=351,
         needs=_libraries("9.2") + _NVTX,
         libraries_cuda=(9, 2),
     ),
@@ -346,9 +351,6 @@ WHEELS: tuple[Wheel, ...] = (
         reads_s3=True,
         cuda=(9, 0),
         code=_VOLTA,
-        ptx=_PTX_70,
-        modules=369,
-        ptx_modules=318,
         needs=_libraries("9.0"),
         libraries_cuda=(9, 0),
     ),

@@ -9,13 +9,24 @@ machine code of libtorch_cuda.so. The others come from torch.cuda.get_arch_list(
 (https://github.com/pytorch/pytorch/issues/182250 and others) and were not measured.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from re import compile as regex
 
 from msgspec import Struct
 
 from foundation.errors import ConfigError
-from provision.oracle.tables import GPU_MACHINES, Gpu, Machine, Version, find_machine, show
+from provision.oracle.tables import (
+    Gpu,
+    Machine,
+    Version,
+    capabilities,
+    find_fitting,
+    find_machine,
+    name_setting,
+    show,
+    show_code,
+    suggest_gpus,
+)
 
 TORCH_PATTERN = regex(r"torch==([0-9]+)\.([0-9]+)(?:\.[0-9]+)*(?:\+([a-z0-9.]+))?")
 INDEXES = "https://pytorch.org/get-started/locally/"
@@ -50,15 +61,10 @@ class TorchBuild(Struct, frozen=True, kw_only=True):
         return show(self.first) if self.first == self.last else f"{show(self.first)} to {show(self.last)}"
 
 
-def _code(*numbers: int) -> tuple[Version, ...]:
-    """Converts nvcc's numbers: 86 is (8, 6)."""
-    return tuple(divmod(number, 10) for number in numbers)
-
-
-_KEPLER = _code(37, 50, 60, 70, 75, 80, 86)
-_MAXWELL = _code(50, 60, 70, 75, 80, 86, 90)
-_VOLTA = _code(70, 75, 80, 86, 90, 100, 120)
-_TURING = _code(75, 80, 86, 90, 100, 120)
+_KEPLER = capabilities(37, 50, 60, 70, 75, 80, 86)
+_MAXWELL = capabilities(50, 60, 70, 75, 80, 86, 90)
+_VOLTA = capabilities(70, 75, 80, 86, 90, 100, 120)
+_TURING = capabilities(75, 80, 86, 90, 100, 120)
 
 TORCH_BUILDS: tuple[TorchBuild, ...] = (
     TorchBuild(first=(2, 15), last=(2, 15), cuda=(13, 2), code=_TURING, measured=True),
@@ -124,20 +130,13 @@ def find_build(requirement: str) -> TorchBuild | None:
     return next((build for build in builds if version is not None and (build.on_pypi or version.label)), None)
 
 
-def find_fitting(build: TorchBuild, gpu: Gpu) -> Version | None:
-    """The machine code with which a build runs on a GPU; None if it has none. Pure."""
-    if gpu.capability is None:
-        return None
-    major, minor = gpu.capability
-    return max((code for code in build.code if code[0] == major and code[1] <= minor), default=None)
-
-
 def pick_torch(gpu: Gpu | None) -> str | None:
     """The wheel of `torch = "auto"` for a GPU, or without one; None if no wheel of AUTO has code for it. Pure."""
     if gpu is None:
         return AUTO[0]
     builds = ((requirement, find_build(requirement)) for requirement in AUTO)
-    return next((requirement for requirement, build in builds if build is not None and find_fitting(build, gpu)), None)
+    fitting = (requirement for requirement, build in builds if build is not None and find_fitting(build.code, gpu))
+    return next(fitting, None)
 
 
 def find_pythons(requirement: str) -> tuple[Version, Version]:
@@ -162,7 +161,7 @@ def explain_unfit(requirement: str, gpus: Iterable[Gpu]) -> str | None:
     if build is None:
         return None
     for gpu in gpus:
-        if gpu.capability is not None and not find_fitting(build, gpu):
+        if gpu.capability is not None and not find_fitting(build.code, gpu):
             return f"has no machine code for {gpu.label} (it has sm_ {show_code(build.code)})"
     return None
 
@@ -170,7 +169,7 @@ def explain_unfit(requirement: str, gpus: Iterable[Gpu]) -> str | None:
 def suggest_torch(requirement: str, gpu: Gpu) -> str:
     """The hint for a GPU for which a wheel has no code. Pure."""
     version = parse_torch(requirement)
-    builds = [] if version is None else [b for b in find_builds(version) if find_fitting(b, gpu) and not b.on_pypi]
+    builds = [] if version is None else [b for b in find_builds(version) if find_fitting(b.code, gpu) and not b.on_pypi]
     auto = pick_torch(gpu)
     if auto is not None:
         return f'set [bootstrap] torch = "auto", which uses {auto} there; cluster oracle --framework pytorch shows why'
@@ -180,7 +179,8 @@ def suggest_torch(requirement: str, gpu: Gpu) -> str:
             f'set [bootstrap] torch = "{plain}+{builds[0].label}", and add PyTorch\'s index for '
             f"{builds[0].label} to pip's settings on this machine: {INDEXES} names it"
         )
-    return f"use a type with {_suggest_gpus()} GPUs, such as g5.xlarge; cluster oracle --framework pytorch lists them"
+    names = suggest_gpus(lambda one: pick_torch(one) is not None)
+    return f"use a type with {names} GPUs, such as g5.xlarge; cluster oracle --framework pytorch lists them"
 
 
 def check_torch(*, instance_type: str, torch: str, is_other: bool = False) -> tuple[str, ...]:
@@ -192,8 +192,7 @@ def check_torch(*, instance_type: str, torch: str, is_other: bool = False) -> tu
     machine = find_machine(instance_type)
     if machine is None:
         return (f"instance_type {instance_type} is not in the table of GPUs: PyTorch may not run there",)
-    key = "instance_types," if is_other else "instance_type ="
-    setting = f'[provision] {key} "{instance_type}" with [bootstrap] torch = "{torch}"'
+    setting = name_setting(instance_type, f'torch = "{torch}"', is_other=is_other)
     fit = _check_on(machine, torch, setting=setting, instance_type=instance_type)
     return (*machine.warn_of_accelerator(instance_type, wheels="PyTorch's wheels on PyPI"), *fit)
 
@@ -214,7 +213,7 @@ def _check_on(machine: Machine, torch: str, *, setting: str, instance_type: str)
         warning = f"{torch} does not use the {gpu.name} of {instance_type}, which you pay for"
     elif build is None:
         warning = f"{torch} is not in the table of PyTorch's wheels: it may have no code for the {gpu.name}"
-    elif not find_fitting(build, gpu):
+    elif not find_fitting(build.code, gpu):
         raise ConfigError(f"{setting}: the wheel {explain_unfit(torch, [gpu])}", hint=suggest_torch(torch, gpu))
     return (warning,) if warning else ()
 
@@ -228,17 +227,3 @@ def explain_driver(cuda: Version, driver: str | None) -> str | None:
     if (int(numbers[0]), int(numbers[1])) >= oldest:
         return None
     return f"CUDA {show(cuda)} needs the NVIDIA driver {oldest[0]}.{oldest[1]} or later, and the node has {driver}"
-
-
-def _suggest_gpus() -> str:
-    names: dict[str, None] = {}
-    for machine in GPU_MACHINES:
-        if machine.gpu is not None and machine.architecture == "x86_64" and pick_torch(machine.gpu) is not None:
-            names[machine.gpu.name] = None
-    *most, last = names
-    return f"{', '.join(most)} or {last}"
-
-
-def show_code(code: Sequence[Version]) -> str:
-    """Returns the code as nvcc writes it: 70 75."""
-    return " ".join(f"{major}{minor}" for major, minor in code)

@@ -109,7 +109,7 @@ def test_compares_a_wheel_with_the_table(tmp_path: Path) -> None:
     entries = [(ELF, architecture, 8) for architecture in (50, 60, 70, 80, 86)]
     for code, found in (
         (entries, ()),
-        (entries[1:], ("machine code: found 60 70 80 86, the table says 50 60 70 80 86",)),
+        (entries[1:], ("machine code: found 60 70 80 86, the table has 50 60 70 80 86",)),
     ):
         path = wheel(tmp_path, {"mxnet/libmxnet.so": elf([(".nv_fatbin", module(code) * 198)])})
         assert differences(known, read_wheel(path)) == found

@@ -10,7 +10,7 @@ from bench.wheel_code import torch_code_differs
 from cluster.commands.oracle import make_document, render
 from foundation.errors import ConfigError
 from project import REPOSITORY
-from provision.oracle.tables import GPU_MACHINES, Gpu, find_machine, show
+from provision.oracle.tables import GPU_MACHINES, Gpu, find_fitting, find_machine, show, show_code
 from provision.oracle.torch import (
     TORCH_BUILDS,
     check_torch,
@@ -18,10 +18,8 @@ from provision.oracle.torch import (
     explain_driver,
     explain_unfit,
     find_build,
-    find_fitting,
     find_pythons,
     pick_torch,
-    show_code,
 )
 
 
@@ -62,7 +60,7 @@ def test_the_wheel_of_auto(family: str, wheel: str | None) -> None:
 def test_code_for_a_gpu(requirement: str, family: str, fits: bool) -> None:  # noqa: FBT001 - a column of the table
     build = find_build(requirement)
     assert build is not None
-    assert bool(find_fitting(build, gpu_of(family))) is fits
+    assert bool(find_fitting(build.code, gpu_of(family))) is fits
     assert (explain_unfit(requirement, [gpu_of(family)]) is None) is fits
 
 
@@ -118,7 +116,7 @@ def test_the_builds_of_pypi_that_run_on_a_gpu_follow_each_other() -> None:
     on_pypi = [build for build in TORCH_BUILDS if build.on_pypi]
     for machine in GPU_MACHINES:
         if machine.gpu is not None:
-            fits = [bool(find_fitting(build, machine.gpu)) for build in on_pypi]
+            fits = [bool(find_fitting(build.code, machine.gpu)) for build in on_pypi]
             assert "".join("x" if one else " " for one in fits).strip().count(" ") == 0
 
 
