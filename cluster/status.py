@@ -17,7 +17,7 @@ from foundation.thread_pool import run_in_thread
 from provision.aws.clients import make_clients
 from provision.cost import storage
 from provision.cost.bill import ClusterBill
-from provision.describe import ClusterSummary, describe_cluster, describe_clusters
+from provision.describe import describe_cluster, describe_clusters
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances
 from provision.model import ClusterState
@@ -81,7 +81,7 @@ def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
 
 def describe_region(app: App, region: str, *, is_there: bool) -> RegionClusters:
     """Describes a region's clusters. is_there: whether the cloud can be used. Raises AwsError."""
-    clusters: tuple[ClusterSummary, ...] = ()
+    clusters: tuple[ClusterState, ...] = ()
     prices = {}
     root = app.files_in(region).root
     if is_there:
@@ -113,10 +113,10 @@ def _read_files(app: App, root: Path, name: str, read: Callable[[ClusterFiles], 
         return otherwise
 
 
-def _is_key_here(app: App, root: Path, cluster: ClusterSummary) -> bool:
+def _is_key_here(app: App, root: Path, cluster: ClusterState) -> bool:
     """Whether this machine has the private key of this cluster, and not that of an earlier cluster of the same name."""
     here = _read_files(app, root, cluster.name, ClusterFiles.find_public_key, None)
-    return here is not None and cluster.public_key in {None, here}
+    return here is not None and (cluster.key_pair is None or cluster.key_pair.public_key in {None, here})
 
 
 def describe_bills(app: App, *, now: float) -> tuple[ClusterBill, ...]:

@@ -29,7 +29,6 @@ from provision.model import (
     TAG_NAME,
     TAG_OWNER,
     ClusterState,
-    Instance,
     KeyPair,
     Node,
     SecurityGroup,
@@ -38,7 +37,7 @@ from provision.model import (
     resource_name,
 )
 from provision.plan import Context
-from provision.resources.key_pair import find_key_pair, normal_public_key
+from provision.resources.key_pair import find_key_pair, read_key_pair
 from provision.resources.resource import find_tag, tagged
 from provision.resources.security_group import find_security_groups, read_security_group
 
@@ -277,28 +276,8 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
 # --- all clusters of a region
 
 
-class ClusterSummary(Struct, frozen=True, kw_only=True):
-    """One cluster, in a list of clusters. nodes, untrusted: its live instances, see provision/membership.py.
-
-    ending: the number of instances that are shutting down. owner: an ARN, if known. public_key: of its key pair in EC2,
-    as `type body`, if any.
-    """
-
-    name: str
-    nodes: tuple[Node, ...] = ()
-    untrusted: tuple[UntrustedInstance, ...] = ()
-    ending: int = 0
-    owner: str | None = None
-    public_key: str | None = None
-
-    @property
-    def instances(self) -> tuple[Instance, ...]:
-        """All live instances with the cluster's tag, which all cost money."""
-        return (*self.nodes, *self.untrusted)
-
-
-def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances]) -> tuple[ClusterSummary, ...]:
-    """Returns every cluster that has instances, a security group or a key pair, by name.
+def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances]) -> tuple[ClusterState, ...]:
+    """Returns every cluster that has instances, a security group or a key pair, by name, with its owner.
 
     known: returns the instances that this machine knows, for a cluster's name. Ignores tags whose value is not a valid
     name of a cluster. Makes three calls, plus one per 1000 instances or groups. Raises AwsError.
@@ -317,42 +296,14 @@ def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances])
         name = find_tag(tags, TAG_NAME) or ""
         if NAME_PATTERN.fullmatch(name):
             owners[name] = find_tag(tags, TAG_OWNER) or owners.get(name)
-    return tuple(
-        _summary(
+    states = (
+        _read_state(
             name,
-            owner=owners[name],
-            instances=[each for each in instances if _is_of(name, each.instance)],
-            public_keys=[key["PublicKey"] for key in keys if _is_of(name, key) and key.get("PublicKey")],
-            groups=[
-                read_security_group(each, name=name) for each in groups if each["GroupName"] == resource_name(name)
-            ],
-            known=known(name),
+            [each for each in instances if find_tag(each.instance.get("Tags", []), TAG_NAME) == name],
+            next((read_key_pair(key, name=name) for key in keys if key["KeyName"] == resource_name(name)), None),
+            [read_security_group(each, name=name) for each in groups if each["GroupName"] == resource_name(name)],
+            known(name),
         )
         for name in sorted(owners)
     )
-
-
-def _summary(
-    name: str,
-    *,
-    owner: str | None,
-    instances: list[_Found],
-    public_keys: list[str],
-    groups: list[SecurityGroup],
-    known: KnownInstances,
-) -> ClusterSummary:
-    public_key = normal_public_key(public_keys[0]) if public_keys else None
-    key_pair = KeyPair(key_name=resource_name(name), public_key=public_key, ours=True) if public_keys else None
-    state = _read_state(name, instances, key_pair, groups, known)
-    return ClusterSummary(
-        name=name,
-        nodes=state.nodes,
-        untrusted=state.untrusted,
-        ending=len(state.ended),
-        owner=owner,
-        public_key=public_key,
-    )
-
-
-def _is_of(name: str, thing: Any) -> bool:
-    return find_tag(thing.get("Tags", []), TAG_NAME) == name
+    return tuple(replace(state, owner=owners[state.name]) for state in states)

@@ -153,6 +153,7 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     security_groups: those with the cluster's name, at most one in each VPC.
     by_token: ClientToken -> ids of the instances that carry it, ended ones included.
     found: further resources that `up` and `down` have found, by kind (provision/resources/table.py).
+    owner: an ARN, in a list of clusters if known.
     """
 
     name: str
@@ -165,6 +166,12 @@ class ClusterState(Struct, frozen=True, kw_only=True):
     key_pair: KeyPair | None = None
     security_groups: tuple[SecurityGroup, ...] = ()
     found: Mapping[str, Any] = field(default_factory=dict)
+    owner: str | None = None
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """All live instances with the cluster's tag, which all cost money."""
+        return (*self.nodes, *self.untrusted)
 
     @property
     def security_group(self) -> SecurityGroup | None:

@@ -11,10 +11,10 @@ from cluster.views.document import as_document, pick
 from cluster.views.layout import render_table
 from cluster.views.status import lease_document, render_usd
 from foundation.durations import render_age, render_duration
-from provision.describe import ClusterSummary
 from provision.lease.plan import render_left
 from provision.lease.terms import Lease, find_newest
 from provision.membership import describe_untrusted
+from provision.model import ClusterState
 from provision.preflight.prices import Prices
 from provision.status import add_up
 
@@ -26,13 +26,13 @@ class RegionClusters(Struct, frozen=True, kw_only=True):
     """
 
     region: str
-    clusters: Sequence[ClusterSummary]
+    clusters: Sequence[ClusterState]
     prices: Prices
     keys_here: Collection[str]
     now: datetime
     price_note: str = ""
 
-    def find_price(self, cluster: ClusterSummary) -> float | None:
+    def find_price(self, cluster: ClusterState) -> float | None:
         """Returns what a cluster's running instances cost per hour, without disks and addresses; None if unknown."""
         running = [each for each in cluster.instances if each.state in {"pending", "running"}]
         return add_up([self.prices.get((each.market, each.instance_type, each.zone)) for each in running])
@@ -63,7 +63,7 @@ def render_clusters(found: RegionClusters, *, columns: int | None = None) -> str
     return "\n".join([*lines, *([f"prices are {found.price_note}"] if found.price_note else [])])
 
 
-def find_lease(cluster: ClusterSummary) -> Lease | None:
+def find_lease(cluster: ClusterState) -> Lease | None:
     """Returns the newest lease of a cluster's instances; None without a lease."""
     return find_newest([node.lease for node in cluster.instances if node.lease])
 
@@ -82,7 +82,8 @@ def list_document(found: RegionClusters) -> list[dict[str, Any]]:
     return [
         as_document(
             {
-                **pick(cluster, "name ending owner"),
+                **pick(cluster, "name owner"),
+                "ending": len(cluster.ending),
                 "node_counts": Counter(node.state for node in cluster.instances),
                 "instance_types": _types(cluster),
                 "launched_at": min((node.launched_at for node in cluster.instances), default=None),
@@ -98,11 +99,11 @@ def list_document(found: RegionClusters) -> list[dict[str, Any]]:
     ]
 
 
-def render_counts(cluster: ClusterSummary) -> str:
+def render_counts(cluster: ClusterState) -> str:
     """Returns the number of instances by state: "2 running", "1 running, 1 stopped" or "none"."""
     counts = Counter[str](node.state for node in cluster.instances)
     if cluster.ending:
-        counts["shutting-down"] = cluster.ending
+        counts["shutting-down"] = len(cluster.ending)
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
 
 
@@ -111,12 +112,12 @@ def render_owner(arn: str | None) -> str:
     return (arn or "").rpartition("/")[2].rpartition(":")[2] or "unknown"
 
 
-def _warn(cluster: ClusterSummary, keys_here: Collection[str]) -> str | None:
+def _warn(cluster: ClusterState, keys_here: Collection[str]) -> str | None:
     """Returns a line about untrusted instances; None without any, or if the cluster's key is not on this machine."""
     if not cluster.untrusted or cluster.name not in keys_here:
         return None
     return f"{cluster.name}: {describe_untrusted(cluster.untrusted)} (cluster status says why)"
 
 
-def _types(cluster: ClusterSummary) -> list[str]:
+def _types(cluster: ClusterState) -> list[str]:
     return sorted({node.instance_type for node in cluster.instances})

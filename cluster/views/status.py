@@ -152,7 +152,7 @@ def render_status(status: Status, *, columns: int | None = None) -> str:
         f"volume {render_volume(volume, names=names, usd_per_gib_month=price, price_note=status.price_note)}"
         for volume in status.volumes
     ]
-    if instances := (*status.state.nodes, *status.state.untrusted):  # all of them cost money
+    if instances := status.state.instances:
         hourly = render_usd(add_up([status.find_rate(each) for each in instances]))
         so_far = render_usd(add_up([status.find_usd(each) for each in instances]))
         ran_h = sum(status.find_ran_s(each) for each in instances) / 3600

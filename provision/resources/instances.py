@@ -49,7 +49,7 @@ def _plan_up(world: World) -> tuple[Step, ...]:
 
 
 def _plan_down(state: ClusterState) -> tuple[Step, ...]:
-    live = (*state.nodes, *state.untrusted)
+    live = state.instances
     steps: list[Step] = [TerminateInstances(nodes=state.nodes, untrusted=state.untrusted)] if live else []
     if ids := (*(instance.instance_id for instance in live), *state.ending):
         steps.append(WaitForTerminated(instance_ids=ids))
@@ -164,8 +164,7 @@ class TerminateInstances(Step):
                 ec2.terminate_instances(InstanceIds=ids)
 
         def terminate_listed() -> bool:
-            instances = describe_now(context)
-            live = {instance.instance_id for instance in (*instances.nodes, *instances.untrusted)}
+            live = {instance.instance_id for instance in describe_now(context).instances}
             if asked := [instance_id for instance_id in self.ids if instance_id in live]:
                 terminate(asked)
             return bool(asked)
@@ -207,7 +206,7 @@ class WaitForEnding(Step):
         """Waits until no instance is live. Makes one read per poll. Raises AwsError after RUNNING_TIMEOUT_S."""
 
         def find(now: ClusterState) -> list[str]:
-            return [instance.instance_id for instance in (*now.nodes, *now.untrusted)]
+            return [instance.instance_id for instance in now.instances]
 
         if left := wait_until_none(self.instance_ids, find, context, timeout_s=RUNNING_TIMEOUT_S):
             raise AwsError(
@@ -247,7 +246,7 @@ def roll_back(context: Context) -> None:
 
 def _wait_until_gone(instance_ids: Sequence[str], context: Context) -> None:
     def find(now: ClusterState) -> list[str]:
-        return [*(instance.instance_id for instance in (*now.nodes, *now.untrusted)), *now.ending]
+        return [*(instance.instance_id for instance in now.instances), *now.ending]
 
     if left := wait_until_none(instance_ids, find, context, timeout_s=TERMINATED_TIMEOUT_S):
         raise AwsError(

@@ -17,7 +17,7 @@ from provision.resources.resource import ResourceKind, find_tag, look_by_tag, ta
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImportKeyPairRequestTypeDef
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, ImportKeyPairRequestTypeDef, KeyPairInfoTypeDef
 
 KIND = "key pair"
 
@@ -32,19 +32,16 @@ def find_key_pair(ec2: EC2Client, *, name: str) -> KeyPair | None:
             Filters=[{"Name": "key-name", "Values": [resource_name(name)]}],
             IncludePublicKey=True,
         )["KeyPairs"]
-    if not found:
-        return None
-    key = found[0]
+    return read_key_pair(found[0], name=name) if found else None
+
+
+def read_key_pair(key: KeyPairInfoTypeDef, *, name: str) -> KeyPair:
+    """Reads a key pair from EC2's description: its key without comment and line end. name: of the cluster. Pure."""
     return KeyPair(
         key_name=key["KeyName"],
-        public_key=normal_public_key(key["PublicKey"]) if key.get("PublicKey") else None,
+        public_key=" ".join(key.get("PublicKey", "").split()[:2]) or None,
         ours=find_tag(key.get("Tags", []), TAG_NAME) == name,
     )
-
-
-def normal_public_key(text: str) -> str:
-    """Returns a public key line without comment and line end, for comparison."""
-    return " ".join(text.split()[:2])
 
 
 def _list(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:

@@ -13,7 +13,7 @@ from cluster.views.clusters import RegionClusters, list_document, render_cluster
 from cluster.views.status import Status, render_status, status_document
 from foundation.durations import render_age
 from provision.cost.bill import NodeBill
-from provision.describe import ClusterSummary, describe_clusters
+from provision.describe import describe_clusters
 from provision.files import ClusterFiles
 from provision.lease.terms import Lease, render_lease
 from provision.model import ClusterState, Instance, Node, SecurityGroup, UntrustedInstance
@@ -217,20 +217,21 @@ def test_all_clusters_of_the_region_are_listed(world: World) -> None:
     demo, empty = describe_clusters(ec2, known=lambda _: world.files.known_instances())
 
     assert len(world.calls.made) == 3
-    assert (demo.name, len(demo.nodes), demo.ending) == (NAME, 2, 0)
-    assert demo.public_key == world.files.find_public_key()
+    assert (demo.name, len(demo.nodes), demo.ending) == (NAME, 2, ())
+    assert demo.key_pair is not None
+    assert demo.key_pair.public_key == world.files.find_public_key()
     assert (demo.owner or "").startswith("arn:aws:")
     assert (empty.name, empty.nodes, empty.owner) == ("empty", (), "arn:aws:iam::1:user/bob")
 
 
 CLUSTERS = (
-    ClusterSummary(
+    ClusterState(
         name="demo",
         nodes=(make_node(0), replace(make_node(1), state="stopped")),
         owner="arn:aws:iam::123456789012:user/ada",
     ),
-    ClusterSummary(name="lab", nodes=(make_node(0, instance_type="p9.huge"),), ending=2, owner=None),
-    ClusterSummary(name="rest", owner="arn:aws:sts::123456789012:assumed-role/Admin/eve"),
+    ClusterState(name="lab", nodes=(make_node(0, instance_type="p9.huge"),), ending=("i-8", "i-9")),
+    ClusterState(name="rest", owner="arn:aws:sts::123456789012:assumed-role/Admin/eve"),
 )
 
 
