@@ -33,7 +33,7 @@ from provision.model import (
 )
 from provision.plan import Context, Plan, Step
 from provision.preflight.caller import describe_caller
-from provision.resources.instances import wait_until_none
+from provision.resources.instances import WaitForStopped
 from provision.resources.key_pair import missing_key
 from provision.resources.launch_recovery import wait_for_interrupted_launches
 from provision.resources.resource import tagged
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 STOPPED_BY_CALL = ("Client.UserInitiatedShutdown", "Client.UserInitiatedHibernate", "User initiated")
 """The beginnings of a state reason when a call stopped or terminated the instance."""
 START_TIMEOUT_S = 600.0
-STOP_TIMEOUT_S = 900.0
-"""Large GPU instances take minutes to shut down."""
 
 _GONE_OR_NOT_YET = frozenset({"IncorrectInstanceState", "InvalidInstanceID.NotFound"})
 _NO_START = (
@@ -225,29 +223,6 @@ class StopInstances(Step):
                 hint="cluster stop --nodes again; or delete everything: cluster down",
             )
         return changed
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WaitForStopped(Step):
-    """Wait until instances have stopped."""
-
-    instance_ids: tuple[str, ...]
-
-    def describe(self) -> str:
-        return f"wait until {count(len(self.instance_ids), 'instance has', 'instances have')} stopped"
-
-    def apply(self, context: Context) -> bool:
-        """Waits until all are stopped or terminated, with one read per poll. Raises AwsError after STOP_TIMEOUT_S."""
-
-        def find(now: ClusterState) -> list[str]:
-            return [node.instance_id for node in now.nodes if node.state != "stopped"]
-
-        if left := wait_until_none(self.instance_ids, find, context, timeout_s=STOP_TIMEOUT_S):
-            raise AwsError(
-                f"still not stopped after {STOP_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
-                hint="to continue waiting: cluster stop --nodes",
-            )
-        return True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

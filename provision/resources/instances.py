@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from botocore.exceptions import ClientError
 
@@ -179,80 +180,84 @@ class TerminateInstances(Step):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WaitForTerminated(Step):
+class WaitForInstances(Step):
+    """Wait until no instance is in some states any more. words: the description; late: the error after timeout_s."""
+
+    words: ClassVar[tuple[str, str]]
+    late: ClassVar[str]
+    timeout_s: ClassVar[float]
+    hint: ClassVar[str]
+    instance_ids: tuple[str, ...]
+
+    @abstractmethod
+    def find(self, now: ClusterState) -> Collection[str]:
+        """The ids of the cluster's instances that are still in these states."""
+
+    def describe(self) -> str:
+        return f"wait until {count(len(self.instance_ids), *self.words)}"
+
+    def apply(self, context: Context) -> bool:
+        """Makes one read per poll. Always returns True. Raises AwsError after timeout_s."""
+        left = set(self.instance_ids)
+
+        def look() -> bool | None:
+            nonlocal left
+            before, left = left, left.intersection(self.find(describe_now(context)))
+            if left and len(left) != len(before):
+                what = f"waiting for {len(left)} of {len(self.instance_ids)} instances"
+                context.report(Event(kind="info", what=what))
+            return None if left else True
+
+        if poll(look, timeout_s=self.timeout_s) is None:
+            raise AwsError(f"{self.late} after {self.timeout_s:.0f} s: {', '.join(sorted(left))}", hint=self.hint)
+        return True
+
+
+class WaitForTerminated(WaitForInstances):
     """Wait until instances are terminated."""
 
-    instance_ids: tuple[str, ...]
+    words = ("instance has ended", "instances have ended")
+    late = "still shutting down"
+    timeout_s = TERMINATED_TIMEOUT_S
+    hint = "to continue waiting: cluster down"
 
-    def describe(self) -> str:
-        return f"wait until {count(len(self.instance_ids), 'instance has', 'instances have')} ended"
-
-    def apply(self, context: Context) -> bool:
-        """Waits until no instance is live or shutting down. Makes one read per poll."""
-        _wait_until_gone(self.instance_ids, context)
-        return True
+    def find(self, now: ClusterState) -> Collection[str]:
+        return [*(instance.instance_id for instance in now.instances), *now.ending]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WaitForEnding(Step):
+class WaitForEnding(WaitForInstances):
     """Wait until instances shut down, so that others can have their indices. Large ones take minutes to terminate."""
 
-    instance_ids: tuple[str, ...]
+    words = ("instance shuts down", "instances shut down")
+    late = "EC2 does not end them"
+    timeout_s = RUNNING_TIMEOUT_S
+    hint = "cluster status"
 
-    def describe(self) -> str:
-        return f"wait until {count(len(self.instance_ids), 'instance shuts down', 'instances shut down')}"
-
-    def apply(self, context: Context) -> bool:
-        """Waits until no instance is live. Makes one read per poll. Raises AwsError after RUNNING_TIMEOUT_S."""
-
-        def find(now: ClusterState) -> list[str]:
-            return [instance.instance_id for instance in now.instances]
-
-        if left := wait_until_none(self.instance_ids, find, context, timeout_s=RUNNING_TIMEOUT_S):
-            raise AwsError(
-                f"EC2 does not end them after {RUNNING_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
-                hint="cluster status",
-            )
-        return True
+    def find(self, now: ClusterState) -> Collection[str]:
+        return [instance.instance_id for instance in now.instances]
 
 
-def wait_until_none(
-    instance_ids: Sequence[str], find: Callable[[ClusterState], Collection[str]], context: Context, *, timeout_s: float
-) -> set[str]:
-    """Waits until `find` returns none of these instances. Returns those that are left after timeout_s seconds."""
-    left = set(instance_ids)
+class WaitForStopped(WaitForInstances):
+    """Wait until instances have stopped, or ended."""
 
-    def look() -> bool | None:
-        nonlocal left
-        before, left = left, left.intersection(find(describe_now(context)))
-        if left and len(left) != len(before):
-            context.report(Event(kind="info", what=f"waiting for {len(left)} of {len(instance_ids)} instances"))
-        return None if left else True
+    words = ("instance has stopped", "instances have stopped")
+    late = "still not stopped"
+    timeout_s = TERMINATED_TIMEOUT_S
+    hint = "to continue waiting: cluster stop --nodes"
 
-    poll(look, timeout_s=timeout_s)
-    return left
+    def find(self, now: ClusterState) -> Collection[str]:
+        return [node.instance_id for node in now.nodes if node.state != "stopped"]
 
 
 def roll_back(context: Context) -> None:
     """Terminates the instances that this run launched, and waits until they have ended."""
-    ids = sorted(context.launched)
+    ids = tuple(sorted(context.launched))
     context.report(Event(kind="warn", what=f"terminating the {count(len(ids), 'node')} that this run launched"))
     # EC2's servers may not all know new instances yet.
     retry_while({_UNKNOWN}, lambda: context.clients.ec2.terminate_instances(InstanceIds=ids))
     context.files.forget_launches({})
     context.launched.clear()
-    _wait_until_gone(ids, context)
-
-
-def _wait_until_gone(instance_ids: Sequence[str], context: Context) -> None:
-    def find(now: ClusterState) -> list[str]:
-        return [*(instance.instance_id for instance in now.instances), *now.ending]
-
-    if left := wait_until_none(instance_ids, find, context, timeout_s=TERMINATED_TIMEOUT_S):
-        raise AwsError(
-            f"still shutting down after {TERMINATED_TIMEOUT_S:.0f} s: {', '.join(sorted(left))}",
-            hint="to continue waiting: cluster down",
-        )
+    WaitForTerminated(instance_ids=ids).apply(context)
 
 
 def _ended_while_starting(failed: list[str], instances: ClusterState, context: Context) -> AwsError:

@@ -9,7 +9,8 @@ from cluster.commands.stop import render_stopped
 from foundation.errors import ClusterError
 from provision.model import ClusterState, Node
 from provision.plan import Step
-from provision.power import StartInstances, StopInstances, WaitForStopped, plan_start, plan_stop
+from provision.power import StartInstances, StopInstances, plan_start, plan_stop
+from provision.resources.instances import WaitForStopped
 from provision.resources.security_group import AuthorizeIngress, RevokeIngress
 from provision_world import CALLER_NETWORK, NAME, PUBLIC_KEY, make_node, make_state
 
