@@ -3,7 +3,6 @@
 Only the private key cannot be replaced. If the other files are lost, `cluster adopt` adds the nodes again.
 """
 
-import fcntl
 import json
 import os
 import uuid
@@ -27,7 +26,7 @@ from msgspec.structs import replace
 
 from foundation.decode import decode
 from foundation.errors import ClusterError
-from foundation.file_lock import locked
+from foundation.file_lock import is_held, locked
 from foundation.files import UNFINISHED, write_whole
 from provision import folders
 from provision.membership import KnownInstances, derive_launch_key
@@ -360,28 +359,11 @@ class ClusterFiles:
             yield
 
     def find_command_at_work(self) -> int | None:
-        """Returns the process that holds the lock; None if there is none, or if this user may not see it.
-
-        Tries the lock only while the process whose id is in the file is alive: trying it would make an `up` fail that
-        starts at that moment.
-        """
-        try:
-            handle = os.open(self.lock_file, os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, PermissionError):
+        """Returns the process that holds the lock; None if there is none, or if its id is not known yet."""
+        if not self.lock_file.is_file() or not is_held(str(self.lock_file)):
             return None
-        try:
-            text = os.pread(handle, 32, 0).decode(errors="replace").strip()
-            if not text.isdecimal() or not _lives(int(text)):
-                return None
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return int(text)
-        except IsADirectoryError:
-            return None
-        else:
-            return None
-        finally:
-            os.close(handle)
+        text = self.lock_file.read_text(errors="replace").strip()
+        return int(text) if text.isdecimal() else None
 
     def _write_journal(self, journal: Journal) -> None:
         self._write(self.journal, msgspec.json.format(msgspec.json.encode(journal, order="deterministic"), indent=1))
@@ -435,13 +417,3 @@ def public_key_of(private_key: bytes) -> str:
     except (TypeError, UnsupportedAlgorithm) as error:  # a passphrase; an unknown key type
         raise ValueError(str(error)) from error
     return loaded.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)
-    except OverflowError:  # no process has such a number
-        return False
-    return True

@@ -221,9 +221,8 @@ class LaunchOption(Struct, frozen=True, kw_only=True):
 
     architecture: x86_64 or arm64. gpus: such as "4x NVIDIA T4". root_device: the image's root device name. placement:
     whether the nodes are launched into the cluster's placement group. efa: whether they get an Elastic Fabric Adapter.
-    usd_per_hour: of one node. reservation: the capacity reservation that they use, or None; is_block: it is a Capacity
-    Block.
-    image_created_at and usd_per_hour are None if unknown.
+    usd_per_hour: of one node, None if unknown. reservation: the capacity reservation that they use, or None; is_block:
+    it is a Capacity Block.
     """
 
     market: Market
@@ -233,7 +232,7 @@ class LaunchOption(Struct, frozen=True, kw_only=True):
     gpus: str
     image_id: str
     image_name: str
-    image_created_at: datetime | None
+    image_created_at: datetime
     root_device: str
     subnet_id: str
     vpc_id: str

@@ -52,11 +52,12 @@ def render_preflight(
     disks_gib = nodes * volume_size_gib + find_volume_gib(world)
     first = preflight.options[0]
     moment = now or datetime.now(UTC)
+    there = "" if nodes == launching else f"; {nodes - launching} of {nodes} are there already"
     topics: list[tuple[str, str]] = [
         ("account", f"{caller.account_id}, {caller.owner}"),
         ("region", caller.region),
         *(("image", line) for line in _describe_images(preflight.options, moment)),
-        ("nodes", f"{launching} x {_describe_type(first)}" + _of_nodes(nodes, launching)),
+        ("nodes", f"{launching} x {_describe_type(first)}{there}"),
         ("market", _describe_market(first)),
         ("where", _describe_zones(preflight.options)),
         *(("or", line) for line in _describe_alternatives(preflight.options, nodes)),
@@ -101,29 +102,21 @@ def _layout(topics: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def _of_nodes(nodes: int, launching: int) -> str:
-    return "" if nodes == launching else f"; {nodes - launching} of {nodes} are there already"
-
-
 def _describe_type(option: LaunchOption) -> str:
     return f"{option.instance_type}: {option.vcpus} vCPUs, {option.gpus}, {option.architecture}"
 
 
 def _describe_images(options: Iterable[LaunchOption], now: datetime) -> list[str]:
     """Returns one line for each image. If there are several images, each line names its instance types."""
-    types: dict[tuple[str, str, datetime | None], list[str]] = {}
+    types: dict[tuple[str, str, datetime], list[str]] = {}
     for option in options:
         image = (option.image_id, option.image_name, option.image_created_at)
         types.setdefault(image, []).append(option.instance_type)
     return [
-        f"{image_id} {name}, {_describe_age(created, now)}"
+        f"{image_id} {name}, {count(max((now - created).days, 0), 'day')} old"
         + (f" (for {', '.join(dict.fromkeys(used))})" if len(types) > 1 else "")
         for (image_id, name, created), used in types.items()
     ]
-
-
-def _describe_age(created: datetime | None, now: datetime) -> str:
-    return "age unknown" if created is None else f"{count(max((now - created).days, 0), 'day')} old"
 
 
 def _describe_market(option: LaunchOption) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -153,10 +153,7 @@ def _facts(name: str, info: InstanceTypeInfoTypeDef) -> TypeFacts:
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """A machine image.
-
-    created_at: None if unknown. root_size_gib: the least size of its root volume in GiB.
-    """
+    """A machine image. root_size_gib: the least size of its root volume in GiB."""
 
     image_id: str
     name: str
@@ -164,7 +161,7 @@ class Image(Struct, frozen=True, kw_only=True):
     state: str
     root_device: str
     root_size_gib: int
-    created_at: datetime | None
+    created_at: datetime
 
 
 class _ImageSource(Struct, frozen=True, kw_only=True):
@@ -271,7 +268,7 @@ def _find_image(clients: Clients, source: _ImageSource, architecture: str) -> Im
                 {"Name": "state", "Values": ["available"]},
             ],
         )["Images"]
-    newest = max(images, key=lambda image: image.get("CreationDate", ""), default=None)
+    newest = max(images, key=lambda image: image["CreationDate"], default=None)
     return None if newest is None else _read_image(newest)
 
 
@@ -310,7 +307,7 @@ def _read_image(image: ImageTypeDef) -> Image:
         state=image.get("State", "available"),
         root_device=image.get("RootDeviceName", ""),  # only an unavailable image has none
         root_size_gib=_root_size_gib(image),
-        created_at=_parse_time(image.get("CreationDate")),
+        created_at=datetime.fromisoformat(image["CreationDate"]),
     )
 
 
@@ -323,12 +320,3 @@ def _root_size_gib(image: ImageTypeDef) -> int:
         ),
         default=0,
     )
-
-
-def _parse_time(text: str | None) -> datetime | None:
-    """Parses a time of AWS, such as 2030-01-01T00:00:00.000Z; None if missing or invalid."""
-    try:
-        moment = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 from msgspec import Struct
 
-from foundation.errors import AwsError, ClusterError, StalePlanError
+from foundation.errors import AwsError, ClusterError
 from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, Clients, aws_errors, error_code
 from provision.describe import describe_now
@@ -118,17 +118,16 @@ def _look(clients: Clients, request: Request) -> Look:
             for each in found
             if not each.keep
         ),
-        kept=tuple(keep_of(each, region=region) for each in found if each.keep),
-    )
-
-
-def keep_of(volume: SharedVolume, *, region: str) -> KeptVolume:
-    """Returns the volume for the receipt. Pure."""
-    return KeptVolume(
-        volume_id=volume.volume_id,
-        zone=volume.zone,
-        size_gib=volume.size_gib,
-        deletion=deletion_command(volume.volume_id, region=region),
+        kept=tuple(
+            KeptVolume(
+                volume_id=each.volume_id,
+                zone=each.zone,
+                size_gib=each.size_gib,
+                deletion=deletion_command(each.volume_id, region=region),
+            )
+            for each in found
+            if each.keep
+        ),
     )
 
 
@@ -237,7 +236,7 @@ class CreateSharedVolume(Step):
     def apply(self, context: Context) -> bool:
         """Creates the volume unless an earlier run did. Returns False if it existed.
 
-        Raises ClientError, StalePlanError, AwsError.
+        Raises ClientError, AwsError.
         """
         head = _wait_for_head(context)
         request = create_request(
@@ -248,7 +247,6 @@ class CreateSharedVolume(Step):
         same = hashlib.sha256(f"{head.instance_id} {json.dumps(request, sort_keys=True)}".encode()).hexdigest()
         for token in (same, str(uuid.uuid4())):
             if found := find_shared_volumes(context.clients.ec2, name=context.cluster):
-                raise_if_several_or_elsewhere(found, head.zone)
                 context.volume_id = found[0].volume_id
                 return False
             if _create(context, {**request, "ClientToken": token}):
@@ -261,12 +259,6 @@ def _create(context: Context, request: CreateVolumeRequestTypeDef) -> bool:
     volume_id = context.clients.ec2.create_volume(**request)["VolumeId"]
     context.volume_id = context.made_volume_id = volume_id
     return poll(lambda: _find_one(context, volume_id), timeout_s=NOT_FOUND_TIMEOUT_S) is not None
-
-
-def raise_if_several_or_elsewhere(found: Sequence[SharedVolume], zone: str) -> None:
-    """Raises StalePlanError for several volumes, or one in another zone. The next plan reports the reason."""
-    if len(found) > 1 or found[0].zone != zone:
-        raise StalePlanError("a volume of the cluster appeared after the plan was made", hint="run the command again")
 
 
 def create_request(name: str, *, owner: str, zone: str, size_gib: int, keep: bool) -> CreateVolumeRequestTypeDef:
@@ -312,7 +304,6 @@ class AttachSharedVolume(Step):
             live = {node.instance_id for node in instances.nodes}
             if seen.instance_id in live and seen.attachment in {"attached", "busy"}:
                 return True
-            _refuse_foreign(seen, instances)
             head = next((node for node in instances.nodes if node.role == "head"), None)
             if seen.state == "available" and head is not None:
                 changed = _attach(ec2, volume_id, head, devices) or changed
@@ -320,8 +311,9 @@ class AttachSharedVolume(Step):
 
         if poll(look, timeout_s=RELEASE_TIMEOUT_S if self.volume_id else ATTACH_TIMEOUT_S) is None:
             state = "not listed" if seen is None else seen.attachment or seen.state
+            where = f" to {seen.instance_id}" if seen is not None and seen.instance_id is not None else ""
             raise AwsError(
-                f"the volume {volume_id} could not be attached to the head: it is {state}",
+                f"the volume {volume_id} could not be attached to the head: it is {state}{where}",
                 hint="to continue: cluster up; to delete everything: cluster down",
             )
         return changed
@@ -388,7 +380,7 @@ class DeleteSharedVolumes(Step):
 def delete_volume(context: Context, volume_id: str) -> bool:
     """Deletes one of the cluster's volumes, once no instance uses it. Returns False if it did not exist.
 
-    Raises ClientError. Raises AwsError when an instance outside the cluster uses it, or after RELEASE_TIMEOUT_S.
+    Raises ClientError. Raises AwsError after RELEASE_TIMEOUT_S.
     """
     ec2 = context.clients.ec2
 
@@ -400,9 +392,6 @@ def delete_volume(context: Context, volume_id: str) -> bool:
                 return (False,)
             if error_code(error) not in {"VolumeInUse", "IncorrectState"}:
                 raise
-            found = _find_one(context, volume_id)
-            if found is not None:
-                _refuse_foreign(found, describe_now(context))
             return None
         return (True,)
 
@@ -410,7 +399,7 @@ def delete_volume(context: Context, volume_id: str) -> bool:
     if done is None:
         raise AwsError(
             f"the volume {volume_id} is still in use after {RELEASE_TIMEOUT_S:.0f} s",
-            hint="to continue: cluster down",
+            hint=f"aws ec2 detach-volume --volume-id {volume_id}, then: cluster down",
         )
     return done[0]
 
@@ -425,18 +414,6 @@ def delete_made_volume(context: Context) -> None:
 def _find_one(context: Context, volume_id: str) -> SharedVolume | None:
     found = find_shared_volumes(context.clients.ec2, name=context.cluster)
     return next((each for each in found if each.volume_id == volume_id), None)
-
-
-def _refuse_foreign(volume: SharedVolume, instances: ClusterState) -> None:
-    """Raises AwsError if the volume is attached to an instance that is not the cluster's."""
-    ours: Collection[str] = {
-        each.instance_id for each in (*instances.nodes, *instances.untrusted)
-    } | instances.ended.keys()
-    if volume.instance_id is not None and volume.instance_id not in ours:
-        raise AwsError(
-            f"the volume {volume.volume_id} is attached to {volume.instance_id}, which is not a node of this cluster",
-            hint=f"aws ec2 detach-volume --volume-id {volume.volume_id}, then run the command again",
-        )
 
 
 def _wait_for_head(context: Context) -> Node:

@@ -198,22 +198,6 @@ def test_keep_follows_cluster_toml(world: World) -> None:
     assert not world.resources()
 
 
-def test_a_volume_that_others_have_attached_is_named(world: World) -> None:
-    world.volumes = (make_volume(keep=True),)
-    world.up(make_config())
-    world.down()
-    [volume] = describe_volumes(world)
-    ec2 = world.clients.ec2
-    image = ec2.describe_images()["Images"][0]["ImageId"]
-    [other] = ec2.run_instances(ImageId=image, MinCount=1, MaxCount=1, Placement={"AvailabilityZone": volume.zone})[
-        "Instances"
-    ]
-    other_id = other["InstanceId"]
-    ec2.attach_volume(VolumeId=volume.volume_id, InstanceId=other_id, Device="/dev/sdg")
-    with pytest.raises(AwsError, match=f"{volume.volume_id} is attached to {other_id}, which is not a node"):
-        world.up(make_config())
-
-
 def test_a_failed_attachment_rolls_back_the_new_volume_too(world: World) -> None:
     def refuse(event: Event) -> None:
         if event.kind == "done" and event.what.startswith("make a volume"):
