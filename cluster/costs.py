@@ -1,28 +1,21 @@
 """Keeps the ledger of a cluster's costs on this machine."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-
-from botocore.exceptions import BotoCoreError
 
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
-from foundation.thread_pool import run_in_thread
 from provision.cost import bill, storage
 from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, note
 from provision.cost.observe import find_histories, find_prices, observe
 from provision.describe import describe_cluster
 from provision.lease.plan import Spending
-from provision.preflight.prices import describe_node_prices
-
-PATIENCE_S = 2.0  # the longest time that a job waits for prices
 
 
 def find_bills(app: App, ledger: Ledger, *, now: float) -> tuple[ClusterBill, ...]:
@@ -68,37 +61,21 @@ def note_costs(app: App, *, exists: bool | None = None) -> Ledger | None:
         return None
 
 
-def ask_for_prices(app: App, described: Future[Nodes]) -> Callable[[], Mapping[str, float]]:
-    """Finds the prices of nodes in the background. The returned function waits at most PATIENCE_S for them.
+def find_node_prices(app: App, nodes: Nodes) -> dict[str, float]:
+    """Returns the prices in the ledger, in US dollars per hour by instance id, without unknown ones.
 
-    It returns US dollars per hour by instance id, without unknown prices. On-demand prices come from the ledger if it
-    has them.
+    First adds the nodes that the ledger lacks, on a machine that did not launch them.
     """
-
-    def ask() -> Mapping[str, float | None]:
-        nodes, known = described.result(), _find_noted(app)
-        if not isinstance(nodes, Ec2Nodes):
-            return {}
-        asked = [each for each in nodes.state.nodes if each.market == "spot" or each.instance_id not in known]
-        prices = describe_node_prices(app.clients, asked) if asked else {}
-        return {each.instance_id: prices[each.market, each.instance_type, each.zone] for each in asked}
-
-    asking = run_in_thread(ask)
-
-    def wait() -> Mapping[str, float]:
-        found: Mapping[str, float | None] = {}
-        with suppress(TimeoutError, BotoCoreError, ClusterError):  # without nodes, the set-up raises
-            found = asking.result(timeout=PATIENCE_S)
-        return {**_find_noted(app), **{instance_id: usd for instance_id, usd in found.items() if usd is not None}}
-
-    return wait
+    noted = _read_prices(app)
+    if isinstance(nodes, Ec2Nodes) and any(node.instance_id not in noted for node in nodes.state.nodes):
+        note_costs(app, exists=True)
+        noted = _read_prices(app)
+    return {instance_id: usd for instance_id, usd in noted.items() if usd is not None}
 
 
-def _find_noted(app: App) -> dict[str, float]:
-    """Returns the prices in the ledger on this machine, in US dollars per hour by instance id."""
-    with suppress(ClusterError):  # a damaged file, which `cluster cost` reports
-        nodes = storage.read(app.files.root).nodes
-        return {node.instance_id: node.usd_per_hour for node in nodes if node.usd_per_hour is not None}
+def _read_prices(app: App) -> dict[str, float | None]:
+    with suppress(ClusterError):  # a damaged file, which note_costs reports
+        return {node.instance_id: node.usd_per_hour for node in storage.read(app.files.root).nodes}
     return {}
 
 

@@ -21,7 +21,7 @@ from provision.describe import describe_cluster, describe_clusters
 from provision.files import ClusterFiles
 from provision.membership import KnownInstances
 from provision.model import ClusterState
-from provision.preflight.prices import describe_node_prices, find_volume_price
+from provision.preflight.prices import Prices, describe_prices, find_volume_price
 from provision.resources.shared_volume import find_shared_volumes
 from provision.volumes.config import find_head_volume
 
@@ -82,7 +82,7 @@ def find_set_up(app: App, job: HeadJob | None) -> frozenset[str] | None:
 def describe_region(app: App, region: str, *, is_there: bool) -> RegionClusters:
     """Describes a region's clusters. is_there: whether the cloud can be used. Raises AwsError."""
     clusters: tuple[ClusterState, ...] = ()
-    prices = {}
+    prices: Prices = {}
     root = app.files_in(region).root
     if is_there:
         clients = make_clients(region)
@@ -90,7 +90,8 @@ def describe_region(app: App, region: str, *, is_there: bool) -> RegionClusters:
             clients.ec2,
             known=lambda name: _read_files(app, root, name, ClusterFiles.known_instances, KnownInstances()),
         )
-        prices = dict(describe_node_prices(clients, [each for cluster in clusters for each in cluster.instances]))
+        instances = [each for cluster in clusters for each in cluster.instances]
+        prices = describe_prices(clients, {(each.market, each.instance_type, each.zone) for each in instances})
     return RegionClusters(
         region=region,
         clusters=clusters,

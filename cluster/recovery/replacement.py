@@ -17,7 +17,7 @@ from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import runtime_command
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
-from cluster.costs import ask_for_prices, noting_costs
+from cluster.costs import find_node_prices, noting_costs
 from cluster.health import find_hardware
 from cluster.jobs import ask_head, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
@@ -27,7 +27,6 @@ from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, ConnectError
 from foundation.progress import Event
 from foundation.remote_command import Quoted, RemoteCommand
-from foundation.thread_pool import run_in_thread
 from node.protocol import Record
 from provision.apply import apply
 from provision.model import ClusterState, Node
@@ -82,7 +81,6 @@ def replace_lost(app: App, job: Record, *, names: Sequence[str] = (), waits: boo
     with if_interrupted("the job waits; cluster up continues"):
         state = launch_for(app, job, find_lost(job, names))
         nodes = Ec2Nodes(state, app.config.provision)
-        prices = ask_for_prices(app, run_in_thread(lambda: nodes))
         hardware = find_hardware(app, nodes)
         used = {host.name: host.instance_id for host in job.nodes if host.instance_id}
 
@@ -94,7 +92,7 @@ def replace_lost(app: App, job: Record, *, names: Sequence[str] = (), waits: boo
             now = {node.host.name: node.host.instance_id for node in ready}
             # Other nodes may have been replaced, too, and a new node may have the address of an old one.
             names = [name for name in used if name in names or now.get(name) != used[name]]
-            hosts = plan_hosts(job, ready, names, prices())
+            hosts = plan_hosts(job, ready, names, find_node_prices(app, nodes))
             prepare_for(app, job, ready, [node for node in ready if node.host.name in names])
             with closing(head_of(app, ready)) as head:
                 left = replace_nodes(head, job.id, hosts)

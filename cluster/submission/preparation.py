@@ -11,7 +11,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.node_program import NodeProgram
 from cluster.app import App
 from cluster.containers import prepare_image
-from cluster.costs import ask_for_prices
+from cluster.costs import find_node_prices
 from cluster.health import find_hardware
 from cluster.nodes.source import Nodes
 from cluster.session import find_notify, source_of
@@ -50,7 +50,7 @@ class Preparation:
         self._app, self._command, self._scope, self._login = app, command, scope, login
         self.access = run_in_thread(lambda: _find_access(app, clients, scope, keys_s))
         self.hardware = run_in_thread(lambda: find_hardware(app, described.result()))
-        self._prices = ask_for_prices(app, described)
+        self._prices = run_in_thread(lambda: find_node_prices(app, described.result()))
         owner = None if app.has_instances else find_user()
         data = app.config.data
         self._surveyor = Surveyor(clients, url=data.s3_url, results=data.s3_results, owner=owner)
@@ -93,7 +93,7 @@ class Preparation:
             container=config.container,
             image=prepare_image(app, find_used(train, nodes, config.bootstrap.framework), self._login),
             volumes=[volume.mount for volume in config.volumes],
-            prices=self._prices(),
+            prices=self._prices.result(),
             notify=find_notify(app),
         )
 

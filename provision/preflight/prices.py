@@ -18,7 +18,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients
-from provision.model import Instance, Market
+from provision.model import Market
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -64,11 +64,6 @@ def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Prices
     return {
         place: newest.get(place[1:]) if place[0] == "spot" else on_demand[place[1]] for place in dict.fromkeys(places)
     }
-
-
-def describe_node_prices(clients: Clients, nodes: Sequence[Instance]) -> Prices:
-    """Returns the prices of running nodes. Raises nothing."""
-    return describe_prices(clients, {(node.market, node.instance_type, node.zone) for node in nodes})
 
 
 def find_volume_price(clients: Clients) -> float | None:

@@ -9,12 +9,11 @@ import pytest
 
 from provision.preflight.prices import (
     PricedPlace,
-    describe_node_prices,
     describe_prices,
     find_volume_price,
     parse_price,
 )
-from provision_world import World, listening, make_node
+from provision_world import World, listening
 from sandbox.api.prices import spot_price
 
 HOURS = frozenset({"Hrs"})
@@ -40,16 +39,6 @@ def test_prices_of_all_places(world: World) -> None:
     assert describe_prices(world.clients, PLACES) == expected
     assert world.calls.made.count("GetProducts") == 2
     assert world.calls.made.count("DescribeSpotPriceHistory") == 1
-
-
-def test_prices_of_nodes(world: World) -> None:
-    nodes = (make_node(0), make_node(1, market="spot"), make_node(2, instance_type="inf2.xlarge"))
-    found = describe_node_prices(world.clients, nodes)
-    assert found["on-demand", "c5.xlarge", "us-east-1a"] == 0.17
-    assert found["on-demand", "inf2.xlarge", "us-east-1a"] is None  # missing in the sandbox's price list
-    spot = found["spot", "c5.xlarge", "us-east-1a"]
-    assert spot is not None
-    assert spot < 0.17
 
 
 def test_prices_that_may_not_be_read(world: World) -> None:
