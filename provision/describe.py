@@ -30,6 +30,7 @@ from provision.model import (
     TAG_OWNER,
     ClusterState,
     KeyPair,
+    Market,
     Node,
     SecurityGroup,
     UntrustedInstance,
@@ -54,7 +55,7 @@ _RUNS = ("pending", "running")
 _PAGE_SIZE = 1000
 
 
-class _Found(Struct, frozen=True, kw_only=True):
+class Found(Struct, frozen=True, kw_only=True):
     """An instance with the cluster's tag, and what it claims to be."""
 
     instance: InstanceTypeDef
@@ -105,17 +106,18 @@ def find_end(ec2: EC2Client, instance_id: str) -> str | None:
     """Returns how an instance has ended or stopped, such as "is stopped: REASON"; None otherwise. Raises AwsError."""
     by_id: FilterTypeDef = {"Name": "instance-id", "Values": [instance_id]}  # unlike InstanceIds, it may be unknown
     with aws_errors(f"looking for {instance_id}"):
-        found = [each.instance for each in _find_instances(ec2, by_id)]
+        found = [each.instance for each in find_instances(ec2, by_id)]
     states = [(instance["State"]["Name"], _reason(instance)) for instance in found]
     return next((f"is {state}" + (f": {why}" if why else "") for state, why in states if state not in _RUNS), None)
 
 
-def _find_tagged(ec2: EC2Client, *, name: str) -> list[_Found]:
+def _find_tagged(ec2: EC2Client, *, name: str) -> list[Found]:
     with aws_errors(f"looking for the nodes of cluster {name}"):
-        return _find_instances(ec2, tagged(name))
+        return find_instances(ec2, tagged(name))
 
 
-def _find_instances(ec2: EC2Client, wanted: FilterTypeDef) -> list[_Found]:
+def find_instances(ec2: EC2Client, wanted: FilterTypeDef) -> list[Found]:
+    """Returns instances, also ended ones, 1000 with each call. Raises boto3's errors."""
     pages = ec2.get_paginator("describe_instances")
     return [
         _claimed(reservation["ReservationId"], instance)
@@ -125,7 +127,7 @@ def _find_instances(ec2: EC2Client, wanted: FilterTypeDef) -> list[_Found]:
     ]
 
 
-def _claimed(reservation_id: str, instance: InstanceTypeDef) -> _Found:
+def _claimed(reservation_id: str, instance: InstanceTypeDef) -> Found:
     claim = Claim(
         instance_id=instance["InstanceId"],
         reservation_id=reservation_id,
@@ -134,12 +136,12 @@ def _claimed(reservation_id: str, instance: InstanceTypeDef) -> _Found:
         client_token=instance.get("ClientToken") or None,
         launched_at=first_launched(instance).timestamp(),
     )
-    return _Found(instance=instance, claim=claim)
+    return Found(instance=instance, claim=claim)
 
 
 def _read_state(
     name: str,
-    found: list[_Found],
+    found: list[Found],
     key_pair: KeyPair | None,
     groups: Collection[SecurityGroup],
     known: KnownInstances,
@@ -230,6 +232,11 @@ def tagged_index(instance: InstanceTypeDef) -> int | None:
     return indices[position] if position < len(indices) else None
 
 
+def market_of(instance: InstanceTypeDef) -> Market:
+    """Returns the market on which an instance was launched."""
+    return "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand"
+
+
 def _reason(instance: InstanceTypeDef) -> str | None:
     return instance.get("StateReason", {}).get("Message") or instance.get("StateTransitionReason") or None
 
@@ -238,7 +245,7 @@ def _node(instance: InstanceTypeDef, *, index: int, head: bool) -> Node:
     return Node(index=index, role="head" if head else "worker", **_describe(instance))
 
 
-def _untrusted(found: _Found, *, is_known: bool, problems: tuple[str, ...]) -> UntrustedInstance:
+def _untrusted(found: Found, *, is_known: bool, problems: tuple[str, ...]) -> UntrustedInstance:
     return UntrustedInstance(
         owner=find_tag(found.instance.get("Tags", []), TAG_OWNER),
         image_id=found.instance["ImageId"],
@@ -263,7 +270,7 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
         "subnet_id": instance.get("SubnetId"),
         "vpc_id": instance.get("VpcId"),
         "state_reason": _reason(instance),
-        "market": "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand",
+        "market": market_of(instance),
         "started_at": instance["LaunchTime"].astimezone(UTC),
         "lease": find_tag(instance.get("Tags", []), TAG_LEASE),
         "profile_arn": instance.get("IamInstanceProfile", {}).get("Arn"),
@@ -284,7 +291,7 @@ def describe_clusters(ec2: EC2Client, *, known: Callable[[str], KnownInstances])
     """
     carriers: FilterTypeDef = {"Name": "tag-key", "Values": [TAG_NAME]}
     with aws_errors("looking for clusters"):
-        found = _find_instances(ec2, carriers)
+        found = find_instances(ec2, carriers)
         pages = ec2.get_paginator("describe_security_groups")
         pages_of_groups = pages.paginate(Filters=[carriers], PaginationConfig={"PageSize": _PAGE_SIZE})
         groups = [group for page in pages_of_groups for group in page["SecurityGroups"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
@@ -36,7 +37,7 @@ from provision.preflight.caller import describe_caller
 from provision.resources.instances import WaitForStopped
 from provision.resources.key_pair import missing_key
 from provision.resources.launch_recovery import wait_for_interrupted_launches
-from provision.resources.resource import tagged
+from provision.resources.resource import list_volumes, retry_while, tagged
 from provision.resources.shared_volume import find_shared_volumes, plan_attachment
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ STOPPED_BY_CALL = ("Client.UserInitiatedShutdown", "Client.UserInitiatedHibernat
 """The beginnings of a state reason when a call stopped or terminated the instance."""
 START_TIMEOUT_S = 600.0
 
-_GONE_OR_NOT_YET = frozenset({"IncorrectInstanceState", "InvalidInstanceID.NotFound"})
 _NO_START = (
     "stopped nodes can start only in their own zone, which has no capacity now: run cluster start later (stopped nodes "
     "cost only their disks), or cluster down, then cluster up, which tries other zones"
@@ -112,8 +112,7 @@ def plan_new_lease(state: ClusterState, config: LeaseConfig, spending: Spending)
     return (
         SetLease(
             lease=lease,
-            nodes=state.nodes,
-            stopped=state.nodes,
+            nodes=tuple(replace(node, state="stopped") for node in state.nodes),  # this comes after WaitForStopped
             behaving=state.nodes,
             group_id=None if group is None else group.group_id,
         ),
@@ -123,11 +122,7 @@ def plan_new_lease(state: ClusterState, config: LeaseConfig, spending: Spending)
 def describe_disks_gib(ec2: EC2Client, *, name: str) -> int:
     """Returns the total size of a cluster's disks in GiB. Makes one call per 500 disks. Raises AwsError."""
     with aws_errors(f"looking for the disks of cluster {name}"):
-        pages = ec2.get_paginator("describe_volumes").paginate(
-            Filters=[tagged(name)], PaginationConfig={"PageSize": 500}
-        )
-        volumes = [volume for page in pages for volume in page["Volumes"]]
-    return sum(volume["Size"] for volume in volumes if volume["State"] not in {"deleting", "deleted"})
+        return sum(volume["Size"] for volume in list_volumes(ec2, tagged(name)))
 
 
 def plan_stop(state: ClusterState) -> Plan:
@@ -197,32 +192,25 @@ class StopInstances(Step):
         return f"stop {_name(self.nodes)}"
 
     def apply(self, context: Context) -> bool:
-        """Stops all in one call. Returns False if no node was running.
-
-        Waits for nodes that are still `pending`: EC2 cannot stop those.
-        """
+        """Stops all in one call, once none is pending: EC2 cannot stop those. Returns False if no node was running."""
         ids = {node.instance_id for node in self.nodes}
-        nodes = self.nodes
-        changed = False
 
-        def look() -> bool | None:
-            nonlocal nodes, changed
-            running = [node for node in nodes if node.state == "running"]
-            stopped = not running or _stop(running, context)
-            changed = changed or (stopped and bool(running))
-            if stopped and not any(node.state == "pending" for node in nodes):
-                return True
-            live = describe_now(context).nodes
-            nodes = tuple(node for node in live if node.instance_id in ids)
-            return None
+        def find_running() -> list[str] | None:
+            nodes = [node for node in describe_now(context).nodes if node.instance_id in ids]
+            if any(node.state == "pending" for node in nodes):
+                return None
+            return [node.instance_id for node in nodes if node.state == "running"]
 
-        if poll(look, timeout_s=START_TIMEOUT_S) is None:
-            late = ", ".join(f"{node.name} ({node.instance_id}): {node.state}" for node in nodes)
+        running = poll(find_running, timeout_s=START_TIMEOUT_S)
+        if running is None:
             raise AwsError(
-                f"nodes could not be stopped within {START_TIMEOUT_S:.0f} s: {late}",
+                f"nodes are still starting after {START_TIMEOUT_S:.0f} s, and cannot be stopped",
                 hint="cluster stop --nodes again; or delete everything: cluster down",
             )
-        return changed
+        if running:
+            stop = partial(context.clients.ec2.stop_instances, InstanceIds=running)
+            retry_while({"IncorrectInstanceState"}, stop)  # EC2's servers may not all know yet that they run
+        return bool(running)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -272,17 +260,6 @@ class StartInstances(Step):
                 hint="to continue waiting: cluster start; to stop them: cluster stop --nodes",
             )
         return bool(asleep)
-
-
-def _stop(nodes: Sequence[Node], context: Context) -> bool:
-    """Stops the nodes in one call. Returns False if EC2 cannot stop all of them now."""
-    try:
-        context.clients.ec2.stop_instances(InstanceIds=[node.instance_id for node in nodes])
-    except ClientError as error:
-        if error_code(error) not in _GONE_OR_NOT_YET:
-            raise
-        return False
-    return True
 
 
 def _start(ids: list[str], context: Context) -> None:

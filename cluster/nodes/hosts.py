@@ -123,7 +123,8 @@ class HostSource(NodeSource):
         for number, ((host, route), address) in enumerate(zip(routes, addresses, strict=True)):
             if host.name in {other.name for other in hosts}:
                 raise ConfigError(
-                    f'{listed.key}: "{host.spec}" and another line are the same host', hint=name_once(host)
+                    f'{listed.key}: "{host.spec}" and another line are the same host',
+                    hint=f'name it in one way, such as "{host.spec}"; to run more processes there, repeat that entry',
                 )
             if address is None and not route.proxied:  # the head may resolve a name behind a proxy
                 problems[host.name] = _not_resolved(host, key=listed.key)
@@ -212,11 +213,6 @@ class HostSource(NodeSource):
 def is_unknown(address: str) -> bool:
     """Whether an address is of no use to other hosts: it is empty, 0.0.0.0 or a loopback address. Pure."""
     return not address or address.startswith("127.") or address == "0.0.0.0"  # noqa: S104 - nothing is bound here
-
-
-def name_once(host: Host) -> str:
-    """Returns the hint for a host that is named in two ways. Pure."""
-    return f'name it in one way, for example "{host.spec}"; to run more processes there, repeat that entry'
 
 
 def _not_resolved(host: Host, *, key: str) -> ConfigError:

@@ -16,7 +16,7 @@ longer it may have run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -148,15 +148,15 @@ def note(ledger: Ledger, now: Observation) -> Ledger:
     }
     noted = replace(
         ledger,
-        nodes=_in_order({**known, **lost, **shown}.values()),
+        nodes=tuple(sorted({**known, **lost, **shown}.values(), key=_age_order)),
         volumes=tuple({**{volume.volume_id: volume for volume in ledger.volumes}, **gone, **listed}.values()),
         seen={**ledger.seen, now.region: max(seen_at, now.at)},
     )
     return noted if now.exists else _note_down(noted)
 
 
-def _in_order(nodes: Iterable[LedgerNode]) -> tuple[LedgerNode, ...]:
-    return tuple(sorted(nodes, key=lambda node: (node.launched_at, node.name, node.instance_id)))
+def _age_order(node: LedgerNode) -> tuple[float, str, str]:
+    return node.launched_at, node.name, node.instance_id
 
 
 def _note_node(known: LedgerNode | None, shown: SeenNode, seen_at: float, now: Observation) -> LedgerNode:

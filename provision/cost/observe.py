@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors
 from provision.cost.ledger import Ledger, LedgerNode, LedgerVolume, Observation, SeenNode, set_prices
-from provision.describe import first_launched, tagged_index
-from provision.model import Market
+from provision.describe import find_instances, first_launched, market_of, tagged_index
 from provision.preflight.prices import (
     PricedPlace,
     SpotHistory,
@@ -24,7 +23,7 @@ from provision.preflight.prices import (
     find_volume_price,
     integrate_spot,
 )
-from provision.resources.resource import tagged
+from provision.resources.resource import list_volumes, tagged
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -43,9 +42,9 @@ def observe(clients: Clients, *, name: str, exists: bool, known: Ledger, now: da
     """
     ec2 = clients.ec2
     with aws_errors(f"looking for the instances of cluster {name}"), bounded_pool() as pool:
-        reading = pool.submit(_find_instances, ec2, name)
-        volumes = pool.submit(_find_volumes, ec2, name).result()
-        instances = reading.result()
+        reading = pool.submit(find_instances, ec2, tagged(name))
+        volumes = pool.submit(list_volumes, ec2, tagged(name)).result()
+        instances = [each.instance for each in reading.result()]
     sizes = {volume["VolumeId"]: volume["Size"] for volume in volumes}
     roots = {volume_id for instance in instances for volume_id in _volume_ids(instance, root=True)}
     seen_at = known.seen.get(clients.region, 0.0)
@@ -58,18 +57,6 @@ def observe(clients: Clients, *, name: str, exists: bool, known: Ledger, now: da
         nodes=tuple(_find_end(ec2, _read(instance, sizes), in_ledger) for instance in instances),
         volumes=tuple(_read_volume(volume, clients.region) for volume in volumes if _is_apart(volume, roots)),
     )
-
-
-def _find_instances(ec2: EC2Client, name: str) -> list[InstanceTypeDef]:
-    pages = ec2.get_paginator("describe_instances").paginate(
-        Filters=[tagged(name)], PaginationConfig={"PageSize": 1000}
-    )
-    return [instance for page in pages for each in page["Reservations"] for instance in each["Instances"]]
-
-
-def _find_volumes(ec2: EC2Client, name: str) -> list[VolumeTypeDef]:
-    pages = ec2.get_paginator("describe_volumes").paginate(Filters=[tagged(name)], PaginationConfig={"PageSize": 500})
-    return [volume for page in pages for volume in page["Volumes"] if volume["State"] not in {"deleting", "deleted"}]
 
 
 def _volume_ids(instance: InstanceTypeDef, *, root: bool) -> list[str]:
@@ -95,7 +82,6 @@ def _read_volume(volume: VolumeTypeDef, region: str) -> LedgerVolume:
 def _read(instance: InstanceTypeDef, sizes: Mapping[str, int]) -> SeenNode:
     index = tagged_index(instance)
     state = instance["State"]["Name"]
-    market: Market = "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand"
     disks = [sizes[volume_id] for volume_id in _volume_ids(instance, root=True) if volume_id in sizes]
     launched_at = first_launched(instance).astimezone(UTC).timestamp()
     started_at = instance["LaunchTime"].astimezone(UTC).timestamp()
@@ -103,7 +89,7 @@ def _read(instance: InstanceTypeDef, sizes: Mapping[str, int]) -> SeenNode:
         instance_id=instance["InstanceId"],
         name=instance["InstanceId"] if index is None else f"node-{index}",
         instance_type=instance["InstanceType"],
-        market=market,
+        market=market_of(instance),
         zone=instance["Placement"]["AvailabilityZone"],
         state=state,
         launched_at=launched_at,
@@ -149,7 +135,8 @@ def find_prices(clients: Clients, ledger: Ledger) -> Callable[[Ledger], Ledger]:
     with bounded_pool() as pool:
         prices = pool.submit(describe_prices, clients, set(places.values())) if places else None
         disks = pool.submit(find_volume_price, clients) if here and ledger.usd_per_gib_month is None else None
-        unpriced = [node for node in here if node.market == "spot" and has_unpriced(node)]
+        spot = [node for node in here if node.market == "spot"]
+        unpriced = [node for node in spot if any(each.end is not None and each.usd is None for each in node.periods)]
         history = pool.submit(find_histories, clients, unpriced)
     found = prices.result() if prices is not None else {}
     return partial(
@@ -184,8 +171,3 @@ def _price_periods(nodes: Sequence[LedgerNode], histories: Histories) -> Iterabl
                     (node.instance_id, period.start),
                     integrate_spot(history, period.start, period.billed_until(period.end)),
                 )
-
-
-def has_unpriced(node: LedgerNode) -> bool:
-    """Returns whether the node has an ended period whose cost is not in the ledger."""
-    return any(period.end is not None and period.usd is None for period in node.periods)

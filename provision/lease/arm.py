@@ -25,14 +25,13 @@ _AT_ONCE = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SetLease(Step):
-    """Set the lease of nodes and of the cluster's group. stopped: those whose user data the step changes.
+    """Set the lease of nodes and of the cluster's group; of stopped nodes, also in their user data.
 
     behaving: those whose behavior after a shutdown from inside must be set in EC2.
     """
 
     lease: Lease
     nodes: tuple[Node, ...] = ()
-    stopped: tuple[Node, ...] = ()
     behaving: tuple[Node, ...] = ()
     group_id: str | None = None
 
@@ -45,7 +44,7 @@ class SetLease(Step):
         """Changes the tags last: a cluster whose tags show a lease has it. Always returns True."""
         ec2 = context.clients.ec2
         user_data = render_user_data(self.lease, cluster=context.cluster)
-        for node in self.stopped:
+        for node in (node for node in self.nodes if node.state == "stopped"):
             ec2.modify_instance_attribute(InstanceId=node.instance_id, UserData={"Value": user_data})
         for node in self.behaving:
             if node.market == "spot":
@@ -91,7 +90,6 @@ def plan_lease(state: ClusterState, lease: Lease) -> tuple[Step, ...]:
         SetLease(
             lease=lease,
             nodes=state.nodes,
-            stopped=tuple(node for node in state.nodes if node.state == "stopped"),
             # No change if the launch or an earlier change has set the behavior.
             behaving=tuple(node for node in state.nodes if before != lease.then),
             group_id=None if group is None else group.group_id,

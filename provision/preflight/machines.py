@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from foundation.errors import ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
-from provision.aws.clients import Clients, aws_words, error_code
+from provision.aws.clients import Clients, error_code
 from provision.config import ProvisionConfig, setting_error
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import GpuDeviceInfoTypeDef, ImageTypeDef, InstanceTypeInfoTypeDef
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, GpuDeviceInfoTypeDef, ImageTypeDef, InstanceTypeInfoTypeDef
     from mypy_boto3_ssm import SSMClient
 
 
@@ -44,10 +44,7 @@ class TypeFacts(Struct, frozen=True, kw_only=True):
 
 def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]) -> dict[str, TypeFacts]:
     """Returns the types, in order. Raises ConfigError for the first that the region lacks, and boto3's errors."""
-    pages = ec2.get_paginator("describe_instance_types").paginate(
-        Filters=[{"Name": "instance-type", "Values": list(types)}]
-    )
-    found = {str(info["InstanceType"]): info for page in pages for info in page["InstanceTypes"]}
+    found = list_types(ec2, types)
     for name in types:
         if name not in found:
             hint = _suggest(ec2, name) or HINT_TYPES
@@ -70,28 +67,28 @@ class Hardware(Struct, frozen=True, kw_only=True):
 
 def describe_hardware(ec2: EC2Client, types: Iterable[str]) -> Mapping[str, Hardware]:
     """Returns the hardware of those types that the region has. Raises boto3's errors."""
-    pages = ec2.get_paginator("describe_instance_types").paginate(
-        Filters=[{"Name": "instance-type", "Values": sorted(set(types))}]
-    )
     return {
-        str(info["InstanceType"]): Hardware(
+        name: Hardware(
             gpus=sum(
                 _count(gpu) for gpu in info.get("GpuInfo", {}).get("Gpus", []) if gpu.get("Manufacturer") == "NVIDIA"
             ),
             memory_mib=info["MemoryInfo"]["SizeInMiB"],
         )
-        for page in pages
-        for info in page["InstanceTypes"]
+        for name, info in list_types(ec2, types).items()
     }
+
+
+def list_types(ec2: EC2Client, names: Iterable[str]) -> dict[str, InstanceTypeInfoTypeDef]:
+    """Returns those types that the region has, by name. names: may have wildcards. Raises boto3's errors."""
+    pages = ec2.get_paginator("describe_instance_types").paginate(
+        Filters=[{"Name": "instance-type", "Values": sorted(set(names))}]
+    )
+    return {str(info["InstanceType"]): info for page in pages for info in page["InstanceTypes"]}
 
 
 def _suggest(ec2: EC2Client, name: str) -> str | None:
     """Suggests a similar type of the same family for a type that does not exist. Raises boto3's errors."""
-    family = name.partition(".")[0]
-    pages = ec2.get_paginator("describe_instance_types").paginate(
-        Filters=[{"Name": "instance-type", "Values": [f"{family}.*"]}]
-    )
-    known = [str(info["InstanceType"]) for page in pages for info in page["InstanceTypes"]]
+    known = list_types(ec2, [f"{name.partition('.')[0]}.*"])
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f'did you mean "{near[0]}"?' if near else None
 
@@ -283,20 +280,13 @@ def _find_parameter(ssm: SSMClient, name: str) -> str | None:
 
 
 def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> Image:
-    try:
-        images = ec2.describe_images(ImageIds=[config.ami], IncludeDeprecated=True)["Images"]
-    except ClientError as error:
-        if not error_code(error).startswith("InvalidAMIID"):
-            raise
-        raise _no_such_image(config, f"AWS says: {aws_words(error)}: ") from error
+    # A filter: for an unknown image, EC2 returns an empty list, not an error.
+    named: FilterTypeDef = {"Name": "image-id", "Values": [config.ami]}
+    images = ec2.describe_images(Filters=[named], IncludeDeprecated=True)["Images"]
     if not images:
-        raise _no_such_image(config, "")
+        problem = f"{config.region} has no such image (an image belongs to one region)"
+        raise setting_error(config, "ami", problem, hint='set ami = "auto" in cluster.toml, or correct region')
     return _read_image(images[0])
-
-
-def _no_such_image(config: ProvisionConfig, words: str) -> ConfigError:
-    problem = f"{words}{config.region} has no such image (an image belongs to one region)"
-    return setting_error(config, "ami", problem, hint='set ami = "auto" in cluster.toml, or correct region')
 
 
 def _read_image(image: ImageTypeDef) -> Image:

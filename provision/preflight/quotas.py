@@ -9,7 +9,7 @@ https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html ha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from re import compile as regex
 from typing import TYPE_CHECKING
 
@@ -20,16 +20,17 @@ from msgspec import Struct
 from foundation.errors import AwsError
 from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, error_code
+from provision.describe import find_instances, market_of
 from provision.model import LaunchOption, Market, Quota
+from provision.preflight.machines import list_types
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import InstanceTypeDef
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 _STANDARD = ("a", "c", "d", "h", "i", "im", "is", "m", "r", "t", "z")
 """Im4gn and Is4gen belong to the I family (https://aws.amazon.com/ec2/instance-types/i4g/)."""
 _GRAPHICS = ("g", "gr", "vt")
-_PAGE_SIZE = 1000
 ASK_FOR_LESS = "reduce or change [provision] nodes, instance_type or market"
 _FAMILY = regex(r"([a-z]+)([0-9]*)")
 
@@ -177,35 +178,12 @@ def _find_limit(clients: Clients, code: str) -> float | str:
 
 def _count_in_use(ec2: EC2Client, kinds: Sequence[QuotaKind]) -> dict[str, int]:
     """Counts the vCPUs of the account's pending and running instances, by the quota's code."""
-    running = Counter((str(each["InstanceType"]), _market_of(each)) for each in _running_instances(ec2))
+    live: FilterTypeDef = {"Name": "instance-state-name", "Values": ["pending", "running"]}
+    instances = (each.instance for each in find_instances(ec2, live))
+    running = Counter((str(each["InstanceType"]), market_of(each)) for each in instances)
     counted = {place: kind for place in running if (kind := find_quota_kind(*place)) in kinds and kind is not None}
-    vcpus = _describe_vcpus(ec2, {instance_type for instance_type, _ in counted})
+    vcpus = list_types(ec2, {instance_type for instance_type, _ in counted}) if counted else {}
     in_use = dict.fromkeys((kind.code for kind in kinds), 0)
     for place, kind in counted.items():
-        in_use[kind.code] += running[place] * vcpus.get(place[0], 0)
+        in_use[kind.code] += running[place] * vcpus[place[0]]["VCpuInfo"]["DefaultVCpus"]
     return in_use
-
-
-def _running_instances(ec2: EC2Client) -> Iterator[InstanceTypeDef]:
-    pages = ec2.get_paginator("describe_instances").paginate(
-        Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}],
-        PaginationConfig={"PageSize": _PAGE_SIZE},
-    )
-    for page in pages:
-        for reservation in page["Reservations"]:
-            yield from reservation["Instances"]
-
-
-def _market_of(instance: InstanceTypeDef) -> Market:
-    return "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand"
-
-
-def _describe_vcpus(ec2: EC2Client, types: set[str]) -> dict[str, int]:
-    if not types:
-        return {}
-    pages = ec2.get_paginator("describe_instance_types").paginate(
-        Filters=[{"Name": "instance-type", "Values": sorted(types)}]
-    )
-    return {
-        str(info["InstanceType"]): info["VCpuInfo"]["DefaultVCpus"] for page in pages for info in page["InstanceTypes"]
-    }

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
 from msgspec import Struct
 
-from foundation.errors import ConfigError, NoCapacityError
-from provision.aws.clients import aws_words, error_code
+from foundation.errors import NoCapacityError
 from provision.config import ProvisionConfig, setting_error
 from provision.model import ClusterState, count
 
@@ -76,20 +74,12 @@ def describe_subnets(ec2: EC2Client, config: ProvisionConfig, state: ClusterStat
 
 
 def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> list[SubnetTypeDef]:
-    try:
-        found = ec2.describe_subnets(SubnetIds=[config.subnet_id])["Subnets"]
-    except ClientError as error:
-        if error_code(error) not in {"InvalidSubnetID.NotFound", "InvalidSubnetID.Malformed"}:
-            raise
-        raise _no_such_subnet(config, f"AWS says: {aws_words(error)}: ") from error
+    # A filter: for an unknown subnet, EC2 returns an empty list, not an error.
+    found = ec2.describe_subnets(Filters=[{"Name": "subnet-id", "Values": [config.subnet_id]}])["Subnets"]
     if not found:
-        raise _no_such_subnet(config, "")
+        hint = 'set subnet_id = "auto" in cluster.toml, or correct region'
+        raise setting_error(config, "subnet_id", f"{config.region} has no such subnet", hint=hint)
     return found
-
-
-def _no_such_subnet(config: ProvisionConfig, words: str) -> ConfigError:
-    problem = f"{words}{config.region} has no such subnet"
-    return setting_error(config, "subnet_id", problem, hint='set subnet_id = "auto" in cluster.toml, or correct region')
 
 
 def _describe_route_tables(ec2: EC2Client, vpc_ids: Iterable[str]) -> list[RouteTableTypeDef]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from provision.aws.clients import Clients, aws_errors
 from provision.model import SHARED_ROLE, TAG_ROLE, ClusterState, count
 from provision.plan import Context, Request, Step
-from provision.resources.resource import ResourceKind, delete_each, look_by_tag, tagged
+from provision.resources.resource import ResourceKind, delete_each, find_tag, list_volumes, look_by_tag, tagged
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -25,9 +25,8 @@ INTERFACE = "network interface"
 
 def _list_volumes(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:
     """Lists volumes, without the head's volume (shared_volume.py)."""
-    pages = ec2.get_paginator("describe_volumes").paginate(Filters=filters)
-    others = f"!(Tags[?Key=='{TAG_ROLE}' && Value=='{SHARED_ROLE}'])"
-    return pages.search(f"Volumes[?State!='deleting' && State!='deleted' && {others}].VolumeId")
+    volumes = list_volumes(ec2, *filters)
+    return [each["VolumeId"] for each in volumes if find_tag(each.get("Tags", []), TAG_ROLE) != SHARED_ROLE]
 
 
 def _list_interfaces(ec2: EC2Client, filters: list[FilterTypeDef]) -> Iterable[str]:

@@ -16,7 +16,7 @@ from provision.plan import Request, Step, World
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.literals import ResourceTypeType
-    from mypy_boto3_ec2.type_defs import FilterTypeDef, TagSpecificationTypeDef, TagTypeDef
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, TagSpecificationTypeDef, TagTypeDef, VolumeTypeDef
 
 T = TypeVar("T")
 
@@ -134,6 +134,12 @@ def delete_each(delete: Callable[[T], object], things: Iterable[T], *, gone: Col
         else:
             changed = True
     return changed
+
+
+def list_volumes(ec2: EC2Client, *filters: FilterTypeDef) -> list[VolumeTypeDef]:
+    """Returns the volumes that exist, 500 with each call. Raises boto3's errors."""
+    pages = ec2.get_paginator("describe_volumes").paginate(Filters=filters, PaginationConfig={"PageSize": 500})
+    return [volume for page in pages for volume in page["Volumes"] if volume["State"] not in {"deleting", "deleted"}]
 
 
 def tagged(name: str) -> FilterTypeDef:

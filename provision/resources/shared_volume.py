@@ -27,6 +27,7 @@ from provision.resources.resource import (
     Resource,
     ResourceKind,
     find_tag,
+    list_volumes,
     tag_specification,
     tagged,
 )
@@ -73,11 +74,8 @@ class SharedVolume(Struct, frozen=True, kw_only=True):
 def find_shared_volumes(ec2: EC2Client, *, name: str, keep: bool = False) -> tuple[SharedVolume, ...]:
     """Returns the cluster's volumes of this kind, by id. keep: cluster.toml asks to keep them. Raises AwsError."""
     with aws_errors(f"looking for the {KIND} of cluster {name}"):
-        pages = ec2.get_paginator("describe_volumes").paginate(
-            Filters=[tagged(name), {"Name": f"tag:{TAG_ROLE}", "Values": [SHARED_ROLE]}]
-        )
-        volumes = [volume for page in pages for volume in page["Volumes"]]
-    found = [_read(volume, keep=keep) for volume in volumes if volume["State"] not in {"deleting", "deleted"}]
+        volumes = list_volumes(ec2, tagged(name), {"Name": f"tag:{TAG_ROLE}", "Values": [SHARED_ROLE]})
+    found = [_read(volume, keep=keep) for volume in volumes]
     return tuple(sorted(found, key=lambda volume: volume.volume_id))
 
 

@@ -131,7 +131,6 @@ def test_a_change_is_in_the_tags(world: World) -> None:
     (again,) = plan_lease(make_state(make_node(0, lease=render_lease(lease))), lease._replace(set_at=NOW + 1))
     assert isinstance(again, SetLease)
     assert not again.behaving
-    assert not again.stopped
 
 
 def stopped_world(world: World) -> ClusterState:
