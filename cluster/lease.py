@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connection import NodeConnection
@@ -37,11 +37,14 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
 
 
 class NodeLease(Struct, frozen=True, kw_only=True):
-    """A node's answer. error: the reason why there is no answer."""
+    """A node's answer. error: the reason why there is none; the other fields are then None. busy: what uses it."""
 
-    name: str
-    answer: NodeAnswer | None = None
+    node: str
     error: str | None = None
+    idle_s: float | None = None
+    busy: str | None = None
+    lease: str | None = None
+    saved: bool | None = None
 
 
 def ask_nodes(app: App, nodes: Ec2Nodes, *, lease: Lease | None = None) -> tuple[NodeLease, ...]:
@@ -82,33 +85,23 @@ def describe_trouble(told: Sequence[NodeLease], lease: Lease) -> list[str]:
     """Returns warnings about nodes that did not answer, have another lease, or could not save it to disk."""
     wanted = render_lease(lease)
     found = [
-        f"{one.name} did not answer ({one.error}); it follows its tag within a minute, unless its metadata service is "
+        f"{one.node} did not answer ({one.error}); it follows its tag within a minute, unless its metadata service is "
         "off"
         for one in told
-        if one.answer is None
+        if one.error is not None
     ]
-    found += [
-        f"{one.name} has another lease: {one.answer.lease}" for one in told if one.answer and one.answer.lease != wanted
-    ]
+    found += [f"{one.node} has another lease: {one.lease}" for one in told if one.lease not in {None, wanted}]
     return found + [
-        f"{one.name} cannot keep the lease on its disk: after a reboot it depends on its tag"
+        f"{one.node} cannot keep the lease on its disk: after a reboot it depends on its tag"
         for one in told
-        if one.answer and not one.answer.saved
+        if one.saved is False
     ]
 
 
 def answer_document(one: NodeLease) -> dict[str, Any]:
     """Returns a node's answer, for --json."""
-    answer = one.answer
-    return {
-        "node": one.name,
-        "answered": answer is not None,
-        "error": one.error,
-        "idle_s": None if answer is None or answer.idle_s is None else round(answer.idle_s, 1),
-        "busy": None if answer is None else answer.why,
-        "lease": None if answer is None else answer.lease,
-        "saved": None if answer is None else answer.saved,
-    }
+    idle_s = None if one.idle_s is None else round(one.idle_s, 1)
+    return {**to_builtins(one), "answered": one.error is None, "idle_s": idle_s}
 
 
 def _ask_all(
@@ -120,10 +113,11 @@ def _ask_all(
     def ask(name: str, _check: object) -> NodeLease:
         try:
             said = connect(name).run(command, timeout_s=ANSWER_S, what="the lease program")
-            return NodeLease(name=name, answer=decode(said.last_line.encode(), NodeAnswer))
+            found = decode(said.last_line.encode(), NodeAnswer)
         except ClusterError as error:
-            return NodeLease(name=name, error=error.message.partition("\n")[0])
+            return NodeLease(node=name, error=error.message.partition("\n")[0])
         except ValueError as error:
-            return NodeLease(name=name, error=f"its lease program answers {error}")
+            return NodeLease(node=name, error=f"its lease program answers {error}")
+        return NodeLease(node=name, idle_s=found.idle_s, busy=found.why, lease=found.lease, saved=found.saved)
 
     return tuple(map_in_threads(ask, names, threads=max(len(names), 1)))

@@ -84,12 +84,7 @@ def _machine_document(framework: str, machine: Machine) -> dict[str, Any]:
         capability = machine.gpu.capability
         gpu = {"name": machine.gpu.name, "maker": machine.gpu.maker}
         gpu["compute_capability"] = None if capability is None else show(capability)
-    document = {
-        "family": machine.family,
-        "architecture": machine.architecture,
-        "gpu": gpu,
-        "accelerator": machine.accelerator,
-    }
+    document = {"family": machine.family, "architecture": machine.architecture, "gpu": gpu}
     if framework == "pytorch":
         return {**document, "auto": _pick_torch(machine)}
     auto = pick_for(machine)
@@ -127,7 +122,6 @@ def _build_document(build: TorchBuild) -> dict[str, Any]:
         "cuda": show(build.cuda),
         "machine_code": [show(version) for version in build.code],
         "on_pypi": build.on_pypi,
-        "measured": build.measured,
     }
 
 
@@ -233,11 +227,10 @@ def _show_range(builds: Sequence[TorchBuild]) -> str:
 
 
 def _list_builds() -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("TORCH", "CUDA", "MACHINE CODE (sm_)", "FROM", "KNOWN")]
+    rows: list[tuple[str, ...]] = [("TORCH", "CUDA", "MACHINE CODE (sm_)", "FROM")]
     for build in TORCH_BUILDS:
         source = "PyPI" if build.on_pypi else f"PyTorch's index for {build.label}"
-        known = "measured" if build.measured else "read, not measured"
-        rows.append((build.versions, show(build.cuda), show_code(build.code), source, known))
+        rows.append((build.versions, show(build.cuda), show_code(build.code), source))
     return rows
 
 

@@ -236,12 +236,10 @@ def render_lease_table(told: Sequence[NodeLease]) -> str:
     """Renders how long the cluster has been idle according to each node, and why it is not; "" without nodes."""
     if not told:
         return ""
-    rows = [("NODE", "IDLE", "IN USE BECAUSE")]
-    for one in told:
-        idle_s = None if one.answer is None else one.answer.idle_s
-        why = one.error if one.answer is None else one.answer.why
-        rows.append((one.name, "-" if idle_s is None else render_age(idle_s), why or "-"))
-    return render_table(rows)
+    rows = [
+        (one.node, "-" if one.idle_s is None else render_age(one.idle_s), one.error or one.busy or "-") for one in told
+    ]
+    return render_table([("NODE", "IDLE", "IN USE BECAUSE"), *rows])
 
 
 def status_document(status: Status) -> dict[str, Any]:

@@ -267,11 +267,10 @@ def aws_words(error: ClientError) -> str:
     return f"{_find_message(error)} ({error_code(error)})"
 
 
-def not_ours(what: str, *, name: str, error: ClientError | None = None) -> ClusterError:
+def not_ours(what: str, *, name: str) -> ClusterError:
     """Returns the error for a resource that has the name, but not the tag, of the cluster `name`."""
-    words = f"AWS says: {aws_words(error)}: " if error is not None else ""
     return ClusterError(
-        f"{words}the {what} exists, but this program did not make it for this cluster (no tag {TAG_NAME} = {name})",
+        f"the {what} exists, but this program did not make it for this cluster (no tag {TAG_NAME} = {name})",
         hint=NAME_TAKEN,
     )
 

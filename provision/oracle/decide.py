@@ -113,8 +113,7 @@ def check_mxnet(*, instance_type: str, mxnet: str, ami: str, is_other: bool = Fa
     if machine is None:
         return (f"instance_type {instance_type} is not in the table of GPUs: MXNet may not run there",)
     setting = name_setting(instance_type, f'mxnet = "{mxnet}"', is_other=is_other)
-    fit = _check_on(machine, mxnet, setting=setting, instance_type=instance_type, ami=ami)
-    return (*machine.warn_of_accelerator(instance_type, wheels="MXNet's wheels"), *fit)
+    return _check_on(machine, mxnet, setting=setting, instance_type=instance_type, ami=ami)
 
 
 def _check_on(machine: Machine, mxnet: str, *, setting: str, instance_type: str, ami: str) -> tuple[str, ...]:

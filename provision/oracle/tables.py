@@ -35,24 +35,16 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """The hardware of an instance family; `gpu`: None without GPUs; `accelerator`: another device, or None."""
+    """The hardware of an instance family; `gpu`: None without GPUs."""
 
     family: str
     architecture: Architecture
     gpu: Gpu | None
-    accelerator: str | None = None
 
     @property
     def label(self) -> str:
         """Its GPU and architecture in messages."""
-        others = f" but {self.accelerator}" if self.accelerator else ""
-        return f"{self.gpu.label if self.gpu else 'no GPU'}{others}, {self.architecture}"
-
-    def warn_of_accelerator(self, instance_type: str, *, wheels: str) -> tuple[str, ...]:
-        """Returns the warning that wheels do not use the accelerator; () without one."""
-        if self.accelerator is None:
-            return ()
-        return (f"{wheels} do not use the {self.accelerator} of {instance_type}, which you pay for",)
+        return f"{self.gpu.label if self.gpu else 'no GPU'}, {self.architecture}"
 
 
 V100, A100, L4 = (
@@ -104,34 +96,21 @@ _BY_FAMILY = {machine.family: machine for machine in GPU_MACHINES}
 # Class, generation, options: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
 # The classes are those without GPUs.
 _CPU_FAMILY = regex(r"(?P<cls>a|c|d|dl|f|h|hpc|i|im|inf|is|m|r|t|trn|u|vt|x|z)[0-9]+(?P<options>[a-z]*)(-[a-z0-9]+)?")
-_ACCELERATORS = {
-    "dl": "Qualcomm AI100",
-    "f": "FPGAs",
-    "inf": "AWS Inferentia",
-    "trn": "AWS Trainium",
-    "vt": "media accelerators",
-}
-"""By class: the devices on which CUDA does not run. Each generation has a newer one."""
 _HIGH_MEMORY = regex(r"u-[0-9]+tb[0-9]+")
 
 _FIRST_CUDA: Mapping[Version, Version] = {
     (3, 0): (4, 2),
-    (3, 5): (5, 0),
     (3, 7): (6, 5),
     (5, 2): (6, 5),
-    (6, 2): (8, 0),
     (7, 0): (9, 0),
-    (7, 2): (9, 2),
     (7, 5): (10, 0),
     (8, 0): (11, 0),
     (8, 6): (11, 1),
-    (8, 7): (11, 4),
     (8, 9): (11, 8),
     (9, 0): (11, 8),
     (10, 0): (12, 8),
     (10, 3): (12, 9),
     (12, 0): (12, 8),
-    (12, 1): (12, 9),
 }
 
 
@@ -147,12 +126,7 @@ def find_machine(instance_type: str) -> Machine | None:
         return None
     # a1 was the first Graviton; later ones have the option "g" after the generation: c7gn, im4gn.
     arm = named["cls"] == "a" or "g" in named["options"]
-    return Machine(
-        family=family,
-        architecture="arm64" if arm else "x86_64",
-        gpu=None,
-        accelerator=_ACCELERATORS.get(named["cls"]),
-    )
+    return Machine(family=family, architecture="arm64" if arm else "x86_64", gpu=None)
 
 
 def first_cuda(capability: Version) -> Version:

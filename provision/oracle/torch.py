@@ -4,9 +4,9 @@ As with MXNet's wheels (decide.py), machine code runs on the same major compute 
 PTX does not count. The CUDA of the libraries is not compared with the GPU's: the libraries are in the wheel or in the
 nvidia-* wheels that it requires, and PyTorch tests them together.
 
-The builds that are `measured` were read with bench/wheel_code.py from one wheel on PyPI of each minor version: the
-machine code of libtorch_cuda.so. The others come from torch.cuda.get_arch_list() as quoted in PyTorch's issues
-(https://github.com/pytorch/pytorch/issues/182250 and others) and were not measured.
+The code of PyPI's builds was read with bench/wheel_code.py from one wheel of each minor version: the machine code of
+libtorch_cuda.so. That of the others comes from torch.cuda.get_arch_list() as quoted in PyTorch's issues
+(https://github.com/pytorch/pytorch/issues/182250 and others).
 """
 
 from collections.abc import Iterable
@@ -40,7 +40,7 @@ class TorchBuild(Struct, frozen=True, kw_only=True):
     first, last: the versions, such as (2, 8), both included. cuda: the CUDA with which they were built.
     code: the compute capabilities for which all modules of libtorch_cuda.so have machine code.
     on_pypi: whether PyPI has this build. The others have their CUDA in the version, torch==2.7.1+cu128, and are on
-    PyTorch's own index. measured: whether `code` was measured.
+    PyTorch's own index.
     """
 
     first: Version
@@ -48,7 +48,6 @@ class TorchBuild(Struct, frozen=True, kw_only=True):
     cuda: Version
     code: tuple[Version, ...]
     on_pypi: bool = True
-    measured: bool = False
 
     @property
     def label(self) -> str:
@@ -67,13 +66,13 @@ _VOLTA = capabilities(70, 75, 80, 86, 90, 100, 120)
 _TURING = capabilities(75, 80, 86, 90, 100, 120)
 
 TORCH_BUILDS: tuple[TorchBuild, ...] = (
-    TorchBuild(first=(2, 15), last=(2, 15), cuda=(13, 2), code=_TURING, measured=True),
-    TorchBuild(first=(2, 11), last=(2, 14), cuda=(13, 0), code=_TURING, measured=True),
-    TorchBuild(first=(2, 8), last=(2, 10), cuda=(12, 8), code=_VOLTA, measured=True),
-    TorchBuild(first=(2, 7), last=(2, 7), cuda=(12, 6), code=_MAXWELL, measured=True),
-    TorchBuild(first=(2, 5), last=(2, 6), cuda=(12, 4), code=_MAXWELL, measured=True),
-    TorchBuild(first=(2, 1), last=(2, 4), cuda=(12, 1), code=_MAXWELL, measured=True),
-    TorchBuild(first=(1, 13), last=(2, 0), cuda=(11, 7), code=_KEPLER, measured=True),
+    TorchBuild(first=(2, 15), last=(2, 15), cuda=(13, 2), code=_TURING),
+    TorchBuild(first=(2, 11), last=(2, 14), cuda=(13, 0), code=_TURING),
+    TorchBuild(first=(2, 8), last=(2, 10), cuda=(12, 8), code=_VOLTA),
+    TorchBuild(first=(2, 7), last=(2, 7), cuda=(12, 6), code=_MAXWELL),
+    TorchBuild(first=(2, 5), last=(2, 6), cuda=(12, 4), code=_MAXWELL),
+    TorchBuild(first=(2, 1), last=(2, 4), cuda=(12, 1), code=_MAXWELL),
+    TorchBuild(first=(1, 13), last=(2, 0), cuda=(11, 7), code=_KEPLER),
     TorchBuild(first=(2, 11), last=(2, 11), cuda=(12, 8), code=_TURING, on_pypi=False),
     TorchBuild(first=(2, 7), last=(2, 7), cuda=(12, 8), code=_TURING, on_pypi=False),
     TorchBuild(first=(2, 8), last=(2, 11), cuda=(12, 6), code=_MAXWELL, on_pypi=False),
@@ -193,8 +192,7 @@ def check_torch(*, instance_type: str, torch: str, is_other: bool = False) -> tu
     if machine is None:
         return (f"instance_type {instance_type} is not in the table of GPUs: PyTorch may not run there",)
     setting = name_setting(instance_type, f'torch = "{torch}"', is_other=is_other)
-    fit = _check_on(machine, torch, setting=setting, instance_type=instance_type)
-    return (*machine.warn_of_accelerator(instance_type, wheels="PyTorch's wheels on PyPI"), *fit)
+    return _check_on(machine, torch, setting=setting, instance_type=instance_type)
 
 
 def _check_on(machine: Machine, torch: str, *, setting: str, instance_type: str) -> tuple[str, ...]:

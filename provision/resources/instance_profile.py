@@ -218,7 +218,7 @@ def _create(kind: str, name: str, make: Callable[..., object], find: Callable[[]
         if error_code(error) != _THERE:
             raise
         if not _is_ours(poll(find, timeout_s=NOT_FOUND_TIMEOUT_S), context.cluster):
-            raise not_ours(f"{kind} {name}", name=context.cluster, error=error) from error
+            raise not_ours(f"{kind} {name}", name=context.cluster) from error
 
 
 def _add_role(iam: IAMClient, name: str) -> None:

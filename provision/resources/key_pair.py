@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from foundation.errors import ClusterError
 from foundation.waiting import poll
-from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, aws_words, error_code, not_ours
+from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, error_code, not_ours
 from provision.model import TAG_NAME, ClusterState, KeyPair, resource_name
 from provision.plan import Context, Step, World
 from provision.resources.resource import ResourceKind, find_tag, look_by_tag, tag_specification
@@ -77,12 +77,11 @@ def plan_key_pair(world: World) -> tuple[Step, ...]:
     return (*deletion, ImportKeyPair(key_name=key_name, is_made=local_key is None))
 
 
-def missing_key(name: str, local_key: str | None, error: ClientError | None = None) -> ClusterError:
+def missing_key(name: str, local_key: str | None) -> ClusterError:
     """Returns the error for a cluster whose private key this machine lacks. local_key: this machine's key, if any."""
-    words = f"AWS says: {aws_words(error)}: " if error is not None else ""
     what = "is not on this machine" if local_key is None else "is not the one on this machine"
     return ClusterError(
-        f"{words}the private key of cluster {name} {what}; without it this machine cannot reach the nodes",
+        f"the private key of cluster {name} {what}; without it this machine cannot reach the nodes",
         hint="restore the key, or use the machine that made the cluster; to delete everything: cluster down",
     )
 
@@ -116,9 +115,9 @@ class ImportKeyPair(Step):
                 raise
             existing = poll(lambda: find_key_pair(ec2, name=context.cluster), timeout_s=NOT_FOUND_TIMEOUT_S)
             if existing is None or not existing.ours:
-                raise not_ours(f"key pair {self.key_name}", name=context.cluster, error=error) from error
+                raise not_ours(f"key pair {self.key_name}", name=context.cluster) from error
             if existing.public_key != public_key:  # another machine has imported it since the plan
-                raise missing_key(context.cluster, public_key, error) from error
+                raise missing_key(context.cluster, public_key) from error
             return False
         return True
 

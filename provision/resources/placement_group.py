@@ -103,7 +103,7 @@ class CreatePlacementGroup(Step):
                 raise
             existing = poll(lambda: find_placement_group(ec2, name=context.cluster), timeout_s=NOT_FOUND_TIMEOUT_S)
             if existing is None or not existing.ours:
-                raise not_ours(f"placement group {self.group_name}", name=context.cluster, error=error) from error
+                raise not_ours(f"placement group {self.group_name}", name=context.cluster) from error
             return False
         return True
 

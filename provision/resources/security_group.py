@@ -151,7 +151,7 @@ class CreateSecurityGroup(Step):
 
             existing = poll(find, timeout_s=NOT_FOUND_TIMEOUT_S)
             if existing is None or not existing.ours:
-                raise not_ours(f"security group {self.group_name}", name=name, error=error) from error
+                raise not_ours(f"security group {self.group_name}", name=name) from error
             context.made_group_id = existing.group_id
             return False
         context.made_group_id = made["GroupId"]

@@ -15,17 +15,14 @@ from foundation.errors import ConfigError
 from provision.aws.clients import Clients, aws_errors, error_code
 
 NAMES = {"efs": "EFS", "lustre": "FSx for Lustre"}
-_USABLE = frozenset({"available", "updating"})
-"""FSx for Lustre remains usable while AWS updates it."""
 _OTHERS = frozenset({"FileSystemNotFound", "BadRequest"})
 """The answers to the id of another service's file system."""
 
 
 class FileSystem(Struct, frozen=True, kw_only=True):
-    """A file system as AWS reports it. state: in lower case. export: see MountSource."""
+    """A file system as AWS reports it. export: see MountSource."""
 
     kind: Literal["efs", "lustre"]
-    state: str
     dns_name: str
     export: str
 
@@ -41,17 +38,12 @@ def find_file_system(clients: Clients, file_system_id: str) -> FileSystem:
             hint="correct source or [provision] region; to list them: aws efs describe-file-systems; "
             "aws fsx describe-file-systems",
         )
-    if found.state not in _USABLE:
-        raise ConfigError(
-            f"{where}: the {NAMES[found.kind]} file system is {found.state or 'in an unknown state'}",
-            hint="wait until it is available, then run the command again",
-        )
     return found
 
 
 def _find_efs(clients: Clients, file_system_id: str) -> FileSystem | None:
     try:
-        [shown] = clients.efs.describe_file_systems(FileSystemId=file_system_id)["FileSystems"]
+        clients.efs.describe_file_systems(FileSystemId=file_system_id)
     except ClientError as error:
         if error_code(error) not in _OTHERS:
             raise
@@ -59,7 +51,7 @@ def _find_efs(clients: Clients, file_system_id: str) -> FileSystem | None:
     suffix = "amazonaws.com.cn" if clients.region.startswith("cn-") else "amazonaws.com"
     # The name resolves to the mount target in the node's zone.
     dns_name = f"{file_system_id}.efs.{clients.region}.{suffix}"
-    return FileSystem(kind="efs", state=shown["LifeCycleState"], dns_name=dns_name, export="/")
+    return FileSystem(kind="efs", dns_name=dns_name, export="/")
 
 
 def _find_lustre(clients: Clients, file_system_id: str) -> FileSystem | None:
@@ -80,7 +72,6 @@ def _find_lustre(clients: Clients, file_system_id: str) -> FileSystem | None:
         )
     return FileSystem(
         kind="lustre",
-        state=shown.get("Lifecycle", "").lower(),
         dns_name=shown.get("DNSName", ""),
         export=f"/{shown.get('LustreConfiguration', {}).get('MountName', 'fsx')}",
     )

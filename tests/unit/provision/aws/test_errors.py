@@ -219,13 +219,10 @@ def make_duplicate(world: World, kind: str, *, ours: bool) -> None:
         world.clients.ec2.create_key_pair(KeyName=GROUP, KeyType="ed25519", TagSpecifications=tagged)
 
 
-@pytest.mark.parametrize(
-    ("code", "kind"), [("InvalidGroup.Duplicate", "security group"), ("InvalidKeyPair.Duplicate", "key pair")]
-)
-def test_a_name_that_is_taken(world: World, code: str, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["security group", "key pair"])
+def test_a_name_that_is_taken(world: World, kind: str) -> None:
     error = refused_later(world, lambda: make_duplicate(world, kind, ours=False))
-    assert error.message.startswith("AWS says: ")
-    assert f"({code}): the {kind} {GROUP} exists, but this program did not make it" in error.message
+    assert error.message.startswith(f"the {kind} {GROUP} exists, but this program did not make it")
     assert error.message.endswith(f"(no tag {TAG_NAME} = {NAME})")
     assert error.hint == "set another name in cluster.toml, or delete the resource yourself"
     assert "RunInstances" not in world.calls.made

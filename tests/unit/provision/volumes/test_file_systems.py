@@ -14,7 +14,7 @@ from provision.render import render_plan
 from provision.volumes.config import VolumeConfig
 from provision.volumes.describe import describe_mounts
 from provision.volumes.file_systems import find_file_system
-from provision_world import World, listening, make_config, make_volume
+from provision_world import World, make_config, make_volume
 from sandbox_in_process import REGION
 
 
@@ -28,19 +28,6 @@ def empty_account(world: World) -> Iterator[None]:
     for backends in (efs_backends, fsx_backends):
         backends[DEFAULT_ACCOUNT_ID][REGION].reset()
     world.volumes = ()
-
-
-@pytest.mark.parametrize("state", ["creating", ""])
-def test_rejects_what_is_not_available(world: World, state: str) -> None:
-    def change(parsed: dict[str, Any], **_: Any) -> None:
-        parsed["FileSystems"] = [{"LifeCycleState": state}]
-
-    with (
-        listening(world.clients.efs, "after-call.efs.DescribeFileSystems", change),
-        pytest.raises(ConfigError, match=f"the EFS file system is {state or 'in an unknown state'}") as raised,
-    ):
-        find_file_system(world.clients, make_efs(world))
-    assert "wait until it is available" in (raised.value.hint or "")
 
 
 # --- against the API
