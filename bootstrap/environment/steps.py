@@ -24,7 +24,7 @@ STEPS_SILENCE_S = 900
 SETUP_SILENCE_S = 1800
 """How long set-up commands may print nothing, in seconds, before they are killed."""
 SETUP_NOTICE_S = 60
-"""After how many seconds without output a set-up command is named."""
+"""After how many seconds without output the last line of set-up commands is shown."""
 APT_TIMEOUT_S = 300
 """How long to wait for other package installations on the node, in seconds."""
 SETUP_FOLDER = "setup/$(uname -n)"
@@ -113,7 +113,7 @@ class RunSetup(Struct, frozen=True, kw_only=True):
             f"setup={SETUP_FOLDER}",
             'mkdir -p "$setup"',
             f'printf %s {shlex.quote(render_commands(self.commands))} >"$setup/{self.digest}.json"',
-            f'{_run_program(python, "run_setup.py")} "$setup" {self.digest} {SETUP_SILENCE_S} {SETUP_NOTICE_S}',
+            f'{_run_program(python, "run_setup.py")} "$setup" {self.digest}',
         ]
 
 
@@ -348,13 +348,11 @@ def plan_check(facts: NodeFacts, *, bundle: Bundle, setup: str | None) -> CheckL
 def script_task(steps: Sequence[Step], *, what: str, python: str) -> dict[str, Any]:
     """The task for a node's agent that runs the script of these steps; what: its name in messages. Pure."""
     text = render_script(steps, python=python)
-    return {"kind": "script", "what": what, "text": text, "silence_s": silence_s(steps)}
-
-
-def silence_s(steps: Sequence[Step]) -> int:
-    """How long the script of these steps may print nothing, in seconds. Pure."""
-    # Longer than run_setup.py waits, which kills a silent command itself, and reports it.
-    return SETUP_SILENCE_S + 60 if any(isinstance(step, RunSetup) for step in steps) else STEPS_SILENCE_S
+    if any(isinstance(step, RunSetup) for step in steps):
+        silence_s, notice_s = SETUP_SILENCE_S, SETUP_NOTICE_S
+    else:
+        silence_s, notice_s = STEPS_SILENCE_S, None
+    return {"kind": "script", "what": what, "text": text, "silence_s": silence_s, "notice_s": notice_s}
 
 
 def render_script(steps: Sequence[Step], *, python: str) -> str:

@@ -4,16 +4,16 @@ It is started over ssh, and exchanges lines of JSON with bootstrap/transfer/dist
 
     {"address": private address, "secret": hexadecimal, "lock_timeout_s": seconds,
      "files": [{"sha256", "name", "size", "urls": [...]}, ...], in the order in which they are taken,
-     "tasks": [{"kind": "script", "what": words, "text": shell script, "silence_s": seconds}
+     "tasks": [{"kind": "script", "what": words, "text": shell script, "silence_s": seconds, "notice_s": or null}
                or {"kind": "tree", ...}, see place_tree.place, ...]}
 
 It answers {"listening": port}, and receives the sources of the files: {"peers": [[address, port], ...]}, or
 {"index": true, "probe_s": seconds or null}. If these do not provide a file, it sends
 {"stuck": sha256, "have": bytes, "why": [...]}, and receives, for that file, other peers, "index", or
 {"upload": sha256, "offset": o, "size": n} and then n bytes.
-It sends {"arrived": true} when it has all files, {"begun": index of a task}, and at the end {"done": true} or
-{"failed": {"what", "exit_code" or null, "output": last lines}}; "failed" also has "damaged", a sha256, if the uploaded
-file is damaged. In between, it sends {"alive": bytes so far}, and {"notice": text} for the user.
+It sends {"begun": index of a task}, and at the end {"done": true} or {"failed": {"what", "exit_code" or null,
+"output": last lines}}; "failed" also has "damaged", a sha256, if the uploaded file is damaged. In between, it sends
+{"alive": bytes so far}, and {"notice": text} for the user when a script has printed nothing for notice_s seconds.
 
 It serves other nodes until its stdin ends. Then it exits, but only after the running task, since a package manager must
 not be killed. It creates everything under a temporary name first.
@@ -48,7 +48,6 @@ READ_BYTES = 1 << 16
 REST_OF_OUTPUT_S = 1.0
 # A script's parent holds the lock, so that the next agent waits for the script even if this agent is killed. The script
 # itself does not hold it: its background processes would hold it forever.
-NOTICE = b"\0notice "  # the beginning of a line that a script prints for the user (run_setup.py)
 KEEPER = '"$@" %d>&-; exit $?'
 
 
@@ -207,9 +206,9 @@ class Agent(object):
         with tempfile.NamedTemporaryFile("w", prefix="script-", dir=incoming, encoding="utf-8") as text:
             text.write(task["text"])
             text.flush()
-            code, output = follow(["/bin/sh", text.name], task["silence_s"], lock, self.tell)
+            code, lines = follow(["/bin/sh", text.name], task, lock, self.tell)
         if code != 0:
-            raise Failed(task["what"], code, output.lines)
+            raise Failed(task["what"], code, lines)
 
     def stay_alive(self):
         """Reports, every ALIVE_EVERY_S seconds, how many bytes have arrived."""
@@ -246,7 +245,6 @@ class Agent(object):
         self.tell({"listening": server.port})
         if self.wanted:
             self.take_files()
-        self.tell({"arrived": True})
         self.run_tasks(lock)
         os.close(lock)
         self.tell({"done": True})
@@ -257,10 +255,10 @@ class Agent(object):
         os._exit(1)
 
 
-def follow(command, silence_s, lock, tell):
-    """Runs a command to its end. Returns its exit code and its Output. lock: the descriptor that its parent holds.
+def follow(command, task, lock, tell):
+    """Runs a task's command to its end. Returns its exit code and its last lines.
 
-    tell: called with the messages for the user's machine.
+    lock: the descriptor that its parent holds. tell: called with the messages for the user's machine.
     """
     child = subprocess.Popen(
         ["/bin/sh", "-c", KEEPER % lock, "sh"] + command,
@@ -271,50 +269,57 @@ def follow(command, silence_s, lock, tell):
         pass_fds=(lock,),
         start_new_session=True,
     )
-    output = Output(child.stdout, tell)
+    output = Output(child.stdout)
     over = threading.Event()
     reader = start_thread(output.read)
-    start_thread(end_when_silent, child, output, silence_s, over)
+    start_thread(watch_silence, child, output, task, over, tell)
     code = child.wait()
     over.set()
     reader.join(REST_OF_OUTPUT_S)  # background processes may hold its output open
-    return code, output
+    return code, output.last_lines()
 
 
-def end_when_silent(child, output, silence_s, over):
-    """Kills the script, and the processes of its group, after `silence_s` seconds without output."""
-    while not over.wait(min(1.0, silence_s)):
-        if time.monotonic() > output.heard + silence_s:
-            output.lines.append("(killed after %g s without output)" % silence_s)
+def watch_silence(child, output, task, over, tell):
+    """Reports each silence of notice_s seconds; after silence_s, kills the script and the processes of its group."""
+    silence_s, notice_s = task["silence_s"], task.get("notice_s")
+    told = None
+    while not over.wait(min(1.0, silence_s, notice_s or 1.0)):
+        heard = output.heard
+        if time.monotonic() > heard + silence_s:
+            output.ending = ["(killed after %g s without output)" % silence_s]
             os.killpg(child.pid, signal.SIGKILL)
             return
+        if notice_s and told != heard and time.monotonic() > heard + notice_s:
+            told = heard
+            last = "".join(output.last_lines()[-1:])
+            tell({"notice": "%s has printed nothing for %d s, after: %s" % (task["what"], notice_s, last)})
 
 
 class Output(object):
-    """The last lines of what a process prints, and when it last printed anything. tell: passes on its notices."""
+    """The last lines of what a process prints, and when it last printed anything."""
 
-    def __init__(self, stream, tell):
-        self._tell = tell
+    def __init__(self, stream):
         self.lines = collections.deque(maxlen=LAST_LINES)
         self.heard = time.monotonic()
+        self.ending = []
         self._stream = stream
+        self._rest = b""
 
     def read(self):
         """Reads the stream until it is closed."""
-        rest = b""
         while True:
             data = os.read(self._stream.fileno(), READ_BYTES)
-            self.heard = time.monotonic()
-            lines = (rest + data).split(b"\n")
-            rest = lines.pop()[-LINE_BYTES_AT_MOST:]
-            if not data and rest:
-                lines.append(rest)
-            for line in lines:
-                if line.startswith(NOTICE):
-                    self._tell({"notice": show(line[len(NOTICE) :])})
-            self.lines.extend(show(line) for line in lines[-LAST_LINES:] if not line.startswith(NOTICE))
             if not data:
                 break
+            self.heard = time.monotonic()
+            lines = (self._rest + data).split(b"\n")
+            self._rest = lines.pop()[-LINE_BYTES_AT_MOST:]
+            self.lines.extend(show(line) for line in lines[-LAST_LINES:])
+
+    def last_lines(self):
+        """The last lines so far, with one that has not ended, such as a prompt."""
+        rest = [show(self._rest)] if self._rest else []
+        return (list(self.lines) + rest + self.ending)[-LAST_LINES:]
 
 
 def show(line):

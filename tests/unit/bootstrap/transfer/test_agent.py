@@ -171,7 +171,7 @@ def test_no_such_python(tmp_path: Path) -> None:
 )
 def test_failing_scripts(home: Path, start_agent: StartAgent, text: str, code: int, lines: list[str]) -> None:
     agent = start_agent(home, tasks=[script(text, silence_s=0.2 if "begun" in text else 60)])
-    failed = agent.hear("listening", "arrived", "begun", "failed")
+    failed = agent.hear("listening", "begun", "failed")
     shown = [str(home.resolve()) if line == "HOME" else line for line in lines]
     assert (failed["what"], failed["exit_code"], failed["output"]) == ("a script", code, shown)
     assert agent.process.wait() == 1
@@ -182,18 +182,18 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
-def test_notices_of_a_script_are_passed_on(home: Path, start_agent: StartAgent) -> None:
-    agent = start_agent(home, tasks=[script("printf '\\0notice %s\\n' 'it is silent'; echo said; false")])
-    agent.hear("listening", "arrived", "begun")
-    assert agent.hear("notice") == "it is silent"
-    assert agent.hear("failed")["output"] == ["said"]
+def test_a_silent_script_is_reported(home: Path, start_agent: StartAgent) -> None:
+    agent = start_agent(home, tasks=[script("printf 'Sure? [y/n] '; sleep 60", silence_s=1, notice_s=0.2)])
+    agent.hear("listening", "begun")
+    assert agent.hear("notice") == "a script has printed nothing for 0 s, after: Sure? [y/n] "
+    assert agent.hear("failed")["output"] == ["Sure? [y/n] ", "(killed after 1 s without output)"]
 
 
 def test_scripts_run_in_order_until_one_fails(home: Path, start_agent: StartAgent) -> None:
     texts = ["echo a >>log", "echo b >>log", "echo c >>log; false", "echo d >>log"]
     tasks = [script(text) for text in texts]
     agent = start_agent(home, tasks=tasks)
-    agent.hear("listening", "arrived")
+    agent.hear("listening")
     assert [agent.hear("begun") for _ in range(3)] == [0, 1, 2]
     agent.hear("failed")
     assert (home / "log").read_text() == "a\nb\nc\n"
@@ -203,7 +203,7 @@ def test_scripts_run_in_order_until_one_fails(home: Path, start_agent: StartAgen
 def test_an_agent_ends_with_its_stdin(home: Path, start_agent: StartAgent, when: str) -> None:
     data = b"x" * (1 << 20)
     other = start_agent(home)
-    other.hear("listening", "arrived", "done")
+    other.hear("listening", "done")
     if when == "done":
         assert other.hang_up() == 0
         return
@@ -226,7 +226,7 @@ def test_a_running_script_finishes(home: Path, start_agent: StartAgent) -> None:
         agent = start_agent(
             home, tasks=[script("echo begun >log; while [ ! -e go ]; do sleep 0.05; done; echo whole >>log")]
         )
-        agent.hear("listening", "arrived", "begun")
+        agent.hear("listening", "begun")
         until(lambda: (home / "log").exists() and (home / "log").read_text() == "begun\n", "it does not begin")
         if kill_it:
             agent.send(signal.SIGKILL)
@@ -234,7 +234,7 @@ def test_a_running_script_finishes(home: Path, start_agent: StartAgent) -> None:
             agent.shutdown_write()
         later = start_agent(home, tasks=[script("echo after >>log")])
         (home / "go").touch()
-        later.hear("listening", "arrived", "begun", "done")
+        later.hear("listening", "begun", "done")
         assert (home / "log").read_text() == "begun\nwhole\nafter\n"
         assert agent.process.wait() == (-9 if kill_it else 0)
         later.hang_up()
@@ -244,7 +244,7 @@ def test_a_running_script_finishes(home: Path, start_agent: StartAgent) -> None:
 
 def test_background_processes_do_not_hold_the_lock(home: Path, start_agent: StartAgent) -> None:
     agent = start_agent(home, tasks=[script("sleep 60 >/dev/null 2>&1 & echo $! >pid")])
-    agent.hear("listening", "arrived", "begun", "done")
+    agent.hear("listening", "begun", "done")
     agent.hang_up()
     start_agent(home, lock_timeout_s=0.1).hear("listening")
     os.kill(int((home / "pid").read_text()), signal.SIGKILL)

@@ -35,7 +35,7 @@ def holder(start: Start, number: int, tmp_path: Path, *contents: bytes) -> RawAg
     for data in contents:
         hold(tmp_path / str(number), data)
     agent = start(number)
-    agent.hear("arrived")
+    agent.hear("done")
     return agent
 
 
@@ -50,7 +50,7 @@ def test_files_of_every_size(start: Start, size: int) -> None:
         assert first.hear("stuck") == digest_of(data)
         first.upload(data)
     for agent in (first, second, third):
-        agent.hear("arrived")
+        agent.hear("done")
         assert agent.path(data).read_bytes() == data
         assert not list((agent.home / ".cluster" / "incoming").iterdir())
 
@@ -61,7 +61,7 @@ def test_files_that_are_there_are_not_taken(start: Start, tmp_path: Path) -> Non
     hold(tmp_path / "2", contents[1])
     taker = start(2, *(entry(data) for data in contents))
     taker.take_from(source.peer)
-    taker.hear("arrived")
+    taker.hear("done")
     assert [taker.path(data).read_bytes() for data in contents] == contents
 
 
@@ -72,7 +72,7 @@ def test_a_missing_file_is_uploaded_and_the_next_one_taken(start: Start, tmp_pat
     taker.take_from(near.peer)
     assert taker.hear("stuck") == digest_of(lacks)
     taker.upload(lacks)
-    taker.hear("arrived")  # the second file, from the first peer
+    taker.hear("done")  # the second file, from the first peer
     assert taker.path(has).read_bytes() == has
 
 
@@ -81,7 +81,7 @@ def test_the_next_peer_is_asked(start: Start, tmp_path: Path) -> None:
     near = holder(start, 2, tmp_path)
     taker = start(3, entry(SOME))
     taker.take_from(near.peer, far.peer)
-    taker.hear("arrived")
+    taker.hear("done")
 
 
 @pytest.mark.parametrize("kept", [1, len(SOME) // 2, len(SOME), len(SOME) + 9])
@@ -94,7 +94,7 @@ def test_a_damaged_partial_file_is_replaced(start: Start, tmp_path: Path, kept: 
         (folder / digest_of(SOME)).write_bytes((b"damaged" * len(SOME))[:kept])
     taker, alone = start(2, entry(SOME)), start(3, entry(SOME))
     taker.take_from(source.peer)
-    taker.hear("arrived")
+    taker.hear("done")
     assert taker.path(SOME).read_bytes() == SOME
     alone.take_from()
     alone.hear("stuck")
@@ -102,7 +102,7 @@ def test_a_damaged_partial_file_is_replaced(start: Start, tmp_path: Path, kept: 
         alone.upload(SOME, offset=kept)
         alone.hear("stuck")
     alone.upload(SOME)
-    alone.hear("arrived")
+    alone.hear("done")
     assert alone.path(SOME).read_bytes() == SOME
 
 
@@ -142,7 +142,7 @@ def test_a_byte_flipped_always(start: Start, tmp_path: Path) -> None:
     assert not any((taker.home / ".cluster" / "files").rglob("*.whl"))
     again = start(2, entry(SOME))
     again.take_from(source.peer)
-    again.hear("arrived")
+    again.hear("done")
     assert again.path(SOME).read_bytes() == SOME
 
 
@@ -203,11 +203,11 @@ def test_a_frozen_node_is_skipped(start: Start) -> None:
     until(lambda: last.arrived_bytes(SOME) == half, "the half does not get through")
     still.send(signal.SIGSTOP)
     first.sendall(SOME[half:])
-    first.hear("arrived")
-    last.hear("arrived")
+    first.hear("done")
+    last.hear("done")
     assert last.path(SOME).read_bytes() == SOME
     still.send(signal.SIGCONT)
-    still.hear("arrived")
+    still.hear("done")
     assert still.path(SOME).read_bytes() == SOME
 
 
@@ -224,7 +224,6 @@ def test_tasks_run_after_the_files_arrive(start: Start, tmp_path: Path) -> None:
     check = f'sha256sum "$HOME/.cluster/files/{digest_of(SOME)}/some.whl" >sum'
     taker = start(2, entry(SOME), tasks=[script(check)])
     taker.take_from(source.peer)
-    taker.hear("arrived")
     assert taker.hear("begun") == 0
     taker.hear("done")
     assert (tmp_path / "2" / "sum").read_text().startswith(digest_of(SOME))
