@@ -14,7 +14,6 @@ from bootstrap.environment.bundle import Bundle, fetch_bundle, fetch_python
 from bootstrap.environment.client import choose_client, make_client, name_client
 from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, find_gpus, gather_facts
-from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import FrameworkChoice, Torch, check_torch_wheel, choose_framework
 from bootstrap.environment.own_wheel import OwnWheel
 from bootstrap.environment.package_build import PackageBuilds
@@ -100,54 +99,42 @@ def bootstrap(
 
     asked: the requirements of [bootstrap] packages and project.
     own_wheel: the file that [bootstrap] mxnet names.
-    Fetches a file again, once, if it was damaged on this machine and nodes refused it.
     Raises ClusterError, which names every failed node.
     """
     homes = find_homes_of(hosts, connections, report)
+    home_of = {name: home[0] for home in homes for name in home}
+    ready: dict[str, ReadyNode] = {}
+    turns = Turns(homes)
+    with (
+        Distribution(report=report) as distribution,
+        RuntimePlacing(cache=cache, report=report) as runtimes,
+        TreeArchives(trees.all, cache=cache) as archives,
+    ):
+        package_builds = PackageBuilds(
+            setup=setup_digest(config.setup), cache=cache, distribution=distribution, report=report
+        )
+        work = _Bootstrap(
+            cluster=cluster,
+            config=config,
+            asked=asked,
+            trees=trees,
+            runtimes=runtimes,
+            archives=archives,
+            cache=cache,
+            connections=connections,
+            bundles=Once(),
+            own_wheel=own_wheel,
+            package_builds=package_builds,
+            distribution=distribution,
+            report=report,
+        )
 
-    def make_ready(damaged: list[BundleFile]) -> tuple[ReadyNode, ...]:
-        ready: dict[str, ReadyNode] = {}
-        turns = Turns(homes)
-        with (
-            Distribution(report=report, damaged=damaged) as distribution,
-            RuntimePlacing(cache=cache, report=report, damaged=damaged) as runtimes,
-            TreeArchives(trees.all, cache=cache) as archives,
-        ):
-            package_builds = PackageBuilds(
-                setup=setup_digest(config.setup), cache=cache, distribution=distribution, report=report
-            )
-            work = _Bootstrap(
-                cluster=cluster,
-                config=config,
-                asked=asked,
-                trees=trees,
-                runtimes=runtimes,
-                archives=archives,
-                cache=cache,
-                connections=connections,
-                bundles=Once(),
-                own_wheel=own_wheel,
-                package_builds=package_builds,
-                distribution=distribution,
-                report=report,
-            )
+        def prepare(host: Host) -> None:
+            with turns.taken(host.instance_id), package_builds.awaited(host):
+                ready[host.instance_id] = replace(work.prepare(host), home=home_of[host.instance_id])
 
-            def prepare(host: Host) -> None:
-                with turns.taken(host.instance_id), package_builds.awaited(host):
-                    ready[host.instance_id] = work.prepare(host)
-
-            on_all(hosts, prepare)
-        home_of = {name: home[0] for home in homes for name in home}
-        return tuple(replace(ready[host.instance_id], home=home_of[host.instance_id]) for host in hosts)
-
-    damaged: list[BundleFile] = []
-    try:
-        nodes = make_ready(damaged)
-    except ClusterError:
-        if not damaged:
-            raise
-        report(Event(kind="warn", what=f"{damaged[0].path} was damaged and has been removed: fetching it again"))
-        nodes = make_ready([])
+        on_all(hosts, prepare)
+    nodes = tuple(ready[host.instance_id] for host in hosts)
     # other_hosts.py does this for the user's own hosts.
     instances = [node for node in nodes if not node.host.spec]
     if instances:

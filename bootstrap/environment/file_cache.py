@@ -3,7 +3,7 @@
 wheels/SHA256/NAME    a file
 KEY.json              the files that belong to a key such as "bundles/0123", with their URLs
 
-A node that gets a damaged file reports it, and then it is fetched again (transfer/distribute.py).
+A node that gets a damaged file reports it, and then it is removed here (transfer/distribute.py).
 """
 
 import gzip

@@ -24,11 +24,11 @@ class RuntimePlacing:
     cache: foundation.user_folders.cache_folder(). Safe to use from several threads.
     """
 
-    def __init__(self, *, cache: Path, report: Report, damaged: list[BundleFile] | None = None) -> None:
+    def __init__(self, *, cache: Path, report: Report) -> None:
         self._report = report
         self._runtimes = Runtimes(cache, report)
         self._archives = TreeArchives((), cache=cache)
-        self._distribution = Distribution(report=report, damaged=damaged)
+        self._distribution = Distribution(report=report)
 
     def __enter__(self) -> Self:
         self._archives.__enter__()

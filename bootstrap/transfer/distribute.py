@@ -122,17 +122,13 @@ class SetUp(Struct, frozen=True, kw_only=True):
 
 
 class Distribution:
-    """One transfer to any number of nodes. A context manager: its agents serve one another until its end.
+    """One transfer to any number of nodes. A context manager: its agents serve one another until its end."""
 
-    damaged: collects the files that are damaged on this machine, so that nodes refused them; they are removed.
-    """
-
-    def __init__(self, *, report: Report, damaged: list[BundleFile] | None = None) -> None:
+    def __init__(self, *, report: Report) -> None:
         self.report = report
         self.sources = Sources(report=report)
         self._secret = secrets.token_hex(SECRET_BYTES)
         self.peers = Peers()
-        self.damaged = [] if damaged is None else damaged
         self._lock = threading.Lock()
         self._agents: list[Agent] = []
         self._idle: list[tuple[NodeConnection, SetUp]] = []
@@ -237,7 +233,7 @@ class _Conversation:
             report(Event(kind="warn", what=message.notice, where=host))
         elif message.failed is not None:
             if message.failed.damaged in self._files:
-                _check_here(self._files[message.failed.damaged], self._distribution.damaged)
+                _check_here(self._files[message.failed.damaged])
             raise failure(host, message.failed)
 
     def _join(self, port: int) -> None:
@@ -278,7 +274,7 @@ class _Conversation:
         try:
             self._agent.upload(self._distribution.sources.find_path(file), sha256=file.sha256, offset=offset)
         except OSError as error:
-            _check_here(file, self._distribution.damaged)
+            _check_here(file)
             raise ClusterError(
                 f"{self._host.name}: {file.path} cannot be sent: {error.strerror}", hint="run the command again"
             ) from error
@@ -289,11 +285,10 @@ def _peer(connection: NodeConnection, *, port: int, files: Collection[str]) -> P
     return Peer(name=host.name, address=host.private_ip, port=port, files=frozenset(files))
 
 
-def _check_here(file: BundleFile, damaged: list[BundleFile]) -> None:
-    """If a file is damaged on this machine, remove it, add it to `damaged`, and raise ClusterError."""
+def _check_here(file: BundleFile) -> None:
+    """If a file is damaged on this machine, removes it, and raises ClusterError."""
     if not is_whole(file):
         file.path.unlink(missing_ok=True)
-        damaged.append(file)
         raise ClusterError(
             f"{file.path} was damaged and has been removed", hint="run the command again: it fetches the file again"
         )

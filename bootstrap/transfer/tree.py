@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 import tempfile
@@ -15,12 +16,12 @@ import time
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from bootstrap.environment.file_cache import BundleFile
+from bootstrap.environment.file_cache import BundleFile, find_digest
 from foundation.errors import ClusterError
 
 PLAIN = 0o644
@@ -179,9 +180,7 @@ def write_archive(tree: Tree, folder: Path) -> BundleFile:
             for file in tree.files:
                 _add_file(archive, file)
                 archive.members = []  # type: ignore[attr-defined] # tarfile keeps all members: 100 MB for 100 000 files
-        with path.open("rb") as written:
-            digest = hashlib.file_digest(written, "sha256").hexdigest()
-        return BundleFile(path=path, sha256=digest, size_bytes=path.stat().st_size)
+        return BundleFile(path=path, sha256=find_digest(path), size_bytes=path.stat().st_size)
     except OSError as error:
         raise _cannot_write(folder, error) from error
 
@@ -198,34 +197,12 @@ def _add_file(archive: tarfile.TarFile, file: TreeFile) -> None:
     except OSError as error:
         raise _changed(file, error.strerror) from error
     with stream:
-        source = _Source(stream, file)
-        archive.addfile(member, source)  # type: ignore[arg-type]
-        source.check()
-
-
-class _Source:
-    """A file for tarfile, which hashes the content while tarfile reads it."""
-
-    def __init__(self, stream: IO[bytes], file: TreeFile) -> None:
-        self._stream = stream
-        self._file = file
-        self._hash = hashlib.sha256()
-
-    def read(self, size: int) -> bytes:
-        """Reads the next `size` bytes. Raises ClusterError if there are fewer."""
-        try:
-            data = self._stream.read(size)
-        except OSError as error:
-            raise _changed(self._file, error.strerror) from error
-        if len(data) < size:
-            raise _changed(self._file, "it is shorter now")
-        self._hash.update(data)
-        return data
-
-    def check(self) -> None:
-        """Raises ClusterError if the content has changed since the tree was made."""
-        if self._hash.hexdigest() != self._file.sha256:
-            raise _changed(self._file, "its content has changed")
+        if os.fstat(stream.fileno()).st_size < file.size_bytes:
+            raise _changed(file, "it is shorter now")
+        archive.addfile(member, stream)
+        stream.seek(0)
+        if hashlib.file_digest(stream, "sha256").hexdigest() != file.sha256:
+            raise _changed(file, "its content has changed")
 
 
 def _changed(file: TreeFile, why: str | None) -> ClusterError:

@@ -119,24 +119,25 @@ class Agent(object):
                     direction = self.read_direction()
 
     def take_one(self, direction, arriving):
-        """Takes one file from the source that a direction names. Raises chain.Stuck, Failed, store.DiskFailed."""
-        if "peers" in direction:
-            try:
+        """Takes one file from the source that a direction names. Raises chain.Stuck, Failed, store.DiskFailed.
+
+        A file that arrives damaged starts again, with the next direction. ssh does not change bytes: if the user's
+        machine has sent all of them, its file is damaged.
+        """
+        try:
+            if "peers" in direction:
                 direction["taker"].take(arriving)
-            except store.Damaged as error:
-                raise Failed("%s, also after fetching it again" % error) from error
-        elif "index" in direction:
-            wanted = next(file for file in self.order["files"] if file["sha256"] == arriving.sha256)
-            if not wanted["urls"]:
-                raise chain.Stuck(arriving, ["it has no URL"])
-            try:
+            elif "index" in direction:
+                wanted = next(file for file in self.order["files"] if file["sha256"] == arriving.sha256)
                 urls.fetch(wanted["urls"], arriving, direction["probe_s"])
-            except (urls.Unreachable, store.Damaged) as error:
-                raise chain.Stuck(arriving, [str(error)]) from error
-        elif direction["upload"] == arriving.sha256:
-            self.receive(direction, arriving)
-        else:
-            raise chain.Stuck(arriving, [])
+            elif direction["upload"] == arriving.sha256:
+                self.receive(direction, arriving)
+            else:
+                raise chain.Stuck([])
+        except (urls.Unreachable, store.Damaged) as error:
+            if direction.get("offset") == 0:
+                raise Failed(error, damaged=arriving.sha256) from error
+            raise chain.Stuck([str(error)]) from error
 
     def read_direction(self):
         """The next direction from the user's machine."""
@@ -147,7 +148,7 @@ class Agent(object):
         return direction
 
     def receive(self, direction, arriving):
-        """Reads a file's bytes from stdin. Raises chain.Stuck, and Failed if the user's machine has a damaged file."""
+        """Reads a file's bytes from stdin. Raises store.Damaged, store.DiskFailed."""
         offset, end = direction["offset"], direction["offset"] + direction["size"]
         while offset < end:
             data = self.control.read1(min(UPLOAD_READ_BYTES, end - offset))
@@ -156,13 +157,7 @@ class Agent(object):
             arriving.append(data, offset)
             offset += len(data)
         direction["received"].set()
-        try:
-            arriving.finish()
-        except store.Damaged as error:
-            if direction["offset"] == 0:
-                raise Failed(error, damaged=arriving.sha256) from error
-            # ssh does not change bytes, so the damage is in the earlier part, from another node or from the disk.
-            raise chain.Stuck(arriving, [str(error)]) from error
+        arriving.finish()
 
     def follow_control(self):
         """Reads stdin to its end, and then exits, since the user's machine is done or gone."""

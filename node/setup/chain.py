@@ -22,7 +22,6 @@ import socket
 import struct
 import time
 
-import store
 from store import start_thread
 
 FRAME_BYTES = 1 << 18
@@ -32,7 +31,6 @@ CONNECT_TIMEOUT_S = 2.0
 SEND_TIMEOUT_S = 10.0  # for a peer that stops reading
 GREETING_S = 3.0  # for the whole proof of the secret
 ACCEPT_PAUSE_S = 0.1
-DAMAGED_AT_MOST = 3
 HEAD = struct.Struct(">cI")
 REQUEST = struct.Struct(">32sQ")
 NONCE_BYTES = 32
@@ -43,11 +41,10 @@ class Refused(Exception):
 
 
 class Stuck(Exception):
-    """No known node provides a file. `why`: a line for each node that was asked."""
+    """No known source provides a file. `why`: a line for each that was asked."""
 
-    def __init__(self, arriving, why):
-        super(Stuck, self).__init__("; ".join(why) or "there is no node to take it from")
-        self.arriving = arriving
+    def __init__(self, why):
+        super(Stuck, self).__init__("; ".join(why))
         self.why = why
 
 
@@ -152,19 +149,13 @@ class Taker(object):
         self._peer = None
 
     def take(self, arriving):
-        """Takes one file to its end. Raises Stuck, DiskFailed, and Damaged if it arrives damaged several times."""
-        damaged = 0
+        """Takes one file to its end. Raises Stuck, DiskFailed, and Damaged if it arrives damaged."""
         while not arriving.whole:
-            had = (arriving.have, arriving.round)
+            had = arriving.have
             why, gone = [], []
             for peer in list(self._peers):
                 try:
                     self._take_from(peer, arriving)
-                except store.Damaged:
-                    damaged += 1
-                    self._hang_up()
-                    if damaged == DAMAGED_AT_MOST:
-                        raise
                 except Refused as error:
                     self._hang_up()
                     why.append("%s: %s" % (peer[0], error))
@@ -178,9 +169,9 @@ class Taker(object):
                     gone.append(peer)
                 else:
                     return
-            if (arriving.have, arriving.round) == had:
+            if arriving.have == had:
                 self._peers = [peer for peer in self._peers if peer not in gone]  # the next file does not wait for them
-                raise Stuck(arriving, why)
+                raise Stuck(why)
 
     def _take_from(self, peer, arriving):
         connection = self._connect(peer)

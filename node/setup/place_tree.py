@@ -10,13 +10,13 @@ The runtime of our programs is such a tree in runtime/, with a link to its Pytho
 Python 3.6 and later, standard library only.
 """
 
-import ctypes
 import errno
 import glob
 import gzip
 import os
 import re
 import shutil
+import subprocess
 import tarfile
 import time
 import zlib
@@ -25,7 +25,6 @@ COMPLETE = ".complete"
 DIGEST = re.compile(r"[0-9a-f]{64}$")
 READ_BYTES = 1 << 20
 KEPT = 3
-MANY = 200  # with more files, one flush of the file system is faster: fsync of 20 000 files took 5 to 15 s
 ARCHIVE_LIFETIME_S = 24 * 3600.0
 
 
@@ -47,7 +46,7 @@ def place(home, task):
                 shutil.rmtree(os.path.join(trees, name))
         if os.path.isdir(final):
             set_aside(final)
-        make(trees, final, os.path.join(home, task["archive"]), python and os.path.join(home, python))
+        make(final, os.path.join(home, task["archive"]), python and os.path.join(home, python))
     remove_old(trees, task["keep"])
     remove_forgotten_archives(os.path.join(home, "files"))
 
@@ -59,46 +58,40 @@ def is_complete(final, has_python):
     )
 
 
-def make(trees, final, archive, python=None):
+def make(final, archive, python=None):
     """Creates a tree under a temporary name, and renames it when all of it is on the disk. python: an absolute path."""
     new = final + ".new"
     try:
         os.mkdir(new, 0o755)
-        written = unpack(archive, new)
+        unpack(archive, new)
         if python is not None:
-            written.append(link_python(new, python))
-        flush(new, written)
-        with open(os.path.join(new, COMPLETE), "wb") as stream:
-            os.fsync(stream.fileno())
-        sync_path(new)
+            link_python(new, python)
+        subprocess.check_call(["sync", "-f", new])  # a power failure must not leave empty files in a complete tree
+        open(os.path.join(new, COMPLETE), "wb").close()
         os.rename(new, final)
     except BaseException as error:
         shutil.rmtree(new, ignore_errors=True)  # the first error is reported
         if isinstance(error, OSError) and error.filename is None:
             error.filename = final
         raise
-    sync_path(trees)
 
 
 def link_python(new, python):
-    """Makes a tree a virtual environment of a Python. Returns the path of its settings, as bytes."""
+    """Makes a tree a virtual environment of a Python."""
     os.makedirs(os.path.join(new, "bin"), mode=0o755, exist_ok=True)
     os.symlink(python, os.path.join(new, "bin", "python"))
-    settings = os.path.join(os.fsencode(new), b"pyvenv.cfg")
-    with open(settings, "w", encoding="utf-8") as stream:
+    with open(os.path.join(new, "pyvenv.cfg"), "w", encoding="utf-8") as stream:
         stream.write("home = %s\ninclude-system-site-packages = false\n" % os.path.dirname(python))
-    return settings
 
 
 def unpack(path, new):
-    """Unpacks an archive whose SHA-256 has been checked. Returns the files' paths, as bytes. Raises OSError."""
-    written = []
+    """Unpacks an archive whose SHA-256 has been checked. Raises OSError."""
     try:
         with gzip.open(path) as stream:
             with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8") as archive:
                 member = archive.next()
                 while member is not None:
-                    unpack_member(archive, member, new, written)
+                    unpack_member(archive, member, new)
                     archive.members = []  # tarfile would keep every member
                     member = archive.next()
             while stream.read(READ_BYTES):  # up to the checksum at the end
@@ -107,16 +100,14 @@ def unpack(path, new):
         if getattr(error, "errno", None) is not None:  # an error of the disk; gzip's own errors have no errno
             raise
         raise OSError(errno.EBADMSG, "incomplete archive: %s" % error, path) from error
-    return written
 
 
-def unpack_member(archive, member, new, written):
+def unpack_member(archive, member, new):
     place = inside(new, member.name)
     if member.isdir():
         os.makedirs(place, mode=0o755, exist_ok=True)
     elif member.isreg():
         write_file(archive.extractfile(member), place, 0o755 if member.mode & 0o100 else 0o644)
-        written.append(place)
     else:
         raise ValueError("%r is neither a file nor a folder" % member.name)
 
@@ -137,36 +128,6 @@ def write_file(stream, path, mode):
     with os.fdopen(handle, "wb") as out:
         os.fchmod(handle, mode)  # the umask does not apply
         shutil.copyfileobj(stream, out, READ_BYTES)
-
-
-def flush(new, written):
-    """Flushes the tree to the disk, so that a power failure leaves no empty files in a complete tree."""
-    if len(written) > MANY:
-        sync_file_system(new)
-        return
-    # After all files are written, not after each: the first flush writes most of the other files, too.
-    for path in written:
-        sync_path(path)
-    for folder, _, _ in os.walk(os.fsencode(new)):
-        sync_path(folder)
-
-
-def sync_path(path):
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_file_system(path):
-    """Calls syncfs(2), which Python does not have."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(handle) != 0:
-            raise OSError(ctypes.get_errno(), "syncfs: %s" % os.strerror(ctypes.get_errno()), path)
-    finally:
-        os.close(handle)
 
 
 # -- old trees and archives ------------------------------------------------------------------------------------------

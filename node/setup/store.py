@@ -34,7 +34,7 @@ class DiskFailed(Exception):
 class Arriving(object):
     """One file on its way into the store. One thread appends; any number of threads read the bytes so far.
 
-    have: how many of its first bytes have arrived. round: how often it had to start again.
+    have: how many of its first bytes have arrived.
     """
 
     def __init__(self, root, sha256, name, size):
@@ -42,7 +42,6 @@ class Arriving(object):
         self.size = size
         self.path = os.path.join(root, "files", sha256, name)
         self.have = 0
-        self.round = 0
         self.whole = False
         self.changed = threading.Condition()
         self._partial = os.path.join(root, "incoming", sha256)
@@ -105,7 +104,6 @@ class Arriving(object):
     def _begin_anew(self):
         with self.changed:
             self.have = 0
-            self.round += 1
             self._file.seek(0)
             self._file.truncate(0)
             self._hash = hashlib.sha256()

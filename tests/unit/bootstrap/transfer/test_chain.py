@@ -94,6 +94,9 @@ def test_a_damaged_partial_file_is_replaced(start: Start, tmp_path: Path, kept: 
         (folder / digest_of(SOME)).write_bytes((b"damaged" * len(SOME))[:kept])
     taker, alone = start(2, entry(SOME)), start(3, entry(SOME))
     taker.take_from(source.peer)
+    if kept < len(SOME):
+        taker.hear("stuck")
+        taker.take_from(source.peer)
     taker.hear("done")
     assert taker.path(SOME).read_bytes() == SOME
     alone.take_from()
@@ -128,7 +131,7 @@ class Flipping(socketserver.BaseRequestHandler):
             sink.shutdown(socket.SHUT_WR)
 
 
-def test_a_byte_flipped_always(start: Start, tmp_path: Path) -> None:
+def test_a_flipped_byte(start: Start, tmp_path: Path) -> None:
     source = holder(start, 1, tmp_path, SOME)
     taker = start(2, entry(SOME))
     handler = type("Flipping", (Flipping,), {"upstream": source.peer})
@@ -136,14 +139,12 @@ def test_a_byte_flipped_always(start: Start, tmp_path: Path) -> None:
         proxy.daemon_threads = True
         threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
         taker.take_from(("127.0.0.9", proxy.server_address[1]))
-        assert "its SHA-256 is not" in taker.hear("failed")["what"]
-        assert taker.process.wait() == 1
+        taker.hear("stuck")
         proxy.shutdown()
     assert not any((taker.home / ".cluster" / "files").rglob("*.whl"))
-    again = start(2, entry(SOME))
-    again.take_from(source.peer)
-    again.hear("done")
-    assert again.path(SOME).read_bytes() == SOME
+    taker.take_from(source.peer)
+    taker.hear("done")
+    assert taker.path(SOME).read_bytes() == SOME
 
 
 def test_a_node_without_the_secret_gets_nothing(start: Start, tmp_path: Path) -> None:
