@@ -16,6 +16,13 @@ from foundation.progress import Event, Report
 from foundation.remote_command import RemoteCommand
 
 TIMEOUT_S = 60.0
+NAME_HOME = """
+umask 077; mkdir -p "$HOME/.cluster" && cd "$HOME/.cluster" || exit
+set -C
+echo {name} 2>/dev/null >home-id
+echo "$(cat home-id) $(stat -c %i home-id)"
+"""
+"""Prints the name of a home folder, and the number of its file, in which copies of a disk differ."""
 
 
 def find_homes_of(hosts: Sequence[Host], connections: Connections, report: Report) -> tuple[tuple[str, ...], ...]:
@@ -33,42 +40,24 @@ def find_homes_of(hosts: Sequence[Host], connections: Connections, report: Repor
 def find_homes(connections: Sequence[NodeConnection]) -> tuple[tuple[int, ...], ...]:
     """Returns the hosts of each home folder, as indexes of `connections`, in order.
 
-    Each host writes a marker file below ~/.cluster, and then looks for those of all. The names are new each time: a
-    network file system may remember that a file did not exist. A host that cannot write, or is lost, has a home of its
-    own: what follows reports it.
+    The first host of a home folder writes a name for it there, which the others find. A host that cannot write, or is
+    lost, has a home of its own: what follows reports it.
     """
-    if len(connections) < 2:
-        return tuple((index,) for index in range(len(connections)))
-    mark = f"home-{secrets.token_hex(8)}"
-    everything = " ".join(map(str, range(len(connections))))
-    look = f'cd "$HOME/.cluster" && for at in {everything}; do [ ! -e {mark}-$at ] || echo $at; done'
-    seen: dict[int, list[int]] = {}
+    names = {0: ""}
 
-    def run(index: int, script: str) -> str:
+    def ask(index: int) -> None:
         try:
-            return connections[index].run(RemoteCommand(script), check=False, timeout_s=TIMEOUT_S).stdout
+            script = RemoteCommand(NAME_HOME.format(name=secrets.token_hex(16)))
+            said = connections[index].run(script, check=False, timeout_s=TIMEOUT_S).last_line
         except ConnectError:
-            return ""
+            said = ""
+        names[index] = said or f"host {index}"
 
-    def write(index: int) -> None:
-        run(index, f'umask 077; mkdir -p "$HOME/.cluster" && : >"$HOME/.cluster/{mark}-{index}"')
-
-    def read(index: int) -> None:
-        seen[index] = [int(word) for word in run(index, look).split() if word.isdecimal()]
-
-    indexes = range(len(connections))
-    on_all(indexes, write)
-    on_all(indexes, read)
-    homes = group_homes([seen[index] for index in indexes])
-    on_all([home[0] for home in homes], lambda first: run(first, f'rm -f "$HOME/.cluster/{mark}"-*'))
-    return homes
-
-
-def group_homes(seen: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Returns the hosts of each home folder. seen: the markers that each host has found. Pure."""
-    homes: dict[int, list[int]] = {}
-    for index, found in enumerate(seen):
-        homes.setdefault(min((*found, index)), []).append(index)
+    if len(connections) > 1:
+        on_all(range(len(connections)), ask)
+    homes: dict[str, list[int]] = {}
+    for index in range(len(connections)):
+        homes.setdefault(names[index], []).append(index)
     return tuple(map(tuple, homes.values()))
 
 

@@ -1,4 +1,4 @@
-"""Hosts that share a home folder are found by marker files, and take turns."""
+"""Hosts that share a home folder are found by a marker file, and take turns."""
 
 import subprocess
 import threading
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from bootstrap.homes import Turns, find_homes, group_homes
+from bootstrap.homes import Turns, find_homes
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Output
 from foundation.errors import ConnectError
@@ -34,21 +34,8 @@ def find(*homes: Path) -> tuple[tuple[int, ...], ...]:
 def test_hosts_with_one_home_are_found(tmp_path: Path) -> None:
     shared, own, unwritable = tmp_path / "shared", tmp_path / "own", Path("/proc/none")
     assert find(shared, own, shared, unwritable, tmp_path / "lost") == ((0, 2), (1,), (3,), (4,))
-    assert [list(home.glob(".cluster/*")) for home in (shared, own)] == [[], []]
+    assert find(own, shared, shared) == ((0,), (1, 2))
     assert find(own) == ((0,),)
-
-
-@pytest.mark.parametrize(
-    ("seen", "homes"),
-    [
-        ([], ()),
-        ([[0, 2], [1], [0, 2]], ((0, 2), (1,))),
-        ([[0], [0, 1]], ((0, 1),)),  # the first host has not seen the second's marker yet
-        ([[], []], ((0,), (1,))),
-    ],
-)
-def test_homes_by_what_each_host_sees(seen: list[list[int]], homes: tuple[tuple[int, ...], ...]) -> None:
-    assert group_homes(seen) == homes
 
 
 def test_hosts_of_one_home_take_turns() -> None:
