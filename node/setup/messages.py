@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 ALIVE_EVERY_S = 2.0
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _telling = threading.Lock()
 
 
@@ -37,26 +38,37 @@ def _stay_alive() -> None:
             return  # the program ends when stdin does
 
 
+def end_with_stdin(take: Callable[[bytes], object]) -> None:
+    """Has the first signal, or the end of stdin, interrupt the main thread by SystemExit. take: gets stdin's lines."""
+    for number in ENDING:
+        signal.signal(number, _leave)
+    threading.Thread(target=_read, args=(take,), daemon=True).start()
+
+
+def _leave(*_: object) -> NoReturn:
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(0)
+
+
+def _read(take: Callable[[bytes], object]) -> None:
+    for line in sys.stdin.buffer:
+        take(line)
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
 def serve(answer: Callable[[dict[str, Any]], Mapping[str, Any]]) -> NoReturn:
     """Answers requests, one at a time, until a signal or the end of stdin, which interrupt `answer` by SystemExit."""
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
+    requests: SimpleQueue[bytes] = SimpleQueue()
+    end_with_stdin(requests.put)
     stay_alive()
-    requests: SimpleQueue[dict[str, Any]] = SimpleQueue()
-    threading.Thread(target=_read, args=(requests,), daemon=True).start()
     code = 1
     try:
         while True:
-            tell(answer(requests.get()))
+            tell(answer(json.loads(requests.get())))
     except SystemExit:
         code = 0
     except Exception:  # noqa: BLE001 - at its own end, Python would wait for the thread that reads stdin, and abort
         traceback.print_exc()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _read(requests: "SimpleQueue[dict[str, Any]]") -> None:
-    for line in sys.stdin.buffer:
-        requests.put(json.loads(line))
-    os.kill(os.getpid(), signal.SIGHUP)

@@ -79,20 +79,6 @@ def raise_open_files(wanted: int | str) -> str | None:
     return None
 
 
-def watch_children() -> int:
-    """A descriptor that becomes readable when a child ends."""
-    source, sink = os.pipe()
-    os.set_blocking(source, False)
-    os.set_blocking(sink, False)
-    signal.signal(signal.SIGCHLD, _wake)
-    signal.set_wakeup_fd(sink)
-    return source
-
-
-def _wake(*_: Any) -> None:
-    """Does nothing: Python writes a signal to set_wakeup_fd only if the signal has a handler."""
-
-
 def find(job: str, variable: str = JOB_VARIABLE) -> list[Process]:
     """The processes of a job on this host, except this one: a list of (pid, start time, command line).
 
