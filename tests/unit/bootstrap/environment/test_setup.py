@@ -16,7 +16,6 @@ from node_facts import NODE_PROGRAMS, SYSTEM_PATH
 
 sys.path.insert(0, str(NODE_PROGRAMS))
 # Imported by path, as on the nodes.
-import apt_lock
 import run_setup
 
 
@@ -173,7 +172,12 @@ HOLD = (
 )
 
 
-def test_a_held_apt_lock_is_awaited_and_its_holder_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def wait_for(lock: Path, timeout_s: str) -> "subprocess.Popen[str]":
+    words = [sys.executable, str(NODE_PROGRAMS / "apt_lock.py"), timeout_s, str(lock), f"{lock}-not-there"]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_held_apt_lock_is_awaited_and_stays_free(tmp_path: Path) -> None:
     lock = tmp_path / "lock-frontend"
     lock.touch()
     with subprocess.Popen(
@@ -182,26 +186,10 @@ def test_a_held_apt_lock_is_awaited_and_its_holder_named(tmp_path: Path, capfd: 
         assert other.stdin is not None
         assert other.stdout is not None
         other.stdout.readline()
-        assert not apt_lock.wait([str(lock)], 0.1)
-        said = capfd.readouterr().out
-        assert f"process {other.pid}" in said
-        assert str(lock) in said
-        waiting = subprocess.Popen(
-            [sys.executable, str(NODE_PROGRAMS / "apt_lock.py"), "60", str(lock), str(tmp_path / "not there")],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert waiting.stdout is not None
-        assert "waiting for" in waiting.stdout.readline()
-        other.stdin.close()
-        assert waiting.wait() == 0
-        waiting.stdout.close()
-    assert apt_lock.wait([str(lock)], 0)
-
-
-def test_a_free_apt_lock_stays_free(tmp_path: Path) -> None:
-    lock = tmp_path / "lock"
-    lock.touch()
-    assert apt_lock.wait([str(lock)], 60)
+        with wait_for(lock, "0.1") as late:
+            assert f"{lock} is still locked after 0.1 s" in late.communicate()[1]
+        with wait_for(lock, "60") as waiting:
+            other.stdin.close()
+            assert waiting.wait() == 0
     with lock.open("r+") as stream:
         fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
