@@ -27,7 +27,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,7 +41,6 @@ LOCK = os.path.join(RUN, "notify.lock")
 LOG = os.path.join(RUN, "notify.log")
 AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem")
 """The files of Debian, Fedora and SUSE. A Python that was not built on that system may know none of them."""
-ATTEMPTS = 3
 PAUSES_S = (1.0, 5.0)
 ANSWER_S = 10.0
 COMMAND_S = 60.0
@@ -73,10 +71,11 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def send(settings: Settings, event: Mapping[str, Any]) -> list[str]:
     """Sends an event to the webhook and to the command. Returns the errors, which contain no secret."""
     full = {"cluster": settings.cluster, "at": time.time(), **event}
-    with ThreadPoolExecutor() as pool:
-        sent = [pool.submit(post, settings.webhook, full)] if settings.webhook else []
-        sent += [pool.submit(run_command, settings.command, full, settings.user)] if settings.command else []
-    return [error for one in sent if (error := one.result()) is not None]
+    results = (
+        post(settings.webhook, full) if settings.webhook else None,
+        run_command(settings.command, full, settings.user) if settings.command else None,
+    )
+    return [error for error in results if error is not None]
 
 
 # -- webhook -----------------------------------------------------------------------------------------------------------
@@ -88,43 +87,32 @@ def post(url: str, event: Mapping[str, Any]) -> str | None:
     `text` and `content` are the fields that chat services show.
     """
     body = json.dumps({**event, "content": event.get("text", "")}).encode()
-    error: str | None = None
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(PAUSES_S[attempt - 1])
-        error, is_final = _post_once(url, body)
-        if error is None or is_final:
-            break
-    return None if error is None else f"webhook at {urllib.parse.urlsplit(url).hostname}: {error}"
-
-
-def _post_once(url: str, body: bytes) -> tuple[str | None, bool]:
-    """POST the body once. Returns (error or None, whether a retry is useless)."""
     headers = {"Content-Type": "application/json", "User-Agent": "cluster"}
-    try:
-        request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - bootstrap/notify.py checks it
-        opener = urllib.request.build_opener(_NoRedirects(), urllib.request.HTTPSHandler(context=make_context()))
-        opener.open(request, timeout=ANSWER_S).close()
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        return explain(error)
-    return None, True
+    said = ""
+    for pause_s in (0.0, *PAUSES_S):
+        time.sleep(pause_s)
+        try:
+            request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - bootstrap/notify.py checks it
+            opener = urllib.request.build_opener(_NoRedirects(), urllib.request.HTTPSHandler(context=make_context()))
+            opener.open(request, timeout=ANSWER_S).close()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            said = explain(error)
+        else:
+            return None
+    return f"webhook at {urllib.parse.urlsplit(url).hostname}: {said}"
 
 
-def explain(error: Exception) -> tuple[str, bool]:
-    """Explains an exception. Returns (reason, whether a retry is useless).
-
-    Does not repeat the text of an exception, which may contain the URL.
-    """
+def explain(error: Exception) -> str:
+    """The reason of an exception, without its text, which may contain the URL."""
     if isinstance(error, urllib.error.HTTPError):
         error.close()
-        words = http.client.responses.get(error.code, "")
-        return f"HTTP {error.code} {words}".strip(), error.code < 500 and error.code != 429
+        return f"HTTP {error.code} {http.client.responses.get(error.code, '')}".strip()
     if isinstance(error, http.client.HTTPException):
-        return "the answer is not HTTP", False
+        return "the answer is not HTTP"
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, OSError):
-        return reason.strerror or f"no answer within {ANSWER_S:g} s", isinstance(reason, ssl.SSLError)
-    return "not a valid URL", True
+        return reason.strerror or f"no answer within {ANSWER_S:g} s"
+    return "not a valid URL"
 
 
 def make_context() -> ssl.SSLContext:
