@@ -266,7 +266,7 @@ class _Conversation:
             return
         if self._distribution.sources.is_for_node(file):
             self._by_url.add(sha256)
-            self._agent.tell({"index": True, "probe_s": sources.PROBE_S})
+            self._agent.tell({"index": True, "first_s": sources.FIRST_S})
         else:
             self._upload(file, offset)
 

@@ -18,7 +18,7 @@ from foundation.progress import Event, Report
 
 CANDIDATES_AT_MOST = 32
 _URL = re.compile(r"https?://\S+: ")
-PROBE_S = 2.0
+FIRST_S = 2.0
 """How long a node tries to reach the package index before this machine fetches the wheels instead."""
 
 

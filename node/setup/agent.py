@@ -8,7 +8,7 @@ It is started over ssh, and exchanges lines of JSON with bootstrap/transfer/dist
                or {"kind": "tree", ...}, see place_tree.place, ...]}
 
 It answers {"listening": port}, and receives the sources of the files: {"peers": [[address, port], ...]}, or
-{"index": true, "probe_s": seconds or null}. If these do not provide a file, it sends
+{"index": true, "first_s": seconds}. If these do not provide a file, it sends
 {"stuck": sha256, "have": bytes, "why": [...]}, and receives, for that file, other peers, "index", or
 {"upload": sha256, "offset": o, "size": n} and then n bytes.
 It sends {"begun": index of a task}, and at the end {"done": true} or {"failed": {"what", "exit_code" or null,
@@ -129,7 +129,7 @@ class Agent(object):
                 direction["taker"].take(arriving)
             elif "index" in direction:
                 wanted = next(file for file in self.order["files"] if file["sha256"] == arriving.sha256)
-                urls.fetch(wanted["urls"], arriving, direction["probe_s"])
+                urls.fetch(wanted["urls"], arriving, direction["first_s"])
             elif direction["upload"] == arriving.sha256:
                 self.receive(direction, arriving)
             else:

@@ -4,12 +4,9 @@ Python 3.6 and later, standard library only.
 """
 
 import http.client
-import threading
 import time
 import urllib.error
 import urllib.request
-
-from store import start_thread
 
 READ_BYTES = 1 << 18
 TIMEOUT_S = 20
@@ -22,18 +19,16 @@ class Unreachable(Exception):
     """The file cannot be downloaded from any of the URLs."""
 
 
-def fetch(addresses, arriving, probe_s=None):
+def fetch(addresses, arriving, first_s=TIMEOUT_S):
     """Downloads the rest of a file from the first URL that works.
 
-    probe_s: how long a server may take for its first answer, in seconds, name lookup included; None: no probe. Raises
-    Unreachable, store.Damaged, store.DiskFailed.
+    first_s: how long a server may take to accept a connection and to answer, in seconds, as long as nothing has
+    arrived. Raises Unreachable, store.Damaged, store.DiskFailed.
     """
     why = []
     for address in addresses:
         try:
-            if probe_s is not None:
-                probe(address, probe_s)
-            take(address, arriving)
+            take(address, arriving, first_s)
         except BROKEN as error:
             why.append("%s: %s" % (show(address), explain(error)))
             continue
@@ -54,37 +49,17 @@ def explain(error):
     return error.reason if isinstance(error, urllib.error.URLError) else error
 
 
-def probe(address, probe_s):
-    """Requests one byte. Raises http.client.HTTPException, and OSError, also if the server does not answer in time."""
-    answered = []
-    over = threading.Event()
-
-    def ask():
-        try:
-            with open_range(address, 0, 1, probe_s):
-                answered.append(None)
-        except BROKEN as error:
-            answered.append(error)
-        over.set()
-
-    # A name lookup cannot be interrupted, so the thread is abandoned.
-    start_thread(ask)
-    if not over.wait(probe_s):
-        raise OSError("no answer in %g s" % probe_s)
-    if answered[0] is not None:
-        raise answered[0]
-
-
-def take(address, arriving):
+def take(address, arriving, first_s):
     """Appends the rest of the file, with retries after errors that may pass. Raises the errors in BROKEN."""
-    failures = 0
+    failures, begun = 0, arriving.have
     while arriving.have < arriving.size:
         had = arriving.have
         try:
-            take_once(address, arriving)
+            take_once(address, arriving, TIMEOUT_S if had > begun else first_s)
         except BROKEN as error:
             failures = 1 if arriving.have > had else failures + 1
-            if failures == TRIES or is_final(error):
+            is_reached = arriving.have > begun or isinstance(error, urllib.error.HTTPError)
+            if failures == TRIES or is_final(error) or not is_reached:
                 raise
             time.sleep(FIRST_PAUSE_S * 2 ** (failures - 1))
 
@@ -94,10 +69,10 @@ def is_final(error):
     return isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
 
 
-def take_once(address, arriving):
+def take_once(address, arriving, timeout_s):
     """Appends the missing bytes, without retries. Raises the errors in BROKEN."""
     offset = arriving.have
-    with open_range(address, offset, arriving.size - offset, TIMEOUT_S) as answer:
+    with open_range(address, offset, arriving.size - offset, timeout_s) as answer:
         if answer.status != http.client.PARTIAL_CONTENT:  # the server does not support ranges
             offset = 0
         while offset < arriving.size:

@@ -97,8 +97,8 @@ def test_errors_hide_the_secret_in_the_url(tmp_path: Path, index: Index, refusal
     assert len(index.asked_for("secret")) == (urls.TRIES if refusal[0] == 503 else 1)
 
 
-def test_a_probe_gives_up_on_a_silent_server(tmp_path: Path) -> None:
+def test_a_silent_server_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/files/{NAME}"
-        with pytest.raises(urls.Unreachable, match=r"no answer in 0\.1 s|timed out"):
+        with pytest.raises(urls.Unreachable, match="timed out"):
             urls.fetch([address], arrive(tmp_path / "home"), 0.1)
