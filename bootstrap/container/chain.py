@@ -76,12 +76,11 @@ def pass_on(head: "ContainerNode", others: Sequence["ContainerNode"], image_id: 
             report(Event(kind="start", what=f"taking the image, {size_mb:.0f} MB, from another node", where=talk.name))
             try:
                 distribution.set_up(talk.node.connection, _set_up(talk, files=[file]))
+                failed = talk.call({"load": f"{saved.sha256}/{saved.name}"}, _Done).failed
             except ClusterError as error:
-                report(Event(kind="warn", what=f"cannot take the image from another node: {error}", where=talk.name))
-                return
-            done = talk.call({"load": saved.sha256}, _Done)
-            if done.failed is not None:
-                report(Event(kind="warn", what=f"cannot load the image: {done.failed}", where=talk.name))
+                failed = str(error)
+            if failed is not None:
+                report(Event(kind="warn", what=f"cannot take the image from another node: {failed}", where=talk.name))
                 return
             took_s = time.monotonic() - started
             report(Event(kind="done", what="has the image from another node", where=talk.name, duration_s=took_s))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from bootstrap.container.reference import SERVER, parse_reference
 from foundation.setting_types import Settings, Shape
@@ -22,16 +22,11 @@ _MOUNT = re.compile(rf"({_PATH}):({_PATH})(:ro|:rw)?")
 _SYSTEM = ("/", "/proc", "/sys", "/dev", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", "/run")
 
 
-class MountPaths(Struct, frozen=True):
-    """A folder or file of the nodes at a path in the container; both absolute or below ~/, the node user's home."""
+def parse_mount(text: str) -> tuple[str, str, bool]:
+    """The source, the target and whether it is read-only in "HOST:CONTAINER[:ro]". Pure.
 
-    source: str
-    target: str
-    read_only: bool
-
-
-def parse_mount(text: str) -> MountPaths:
-    """The parts of "HOST:CONTAINER[:ro]". Pure. Raises ValueError if it is invalid."""
+    Both paths are absolute, or below ~/, the node user's home. Raises ValueError if the text is invalid.
+    """
     found = _MOUNT.fullmatch(text)
     if found is None:
         raise ValueError('must be "HOST:CONTAINER" or "HOST:CONTAINER:ro", both absolute paths or below ~/')
@@ -40,7 +35,7 @@ def parse_mount(text: str) -> MountPaths:
         raise ValueError("a path with ..")
     if target in _SYSTEM or target.startswith("/dev/") or target == "~":
         raise ValueError(f"{target} is a folder of the container's own system")
-    return MountPaths(source, target, read_only=found[3] == ":ro")
+    return source, target, found[3] == ":ro"
 
 
 def parse_size(text: str) -> int | None:
@@ -132,6 +127,6 @@ class ContainerConfig(Settings, frozen=True, kw_only=True):
                     f'registry.server is "{self.registry.server}", but image is at "{server}": write image = '
                     f'"{self.registry.server}/..." or remove registry'
                 )
-        targets = [parse_mount(text).target for text in self.mounts]
+        targets = [parse_mount(text)[1] for text in self.mounts]
         for target in sorted({one for one in targets if targets.count(one) > 1}):
             yield f'mounts: two entries are mounted at "{target}"'

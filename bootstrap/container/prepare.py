@@ -10,14 +10,14 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from bootstrap.apply import ReadyNode
 from bootstrap.container import chain
-from bootstrap.container.config import SMALLEST_SHM_BYTES, ContainerConfig, parse_mount, parse_size
+from bootstrap.container.config import SMALLEST_SHM_BYTES, ContainerConfig, parse_size
 from bootstrap.container.reference import Reference, parse_reference
 from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram
@@ -90,14 +90,11 @@ class _Image(Struct, frozen=True):
     python_path: str
 
 
-class _Inspected(Struct, frozen=True):
-    image: _Image | None
-
-
 class _Done(Struct, frozen=True):
     """failed: why the request failed, None if it succeeded. taken: the path of the files taken out of an image."""
 
     failed: str | None = None
+    image: _Image | None = None
     taken: str = ""
 
 
@@ -115,14 +112,7 @@ class ContainerNode(NodeProgram):
 
     def inspect(self, reference: str) -> _Image | None:
         """The image; None if the node does not have it."""
-        return self.call({"inspect": reference}, _Inspected).image
-
-    def pull(self, reference: str, login: Login | None) -> str | None:
-        """Pulls an image. Returns the engine's output if that failed, else None."""
-        given = None
-        if login is not None:
-            given = {"server": login.server, "username": login.username, "password": login.password}
-        return self.call({"pull": reference, "login": given}, _Done).failed
+        return self.call({"inspect": reference}, _Done).image
 
     def run(self, order: Mapping[str, Any], *, once: str | None = None) -> str | None:
         """Runs a command in a container to its end. Returns its output if it failed, else None.
@@ -225,25 +215,19 @@ def resolve(talk: ContainerNode, reference: Reference, *, find_login: FindLogin,
             hint=f"localhost/ names an image that {talk.name} has already, and the other nodes get from it: podman "
             f"load or build on {talk.name}; or name a registry's",
         )
-    if image is None:
-        pull(talk, reference, find_login(), report=report)
-        image = talk.inspect(str(reference))
-    if image is None:
-        raise ClusterError(
-            f"{talk.name}: {reference} was pulled, and is not there", hint="run the command again; cluster verify"
-        )
-    return image
+    return image or pull(talk, reference, find_login(), report=report)
 
 
-def pull(talk: ContainerNode, reference: Reference, login: Login | None, *, report: Report) -> None:
+def pull(talk: ContainerNode, reference: Reference, login: Login | None, *, report: Report) -> _Image:
     """Pulls an image on a node. Raises ClusterError."""
     report(Event(kind="start", what=f"pulling {reference}", where=talk.name))
     started = time.monotonic()
-    said = talk.pull(str(reference), login)
-    if said is not None:
-        raise explain_pull(said, reference, node=talk.name, login=login)
+    done = talk.call({"pull": str(reference), "login": None if login is None else asdict(login)}, _Done)
+    if done.image is None:
+        raise explain_pull(done.failed or "the image is gone", reference, node=talk.name, login=login)
     took_s = time.monotonic() - started
     report(Event(kind="done", what=f"has pulled {reference}", where=talk.name, duration_s=took_s))
+    return done.image
 
 
 def map_owners(talk: ContainerNode, image: _Image, *, report: Report) -> None:
@@ -323,15 +307,10 @@ def distribute(
             found[talk.name] = here
 
     def get(talk: ContainerNode) -> None:
-        pull(talk, reference, find_login(), report=report)
-        here = talk.inspect(str(reference))
-        if here is None or here.id != image.id:
-            raise ClusterError(
-                f"{talk.name}: {reference} is {here.id if here is not None else 'missing'}, and on {head.name} "
-                f"{image.id}",
-                hint="run the command again",
-            )
-        found[talk.name] = here
+        found[talk.name] = here = pull(talk, reference, find_login(), report=report)
+        if here.id != image.id:
+            what = f"{talk.name}: {reference} is {here.id}, and on {head.name} {image.id}"
+            raise ClusterError(what, hint="run the command again")
 
     on_all(others, look)
     lacking = [talk for talk in others if talk.name not in found]
@@ -432,9 +411,3 @@ with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
     archive.add(found["dmlc_tracker"], "dmlc_tracker")
 """
 _MODULES = {"mxnet": "mxnet", "pytorch": "torch", "none": "sys"}
-
-
-def read_mounts(config: ContainerConfig) -> tuple[tuple[str, str, bool], ...]:
-    """[container] mounts as (source, target, read only). Pure."""
-    mounts = map(parse_mount, config.mounts)
-    return tuple((mount.source, mount.target, mount.read_only) for mount in mounts)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from bootstrap.apply import ReadyNode
-from bootstrap.container.config import ContainerConfig, parse_size
-from bootstrap.container.prepare import PreparedImage, read_mounts
+from bootstrap.container.config import ContainerConfig, parse_mount, parse_size
+from bootstrap.container.prepare import PreparedImage
 from node.protocol import Container
 from node.setup.containers import engine
 from train.engines.engine import Framework
@@ -38,7 +38,7 @@ def plan_containers(
             path=image.nodes[node.host.name].path or PATH,
             python_path=image.nodes[node.host.name].python_path,
             shm_size=parse_size(config.shm_size),
-            mounts=(*((path, path, False) for path in volumes), *read_mounts(config)),
+            mounts=(*((path, path, False) for path in volumes), *map(parse_mount, config.mounts)),
             gpus=bool(node.facts.gpus),
             has_environment=framework != "none",
         )

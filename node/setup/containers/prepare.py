@@ -8,13 +8,13 @@ or as below, and {"alive": true} every two seconds. The end of stdin ends this p
     {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path"} or null}
     {"map": IMAGE_ID}                {"mapped": true}: gives the image's files the owners that containers of this
                                      node's user see
-    {"pull": IMAGE, "login": LOGIN}  {"pulled": true}
+    {"pull": IMAGE, "login": LOGIN}  {"image": as above}
     {"take": FOLDER, "from": ORDER}  {"taken": path}: runs a command in a container, and unpacks the archive that it
                                      prints to FOLDER below the home folder, unless that exists
     {"try": ORDER, "once": NAME or null}
                                      {"tried": true}: runs a command in a container, see engine.run_words
     {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store
-    {"load": SHA256}                 {"loaded": true}: the image of a file in the store
+    {"load": "SHA256/NAME"}          {"loaded": true}: the image of a file in the store
     {"forget": SHA256}               {"forgotten": true}: the file has been removed
 
 LOGIN is null or {"server", "username", "password"}. The engine reads the password from a named pipe, whose content is
@@ -91,18 +91,16 @@ class Node:
     def do_inspect(self, reference: str) -> Answer:
         """Describes an image, if the node has it."""
         code, out, _ = self._call(engine.inspect_words(self._engine, reference))
-        if code != 0:
-            return {"image": None}
-        return {"image": describe(json.loads(out)[0])}
+        return {"image": describe(json.loads(out)[0]) if code == 0 else None}
 
     def do_pull(self, reference: str, login: Mapping[str, str] | None) -> Answer:
-        """Pulls an image."""
+        """Pulls an image, and describes it."""
         if login is None:
             self._run(engine.pull_words(self._engine, reference, None))
         else:
             with serve_credentials(login) as path:
                 self._run(engine.pull_words(self._engine, reference, path))
-        return {"pulled": True}
+        return self.do_inspect(reference)
 
     def do_map(self, image: str) -> Answer:
         """Has podman copy the image with the owners that its containers see, unless it has that copy.
@@ -146,11 +144,7 @@ class Node:
             with tarfile.open(fileobj=io.BytesIO(out)) as packed:
                 plain = [one for one in packed.getmembers() if one.isfile() and is_inside(one.name)]
                 packed.extractall(draft, plain)  # noqa: S202 - only plain files inside the folder
-            try:
-                os.rename(draft, folder)
-            except OSError:
-                if not os.path.isdir(folder):  # otherwise, another command was faster
-                    raise
+            os.rename(draft, folder)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return {"taken": folder}
@@ -167,18 +161,14 @@ class Node:
         except OSError as error:
             raise Failed(str(error)) from None
 
-    def do_load(self, sha256: str) -> Answer:
+    def do_load(self, place: str) -> Answer:
         """Loads the image in a file of the store."""
-        try:
-            path = archive.find(sha256)
-        except OSError as error:
-            raise Failed(str(error)) from None
-        self._run(engine.load_words(self._engine, path))
+        self._run(engine.load_words(self._engine, os.path.join(archive.folder("files"), place)))
         return {"loaded": True}
 
     def do_forget(self, sha256: str) -> Answer:
         """Removes a file from the store."""
-        archive.forget(sha256)
+        shutil.rmtree(os.path.join(archive.folder("files"), sha256), ignore_errors=True)
         return {"forgotten": True}
 
     def _run(self, words: Sequence[str], **options: Any) -> bytes:

@@ -24,7 +24,7 @@ def test_all_keys() -> None:
         engine="podman",
     )
     assert config.registry.username == "me"
-    assert [(one.source, one.target, one.read_only) for one in map(parse_mount, config.mounts)] == [
+    assert list(map(parse_mount, config.mounts)) == [
         ("/data", "/data", True),
         ("~/cache", "/cache", False),
     ]

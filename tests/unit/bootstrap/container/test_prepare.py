@@ -288,7 +288,7 @@ LOGIN_MESSAGE = {"server": "r.example.com", "username": "me", "password": "hunte
 
 def test_the_engine_reads_the_password_from_a_pipe(node: NodeSide) -> None:
     assert node.ask({"find": "podman"})["engine"] == ["podman"]
-    assert node.ask({"pull": "r.example.com/train:1", "login": LOGIN_MESSAGE}) == {"pulled": True}
+    assert node.ask({"pull": "r.example.com/train:1", "login": LOGIN_MESSAGE})["image"]["id"] == "sha256:5e"
     auth = base64.b64encode(b"me:hunter2").decode()
     expected = {"auths": {"r.example.com": {"auth": auth}}}
     assert json.loads(node.read("first")) == json.loads(node.read("second")) == expected
