@@ -1,13 +1,12 @@
 """Mounts the volumes of cluster.toml on all nodes, and unmounts them."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
-from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.volumes import commands
 from bootstrap.volumes.commands import S3Access
@@ -44,17 +43,6 @@ class _Session(NodeProgram):
         return self.read(found, VolumeFacts)
 
 
-@contextmanager
-def _sessions(connections: Sequence[NodeConnection]) -> Iterator[dict[str, _Session]]:
-    """Opens sessions on all nodes, by name; closes them at the end."""
-    with ExitStack() as stack:
-        sessions = {}
-        for connection in connections:
-            name = connection.host.name
-            sessions[name] = stack.enter_context(closing(_Session(connection)))
-        yield sessions
-
-
 def mount_volumes(
     connections: Sequence[NodeConnection],
     sources: Sequence[MountSource],
@@ -67,9 +55,9 @@ def mount_volumes(
     connections: to the nodes, the head first. s3: for s3:// volumes.
     Returns the names of the changed nodes. Raises ClusterError, which names every failed node.
     """
-    with _sessions(connections) as sessions:
-        work = _Mounting([connection.host for connection in connections], sessions, sources, s3=s3, report=report)
-        return work.run()
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(closing(_Session(connection))) for connection in connections]
+        return _Mounting(sessions, sources, s3=s3, report=report).run()
 
 
 class _Mounting:
@@ -77,14 +65,14 @@ class _Mounting:
 
     def __init__(
         self,
-        hosts: Sequence[Host],
-        sessions: Mapping[str, "_Session"],
+        sessions: Sequence[_Session],
         sources: Sequence[MountSource],
         *,
         s3: S3Access | None,
         report: Report,
     ) -> None:
-        self._hosts, self._sessions, self._sources, self._s3, self._report = hosts, sessions, sources, s3, report
+        self._sessions, self._sources, self._s3, self._report = sessions, sources, s3, report
+        self._hosts = [session.connection.host for session in sessions]
         self._facts: dict[str, VolumeFacts] = {}
         self._changed: set[str] = set()
         self._now = time.time()
@@ -98,27 +86,27 @@ class _Mounting:
         self._on_all(lambda one: self._mount(one, plan[one.name]))
         return frozenset(self._changed)
 
-    def _on_all(self, work: Callable[["_Session"], None]) -> None:
-        on_all(list(self._sessions.values()), work)
+    def _on_all(self, work: Callable[[_Session], None]) -> None:
+        on_all(self._sessions, work)
 
-    def _tell(self, session: "_Session", what: str) -> None:
+    def _tell(self, session: _Session, what: str) -> None:
         self._changed.add(session.name)
         self._report(Event(kind="done", what=what, where=session.name))
 
-    def _look(self, session: "_Session") -> None:
+    def _look(self, session: _Session) -> None:
         self._facts[session.name] = session.look(self._sources)
 
-    def _prepare(self, session: "_Session", plan: NodePlan) -> None:
+    def _prepare(self, session: _Session, plan: NodePlan) -> None:
         """Unmounts old volumes, installs packages, and mounts the disks."""
         for path in plan.unmount:
-            session.do("unmount", what=f"unmounting {path}", mount=path)
+            session.do("unmount", what=f"unmounting {path}", mount=path, lazily=True)
             self._tell(session, f"unmounted {path}")
         if plan.install:
             listed = ", ".join(plan.install)
             self._report(Event(kind="start", what=f"installing {listed}", where=session.name))
             session.do("install", what=f"installing {listed}", timeout_s=INSTALL_S, packages=plan.install)
         for source in plan.disks:
-            done = session.do(
+            formatted = session.do(
                 "disk",
                 what=f"the disk of {source.mount}",
                 timeout_s=FORMAT_S,
@@ -128,10 +116,10 @@ class _Mounting:
                 read_only=source.read_only,
                 wait_s=DEVICE_S,
             )
-            if done["formatted"]:
+            if formatted:
                 self._tell(session, f"the disk of {source.mount} was blank, and has a new ext4 file system")
 
-    def _serve(self, session: "_Session", plan: NodePlan) -> None:
+    def _serve(self, session: _Session, plan: NodePlan) -> None:
         """Has the node serve its volumes to the others."""
         if plan.exports:
             address = session.connection.host.private_ip
@@ -139,11 +127,11 @@ class _Mounting:
             exports = commands.render_nfs_exports(plan.exports, others)
             session.do("serve", what="exporting volumes", timeout_s=SERVE_S, exports=exports)
 
-    def _mount(self, session: "_Session", plan: NodePlan) -> None:
+    def _mount(self, session: _Session, plan: NodePlan) -> None:
         """Mounts the missing volumes. Remounts those that need new keys, unless they are in use."""
         for mount in plan.mounts:
             path = mount.source.mount
-            if path in plan.renew and not session.do("renew", what=f"unmounting {path}", mount=path):
+            if path in plan.renew and session.do("unmount", what=f"unmounting {path}", mount=path, lazily=False):
                 self._report(Event(kind="info", what=f"{path} is in use, and keeps its S3 keys", where=session.name))
                 continue
             session.do(

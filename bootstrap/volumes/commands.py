@@ -4,10 +4,8 @@ A dead server must cause an I/O error within 15 s. A file that one node has writ
 others.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-from msgspec import Struct
 
 from provision.volumes.source import MountSource
 
@@ -28,21 +26,9 @@ class S3Access:
     left_s: float | None = None
 
 
-class Owner(Struct, frozen=True, kw_only=True):
-    """The user of a node whose jobs use the volumes."""
-
-    uid: int
-    gid: int
-
-
 def name_of(mount: str) -> str:
     """A name for a mount that is unique among mounts and has no slash: "/data/a" becomes "data-a"."""
     return mount.strip("/").replace("-", "--").replace("/", "-")
-
-
-def join_options(words: Iterable[str]) -> str:
-    """The value of the option -o."""
-    return ",".join(words)
 
 
 def nfs_words(source: MountSource, *, address: str, export: str) -> tuple[str, ...]:
@@ -55,14 +41,14 @@ def nfs_words(source: MountSource, *, address: str, export: str) -> tuple[str, .
     if source.kind == "efs":
         options.append("nfsvers=4.1,rsize=1048576,wsize=1048576,noresvport")
     options += ["ro" if source.read_only else "rw"]
-    return ("mount", "-t", "nfs", "-o", join_options(options), f"{address}:{export}", source.mount)
+    return ("mount", "-t", "nfs", "-o", ",".join(options), f"{address}:{export}", source.mount)
 
 
 def lustre_words(source: MountSource) -> tuple[str, ...]:
     """The `mount` command for an FSx for Lustre file system; `export` is its mount name."""
     options = ["noatime,flock,nosuid,nodev", "ro" if source.read_only else "rw"]
     export = source.export.strip("/")
-    return ("mount", "-t", "lustre", "-o", join_options(options), f"{source.server}@tcp:/{export}", source.mount)
+    return ("mount", "-t", "lustre", "-o", ",".join(options), f"{source.server}@tcp:/{export}", source.mount)
 
 
 def bind_words(path: str, source: MountSource) -> tuple[str, ...]:
@@ -70,8 +56,11 @@ def bind_words(path: str, source: MountSource) -> tuple[str, ...]:
     return ("mount", "-o", "bind,ro" if source.read_only else "bind", path, source.mount)
 
 
-def s3fs_words(source: MountSource, access: S3Access, *, owner: Owner) -> tuple[str, ...]:
-    """The `s3fs` command of the distribution for a bucket or a folder in it. Its keys are in `s3fs_environment`."""
+def s3fs_words(source: MountSource, access: S3Access, *, uid: int, gid: int) -> tuple[str, ...]:
+    """The `s3fs` command of the distribution for a bucket or a folder in it. Its keys are in `s3fs_environment`.
+
+    uid, gid: the user of the node whose jobs use the volume.
+    """
     where = f"{source.bucket}:/{source.prefix.rstrip('/')}" if source.prefix else source.bucket
     region = source.region or access.region
     url = access.endpoint_url or f"https://s3.{region}.amazonaws.com"
@@ -80,13 +69,13 @@ def s3fs_words(source: MountSource, access: S3Access, *, owner: Owner) -> tuple[
         *(["use_path_request_style"] if access.endpoint_url else []),
         "iam_role=auto" if access.keys is None else "use_session_token",
         "allow_other,nosuid,nodev",
-        f"uid={owner.uid},gid={owner.gid},umask=0022,mp_umask=0022",
+        f"uid={uid},gid={gid},umask=0022,mp_umask=0022",
         # Neither s3fs nor the kernel knows of another node's changes, so neither may cache anything.
         "stat_cache_expire=0,attr_timeout=0,entry_timeout=0,negative_timeout=0",
         "connect_timeout=4,readwrite_timeout=5,retries=1",
         "ro" if source.read_only else "rw",
     ]  # fmt: skip
-    return ("s3fs", where, source.mount, "-o", join_options(options))
+    return ("s3fs", where, source.mount, "-o", ",".join(options))
 
 
 def s3fs_environment(access: S3Access) -> dict[str, str]:

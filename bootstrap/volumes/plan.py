@@ -4,14 +4,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
 from bootstrap.ssh.host import Host
 from bootstrap.volumes import commands
-from bootstrap.volumes.commands import Owner, S3Access
+from bootstrap.volumes.commands import S3Access
 from foundation.errors import ClusterError
 from node.setup.volumes.volume_probe import DISKS
 from provision.volumes.source import MountSource
@@ -38,8 +38,8 @@ Id = Annotated[int, Meta(ge=0, le=1 << 32)]
 class VolumeFacts(Struct, frozen=True):
     """The facts about a node that matter to volumes.
 
-    mounted: the folders on which a file system is mounted. dead: by folder, why a noted mount does not work. disks: the
-    folders below DISKS at which EBS volumes are mounted.
+    uid, gid: the user whose jobs use the volumes. mounted: the folders on which a file system is mounted. dead: by
+    folder, why a noted mount does not work. disks: the folders below DISKS at which EBS volumes are mounted.
     """
 
     commands: tuple[str, ...]
@@ -49,11 +49,6 @@ class VolumeFacts(Struct, frozen=True):
     mounted: tuple[str, ...]
     dead: dict[str, str]
     disks: tuple[str, ...] = ()
-
-    @property
-    def owner(self) -> Owner:
-        """The user whose jobs use the volumes."""
-        return Owner(uid=self.uid, gid=self.gid)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +166,7 @@ def _name(source: MountSource) -> str:
 def _plan_s3(source: MountSource, here: VolumeFacts, s3: S3Access | None) -> Mount:
     if s3 is None:
         raise ClusterError(f'[[volumes]] source = "{source.source}": no credentials for S3', hint="aws configure")
-    words, env = commands.s3fs_words(source, s3, owner=here.owner), commands.s3fs_environment(s3)
+    words, env = commands.s3fs_words(source, s3, uid=here.uid, gid=here.gid), commands.s3fs_environment(s3)
     server = f"{source.source} at {s3.endpoint_url}" if s3.endpoint_url else source.source
     return Mount(source=source, how="s3fs", server=server, words=words, env=env, left_s=s3.left_s)
 
@@ -193,7 +188,7 @@ def _find_packages(mounts: Sequence[Mount], here: VolumeFacts, *, serves: bool) 
     return tuple(dict.fromkeys(package for command, package in needed if command not in here.commands))
 
 
-def note_of(mount: Mount, *, now: float) -> dict[str, Any]:
+def note_of(mount: Mount, *, now: float) -> Noted:
     """The entry that mount_volumes.py notes for a mount."""
     ends_at = None if mount.left_s is None else now + mount.left_s
-    return {"signature": mount.signature, "server": mount.server, "made_at": now, "ends_at": ends_at}
+    return Noted(mount.signature, mount.server, made_at=now, ends_at=ends_at)

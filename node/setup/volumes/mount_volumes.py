@@ -18,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -49,7 +50,7 @@ def call(words: Sequence[str], limit_s: float = SHORT_S, env: Mapping[str, str] 
     A daemon that the command starts may keep its output open, so the output goes to a file without a name.
     """
     environment = {**os.environ, "PATH": SBIN, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive", **(env or {})}
-    with open(RUN, "rb", opener=_open_unnamed) as output:
+    with tempfile.TemporaryFile(dir=RUN) as output:
         try:
             child = subprocess.Popen(
                 words, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
@@ -63,10 +64,6 @@ def call(words: Sequence[str], limit_s: float = SHORT_S, env: Mapping[str, str] 
             raise Failed(f"{os.path.basename(words[0])} did not end within {limit_s:g} s") from None
         output.seek(0)
         return child.returncode, output.read().decode("utf-8", "replace")
-
-
-def _open_unnamed(folder: str, _flags: int) -> int:
-    return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
 
 
 def run(words: Sequence[str], limit_s: float = SHORT_S, env: Mapping[str, str] | None = None) -> str:
@@ -162,10 +159,10 @@ def find_device(volume_id: str, device: str) -> str | None:
     return None
 
 
-def disk(volume_id: str, device: str, path: str, *, read_only: bool, wait_s: float) -> dict[str, bool]:
+def disk(volume_id: str, device: str, path: str, *, read_only: bool, wait_s: float) -> bool:
     """Mounts an EBS volume at `path`. Creates a file system on a blank one first.
 
-    Waits for its device for wait_s seconds. Returns {"formatted": ..., "changed": ...}. Raises Failed.
+    Waits for its device for wait_s seconds. Returns whether it was blank. Raises Failed.
     """
     give_up_at = time.monotonic() + wait_s
     while (found := find_device(volume_id, device)) is None:
@@ -174,10 +171,10 @@ def disk(volume_id: str, device: str, path: str, *, read_only: bool, wait_s: flo
         time.sleep(0.2)
     if volume_probe.find_mount(path) is not None:
         if volume_probe.probe(path) is None:
-            return {"formatted": False, "changed": False}
+            return False
         unmount(path)
     kind = find_filesystem(found)
-    formatted = kind is None
+    blank = kind is None
     if kind is None:
         if not is_blank(found):
             raise Failed(f"{found} ({volume_id}) has no file system, but is not blank; it is not formatted")
@@ -187,9 +184,9 @@ def disk(volume_id: str, device: str, path: str, *, read_only: bool, wait_s: flo
     os.makedirs(path, mode=0o755, exist_ok=True)
     options = "nosuid,nodev,noatime" + (",ro" if read_only else "")
     run(["mount", "-t", kind, "-o", options, found, path], LONG_S)
-    if formatted:
+    if blank:
         shutil.rmtree(os.path.join(path, "lost+found"))  # only root can read it; fsck creates it if necessary
-    return {"formatted": formatted, "changed": True}
+    return blank
 
 
 def find_filesystem(device: str) -> str | None:
@@ -262,17 +259,19 @@ def check_folder(mount: str) -> None:
         raise Failed(f"{mount}: {error.strerror or error}") from None
 
 
-def unmount(mount: str) -> bool:
-    """Unmounts a folder: at once if possible, else as soon as it is not in use any more. Returns whether it was in use.
+def unmount(mount: str, *, lazily: bool = True) -> bool:
+    """Unmounts a folder. Returns whether it is in use. Raises Failed.
 
-    A dead server does not delay this. Raises Failed.
+    lazily: a folder in use is unmounted as soon as it is not any more; otherwise, it stays. A dead server does not
+    delay this.
     """
     try:
         code, _ = call(["umount", mount], UNMOUNT_S)
     except Failed:
         code = 1
     if code != 0 and volume_probe.find_mount(mount) is not None:
-        detach(mount)
+        if lazily:
+            detach(mount)
         return True
     note(mount, None)
     return False
@@ -286,14 +285,6 @@ def detach(mount: str) -> None:
     note(mount, None)
 
 
-def renew(mount: str) -> bool:
-    """Unmounts a folder, unless it is in use. Returns whether it is unmounted."""
-    code, _ = call(["umount", mount], UNMOUNT_S)
-    if code == 0:
-        note(mount, None)
-    return code == 0
-
-
 def unmount_all() -> list[str]:
     """Undoes all mounts of this program, and stops serving. Returns the folders that were in use."""
     busy = [path for path in read_notes() if unmount(path)]
@@ -302,11 +293,8 @@ def unmount_all() -> list[str]:
 
 
 STEPS: dict[str, Callable[..., Any]] = {
-    one.__name__: one
-    for one in (
-        look, install, disk, serve, mount, unmount, renew, unmount_all,
-    )
-}  # fmt: skip
+    one.__name__: one for one in (look, install, disk, serve, mount, unmount, unmount_all)
+}
 
 
 def main() -> None:

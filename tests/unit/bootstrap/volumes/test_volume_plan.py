@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from bootstrap.ssh.host import Host
 from bootstrap.volumes import commands
-from bootstrap.volumes.commands import Owner, S3Access
-from bootstrap.volumes.plan import NodePlan, Noted, VolumeFacts, note_of, plan_volumes
+from bootstrap.volumes.commands import S3Access
+from bootstrap.volumes.plan import NodePlan, VolumeFacts, note_of, plan_volumes
 from provision.volumes.source import MountSource
 
 HOSTS = tuple(
@@ -92,14 +92,14 @@ def test_a_bucket_is_mounted_by_s3fs() -> None:
     assert mount.words[:3] == ("s3fs", "bucket:/a/b", "/s3")
     assert mount.env == {"AWSACCESSKEYID": "a", "AWSSECRETACCESSKEY": "s"}
     assert "use_path_request_style" not in mount.words[-1]
-    of_nodes = commands.s3fs_words(S3, S3Access(region="us-east-1"), owner=Owner(uid=1, gid=1))
+    of_nodes = commands.s3fs_words(S3, S3Access(region="us-east-1"), uid=1, gid=1)
     assert "iam_role=auto" in of_nodes[-1]
 
 
 def noted(*sources: MountSource, now: float) -> VolumeFacts:
     """A node on which everything is mounted."""
     mounts = plan(*sources)["node-1"].mounts
-    notes = {mount.source.mount: Noted(**note_of(mount, now=now)) for mount in mounts}
+    notes = {mount.source.mount: note_of(mount, now=now) for mount in mounts}
     return replace(UBUNTU, noted=notes, mounted=tuple(notes), commands=("mount.nfs4", "s3fs"))
 
 
