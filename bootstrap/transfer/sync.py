@@ -29,8 +29,6 @@ SECRETS = (".env", ".env.*", "*.pem", "id_*")
 NOT_SECRETS = ("*.pub", ".env.example", ".env.sample", ".env.template", "id_*.*")
 # The group in pathspec's regular expressions for the slash after a matched folder; the path below the folder follows.
 BELOW = "ps_d"
-# place_tree.py marks a complete tree with a file of this name.
-RESERVED = ".complete"
 SHOWN = 5
 WORTH_TELLING_BYTES = 200_000_000
 GIT_IGNORE = ".gitignore"
@@ -60,8 +58,8 @@ def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]
     """Finds the files that `sync` names and `exclude` does not match. Follows links within the project's folder.
 
     project_dir: the folder of cluster.toml, which both are relative to. Raises ConfigError for an entry that is missing
-    or excluded, or that contains the home folder; ClusterError for links to the outside, names that are not UTF-8 or
-    are reserved, and unreadable folders.
+    or excluded, or that contains the home folder; ClusterError for links to the outside, names that are not UTF-8,
+    and unreadable folders.
     """
     walk = _Walk(root=project_dir.resolve(), patterns=Patterns(exclude))
     for entry in sorted({os.path.normpath(entry) for entry in sync}):
@@ -102,23 +100,17 @@ def read_found(found: Found, *, project_dir: Path, report: Report) -> Tree:
 
 
 def _read_file(path: str, file: Path) -> TreeFile:
-    """Hashes one file. Raises ClusterError if the file cannot be read, or changes meanwhile."""
+    """Hashes one file. Raises ClusterError if the file cannot be read."""
     try:
         with file.open("rb") as stream:
-            before = os.fstat(stream.fileno())
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            after = os.fstat(stream.fileno())
+            status = os.fstat(stream.fileno())
     except OSError as error:
         raise ClusterError(
             f"{str(file)!r} cannot be read: {error.strerror}", hint=f"fix that, or {EXCLUDE_HINT}"
         ) from error
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise ClusterError(
-            f"{str(file)!r} is being written to: it changed while it was read",
-            hint=f"run the command again when it is done, or {EXCLUDE_HINT}",
-        )
-    mode = EXECUTABLE if after.st_mode & 0o111 else PLAIN
-    return TreeFile(path=path, sha256=digest, size_bytes=after.st_size, mode=mode, source=file)
+    mode = EXECUTABLE if status.st_mode & 0o111 else PLAIN
+    return TreeFile(path=path, sha256=digest, size_bytes=status.st_size, mode=mode, source=file)
 
 
 def _tell_left_out(left_out: Sequence[str], report: Report) -> None:
@@ -378,7 +370,3 @@ class _Walk(Struct, frozen=True, kw_only=True):
         except UnicodeEncodeError:
             shown = os.fsencode(self.root / path).decode(errors="backslashreplace")
             raise ClusterError(f"{shown}: this name is not UTF-8", hint=f"rename it, or {EXCLUDE_HINT}") from None
-        if path == RESERVED:
-            raise ClusterError(
-                f"{self.root / path}: this name is reserved on the nodes", hint=f"rename it, or {EXCLUDE_HINT}"
-            )
