@@ -74,21 +74,10 @@ def expect_facts(*, machine: str, gpu: Gpu | None, python: Version, glibc: Versi
     has_cuda = gpu is not None and gpu.capability is not None
     return NodeFacts(
         machine=machine,
-        system="",
         glibc=glibc,
-        cores=1,
         python="/usr/bin/python3",
-        python_version=python,
-        disk_free_kib=0,
         home="/home",
-        missing_libraries=(),
         gpus=((show(gpu.capability), gpu.name),) if gpu is not None and gpu.capability is not None else (),
-        files=frozenset(),
-        envs=frozenset(),
-        trees=frozenset(),
-        cluster_key=None,
-        known_hosts_sha256=None,
-        authorized=(),
         pythons=(FoundPython(path="/usr/bin/python3", version=python),),
         displays=("NVIDIA",) if has_cuda else (),
     )

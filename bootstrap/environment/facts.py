@@ -62,7 +62,7 @@ class Checked(Struct, frozen=True, kw_only=True):
 class NodeFacts(Struct, frozen=True, kw_only=True):
     """The facts about a node. Digests are lower-case hexadecimal SHA-256.
 
-    python, python_version: the Python that runs our own programs: the image's python3 if it is 3.6 or later.
+    python: the Python that runs our own programs: the image's python3 if it is 3.6 or later.
     pythons: every Python that was found, the image's python3 first. configured: the one at the path of [bootstrap]
     python; None if that is not a path, or no Python works at that path. frameworks: those that the Pythons find,
     including Pythons of environments, which are not in `pythons`.
@@ -78,21 +78,19 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     """
 
     machine: str
-    system: str
     glibc: tuple[int, int]
-    cores: int
     python: str
-    python_version: tuple[int, int]
-    disk_free_kib: int
     home: str
-    missing_libraries: tuple[str, ...]
-    gpus: tuple[tuple[str, str], ...]
-    files: frozenset[str]
-    envs: frozenset[str]
-    trees: frozenset[str]
-    cluster_key: str | None
-    known_hosts_sha256: str | None
-    authorized: tuple[str, ...]
+    cores: int = 1
+    disk_free_kib: int = 0
+    missing_libraries: tuple[str, ...] = ()
+    gpus: tuple[tuple[str, str], ...] = ()
+    files: frozenset[str] = frozenset()
+    envs: frozenset[str] = frozenset()
+    trees: frozenset[str] = frozenset()
+    cluster_key: str | None = None
+    known_hosts_sha256: str | None = None
+    authorized: tuple[str, ...] = ()
     pythons: tuple[FoundPython, ...] = ()
     configured: FoundPython | None = None
     frameworks: tuple[FoundFramework, ...] = ()
@@ -174,11 +172,9 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
     cuda_dirs = (line.split(" ") for line in several.get("cuda", ()))
     return NodeFacts(
         machine=one("machine"),
-        system=one("system"),
         glibc=_version(one("glibc") or "2.17"),
         cores=_count(one("cores"), at_most=MOST_CORES),
         python=own.path,
-        python_version=own.version,
         disk_free_kib=_disk_free_kib(text),
         home=one("home"),
         missing_libraries=tuple(several.get("missing", ())),

@@ -16,21 +16,11 @@ NODE_PROGRAMS = Path(__file__).parents[3] / "node" / "setup"
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 FACTS = NodeFacts(
     machine="x86_64",
-    system="Debian GNU/Linux 12 (bookworm)",
     glibc=(2, 36),
     cores=2,
     python="/usr/bin/python3",
-    python_version=(3, 11),
     disk_free_kib=50_000_000,
     home="/home/ubuntu",
-    missing_libraries=(),
-    gpus=(),
-    files=frozenset(),
-    envs=frozenset(),
-    trees=frozenset(),
-    cluster_key=None,
-    known_hosts_sha256=None,
-    authorized=(),
     pythons=(FoundPython(path="/usr/bin/python3", version=(3, 11)),),
 )
 HOST = Host(name="node-1", instance_id="i-1", address="198.18.0.2", private_ip="10.0.0.5", user="ubuntu", is_head=False)
