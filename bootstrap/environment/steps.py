@@ -82,22 +82,14 @@ class InstallPackages(Struct, frozen=True, kw_only=True):
         debian, fedora = (shlex.join(names) for names in zip(*self.packages, strict=True))
         failed = "could not be installed on this node: install it with [bootstrap] setup"
         return [
-            "missing=",
             "if command -v apt-get >/dev/null; then",
-            f"    for name in {debian}; do",
-            "        dpkg-query -W -f='${Status}' $name 2>/dev/null | grep -q 'ok installed' ||",
-            '            missing="$missing $name"',
-            "    done",
-            "    install() {",
-            f"        {APT}",
-            '        $apt update && $apt install -y --no-install-recommends "$@"',
-            "    }",
+            f"    packages={shlex.quote(debian)}",
+            f"    install() {{ {APT}; $apt update && $apt install -y --no-install-recommends $packages; }}",
             "else",
-            f'    for name in {fedora}; do rpm -q "$name" >/dev/null 2>&1 || missing="$missing $name"; done',
-            '    install() { $as_root dnf install -q -y "$@"; }',
+            f"    packages={shlex.quote(fedora)}",
+            "    install() { $as_root dnf install -q -y $packages; }",
             "fi",
-            '[ -z "$missing" ] || install $missing >&2 ||',
-            f'    {{ echo "MXNet or PyTorch needs$missing, which {failed}" >&2; exit 1; }}',
+            f'install >&2 || {{ echo "MXNet or PyTorch needs $packages, which {failed}" >&2; exit 1; }}',
         ]
 
 
