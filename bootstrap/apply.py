@@ -14,8 +14,8 @@ from bootstrap.environment.bundle import Bundle, fetch_bundle, fetch_python
 from bootstrap.environment.client import choose_client, make_client, name_client
 from bootstrap.environment.cuda import find_warnings
 from bootstrap.environment.facts import NodeFacts, find_gpus, gather_facts
+from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import FrameworkChoice, Torch, check_torch_wheel, choose_framework
-from bootstrap.environment.own_wheel import OwnWheel
 from bootstrap.environment.package_build import PackageBuilds
 from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.steps import NodePlan, plan_node, plan_python, plan_setup, script_task, setup_digest
@@ -93,7 +93,7 @@ def bootstrap(
     connections: Connections,
     cache: Path,
     report: Report,
-    own_wheel: OwnWheel | None = None,
+    own_wheel: BundleFile | None = None,
 ) -> tuple[ReadyNode, ...]:
     """Makes every host ready to train; a second run finds nothing to do. Returns the nodes in the order of `hosts`.
 
@@ -154,7 +154,7 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
     cache: Path
     connections: Connections
     bundles: Once[WheelTarget, Bundle]
-    own_wheel: OwnWheel | None
+    own_wheel: BundleFile | None
     package_builds: PackageBuilds
     distribution: Distribution
     report: Report
@@ -243,7 +243,7 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
         """The files of the node's environment. Warns of missing drivers and libraries. Raises ClusterError."""
         mxnet, asked = self.config.mxnet, self.asked
         if self.own_wheel is not None:
-            path = self.own_wheel.file.path
+            path = self.own_wheel.path
             mxnet, asked = path.name, replace(asked, lines=(str(path), *asked.lines))
         target = choose_wheels(facts, python=python, mxnet=mxnet, node=node, choice=choice, asked=asked)
         fetch = partial(fetch_bundle, cache=self.cache, report=self.report, build=self.package_builds.build)

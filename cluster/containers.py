@@ -38,9 +38,10 @@ def find_login(app: App) -> FindLogin:
         login = Login(server=registry.server, username=registry.username, password=password)
         return lambda: login
     reference = parse_reference(config.image)
-    account, region, server = reference.ecr_account, reference.ecr_region, reference.server
-    if account is None or region is None:
+    if reference.ecr is None:
         return lambda: None
+    account, region = reference.ecr
+    server = reference.server
     ecr = app.clients.make_ecr(region)
 
     def ask_ecr() -> Login:

@@ -15,8 +15,9 @@ from rich.filesize import decimal
 
 from bootstrap.apply import ReadyNode, Trees, bootstrap
 from bootstrap.environment.ahead import LIKELY_GLIBC, LIKELY_PYTHONS, check_packages
+from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import explain_ignored
-from bootstrap.environment.own_wheel import OwnWheel, find_own_wheel
+from bootstrap.environment.own_wheel import find_own_wheel
 from bootstrap.environment.project import read_requirements
 from bootstrap.environment.requirements import Requirements
 from bootstrap.notify import find_webhook
@@ -232,7 +233,7 @@ def find_requirements(app: App) -> Requirements:
     return found
 
 
-def fetch_own_wheel(app: App) -> OwnWheel | None:
+def fetch_own_wheel(app: App) -> BundleFile | None:
     """Returns the file that [bootstrap] mxnet names, on this machine; None if it names none. Raises ClusterError."""
     return find_own_wheel(
         app.config.bootstrap.mxnet,

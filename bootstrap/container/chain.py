@@ -48,7 +48,7 @@ def is_chained(reference: Reference, lacking: int) -> bool:
     """
     if reference.is_local:
         return lacking > 0
-    return lacking >= FEWEST_NODES and reference.ecr_account is None
+    return lacking >= FEWEST_NODES and reference.ecr is None
 
 
 def pass_on(head: "ContainerNode", others: Sequence["ContainerNode"], image_id: str, *, report: Report) -> None:

@@ -37,16 +37,10 @@ class Reference(Struct, frozen=True):
         return self.server == LOCAL
 
     @property
-    def ecr_account(self) -> str | None:
-        """The AWS account whose ECR registry has the image; None for other registries."""
+    def ecr(self) -> tuple[str, str] | None:
+        """The AWS account and the region of the ECR registry that has the image; None for other registries."""
         found = _ECR.fullmatch(self.server)
-        return found["account"] if found is not None else None
-
-    @property
-    def ecr_region(self) -> str | None:
-        """The region of that ECR registry, or None."""
-        found = _ECR.fullmatch(self.server)
-        return found["region"] if found is not None else None
+        return (found["account"], found["region"]) if found is not None else None
 
     def at(self, digest: str) -> "Reference":
         """The same image by the digest of its manifest."""

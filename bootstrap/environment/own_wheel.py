@@ -5,34 +5,24 @@ import http.client
 import json
 import re
 import shutil
-import urllib.request
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from bootstrap.environment.file_cache import BundleFile, fetch_once
 from bootstrap.environment.target import is_wheel_file
+from bootstrap.environment.uv import open_url
 from foundation.errors import ClusterError, ConfigError, NotFoundError
 from foundation.progress import Report
 
-TIMEOUT_S = 60.0
 WHEEL_NAME = re.compile(
     r"mxnet[A-Za-z0-9_.]*-[A-Za-z0-9_.!+]+(-[0-9][A-Za-z0-9_.]*)?-[a-z0-9_.]+-[a-z0-9_.]+-[a-z0-9_.]+\.whl"
 )
 """https://packaging.python.org/en/latest/specifications/binary-distribution-format/"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnWheel:
-    """A wheel on this machine. setting: [bootstrap] mxnet."""
-
-    setting: str
-    file: BundleFile
-
-
 def find_own_wheel(
     setting: str, *, folder: Path, get_object: Callable[[str, Path], object], cache: Path, report: Report
-) -> OwnWheel | None:
+) -> BundleFile | None:
     """The wheel that [bootstrap] mxnet names, in this machine's cache; None if it names no file.
 
     folder: that of cluster.toml. get_object: copies an object of S3 to a file. An address is fetched only once.
@@ -66,13 +56,12 @@ def find_own_wheel(
     key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
     what = f"fetching {setting} for the nodes"
     [file] = fetch_once(cache, f"own/{key}", fetch, what=what, report=report)
-    return OwnWheel(setting=setting, file=file)
+    return file
 
 
 def _download(url: str, path: Path) -> None:
-    request = urllib.request.Request(url, headers={"User-Agent": "mxnet-cluster"})  # noqa: S310 - https, as MXNET_PATTERN says
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer, path.open("wb") as file:  # noqa: S310 - the same
+        with open_url(url) as answer, path.open("wb") as file:
             shutil.copyfileobj(answer, file)
     except (OSError, http.client.HTTPException) as error:
         raise ClusterError(f"{url} cannot be downloaded: {error}", hint="curl -fLO " + url) from error

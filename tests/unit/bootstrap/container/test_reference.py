@@ -51,9 +51,9 @@ def test_what_is_no_name_is_refused(image: str) -> None:
 
 def test_registries_of_amazon_ecr() -> None:
     found = parse_reference("123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1")
-    assert (found.ecr_account, found.ecr_region) == ("123456789012", "eu-west-1")
-    assert parse_reference("public.ecr.aws/a/b").ecr_account is None
-    assert parse_reference("123456789012.dkr.ecr.eu-west-1.amazonaws.com.example.org/a").ecr_account is None
+    assert found.ecr == ("123456789012", "eu-west-1")
+    assert parse_reference("public.ecr.aws/a/b").ecr is None
+    assert parse_reference("123456789012.dkr.ecr.eu-west-1.amazonaws.com.example.org/a").ecr is None
 
 
 def test_localhost_with_a_port_is_a_registry() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bootstrap.environment.cuda import cuda_of
-from bootstrap.environment.file_cache import describe_file
-from bootstrap.environment.own_wheel import OwnWheel, find_own_wheel
+from bootstrap.environment.file_cache import BundleFile, describe_file
+from bootstrap.environment.own_wheel import find_own_wheel
 from foundation.errors import ConfigError, NotFoundError
 from foundation.progress import silent
 from project import REPOSITORY
@@ -27,7 +27,7 @@ def write_wheel(folder: Path) -> Path:
     return path
 
 
-def find(setting: str, folder: Path, cache: Path) -> OwnWheel | None:
+def find(setting: str, folder: Path, cache: Path) -> BundleFile | None:
     def get_object(url: str, path: Path) -> None:
         assert url == f"s3://b/{NAME}"
         path.write_bytes((folder / NAME).read_bytes())
@@ -40,7 +40,7 @@ def test_a_wheel_from_a_folder_or_s3(tmp_path: Path, setting: str) -> None:
     path = write_wheel(tmp_path)
     found = find(setting, tmp_path, tmp_path / "cache")
     assert found is not None
-    assert (found.file.name, found.file.sha256) == (NAME, describe_file(path).sha256)
+    assert (found.name, found.sha256) == (NAME, describe_file(path).sha256)
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "a") as wheel:
         wheel.writestr("mxnet/libmxnet.so", "")
     second = find(NAME, tmp_path, tmp_path / "cache")
-    assert first.file.sha256 != second.file.sha256
+    assert first.sha256 != second.sha256
 
 
 def test_a_wheel_from_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_a_wheel_from_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("urllib.request.urlopen", urlopen)
     url = f"https://example.com/wheels/{NAME}"
     for _ in range(2):
-        assert find(url, tmp_path, tmp_path / "cache").file.name == NAME
+        assert find(url, tmp_path, tmp_path / "cache").name == NAME
     assert asked == [url]
 
 
