@@ -1,5 +1,6 @@
 """Sets up all nodes at the same time, each as soon as it can be reached."""
 
+import hashlib
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -27,16 +28,25 @@ from bootstrap.runtime.runtime import fetch_wheels, python_place
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
-from bootstrap.ssh.keys import HostKeyPins, authorize_script, authorized_line, known_hosts_text
+from bootstrap.ssh.keys import (
+    CHANGED,
+    MARK,
+    UNCHANGED,
+    HostKeyPins,
+    authorized_line,
+    known_hosts_text,
+    render_let_in,
+)
 from bootstrap.transfer.distribute import Distribution, SetUp
 from bootstrap.transfer.tree import Tree, TreeArchives
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
-from foundation.remote_command import RemoteCommand
+from foundation.remote_command import Quoted, RemoteCommand
 from foundation.thread_pool import Once
 from provision.preflight.machines import Hardware
 
 SCRIPT = "the set-up script"
+AUTHORIZE_TIMEOUT_S = 90.0  # more than render_let_in waits for its lock
 
 
 class ReadyNode(Struct, frozen=True, kw_only=True):
@@ -283,26 +293,33 @@ def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Rep
     """Authorizes the head's key on every node, the head included, and gives the head the nodes' host keys."""
     head = next(node for node in nodes if node.host.is_head)
     line = authorized_line(find_cluster_key(head), head_ip=head.host.private_ip)
+    let_in([node for node in nodes if node.facts.authorized != (line,)], line, mark=MARK, report=report)
     text = known_hosts_text(_pinned_keys(nodes, pins))
+    if head.facts.known_hosts_sha256 != hashlib.sha256(text.encode()).hexdigest():
+        write_known_hosts(head, "known_hosts", text)
 
-    scripts = [
-        (
-            node,
-            authorize_script(
-                authorized=node.facts.authorized,
-                line=line,
-                known_hosts_sha256=node.facts.known_hosts_sha256,
-                known_hosts=text if node is head else None,
-            ),
-        )
-        for node in nodes
-    ]
 
-    def run(node: ReadyNode, script: RemoteCommand) -> None:
-        node.connection.run(script, timeout_s=60, what="the script that authorizes the head")
-        report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
+def let_in(nodes: Sequence[ReadyNode], line: str, *, mark: str, report: Report) -> None:
+    """Adds the head's line, which ends with `mark`, to the authorized_keys of nodes. Raises ClusterError."""
+    homes: dict[str, list[ReadyNode]] = {}
+    for node in nodes:
+        homes.setdefault(node.home or node.host.instance_id, []).append(node)
 
-    on_all([(node, script) for node, script in scripts if script is not None], lambda work: run(*work))
+    def run(home: Sequence[ReadyNode]) -> None:
+        for node in home:  # they have the same authorized_keys
+            script, what = render_let_in(line, mark=mark), "the script that authorizes the head"
+            said = node.connection.ask(script, {CHANGED, UNCHANGED}, timeout_s=AUTHORIZE_TIMEOUT_S, what=what)
+            if said == CHANGED:
+                report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
+
+    on_all(list(homes.values()), run)
+
+
+def write_known_hosts(head: ReadyNode, name: str, text: str) -> None:
+    """Writes a file of known hosts to the head's ~/.cluster/ssh. Raises ClusterError."""
+    place = f'"$HOME/.cluster/ssh/{name}"'
+    script = RemoteCommand("umask 077; printf %s ", Quoted(text), f" >{place}.new && mv {place}.new {place}")
+    head.connection.run(script, timeout_s=AUTHORIZE_TIMEOUT_S, what="the script that pins host keys")
 
 
 def _pinned_keys(nodes: Sequence[ReadyNode], pins: HostKeyPins) -> Mapping[str, tuple[str, str]]:

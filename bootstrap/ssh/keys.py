@@ -11,14 +11,13 @@ The cluster's private key stays on this machine. The head has a key of its own, 
 nodes accept that key only from the head's address, and only for commands.
 """
 
-import hashlib
 import os
 import random
 import shlex
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import paramiko
@@ -38,6 +37,8 @@ REPIN_HINT = (
     "again"
 )
 MARK = "cluster-internal"
+CHANGED, UNCHANGED = "changed", "unchanged"
+LOCK = 'exec 9<"$HOME/.cluster" && flock --timeout 60 9'
 RECHECK_S = 3.0
 """cloud-init may regenerate the host keys at the first boot: a contradiction is final only after this time."""
 
@@ -210,24 +211,29 @@ def known_hosts_text(keys: Mapping[str, tuple[str, str]]) -> str:
     return "".join(f"{address} {key_type} {key}\n" for address, (key_type, key) in sorted(keys.items()))
 
 
-def authorize_script(
-    *, authorized: Sequence[str], line: str, known_hosts_sha256: str | None = None, known_hosts: str | None = None
-) -> RemoteCommand | None:
-    """The script that updates a node's authorized_keys, and the head's known hosts; None if they are current. Pure.
+def render_let_in(line: str, *, mark: str) -> RemoteCommand:
+    """The script that adds the cluster's line to authorized_keys; it prints "changed" or "unchanged". Pure.
 
-    authorized: the cluster's own lines in authorized_keys. known_hosts_sha256: the SHA-256 of the head's current known
-    hosts. known_hosts: the text of the new ones; None on nodes other than the head.
+    The other lines stay. If the file is a link, the script changes its target.
     """
-    lines = []
-    if tuple(authorized) != (line,):
-        lines += [
-            "keys=$HOME/.ssh/authorized_keys",
-            f'{{ sed {shlex.quote(f"/ {MARK}$/d")} "$keys"; echo {shlex.quote(line)}; }} >"$keys.new"',
-            'mv "$keys.new" "$keys"',
-        ]
-    if known_hosts is not None and known_hosts_sha256 != hashlib.sha256(known_hosts.encode()).hexdigest():
-        lines += [
-            f'printf %s {shlex.quote(known_hosts)} >"$HOME/.cluster/ssh/known_hosts.new"',
-            'mv "$HOME/.cluster/ssh/known_hosts.new" "$HOME/.cluster/ssh/known_hosts"',
-        ]
-    return RemoteCommand("\n".join(["set -eu", "umask 077", *lines])) if lines else None
+    lines = (
+        "set -eu",
+        "umask 077",
+        LOCK,
+        'mkdir -p "$HOME/.ssh"',
+        'keys=$(readlink -f "$HOME/.ssh/authorized_keys")',
+        '[ -e "$keys" ] || : >"$keys"',
+        f'if [ "$(grep -e {shlex.quote(f" {mark}$")} "$keys" || :)" = {shlex.quote(line)} ]; then',
+        f"    echo {UNCHANGED}",
+        "    exit 0",
+        "fi",
+        f'{{ {without(mark)}; echo {shlex.quote(line)}; }} >"$keys.{mark}"',
+        f'mv "$keys.{mark}" "$keys"',
+        f"echo {CHANGED}",
+    )
+    return RemoteCommand("\n".join(lines))
+
+
+def without(mark: str) -> str:
+    """The shell command that prints authorized_keys without a cluster's line. The last line gets its newline. Pure."""
+    return f'{{ grep -v -e {shlex.quote(f" {mark}$")} "$keys" || :; }}'

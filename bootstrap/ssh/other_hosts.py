@@ -14,24 +14,21 @@ from pathlib import Path
 from msgspec import Struct, structs
 from msgspec.json import encode
 
-from bootstrap.apply import ReadyNode, find_cluster_key
-from bootstrap.ssh.connections import on_all
+from bootstrap.apply import ReadyNode, find_cluster_key, let_in, write_known_hosts
 from bootstrap.ssh.host import Host, Spec
-from bootstrap.ssh.keys import MARK, authorized_line, known_hosts_text
+from bootstrap.ssh.keys import LOCK, MARK, authorized_line, known_hosts_text, without
 from bootstrap.ssh.user_ssh import known_name
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConfigError
 from foundation.file_lock import locked
 from foundation.files import write_whole
-from foundation.progress import Event, Report
-from foundation.remote_command import Quoted, RemoteCommand
+from foundation.progress import Report
+from foundation.remote_command import RemoteCommand
 
 KEPT_JOBS = 20
 KNOWN_OTHERS = "known_hosts_of_others"
-CHANGED, UNCHANGED = "changed", "unchanged"
 REMOVED, KEPT = "removed", "kept"
 SCRIPT_TIMEOUT_S = 90.0
-_LOCK = 'exec 9<"$HOME/.cluster" && flock --timeout 60 9'
 
 
 class Remembered(Struct, frozen=True, kw_only=True):
@@ -185,28 +182,12 @@ def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -
     addresses = dict.fromkeys((head.host.private_ip, *parse_addresses(said)))
     line = authorized_line(find_cluster_key(head), head_ip=",".join(addresses), mark=mark)
 
-    def let_in(node: ReadyNode) -> None:
-        script, what = render_let_in(line, mark=mark), "the script that authorizes the head"
-        said = node.connection.ask(script, {CHANGED, UNCHANGED}, timeout_s=SCRIPT_TIMEOUT_S, what=what)
-        if said == CHANGED:
-            report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
-
-    def let_in_one_by_one(home: Sequence[ReadyNode]) -> None:
-        for node in home:  # they have the same authorized_keys
-            let_in(node)
-
-    homes: dict[str, list[ReadyNode]] = {}
-    for node in nodes:
-        homes.setdefault(node.home or node.host.instance_id, []).append(node)
-    on_all(list(homes.values()), let_in_one_by_one)
+    let_in(nodes, line, mark=mark, report=report)
     now = [
         remember(node.host, key=node.connection.host_key) for node in nodes
     ]  # override old hosts at the same address
     keys = {known_name(entry.address, entry.port): entry.key for entry in (*remembered, *now) if entry.key is not None}
-    place = f'"$HOME/.cluster/ssh/{KNOWN_OTHERS}"'
-    text = Quoted(known_hosts_text(keys))
-    script = RemoteCommand("umask 077; printf %s ", text, f" >{place}.new && mv {place}.new {place}")
-    head.connection.run(script, timeout_s=SCRIPT_TIMEOUT_S, what="the script that pins host keys")
+    write_known_hosts(head, KNOWN_OTHERS, known_hosts_text(keys))
 
 
 def parse_addresses(said: str) -> tuple[str, ...]:
@@ -219,45 +200,18 @@ def remember(host: Host, *, key: tuple[str, str] | None = None, jobs: tuple[str,
     return Remembered(spec=host.spec, address=host.private_ip, port=host.port, key=key, jobs=jobs)
 
 
-def render_let_in(line: str, *, mark: str) -> RemoteCommand:
-    """The script that adds the cluster's line to authorized_keys; it prints "changed" or "unchanged". Pure.
-
-    The other lines stay. If the file is a link, the script changes its target.
-    """
-    return _script(
-        "set -eu",
-        "umask 077",
-        _LOCK,
-        'mkdir -p "$HOME/.ssh"',
-        'keys=$(readlink -f "$HOME/.ssh/authorized_keys")',
-        '[ -e "$keys" ] || : >"$keys"',
-        f'if [ "$(grep -e {shlex.quote(f" {mark}$")} "$keys" || :)" = {shlex.quote(line)} ]; then',
-        f"    echo {UNCHANGED}",
-        "    exit 0",
-        "fi",
-        f'{{ {_without(mark)}; echo {shlex.quote(line)}; }} >"$keys.{mark}"',
-        f'mv "$keys.{mark}" "$keys"',
-        f"echo {CHANGED}",
-    )
-
-
-def _without(mark: str) -> str:
-    """The shell command that prints authorized_keys without a cluster's line. The last line gets its newline. Pure."""
-    return f'{{ grep -v -e {shlex.quote(f" {mark}$")} "$keys" || :; }}'
-
-
 def render_release(mark: str) -> RemoteCommand:
     """The script that removes a cluster's line and files from a host; it prints "removed" or "kept". Pure.
 
     Clusters share the files. The script keeps them if another cluster still has a line in authorized_keys.
     """
-    return _script(
+    lines = (
         "set -eu",
         "umask 077",
-        f'[ ! -d "$HOME/.cluster" ] || {{ {_LOCK}; }}',
+        f'[ ! -d "$HOME/.cluster" ] || {{ {LOCK}; }}',
         'keys=$(readlink -f "$HOME/.ssh/authorized_keys")',
         f'if grep -q -e {shlex.quote(f" {mark}$")} "$keys" 2>/dev/null; then',
-        f'    {_without(mark)} >"$keys.{mark}"',
+        f'    {without(mark)} >"$keys.{mark}"',
         f'    mv "$keys.{mark}" "$keys"',
         "fi",
         f'if grep -q -E -e {shlex.quote(f" {MARK}(-[a-z0-9-]+)?$")} "$keys" 2>/dev/null; then',
@@ -271,9 +225,6 @@ def render_release(mark: str) -> RemoteCommand:
         "fi",
         f"echo {REMOVED}",
     )
-
-
-def _script(*lines: str) -> RemoteCommand:
     return RemoteCommand("\n".join(lines))
 
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from bootstrap.ssh.host import Host, Spec
-from bootstrap.ssh.keys import authorized_line
+from bootstrap.ssh.keys import authorized_line, render_let_in
 from bootstrap.ssh.other_hosts import (
     Memory,
     Remembered,
@@ -18,7 +18,6 @@ from bootstrap.ssh.other_hosts import (
     check_paths,
     parse_addresses,
     remember,
-    render_let_in,
     render_release,
 )
 from foundation.errors import ConfigError
