@@ -80,10 +80,6 @@ class HostKeyPins:
             text = self.path.read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
             return {}
-        except OSError as error:
-            raise ClusterError(
-                f"{self.path}: cannot be read: {error.strerror}", hint=REPIN_HINT.format(path=self.path)
-            ) from error
         pins = {}
         for number, line in enumerate(text.splitlines(), start=1):
             match line.split():
@@ -193,8 +189,6 @@ def load_private_key(path: Path) -> paramiko.PKey:
         return paramiko.PKey.from_path(path)
     except FileNotFoundError:
         raise ClusterError(f"{path}: the cluster's private key is missing", hint=LOST_HINT) from None
-    except OSError as error:
-        raise ClusterError(f"{path}: the private key cannot be read: {error.strerror}", hint=LOST_HINT) from error
     except (TypeError, ValueError, paramiko.SSHException, paramiko.pkey.UnknownKeyType) as error:
         # TypeError: cryptography's for a key with a passphrase.
         raise ClusterError(f"{path}: damaged, not a private key, or with a passphrase", hint=LOST_HINT) from error

@@ -78,16 +78,15 @@ class Memory:
             return decode(self.path.read_bytes(), _Known)
         except FileNotFoundError:
             return _Known(mark=f"{MARK}-{self._cluster}-{secrets.token_hex(4)}", hosts=())
-        except (OSError, ValueError) as error:
-            what = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"damaged: {error}"
+        except ValueError as error:
             place = shlex.quote(str(self.path))
             raise ClusterError(
-                f"{self.path}: {what}",
+                f"{self.path}: damaged: {error}",
                 hint=f"mv {place} {place}.damaged; then remove the cluster's files from your own hosts by hand",
             ) from error
 
     def keep(self, hosts: Sequence[Remembered]) -> None:
-        """Stores these hosts; they replace earlier entries. They are on disk before it returns. Raises ClusterError."""
+        """Stores these hosts; they replace earlier entries. They are on disk before it returns."""
         with self._locked():
             known = self._read()
             merged = {entry.spec: entry for entry in known.hosts}
@@ -98,7 +97,7 @@ class Memory:
             self._write(structs.replace(known, hosts=tuple(merged.values())))
 
     def keep_nodes(self, lines: Sequence[str]) -> None:
-        """Stores the hosts of -H as the cluster's nodes. They are on disk before it returns. Raises ClusterError."""
+        """Stores the hosts of -H as the cluster's nodes. They are on disk before it returns."""
         with self._locked():
             known = self._read()
             if known.nodes != tuple(lines):
@@ -122,18 +121,12 @@ class Memory:
 
         It is not on the cluster's own folder, because commands that set up its nodes hold that lock.
         """
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise ClusterError(f"cannot use {self.path.parent}: {error.strerror}") from error
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self.path.parent.parent):
             yield
 
     def _write(self, known: _Known) -> None:
-        try:
-            write_whole(self.path, encode(known), to_disk=True)
-        except OSError as error:
-            raise ClusterError(f"cannot write {self.path}: {error.strerror}") from error
+        write_whole(self.path, encode(known), to_disk=True)
 
 
 def check_addresses(hosts: Sequence[Host], *, key: str) -> None:

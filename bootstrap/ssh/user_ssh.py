@@ -21,6 +21,7 @@ from bootstrap.ssh.connection import NodeConnection, make_transport, notice_deat
 from bootstrap.ssh.explain import CONNECT_TIMEOUT_S, innermost, is_refused_key, where
 from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.keys import parse_host_key
+from bootstrap.ssh.tunnel import explain_missing
 from foundation.errors import ClusterError, ConnectError
 from foundation.user_folders import home_folder
 
@@ -109,11 +110,8 @@ def _run(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         )
     except subprocess.TimeoutExpired as error:
         raise ClusterError(f"{shlex.join(words)} did not end within {ANSWER_TIMEOUT_S:.0f} s") from error
-    except OSError as error:
-        raise ClusterError(
-            f"{words[0]} cannot be run on this machine: {error.strerror}",
-            hint="install OpenSSH's client: apt install openssh-client, dnf install openssh-clients",
-        ) from error
+    except FileNotFoundError:
+        raise explain_missing(words[0]) from None
 
 
 def find_route(spec: Spec) -> Route:

@@ -273,11 +273,9 @@ class _Conversation:
     def _upload(self, file: BundleFile, offset: int) -> None:
         try:
             self._agent.upload(self._distribution.sources.find_path(file), sha256=file.sha256, offset=offset)
-        except OSError as error:
+        except OSError:
             _check_here(file)
-            raise ClusterError(
-                f"{self._host.name}: {file.path} cannot be sent: {error.strerror}", hint="run the command again"
-            ) from error
+            raise
 
 
 def _peer(connection: NodeConnection, *, port: int, files: Collection[str]) -> Peer:

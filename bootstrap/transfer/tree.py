@@ -130,7 +130,7 @@ class TreeArchives:
             self._keep = sorted({*self._keep, digest})
 
     def write(self, tree: Tree) -> tuple[BundleFile, dict[str, Any]]:
-        """Writes the archive of a tree, once. Returns it, and the task for a node's agent. Raises ClusterError."""
+        """Writes the archive of a tree, once. Returns it, and the task for an agent. Raises ClusterError, OSError."""
         with self._lock:
             if self._folder is None:
                 self._folder = _make_folder(self._root)
@@ -149,40 +149,34 @@ class TreeArchives:
 
 
 def _make_folder(root: Path) -> Path:
-    """Creates a folder for this command. Removes old folders that killed commands have left. Raises ClusterError."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        for path in root.iterdir():
-            if time.time() - path.stat().st_mtime > FORGOTTEN_AFTER_S:
-                shutil.rmtree(path, ignore_errors=True)
-        return Path(tempfile.mkdtemp(dir=root))
-    except OSError as error:
-        raise _cannot_write(root, error) from error
+    """Creates a folder for this command. Removes old folders that killed commands have left. Raises OSError."""
+    root.mkdir(parents=True, exist_ok=True)
+    for path in root.iterdir():
+        if time.time() - path.stat().st_mtime > FORGOTTEN_AFTER_S:
+            shutil.rmtree(path, ignore_errors=True)
+    return Path(tempfile.mkdtemp(dir=root))
 
 
 def write_archive(tree: Tree, folder: Path) -> BundleFile:
     """Writes a tree as a .tar.gz file to a folder. The same tree gives the same bytes.
 
-    Raises ClusterError if a file has changed since the tree was made, or if the archive cannot be written.
+    Raises ClusterError if a file has changed since the tree was made, and OSError.
     """
     path = folder / f"tree-{tree.digest[:12]}.tar.gz"
-    try:
-        with (
-            path.open("wb") as raw,
-            # No name and no time, which would change the bytes. Level 1 compresses about 100 MB/s, more than an uplink.
-            gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=raw, mtime=0) as stream,
-            tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as archive,
-        ):
-            for name in tree.folders:
-                member = tarfile.TarInfo(name)
-                member.type = tarfile.DIRTYPE
-                archive.addfile(member)
-            for file in tree.files:
-                _add_file(archive, file)
-                archive.members = []  # type: ignore[attr-defined] # tarfile keeps all members: 100 MB for 100 000 files
-        return BundleFile(path=path, sha256=find_digest(path), size_bytes=path.stat().st_size)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
+    with (
+        path.open("wb") as raw,
+        # No name and no time, which would change the bytes. Level 1 compresses about 100 MB/s, more than an uplink.
+        gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=raw, mtime=0) as stream,
+        tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as archive,
+    ):
+        for name in tree.folders:
+            member = tarfile.TarInfo(name)
+            member.type = tarfile.DIRTYPE
+            archive.addfile(member)
+        for file in tree.files:
+            _add_file(archive, file)
+            archive.members = []  # type: ignore[attr-defined] # tarfile keeps all members: 100 MB for 100 000 files
+    return BundleFile(path=path, sha256=find_digest(path), size_bytes=path.stat().st_size)
 
 
 def _add_file(archive: tarfile.TarFile, file: TreeFile) -> None:
@@ -209,11 +203,4 @@ def _changed(file: TreeFile, why: str | None) -> ClusterError:
     return ClusterError(
         f"{file.path!r} has changed while files were being sent: {why}",
         hint="run the command again when nothing writes to it, or leave it out with [bootstrap] exclude",
-    )
-
-
-def _cannot_write(folder: Path, error: OSError) -> ClusterError:
-    return ClusterError(
-        f"{folder}: files for the nodes could not be packed there: {error.strerror}",
-        hint="free some space on that disk",
     )

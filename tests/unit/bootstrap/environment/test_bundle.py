@@ -144,9 +144,8 @@ def test_an_unwritable_cache_is_an_error(tmp_path: Path) -> None:
     check_cache(tmp_path / "new" / "cluster")
     assert list((tmp_path / "new" / "cluster").iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(ClusterError, match=r"file/cluster: cannot write .*: Not a directory") as raised:
+    with pytest.raises(NotADirectoryError, match="file/cluster"):
         check_cache(tmp_path / "file" / "cluster")
-    assert "XDG_CACHE_HOME" in str(raised.value.hint)
 
 
 def test_the_digest_depends_on_all_inputs(tmp_path: Path) -> None:
