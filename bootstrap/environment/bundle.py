@@ -287,20 +287,15 @@ def pack(folder: Path, destination: Path) -> None:
     ):
         for path in sorted(folder.rglob("*")):
             if path.is_symlink() or not path.is_dir():  # unpacking a file makes its folders
-                _add(archive, path, path.relative_to(folder).as_posix())
+                archive.add(path, path.relative_to(folder).as_posix(), filter=_without_origin)
 
 
-def _add(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    entry = tarfile.TarInfo(name)
-    if path.is_symlink():
-        entry.type, entry.linkname = tarfile.SYMTYPE, str(path.readlink())
-        archive.addfile(entry)
-        return
-    status = path.stat()
-    entry.size = status.st_size
-    entry.mode = 0o755 if status.st_mode & 0o100 else 0o644
-    with path.open("rb") as stream:
-        archive.addfile(entry, stream)
+def _without_origin(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """An entry of an archive without what depends on this machine and this moment."""
+    entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+    entry.mtime = entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
 
 
 def pack_package(cache: Path) -> BundleFile:

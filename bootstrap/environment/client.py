@@ -10,9 +10,8 @@ from importlib.metadata import version
 
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.file_cache import BundleFile
-from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, ChosenPython, WheelTarget
+from bootstrap.environment.target import MANAGED_PYTHON, ChosenPython, WheelTarget, check_managed
 from bootstrap.transfer.tree import Tree, files_of_wheel, make_tree
-from foundation.errors import ClusterError
 from provision.oracle.tables import show
 
 OLDEST_PYTHON = (3, 11)
@@ -31,10 +30,10 @@ def choose_client(facts: NodeFacts, *, node: str) -> tuple[WheelTarget, ChosenPy
     """
     known = (*facts.pythons, *(framework.python for framework in facts.frameworks))
     found = next((python for python in known if python.version >= OLDEST_PYTHON), None)
-    if found is None and facts.glibc < MANAGED_GLIBC:
-        raise ClusterError(f"{node} has no Python {show(OLDEST_PYTHON)} or later")
-    chosen = ChosenPython(version=MANAGED_PYTHON, path=None)
-    if found is not None:
+    if found is None:
+        check_managed(facts, f"{show(OLDEST_PYTHON)} or newer", node=node)
+        chosen = ChosenPython(version=MANAGED_PYTHON, path=None)
+    else:
         chosen = ChosenPython(version=found.version, path=found.path)
     target = WheelTarget(
         python_version=chosen.version,

@@ -68,14 +68,18 @@ def choose_python(
         )
     if found is not None:
         return ChosenPython(version=found.version, path=found.path)
+    check_managed(facts, _show_range(choice) if setting == "auto" else setting, node=node)
+    return ChosenPython(version=version, path=None)
+
+
+def check_managed(facts: NodeFacts, wanted: str, *, node: str) -> None:
+    """Raises ClusterError if a node without a Python that fits cannot run one that this machine sends. Pure."""
     if facts.glibc < MANAGED_GLIBC:
-        wanted = _show_range(choice) if setting == "auto" else setting
         raise ClusterError(
             f"{node}: it has no Python {wanted}, and the one that cluster installs needs "
             f"glibc {show(MANAGED_GLIBC)}; the node has {show(facts.glibc)}",
             hint="use an image that has one ([provision] ami)",
         )
-    return ChosenPython(version=version, path=None)
 
 
 def is_fit(version: Version, choice: FrameworkChoice = MXNET_CHOICE, asked: Requirements = NO_REQUIREMENTS) -> bool:

@@ -23,10 +23,9 @@ from bootstrap.environment.facts import FoundPython, NodeFacts
 from bootstrap.environment.fetches import AT_ONCE, bring_here
 from bootstrap.environment.file_cache import BundleFile, find_kept, remember
 from bootstrap.environment.lock import lock_wheels
-from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget
+from bootstrap.environment.target import MANAGED_GLIBC, MANAGED_PYTHON, WheelTarget, check_managed
 from bootstrap.runtime.code import PACKAGES, read_code, runtime_digest, runtime_path
 from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, file_of_bytes, files_of_wheel, make_tree
-from foundation.errors import ClusterError
 from foundation.progress import Report
 from foundation.thread_pool import Once, map_in_threads
 from foundation.user_folders import home_folder
@@ -81,12 +80,8 @@ class Runtimes:
     def get(self, facts: NodeFacts, *, node: str) -> Runtime:
         """The runtime for a node. Raises ClusterError if no Python runs there, or if a package cannot be fetched."""
         found = choose_runtime_python(facts)
-        if found is None and facts.glibc < MANAGED_GLIBC:
-            raise ClusterError(
-                f"{node}: it has no Python {show(OLDEST_PYTHON)} or newer, and the one that cluster installs needs "
-                f"glibc {show(MANAGED_GLIBC)}; the node has {show(facts.glibc)}",
-                hint="use an image that has one ([provision] ami)",
-            )
+        if found is None:
+            check_managed(facts, f"{show(OLDEST_PYTHON)} or newer", node=node)
         version = found.version if found is not None else MANAGED_PYTHON
         key = (version, facts.machine, found is None)
         tree, packed = self._made.get(key, partial(self._make, *key))

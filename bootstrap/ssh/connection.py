@@ -7,8 +7,9 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,9 +202,8 @@ def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConn
         connect_kwargs={
             "look_for_keys": False,
             "allow_agent": False,
-            "banner_timeout": CONNECT_TIMEOUT_S,
-            "auth_timeout": CONNECT_TIMEOUT_S,
-            "transport_factory": make_transport,
+            "pkey": load_private_key(private_key),
+            **LOGIN_OPTIONS,
         },
     )
     # Fabric 3 always creates its client with AutoAddPolicy, so the policy is replaced before it connects.
@@ -217,17 +217,32 @@ def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConn
                 hint=REPIN_HINT.format(path=path),
             )
         connection.client.get_host_keys().add(host.address, pinned[0], key)
-    connection.connect_kwargs["pkey"] = load_private_key(private_key)
+    return open_connection(host, connection, partial(explain, host))
+
+
+def open_connection(
+    host: Host, connection: fabric.Connection, explain_error: Callable[[BaseException], tuple[str, str]]
+) -> NodeConnection:
+    """Opens a prepared connection. Raises ConnectError with the reason and the next command, as explained."""
     try:
         connection.open()
     except (OSError, EOFError, paramiko.SSHException) as error:
-        said, hint = explain(host, error)
+        said, hint = explain_error(error)
         raise ConnectError(said, hint=hint) from error
     finally:
         if not connection.is_connected:
-            connection.client.close()  # Fabric's own close() skips a connection that was not fully opened
+            for hop in find_hops(connection):
+                hop.client.close()  # Fabric's own close() skips a connection that was not fully opened
     notice_death(connection.transport)
     return NodeConnection(host, connection)
+
+
+def find_hops(connection: fabric.Connection) -> Iterator[fabric.Connection]:
+    """Yields the connection, and then those that lead to it."""
+    hop = connection
+    while isinstance(hop, fabric.Connection):
+        yield hop
+        hop = hop.gateway
 
 
 def notice_death(transport: paramiko.Transport) -> None:
@@ -247,6 +262,14 @@ def make_transport(sock: socket.socket, **options: Any) -> paramiko.Transport:
     if isinstance(sock, socket.socket):  # a ProxyJump has a channel of another connection instead
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return paramiko.Transport(sock, **options)
+
+
+LOGIN_OPTIONS = {
+    "banner_timeout": CONNECT_TIMEOUT_S,
+    "auth_timeout": CONNECT_TIMEOUT_S,
+    "transport_factory": make_transport,
+}
+"""Those of paramiko for every connection."""
 
 
 def wait_for_connection(

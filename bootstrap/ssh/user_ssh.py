@@ -9,7 +9,8 @@ import pwd
 import re
 import shlex
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import fabric
@@ -17,12 +18,12 @@ import paramiko
 from msgspec import Struct
 from paramiko.client import MissingHostKeyPolicy, SSHClient
 
-from bootstrap.ssh.connection import NodeConnection, make_transport, notice_death
+from bootstrap.ssh.connection import LOGIN_OPTIONS, NodeConnection, find_hops, open_connection
 from bootstrap.ssh.explain import CONNECT_TIMEOUT_S, innermost, is_refused_key, where
 from bootstrap.ssh.host import Host, Spec, parse_spec
 from bootstrap.ssh.keys import parse_host_key
 from bootstrap.ssh.tunnel import explain_missing
-from foundation.errors import ClusterError, ConnectError
+from foundation.errors import ClusterError
 from foundation.user_folders import home_folder
 
 OPTIONS = frozenset(
@@ -144,19 +145,9 @@ def find_known_keys(paths: Iterable[Path], name: str) -> tuple[paramiko.PKey, ..
 def connect(host: Host, *, spec: Spec) -> NodeConnection:
     """Connects as `ssh` does. Raises ClusterError, and ConnectError with the reason and the next command."""
     connection = _make_connection(spec)
-    for hop in _hops(connection):
+    for hop in find_hops(connection):
         _prepare(hop)
-    try:
-        connection.open()
-    except (OSError, EOFError, paramiko.SSHException) as error:
-        said, hint = explain(host, spec, error)
-        raise ConnectError(said, hint=hint) from error
-    finally:
-        if not connection.is_connected:
-            for hop in _hops(connection):
-                hop.client.close()
-    notice_death(connection.transport)
-    return NodeConnection(host, connection)
+    return open_connection(host, connection, partial(explain, host, spec))
 
 
 def _make_connection(spec: Spec) -> fabric.Connection:
@@ -167,14 +158,6 @@ def _make_connection(spec: Spec) -> fabric.Connection:
         )
     except (ValueError, KeyError, paramiko.SSHException) as error:
         raise ClusterError(f"{spec.host}: your ssh_config is invalid: {error}", hint=f"ssh -G {spec.host}") from error
-
-
-def _hops(connection: fabric.Connection) -> Iterator[fabric.Connection]:
-    """Yields the connection, and then those that lead to it."""
-    hop = connection
-    while isinstance(hop, fabric.Connection):
-        yield hop
-        hop = hop.gateway
 
 
 def _prepare(connection: fabric.Connection) -> None:
@@ -192,9 +175,7 @@ def _prepare(connection: fabric.Connection) -> None:
         "key_filename": identities,
         "look_for_keys": options.get("identitiesonly", "no") != "yes",
         "allow_agent": options.get("identityagent", "") != "none",
-        "banner_timeout": CONNECT_TIMEOUT_S,
-        "auth_timeout": CONNECT_TIMEOUT_S,
-        "transport_factory": make_transport,
+        **LOGIN_OPTIONS,
     }
 
 

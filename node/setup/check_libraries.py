@@ -49,12 +49,12 @@ def parse_ldd(text, dirs):
 def ask_loader(library, dirs):
     """The output of ldd for a library, with `dirs` as LD_LIBRARY_PATH; exits if ldd fails."""
     environment = dict(os.environ, LD_LIBRARY_PATH=":".join(dirs), LC_ALL="C")
-    child = subprocess.Popen(
-        ["ldd", library], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    done = subprocess.run(
+        ["ldd", library], check=False, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    text = child.communicate()[0].decode("utf-8", "replace")
-    if child.returncode != 0:
-        sys.exit("ldd %s: exit code %d: %s" % (library, child.returncode, text.strip()))
+    text = done.stdout.decode("utf-8", "replace")
+    if done.returncode != 0:
+        sys.exit("ldd %s: exit code %d: %s" % (library, done.returncode, text.strip()))
     return text
 
 

@@ -69,39 +69,30 @@ def find(wanted: str, base: Mapping[str, str]) -> tuple[list[str] | None, list[s
 
 def _try(words: list[str], base: Mapping[str, str]) -> str | None:
     """Why an engine does not work; None if it does."""
-    env = environment(base)
     try:
         # podman-docker installs podman under docker's name.
-        about = subprocess.run(
-            [*words, "--version"],
-            check=False,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=ANSWER_TIMEOUT_S,
-        )
-        if words[-1] == DOCKER and b"podman" in about.stdout.lower():
+        if words[-1] == DOCKER and "podman" in _ask([*words, "--version"], base)[1].lower():
             return "is podman"
         # `info` takes longer with podman, and succeeds without a daemon with older versions of docker.
-        done = subprocess.run(
-            [*words, "ps", "--quiet"],
-            check=False,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ANSWER_TIMEOUT_S,
-        )
+        code, said = _ask([*words, "ps", "--quiet"], base)
     except FileNotFoundError:
         return "not installed"
     except subprocess.TimeoutExpired:
         return f"does not answer within {ANSWER_TIMEOUT_S} s"
     except OSError as error:
         return str(error)
-    if done.returncode == 0:
+    if code == 0:
         return None
-    lines = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace").splitlines()
-    return lines[-1].strip() if lines else f"exit code {done.returncode}"
+    return said.splitlines()[-1].strip() if said else f"exit code {code}"
+
+
+def _ask(words: list[str], base: Mapping[str, str]) -> tuple[int, str]:
+    """Runs a command of an engine. Returns its exit code, and its stderr, or else its stdout."""
+    env, limit_s = environment(base), ANSWER_TIMEOUT_S
+    done = subprocess.run(
+        words, check=False, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, errors="replace"
+    )
+    return done.returncode, done.stderr.strip() or done.stdout.strip()
 
 
 def run_words(
