@@ -20,9 +20,9 @@ NAME_HOME = """
 umask 077; mkdir -p "$HOME/.cluster" && cd "$HOME/.cluster" || exit
 set -C
 echo {name} 2>/dev/null >home-id
-echo "$(cat home-id) $(stat -c %i home-id)"
+cat home-id
 """
-"""Prints the name of a home folder, and the number of its file, in which copies of a disk differ."""
+"""Prints the name of a home folder. Copies of a disk have the same name: they are only set up one after another."""
 
 
 def find_homes_of(hosts: Sequence[Host], connections: Connections, report: Report) -> tuple[tuple[str, ...], ...]:
