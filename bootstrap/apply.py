@@ -23,7 +23,7 @@ from bootstrap.environment.steps import NodePlan, plan_node, plan_python, plan_s
 from bootstrap.environment.target import ChosenPython, WheelTarget, choose_python, choose_wheels
 from bootstrap.homes import Turns, find_homes_of
 from bootstrap.runtime.code import runtime_path
-from bootstrap.runtime.placing import RuntimePlacing
+from bootstrap.runtime.placing import RuntimePlacing, placing_runtimes
 from bootstrap.runtime.runtime import fetch_wheels, python_place
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
@@ -78,28 +78,14 @@ class ReadyNode(Struct, frozen=True, kw_only=True):
     home: str = ""
 
 
-class Trees(Struct, frozen=True, kw_only=True):
-    """The files that nodes get in addition to the runtime and their environment. project: the user's own, or None.
-
-    client: this project's own command, which only the head gets, with its packages; None to send none.
-    """
-
-    project: Tree | None
-    client: Tree | None = None
-
-    @property
-    def all(self) -> tuple[Tree, ...]:
-        """All trees that every node gets."""
-        return () if self.project is None else (self.project,)
-
-
 def bootstrap(
     hosts: Sequence[Host],
     *,
     cluster: str,
     config: BootstrapConfig,
     asked: Requirements,
-    trees: Trees,
+    project: Tree | None,
+    client: Tree | None,
     connections: Connections,
     cache: Path,
     report: Report,
@@ -107,7 +93,8 @@ def bootstrap(
 ) -> tuple[ReadyNode, ...]:
     """Makes every host ready to train; a second run finds nothing to do. Returns the nodes in the order of `hosts`.
 
-    asked: the requirements of [bootstrap] packages and project.
+    asked: the requirements of [bootstrap] packages and project. project: the user's own files, or None. client: this
+    project's own command, which only the head gets, with its packages; None to send none.
     own_wheel: the file that [bootstrap] mxnet names.
     Raises ClusterError, which names every failed node.
     """
@@ -115,10 +102,11 @@ def bootstrap(
     home_of = {name: home[0] for home in homes for name in home}
     ready: dict[str, ReadyNode] = {}
     turns = Turns(homes)
+    trees = () if project is None else (project,)
     with (
         Distribution(report=report) as distribution,
-        RuntimePlacing(cache=cache, report=report) as runtimes,
-        TreeArchives(trees.all, cache=cache) as archives,
+        placing_runtimes(cache=cache, report=report) as runtimes,
+        TreeArchives(trees, cache=cache) as archives,
     ):
         package_builds = PackageBuilds(
             setup=setup_digest(config.setup), cache=cache, distribution=distribution, report=report
@@ -127,7 +115,8 @@ def bootstrap(
             cluster=cluster,
             config=config,
             asked=asked,
-            trees=trees,
+            project=project,
+            client=client,
             runtimes=runtimes,
             archives=archives,
             cache=cache,
@@ -158,7 +147,8 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
     cluster: str
     config: BootstrapConfig
     asked: Requirements
-    trees: Trees
+    project: Tree | None
+    client: Tree | None
     runtimes: RuntimePlacing
     archives: TreeArchives
     cache: Path
@@ -187,28 +177,27 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
             bundle=bundle,
             python=python,
             setup=setup,
-            trees=self.trees.all,
+            trees=() if self.project is None else (self.project,),
             cluster=self.cluster,
             is_head=host.is_head,
             node=host.name,
         )
         client: tuple[str, ...] = ()
-        if host.is_head and self.trees.client is not None:
-            plan, client = self._add_client(plan, facts, self.trees.client, node=host.name)
+        if host.is_head and self.client is not None:
+            plan, client = self._add_client(plan, facts, self.client, node=host.name)
         if plan:
             self._set_up(connection, facts, plan, what=SCRIPT, done="ready to train")
         else:
             self.report(Event(kind="same", what="nothing to change", where=host.name))
             self.distribution.offer(connection, SetUp(python=facts.python, files=(), holds=facts.files))
         home = f"{facts.home}/.cluster"
-        project = self.trees.project
         return ReadyNode(
             host=host,
             connection=connection,
             facts=facts,
             python=f"{home}/env/{bundle.digest}/bin/python",
             code_dir=runtime_path(facts.home),
-            project_dir=f"{home}/tree/{project.digest}" if project is not None else None,
+            project_dir=f"{home}/tree/{self.project.digest}" if self.project is not None else None,
             setup=setup,
             changed=facts.runtimes != found.runtimes or bool(first or plan),
             framework=choice.framework,

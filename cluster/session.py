@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 from rich.filesize import decimal
 
-from bootstrap.apply import ReadyNode, Trees, bootstrap
+from bootstrap.apply import ReadyNode, bootstrap
 from bootstrap.environment.ahead import LIKELY_GLIBC, LIKELY_PYTHONS, check_packages
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import explain_ignored
@@ -191,7 +191,8 @@ def _prepare(
         config=config.bootstrap,
         asked=asked,
         own_wheel=fetch_own_wheel(app),
-        trees=Trees(project=payload.project, client=find_client(app, described, nodes=len(hosts))),
+        project=payload.project,
+        client=find_client(app, described, nodes=len(hosts)),
         connections=connections,
         cache=cache_folder(),
         report=app.report,

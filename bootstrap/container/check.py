@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 
 from bootstrap.apply import ReadyNode
 from bootstrap.container.config import ContainerConfig, parse_size
@@ -13,7 +14,7 @@ from foundation.progress import Report
 from provision.model import count
 
 COUNT_GPUS = 'n=$(ls -d /dev/nvidia[0-9]* 2>/dev/null | wc -l); [ "$n" -eq "$1" ] || { echo "$n of $1 GPUs"; exit 1; }'
-SUBJECT = "image"
+_Check = partial(Check, check="container", subject="image")
 
 
 def check_containers(
@@ -32,17 +33,7 @@ def check_containers(
         if said.endswith(":") and more:
             said += f" {more[0]}"
         cause = " ".join(more) or None
-        return (
-            Check(
-                node=EVERYWHERE,
-                check="container",
-                subject=SUBJECT,
-                status="failed",
-                said=said,
-                cause=cause,
-                hint=error.hint,
-            ),
-        )
+        return (_Check(node=EVERYWHERE, status="failed", said=said, cause=cause, hint=error.hint),)
     checks: dict[str, Check] = {}
 
     def check(node: ReadyNode) -> None:
@@ -66,15 +57,9 @@ def _try(node: ReadyNode, config: ContainerConfig, image: PreparedImage) -> Chec
         said = talk.run(order)
     if said is None:
         runs = f"{here.engine[-1]} runs it" + (f", with {count(gpus, 'GPU')}" if gpus else "")
-        return Check(node=name, check="container", subject=SUBJECT, status="ok", said=runs)
-    return Check(
-        node=name,
-        check="container",
-        subject=SUBJECT,
-        status="failed",
-        said=said.splitlines()[-1],
-        cause="the NVIDIA Container Toolkit is not set up for this engine" if gpus else None,
-        hint="nvidia-ctk runtime configure (Docker) or nvidia-ctk cdi generate (Podman) on the node"
-        if gpus
-        else f"cluster exec --node {name} -- {' '.join(here.engine)} info",
-    )
+        return _Check(node=name, status="ok", said=runs)
+    cause, hint = None, f"cluster exec --node {name} -- {' '.join(here.engine)} info"
+    if gpus:
+        cause = "the NVIDIA Container Toolkit is not set up for this engine"
+        hint = "nvidia-ctk runtime configure (Docker) or nvidia-ctk cdi generate (Podman) on the node"
+    return _Check(node=name, status="failed", said=said.splitlines()[-1], cause=cause, hint=hint)

@@ -9,7 +9,7 @@ from msgspec import Struct, json
 
 from bootstrap.apply import ReadyNode
 from bootstrap.homes import Turns, find_homes_of
-from bootstrap.runtime.placing import RuntimePlacing
+from bootstrap.runtime.placing import placing_runtimes
 from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections, on_all
 from bootstrap.ssh.host import Host
@@ -52,7 +52,7 @@ def look_before_set_up(
     """
     by_name = {host.name: host for host in hosts}
     turns = Turns(find_homes_of(hosts, connections, silent))
-    with RuntimePlacing(cache=cache, report=report) as placing:
+    with placing_runtimes(cache=cache, report=report) as placing:
 
         def examine(name: str) -> Look:
             host = by_name[name]
