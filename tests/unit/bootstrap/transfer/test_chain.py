@@ -160,24 +160,6 @@ def test_a_node_without_the_secret_gets_nothing(start: Start, tmp_path: Path) ->
         assert connection.recv(1) == b""  # closed without a proof or any content
 
 
-def test_a_slow_proof_of_the_secret_is_cut_off(start: Start, tmp_path: Path) -> None:
-    source = holder(start, 1, tmp_path, SOME)
-    with socket.create_connection(source.peer) as connection:
-        connection.settimeout(0.2)
-        assert len(connection.recv(32)) == 32
-        for _ in range(63):  # one more byte would complete a wrong proof
-            try:
-                connection.sendall(b"x")
-                assert connection.recv(1) == b""
-            except TimeoutError:
-                continue
-            except ConnectionError:
-                pass
-            break
-        else:
-            pytest.fail("a slow client stays connected")
-
-
 def test_a_node_without_the_secret_gives_nothing(start: Start) -> None:
     taker = start(1, entry(SOME))
     with socket.create_server(("127.0.0.1", 0)) as listener:
