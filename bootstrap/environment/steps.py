@@ -59,7 +59,6 @@ for path in sys.path:
     if path.rstrip("/").endswith(("site-packages", "dist-packages")):
         print("import site; site.addsitedir(%r)" % path)
 """
-UNPACK = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])"
 
 
 def setup_digest(commands: Sequence[str]) -> str | None:
@@ -172,13 +171,13 @@ class UnpackPython(Struct, frozen=True, kw_only=True):
 
     packed: BundleFile
 
-    def render(self, python: str) -> list[str]:
+    def render(self, _python: str) -> list[str]:
         """This step's lines of the script."""
         folder = f"python/{self.packed.sha256}"
         return [
             f"if [ ! -f {folder}/.complete ]; then",
             f"    rm -rf {folder} {folder}.new; mkdir -p {folder}.new",
-            f"    {shlex.join([python, '-W', 'ignore', '-c', UNPACK, _place(self.packed), f'{folder}.new'])}",
+            f"    tar -xzf {shlex.quote(_place(self.packed))} -C {folder}.new",
             f"    touch {folder}.new/.complete; mv {folder}.new {folder}",
             "fi",
         ]

@@ -171,7 +171,7 @@ def write_archive(tree: Tree, folder: Path) -> BundleFile:
     ):
         for name in tree.folders:
             member = tarfile.TarInfo(name)
-            member.type = tarfile.DIRTYPE
+            member.type, member.mode = tarfile.DIRTYPE, EXECUTABLE
             archive.addfile(member)
         for file in tree.files:
             _add_file(archive, file)
