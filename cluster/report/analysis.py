@@ -7,8 +7,9 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from cluster.report.curves import Curve, Point, combine
-from cluster.report.history import EPOCH_TIME, SPEED, RankHistory, find_how, find_names, group_by_rank
+from cluster.report.history import group_by_rank
 from cluster.report.job import JobData
+from node.job.scalars import EPOCH_TIME, SPEED
 from node.samples import GpuSample, Sample
 from train.follow.progress import find_stragglers, render_rate
 from train.follow.stragglers import find_culprit
@@ -76,14 +77,18 @@ NODE_NUMBERS = (
 def find_metrics(data: JobData) -> tuple[Metric, ...]:
     """Everything that the job's ranks reported, speed first."""
     ranks = group_by_rank(data.history.ranks.values())
-    names = sorted(find_names(ranks.values()), key=lambda name: (name != SPEED, name == EPOCH_TIME))
-    return tuple(_find_metric(name, ranks, data) for name in names)
+    found: dict[str, dict[str, Curve]] = {}
+    for label, one in ranks.items():
+        for name, curve in one.curves.items():
+            if curve.points:
+                found.setdefault(name, {})[label] = curve
+    names = sorted(found, key=lambda name: (name != SPEED, name == EPOCH_TIME))
+    return tuple(_find_metric(name, found[name], data) for name in names)
 
 
-def _find_metric(name: str, ranks: Mapping[str, RankHistory], data: JobData) -> Metric:
-    curves = {label: one.curves[name] for label, one in ranks.items() if name in one.curves}
-    found = {label: curve for label, curve in curves.items() if curve.points}
-    return Metric(name=name, together=combine(list(found.values()), data.start, data.end, find_how(name)), ranks=found)
+def _find_metric(name: str, ranks: Mapping[str, Curve], data: JobData) -> Metric:
+    how = sum if name == SPEED else statistics.fmean
+    return Metric(name=name, together=combine(list(ranks.values()), *data.span, how), ranks=ranks)
 
 
 def find_slowest(metrics: Sequence[Metric], data: JobData) -> Slowest | None:

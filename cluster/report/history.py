@@ -5,23 +5,23 @@ Examining a line takes up to 0.1 ms, so of a very long log only a part of the li
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Literal
 
 from msgspec import Struct, field
 
 from cluster.report.curves import Curve
+from node.job.events import Event, EventReader, Process
+from node.job.scalars import WORDS, ScalarReader
 from node.protocol import JobResult, JobState
-from node.reports import Report, parse_report
 from train.follow.advice import Advisor
-from train.follow.events import Event, EventReader, Process
 
 EXACT_LINES = 60_000  # examined one by one
 EXACT_REPORTS = 4_000
 SAMPLES = 2000  # numbers of all ranks together in the time so far, when there are more
 LEAST_SAMPLES = 40  # of each rank
-MISSES = 8  # lines without a number, after which a process has had its turn
+TURNS = 20  # lines for each rank, in which a part of the time is searched for a number of each
 MOST_CURVES = 16  # of each rank
 MOST_MARKS = 200
 RECENT = 20_000  # lines in which those before an error are searched
@@ -29,8 +29,6 @@ ERROR_LINES = 30
 BATCH = 512  # lines that are skipped together
 OUTPUT_WITHIN = 80  # bytes, where a line of output says so
 LONGEST_LINE = 400  # characters of a line that the report shows
-SPEED = "samples/s"
-EPOCH_TIME = "epoch time, s"
 _OUTPUT = b', "line": "'  # as node/wire.py writes it, after the time and the process
 _SECOND = slice(6, 16)  # of the time of a line
 _HELD_OUT = (b"alid", b"est set")
@@ -54,59 +52,22 @@ class FirstError(Struct, frozen=True, kw_only=True):
 
 
 class RankHistory(Struct, kw_only=True):
-    """One worker of an attempt. broke: for each metric that became nan or inf, when. counted: see _speed."""
+    """One worker of an attempt. broke: for each number that became nan or inf, when."""
 
     process: Process
     curves: dict[str, Curve] = field(default_factory=dict)
     broke: dict[str, float] = field(default_factory=dict)
-    counted: tuple[float, int] | None = None
 
-    def take(self, report: Report, at: float) -> None:
+    def take(self, numbers: Mapping[str, float], at: float) -> None:
         """Adds the numbers of a report."""
-        self._add(SPEED, self._speed(report, at), at)
-        self._add(EPOCH_TIME, report.epoch_s, at)
-        for name, value in report.metrics.items():
-            self._add(name, value, at)
-
-    def _add(self, name: str, value: float | None, at: float) -> None:
-        if value is None or (name not in self.curves and len(self.curves) >= MOST_CURVES):
-            return
-        curve = self.curves.setdefault(name, Curve())
-        if math.isfinite(value):
-            curve.add(at, value)
-        else:
-            self.broke.setdefault(name, at)
-
-    def _speed(self, report: Report, at: float) -> float | None:
-        """Samples/s as reported, or the samples since the last report that counts them, over the time since then."""
-        if report.samples_per_s is not None or report.samples is None:
-            return report.samples_per_s
-        before, self.counted = self.counted, (at, report.samples)
-        if before is None or report.samples <= before[1] or at <= before[0]:
-            return None
-        return (report.samples - before[1]) / (at - before[0])
-
-
-class _Sample(Struct):
-    """Which lines of output to examine when there are too many: in each part of the time, one number of each process.
-
-    until: the end of this part, in seconds since the epoch, as the log has it. misses: of each process, the lines
-    without a number; MISSES: it has had its turn. left: how many have not.
-    """
-
-    until: bytes = b""
-    misses: dict[bytes, int] = field(default_factory=dict)
-    left: int = 0
-
-    def begin(self, at: float, length: float, processes: int) -> None:
-        """Begins another part of the time."""
-        self.until, self.left = b"%d" % (at + max(length, 1.0)), processes
-        self.misses.clear()
-
-    def note(self, key: bytes, *, has_number: bool, is_due: bool) -> None:
-        """Notes that a line was examined."""
-        self.misses[key] = MISSES if has_number else self.misses.get(key, 0) + 1
-        self.left -= self.misses[key] >= MISSES and is_due
+        for name, value in numbers.items():
+            if name not in self.curves and len(self.curves) >= MOST_CURVES:
+                continue
+            curve = self.curves.setdefault(name, Curve())
+            if math.isfinite(value):
+                curve.add(at, value)
+            else:
+                self.broke.setdefault(name, at)
 
 
 class History:
@@ -123,8 +84,10 @@ class History:
         self.began_at = self.now = 0.0
         self.lines = self.examined = self._reports = 0
         self._advisor = advisor or Advisor()
+        self._numbers = ScalarReader()
         self._recent: deque[bytes] = deque(maxlen=RECENT)
-        self._sample = _Sample()
+        # Of the current part of the time: its end, as the log has it; whose turn is over; lines left to search.
+        self._until, self._done, self._left = b"", set[bytes](), 0
 
     @property
     def is_sampled(self) -> bool:
@@ -134,79 +97,65 @@ class History:
     def read(self, lines: Iterable[bytes]) -> None:
         """Reads lines of the log, up to the job's result."""
         rest = iter(lines)
-        while self.result is None and self.lines < EXACT_LINES and self._reports < EXACT_REPORTS:
-            line = next(rest, None)
-            if line is None:
-                return
-            self._recent.append(line)
-            self.lines += line.find(_OUTPUT, 0, OUTPUT_WITHIN) >= 0
-            self._take(line)
         while self.result is None and (batch := list(islice(rest, BATCH))):
             self._recent.extend(batch)
             if self._can_skip(batch):
                 self.lines += len(batch)
-            else:
-                self._read_batch(batch)
+                continue
+            for line in batch:
+                end = line.find(_OUTPUT, 0, OUTPUT_WITHIN)
+                self.lines += end >= 0
+                if end < 0 or self._is_examined(line, end):
+                    self._take(line)
+
+    @property
+    def _is_long(self) -> bool:
+        return self.lines > EXACT_LINES or self._reports > EXACT_REPORTS
 
     def _can_skip(self, batch: Sequence[bytes]) -> bool:
         """Whether there is nothing to examine in these lines. A search in all of them together is the fastest."""
-        if self._sample.left > 0 or batch[-1][_SECOND] >= self._sample.until:
+        if not self._is_long or self._left > 0 or batch[-1][_SECOND] >= self._until:
             return False
         joined = b"\n".join(batch)
         # The result of a validation is rarer than other numbers.
         return joined.count(_OUTPUT) == len(batch) and not any(word in joined for word in _HELD_OUT)
 
-    def _read_batch(self, batch: Sequence[bytes]) -> None:
-        for line in batch:
-            end = line.find(_OUTPUT, 0, OUTPUT_WITHIN)
-            if end < 0:
-                self._take(line)
-                if self.result is not None:
-                    return
-            else:
-                self.lines += 1
-                self._take_sample(line, end)
-
-    def _take_sample(self, line: bytes, end: int) -> None:
-        """Examines a line of output unless its process has had its turn."""
-        sample = self._sample
-        comma = line.find(b",", 0, end)
-        if line[_SECOND] >= sample.until:
-            at = float(line[6:comma])
-            each = max(SAMPLES // max(len(self.ranks), 1), LEAST_SAMPLES)
-            sample.begin(at, (at - self.began_at) / each, len(self.ranks))
-        key = line[comma:end]
-        is_held_out = any(word in line for word in _HELD_OUT)
-        if is_held_out:
-            key += b"v"
-        if sample.misses.get(key, 0) < MISSES:
-            sample.note(key, has_number=self._take(line), is_due=not is_held_out)
-
-    def _take(self, line: bytes) -> bool:
-        """Examines a line; whether it had a number."""
-        event = self.events.read(line)
-        if event is None:
+    def _is_examined(self, line: bytes, end: int) -> bool:
+        """Whether to examine a line of output: of many, one with a number of each process in each part of the time."""
+        if not self._is_long:
+            return True
+        if line[_SECOND] >= self._until:
+            self._begin_part(float(line[6 : line.find(b",", 0, end)]))
+        held_out = any(word in line for word in _HELD_OUT)
+        key = line[line.find(b",", 0, end) : end] + b"v" * held_out
+        if (self._left <= 0 and not held_out) or key in self._done or not any(word in line for word in WORDS):
+            self._left -= 1
             return False
+        self._done.add(key)
+        return True
+
+    def _begin_part(self, at: float) -> None:
+        parts = max(SAMPLES // max(len(self.ranks), 1), LEAST_SAMPLES)
+        self._until = b"%d" % (at + max((at - self.began_at) / parts, 1.0))
+        self._done.clear()
+        self._left = TURNS * len(self.ranks)
+
+    def _take(self, line: bytes) -> None:
+        """Examines a line, unless it is after the result."""
+        event = self.events.read(line) if self.result is None else None
+        if event is None:
+            return
         self.began_at = self.began_at or event.at
         self.now = max(self.now, event.at)
-        hint = self._advisor.take(event)
-        if hint is not None:
-            self.hints.append((event.process.tag if event.process else "", hint))
-        if event.kind == "line":
-            self.examined += 1
-            return self._take_output(event)
-        self._note(event)
-        return False
-
-    def _take_output(self, event: Event) -> bool:
-        if event.process is None or event.process.role != "worker":
-            return False
-        rank = self._rank(event.process)
-        report = parse_report(event.text)
-        if report is not None:
+        self._give_hint(event)
+        if event.kind != "line":
+            self._note(event)
+            return
+        self.examined += 1
+        row = self._numbers.take(event)
+        if row is not None and event.process is not None:
             self._reports += 1
-            rank.take(report, event.at)
-        return report is not None
+            self._rank(event.process).take(row.numbers, event.at)
 
     def _rank(self, process: Process) -> RankHistory:
         rank = self.ranks.setdefault(process.number, RankHistory(process=process))
@@ -252,10 +201,9 @@ class History:
         return tuple(found)
 
     def _give_hint(self, event: Event) -> None:
-        """A hint for a line that may have been skipped; the advisor gives each one once."""
-        hint = self._advisor.take(event)
-        if hint is not None and event.process is not None:
-            self.hints.append((event.process.tag, hint))
+        hint = self._advisor.take(event)  # it gives each one once
+        if hint is not None:
+            self.hints.append((event.process.tag if event.process else "", hint))
 
     def _mark(self, at: float, kind: MarkKind, text: str) -> None:
         known = any(mark.kind == "warning" and mark.text == text for mark in self.marks) if kind == "warning" else False
@@ -280,19 +228,3 @@ def group_by_rank(ranks: Iterable[RankHistory]) -> dict[str, RankHistory]:
 
 def _order(one: RankHistory) -> tuple[float, int]:
     return (math.inf if one.process.rank is None else one.process.rank, one.process.number)
-
-
-def find_names(ranks: Iterable[RankHistory]) -> tuple[str, ...]:
-    """The names of the numbers that ranks reported, in the order in which they appear. Pure."""
-    return tuple(dict.fromkeys(name for one in ranks for name, curve in one.curves.items() if curve.points))
-
-
-def mean(values: Iterable[float]) -> float:
-    """The mean of some values. Pure."""
-    listed = list(values)
-    return sum(listed) / len(listed)
-
-
-def find_how(name: str) -> Callable[[Iterable[float]], float]:
-    """How a number of all ranks together is computed: speeds add up. Pure."""
-    return sum if name == SPEED else mean

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -34,12 +35,13 @@ from cluster.report.blocks import (
 )
 from cluster.report.charts import render_clock
 from cluster.report.curves import combine
-from cluster.report.history import EPOCH_TIME, SPEED, RankHistory, group_by_rank, mean
+from cluster.report.history import RankHistory, group_by_rank
 from cluster.report.job import JobData
 from cluster.views.results import render_files
 from cluster.views.status import render_usd
 from cluster.views.terminal import escape
 from foundation.durations import render_rounded
+from node.job.scalars import EPOCH_TIME, SPEED
 from node.protocol import ENDED, Record
 from node.train_settings import TrainSettings
 
@@ -110,14 +112,10 @@ def _make_tiles(job: JobData, metrics: Sequence[Metric]) -> dict[str, str]:
     tiles = {"time": render_rounded(job.end - job.start) if job.record.started_at else "not started"}
     for metric in [metric for metric in metrics if metric.name != EPOCH_TIME][:4]:
         if metric.name == SPEED:
-            tiles["samples/s, mean"] = render_number(_mean(metric))
-        elif metric.together:
+            tiles["samples/s, mean"] = render_number(fmean(point.value for point in metric.together))
+        else:
             tiles[f"{metric.name}, best"] = render_number(metric.best)
     return tiles | {"cost": render_usd(job.cost_usd), "nodes": _count_types(job)}
-
-
-def _mean(metric: Metric) -> float | None:
-    return sum(point.value for point in metric.together) / len(metric.together) if metric.together else None
 
 
 def _count_types(job: JobData) -> str:
@@ -147,7 +145,7 @@ def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
         if metric.name == SPEED and len(metric.ranks) > 1:
             figures.append(make_one_curve_figure(f"{SPEED}, all ranks", "sum", metric.together, span=job.span))
             many = len(metric.ranks) > MOST_LINES
-            means = combine(list(metric.ranks.values()), *job.span, mean) if many else ()
+            means = combine(list(metric.ranks.values()), *job.span, fmean) if many else ()
             figures.append(make_curves_figure(f"{SPEED} by rank", metric.ranks, together=means, span=job.span))
         else:
             figures.append(make_curves_figure(metric.name, metric.ranks, together=metric.together, span=job.span))

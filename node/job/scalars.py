@@ -4,14 +4,16 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from foundation.decode import decode
-from node.protocol import LogLine
+from node.job.events import Event, EventReader
 from node.reports import Report, parse_report
 
 SPEED = "samples/s"
-_WORDS = (b'"role"', b'"rank"', b"poch", b"samples/s", b"oss", b"%|", rb"\u2501", b"/step", b"it [")
-"""Other lines tell nothing: of them there may be very many."""
+EPOCH_TIME = "epoch time, s"
+WORDS = (b"poch", b"samples/s", b"oss", b"%|", rb"\u2501", b"/step", b"it [")
+"""A line of output without any of them has no number: of such lines there may be very many."""
+_PROCESSES = (b'"role"', b'"rank"')
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -27,6 +29,27 @@ class Row(Struct, frozen=True, kw_only=True):
     epoch: int | None
     batch: int | None
     numbers: Mapping[str, float]
+
+
+class Numbers:
+    """Names the numbers in the reports of one worker. Its speed may be that of the samples that it counts."""
+
+    def __init__(self) -> None:
+        self._counted: tuple[float, int] | None = None  # the time of its last report with samples, and how many
+
+    def read(self, report: Report, at: float) -> dict[str, float]:
+        """Returns the numbers of the next report, some of which may be nan or infinite. at: seconds since the epoch."""
+        found = {SPEED: self._find_speed(report, at), EPOCH_TIME: report.epoch_s, **report.metrics}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _find_speed(self, report: Report, at: float) -> float | None:
+        """Samples/s as reported, or the samples since the last report that counts them, over the time since then."""
+        if report.samples_per_s is not None or report.samples is None:
+            return report.samples_per_s
+        before, self._counted = self._counted, (at, report.samples)
+        if before is None or report.samples <= before[1] or at <= before[0]:
+            return None
+        return (report.samples - before[1]) / (at - before[0])
 
 
 class Steps:
@@ -49,42 +72,37 @@ class Steps:
 
 
 class ScalarReader:
-    """Reads the lines of a log, in order."""
+    """Reads the numbers in the events of a log, in order."""
 
     def __init__(self) -> None:
-        self._hosts: dict[int, str] = {}  # of each worker, by its process's number
-        self._ranks: dict[int, int] = {}
-        self._steps: dict[int, Steps] = {}
+        self._events = EventReader()
+        self._numbers: dict[int, Numbers] = {}  # by the number of the process
+        self._steps: dict[int, Steps] = {}  # by worker
 
     def read(self, lines: Iterable[bytes]) -> Iterator[Row]:
-        """Yields the reports in lines, without damaged ones."""
+        """Yields the reports in lines, without damaged ones, and without numbers that are nan or infinite."""
         for line in lines:
-            if any(word in line for word in _WORDS):
-                try:
-                    row = self._read(decode(line, LogLine))
-                except ValueError:
-                    continue
+            if any(word in line for word in (*WORDS, *_PROCESSES)):
+                event = self._events.read(line)
+                row = self.take(event) if event is not None else None
                 if row is not None:
-                    yield row
+                    yield replace(row, numbers={name: one for name, one in row.numbers.items() if math.isfinite(one)})
 
-    def _read(self, said: LogLine) -> Row | None:
-        if said.p is None:
+    def take(self, event: Event) -> Row | None:
+        """Returns the report in an event, if it is a worker's line with one; its numbers as Numbers.read."""
+        process = event.process
+        if event.kind != "line" or process is None or process.role != "worker":
             return None
-        if said.role == "worker" and said.host is not None:
-            self._hosts[said.p] = said.host
-        if said.rank is not None:
-            self._ranks[said.p] = said.rank
-        report = parse_report(said.line) if said.line is not None and said.p in self._hosts else None
+        report = parse_report(event.text)
         if report is None:
             return None
-        worker = self._ranks.get(said.p, said.p)
-        speed = {} if report.samples_per_s is None else {SPEED: report.samples_per_s}
+        worker = process.number if process.rank is None else process.rank
         return Row(
-            at=said.t,
+            at=event.at,
             worker=worker,
-            host=self._hosts[said.p],
+            host=process.host,
             step=self._steps.setdefault(worker, Steps()).find(report),
             epoch=report.epoch,
             batch=report.batch,
-            numbers={**speed, **{name: value for name, value in report.metrics.items() if math.isfinite(value)}},
+            numbers=self._numbers.setdefault(process.number, Numbers()).read(report, event.at),
         )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from foundation.durations import render_rounded
+from node.job.scalars import EPOCH_TIME, SPEED, Numbers
 from node.protocol import JobResult, JobState
 from node.reports import Report, parse_bars, parse_report
 from train.follow.events import Event, Process
@@ -39,7 +40,7 @@ class RankProgress(Struct, kw_only=True):
     epoch_s: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     bar: tuple[str, ...] = ()
-    counted: tuple[float, int] | None = None  # when it last reported its samples, and how many
+    numbers: Numbers = field(default_factory=Numbers)
     epochs: int | None = None
     first_epoch: int = 0
     epoch_at: float = 0.0
@@ -61,14 +62,12 @@ class RankProgress(Struct, kw_only=True):
             self._take_epoch(report.epoch)
         if report.batch is not None:
             self.batch = report.batch
-        if report.samples is not None:
-            self._take_samples(report.samples)
-        if report.samples_per_s is not None and not same_batch:
+        numbers = self.numbers.read(report, self.heard_at)
+        speed, self.epoch_s = numbers.pop(SPEED, None), numbers.pop(EPOCH_TIME, self.epoch_s)
+        if speed is not None and not same_batch:
             # Before 1.2, MXNet printed one line for each metric, all with the same speed.
-            self.speed = smooth(self.speed, report.samples_per_s)
-        if report.epoch_s is not None:
-            self.epoch_s = report.epoch_s
-        for name, value in report.metrics.items():
+            self.speed = smooth(self.speed, speed)
+        for name, value in numbers.items():
             if name in self.metrics or len(self.metrics) < MOST_METRICS:
                 self.metrics[name] = value
 
@@ -99,12 +98,6 @@ class RankProgress(Struct, kw_only=True):
             self.epochs = parse_epochs(self.bar[0]) or self.epochs
         for report in parse_bars(text):
             self.take(report)
-
-    def _take_samples(self, samples: int) -> None:
-        """Updates the speed: the samples read since the last such report, over the time since then."""
-        before, self.counted = self.counted, (self.heard_at, samples)
-        if before is not None and samples > before[1] and self.heard_at > before[0]:
-            self.speed = smooth(self.speed, (samples - before[1]) / (self.heard_at - before[0]))
 
 
 class Progress:

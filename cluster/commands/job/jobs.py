@@ -1,5 +1,6 @@
 """`cluster jobs`."""
 
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 import click
@@ -8,16 +9,17 @@ from cluster.app import App, pass_app, wide_option
 from cluster.jobs import find_straggler, open_jobs
 from cluster.nodes.ec2 import Ec2Nodes, find_gone
 from cluster.views.jobs import job_documents, render_jobs
-from cluster.views.numbers import number_documents, render_csv, render_numbers
+from cluster.views.numbers import render_csv, render_json, render_numbers
 from foundation.errors import UsageError
+from node.job.scalars import Row
 from train.follow.scalars import read_rows
 
 
 @click.command("jobs")
 @click.argument("job", required=False)
 @click.option("--metrics", is_flag=True, help="Show the numbers that the job's workers have reported.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print these numbers as CSV.")
-@click.option("--json", "as_json", is_flag=True, help="Print the jobs, or these numbers, as JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print these numbers as CSV, with a row for each.")
+@click.option("--json", "as_json", is_flag=True, help="Print the jobs as JSON, or an object for each report.")
 @wide_option
 @pass_app
 def jobs(app: App, *, job: str | None, metrics: bool, as_csv: bool, as_json: bool, wide: bool) -> None:
@@ -31,7 +33,7 @@ def jobs(app: App, *, job: str | None, metrics: bool, as_csv: bool, as_json: boo
     if as_csv and (as_json or not metrics):
         raise UsageError("--csv belongs to --metrics, without --json", hint="cluster jobs JOB --metrics --csv")
     if metrics:
-        show_metrics(app, job, as_csv=as_csv, as_json=as_json, wide=wide)
+        show_metrics(app, job, render_csv if as_csv else render_json if as_json else render_numbers)
         return
     with open_jobs(app) as sources:
         records = sources.find_records() if job is None else (sources.find_job(job),)
@@ -44,15 +46,10 @@ def jobs(app: App, *, job: str | None, metrics: bool, as_csv: bool, as_json: boo
     app.show(table, document, as_json=as_json, wrapped=not wide)
 
 
-def show_metrics(app: App, job: str | None, *, as_csv: bool, as_json: bool, wide: bool) -> None:
-    """Prints the numbers that a job's workers have reported. Raises ClusterError or a subclass."""
+def show_metrics(app: App, job: str | None, render: Callable[[Iterable[Row]], Iterator[str]]) -> None:
+    """Prints the numbers that a job's workers have reported, while it reads them. Raises ClusterError or a subclass."""
     with open_jobs(app) as sources:
         record = sources.find_job(job)
         results, region = app.config.data.s3_results, app.config.provision.region
-        rows = tuple(read_rows(record, sources.head, results=results, region=region, say=app.say))
-    if as_csv:
-        app.print(render_csv(rows), wrapped=False)
-    elif as_json:
-        app.print_json(number_documents(rows))
-    else:
-        app.print(render_numbers(rows, columns=app.find_columns(wide=wide)), wrapped=not wide)
+        for line in render(read_rows(record, sources.head, results=results, region=region, say=app.say)):
+            app.print_line(line, wrapped=False)

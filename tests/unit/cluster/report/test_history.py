@@ -1,21 +1,14 @@
 """What a report knows of a job, from the lines of its log."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from statistics import fmean
 
 import pytest
 
 from cluster.report.curves import MOST_POINTS, Curve, Point, combine
-from cluster.report.history import (
-    EPOCH_TIME,
-    ERROR_LINES,
-    EXACT_LINES,
-    SPEED,
-    History,
-    find_how,
-    find_names,
-    group_by_rank,
-)
+from cluster.report.history import ERROR_LINES, EXACT_LINES, History, group_by_rank
+from node.job.scalars import EPOCH_TIME, SPEED
 from node.wire import encode
 
 START = 1_795_000_000.0
@@ -53,7 +46,6 @@ def test_each_number_of_each_rank_is_a_point() -> None:
     assert points(history, 0, SPEED) == [(1, 100), (3, 110)]
     assert points(history, 0, "accuracy") == [(1, 0.5), (3, 0.75)]
     assert points(history, 1, SPEED) == [(2, 90)]
-    assert find_names(history.ranks.values()) == (SPEED, "accuracy")
     assert not history.is_sampled
 
 
@@ -100,11 +92,10 @@ def test_a_curve_keeps_its_mean_and_its_extremes(count: int) -> None:
     assert curve.points[-1].at == count - 1
 
 
-@pytest.mark.parametrize(("name", "expected"), [(SPEED, 30.0), ("accuracy", 15.0)])
-def test_all_ranks_together(name: str, expected: float) -> None:
-    """Speeds add up; other numbers have a mean."""
+@pytest.mark.parametrize(("how", "expected"), [(sum, 30.0), (fmean, 15.0)])
+def test_all_ranks_together(how: Callable[[Iterable[float]], float], expected: float) -> None:
     curves = [Curve(Point(at, value, value, value) for at in (0, 50, 100)) for value in (10.0, 20.0)]
-    together = combine(curves, 0, 100, find_how(name))
+    together = combine(curves, 0, 100, how)
     assert {point.value for point in together} == {expected}
     assert (together[0].low, together[0].high) == (10, 20)
 

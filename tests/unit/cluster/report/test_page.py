@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from cluster.report import JobData, render_report, report_document
 from cluster.report.analysis import find_metrics, find_slowest
-from cluster.report.history import SPEED, History
+from cluster.report.history import History
 from cluster.report.page import LONGEST
 from job_records import make_record
+from node.job.scalars import SPEED
 from node.protocol import Attempt, JobHost
 from node.samples import GpuSample, ProcessSample, Sample
 from node.wire import encode

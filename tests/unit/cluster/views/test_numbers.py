@@ -1,10 +1,12 @@
 """`cluster jobs JOB --metrics`."""
 
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from cluster.views.numbers import number_documents, render_csv, render_numbers
+from cluster.views.numbers import render_csv, render_json, render_numbers
 from node.job.scalars import Row
 
 
@@ -25,25 +27,24 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.localtime", lambda at: __import__("time").gmtime(at))
 
 
-def test_a_table() -> None:
-    assert render_numbers(ROWS).splitlines() == [
-        "TIME                 WORKER  HOST    EPOCH  BATCH  STEP  samples/s  accuracy  validation-accuracy",
-        "2025-11-27 20:03:35  0       node-0  0      20     20    3280       0.5       -",
-        "2025-11-27 20:03:35  1       node-1  0      20     20    3281       -         -",
-        "2025-11-27 20:03:35  0       node-0  0      -      20    -          -         0.98",
+def test_lines() -> None:
+    assert list(render_numbers(ROWS)) == [
+        "2025-11-27 20:03:35  worker 0 node-0  epoch 0  batch 20  step 20  samples/s 3280  accuracy 0.5",
+        "2025-11-27 20:03:35  worker 1 node-1  epoch 0  batch 20  step 20  samples/s 3281",
+        "2025-11-27 20:03:35  worker 0 node-0  epoch 0  step 20  validation-accuracy 0.98",
     ]
-    assert render_numbers(ROWS, columns=40).splitlines()[0] == "WORKER  EPOCH  STEP  samples/s  accuracy"
-    assert render_numbers(()) == "no worker has reported a number"
+    assert list(render_numbers(())) == ["no worker has reported a number"]
 
 
 def test_csv_and_json() -> None:
-    assert render_csv(ROWS).splitlines() == [
-        "time,worker,host,epoch,batch,step,samples/s,accuracy,validation-accuracy",
-        "2025-11-27T20:03:35.500+00:00,0,node-0,0,20,20,3280.254,0.5,",
-        "2025-11-27T20:03:35.500+00:00,1,node-1,0,20,20,3281.0,,",
-        "2025-11-27T20:03:35.500+00:00,0,node-0,0,,20,,,0.98",
+    assert list(render_csv(ROWS)) == [
+        "time,worker,host,epoch,batch,step,name,value",
+        "2025-11-27T20:03:35.500+00:00,0,node-0,0,20,20,samples/s,3280.254",
+        "2025-11-27T20:03:35.500+00:00,0,node-0,0,20,20,accuracy,0.5",
+        "2025-11-27T20:03:35.500+00:00,1,node-1,0,20,20,samples/s,3281.0",
+        "2025-11-27T20:03:35.500+00:00,0,node-0,0,,20,validation-accuracy,0.98",
     ]
-    assert number_documents(ROWS)[1] == {
+    assert json.loads(list(render_json(ROWS))[1]) == {
         "time": "2025-11-27T20:03:35.500+00:00",
         "worker": 1,
         "host": "node-1",
@@ -52,3 +53,13 @@ def test_csv_and_json() -> None:
         "batch": 20,
         "numbers": {"samples/s": 3281.0},
     }
+
+
+@pytest.mark.parametrize("render", [render_numbers, render_json, render_csv])
+def test_a_report_is_shown_before_the_next_one_is_read(render: Callable[[Iterator[Row]], Iterator[str]]) -> None:
+    def read() -> Iterator[Row]:
+        yield ROWS[0]
+        raise AssertionError
+
+    shown = render(read())
+    assert "accuracy" in [next(shown), *([] if render is not render_csv else [next(shown), next(shown)])][-1]

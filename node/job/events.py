@@ -1,0 +1,125 @@
+"""A job's log as events: one JSON object per line, a LogLine, written by the supervisor on the head.
+
+The log is the only source of a job's output for `cluster train`, `cluster logs`, its numbers and the copy in S3.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, cast, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from foundation.decode import decode
+from node.protocol import JobResult, JobState, LogLine, NewFiles, RecordRole, Role, find_first_key
+
+STATES: frozenset[str] = frozenset(get_args(JobState))
+
+
+class Process(Struct, frozen=True, kw_only=True):
+    """One process of a job. `number` identifies it in the log; its rank is ps-lite's, None until known.
+
+    Processes outside of MXNet's roles are "launcher" (launch.py itself) and "setup" (a job's set-up on a node).
+    """
+
+    number: int
+    role: Role
+    host: str
+    rank: int | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+    @property
+    def tag(self) -> str:
+        """The prefix of its lines: "worker 0 node-1", or "worker ? node-1" until its rank is known."""
+        if self.role in ("worker", "server"):
+            return f"{self.role} {'?' if self.rank is None else self.rank} {self.host}"
+        return f"{self.role} {self.host}"
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One line of the log; `at` in seconds since the epoch.
+
+    kind "process": `process` is new, or has changed. "line": `text` is its output. "bar": `text` has the rows of its
+    current progress bar; "": it has none any longer. "say": `text` is a message of the
+    supervisor. "state": the job's state is now `state`. "warnings": all current warnings. "result": the last event.
+    "damaged": an invalid line; `text` says why, and `at` is the time of the line before it.
+    stalled_since: when the workers last made progress, in seconds since the epoch; 0.0: they make progress again;
+    None: the event does not report it.
+    """
+
+    kind: Literal["process", "line", "bar", "say", "state", "warnings", "result", "damaged"]
+    at: float
+    process: Process | None = None
+    text: str = ""
+    state: JobState | None = None
+    result: JobResult | None = None
+    warnings: tuple[str, ...] = ()
+    stalled_since: float | None = None
+
+
+class EventReader:
+    """Turns the log's lines into events. It must read all lines, because they depend on earlier ones."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, Process] = {}
+        self.state: JobState = "queued"
+        self.files: tuple[NewFiles, ...] = ()  # those that the job has created, once it has ended
+        self._at = 0.0
+
+    def learn(self, processes: Iterable[RecordRole]) -> None:
+        """Takes over what is known of processes, whose lines then have their ranks from the first one on."""
+        for one in processes:
+            if one.number is not None:
+                role = cast("Role", one.role)
+                self.processes[one.number] = Process(number=one.number, role=role, host=one.host, rank=one.rank)
+
+    def read(self, line: bytes) -> Event | None:
+        """The event of one line; None for an unknown kind of line."""
+        if find_first_key(line) == "alive":  # a keep-alive, not part of the log
+            return None
+        try:
+            said = decode(line, LogLine)
+            event = self._read(said)
+        except ValueError as error:
+            return Event(kind="damaged", at=self._at, text=f"a line of the job's log is damaged: {error}")
+        self._at = said.t
+        return event
+
+    def _read(self, said: LogLine) -> Event | None:
+        """Raises ValueError for a line that is invalid at this point of the log."""
+        if said.result is not None:
+            self.state, self.files = said.result.state, said.files
+            return Event(kind="result", at=said.t, result=said.result, state=said.result.state)
+        if said.state is not None:
+            if said.state not in STATES:  # from a later version
+                return None
+            self.state = cast("JobState", said.state)
+            return Event(kind="state", at=said.t, state=self.state)
+        if said.say is not None:
+            return Event(kind="say", at=said.t, text=said.say, stalled_since=said.stalled_since)
+        if said.warnings is not None:
+            return Event(kind="warnings", at=said.t, warnings=said.warnings)
+        return self._read_process(said, said.p) if said.p is not None else None
+
+    def _read_process(self, said: LogLine, number: int) -> Event:
+        process = self.processes.get(number)
+        if said.role is not None and said.host is not None:
+            known = process.rank if process is not None else None
+            process = Process(number=number, role=cast("Role", said.role), host=said.host, rank=known)
+        elif said.bar is not None and process is not None:
+            return Event(kind="bar", at=said.t, process=process, text=said.bar)
+        elif process is None:
+            raise ValueError(f"process {number} is unknown")
+        elif said.line is not None:
+            return Event(kind="line", at=said.t, process=process, text=said.line)
+        else:
+            process = replace(
+                process,
+                rank=process.rank if said.rank is None else said.rank,
+                pid=process.pid if said.pid is None else said.pid,
+                exit_code=process.exit_code if said.exit is None else said.exit,
+                signal=process.signal if said.signal is None else said.signal,
+            )
+        self.processes[number] = process
+        return Event(kind="process", at=said.t, process=process)
