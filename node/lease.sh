@@ -54,31 +54,46 @@ read_tag() {
 
 homes() { awk -F: '$3 == 0 || ($3 >= 1000 && $3 <= 60000) { print $6 }' /etc/passwd | sort -u; }
 
-# The processes that carry out a question: its ssh session is no login.
+# The processes that carry out a question, or are above a job's agent: their ssh sessions are no logins.
 find_ours() {
-    parent=$$
-    while [ "${parent:-0}" -gt 1 ]; do
-        echo "$parent"
-        parent=$(sed 's/.*) //' "/proc/$parent/stat" 2>/dev/null | cut -d ' ' -f 2)
+    for parent in $$ $(grep -lszx agent /proc/[0-9]*/cmdline | sed 's|.*proc/\([0-9]*\)/.*|\1|'); do
+        while [ "${parent:-0}" -gt 1 ]; do
+            echo "$parent"
+            parent=$(sed 's/.*) //' "/proc/$parent/stat" 2>/dev/null | cut -d ' ' -f 2)
+        done
     done | tr '\n' ' '
 }
 
-# Prints why this node is in use. $1: processes that do not count.
+# A kernel that waits for data is busy, too. The request does not count as activity for Jupyter.
+has_busy_kernel() {
+    for file in $(for home in $(homes); do ls "$home"/.cluster/notebook/run/*/jpserver-*.json; done 2>/dev/null); do
+        port=$(sed -n 's/^ *"port": \([0-9]*\).*/\1/p' "$file")
+        sed -n 's/^ *"token": "\([A-Za-z0-9_-]*\)".*/header = "Authorization: token \1"/p' "$file" |
+            curl -sf -m 3 -K - "http://127.0.0.1:$port/api/kernels?no_track_activity=1" |
+            grep -q '"execution_state": *"busy"' && return
+    done
+    return 1
+}
+
+# Prints why this node is in use.
 find_use() {
+    ours=" $(find_ours)"
     if grep -qszx supervise /proc/[0-9]*/cmdline; then  # a job that waits for nodes does not count
         for home in $(homes); do
-            job=$(grep -lsE '"state": ?"(queued|pending|starting|running)"' "$home"/.cluster/jobs/*/record.json)
+            job=$(grep -lsE '"state": ?"(queued|pending|starting|running)"' "$home"/.cluster/jobs/*/record.json |
+                xargs -r grep -LE '"beside": ?true')  # a notebook counts while it computes
             [ -z "$job" ] || { job=$(dirname "${job%%.json*}"); echo "job ${job##*/} has not ended"; return; }
         done
     fi
     for file in $(LC_ALL=C grep -lsaE '^(sshd(-session)?: [^ @]+@|login -- )' /proc/[0-9]*/cmdline); do
         pid=${file#/proc/} pid=${pid%/*}
-        case " $1 " in *" $pid "*) continue ;; esac
+        case $ours in *" $pid "*) continue ;; esac
         user=$(tr '\0' ' ' <"$file" | sed 's/^.*: //; s/^login -- //; s/[@ ].*//')
         [ -z "$user" ] || { echo "$user is logged in"; return; }
     done
     if grep -qsx 'ssm-session-wor.*' /proc/[0-9]*/comm; then echo "somebody is logged in through Session Manager"; return; fi
     if grep -qsx slurmstepd /proc/[0-9]*/comm; then echo "a batch job runs"; return; fi
+    if has_busy_kernel; then echo "a kernel of a notebook is busy"; return; fi
     find_load
 }
 
@@ -103,7 +118,7 @@ find_load() {
 
 # Notes since when this node has been idle, and why it is not. The end of a job is a use, too.
 look() {
-    why=$(find_use "$1")
+    why=$(find_use)
     since=$(cat $run/since 2>/dev/null || now)
     [ -z "$why" ] || since=$(now)
     for home in $(homes); do
@@ -271,7 +286,7 @@ set | show)
     lease=$(cat $run/lease 2>/dev/null)
     idle=null why=
     if [ -n "$(word idle)" ]; then
-        look "$(find_ours)"
+        look
         [ "$1" = show ] || now >$run/since  # whoever changes the lease uses the cluster
         idle=$(($(now) - $(idle_since)))
         for other in "$run"/others/*; do
@@ -286,7 +301,7 @@ set | show)
     ;;
 idle | end)
     : >$run/asked
-    look "$(find_ours)"
+    look
     if [ "$1" = idle ]; then
         echo $(($(now) - since))
     elif [ -z "$why" ]; then

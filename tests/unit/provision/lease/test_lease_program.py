@@ -52,6 +52,7 @@ class FakeNode:
             "/etc/passwd": str(self.root / "passwd"),
             "/proc/[0-9]*": f"{self.root}/proc/[0-9]*",
             "file#/proc/": f"file#{self.root}/proc/",
+            "/proc/$parent": f"{self.root}/proc/$parent",
             "/dev/": f"{self.root}/dev/",
             "tag_every_s=60": "tag_every_s=1",
             "boot_s=20": "boot_s=1",
@@ -64,17 +65,17 @@ class FakeNode:
     def program(self) -> Path:
         return self.root / "run" / "lease.sh"
 
-    def add_process(self, pid: int, command: str, *, name: str = "x", ticks: int = 0) -> None:
+    def add_process(self, pid: int, command: str, *, name: str = "x", ticks: int = 0, parent: int = 1) -> None:
         folder = self.root / "proc" / str(pid)
         folder.mkdir(exist_ok=True)
         (folder / "cmdline").write_text(f"{command}\0")
         (folder / "comm").write_text(f"{name}\n")
-        (folder / "stat").write_text(f"{pid} (a) b) S 1 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 1\n")
+        (folder / "stat").write_text(f"{pid} (a) b) S {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 1\n")
 
-    def add_job(self, state: str, *, ended_s_ago: float = 0.0) -> None:
+    def add_job(self, state: str, *, ended_s_ago: float = 0.0, beside: bool = False) -> None:
         folder = self.root / "home/.cluster/jobs/20261128-000000-abcdef"
         folder.mkdir(parents=True)
-        (folder / "record.json").write_text(json.dumps({"spec": {"name": "x"}, "state": state}))
+        (folder / "record.json").write_text(json.dumps({"spec": {"name": "x", "beside": beside}, "state": state}))
         at = time.time() - ended_s_ago
         os.utime(folder / "record.json", (at, at))
 
@@ -228,6 +229,24 @@ def test_jobs_that_use_a_node(nodes: Nodes, state: str, why: str, *, is_supervis
     node.add_job(state)
     if is_supervised:
         node.add_process(20, "/r/bin/python\0-Es\0/r/node\0supervise")
+    assert use(node) == why
+
+
+@pytest.mark.parametrize(("state", "why"), [("idle", ""), ("busy", "a kernel of a notebook is busy")])
+def test_a_notebook_is_a_use_while_a_kernel_is_busy(nodes: Nodes, state: str, why: str) -> None:
+    """On the head, its job runs; on another node, its agent is connected by ssh."""
+    expected = (
+        'header = "Authorization: token Abc-1"-sf -m 3 -K - http://127.0.0.1:8888/api/kernels?no_track_activity=1'
+    )
+    answer = json.dumps([{"id": "x", "execution_state": state}])
+    node = nodes.make(curl=f"""said="$(cat)$*"; [ "$said" != '{expected}' ] || echo '{answer}'""")
+    node.add_job("running", beside=True)
+    node.add_process(20, "/r/bin/python\0-Es\0/r/node\0supervise")
+    node.add_process(21, "sshd: ubuntu@notty", name="sshd")
+    node.add_process(22, "/r/bin/python\0-Es\0/r/node\0agent", parent=21)
+    server = node.root / "home/.cluster/notebook/run/x/jpserver-7.json"
+    server.parent.mkdir(parents=True)
+    server.write_text(json.dumps({"port": 8888, "token": "Abc-1"}, indent=2))
     assert use(node) == why
 
 
