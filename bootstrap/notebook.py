@@ -4,6 +4,8 @@ node/notebook/ has its settings and its kernel, which runs the training environm
 job's PATH. The kernel finds Jupyter's packages after those of that environment.
 """
 
+import webbrowser
+from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -16,6 +18,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.transfer.distribute import Distribution, SetUp
 from foundation.decode import decode
 from foundation.errors import ClusterError
+from foundation.files import write_whole
 from foundation.progress import Report
 from foundation.remote_command import RemoteCommand
 from foundation.user_folders import cache_folder
@@ -75,6 +78,12 @@ def find_server(connection: NodeConnection, job: str) -> Server | None:
         return decode(text.encode(), Server) if text else None
     except ValueError as error:
         raise ClusterError(f"{connection.host.name}: {files}: {error}") from None
+
+
+def open_page(page: Path, url: str) -> None:
+    """Opens a URL with a token in the browser by a file for this user alone: all users see the command lines."""
+    write_whole(page, f'<!doctype html><meta http-equiv="refresh" content="0; url={url}">'.encode())
+    webbrowser.open(page.as_uri())
 
 
 def _runtime_folder(job: str) -> str:

@@ -2,6 +2,7 @@
 
 import errno
 import shlex
+import shutil
 import socket
 import subprocess
 import time
@@ -17,6 +18,8 @@ OPENED = "the ports are forwarded"
 LOCAL = "127.0.0.1"
 _DELAYS_S = (0.1, 0.5, 1.0, 2.0)
 _LONGEST_DELAY_S = 5.0  # a laptop that wakes up is connected again soon
+# Becomes its arguments, which end with this program, also if that is killed: then its end of the pipe closes.
+_WITH_US = 'exec 3<&0; { cat <&3; kill $$; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
 
 
 def render_forward_command(host: Host, ports: Mapping[int, int], *, options: Mapping[str, str]) -> tuple[str, ...]:
@@ -109,13 +112,10 @@ def _hold(line: Sequence[str], opened: Callable[[], None], report: Report) -> st
 
 def _start(line: Sequence[str]) -> "subprocess.Popen[str]":
     """Starts ssh. Raises ClusterError if it is not installed."""
-    pipe = subprocess.PIPE
-    try:
-        return subprocess.Popen(
-            line, stdin=subprocess.DEVNULL, stdout=pipe, stderr=subprocess.STDOUT, text=True, errors="replace"
-        )
-    except FileNotFoundError:
-        raise explain_missing(line[0]) from None
+    if shutil.which(line[0]) is None:
+        raise explain_missing(line[0])
+    words, pipe = ("sh", "-c", _WITH_US, "sh", *line), subprocess.PIPE
+    return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, errors="replace")
 
 
 def explain_missing(program: str) -> ClusterError:

@@ -2,7 +2,6 @@
 
 import secrets
 import sys
-import webbrowser
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -10,7 +9,7 @@ import click
 from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
-from bootstrap.notebook import COMMAND, Server, find_server, place_notebook
+from bootstrap.notebook import COMMAND, Server, find_server, open_page, place_notebook
 from bootstrap.ssh.tunnel import LOCAL, find_free, keep_open, render_forward_command
 from cluster.app import App, if_interrupted, pass_app
 from cluster.commands.ssh import find_options
@@ -108,16 +107,19 @@ def wait_for_server(app: App, nodes: Nodes, node: str) -> Server:
 def attach(app: App, nodes: Nodes, node: str, server: Server, *, opens: bool) -> None:
     """Forwards a notebook's port to this machine until Ctrl-C. Raises ClusterError."""
     host, port = nodes.find_host(node), find_free(server.port)
-    url = f"http://{LOCAL}:{port}/lab?token={server.token}"
+    url, page = f"http://{LOCAL}:{port}/lab?token={server.token}", app.files.root / f"notebook-{node}.html"
 
     def show() -> None:
         app.print(url, wrapped=False)
         sys.stdout.flush()
         app.say(f"JupyterLab runs on {node}, and is forwarded until Ctrl-C")
         if opens:
-            webbrowser.open(url)
+            open_page(page, url)
 
-    with suppress(KeyboardInterrupt):  # the usual end
-        line = render_forward_command(host, {port: server.port}, options=find_options(app, host))
-        keep_open(line, opened=show, report=app.report)
+    line = render_forward_command(host, {port: server.port}, options=find_options(app, host))
+    try:
+        with suppress(KeyboardInterrupt):  # the usual end
+            keep_open(line, opened=show, report=app.report)
+    finally:
+        page.unlink(missing_ok=True)
     app.say(f"the notebook keeps running: cluster notebook {node} attaches to it, --stop ends it")

@@ -1,6 +1,10 @@
 """`cluster forward`: its words, and the ssh command that they become."""
 
+import os
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +73,16 @@ def test_own_hosts_keep_the_users_configuration() -> None:
     words = render_forward_command(OWN, {80: 80}, options={"IdentityFile": "key"})
     assert words[-6:] == ("-L", "127.0.0.1:80:127.0.0.1:80", "-p", "2222", "--", "bob@gpu2")
     assert not {"-F", "IdentityFile=key"} & set(words)
+
+
+def test_ssh_ends_when_the_command_is_killed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "held")
+    ssh = ("sh", "-c", f"exec 9>{tmp_path}/held; echo begun >&9; exec sleep 600")
+    program = f"from bootstrap.ssh.tunnel import keep_open; keep_open({ssh}, opened=print, report=print)"
+    with subprocess.Popen([sys.executable, "-c", program]) as command, (tmp_path / "held").open() as held:
+        assert held.readline() == "begun\n"
+        command.kill()
+        assert held.read() == ""  # at the end of the last process that has it open
 
 
 @pytest.mark.parametrize(("user", "home"), [("ubuntu", "/home/ubuntu"), ("root", "/root")])
