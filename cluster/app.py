@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -51,6 +51,7 @@ class App:
         self.config_path = config_path
         self.overrides: dict[str, Any] = {}
         self.job_file: Path | None = None  # of cluster train --job
+        self.copies_results = False  # once the job has ended, the command copies its files and writes its report
         self.is_brief = False  # finished steps of single nodes are shown only if they took LONG_S
         self._sandbox_region: str | None = None
         self._clients: tuple[Clients, float] | None = None  # with the time at which they were made
@@ -282,8 +283,12 @@ class App:
     def require(self, question: str, *, yes: bool) -> None:
         """Like confirm, but ends the command if the answer is no."""
         if not self.confirm(question, yes=yes):
-            self.say("cancelled: nothing was changed")
-            raise click.exceptions.Exit(0)
+            self.cancel()
+
+    def cancel(self) -> NoReturn:
+        """Ends the command because the answer to its question is no."""
+        self.say("cancelled: nothing was changed")
+        raise click.exceptions.Exit(0)
 
     @property
     def price_note(self) -> str:

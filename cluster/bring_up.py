@@ -64,8 +64,8 @@ def _check_types(config: ClusterConfig) -> Iterator[str]:
             yield from check_torch(instance_type=instance_type, torch=config.bootstrap.torch, is_other=is_other)
 
 
-Agree = Callable[[Plan], None]
-"""Asks the user about a plan, which may be empty, in place of find_question."""
+Agree = Callable[[Plan], bool]
+"""Asks the user about a plan, which may be empty, in place of find_question. Returns whether settings have changed."""
 
 
 def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool, agree: Agree | None = None) -> None:
@@ -87,10 +87,9 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool, agr
                 replace_lost(app, job.record, waits=True)
             else:
                 replace_unhealthy(app, described, job, yes=yes)
-        request = find_request(app)
 
         def prepare(avoid: frozenset[str]) -> Plan:
-            return prepare_up(app.clients, request=request, files=app.files, avoid=avoid)
+            return prepare_up(app.clients, request=find_request(app), files=app.files, avoid=avoid)
 
         plan = prepare(frozenset())
         elsewhere = regions[regions.index(region) + 1 :]
@@ -136,7 +135,7 @@ def bring_up(
     show = app.print if dry_run else app.say
     show(render_plan(plan, price_note=app.price_note).rstrip())
     if agree is not None:
-        agree(plan)
+        plan = prepare(frozenset()) if agree(plan) else plan
     elif not (yes or dry_run):
         _ask(app, plan)
     if dry_run or (agree is not None and not plan):

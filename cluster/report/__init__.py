@@ -1,14 +1,17 @@
 """`cluster report`: one HTML page about a job, or about several that are compared."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from cluster.app import App
 from cluster.jobs import open_jobs
 from cluster.report.document import report_document
 from cluster.report.job import JobData, read_job
 from cluster.report.page import render_page
+from foundation.errors import ClusterError
+from foundation.files import write_whole
 
-__all__ = ["JobData", "load_job", "load_jobs", "read_job", "render_report", "report_document"]
+__all__ = ["JobData", "load_job", "load_jobs", "read_job", "render_report", "report_document", "write_report"]
 
 
 def load_job(app: App, words: str | None) -> JobData:
@@ -29,3 +32,12 @@ def load_jobs(app: App, words: Sequence[str], *, newest: int) -> list[JobData]:
 def render_report(jobs: Sequence[JobData]) -> str:
     """The page of one job or of several: one HTML file, which needs nothing else. Pure."""
     return render_page(jobs)
+
+
+def write_report(path: Path, jobs: Sequence[JobData]) -> None:
+    """Writes the page atomically, and makes its folder. Raises ClusterError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, render_page(jobs).encode("utf-8", "replace"), mode=0o644)
+    except OSError as error:
+        raise ClusterError(f"cannot write {path}: {error.strerror}", hint="cluster report -o FILE") from error

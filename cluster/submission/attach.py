@@ -153,6 +153,8 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeP
 
 def _say_end(app: App, order: Order, files: Sequence[NewFiles]) -> None:
     """Prints what to look at after a job; the page with its curves only to people."""
+    if app.copies_results:
+        return
     say_results(app, order.spec, files, hosts=order.hosts)
     if _has_reader():
         app.say(f"cluster report {order.spec.id} shows its curves")

@@ -1,10 +1,14 @@
 """`cluster run`: up, train, results and down, one after the other."""
 
+import math
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import click
 from msgspec import Struct
 
 from cluster import existing_hosts
@@ -18,7 +22,9 @@ from cluster.nodes.results import copy_job
 from cluster.session import describe
 from cluster.submission.request import TrainRequest
 from cluster.submission.submit import read_request, submit
+from cluster.views.layout import wrap
 from cluster.views.status import render_usd
+from cluster.views.terminal import escape_line, find_columns
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from provision.plan import Plan
 from provision.resources.launch import LaunchNodes
@@ -51,6 +57,7 @@ def run_job(app: App, words: Sequence[str], options: Mapping[str, Any], choices:
         )
     if choices.budget_usd is not None:
         app.override("lease.budget_usd", choices.budget_usd)
+    app.copies_results = not (detach or dry_run)
     request = read_request(app, words, options, is_command=is_command)
     is_up = _bring_up(app, choices, dry_run=dry_run)
     if dry_run and not is_up:
@@ -88,7 +95,7 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
     check_inputs(app)
     plans: list[Plan] = []
 
-    def agree(plan: Plan) -> None:
+    def agree(plan: Plan) -> bool:
         plans.append(plan)
         launch = find_launch(plan)
         is_new = launch is not None and launch.current is None  # `up` does not change the lease of others
@@ -98,20 +105,46 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
                 hint=f"cluster lease --budget {choices.budget_usd:g}, then cluster run without --budget",
             )
         usd_per_hour = find_spending(app).usd_per_hour if launch is None else launch.usd_per_hour
-        hours = find_hours(app.config, choices)
-        app.say(
-            render_estimate(
-                usd_per_hour, hours, note=app.price_note, can_limit=is_new and app.config.lease.budget is None
-            )
-        )
+        hours, yes = find_hours(app.config, choices), choices.yes or app.config.cloud == "sandbox"
+        can_limit = is_new and app.config.lease.budget is None
+        app.say(render_estimate(usd_per_hour, hours, note=app.price_note, can_limit=can_limit))
         question = render_question(plan, down=choices.down)
-        if question is not None and not dry_run:
-            app.require(question, yes=choices.yes or app.config.cloud == "sandbox")
+        if question is None or dry_run:
+            return False
+        if yes or not (can_limit and usd_per_hour and app.is_interactive()):
+            app.require(question, yes=yes)
+            return False
+        app.override("lease.budget_usd", ask_budget(app, question, usd_per_hour * hours))
+        return True
 
     with if_interrupted(LEFT_BY_UP):
         app.enter_cloud(start_sandbox=True)
         up_in_a_region(app, dry_run=dry_run, yes=choices.yes, keep_failed=False, agree=agree)
     return not plans[0]
+
+
+def ask_budget(app: App, question: str, usd: float) -> float:
+    """Asks whether to go on, and what the nodes may cost. Returns that in dollars; the answer "n" ends the command."""
+
+    def read(answer: str) -> float | None:
+        try:
+            amount = None if answer.lower() in ("n", "no") else float(answer.removeprefix("$"))
+        except ValueError:
+            amount = 0.0
+        if amount is None or 0 < amount < math.inf:
+            return amount
+        raise click.UsageError(f'"{escape_line(answer)}" is neither an amount, such as 2.50, nor n')
+
+    limit = "The nodes end when they have cost so many dollars; Enter takes the estimate, n cancels"
+    found: float | None = click.prompt(
+        wrap(f"{question} {limit}", find_columns(sys.stderr)),
+        default=f"{max(usd, 0.01):.2f}",
+        value_proc=read,
+        err=True,
+    )
+    if found is None:
+        app.cancel()
+    return found
 
 
 def find_launch(plan: Plan) -> LaunchNodes | None:
@@ -163,6 +196,7 @@ def _finish_after(app: App, job_id: str, failure: ClusterError, *, down: bool) -
 def _finish(app: App, job_id: str, *, down: bool) -> None:
     """Copies the results of an ended job, then deletes the cluster if asked. Raises ClusterError."""
     try:
+        save_report(app, job_id)
         copy_job(app, job_id)
     except NotFoundError:  # the job did not start
         app.say(f"job {job_id} has no results")
@@ -180,6 +214,15 @@ def _finish(app: App, job_id: str, *, down: bool) -> None:
         delete_cluster(app, yes=True, as_json=False)
     else:
         _say_left(app, why_not)
+
+
+def save_report(app: App, job_id: str) -> None:
+    """Writes the job's page to the folder of its results. Raises ClusterError."""
+    from cluster.report import load_job, write_report  # noqa: PLC0415 - the plots are slow to import
+
+    path = Path("results", job_id, "report.html")
+    write_report(path, [load_job(app, job_id)])
+    app.say(f"its curves are in {path}")
 
 
 def _say_left(app: App, why: str) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from cluster.app import App, pass_app
-from foundation.errors import ClusterError, UsageError
-from foundation.files import write_whole
+from foundation.errors import UsageError
 
 
 @click.command("report")
@@ -23,7 +22,7 @@ def report(app: App, *, jobs: tuple[str, ...], output: str | None, compare: bool
     JOB is an id, the start of an id, or a name; default: the newest job. Several jobs are compared on one page.
     The page is one HTML file, which needs no network and no scripts.
     """
-    from cluster.report import load_jobs, render_report, report_document  # noqa: PLC0415 - pygal, jinja2, Fabric
+    from cluster.report import load_jobs, render_report, report_document, write_report  # noqa: PLC0415 - slow
 
     if compare and len(jobs) == 1:
         raise UsageError("--compare needs two jobs or more", hint="cluster jobs lists them")
@@ -33,20 +32,11 @@ def report(app: App, *, jobs: tuple[str, ...], output: str | None, compare: bool
     if as_json:
         app.print_json([report_document(job) for job in found])
         return
-    page = render_report(found).encode("utf-8", "replace")
     if output == "-":
-        sys.stdout.buffer.write(page)
+        sys.stdout.buffer.write(render_report(found).encode("utf-8", "replace"))
         return
     path = Path(output or f"report-{'-'.join(job.record.id for job in found)[:150]}.html")
-    write(path, page)
+    write_report(path, found)
     app.print_line(str(path), wrapped=False)
     if opens:
         click.launch(path.resolve().as_uri())
-
-
-def write(path: Path, page: bytes) -> None:
-    """Writes a page atomically. Raises ClusterError."""
-    try:
-        write_whole(path, page, mode=0o644)
-    except OSError as error:
-        raise ClusterError(f"cannot write {path}: {error.strerror}", hint="cluster report -o FILE") from error

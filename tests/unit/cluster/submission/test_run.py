@@ -1,13 +1,23 @@
 """`cluster run`: its estimate, its question, and when it deletes the cluster."""
 
+import io
 from typing import Any
 
+import click
 import pytest
 
 from cluster.app import App
 from cluster.config import parse_config
 from cluster.submission import run
-from cluster.submission.run import Choices, find_hours, find_launch, render_estimate, render_question, run_job
+from cluster.submission.run import (
+    Choices,
+    ask_budget,
+    find_hours,
+    find_launch,
+    render_estimate,
+    render_question,
+    run_job,
+)
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, JobError, NotFoundError, UsageError
 from provision.lease.plan import Spending
@@ -82,6 +92,7 @@ def calls(app: App, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(run, "find_spending", lambda _: Spending())
     monkeypatch.setattr(run, "up_in_a_region", up)
     monkeypatch.setattr(run, "submit", submit)
+    monkeypatch.setattr(run, "save_report", lambda *_: made.append("report"))
     monkeypatch.setattr(run, "copy_job", lambda *_: made.append("results"))
     monkeypatch.setattr(run, "describe", lambda _: None)
     monkeypatch.setattr(run, "ask_for_job", lambda *_: HeadJob)
@@ -102,20 +113,24 @@ YES = Choices(down=True, yes=True)
 @pytest.mark.parametrize(
     ("changed", "steps", "error"),
     [
-        ({}, ["up", "train", "results", "down"], None),
-        ({"submit": fail(JobError("failed", exit_code=3))}, ["up", "results", "down"], JobError),
-        ({"submit": fail(JobError("x", exit_code=1)), "copy_job": fail(NotFoundError("x"))}, ["up", "down"], JobError),
-        ({"submit": lambda *_, **_options: 130}, ["up"], None),
-        ({"submit": fail(KeyboardInterrupt())}, ["up"], KeyboardInterrupt),
-        ({"copy_job": fail(ClusterError("no disk"))}, ["up", "train"], ClusterError),
+        ({}, ["up", "train", "report", "results", "down"], None),
+        ({"submit": fail(JobError("failed", exit_code=3))}, ["up", "report", "results", "down"], JobError),
         (
-            {"submit": fail(JobError("failed", exit_code=3)), "copy_job": fail(ClusterError("no disk"))},
-            ["up"],
+            {"submit": fail(JobError("x", exit_code=1)), "save_report": fail(NotFoundError("x"))},
+            ["up", "down"],
             JobError,
         ),
-        ({"ask_for_job": lambda *_: lambda: HeadJob(why="no answer")}, ["up", "train", "results"], None),
-        ({"ask_for_job": lambda *_: lambda: HeadJob(queued=1)}, ["up", "train", "results"], None),
-        ({"ask_for_job": lambda *_: lambda: None}, ["up", "train", "results", "down"], None),
+        ({"submit": lambda *_, **_options: 130}, ["up"], None),
+        ({"submit": fail(KeyboardInterrupt())}, ["up"], KeyboardInterrupt),
+        ({"copy_job": fail(ClusterError("no disk"))}, ["up", "train", "report"], ClusterError),
+        (
+            {"submit": fail(JobError("failed", exit_code=3)), "copy_job": fail(ClusterError("no disk"))},
+            ["up", "report"],
+            JobError,
+        ),
+        ({"ask_for_job": lambda *_: lambda: HeadJob(why="no answer")}, ["up", "train", "report", "results"], None),
+        ({"ask_for_job": lambda *_: lambda: HeadJob(queued=1)}, ["up", "train", "report", "results"], None),
+        ({"ask_for_job": lambda *_: lambda: None}, ["up", "train", "report", "results", "down"], None),
     ],
 )
 def test_when_the_cluster_is_deleted(
@@ -140,7 +155,7 @@ def test_when_the_cluster_is_deleted(
 
 def test_it_stays_without_down(app: App, calls: list[str]) -> None:
     assert run_job(app, (), OPTIONS, Choices(), is_command=False) == 0
-    assert calls == ["up", "train", "results"]
+    assert calls == ["up", "train", "report", "results"]
 
 
 @pytest.mark.parametrize(
@@ -157,6 +172,22 @@ def test_what_is_refused_before_anything_happens(
     with pytest.raises(UsageError, match=said):
         run_job(app, (), OPTIONS | options, choices, is_command=False)
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "budget"),
+    [("\n", 0.5), ("2.5\n", 2.5), ("$3\n", 3.0), ("a lot\n-1\nnan\n4\n", 4.0), ("n\n", None)],
+)
+def test_the_answer_is_the_budget(
+    app: App, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answers: str, budget: float | None
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(answers))
+    if budget is None:
+        with pytest.raises(click.exceptions.Exit):
+            ask_budget(app, "Launch 2 instances?", 0.5)
+    else:
+        assert ask_budget(app, "Launch 2 instances?", 0.5) == budget
+    assert capsys.readouterr().err.count("neither an amount") == answers.count("\n") - 1
 
 
 def test_a_budget_becomes_that_of_the_lease(app: App, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
