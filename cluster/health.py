@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.verify.health import Unhealthy, advise, find_unhealthy, keep_on_head, look_before_set_up
 from cluster.app import App
+from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
@@ -15,12 +18,16 @@ from provision.preflight.machines import Hardware, describe_hardware
 
 
 def find_hardware(app: App, nodes: Nodes) -> Mapping[str, Hardware]:
-    """Returns the hardware of each node's instance type, by node name; {} for existing hosts. Raises AwsError."""
-    types = nodes.instance_types
-    if not types:
+    """Returns the hardware of each node, by its name; {} for existing hosts. Raises AwsError."""
+    if not isinstance(nodes, Ec2Nodes):
         return {}
-    found = describe_hardware(app.clients.ec2, types.values())
-    return {name: found[type_] for name, type_ in types.items() if type_ in found}
+    instances = nodes.state.nodes
+    found = describe_hardware(app.clients.ec2, [one.instance_type for one in instances])
+    return {
+        one.name: replace(found[one.instance_type], type=one.instance_type, zone=one.zone, image=one.image_id)
+        for one in instances
+        if one.instance_type in found
+    }
 
 
 def ids_of(nodes: Sequence[ReadyNode]) -> dict[str, str]:

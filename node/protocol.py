@@ -94,6 +94,23 @@ class Container(Struct, frozen=True, kw_only=True):
     has_environment: bool = False
 
 
+class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A host's hardware and system when its job was planned; "" for what is not known.
+
+    type, zone, image: the instance's type, its availability zone and its AMI; "" for existing hosts. kernel: Linux's
+    release. driver: the version of NVIDIA's. gpus: their names, in the driver's order.
+    """
+
+    type: Name = ""
+    zone: Name = ""
+    image: Name = ""
+    system: Name = ""
+    kernel: Name = ""
+    driver: Name = ""
+    gpus: tuple[Name, ...] = ()
+    cores: Count = 0
+
+
 class JobHost(Struct, frozen=True, kw_only=True):
     """A host of a job. ip: its private address. place: None for a node of the cluster.
 
@@ -110,6 +127,7 @@ class JobHost(Struct, frozen=True, kw_only=True):
     usd_per_hour: Usd | None = None
     gpus: Count | None = None
     memory_mib: Annotated[int, Meta(ge=0)] | None = None
+    machine: Machine = Machine()
 
 
 class Notify(Struct, frozen=True, kw_only=True):
@@ -145,8 +163,9 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     processes and the names of its hosts. selection: [train] nodes. scheduler: the batch scheduler that assigns the
     nodes. python: that of the training environment on the nodes. cwd: the job's working folder. env: the job's
     variables, also "NAME (servers)" and "NAME (workers)". output_url: the job's own folder in [data] results. setup:
-    the digest of [bootstrap] setup, whose exports the processes get. library: MXNet or PyTorch. image: the image that
-    the processes run in, by digest. code, project: the digests of this project's and the user's files.
+    the digest of [bootstrap] setup, whose exports the processes get. library: MXNet or PyTorch. packages: the wheels of
+    the environment, such as "torch==2.13.0". image: the image that the processes run in, by digest.
+    code, project: the digests of this project's and the user's files.
     nodes_credentials: the job uses the credentials of the head's instance profile, which the head reads itself.
     beside: the job takes no turn in the queue: it starts at once, and other jobs do not wait for it.
     """
@@ -166,6 +185,7 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     output_url: str | None = None
     setup: str | None = None
     library: str | None = None
+    packages: tuple[str, ...] = ()
     image: str | None = None
     code: str | None = None
     project: str | None = None

@@ -248,7 +248,6 @@ def _node(instance: InstanceTypeDef, *, index: int, head: bool) -> Node:
 def _untrusted(found: Found, *, is_known: bool, problems: tuple[str, ...]) -> UntrustedInstance:
     return UntrustedInstance(
         owner=find_tag(found.instance.get("Tags", []), TAG_OWNER),
-        image_id=found.instance["ImageId"],
         key_name=found.claim.key_name,
         group_ids=tuple(sorted(found.claim.group_ids)),
         is_known=is_known,
@@ -266,6 +265,7 @@ def _describe(instance: InstanceTypeDef) -> dict[str, Any]:
         "public_ip": instance.get("PublicIpAddress") or None,
         "instance_type": instance["InstanceType"],
         "zone": instance["Placement"]["AvailabilityZone"],
+        "image_id": instance.get("ImageId", ""),
         "launched_at": first_launched(instance).astimezone(UTC),
         "subnet_id": instance.get("SubnetId"),
         "vpc_id": instance.get("VpcId"),

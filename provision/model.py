@@ -56,7 +56,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     """A live instance with a cluster's tag.
 
     launched_at: when EC2 first launched it, in UTC; started_at: when it last started.
-    lease: its tag cluster:lease.
+    lease: its tag cluster:lease. image_id: its AMI.
     """
 
     instance_id: str
@@ -73,6 +73,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     lease: str | None = None
     profile_arn: str | None = None
+    image_id: str = ""
     volume_ids: tuple[str, ...] = ()
 
 
@@ -100,7 +101,6 @@ class UntrustedInstance(Instance, frozen=True, kw_only=True):
     """
 
     owner: str | None
-    image_id: str
     key_name: str | None
     group_ids: tuple[str, ...]
     is_known: bool

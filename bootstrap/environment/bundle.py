@@ -108,6 +108,11 @@ class Bundle(Struct, frozen=True, kw_only=True):
         uv = self.uv
         return tuple(file for file in self.files if file.name.endswith(".whl") and file != uv)
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages of these wheels, such as "torch==2.13.0"."""
+        return tuple("==".join(file.name.split("-")[:2]) for file in self.wheels)
+
 
 FindBundle = Callable[[WheelTarget], "Bundle"]
 BuildPackage = Callable[[FindBundle, WheelTarget, str], BundleFile]
@@ -134,7 +139,14 @@ def fetch_bundle(
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
     startup = (JAX_FILE, COMPAT_FILE) if target.framework == "mxnet" else (JAX_FILE,)
-    return Bundle(target=target, files=(*found, pack_package(cache), *map(_describe_startup, startup)))
+    bundle = Bundle(target=target, files=(*found, pack_package(cache), *map(_describe_startup, startup)))
+    remember(cache, f"locks/{bundle.digest}", bundle.wheels)
+    return bundle
+
+
+def find_lock(digest: str, *, cache: Path) -> tuple[BundleFile, ...] | None:
+    """The wheels of the environment of this digest; None if this machine has not set up a node with it."""
+    return find_kept(cache, f"locks/{digest}", report=silent)
 
 
 def _find_and_build(

@@ -49,11 +49,6 @@ class Ec2Nodes(Nodes):
         """Whether EC2 shows an instance profile on the head."""
         return self.state.head is not None and self.state.head.profile_arn is not None
 
-    @property
-    def instance_types(self) -> dict[str, str]:
-        """The instance types that EC2 shows, by node name."""
-        return {name: node.instance_type for name, node in self._nodes.items()}
-
     def runs(self, name: str) -> bool:
         """Whether EC2 shows the node as running."""
         return self._nodes[name].state == "running"

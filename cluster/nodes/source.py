@@ -74,11 +74,6 @@ class Nodes(ABC):
         """Whether the head is an instance with a role."""
         return False
 
-    @property
-    def instance_types(self) -> dict[str, str]:
-        """The instance types of the nodes that have one, by node name."""
-        return {}
-
     def find_warnings(self) -> Iterator[str]:
         """Yields warnings to show before these nodes are used."""
         yield from ()

@@ -19,6 +19,8 @@ watched="/usr/lib/python3/dist-packages /opt/pytorch/lib/python3*/site-packages
 
 look() {
     echo "machine=$(uname -m)"
+    read -r kernel </proc/sys/kernel/osrelease
+    echo "kernel=$kernel"
     glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null)
     echo "glibc=${glibc#* }"
     look_for_pythons

@@ -59,10 +59,16 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
 
 
 class Hardware(Struct, frozen=True, kw_only=True):
-    """The hardware of every instance of a type. gpus: the number of NVIDIA's GPUs."""
+    """The hardware of every instance of a type. gpus: the number of NVIDIA's GPUs.
+
+    type, zone, image: those of one instance, if this is about one; image: the id of its AMI.
+    """
 
     gpus: int
     memory_mib: int
+    type: str = ""
+    zone: str = ""
+    image: str = ""
 
 
 def describe_hardware(ec2: EC2Client, types: Iterable[str]) -> Mapping[str, Hardware]:

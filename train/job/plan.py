@@ -206,6 +206,7 @@ def plan_job(
         output_url=output_url,
         setup=head.setup,
         library=library,
+        packages=head.bundle.packages if head.bundle is not None else (),
         image=image.reference if image is not None else None,
         code=_base(head.code_dir),
         project=_base(head.project_dir) if head.project_dir else None,

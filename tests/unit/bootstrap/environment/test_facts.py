@@ -151,7 +151,7 @@ def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
         assert (facts.pythons_ready, facts.setups, facts.runtimes) == ({"ee"}, {"ff"}, {"ii"})
         assert facts.checked == {"bb": Checked(key="k", unresolved=("libx.so.1",))}
         assert facts.authorized == ("restrict ssh-ed25519 C cluster-internal",)
-        assert facts.machine == os.uname().machine
+        assert (facts.machine, facts.kernel) == (os.uname().machine, os.uname().release)
 
 
 def test_changes_invalidate_cached_facts(tmp_path: Path) -> None:

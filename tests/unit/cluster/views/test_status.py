@@ -44,7 +44,7 @@ def untrusted(index: int, state: str = "running") -> UntrustedInstance:
     """A node that another machine, or this one with another HOME, has launched."""
     node = make_node(index, state=state)
     given = {name: getattr(node, name) for name in Instance.__struct_fields__}
-    return UntrustedInstance(**given, owner=None, image_id="ami-1", key_name=None, group_ids=(), is_known=False)
+    return UntrustedInstance(**given, owner=None, key_name=None, group_ids=(), is_known=False)
 
 
 ELSEWHERE = "cluster adopt makes those that you know nodes of this machine, cluster down ends all"
