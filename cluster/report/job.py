@@ -1,8 +1,8 @@
 """Reads what a report shows of a job: its record and log, from the head or [data] results, and what its nodes are."""
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 
@@ -13,11 +13,8 @@ from cluster.jobs import JobSources
 from cluster.report.history import History
 from cluster.views.jobs import find_cost
 from cluster.views.live import advise_on_module, advise_on_path
-from foundation.errors import ClusterError
 from node.protocol import LogWanted
 from node.samples import Sample
-from provision.cost import storage
-from provision.cost.ledger import LedgerNode
 from train.follow.advice import Advisor
 from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS
 from train.follow.records import JobRecord, open_s3_log
@@ -28,14 +25,13 @@ from train.follow.samples import read_samples
 class JobData(Struct, frozen=True, kw_only=True):
     """What a report shows of a job. Times are in seconds since the epoch.
 
-    samples: of all nodes, in the order of time; () for a job without them. machines: what this machine knows of the
-    job's instances, by their ids. price_note: how the cost is to be read. now: when this was read.
+    samples: of all nodes, in the order of time; () for a job without them. price_note: how the cost is to be read. now:
+    when this was read.
     """
 
     record: JobRecord
     history: History
     samples: tuple[Sample, ...] = ()
-    machines: Mapping[str, LedgerNode] = {}
     cost_usd: float | None = None
     price_note: str = ""
     now: float = 0.0
@@ -75,7 +71,6 @@ def read_job(app: App, sources: JobSources, words: str | None) -> JobData:
         record=record,
         history=history,
         samples=tuple(_read_samples(app, sources, record)),
-        machines=_find_machines(app),
         cost_usd=find_cost(record, datetime.fromtimestamp(now, UTC)),
         price_note=app.price_note,
         now=now,
@@ -99,10 +94,3 @@ def _open_log(app: App, sources: JobSources, record: JobRecord, history: History
 def _read_samples(app: App, sources: JobSources, record: JobRecord) -> list[Sample]:
     config = app.config
     return read_samples(record, sources.head, results=config.data.s3_results, region=config.provision.region)
-
-
-def _find_machines(app: App) -> Mapping[str, LedgerNode]:
-    """The instances of this cluster's name in the ledger of this machine, by their ids."""
-    with suppress(ClusterError):  # a damaged file, which `cluster cost` reports
-        return {node.instance_id: node for node in storage.read(app.files.root).nodes}
-    return {}

@@ -42,12 +42,20 @@ from cluster.views.status import render_usd
 from cluster.views.terminal import escape
 from foundation.durations import render_rounded
 from node.job.scalars import EPOCH_TIME, SPEED
-from node.protocol import ENDED, Record
+from node.protocol import ENDED, JobHost, Record
 from node.train_settings import TrainSettings
 
 LONGEST = 2000  # characters of a value
 MOST_ROWS = 128  # of a table
 DIGEST = 12  # characters
+MACHINE = {
+    "type": "types",
+    "zone": "zones",
+    "image": "AMI",
+    "system": "system",
+    "kernel": "kernel",
+    "driver": "NVIDIA driver",
+}
 
 
 def render_page(jobs: Sequence[JobData]) -> str:
@@ -115,17 +123,13 @@ def _make_tiles(job: JobData, metrics: Sequence[Metric]) -> dict[str, str]:
             tiles["samples/s, mean"] = render_number(fmean(point.value for point in metric.together))
         else:
             tiles[f"{metric.name}, best"] = render_number(metric.best)
-    return tiles | {"cost": render_usd(job.cost_usd), "nodes": _count_types(job)}
+    nodes = job.record.nodes
+    types = [host.machine.type for host in nodes if host.machine.type]
+    return tiles | {"cost": render_usd(job.cost_usd), "nodes": _count(types) or str(len(nodes))}
 
 
-def _count_types(job: JobData) -> str:
-    types = [machine.instance_type for machine in _machines(job) if machine is not None]
-    counted = ", ".join(f"{types.count(one)} x {one}" for one in dict.fromkeys(types))
-    return counted or str(len(job.record.nodes))
-
-
-def _machines(job: JobData) -> list[Any]:
-    return [job.machines.get(host.instance_id or "") for host in job.record.nodes]
+def _count(names: Sequence[str]) -> str:
+    return ", ".join(f"{names.count(one)} x {one}" for one in dict.fromkeys(names))
 
 
 def _make_sections(job: JobData, metrics: Sequence[Metric]) -> list[Section | None]:
@@ -189,21 +193,30 @@ def _describe_rank(label: str, one: RankHistory, metrics: Sequence[Metric]) -> t
 def _make_nodes(job: JobData) -> Section | None:
     if not job.record.nodes:
         return None
-    rows = []
-    for host, machine in zip(job.record.nodes, _machines(job), strict=True):
-        where = (machine.instance_type, machine.market, machine.zone) if machine else ("-", "-", "-")
-        price = "-" if host.usd_per_hour is None else f"{render_usd(host.usd_per_hour)}"
-        processes = f"{host.workers} + {host.servers}"
-        gpus = "-" if host.gpus is None else str(host.gpus)
-        memory = "-" if host.memory_mib is None else f"{host.memory_mib / 1024:.0f} GiB"
-        rows.append((host.name, *where, gpus, memory, processes, price, host.instance_id or "-"))
-    head = ("node", "type", "market", "zone", "GPUs", "memory", "workers + servers", "price/h", "instance")
+    rows = [_describe_node(host) for host in job.record.nodes]
+    head = ("node", "type", "zone", "GPUs", "driver", "memory", "workers + servers", "price/h", "instance")
     figures = []
     for number in NODE_NUMBERS:
         if curves := find_node_curves(job.samples, number):
             title = f"{number.title}, {number.unit}"
             figures.append(make_curves_figure(title, curves, span=job.span, what="node"))
     return Section(title="Nodes", figures=figures, tables=[Table(caption="Nodes", head=head, rows=rows)])
+
+
+def _describe_node(host: JobHost) -> tuple[str, ...]:
+    machine = host.machine
+    cells = (
+        machine.type,
+        machine.zone,
+        ", ".join(f"{machine.gpus.count(name)} x {name}" for name in dict.fromkeys(machine.gpus))
+        or str(host.gpus or ""),
+        machine.driver,
+        "" if host.memory_mib is None else f"{host.memory_mib / 1024:.0f} GiB",
+        f"{host.workers} + {host.servers}",
+        render_usd(host.usd_per_hour),
+        host.instance_id or "",
+    )
+    return (host.name, *(cell or "-" for cell in cells))
 
 
 def _make_timeline(job: JobData) -> Section:
@@ -261,19 +274,19 @@ def _describe_run(job: JobData) -> dict[str, str]:
     """What ran, by name; the settings that differ from their defaults last."""
     spec = job.record.spec
     command = [word.rpartition("/")[2] if "/.cluster/" in word else word for word in spec.command]
-    machines = [machine for machine in _machines(job) if machine is not None]
+    machines = {name: dict.fromkeys(getattr(host.machine, name) for host in job.record.nodes) for name in MACHINE}
     facts = {
         "command": " ".join(command),
         "framework": spec.library or "",
         "image": spec.image or "",
         "environment": _find_digest(spec.python),
+        "wheels": " ".join(spec.packages),
         "code": (spec.code or "")[:DIGEST],
         "your files": (spec.project or "")[:DIGEST],
         "workers": str(spec.workers),
         "servers": str(spec.servers) if spec.servers else "",
         "nodes": ", ".join(host.name for host in job.record.nodes),
-        "types": ", ".join(dict.fromkeys(machine.instance_type for machine in machines)),
-        "zones": ", ".join(dict.fromkeys(machine.zone for machine in machines)),
+        **{title: ", ".join(filter(None, machines[name])) for name, title in MACHINE.items()},
         "started by": spec.owner or "",
     }
     return {name: value for name, value in (facts | _find_settings(job.record)).items() if value}

@@ -14,10 +14,9 @@ from cluster.report.history import History
 from cluster.report.page import LONGEST
 from job_records import make_record
 from node.job.scalars import SPEED
-from node.protocol import Attempt, JobHost
+from node.protocol import Attempt, JobHost, Machine
 from node.samples import GpuSample, ProcessSample, Sample
 from node.wire import encode
-from provision.cost.ledger import LedgerNode
 
 START = 1_795_000_000.0
 VOID = {"meta", "br"}
@@ -211,10 +210,7 @@ def test_a_number_that_became_nan_is_named_once() -> None:
 
 
 def test_machines_and_samples_of_nodes() -> None:
-    machine = LedgerNode(
-        instance_id="i-1", name="node-0", region="us-east-1", instance_type="g5.xlarge", market="spot",
-        zone="us-east-1a", launched_at=0.0,
-    )  # fmt: skip
+    machine = Machine(type="g5.xlarge", zone="us-east-1a", driver="550.54", gpus=("NVIDIA A10G",))
     samples = tuple(
         Sample(
             t=START + at, host="node-0", over_s=5, cpu=50, received=2e9, gpus=(GpuSample(index=0, use=90),),
@@ -222,13 +218,14 @@ def test_machines_and_samples_of_nodes() -> None:
         )
         for at in range(0, 100, 5)
     )  # fmt: skip
-    job = make_job(lines_of(2, speeds(3, 100.0, 110.0)), nodes=(JobHost(name="node-0", instance_id="i-1"),))
-    page = Page(render_report([replace(job, machines={"i-1": machine}, samples=samples)]))
+    job = make_job(lines_of(2, speeds(3, 100.0, 110.0)), nodes=(JobHost(name="node-0", machine=machine),))
+    record = replace(job.record, spec=replace(job.record.spec, packages=("torch==2.13.0", "numpy==2.3")))
+    page = Page(render_report([replace(job, record=record, samples=samples)]))
     captions = set(page.text["figcaption"])
     assert {"CPU, % of all cores", "GPU use, %, mean of its GPUs", "Cores used, by rank"} <= captions
     assert {"Disk read, MB/s", "GPU power, W, all of its GPUs"}.isdisjoint(captions)
-    assert {"g5.xlarge", "spot", "us-east-1a"} <= set(page.text["td"])
-    assert "200 GB" in page.text["dd"]
+    assert {"g5.xlarge", "us-east-1a", "1 x NVIDIA A10G", "550.54"} <= set(page.text["td"])
+    assert {"200 GB", "550.54", "torch==2.13.0 numpy==2.3"} <= set(page.text["dd"])
 
 
 def test_several_jobs_are_compared() -> None:

@@ -24,6 +24,7 @@ from train.follow.records import (
     read_record,
     read_s3_records,
 )
+from train.follow.samples import read_samples
 
 GOOD: dict[str, Any] = {
     "id": "20261121-000000-abcdef",
@@ -43,9 +44,9 @@ GOOD: dict[str, Any] = {
 LATER = {"of a later version": {"what": ["ever"]}}
 KEYS = (
     "attempts beside code command cost_usd cwd ended_at env error exit_code files held_at id image job_number kv_store "
-    "launcher left library max_duration_s name nodes nodes_credentials on_node_loss output_url owner pending project "
-    "python roles scheduler script script_source selection servers setup stall started_at state subfolder submitted_at "
-    "supervisor version waiting_for warnings workers"
+    "launcher left library max_duration_s name nodes nodes_credentials on_node_loss output_url owner packages pending "
+    "project python roles scheduler script script_source selection servers setup stall started_at state subfolder "
+    "submitted_at supervisor version waiting_for warnings workers"
 )
 """The keys of a job in `cluster jobs --json`, without those that the command adds."""
 DEEP = "[" * 5000 + "]" * 5000
@@ -191,6 +192,16 @@ def test_a_bucket_that_does_not_exist_has_no_jobs() -> None:
     assert read_s3_records(RESULTS, region=REGION) == ()
     with pytest.raises(NotFoundError):
         open_s3_log(RESULTS, "j1", region=REGION)
+
+
+def test_samples_of_a_job_in_s3(server: S3Server) -> None:
+    lines = (b'{"t": %d, "host": "node-0", "over_s": 5}\n' % t for t in (15, 5, 10))
+    server.put("results", {"jobs/j1/samples": b"".join([*lines, b'{"t": "damaged"}\n'])})
+    job = read_record(record("j1"), source="s3")
+    found = read_samples(job, None, results=RESULTS, region=REGION, since=5)
+    assert [sample.t for sample in found] == [10, 15]
+    other = read_record(record("j2"), source="s3")
+    assert read_samples(other, None, results=RESULTS, region=REGION) == []
 
 
 @pytest.mark.parametrize("piece", [7, 1 << 20], ids=["many pieces", "one piece"])
