@@ -1,7 +1,7 @@
 """The cluster's jobs: connects to the head, finds jobs, and stops them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 
@@ -22,7 +22,7 @@ from cluster.views.status import HeadJob, render_took
 from foundation.errors import ClusterError, ConnectError, NotFoundError
 from foundation.remote_command import RemoteCommand
 from foundation.thread_pool import run_in_thread
-from node.protocol import JobResult, Left
+from node.protocol import JobResult, Left, LogWanted, RecordRole
 from provision.model import count
 from train.follow.events import Event
 from train.follow.head import SILENCE_S, Head, HeadGoneError
@@ -33,10 +33,11 @@ from train.follow.records import (
     choose_job,
     find_running,
     merge_records,
+    open_s3_log,
     read_jobs,
     read_s3_records,
 )
-from train.follow.run import STOPPED, end_everywhere, render_left, run_job, stop_job
+from train.follow.run import STOPPED, LogStream, end_everywhere, render_left, run_job, stop_job
 from train.follow.samples import read_samples
 from train.follow.stragglers import WINDOW_S, Straggler, find_culprit
 from train.job.plan import Job
@@ -145,6 +146,22 @@ class JobSources:
         When the head cannot be asked, this raises its error; with [data] results, it prints the error and reads S3.
         """
         return self._add_s3(self._ask_head())
+
+    @contextmanager
+    def open_log(self, record: JobRecord, learn: Callable[[Sequence[RecordRole]], None]) -> Iterator[Iterator[bytes]]:
+        """Yields the lines of a job's log so far. learn: called first, with the processes that are known.
+
+        Raises ClusterError or a subclass.
+        """
+        if record.source == "s3" or self.head is None:
+            config = self._app.config
+            log = open_s3_log(str(config.data.s3_results), record.id, region=config.provision.region)
+            learn(record.roles)
+            yield log.lines()
+            return
+        stream = LogStream(self.head, record.id, say=self._app.say, wait=False, wanted=LogWanted(), begin=learn)
+        with closing(stream.lines()) as lines:
+            yield lines
 
     def _ask_head(self) -> tuple[JobRecord, ...]:
         if self.head is not None:

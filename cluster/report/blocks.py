@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 from msgspec import Struct
 
-from cluster.report.charts import Series, draw_curves, draw_heat_map, make_band, make_series
+from cluster.report.charts import draw_curves, draw_heat_map, make_band, make_series
 from cluster.report.curves import Curve, Point
 from train.follow.progress import render_rate, render_value
 
@@ -63,48 +63,24 @@ def make_curves_figure(
     what: str = "rank",
     together_label: str = "mean",
 ) -> Figure:
-    """A curve for each rank or node; of many, the highest, the lowest and the area of all."""
+    """A curve for each rank or node, and one for all together; of many, the highest, the lowest and the area of all."""
     shown = dict(curves) if len(curves) <= MOST_LINES else _find_outermost(curves)
-    series, legend = [], []
-    if len(shown) < len(curves) and together:
-        series.append(make_band("all", together, span[0]))
-        legend.append(("band", f"all {len(curves)} {what}s"))
-    for number, (label, curve) in enumerate(shown.items()):
-        series.append(make_series(label, f"s{number}", curve.points, span[0]))
-        legend.append((f"s{number}", label))
-    if together and len(curves) > 1:
-        series.append(make_series(together_label, "all", together, span[0]))
-        legend.append(("all", together_label))
-    rows = [_summarize(label, curve.points) for label, curve in curves.items()]
-    if together and len(curves) > 1:
-        rows.append(_summarize(together_label, together))
-    return _make_figure(title, series, legend, rows, what=what, length_s=span[1] - span[0])
-
-
-def make_one_curve_figure(title: str, label: str, points: Sequence[Point], *, span: tuple[float, float]) -> Figure:
-    """One curve, of all ranks together."""
-    series = [make_series(label, "all", points, span[0])]
-    return _make_figure(title, series, [], [_summarize(label, points)], what="", length_s=span[1] - span[0])
-
-
-def make_comparison_figure(title: str, jobs: Mapping[str, tuple[Sequence[Point], float]], *, length_s: float) -> Figure:
-    """A curve for each job that has points. jobs: the points and the start of each; all jobs, in the same order."""
-    colours = {label: f"s{number % MOST_LINES}" for number, label in enumerate(jobs)}
-    jobs = {label: each for label, each in jobs.items() if each[0]}
-    series = [make_series(label, colours[label], *each) for label, each in jobs.items()]
-    legend = [(one.kind, one.label) for one in series]
-    rows = [_summarize(label, points) for label, (points, _) in jobs.items()]
-    return _make_figure(title, series, legend, rows, what="job", length_s=length_s)
-
-
-def _make_figure(
-    title: str, series: list[Series], legend: list[tuple[str, str]], rows: list[tuple[str, ...]], *, what: str,
-    length_s: float,
-) -> Figure:  # fmt: skip
+    lines = [(f"s{number}", label, curve.points) for number, (label, curve) in enumerate(shown.items())]
+    rows = [(label, curve.points) for label, curve in curves.items()]
+    if together and len(curves) != 1:
+        lines.append(("all", together_label, list(together)))
+        rows.append((together_label, list(together)))
+    lines = [line for line in lines if line[2]]
+    series = [make_series(label, kind, points, span[0]) for kind, label, points in lines]
+    legend = [(kind, label) for kind, label, _ in lines] if curves else []
+    if together and len(shown) < len(curves):
+        series.insert(0, make_band("all", together, span[0]))
+        legend.insert(0, ("band", f"all {len(curves)} {what}s"))
+    cells = [_summarize(label, points) for label, points in rows if points]
+    text = "; ".join(f"{label}: from {first} to {last}" for label, first, last, *_ in cells[:MOST_LINES])
+    svg = draw_curves(series, title=title, text=text, length_s=span[1] - span[0], render=render_tick)
     head = (what, "first", "last", "least", "greatest", "mean", "reports")
-    text = "; ".join(f"{label}: from {first} to {last}" for label, first, last, *_ in rows[:MOST_LINES])
-    svg = draw_curves(series, title=title, text=text, length_s=length_s, render=render_tick)
-    return Figure(title=title, svg=svg, legend=legend, table=Table(caption=title, head=head, rows=rows))
+    return Figure(title=title, svg=svg, legend=legend, table=Table(caption=title, head=head, rows=cells))
 
 
 def _find_outermost(curves: Mapping[str, Curve]) -> dict[str, Curve]:
@@ -113,8 +89,6 @@ def _find_outermost(curves: Mapping[str, Curve]) -> dict[str, Curve]:
 
 
 def _summarize(label: str, points: Sequence[Point]) -> tuple[str, ...]:
-    if not points:
-        return (label, *["-"] * 6)
     whole = Curve(points)
     values = (points[0].value, points[-1].value, min(p.low for p in points), max(p.high for p in points), whole.mean)
     return (label, *map(render_number, values), str(sum(point.count for point in points)))

@@ -1,10 +1,7 @@
 """Reads what a report shows of a job: its record and log, from the head or [data] results, and what its nodes are."""
 
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from functools import partial
 
 from msgspec import Struct
 
@@ -12,13 +9,9 @@ from cluster.app import App
 from cluster.jobs import JobSources
 from cluster.report.history import History
 from cluster.views.jobs import find_cost
-from cluster.views.live import advise_on_module, advise_on_path
-from node.protocol import LogWanted
+from cluster.views.live import make_advisor
 from node.samples import Sample
-from train.follow.advice import Advisor
-from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS
-from train.follow.records import JobRecord, open_s3_log
-from train.follow.run import LogStream
+from train.follow.records import JobRecord
 from train.follow.samples import read_samples
 
 
@@ -55,42 +48,17 @@ class JobData(Struct, frozen=True, kw_only=True):
 def read_job(app: App, sources: JobSources, words: str | None) -> JobData:
     """Reads the job that `words` names, or the newest one. Raises ClusterError or a subclass."""
     record = sources.find_job(words)
-    endings = ENDINGS if record.spec.image is None else ENDINGS_IN_CONTAINERS
     program = (record.spec.script or "", *record.spec.command)
-    history = History(
-        Advisor(
-            partial(advise_on_module, app, program, record.spec.image),
-            advise_on_path=partial(advise_on_path, app),
-            endings=endings,
-        )
-    )
-    with _open_log(app, sources, record, history) as lines:
+    history = History(make_advisor(app, program, record.spec.image))
+    with sources.open_log(record, history.events.learn) as lines:
         history.read(lines)
-    now = time.time()
+    data, now = app.config.data, time.time()
+    samples = read_samples(record, sources.head, results=data.s3_results, region=app.config.provision.region)
     return JobData(
         record=record,
         history=history,
-        samples=tuple(_read_samples(app, sources, record)),
+        samples=tuple(samples),
         cost_usd=find_cost(record, datetime.fromtimestamp(now, UTC)),
         price_note=app.price_note,
         now=now,
     )
-
-
-@contextmanager
-def _open_log(app: App, sources: JobSources, record: JobRecord, history: History) -> Iterator[Iterator[bytes]]:
-    """Yields the lines of a job's log so far."""
-    if record.source == "s3" or sources.head is None:
-        log = open_s3_log(str(app.config.data.s3_results), record.id, region=app.config.provision.region)
-        history.events.learn(record.roles)
-        yield log.lines()
-        return
-    begin = history.events.learn
-    stream = LogStream(sources.head, record.id, say=app.say, wait=False, wanted=LogWanted(), begin=begin)
-    with closing(stream.lines()) as lines:
-        yield lines
-
-
-def _read_samples(app: App, sources: JobSources, record: JobRecord) -> list[Sample]:
-    config = app.config
-    return read_samples(record, sources.head, results=config.data.s3_results, region=config.provision.region)

@@ -27,14 +27,12 @@ from cluster.report.blocks import (
     Figure,
     Section,
     Table,
-    make_comparison_figure,
     make_curves_figure,
     make_heat_figure,
-    make_one_curve_figure,
     render_number,
 )
 from cluster.report.charts import render_clock
-from cluster.report.curves import combine
+from cluster.report.curves import Curve, combine
 from cluster.report.history import RankHistory, group_by_rank
 from cluster.report.job import JobData
 from cluster.views.results import render_files
@@ -147,7 +145,8 @@ def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
     figures: list[Figure] = []
     for metric in metrics:
         if metric.name == SPEED and len(metric.ranks) > 1:
-            figures.append(make_one_curve_figure(f"{SPEED}, all ranks", "sum", metric.together, span=job.span))
+            title = f"{SPEED}, all ranks"
+            figures.append(make_curves_figure(title, {}, together=metric.together, together_label="sum", span=job.span))
             many = len(metric.ranks) > MOST_LINES
             means = combine(list(metric.ranks.values()), *job.span, fmean) if many else ()
             figures.append(make_curves_figure(f"{SPEED} by rank", metric.ranks, together=means, span=job.span))
@@ -349,9 +348,11 @@ def _compare_curves(labels: Sequence[str], jobs: Sequence[JobData]) -> list[Figu
     length_s = max(job.end - job.start for job in jobs)
     figures = []
     for name in dict.fromkeys(name for each in metrics for name in each):
-        of_each = zip(labels, jobs, metrics, strict=True)
-        curves = {label: (found[name].together if name in found else (), job.start) for label, job, found in of_each}
-        figures.append(make_comparison_figure(name, curves, length_s=length_s))
+        curves = {label: Curve() for label in labels}
+        for curve, job, found in zip(curves.values(), jobs, metrics, strict=True):
+            for point in found[name].together if name in found else ():
+                curve.add(point.at - job.start, point.value)
+        figures.append(make_curves_figure(name, curves, span=(0.0, length_s), what="job"))
     return figures
 
 

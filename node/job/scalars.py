@@ -75,7 +75,7 @@ class ScalarReader:
     """Reads the numbers in the events of a log, in order."""
 
     def __init__(self) -> None:
-        self._events = EventReader()
+        self.events = EventReader()
         self._numbers: dict[int, Numbers] = {}  # by the number of the process
         self._steps: dict[int, Steps] = {}  # by worker
 
@@ -83,7 +83,7 @@ class ScalarReader:
         """Yields the reports in lines, without damaged ones, and without numbers that are nan or infinite."""
         for line in lines:
             if any(word in line for word in (*WORDS, *_PROCESSES)):
-                event = self._events.read(line)
+                event = self.events.read(line)
                 row = self.take(event) if event is not None else None
                 if row is not None:
                     yield replace(row, numbers={name: one for name, one in row.numbers.items() if math.isfinite(one)})

@@ -11,8 +11,7 @@ from cluster.nodes.ec2 import Ec2Nodes, find_gone
 from cluster.views.jobs import job_documents, render_jobs
 from cluster.views.numbers import render_csv, render_json, render_numbers
 from foundation.errors import UsageError
-from node.job.scalars import Row
-from train.follow.scalars import read_rows
+from node.job.scalars import Row, ScalarReader
 
 
 @click.command("jobs")
@@ -48,8 +47,7 @@ def jobs(app: App, *, job: str | None, metrics: bool, as_csv: bool, as_json: boo
 
 def show_metrics(app: App, job: str | None, render: Callable[[Iterable[Row]], Iterator[str]]) -> None:
     """Prints the numbers that a job's workers have reported, while it reads them. Raises ClusterError or a subclass."""
-    with open_jobs(app) as sources:
-        record = sources.find_job(job)
-        results, region = app.config.data.s3_results, app.config.provision.region
-        for line in render(read_rows(record, sources.head, results=results, region=region, say=app.say)):
+    reader = ScalarReader()
+    with open_jobs(app) as sources, sources.open_log(sources.find_job(job), reader.events.learn) as lines:
+        for line in render(reader.read(lines)):
             app.print_line(line, wrapped=False)
