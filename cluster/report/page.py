@@ -161,7 +161,8 @@ def _make_ranks(job: JobData, metrics: Sequence[Metric]) -> Section | None:
     if not ranks:
         return None
     slowest = find_slowest(metrics, job)
-    text = f"The slowest is {slowest.label}: {slowest.why}." if slowest else _render_even(job, metrics)
+    even = "No rank is clearly slower than the others." if len(ranks) > 1 else ""
+    text = f"The slowest is {slowest.label}: {slowest.why}." if slowest else even
     heats = {f"{SPEED} by rank and time": find_heat(metrics, job), "Cores used, by rank": find_process_heat(job)}
     figures = [make_heat_figure(title, rows, length_s=job.end - job.start) for title, rows in heats.items() if rows]
     head = ("rank", "node", "end", *(metric.name for metric in metrics[:5]))
@@ -169,15 +170,6 @@ def _make_ranks(job: JobData, metrics: Sequence[Metric]) -> Section | None:
     note = f" (the first {MOST_ROWS} of {len(ranks)})" if len(ranks) > MOST_ROWS else ""
     table = Table(caption=f"Ranks: mean speed, last value of other numbers{note}", head=head, rows=rows)
     return Section(title="Ranks", text=text, figures=figures, tables=[table])
-
-
-def _render_even(job: JobData, metrics: Sequence[Metric]) -> str:
-    reporting = next((len(metric.ranks) for metric in metrics if metric.name == SPEED), 0)
-    if reporting < 2:
-        return ""
-    is_sync = job.record.spec.is_synchronous and "sync" in job.record.spec.train.kv_store
-    why = " With a synchronous kv-store, each step waits for the slowest rank, so that all report its speed."
-    return f"No rank reports a clearly lower speed than the others.{why if is_sync else ''}"
 
 
 def _describe_rank(label: str, one: RankHistory, metrics: Sequence[Metric]) -> tuple[str, ...]:

@@ -35,10 +35,9 @@ USUAL_HOURS = 1.0
 
 
 class Choices(Struct, frozen=True, kw_only=True):
-    """The options that only `cluster run` has. hours: for the estimate; None: the limit in cluster.toml, or an hour."""
+    """The options that only `cluster run` has."""
 
     down: bool = False
-    hours: float | None = None
     budget_usd: float | None = None
     yes: bool = False
 
@@ -105,7 +104,7 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
                 hint=f"cluster lease --budget {choices.budget_usd:g}, then cluster run without --budget",
             )
         usd_per_hour = find_spending(app).usd_per_hour if launch is None else launch.usd_per_hour
-        hours, yes = find_hours(app.config, choices), choices.yes or app.config.cloud == "sandbox"
+        hours, yes = find_hours(app.config), choices.yes or app.config.cloud == "sandbox"
         can_limit = is_new and app.config.lease.budget is None
         app.say(render_estimate(usd_per_hour, hours, note=app.price_note, can_limit=can_limit))
         question = render_question(plan, down=choices.down)
@@ -152,10 +151,10 @@ def find_launch(plan: Plan) -> LaunchNodes | None:
     return next((step for step in plan.steps if isinstance(step, LaunchNodes)), None)
 
 
-def find_hours(config: ClusterConfig, choices: Choices) -> float:
+def find_hours(config: ClusterConfig) -> float:
     """Returns how long the job is expected to take, in hours: the first limit that is known. Pure."""
     limits_s = [config.train.max_duration_s, config.lease.lifetime_s]
-    return choices.hours or next((limit / 3600 for limit in limits_s if limit is not None), USUAL_HOURS)
+    return next((limit / 3600 for limit in limits_s if limit is not None), USUAL_HOURS)
 
 
 def render_estimate(usd_per_hour: float | None, hours: float, *, note: str, can_limit: bool) -> str:

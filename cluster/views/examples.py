@@ -107,7 +107,7 @@ cluster train --detach --name night       return while it runs
     "run": """
 cluster run --dry-run                    plan, price and estimate
 cluster run my.py --epochs 1             the cluster stays
-cluster run --down --hours 3 my.py       delete the cluster afterwards
+cluster run --down my.py                 delete the cluster afterwards
 cluster run --down --budget 20 --yes     at most $20, without a question
 cluster run --down -- python -m my.job   any command, word for word
 """,

@@ -36,14 +36,10 @@ class Column(Struct, frozen=True, kw_only=True):
     cells: tuple[str, ...]
     left: bool = False
 
-    @property
-    def width(self) -> int:
-        """How many characters its cells take."""
-        return max(len(self.title), *(len(cell) for cell in self.cells))
-
-    def pad(self, text: str) -> str:
-        """Aligns a cell."""
-        return text.ljust(self.width) if self.left else text.rjust(self.width)
+    def pad(self) -> list[str]:
+        """The title and the cells, aligned."""
+        width = max(map(len, (self.title, *self.cells)))
+        return [text.ljust(width) if self.left else text.rjust(width) for text in (self.title, *self.cells)]
 
 
 def render_view(progress: Progress, *, title: str, now: float, columns: int, lines: int) -> tuple[Row, ...]:
@@ -86,11 +82,16 @@ def render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tup
 
 def render_columns(columns: Sequence[Column], most: int, styles: Sequence[Style] = ()) -> tuple[Row, ...]:
     """Renders a header and a row per cell of the columns that fit. styles: of the rows after the header."""
-    table = fit_columns(columns, most)
-    header = Row(text=GAP.join(column.pad(column.title) for column in table)[:most].rstrip(), style="dim")
-    cells = zip(*([column.pad(cell) for cell in column.cells] for column in table), strict=True)
-    texts = [GAP.join(row).rstrip()[:most] for row in cells]
-    return (header, *(Row(text=text, style=styles[at] if styles else "") for at, text in enumerate(texts)))
+    kept, room = [], most + len(GAP)
+    for column in (one for one in columns if any(one.cells)):
+        room -= len(column.pad()[0]) + len(GAP)
+        if room < 0:
+            break
+        kept.append(column)
+    cells = [column.pad() for column in sorted(kept, key=lambda column: column.place)]
+    header, *texts = [GAP.join(row).rstrip()[:most] for row in zip(*cells, strict=True)] or [""]
+    rows = (Row(text=text, style=styles[at] if styles else "") for at, text in enumerate(texts))
+    return (Row(text=header, style="dim"), *rows)
 
 
 def choose_ranks(
@@ -167,20 +168,6 @@ def _note(rank: RankProgress, slow: frozenset[int]) -> str:
     if code is None:
         return "slow" if rank.process.number in slow else ""
     return "ended" if code == 0 else f"exit {code}"
-
-
-def fit_columns(columns: Sequence[Column], most: int) -> tuple[Column, ...]:
-    """Chooses the non-empty columns that fit, by priority, and returns them ordered by position."""
-    kept: list[Column] = []
-    room = most
-    for column in columns:
-        if not any(column.cells):
-            continue
-        room -= column.width + (len(GAP) if kept else 0)
-        if room < 0:
-            break
-        kept.append(column)
-    return tuple(sorted(kept, key=lambda column: column.place))
 
 
 def render_status(progress: Progress, *, title: str, now: float, most: int) -> str:

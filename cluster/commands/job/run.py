@@ -7,13 +7,16 @@ import click
 from cluster.app import App, pass_app
 from cluster.commands.job.train import TrainCommand, train
 
-_POSITIVE = click.FloatRange(min=0, min_open=True)
-
 
 @click.command("run", cls=TrainCommand, context_settings=train.context_settings, params=[*train.params])
 @click.option("--down", is_flag=True, help="Delete the cluster after the job, even if it failed.")
-@click.option("--hours", type=_POSITIVE, metavar="H", help="Length of the job, for the estimate of its cost.")
-@click.option("--budget", "budget_usd", type=_POSITIVE, metavar="USD", help="End the nodes when they cost so much.")
+@click.option(
+    "--budget",
+    "budget_usd",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="USD",
+    help="End the nodes when they cost so much.",
+)
 @click.option("-y", "--yes", is_flag=True, help="Launch and delete nodes that cost money without asking.")
 @pass_app
 def run(
@@ -21,7 +24,6 @@ def run(
     /,
     *,
     down: bool,
-    hours: float | None,
     budget_usd: float | None,
     yes: bool,
     verbose: bool,
@@ -37,7 +39,7 @@ def run(
     from cluster.submission.run import Choices, run_job  # noqa: PLC0415 - as in cluster/commands/job/train.py
 
     app.is_brief = not (verbose or options["dry_run"])
-    choices = Choices(down=down, hours=hours, budget_usd=budget_usd, yes=yes)
+    choices = Choices(down=down, budget_usd=budget_usd, yes=yes)
     return run_job(app, words, options, choices, is_command=is_command)
 
 

@@ -27,18 +27,16 @@ from provision_world import World, make_config
 
 
 @pytest.mark.parametrize(
-    ("tables", "hours", "found"),
+    ("tables", "found"),
     [
-        ({}, None, 1.0),
-        ({}, 2.5, 2.5),
-        ({"train": {"max_duration": "90m"}}, None, 1.5),
-        ({"lease": {"lifetime": "12h"}}, None, 12.0),
-        ({"lease": {"lifetime": "12h"}, "train": {"max_duration": "2h"}}, None, 2.0),
-        ({"lease": {"lifetime": "12h"}}, 3.0, 3.0),
+        ({}, 1.0),
+        ({"train": {"max_duration": "90m"}}, 1.5),
+        ({"lease": {"lifetime": "12h"}}, 12.0),
+        ({"lease": {"lifetime": "12h"}, "train": {"max_duration": "2h"}}, 2.0),
     ],
 )
-def test_the_hours_of_the_estimate(tables: dict[str, Any], hours: float | None, found: float) -> None:
-    assert find_hours(parse_config({"name": "demo", **tables}, source="test"), Choices(hours=hours)) == found
+def test_the_hours_of_the_estimate(tables: dict[str, Any], found: float) -> None:
+    assert find_hours(parse_config({"name": "demo", **tables}, source="test")) == found
 
 
 @pytest.mark.parametrize(
