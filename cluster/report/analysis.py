@@ -7,7 +7,6 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from cluster.report.curves import Curve, Point, combine
-from cluster.report.history import group_by_rank
 from cluster.report.job import JobData
 from node.job.scalars import EPOCH_TIME, SPEED
 from node.samples import GpuSample, Sample
@@ -76,9 +75,8 @@ NODE_NUMBERS = (
 
 def find_metrics(data: JobData) -> tuple[Metric, ...]:
     """Everything that the job's ranks reported, speed first."""
-    ranks = group_by_rank(data.history.ranks.values())
     found: dict[str, dict[str, Curve]] = {}
-    for label, one in ranks.items():
+    for label, one in data.history.ranks.items():
         for name, curve in one.curves.items():
             if curve.points:
                 found.setdefault(name, {})[label] = curve
@@ -93,12 +91,11 @@ def _find_metric(name: str, ranks: Mapping[str, Curve], data: JobData) -> Metric
 
 def find_slowest(metrics: Sequence[Metric], data: JobData) -> Slowest | None:
     """The slowest rank, if one is clearly slower than the others: the one that waits least, or that reports least."""
-    ranks = group_by_rank(data.history.ranks.values())
-    labels = {one.process.number: label for label, one in ranks.items()}
     if data.record.spec.is_synchronous:
-        found = find_culprit(data.samples, [one.process for one in ranks.values()], window_s=None)
+        processes = [one.process for one in data.history.ranks.values()]
+        found = find_culprit(data.samples, processes, window_s=None)
         if found is not None:
-            return Slowest(label=labels[found.p], why=found.why)
+            return Slowest(label=data.history.labels[found.p], why=found.why)
     return _find_slowest_reported(metrics)
 
 
@@ -126,12 +123,11 @@ def find_heat(metrics: Sequence[Metric], data: JobData) -> Mapping[str, Sequence
 
 def find_process_heat(data: JobData) -> Mapping[str, Sequence[float | None]]:
     """The cores that each rank used in each bin of the time, from the samples; {} without samples."""
-    labels = {one.process.number: label for label, one in group_by_rank(data.history.ranks.values()).items()}
-    curves: dict[str, Curve] = {label: Curve() for label in labels.values()}
+    curves = {label: Curve() for label in data.history.ranks}
     for sample in data.samples:
         for process in sample.processes:
-            if process.p in labels:
-                curves[labels[process.p]].add(sample.t, process.cpu)
+            if process.p in data.history.labels:
+                curves[data.history.labels[process.p]].add(sample.t, process.cpu)
     return {label: curve.resample(data.start, data.end) for label, curve in curves.items() if curve.points}
 
 

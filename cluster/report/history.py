@@ -52,7 +52,7 @@ class FirstError(Struct, frozen=True, kw_only=True):
 
 
 class RankHistory(Struct, kw_only=True):
-    """One worker of an attempt. broke: for each number that became nan or inf, when."""
+    """One worker, with its newest process. broke: for each number that became nan or inf, when."""
 
     process: Process
     curves: dict[str, Curve] = field(default_factory=dict)
@@ -75,7 +75,8 @@ class History:
 
     def __init__(self, advisor: Advisor | None = None) -> None:
         self.events = EventReader()
-        self.ranks: dict[int, RankHistory] = {}
+        self.labels: dict[int, str] = {}  # of workers, "rank 3", by the number of the process
+        self._ranks: dict[str, RankHistory] = {}
         self.states: list[tuple[float, JobState]] = []
         self.marks: list[Mark] = []
         self.hints: list[tuple[str, str]] = []  # whose, and the hint
@@ -135,10 +136,10 @@ class History:
         return True
 
     def _begin_part(self, at: float) -> None:
-        parts = max(SAMPLES // max(len(self.ranks), 1), LEAST_SAMPLES)
+        parts = max(SAMPLES // max(len(self._ranks), 1), LEAST_SAMPLES)
         self._until = b"%d" % (at + max((at - self.began_at) / parts, 1.0))
         self._done.clear()
-        self._left = TURNS * len(self.ranks)
+        self._left = TURNS * len(self._ranks)
 
     def _take(self, line: bytes) -> None:
         """Examines a line, unless it is after the result."""
@@ -157,8 +158,18 @@ class History:
             self._reports += 1
             self._rank(event.process).take(row.numbers, event.at)
 
+    @property
+    def ranks(self) -> dict[str, RankHistory]:
+        """The workers by label, in the order of their ranks."""
+        return dict(sorted(self._ranks.items(), key=lambda item: (item[1].process.rank is None, item[1].process.rank)))
+
     def _rank(self, process: Process) -> RankHistory:
-        rank = self.ranks.setdefault(process.number, RankHistory(process=process))
+        """The worker of a process. A rank is one worker in all attempts."""
+        label = f"{process.tag} ({process.number})" if process.rank is None else f"rank {process.rank}"
+        before, self.labels[process.number] = self.labels.get(process.number, label), label
+        if before != label:  # its rank has become known
+            self._ranks.setdefault(label, self._ranks.pop(before))
+        rank = self._ranks.setdefault(label, RankHistory(process=process))
         rank.process = process
         return rank
 
@@ -209,22 +220,3 @@ class History:
         known = any(mark.kind == "warning" and mark.text == text for mark in self.marks) if kind == "warning" else False
         if len(self.marks) < MOST_MARKS and not known:
             self.marks.append(Mark(at=at, kind=kind, text=text[:LONGEST_LINE]))
-
-
-def group_by_rank(ranks: Iterable[RankHistory]) -> dict[str, RankHistory]:
-    """The workers of all attempts by their label, "rank 3"; a rank has one curve over all of its attempts. Pure."""
-    found: dict[str, RankHistory] = {}
-    for one in sorted(ranks, key=_order):
-        rank = one.process.rank
-        label = f"{one.process.tag} ({one.process.number})" if rank is None else f"rank {rank}"
-        known = found.setdefault(label, RankHistory(process=one.process))
-        known.process = one.process
-        known.broke = one.broke | known.broke
-        for name, curve in one.curves.items():
-            before = known.curves[name].points if name in known.curves else []
-            known.curves[name] = Curve([*before, *curve.points])
-    return found
-
-
-def _order(one: RankHistory) -> tuple[float, int]:
-    return (math.inf if one.process.rank is None else one.process.rank, one.process.number)

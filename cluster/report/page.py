@@ -33,7 +33,7 @@ from cluster.report.blocks import (
 )
 from cluster.report.charts import render_clock
 from cluster.report.curves import Curve, combine
-from cluster.report.history import RankHistory, group_by_rank
+from cluster.report.history import RankHistory
 from cluster.report.job import JobData
 from cluster.views.results import render_files
 from cluster.views.status import render_usd
@@ -108,7 +108,7 @@ def describe_job(job: JobData) -> dict[str, Any]:
 
 def _find_broken(job: JobData) -> list[str]:
     """The first rank of each number that became nan or inf."""
-    ranks = group_by_rank(job.history.ranks.values())
+    ranks = job.history.ranks
     broken = sorted((at, name, label) for label, one in ranks.items() for name, at in one.broke.items())
     first = {name: (at, label) for at, name, label in reversed(broken)}
     return [f"{name} became nan or inf at {_clock(at, job)}, first on {label}" for name, (at, label) in first.items()]
@@ -157,7 +157,7 @@ def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
 
 
 def _make_ranks(job: JobData, metrics: Sequence[Metric]) -> Section | None:
-    ranks = group_by_rank(job.history.ranks.values())
+    ranks = job.history.ranks
     if not ranks:
         return None
     slowest = find_slowest(metrics, job)

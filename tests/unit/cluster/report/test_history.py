@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from cluster.report.curves import MOST_POINTS, Curve, Point, combine
-from cluster.report.history import ERROR_LINES, EXACT_LINES, History, group_by_rank
+from cluster.report.history import ERROR_LINES, EXACT_LINES, History
 from node.job.scalars import EPOCH_TIME, SPEED
 from node.wire import encode
 
@@ -38,7 +38,7 @@ def read(*lines: bytes) -> History:
 
 
 def points(history: History, rank: int, name: str) -> list[tuple[float, float]]:
-    return [(point.at - START, point.value) for point in history.ranks[rank].curves[name].points]
+    return [(point.at - START, point.value) for point in history.ranks[f"rank {rank}"].curves[name].points]
 
 
 def test_each_number_of_each_rank_is_a_point() -> None:
@@ -69,14 +69,20 @@ def test_numbers_of_a_line(texts: list[str], name: str, expected: list[float]) -
 def test_a_loss_that_is_not_a_number_is_no_point() -> None:
     history = read(*begin(1), speed(1, 0, 10, loss=2), speed(2, 0, 10, loss=math.nan), speed(3, 0, 10, loss=math.inf))
     assert points(history, 0, "loss") == [(1, 2)]
-    assert history.ranks[0].broke == {"loss": START + 2}
+    assert history.ranks["rank 0"].broke == {"loss": START + 2}
 
 
 def test_the_ranks_of_several_attempts_have_one_curve() -> None:
     history = read(*begin(2), speed(1, 0, 10), speed(2, 1, 20), *begin(2, first=5), speed(9, 5, 30), speed(9, 6, 40))
-    grouped = group_by_rank(history.ranks.values())
-    assert list(grouped) == ["rank 0", "rank 1"]
-    assert [point.value for point in grouped["rank 0"].curves[SPEED].points] == [10, 30]
+    assert list(history.ranks) == ["rank 0", "rank 1"]
+    assert [value for _, value in points(history, 0, SPEED)] == [10, 30]
+
+
+def test_reports_before_the_rank_is_known_are_those_of_the_rank() -> None:
+    new = entry(0, p=3, role="worker", host="node-0")
+    history = read(entry(0, state="running"), new, speed(1, 3, 10), entry(1, p=3, rank=0), speed(2, 3, 20))
+    assert list(history.ranks) == ["rank 0"]
+    assert [value for _, value in points(history, 0, SPEED)] == [10, 20]
 
 
 @pytest.mark.parametrize("count", [1, MOST_POINTS, 2 * MOST_POINTS - 1, 2 * MOST_POINTS, 100_000])
@@ -176,7 +182,7 @@ def test_of_a_very_long_log_a_part_is_read() -> None:
     assert history.lines == 2 * each + 1
     assert history.examined < EXACT_LINES
     for rank in range(2):
-        curves = history.ranks[rank].curves
+        curves = history.ranks[f"rank {rank}"].curves
         assert curves[SPEED].mean == pytest.approx(100 + rank)
         assert each - curves[SPEED].points[-1].at + START < each / 100
         assert sum(point.count for point in curves["validation-accuracy"].points) == each // 1000
