@@ -20,7 +20,7 @@ def render_kvstore(result: KvResult) -> str:
         median = statistics.median(worker.batches_s)
         rows.append((rank, worker.host, _number(result.mb_per_s(worker)), _number(median)))
     rows.append(("all", "", _number(sum(map(result.mb_per_s, result.workers))), ""))
-    return f"{heading}\n{render_table(rows, numbers_from=2)}"
+    return f"{heading}\n{render_table(rows, right=rows[0][2:])}"
 
 
 def kvstore_document(result: KvResult) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def render_scaling(scaling: Scaling) -> str:
     for run in scaling.runs:
         speed_up, efficiency = f"{scaling.speed_up(run):.2f}", f"{100 * scaling.efficiency(run):.0f} %"
         rows.append((str(run.workers), run.kv_store, _number(run.speed), speed_up, efficiency))
-    return f"{heading}\n{render_table(rows, numbers_from=1)}"
+    return f"{heading}\n{render_table(rows, right=rows[0][1:])}"
 
 
 def scaling_document(scaling: Scaling) -> dict[str, Any]:

@@ -1,18 +1,18 @@
 """The view of a running job as rows of text: one per rank, if they fit, and one for all ranks. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
-from cluster.views.layout import cut
+from cluster.views.layout import cut, render_table
 from foundation.durations import render_rounded
 from provision.model import count
 from train.follow.goals import Goal
 from train.follow.progress import Progress, RankProgress, render_rate, render_value
 
 Style = Literal["", "bold", "dim", "slow"]
-GAP = "  "
+LEFT = ("node", "", "epochs")  # columns that are not aligned to the right
 LONGEST_NAME = 20
 SHORTEST_TITLE = 12  # of a job whose name would hide its state
 SMALLEST_WINDOW = 8  # lines; a smaller window shows only the row for all ranks
@@ -26,20 +26,6 @@ class Row(Struct, frozen=True, kw_only=True):
 
     text: str
     style: Style = ""
-
-
-class Column(Struct, frozen=True, kw_only=True):
-    """A column of a table. place: its position from left to right. left: aligned to the left."""
-
-    title: str
-    place: int
-    cells: tuple[str, ...]
-    left: bool = False
-
-    def pad(self) -> list[str]:
-        """The title and the cells, aligned."""
-        width = max(map(len, (self.title, *self.cells)))
-        return [text.ljust(width) if self.left else text.rjust(width) for text in (self.title, *self.cells)]
 
 
 def render_view(progress: Progress, *, title: str, now: float, columns: int, lines: int) -> tuple[Row, ...]:
@@ -74,24 +60,45 @@ def render_ranks(progress: Progress, *, now: float, most: int, room: int) -> tup
     slow = progress.stragglers
     shown = choose_ranks(ranks, room, slow, now=now)
     styles: list[Style] = ["slow" if rank.process.number in slow else "dim" if rank.has_ended else "" for rank in shown]
-    rows = render_columns(_columns(shown, slow, epochs=progress.epochs, now=now), most, styles)
+    fixed = {
+        "rank": [_known(rank.process.rank) or "?" for rank in shown],
+        "node": [rank.process.host[:LONGEST_NAME] for rank in shown],
+        "epoch": [_known(rank.epoch) for rank in shown],
+        "batch": [_known(rank.batch) for rank in shown],
+        "samples/s": ["" if rank.speed is None else render_rate(rank.speed) for rank in shown],
+        "": [_note(rank, slow) for rank in shown],
+    }
+    last = {
+        "silent": [_silence(rank, now) for rank in shown],
+        "epochs": [render_goal(rank.find_goal(progress.epochs, now=now)) for rank in shown],
+    }
+    metrics: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for rank in shown for name in rank.metrics if name not in {*fixed, *last}):
+        metrics[name[:LONGEST_NAME]] = [
+            render_value(rank.metrics[name]) if name in rank.metrics else "" for rank in shown
+        ]
+    titles = [*metrics]
+    drop = (*titles[:0:-1], "silent", "epochs", *titles[:1], "node", "batch", "epoch", "", "samples/s")
+    rows = render_columns({**fixed, **metrics, **last}, most, drop=drop, left=LEFT, styles=styles)
     if len(shown) < len(ranks):
         return (*rows, Row(text=f"and {len(ranks) - len(shown)} more"[:most], style="dim"))
     return rows
 
 
-def render_columns(columns: Sequence[Column], most: int, styles: Sequence[Style] = ()) -> tuple[Row, ...]:
-    """Renders a header and a row per cell of the columns that fit. styles: of the rows after the header."""
-    kept, room = [], most + len(GAP)
-    for column in (one for one in columns if any(one.cells)):
-        room -= len(column.pad()[0]) + len(GAP)
-        if room < 0:
-            break
-        kept.append(column)
-    cells = [column.pad() for column in sorted(kept, key=lambda column: column.place)]
-    header, *texts = [GAP.join(row).rstrip()[:most] for row in zip(*cells, strict=True)] or [""]
-    rows = (Row(text=text, style=styles[at] if styles else "") for at, text in enumerate(texts))
-    return (Row(text=header, style="dim"), *rows)
+def render_columns(
+    columns: Mapping[str, Sequence[str]], most: int, *, drop: Sequence[str], left: Collection[str],
+    styles: Sequence[Style] = (),
+) -> tuple[Row, ...]:  # fmt: skip
+    """Renders a header and a row per cell of the columns that have text and fit.
+
+    columns: the cells, by title. drop: as for render_table. left: titles of columns that are not aligned to the right.
+    styles: of the rows after the header.
+    """
+    kept = {title: cells for title, cells in columns.items() if any(cells)}
+    cells = [tuple(kept), *zip(*kept.values(), strict=True)]
+    header, *texts = render_table(cells, columns=most, drop=drop, right={*kept}.difference(left)).split("\n")
+    rows = (Row(text=text[:most], style=styles[at] if styles else "") for at, text in enumerate(texts))
+    return (Row(text=header[:most], style="dim"), *rows)
 
 
 def choose_ranks(
@@ -109,35 +116,6 @@ def choose_ranks(
         return rank.has_ended, now - rank.heard_at <= SILENT_S, rank.process.number not in slow
 
     return tuple(ranks[position] for position in sorted(sorted(range(len(ranks)), key=key)[:room]))
-
-
-def _columns(
-    ranks: Sequence[RankProgress], slow: frozenset[int], *, epochs: int | None, now: float
-) -> tuple[Column, ...]:
-    """Returns the columns by priority; `place` is their position from left to right."""
-    goals = [rank.find_goal(epochs, now=now) for rank in ranks]
-    names = list(dict.fromkeys(name for rank in ranks for name in rank.metrics))
-    metrics = [
-        Column(
-            title=name[:LONGEST_NAME],
-            place=6,
-            cells=tuple(render_value(rank.metrics[name]) if name in rank.metrics else "" for rank in ranks),
-        )
-        for name in names
-    ]
-    speeds = tuple("" if rank.speed is None else render_rate(rank.speed) for rank in ranks)
-    return (
-        Column(title="rank", place=0, cells=tuple(_known(rank.process.rank) or "?" for rank in ranks)),
-        Column(title="samples/s", place=4, cells=speeds),
-        Column(title="", place=5, cells=tuple(_note(rank, slow) for rank in ranks), left=True),
-        Column(title="epoch", place=2, cells=tuple(_known(rank.epoch) for rank in ranks)),
-        Column(title="batch", place=3, cells=tuple(_known(rank.batch) for rank in ranks)),
-        Column(title="node", place=1, cells=tuple(rank.process.host[:LONGEST_NAME] for rank in ranks), left=True),
-        *metrics[:1],
-        Column(title="epochs", place=8, cells=tuple(map(render_goal, goals)), left=True),
-        Column(title="silent", place=7, cells=tuple(_silence(rank, now) for rank in ranks)),
-        *metrics[1:],
-    )
 
 
 def render_goal(goal: Goal | None) -> str:

@@ -1,7 +1,7 @@
 """Fits text to the width of a terminal: wraps lines between words, and leaves out columns of tables. Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 DEFAULT_COLUMNS = 80  # without a terminal
 GAP = "  "
@@ -66,14 +66,14 @@ def _find_indent(line: str, lead: int, columns: int) -> int:
 def render_table(
     rows: Sequence[Sequence[str]],
     *,
-    numbers_from: int = 1000,
+    right: Collection[str] = (),
     columns: int | None = None,
     drop: Sequence[str] = (),
     prose: bool = False,
 ) -> str:
     """Renders rows, the heading first, in aligned columns. Each row is one line.
 
-    numbers_from: from this column on, cells are aligned to the right. columns: the width to fit into; None: no limit.
+    right: titles of columns that are aligned to the right. columns: the width to fit into; None: no limit.
     drop: titles of columns to leave out, in this order, while the table is too wide. prose: the last column has
     sentences; if they do not fit, they follow below their row.
     """
@@ -90,7 +90,7 @@ def render_table(
     below = kept.pop() if prose and is_too_wide() else None
     lines = []
     for number, row in enumerate(rows):
-        cells = ((str.ljust, str.rjust)[at >= numbers_from](row[at], widths[at]) for at in kept)
+        cells = ((str.ljust, str.rjust)[rows[0][at] in right](row[at], widths[at]) for at in kept)
         lines.append(GAP.join(cells).rstrip())
         if below is not None and row[below] not in {"", "-"}:
             lines.append(wrap(f"    {row[below].lower() if number == 0 else row[below]}", columns or DEFAULT_COLUMNS))

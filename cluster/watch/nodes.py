@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from cluster.views.job_rows import Column, Row, render_columns
+from cluster.views.job_rows import Row, render_columns
 from node.samples import GpuSample, Sample
 
 GIB = 1 << 30
@@ -13,17 +13,17 @@ def render_nodes(samples: Iterable[Sample], *, most: int) -> tuple[Row, ...]:
     nodes = sorted(samples, key=lambda sample: (len(sample.host), sample.host))
     if not nodes:
         return ()
-    columns = (
-        Column(title="node", place=0, cells=tuple(node.host[:20] for node in nodes), left=True),
-        Column(title="cpu", place=1, cells=tuple(f"{node.cpu:.0f} %" for node in nodes)),
-        Column(title="memory", place=2, cells=tuple(_share(node.memory, node.memory_total) for node in nodes)),
-        Column(title="gpu", place=3, cells=tuple(_gpu_use(node.gpus) for node in nodes)),
-        Column(title="gpu memory", place=4, cells=tuple(_gpu_memory(node.gpus) for node in nodes)),
-        Column(title="received", place=5, cells=tuple(_rate(node.received) for node in nodes)),
-        Column(title="sent", place=6, cells=tuple(_rate(node.sent) for node in nodes)),
-        Column(title="", place=7, cells=tuple(_note(node.gpus) for node in nodes), left=True),
-    )
-    return render_columns(columns, most)
+    columns = {
+        "node": [node.host[:20] for node in nodes],
+        "cpu": [f"{node.cpu:.0f} %" for node in nodes],
+        "memory": [_share(node.memory, node.memory_total) for node in nodes],
+        "gpu": [_gpu_use(node.gpus) for node in nodes],
+        "gpu memory": [_gpu_memory(node.gpus) for node in nodes],
+        "received": [_rate(node.received) for node in nodes],
+        "sent": [_rate(node.sent) for node in nodes],
+        "": [_note(node.gpus) for node in nodes],
+    }
+    return render_columns(columns, most, drop=[*columns][:0:-1], left=("node", ""))
 
 
 def _share(used: float, total: float) -> str:

@@ -65,4 +65,4 @@ def test_columns_are_left_out_until_a_table_fits(columns: int | None, first: str
 
 def test_numbers_are_aligned_to_the_right() -> None:
     rows = [("name", "MB/s"), ("a", "1"), ("bcdef", "100")]
-    assert render_table(rows, numbers_from=1) == "name   MB/s\na         1\nbcdef   100"
+    assert render_table(rows, right=["MB/s"]) == "name   MB/s\na         1\nbcdef   100"
