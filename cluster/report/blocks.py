@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 from msgspec import Struct
 
-from cluster.report.charts import draw_curves, draw_heat_map, make_band, make_series
+from cluster.report.charts import draw_curves, draw_heat_map, make_series
 from cluster.report.curves import Curve, Point
 from train.follow.progress import render_rate, render_value
 
@@ -67,15 +67,13 @@ def make_curves_figure(
     shown = dict(curves) if len(curves) <= MOST_LINES else _find_outermost(curves)
     lines = [(f"s{number}", label, curve.points) for number, (label, curve) in enumerate(shown.items())]
     rows = [(label, curve.points) for label, curve in curves.items()]
+    if together and len(shown) < len(curves):
+        lines.insert(0, ("band", f"all {len(curves)} {what}s", list(together)))
     if together and len(curves) != 1:
         lines.append(("all", together_label, list(together)))
         rows.append((together_label, list(together)))
-    lines = [line for line in lines if line[2]]
-    series = [make_series(label, kind, points, span[0]) for kind, label, points in lines]
-    legend = [(kind, label) for kind, label, _ in lines] if curves else []
-    if together and len(shown) < len(curves):
-        series.insert(0, make_band("all", together, span[0]))
-        legend.insert(0, ("band", f"all {len(curves)} {what}s"))
+    series = [make_series(*line, span[0]) for line in lines if line[2]]
+    legend = [one[:2] for one in series] if curves else []
     cells = [_summarize(label, points) for label, points in rows if points]
     text = "; ".join(f"{label}: from {first} to {last}" for label, first, last, *_ in cells[:MOST_LINES])
     svg = draw_curves(series, title=title, text=text, length_s=span[1] - span[0], render=render_tick)

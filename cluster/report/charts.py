@@ -4,11 +4,11 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, pairwise
+from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 import pygal
 from markupsafe import Markup
-from msgspec import Struct
 from pygal.style import Style
 
 from cluster.report.curves import BINS, Point, merge
@@ -27,28 +27,24 @@ PALEST = 0.7  # of the greatest value, or less: small differences have similar c
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
 
 
-class Series(Struct, frozen=True, kw_only=True):
+class Series(NamedTuple):
     """A curve. kind: its class in the page's CSS. points: with times in seconds since the start of the axis."""
 
-    label: str
     kind: str
+    label: str
     points: Sequence[tuple[float, float]]
 
 
-def make_series(label: str, kind: str, points: Sequence[Point], start: float) -> Series:
-    """A curve of the means of points. start: of the axis, in seconds since the epoch.
+def make_series(kind: str, label: str, points: Sequence[Point], start: float) -> Series:
+    """A curve of the means of points; for the kind "band", the area between their least and their greatest values.
 
-    Lines that arrive together have one time in the log: their mean is drawn.
+    start: of the axis, in seconds since the epoch. Lines that arrive together have one time: their mean is drawn.
     """
-    moments = [merge(list(together)) for _, together in groupby(points, lambda point: point.at)]
-    return Series(label=label, kind=kind, points=[(point.at - start, point.value) for point in moments])
-
-
-def make_band(label: str, points: Sequence[Point], start: float) -> Series:
-    """The area between the least and the greatest values."""
-    above = [(point.at - start, point.high) for point in points]
-    below = [(point.at - start, point.low) for point in reversed(points)]
-    return Series(label=label, kind="band", points=[*above, *below, *above[:1]])
+    if kind == "band":
+        above = [(point.at - start, point.high) for point in points]
+        return Series(kind, label, [*above, *((point.at - start, point.low) for point in reversed(points)), *above[:1]])
+    moments = (merge(list(together)) for _, together in groupby(points, lambda point: point.at))
+    return Series(kind, label, [(point.at - start, point.value) for point in moments])
 
 
 def draw_curves(

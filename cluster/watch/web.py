@@ -40,8 +40,8 @@ class LivePage:
             return self._page, self._is_final
 
 
-def make_server(page: LivePage, *, port: int) -> tuple[ThreadingHTTPServer, str]:
-    """Returns a server on the loopback address, and the page's URL. port: 0 for a free one. Raises OSError."""
+def make_server(page: LivePage) -> tuple[ThreadingHTTPServer, str]:
+    """Returns a server on a free port of the loopback address, and the page's URL. Raises OSError."""
     token = secrets.token_urlsafe(24)
 
     class Handler(BaseHTTPRequestHandler):
@@ -64,5 +64,5 @@ def make_server(page: LivePage, *, port: int) -> tuple[ThreadingHTTPServer, str]
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     return server, f"http://127.0.0.1:{server.server_port}/{token}/"

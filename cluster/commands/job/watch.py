@@ -24,18 +24,15 @@ SAMPLE_EVERY_S = 5.0
 @click.command("watch")
 @click.argument("job", required=False)
 @click.option("--web", is_flag=True, help="Serve the job's report to this machine's browsers, and refresh it.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port of --web; default: a free one."
-)
 @click.pass_context
-def watch(ctx: click.Context, *, job: str | None, web: bool, port: int) -> None:
+def watch(ctx: click.Context, *, job: str | None, web: bool) -> None:
     """Watch a job on the whole terminal: its nodes, ranks, curves and log.
 
     JOB is an id, the start of an id, or a name (the newest job of that name); default: the newest job. The keys are on
     the last line. q leaves, and the job runs on; s stops the job. Without a terminal, this is `cluster logs -f`.
     """
     if web:
-        ctx.invoke(_serve, job=job, port=port)
+        ctx.invoke(_serve, job=job)
     elif sys.stdin.isatty() and sys.stdout.isatty() and can_draw(sys.stderr):
         ctx.invoke(_watch, job=job)
     else:
@@ -57,7 +54,7 @@ def _watch(app: App, *, job: str | None) -> None:
 
 
 @pass_app
-def _serve(app: App, *, job: str | None, port: int) -> None:
+def _serve(app: App, *, job: str | None) -> None:
     """Serves the job's report until Ctrl-C."""
     from cluster.report import load_job, render_report  # noqa: PLC0415 - the plots are slow to import
     from cluster.watch.web import LivePage, make_server  # noqa: PLC0415 - as above
@@ -68,7 +65,7 @@ def _serve(app: App, *, job: str | None, port: int) -> None:
         found = load_job(app, job_id)
         return render_report([found]), found.record.has_ended
 
-    server, url = make_server(LivePage(render), port=port)
+    server, url = make_server(LivePage(render))
     app.print(url, wrapped=False)
     app.say(f"serves the report of job {job_id} to this machine alone, until Ctrl-C")
     with server, if_interrupted(f"cluster watch --web {job_id} serves it again"):

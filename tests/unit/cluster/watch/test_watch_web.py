@@ -14,7 +14,7 @@ from foundation.errors import ConnectError
 
 @contextmanager
 def served(page: LivePage) -> Iterator[str]:
-    server, url = make_server(page, port=0)
+    server, url = make_server(page)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
