@@ -74,7 +74,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     checked: for each environment, the libraries that its libmxnet.so does not find.
     cluster_key: the public half of the head's key for the other nodes, or None.
     authorized: the lines of authorized_keys that are the cluster's own.
-    kernel: Linux's release. has_volumes: whether volumes of this program are mounted.
+    system, kernel: the distribution's name, and Linux's release. has_volumes: whether our volumes are mounted.
     """
 
     machine: str
@@ -102,6 +102,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     pythons_ready: frozenset[str] = frozenset()
     setups: frozenset[str] = frozenset()
     checked: Mapping[str, Checked] = field(default_factory=dict)
+    system: str = ""
     kernel: str = ""
     has_volumes: bool = False
 
@@ -197,6 +198,7 @@ def _parse_facts(text: str, *, node: str) -> NodeFacts:
         pythons_ready=digests("pythons"),
         setups=digests("setup"),
         checked=_parse_checked(several.get("unresolved", ())),
+        system=one("system"),
         kernel=one("kernel"),
         has_volumes="volumes" in several,
     )

@@ -14,11 +14,14 @@ cuda="/usr/local/cuda*/lib64 /usr/local/cuda*/targets/x86_64-linux/lib /opt/cond
 # Where Deep Learning AMIs have PyTorch.
 frameworks="/opt/pytorch/bin/python3 /opt/conda/envs/*/bin/python3 $HOME/miniconda3/envs/*/bin/python3"
 watched="/usr/lib/python3/dist-packages /opt/pytorch/lib/python3*/site-packages
-/opt/conda/envs/*/lib/python3*/site-packages /etc/ld.so.cache /usr/local /opt /opt/conda/lib /opt/conda/pkgs /dev/kfd /proc/driver/nvidia
+/opt/conda/envs/*/lib/python3*/site-packages /etc/ld.so.cache /etc/os-release /usr/local /opt /opt/conda/lib /opt/conda/pkgs /dev/kfd /proc/driver/nvidia
 /usr/lib/x86_64-linux-gnu /usr/lib64"
 
 look() {
     echo "machine=$(uname -m)"
+    PRETTY_NAME=
+    [ ! -r /etc/os-release ] || . /etc/os-release
+    echo "system=$PRETTY_NAME"
     read -r kernel </proc/sys/kernel/osrelease
     echo "kernel=$kernel"
     glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null)

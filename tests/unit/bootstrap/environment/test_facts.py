@@ -25,6 +25,7 @@ from node_facts import SYSTEM_PATH, make_programs, run_shell
 
 TEXT = """\
 machine=x86_64
+system=Ubuntu 22.04.5 LTS
 glibc=2.35
 cores=4
 configured=3.9 /opt/my python/bin/python3
