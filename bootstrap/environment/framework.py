@@ -135,12 +135,7 @@ def is_wanted(found: FoundFramework, python: str) -> bool:
 
 
 def _pick_wheel(facts: NodeFacts, gpus: Sequence[Gpu], *, node: str) -> str:
-    for gpu in gpus:
-        if gpu.capability is None:
-            raise ClusterError(
-                f"{node}: its driver does not report the compute capability of the {gpu.name}, which is unknown here",
-                hint="set [bootstrap] torch to a wheel; cluster oracle --framework pytorch lists them",
-            )
+    check_known(gpus, node=node, hint="set [bootstrap] torch to a wheel; cluster oracle --framework pytorch lists them")
     wheel = pick_torch(gpus[0] if gpus and facts.machine == "x86_64" else None)
     if wheel is None:
         raise ClusterError(
@@ -148,6 +143,14 @@ def _pick_wheel(facts: NodeFacts, gpus: Sequence[Gpu], *, node: str) -> str:
             hint="use an image with PyTorch for that GPU ([provision] ami), or another instance type",
         )
     return wheel
+
+
+def check_known(gpus: Sequence[Gpu], *, node: str, hint: str) -> None:
+    """Raises ClusterError for a GPU of unknown capability, for which no wheel can be chosen. Pure."""
+    for gpu in gpus:
+        if gpu.capability is None:
+            said = f"its driver does not report the compute capability of the {gpu.name}, which is unknown here"
+            raise ClusterError(f"{node}: {said}", hint=hint)
 
 
 def check_torch_wheel(wheel: str, gpus: Sequence[Gpu], *, node: str, machine: str) -> None:

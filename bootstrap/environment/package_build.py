@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from bootstrap.environment.bundle import Bundle
 from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.fetches import bring_here
-from bootstrap.environment.file_cache import BundleFile, fetch_once, find_digest, find_kept, remember
+from bootstrap.environment.file_cache import BundleFile, fetch_once, find_kept, remember
 from bootstrap.environment.framework import is_torch
 from bootstrap.environment.git_source import MARK
 from bootstrap.environment.lock import lock_source
@@ -132,8 +132,6 @@ class PackageBuilds:
 
         def take(directory: Path) -> None:
             connection.get(f".cluster/files/{sha256}/{name}", directory / name)
-            if find_digest(directory / name) != sha256:
-                raise ClusterError(f"{connection.host.name}: {name} was damaged on the way", hint="run it again")
 
         what = f"taking {name} from {connection.host.name}"
         [file] = fetch_once(self._cache, f"built/{key}", take, what=what, report=self._report)
@@ -163,13 +161,7 @@ class PackageBuilds:
         tools = find_tools(choose_tools(target, read_build_requirements(source.path), frameworks=frameworks))
         files = [file for file in (*tools.files, source) if file.sha256 not in head.facts.files]
         steps = [] if tools.digest in head.facts.envs else [MakeEnvironment(bundle=tools, python=head.python.path)]
-        text = render_build(
-            source,
-            key,
-            tools=tools,
-            setup=self._setup,
-            frameworks=frameworks,
-        )
+        text = render_build(source, key, tools=tools, setup=self._setup, frameworks=frameworks)
         what = f"building a wheel from {source.name}"
         make_ready = script_task(steps, what="the script that prepares the build", python=head.facts.python)
         tasks = [make_ready, {"kind": "script", "what": what, "text": text, "silence_s": SILENCE_S}]

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 from bootstrap.config import Framework
 from bootstrap.environment.facts import FoundFramework, NodeFacts, find_gpus
-from bootstrap.environment.framework import LABELS, FrameworkChoice, is_of_framework
+from bootstrap.environment.framework import LABELS, FrameworkChoice, check_known, is_of_framework
 from bootstrap.environment.requirements import MXNET, Requirements, find_locked, find_name
 from foundation.errors import ClusterError, ConfigError
 from provision.oracle.decide import check_gpus, no_auto_wheel, no_wheel_hint, pick_wheel
@@ -221,13 +221,9 @@ def choose_mxnet(facts: NodeFacts, *, node: str) -> str:
 
     Raises ClusterError if no wheel has code for them.
     """
-    chosen = CPU_WHEEL
-    for gpu in find_gpus(facts):
-        if gpu.capability is None:
-            raise ClusterError(
-                f"{node}: its driver does not report the compute capability of the {gpu.name}, which is unknown here",
-                hint="set [bootstrap] mxnet to a wheel; cluster oracle lists them",
-            )
+    chosen, gpus = CPU_WHEEL, find_gpus(facts)
+    check_known(gpus, node=node, hint="set [bootstrap] mxnet to a wheel; cluster oracle lists them")
+    for gpu in gpus:
         wheel = pick_wheel(gpu)
         if wheel is None:
             raise ClusterError(f"{node}: {no_auto_wheel(gpu)}", hint=no_wheel_hint(gpu))

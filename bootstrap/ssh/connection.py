@@ -240,7 +240,7 @@ def open_connection(
 def find_hops(connection: fabric.Connection) -> Iterator[fabric.Connection]:
     """Yields the connection, and then those that lead to it."""
     hop = connection
-    while isinstance(hop, fabric.Connection):
+    while isinstance(hop, fabric.connection.Connection):
         yield hop
         hop = hop.gateway
 

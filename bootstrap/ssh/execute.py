@@ -135,11 +135,11 @@ class _Run:
     def follow(self) -> None:
         """Connects, starts the command, and passes on its output until it ends."""
         try:
-            self._end(self._run())
+            self._finish(ending=self._run())
         except ClusterError as error:
-            self._end(Ending(node=self.host.name, error=error))
+            self._finish(ending=Ending(node=self.host.name, error=error))
         except BaseException as error:  # noqa: BLE001 - passed to the caller's thread, which raises it
-            self._break(error)
+            self._finish(broken=error)
 
     def stop(self) -> None:
         """Has the node end the command. Drops further output."""
@@ -148,14 +148,9 @@ class _Run:
             if self._program is not None:
                 self._program.end_input()
 
-    def _end(self, ending: Ending) -> None:
+    def _finish(self, *, ending: Ending | None = None, broken: BaseException | None = None) -> None:
         with self._changed:
-            self.ending = ending
-            self._changed.notify_all()
-
-    def _break(self, error: BaseException) -> None:
-        with self._changed:
-            self.broken = error
+            self.ending, self.broken = ending or self.ending, broken or self.broken
             self._changed.notify_all()
 
     def _run(self) -> Ending:
@@ -186,7 +181,7 @@ class _Run:
             self._sink.take(self.host.name, stream, data)
         except BaseException as error:  # noqa: BLE001 - as in `follow`; the rest is read to get the result
             self._stopped.set()
-            self._break(error)
+            self._finish(broken=error)
 
 
 class _Piece(Struct, frozen=True):

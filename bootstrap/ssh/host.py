@@ -131,23 +131,16 @@ def render_ssh_command(
     line = run_program("bash", "-lc", ACTIVATE + run, "bash", *words).line()
     chosen = not {"-t", "-T"}.isdisjoint(passed_on)
     terminal = () if chosen else ("-t",) if is_terminal else ("-T",)
+    words, target = find_ssh_words(host, options=options)
+    return (*words, *terminal, *passed_on, "--", target, line)
+
+
+def find_ssh_words(host: Host, *, options: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
+    """The first words of an ssh command for a node, and its target. options: as for render_ssh_command. Pure."""
     own = parse_spec(host.spec)
     if own is not None:
-        program, *rest, target = own.words
-        return (program, *terminal, *rest, *passed_on, "--", target, line)
-    return (
-        "ssh",
-        "-F",
-        "none",
-        *render_options(options),
-        *terminal,
-        "-l",
-        host.user,
-        *passed_on,
-        "--",
-        host.address,
-        line,
-    )
+        return own.words[:-1], own.words[-1]
+    return ("ssh", "-F", "none", *render_options(options), "-l", host.user), host.address
 
 
 def render_scp_command(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import NoReturn
 
-from bootstrap.ssh.host import Host, parse_spec, render_options
+from bootstrap.ssh.host import Host, find_ssh_words, render_options
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
@@ -37,12 +37,9 @@ def render_forward_command(host: Host, ports: Mapping[int, int], *, options: Map
         "LocalCommand": f"echo {shlex.quote(OPENED)}",
     }
     forwards = [word for here, there in ports.items() for word in ("-L", f"127.0.0.1:{here}:127.0.0.1:{there}")]
-    own = parse_spec(host.spec)
-    if own is not None:
-        program, *rest, target = own.words
-        return (program, *render_options(tunnel), "-N", "-T", *forwards, *rest, "--", target)
-    words = render_options({**options, **tunnel})
-    return ("ssh", "-F", "none", *words, "-N", "-T", *forwards, "-l", host.user, "--", host.address)
+    (program, *words), target = find_ssh_words(host, options=options)
+    # ssh takes the first value of an option.
+    return (program, *render_options(tunnel), *words, "-N", "-T", *forwards, "--", target)
 
 
 def check_free(ports: Mapping[int, int]) -> None:

@@ -307,7 +307,7 @@ def test_the_users_options_of_ssh_come_last_and_decide_on_a_terminal() -> None:
     given = {"StrictHostKeyChecking": "yes"}
     words = render_ssh_command(HOST, ["true"], options=given, is_terminal=True, passed_on=["-L", "6006:localhost:6006"])
     shown = [*words[: words.index("--")]]
-    assert shown[3:] == ["-o", "StrictHostKeyChecking=yes", "-t", "-l", "ubuntu", "-L", "6006:localhost:6006"]
+    assert shown[3:] == ["-o", "StrictHostKeyChecking=yes", "-l", "ubuntu", "-t", "-L", "6006:localhost:6006"]
     words = render_ssh_command(HOST, ["true"], options={}, is_terminal=True, passed_on=["-T"])
     assert words[: words.index("--")] == ("ssh", "-F", "none", "-l", "ubuntu", "-T")
 

@@ -59,19 +59,20 @@ def test_a_port_in_use_is_an_error_with_another_port() -> None:
 def test_forwarding_has_the_clusters_key_and_ends_with_its_connection() -> None:
     given = {"IdentityFile": "key", "ServerAliveInterval": "15"}
     words = render_forward_command(NODE, {8081: 80}, options=given)
-    assert words[:3] == ("ssh", "-F", "none")
-    assert words[-8:] == ("-N", "-T", "-L", "127.0.0.1:8081:127.0.0.1:80", "-l", "ubuntu", "--", "198.18.0.2")
-    assert [word for word in words if word.startswith(("Identity", "ServerAliveI", "Exit", "Local"))] == [
-        "IdentityFile=key",
-        "ServerAliveInterval=5",
+    assert words[-8:] == ("-l", "ubuntu", "-N", "-T", "-L", "127.0.0.1:8081:127.0.0.1:80", "--", "198.18.0.2")
+    assert [word for word in words if word.startswith(("Identity", "ServerAliveI", "Exit", "Local", "none"))] == [
         "ExitOnForwardFailure=yes",
+        "ServerAliveInterval=5",  # ssh takes the first one
         f"LocalCommand=echo '{OPENED}'",
+        "none",
+        "IdentityFile=key",
+        "ServerAliveInterval=15",
     ]
 
 
 def test_own_hosts_keep_the_users_configuration() -> None:
     words = render_forward_command(OWN, {80: 80}, options={"IdentityFile": "key"})
-    assert words[-6:] == ("-L", "127.0.0.1:80:127.0.0.1:80", "-p", "2222", "--", "bob@gpu2")
+    assert words[-8:] == ("-p", "2222", "-N", "-T", "-L", "127.0.0.1:80:127.0.0.1:80", "--", "bob@gpu2")
     assert not {"-F", "IdentityFile=key"} & set(words)
 
 
