@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Protocol
 from msgspec import Meta, Struct
 
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.host import Host
+from bootstrap.ssh.host import ACTIVATE, RUN_WORDS, Host
 from bootstrap.ssh.node_program import NodeProgram
 from foundation.errors import ClusterError, ConnectError
 from node.protocol import OUTPUT_ENCODING
@@ -159,7 +159,7 @@ class _Run:
             if self._stopped.is_set():
                 raise ConnectError(f"{self.host.name}: the command was not started")
             self._program = program = NodeProgram(connection, "exec")
-            program.tell({"words": list(self._words)})
+            program.tell({"words": ["sh", "-c", ACTIVATE + RUN_WORDS, "sh", *self._words]})
         with closing(program):
             for message in program.messages():
                 piece = program.read(message, _Piece)

@@ -73,7 +73,8 @@ if [ -n "$ready" ]; then
     done
 fi
 """
-"""Does in shell what node/exec_command.py does: puts the newest environment first in PATH, with its CUDA libraries."""
+"""Puts a node's newest environment first in PATH, with its CUDA libraries."""
+RUN_WORDS = 'exec "$@"'
 
 
 def parse_spec(text: str) -> Spec | None:
@@ -127,7 +128,7 @@ def render_ssh_command(
     last: ssh takes the first value of an option, so that they cannot replace those that make the connection secure.
     """
     shell = 'exec "${SHELL:-bash}"' + (" -i" if is_terminal else "")  # without a terminal, it reads its commands
-    run = {0: shell, 1: 'eval "$1"'}.get(len(words), 'exec "$@"')
+    run = {0: shell, 1: 'eval "$1"'}.get(len(words), RUN_WORDS)
     line = run_program("bash", "-lc", ACTIVATE + run, "bash", *words).line()
     chosen = not {"-t", "-T"}.isdisjoint(passed_on)
     terminal = () if chosen else ("-t",) if is_terminal else ("-T",)

@@ -9,7 +9,6 @@ are found, whatever their session, user or environment. If the command ends on i
 running, as with ssh.
 """
 
-import glob
 import json
 import os
 import select
@@ -18,7 +17,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from typing import IO, NoReturn
 
 from node.protocol import OUTPUT_ENCODING
@@ -36,16 +34,8 @@ def main() -> NoReturn:
     order = json.loads(sys.stdin.buffer.readline())
     process_tree.adopt_orphans()
     words = [word.encode("utf-8", "surrogateescape") for word in order["words"]]
-    code, left = 0, list[int]()
-    try:
-        home = os.path.expanduser("~")
-        child = process_tree.start(words, environment(os.environ), home, stderr=subprocess.PIPE)
-    except (OSError, ValueError) as error:  # ValueError: an empty word, or one with a NUL
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        tell({"err": f"cannot start {order['words'][0]!r}: {reason}\n"})
-        code = 126 if isinstance(error, PermissionError) else 127
-    else:
-        code, left = follow(child)
+    home = os.path.expanduser("~")
+    code, left = follow(process_tree.start(words, setup_env.reach_near(os.environ), home, stderr=subprocess.PIPE))
     tell({"exit": 128 - code if code < 0 else code, "signal": -code if code < 0 else None, "left": left})
     os._exit(0)  # does not wait for threads
 
@@ -100,16 +90,3 @@ def end_all() -> list[int]:
     while ending.go_on():
         time.sleep(process_tree.LOOK_EVERY_S)
     return [pid for pid, _, _ in ending.left]
-
-
-def environment(base: Mapping[str, str]) -> dict[str, str]:
-    """The command's variables: those of `base`, with the newest environment of this node and its CUDA libraries."""
-    made = setup_env.reach_near(base)
-    ready = glob.glob(os.path.expanduser("~/.cluster/env/*/.complete"))
-    if ready:
-        folder = os.path.dirname(max(ready, key=os.path.getmtime))
-        made["PATH"] = f"{folder}/bin:{base.get('PATH', '/usr/local/bin:/usr/bin:/bin')}"
-        libraries = sorted(glob.glob(os.path.join(folder, "lib/python3*/site-packages/nvidia/*/lib")))
-        if libraries:
-            made["LD_LIBRARY_PATH"] = ":".join(libraries + [path for path in [base.get("LD_LIBRARY_PATH")] if path])
-    return made

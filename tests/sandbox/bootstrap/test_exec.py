@@ -94,8 +94,8 @@ def test_the_environments_python_comes_first(two_nodes: Project) -> None:
     [
         (["exec"], 2, "there is no command to run"),
         (["exec", "--node", "node-7", "--", "true"], 1, "has no node node-7\n  try: one of: node-0, node-1\n"),
-        (["exec", "--", "no-such-program"], 127, "[node-1] cannot start 'no-such-program': No such file or directory"),
-        (["exec", "--", "/etc/passwd"], 126, "[node-0] cannot start '/etc/passwd': Permission denied"),
+        (["exec", "--", "no-such-program"], 127, "exec: no-such-program: not found"),
+        (["exec", "--", "/etc/passwd"], 126, "/etc/passwd: Permission denied"),
         (["ssh", "node-7"], 1, "has no node node-7"),
     ],
 )

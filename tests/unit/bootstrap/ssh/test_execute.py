@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bootstrap.ssh.execute import Ending, choose_exit_code
+from bootstrap.ssh.host import ACTIVATE, RUN_WORDS
 from bootstrap.ssh.node_program import parse_message, runtime_command
 from cluster.commands.shell import KEPT_BYTES, Collector, LinePrinter, render_failures
 from foundation.errors import ConnectError
@@ -91,7 +92,7 @@ def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[l
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps({"words": words}).encode() + b"\n")
+        process.stdin.write(json.dumps({"words": ["sh", "-c", ACTIVATE + RUN_WORDS, "sh", *words]}).encode() + b"\n")
         process.stdin.flush()
         messages = [message for line in process.stdout if (message := parse_message(line)) is not None]
     return messages, process.returncode
