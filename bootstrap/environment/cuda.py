@@ -17,7 +17,7 @@ from msgspec import Struct
 from bootstrap.environment.facts import LibraryDir, NodeFacts
 from bootstrap.environment.framework import LABELS, Torch
 from bootstrap.environment.target import WheelTarget
-from provision.oracle.tables import GPU_WHEEL, Version, Wheel, find_wheel, show
+from provision.oracle.tables import GPU_WHEEL, Version, find_wheel, show
 from provision.oracle.torch import explain_driver, find_build, parse_torch
 
 DRIVER = "libcuda.so.1"
@@ -107,8 +107,6 @@ def find_warnings(facts: NodeFacts, target: WheelTarget, torch: Torch | None = N
     nvidia = facts.displays.count("NVIDIA")
     if nvidia and not facts.gpus:
         warnings.append(f"it has {nvidia} NVIDIA GPU(s) but no working driver: {name} will not see them")
-    if "AMD" in facts.displays and not facts.gpus and mxnet is not None:
-        warnings.append("it has an AMD GPU, which no MXNet wheel supports: training runs on the CPU")
     if mxnet is not None and cuda_of(mxnet) is not None:
         missing = find_cuda(facts, mxnet).missing
         if missing:
@@ -147,21 +145,11 @@ def explain_missing_libraries(names: Sequence[str], mxnet: str) -> str:
 
 def _explain_toolkit(names: Sequence[str], mxnet: str) -> str:
     cuda = cuda_of(mxnet)
-    said = f"{mxnet} needs {', '.join(names)}"
+    said = f"{mxnet} needs {', '.join(names)}, which the node does not have"
     if cuda is None:
-        return f"{said}, which the node does not have: install it with commands in [bootstrap] setup"
-    version = show(cuda)
-    separate = [name for name in names if name.startswith(SEPARATE)]
-    what = f"CUDA {version}" if len(separate) < len(names) else f"a cuDNN or NCCL for CUDA {version}"
-    others = "" if _has_packages(mxnet) else f' (PyPI has none for CUDA {version}: mxnet = "{GPU_WHEEL.requirement}")'
+        return f"{said}: install it with commands in [bootstrap] setup"
+    folder = f"/usr/local/cuda-{show(cuda)}"
     return (
-        f"{said}: {what}, which the node does not have. Three ways to get it: "
-        f"an image that has it in /usr/local/cuda-{version} ([provision] ami); "
-        f"the nvidia-* wheels, which come with {GPU_WHEEL.requirement} from PyPI{others}; "
-        "or commands that install it or load its module ([bootstrap] setup)"
+        f"{said}: use an image with CUDA {show(cuda)} in {folder} ([provision] ami), commands that install it or load "
+        f'its module ([bootstrap] setup), or mxnet = "{GPU_WHEEL.requirement}", which gets them from PyPI'
     )
-
-
-def _has_packages(mxnet: str) -> bool:
-    wheel: Wheel | None = find_wheel(mxnet)
-    return wheel is not None and bool(wheel.packages)

@@ -68,7 +68,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
     including Pythons of environments, which are not in `pythons`.
     missing_libraries: system libraries that MXNet's wheels need and the system lacks.
     gpus: (compute capability such as "8.6", name) of each GPU, in the driver's order; driver: the driver's version.
-    displays: the maker, "NVIDIA" or "AMD", of each graphics device, with a driver or without.
+    displays: "NVIDIA" for each graphics device of it, with a driver or without.
     libraries: the CUDA libraries that the loader finds. cuda_dirs: the directories of others.
     files, envs, trees, runtimes, pythons_ready, setups: the digests of what is complete in ~/.cluster.
     checked: for each environment, the libraries that its libmxnet.so does not find.

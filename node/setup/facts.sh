@@ -103,10 +103,7 @@ look_for_gpus() {
     for device in /sys/bus/pci/devices/*; do
         vendor= class=
         { read -r vendor <"$device/vendor" && read -r class <"$device/class"; } 2>/dev/null || continue
-        case "$vendor $class" in
-        "0x10de 0x03"*) echo "display=NVIDIA" ;;
-        "0x1002 0x03"* | "0x1002 0x12"*) echo "display=AMD" ;;
-        esac
+        case "$vendor $class" in "0x10de 0x03"*) echo "display=NVIDIA" ;; esac
     done
     command -v nvidia-smi >/dev/null || return 0
     # Drivers before 510 do not report the compute capability.

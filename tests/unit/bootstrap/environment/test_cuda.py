@@ -89,7 +89,6 @@ def test_missing_libraries_are_explained() -> None:
     ):
         assert part in said
     assert "driver" not in said
-    assert "cuDNN or NCCL for CUDA 10.2" in explain_missing_libraries(["libcudnn.so.8"], CU102)
     driver = explain_missing_libraries(["libcuda.so.1"], CU112)
     assert "no NVIDIA driver" in driver
     assert "/usr/local" not in driver
@@ -109,8 +108,6 @@ def test_gpu_warnings() -> None:
         replace(FACTS, displays=("NVIDIA", "NVIDIA")), replace(TARGET, requirements=("mxnet==1.7.0.post2",))
     )
     assert "2 NVIDIA GPU(s) but no working driver" in said
-    (said,) = find_warnings(replace(FACTS, displays=("AMD",)), replace(TARGET, requirements=("mxnet==1.7.0.post2",)))
-    assert "AMD" in said
     (said,) = find_warnings(FACTS, replace(TARGET, requirements=(CU90,)))
     assert "libcudart.so.9.0" in said
 

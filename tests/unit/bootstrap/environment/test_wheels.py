@@ -82,7 +82,6 @@ def test_the_target_depends_on_the_python() -> None:
         ({"gpus": (("8.9", "L4"),)}, (3, 11), "auto", GPU_WHEEL.requirement, "numpy<1.24"),
         ({"gpus": (("9.0", "H100"),)}, (3, 11), "mxnet==1.9.1", "mxnet==1.9.1", "numpy<1.24"),
         ({"gpus": (("", "Unheard of"),)}, (3, 11), GPU_WHEEL.requirement, GPU_WHEEL.requirement, "numpy<1.24"),
-        ({"displays": ("AMD",)}, (3, 11), "auto", CPU_WHEEL.requirement, "numpy<1.24"),
         ({}, (3, 11), "mxnet-1.7.0-py3-none-any.whl", "mxnet-1.7.0-py3-none-any.whl", "numpy<1.24"),
     ],
 )
