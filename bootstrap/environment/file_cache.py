@@ -8,6 +8,7 @@ A node that gets a damaged file reports it, and then it is removed here (transfe
 
 import gzip
 import hashlib
+import shutil
 import tarfile
 import tempfile
 import time
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 
 from foundation.decode import decode
 from foundation.errors import ClusterError
-from foundation.files import one_at_a_time, write_whole
+from foundation.files import one_at_a_time, write_whole, written_whole
 from foundation.progress import Event, Report
 
 
@@ -108,6 +109,15 @@ def fetch_once(
 def find_place(cache: Path, sha256: str, name: str) -> Path:
     """The path of a file in the cache. Pure."""
     return cache / "wheels" / sha256 / name
+
+
+def copy_here(path: Path, cache: Path) -> BundleFile:
+    """Copies a file of this machine to the cache. Raises OSError, and ClusterError for a damaged archive."""
+    described = describe_file(path)
+    kept = find_place(cache, described.sha256, described.name)
+    with written_whole(kept) as temporary:
+        shutil.copyfile(path, temporary)
+    return replace(described, path=kept)
 
 
 def _move(path: Path, cache: Path) -> BundleFile:

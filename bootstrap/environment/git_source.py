@@ -8,12 +8,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from msgspec.structs import replace
-
-from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
+from bootstrap.environment.file_cache import BundleFile, copy_here
 from bootstrap.environment.requirements import GIT_URL, find_name
 from foundation.errors import ClusterError
-from foundation.files import written_whole
 
 MARK = "-git-"
 """In the names of these archives, which have no version: uv would compare it with the wheel's."""
@@ -36,11 +33,7 @@ def fetch_git(line: str, cache: Path) -> BundleFile:
         archive = folder / f"{name}.tar.gz"
         what = f"FETCH_HEAD:{found['folder'] or ''}"
         _run(["archive", f"--prefix={name}/", f"--output={archive.name}", what], folder)
-        described = describe_file(archive)
-        kept = find_place(cache, described.sha256, described.name)
-        with written_whole(kept) as place:
-            place.write_bytes(archive.read_bytes())
-    return replace(described, path=kept)
+        return copy_here(archive, cache)
 
 
 def _run(words: list[str], folder: Path) -> str:

@@ -8,7 +8,6 @@ The package indexes are those of uv's and pip's settings on this machine, with t
 
 import os
 import re
-import shutil
 import tempfile
 import time
 import tomllib
@@ -20,13 +19,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from bootstrap.environment.fetches import find_size
-from bootstrap.environment.file_cache import BundleFile, describe_file, find_place
+from bootstrap.environment.file_cache import BundleFile, copy_here, find_place
 from bootstrap.environment.git_source import fetch_git
 from bootstrap.environment.requirements import GIT_URL, HASH, find_name, is_git
 from bootstrap.environment.target import WheelTarget, is_wheel_file, platform_tags
 from bootstrap.environment.uv import UvError, find_settings, run_uv
 from foundation.errors import ClusterError
-from foundation.files import written_whole
 from foundation.progress import Event, Report
 from foundation.thread_pool import map_in_threads
 from provision.oracle.tables import show
@@ -247,7 +245,7 @@ def _describe(file: Mapping[str, Any], cache: Path) -> BundleFile:
     """A file of a lock. Nodes fetch it themselves if they can, so its URL has no password. Raises ClusterError."""
     name, address, sha256 = _name(file), _address(file), str(file["hashes"]["sha256"])
     if address.scheme in ("file", ""):
-        return _copy(Path(urllib.parse.unquote(address.path)), cache)
+        return copy_here(Path(urllib.parse.unquote(address.path)), cache)
     url = address._replace(netloc=address.netloc.rpartition("@")[2], fragment="").geturl()
     size_bytes = file.get("size") or find_size(url)
     return BundleFile(
@@ -257,11 +255,3 @@ def _describe(file: Mapping[str, Any], cache: Path) -> BundleFile:
         unpacked_bytes=size_bytes * UNPACKED_TIMES if name.endswith(".whl") else 0,
         urls=(url,),
     )
-
-
-def _copy(path: Path, cache: Path) -> BundleFile:
-    described = describe_file(path)
-    kept = find_place(cache, described.sha256, described.name)
-    with written_whole(kept) as temporary:
-        shutil.copyfile(path, temporary)
-    return replace(described, path=kept)
