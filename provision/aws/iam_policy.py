@@ -92,9 +92,28 @@ def render_job_policy(scope: S3Scope, *, region: str) -> str:
     """Returns the permissions of a job's credentials, as compact JSON: a session policy, whose size limit is small.
 
     A session policy only restricts the caller's permissions. So it allows all KMS keys: S3 can use those that the
-    caller may use, for the objects that are allowed here. Raises ConfigError when the policy is too long, or when IAM
-    would not take a character literally.
+    caller may use, for the objects that are allowed here. Raises ConfigError when the policy is too long, and the
+    errors of s3_statements.
     """
+    document = _render_session_policy(s3_statements(scope, region=region))
+    if len(document) > MAX_SESSION_POLICY_LENGTH:
+        raise ConfigError(
+            f"the policy for the job's credentials would have {len(document)} characters; AWS allows "
+            f"{MAX_SESSION_POLICY_LENGTH}: the job's arguments and variables have too many s3:// URLs",
+            hint="put what the job reads below [data] url, and use fewer s3:// URLs",
+        )
+    return document
+
+
+def s3_statements(scope: S3Scope, *, region: str) -> list[Statement]:
+    """Returns the permissions to use the URLs: to list their folders, or a whole bucket that is written to.
+
+    One prefix has no slash at its end, because MXNet's reader looks for a folder that way (dmlc-core,
+    src/io/s3_filesys.cc, TryGetPathInfo): so keys that begin with the folder's name can be listed, too. Raises
+    ConfigError when IAM would not take a character literally.
+    """
+    if scope.is_empty:
+        return []
     written = [Keys.below(scope.results_url, key="[data] results")] if scope.results_url is not None else []
     written += [Keys.from_beginning(url, written=True) for url in scope.also_written]
     read = [Keys.below(scope.data_url, key="[data] url")] if scope.data_url is not None else []
@@ -115,14 +134,7 @@ def render_job_policy(scope: S3Scope, *, region: str) -> str:
         operator = LIKE_OR_NONE if bucket in {keys.bucket for keys in written} else "StringLike"
         condition = None if "*" in prefixes else {operator: {"s3:prefix": list(dict.fromkeys(prefixes))}}
         statements.append(_allow_shortly(["s3:ListBucket"], [f"{base}{bucket}"], condition))
-    document = _render_session_policy(statements)
-    if len(document) > MAX_SESSION_POLICY_LENGTH:
-        raise ConfigError(
-            f"the policy for the job's credentials would have {len(document)} characters; AWS allows "
-            f"{MAX_SESSION_POLICY_LENGTH}: the job's arguments and variables have too many s3:// URLs",
-            hint="put what the job reads below [data] url, and use fewer s3:// URLs",
-        )
-    return document
+    return statements
 
 
 def render_volumes_policy(sources: Sequence[MountSource], *, region: str) -> str:

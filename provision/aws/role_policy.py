@@ -9,16 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from provision.aws.iam_policy import (
-    CHECKPOINT_MARKS,
-    LIKE_OR_NONE,
-    READ,
-    WRITE,
-    Keys,
+    S3Scope,
     Statement,
     allow,
     ec2_principal,
     partition_of,
     render_document,
+    s3_statements,
 )
 from provision.config import ProvisionConfig, all_types
 from provision.model import TAG_INDEX, TAG_LEASE, TAG_NAME, TAG_OWNER, profile_name, resource_name, tags
@@ -57,33 +54,12 @@ def render_role_policy(
     """Returns the policy of the role of the nodes of the cluster `name`, as JSON.
 
     replaces_nodes: the role may launch replacements for lost nodes. data_url, to read below it, and results_url, to
-    write and read below it, are "s3://BUCKET/FOLDER/". The role may list only these folders, or a whole bucket that it
-    writes to. One prefix has no slash at
-    its end, because MXNet's reader looks for a folder that way (dmlc-core, src/io/s3_filesys.cc, TryGetPathInfo): so
-    the role can also list keys that begin with the folder's name. Raises ConfigError when IAM would not take a
-    character literally.
+    write and read below it, are "s3://BUCKET/FOLDER/". Raises the errors of s3_statements.
     """
-    partition = partition_of(region)
-    base = f"arn:{partition}:s3:::"
-    statements: list[Statement] = []
-    buckets = []
-    if data_url is not None:
-        keys = Keys.below(data_url, key="[data] url")
-        buckets.append(f"{base}{keys.bucket}")
-        statements.append(allow("ReadData", ["s3:GetObject"], [f"{base}{path}" for path in keys.paths]))
-        statements.append(_list_statement("ListData", keys, base, "StringLike"))
-    if results_url is not None:
-        keys = Keys.below(results_url, key="[data] results")
-        buckets.append(f"{base}{keys.bucket}")
-        below = [f"{base}{path}" for path in keys.paths]
-        statements.append(allow("WriteResults", sorted(READ + WRITE), below))
-        statements.append(allow("RenameCheckpoints", ["s3:DeleteObject"], [f"{below[-1]}/{CHECKPOINT_MARKS}"]))
-        statements.append(_list_statement("ListResults", keys, base, LIKE_OR_NONE))
-    if buckets:
-        statements.append(allow("FindBuckets", ["s3:GetBucketLocation"], list(dict.fromkeys(buckets))))
+    statements = s3_statements(S3Scope(data_url=data_url, results_url=results_url), region=region)
     ours: Condition = {"StringEquals": {f"aws:ResourceTag/{TAG_NAME}": name}}
     here: Condition = {"StringEquals": {"aws:RequestedRegion": region}}
-    instances = f"arn:{partition}:ec2:{region}:*:instance/*"
+    instances = f"arn:{partition_of(region)}:ec2:{region}:*:instance/*"
     statements.append(allow("FindNodes", ["ec2:DescribeInstances"], ["*"], here))
     if replaces_nodes:
         statements.append(allow("EndNodes", ["ec2:TerminateInstances"], [instances], ours))
@@ -139,8 +115,3 @@ def _launch_statements(
         allow("TagWhatIsLaunched", ["ec2:CreateTags"], ec2("instance/*", *made, *requests[:1]), at_launch),
         allow("GiveRole", ["iam:PassRole"], [role], to_ec2),
     ]
-
-
-def _list_statement(sid: str, keys: Keys, base: str, operator: str) -> Statement:
-    prefixes = None if "*" in keys.prefixes else {operator: {"s3:prefix": list(keys.prefixes)}}
-    return allow(sid, ["s3:ListBucket"], [f"{base}{keys.bucket}"], prefixes)
