@@ -7,10 +7,8 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
-
-from msgspec import Struct
 
 from node import job_folder
 from node.samples import GpuSample, ProcessSample, Sample
@@ -55,16 +53,8 @@ async def _read_gpus() -> tuple[GpuSample, ...]:
     return await asyncio.to_thread(read_gpus)
 
 
-class Counters(Struct, frozen=True, kw_only=True):
-    """The node's counters. at: seconds. busy, all: of its CPUs, in ticks. Others: bytes since the boot."""
-
-    at: float
-    busy: int = 0
-    all: int = 0
-    read: int = 0
-    written: int = 0
-    received: int = 0
-    sent: int = 0
+Counters = Mapping[str, int]
+"""A node's counters: `busy` and `all` of its CPUs, in ticks; the others in bytes, since the boot."""
 
 
 class Sampler:
@@ -74,20 +64,20 @@ class Sampler:
         self._host = host
         self._disks = frozenset(name for name in _list("/sys/block") if not name.startswith(PARTS))
         self._processes = Processes(job, mark)
-        self._before = self._read_counters()
+        self._at, self._before = time.monotonic(), self._read_counters()
 
     def take(self, gpus: tuple[GpuSample, ...]) -> tuple[Sample, float]:
         """Returns a sample, and the seconds of CPU time that it has cost."""
         began = time.thread_time()
-        before, now = self._before, self._read_counters()
-        over_s = max(now.at - before.at, 1e-3)
+        before, since = self._before, self._at
+        self._at, self._before = time.monotonic(), self._read_counters()
+        over_s = max(self._at - since, 1e-3)
         processes = self._processes.sample(over_s)
-        self._before = now
         sample = Sample(
             t=round(time.time(), 3),
             host=self._host,
             over_s=round(over_s, 3),
-            **find_rates(before, now, over_s),
+            **find_rates(before, self._before, over_s),
             **_read_levels(),
             gpus=gpus,
             processes=processes,
@@ -96,22 +86,15 @@ class Sampler:
 
     def _read_counters(self) -> Counters:
         read = process_tree.read
-        return Counters(
-            at=time.monotonic(),
-            **parse_cpus(read(".", "stat")),
-            **parse_disks(read(".", "diskstats"), self._disks),
-            **parse_interfaces(read("net", "dev")),
-        )
+        cpus, disks = parse_cpus(read(".", "stat")), parse_disks(read(".", "diskstats"), self._disks)
+        return {**cpus, **disks, **parse_interfaces(read("net", "dev"))}
 
 
 def find_rates(before: Counters, now: Counters, over_s: float) -> dict[str, float]:
     """Returns the rates of a Sample between two readings. Pure. A counter that begins again counts as 0."""
-    names = ("read", "written", "received", "sent")
-    cpu = 100 * max(0, now.busy - before.busy) / max(1, now.all - before.all)
-    return {
-        "cpu": round(min(cpu, 100.0), 1),
-        **{name: round(max(0, getattr(now, name) - getattr(before, name)) / over_s) for name in names},
-    }
+    grown = {name: max(0, value - before[name]) for name, value in now.items()}
+    cpu = 100 * grown.pop("busy") / max(1, grown.pop("all"))
+    return {"cpu": round(min(cpu, 100.0), 1), **{name: round(value / over_s) for name, value in grown.items()}}
 
 
 def parse_cpus(text: bytes) -> dict[str, int]:
