@@ -11,16 +11,10 @@ from cluster.report.page import render_page
 from foundation.errors import ClusterError
 from foundation.files import write_whole
 
-__all__ = ["JobData", "load_job", "load_jobs", "read_job", "render_report", "report_document", "write_report"]
+__all__ = ["JobData", "load_jobs", "render_report", "report_document", "write_report"]
 
 
-def load_job(app: App, words: str | None) -> JobData:
-    """Reads the job that `words` names, or the newest one. Raises ClusterError or a subclass."""
-    with open_jobs(app) as sources:
-        return read_job(app, sources, words)
-
-
-def load_jobs(app: App, words: Sequence[str], *, newest: int) -> list[JobData]:
+def load_jobs(app: App, *words: str, newest: int = 1) -> list[JobData]:
     """Reads the jobs that the words name; without words, the newest ones. Raises ClusterError or a subclass."""
     with open_jobs(app) as sources:
         if words or newest == 1:

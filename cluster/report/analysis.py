@@ -21,24 +21,6 @@ class Metric(Struct, frozen=True, kw_only=True):
     together: tuple[Point, ...]
     ranks: Mapping[str, Curve]
 
-    @property
-    def is_better_high(self) -> bool:
-        """Whether its greatest value is the best one."""
-        return not any(word in self.name.lower() for word in ("loss", "err", "perplexity", "entropy", "mae", "mse"))
-
-    @property
-    def best(self) -> float:
-        """The best value of all ranks together."""
-        values = [point.value for point in self.together]
-        return max(values) if self.is_better_high else min(values)
-
-
-class Slowest(Struct, frozen=True, kw_only=True):
-    """The slowest rank, and why it is thought to be."""
-
-    label: str
-    why: str
-
 
 class NodeNumber(NamedTuple):
     """A number of each node over time. scale: what one of its unit is in the samples' unit."""
@@ -89,17 +71,17 @@ def _find_metric(name: str, ranks: Mapping[str, Curve], data: JobData) -> Metric
     return Metric(name=name, together=combine(list(ranks.values()), *data.span, how), ranks=ranks)
 
 
-def find_slowest(metrics: Sequence[Metric], data: JobData) -> Slowest | None:
-    """The slowest rank, if one is clearly slower than the others: the one that waits least, or that reports least."""
+def find_slowest(metrics: Sequence[Metric], data: JobData) -> tuple[str, str] | None:
+    """The label of the slowest rank, and why it is thought to be: it waits least, or reports clearly less; or None."""
     if data.record.spec.is_synchronous:
         processes = [one.process for one in data.history.ranks.values()]
         found = find_culprit(data.samples, processes, window_s=None)
         if found is not None:
-            return Slowest(label=data.history.labels[found.p], why=found.why)
+            return data.history.labels[found.p], found.why
     return _find_slowest_reported(metrics)
 
 
-def _find_slowest_reported(metrics: Sequence[Metric]) -> Slowest | None:
+def _find_slowest_reported(metrics: Sequence[Metric]) -> tuple[str, str] | None:
     means = next(({one: curve.mean or 0.0 for one, curve in m.ranks.items()} for m in metrics if m.name == SPEED), {})
     labels = list(means)
     slow = find_stragglers(dict(enumerate(means.values())))
@@ -108,11 +90,9 @@ def _find_slowest_reported(metrics: Sequence[Metric]) -> Slowest | None:
     slowest = min(slow, key=lambda number: means[labels[number]])
     typical = statistics.median(means.values()) if len(means) > 2 else max(means.values())
     mine = means[labels[slowest]]
-    return Slowest(
-        label=labels[slowest],
-        why=f"it reports {render_rate(mine)} samples/s on average, {1 - mine / typical:.0%} less than "
-        f"{'the other one' if len(means) == 2 else 'the median of all ranks'} ({render_rate(typical)})",
-    )
+    others = "the other one" if len(means) == 2 else "the median of all ranks"
+    less = f"{1 - mine / typical:.0%} less than {others} ({render_rate(typical)})"
+    return labels[slowest], f"it reports {render_rate(mine)} samples/s on average, {less}"
 
 
 def find_heat(metrics: Sequence[Metric], data: JobData) -> Mapping[str, Sequence[float | None]]:

@@ -44,14 +44,7 @@ def render_number(value: float | None) -> str:
     """A number with few digits: "0.9798", "7.56 k"."""
     if value is None:
         return "-"
-    return render_rate(value) if value >= 1000 else render_value(value)
-
-
-def render_tick(value: float) -> str:
-    """A number at an axis: "1.5 k", "0.25"."""
-    scales = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
-    size, unit = next((scale for scale in scales if abs(value) >= 10 * scale[0]), (1.0, ""))
-    return f"{value / size:.4g}{unit}"
+    return render_rate(value) if value >= 10_000 else render_value(value)
 
 
 def make_curves_figure(
@@ -76,7 +69,7 @@ def make_curves_figure(
     legend = [one[:2] for one in series] if curves else []
     cells = [_summarize(label, points) for label, points in rows if points]
     text = "; ".join(f"{label}: from {first} to {last}" for label, first, last, *_ in cells[:MOST_LINES])
-    svg = draw_curves(series, title=title, text=text, length_s=span[1] - span[0], render=render_tick)
+    svg = draw_curves(series, title=title, text=text, length_s=span[1] - span[0], render=render_number)
     head = (what, "first", "last", "least", "greatest", "mean", "reports")
     return Figure(title=title, svg=svg, legend=legend, table=Table(caption=title, head=head, rows=cells))
 

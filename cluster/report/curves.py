@@ -90,11 +90,6 @@ def find_bin(at: float, start: float, end: float) -> int:
     return min(max(int(share * BINS), 0), BINS - 1)
 
 
-def find_middle(number: int, start: float, end: float) -> float:
-    """The time in the middle of a bin. Pure."""
-    return start + (number + 0.5) / BINS * (end - start)
-
-
 def combine(
     curves: Sequence[Curve], start: float, end: float, of: Callable[[Sequence[float]], float]
 ) -> tuple[Point, ...]:
@@ -106,7 +101,7 @@ def combine(
     for number, row in enumerate(rows):
         values = [value for value in row if value is not None]
         if values:
-            at = find_middle(number, start, end)
+            at = start + (number + 0.5) / BINS * (end - start)  # the middle of the bin
             points.append(Point(at, of(values), min(values), max(values), len(values)))
     return tuple(_trim(points))
 

@@ -24,7 +24,7 @@ def report_document(job: JobData) -> dict[str, Any]:
         "first_error": None if error is None else {"process": error.process.tag, "lines": list(error.lines)},
         "hints": [text for _, text in history.hints],
         "numbers": {metric.name: _describe_metric(metric, job.start) for metric in metrics},
-        "slowest": None if slowest is None else {"rank": slowest.label, "why": slowest.why},
+        "slowest": None if slowest is None else {"rank": slowest[0], "why": slowest[1]},
         "attempts": [as_document(attempt, rounded=False) for attempt in record.attempts],
         "lines": history.lines,
         "examined": history.examined,

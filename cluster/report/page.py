@@ -120,7 +120,7 @@ def _make_tiles(job: JobData, metrics: Sequence[Metric]) -> dict[str, str]:
         if metric.name == SPEED:
             tiles["samples/s, mean"] = render_number(fmean(point.value for point in metric.together))
         else:
-            tiles[f"{metric.name}, best"] = render_number(metric.best)
+            tiles[f"{metric.name}, last"] = render_number(metric.together[-1].value)
     nodes = job.record.nodes
     types = [host.machine.type for host in nodes if host.machine.type]
     return tiles | {"cost": render_usd(job.cost_usd), "nodes": _count(types) or str(len(nodes))}
@@ -162,7 +162,7 @@ def _make_ranks(job: JobData, metrics: Sequence[Metric]) -> Section | None:
         return None
     slowest = find_slowest(metrics, job)
     even = "No rank is clearly slower than the others." if len(ranks) > 1 else ""
-    text = f"The slowest is {slowest.label}: {slowest.why}." if slowest else even
+    text = f"The slowest is {slowest[0]}: {slowest[1]}." if slowest else even
     heats = {f"{SPEED} by rank and time": find_heat(metrics, job), "Cores used, by rank": find_process_heat(job)}
     figures = [make_heat_figure(title, rows, length_s=job.end - job.start) for title, rows in heats.items() if rows]
     head = ("rank", "node", "end", *(metric.name for metric in metrics[:5]))

@@ -217,10 +217,10 @@ def _finish(app: App, job_id: str, *, down: bool) -> None:
 
 def save_report(app: App, job_id: str) -> None:
     """Writes the job's page to the folder of its results. Raises ClusterError."""
-    from cluster.report import load_job, write_report  # noqa: PLC0415 - the plots are slow to import
+    from cluster.report import load_jobs, write_report  # noqa: PLC0415 - the plots are slow to import
 
     path = Path("results", job_id, "report.html")
-    write_report(path, [load_job(app, job_id)])
+    write_report(path, load_jobs(app, job_id))
     app.say(f"its curves are in {path}")
 
 

@@ -240,7 +240,7 @@ def find_stragglers(speeds: Mapping[int, float]) -> frozenset[int]:
 
 def render_rate(rate: float) -> str:
     """A rate with three digits: "6.44", "963", "12.3 k", "1.24 M". Pure."""
-    for size, unit in ((1e6, " M"), (1e3, " k")):
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if rate >= size:
             return f"{_three_digits(rate / size)}{unit}"
     return _three_digits(rate)

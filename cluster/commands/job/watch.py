@@ -56,13 +56,14 @@ def _watch(app: App, *, job: str | None) -> None:
 @pass_app
 def _serve(app: App, *, job: str | None) -> None:
     """Serves the job's report until Ctrl-C."""
-    from cluster.report import load_job, render_report  # noqa: PLC0415 - the plots are slow to import
+    from cluster.report import load_jobs, render_report  # noqa: PLC0415 - the plots are slow to import
     from cluster.watch.web import LivePage, make_server  # noqa: PLC0415 - as above
 
-    job_id = load_job(app, job).record.id  # the name may soon mean another job
+    with open_jobs(app) as sources:
+        job_id = sources.find_job(job).id  # the name may soon mean another job
 
     def render() -> tuple[str, bool]:
-        found = load_job(app, job_id)
+        [found] = load_jobs(app, job_id)
         return render_report([found]), found.record.has_ended
 
     server, url = make_server(LivePage(render))
