@@ -16,7 +16,7 @@ def report_document(job: JobData) -> dict[str, Any]:
     return {
         "id": record.id,
         "name": record.name,
-        "state": history.result.state if history.result else record.state,
+        "state": job.state,
         "started_at": iso_time(record.started_at),
         "ended_at": iso_time(record.ended_at),
         "exit_code": record.exit_code,

@@ -30,6 +30,11 @@ class JobData(Struct, frozen=True, kw_only=True):
     now: float = 0.0
 
     @property
+    def state(self) -> str:
+        """The job's state: by its log, which may be newer than its record."""
+        return self.history.result.state if self.history.result else self.record.state
+
+    @property
     def start(self) -> float:
         """Where the axis of time begins."""
         return self.record.started_at or self.history.began_at or self.record.submitted_at

@@ -88,12 +88,19 @@ def describe_job(job: JobData) -> dict[str, Any]:
     metrics = find_metrics(job)
     record, history = job.record, job.history
     result = history.result or record.result
-    state = result.state if record.has_ended or history.result else record.state
+    sections = (
+        _make_curves(job, metrics),
+        _make_ranks(job, metrics),
+        _make_nodes(job),
+        _make_timeline(job),
+        _make_data(job),
+        Section(title="What ran", facts=_describe_run(job)),
+    )
     return {
-        "title": f"{record.name} {state}: job {record.id}",
+        "title": f"{record.name} {job.state}: job {record.id}",
         "id": record.id,
         "name": record.name,
-        "state": state,
+        "state": job.state,
         "error": result.error or "",
         "exit_code": result.exit_code,
         "stall": record.stall.text if record.stall and not record.has_ended else "",
@@ -101,7 +108,7 @@ def describe_job(job: JobData) -> dict[str, Any]:
         "warnings": [*record.warnings, *_find_broken(job)],
         "hints": list(dict.fromkeys(history.hints)),
         "tiles": _make_tiles(job, metrics),
-        "sections": [section for section in _make_sections(job, metrics) if section is not None],
+        "sections": [section for section in sections if section is not None],
         "note": _render_sampling(job, metrics),
     }
 
@@ -128,17 +135,6 @@ def _make_tiles(job: JobData, metrics: Sequence[Metric]) -> dict[str, str]:
 
 def _count(names: Sequence[str]) -> str:
     return ", ".join(f"{names.count(one)} x {one}" for one in dict.fromkeys(names))
-
-
-def _make_sections(job: JobData, metrics: Sequence[Metric]) -> list[Section | None]:
-    return [
-        _make_curves(job, metrics),
-        _make_ranks(job, metrics),
-        _make_nodes(job),
-        _make_timeline(job),
-        _make_data(job),
-        Section(title="What ran", facts=_describe_run(job)),
-    ]
 
 
 def _make_curves(job: JobData, metrics: Sequence[Metric]) -> Section | None:
@@ -317,15 +313,15 @@ def _render_sampling(job: JobData, metrics: Sequence[Metric]) -> str:
 
 def _compare(jobs: Sequence[JobData]) -> dict[str, Any]:
     """What the template shows of several jobs."""
-    labels, views = _make_labels(jobs), [describe_job(job) for job in jobs]
+    labels, metrics = _make_labels(jobs), [find_metrics(job) for job in jobs]
     name = f"{len(jobs)} jobs: {', '.join(labels)}"
-    results = _tabulate("Results", labels, [{"state": view["state"], **view["tiles"]} for view in views])
+    ends = [{"state": job.state, **_make_tiles(job, found)} for job, found in zip(jobs, metrics, strict=True)]
     runs = [_describe_run(job) for job in jobs]
     settings = _tabulate("Settings that differ", labels, runs, only_different=True)
     same = {name: value for name, value in runs[0].items() if all(run.get(name) == value for run in runs)}
-    figures = _compare_curves(labels, jobs)
+    figures = _compare_curves(labels, jobs, metrics)
     sections = [
-        Section(title="Results", tables=[results]),
+        Section(title="Results", tables=[_tabulate("Results", labels, ends)]),
         Section(title="Curves", text="All ranks together; times count from each job's start.", figures=figures),
         Section(title="Settings that differ", tables=[settings]),
         Section(title="Same settings", facts=same),
@@ -335,17 +331,17 @@ def _compare(jobs: Sequence[JobData]) -> dict[str, Any]:
             "hints": (), "tiles": {}, "sections": sections}  # fmt: skip
 
 
-def _compare_curves(labels: Sequence[str], jobs: Sequence[JobData]) -> list[Figure]:
-    metrics = [{metric.name: metric for metric in find_metrics(job)} for job in jobs]
-    length_s = max(job.end - job.start for job in jobs)
-    figures = []
-    for name in dict.fromkeys(name for each in metrics for name in each):
-        curves = {label: Curve() for label in labels}
-        for curve, job, found in zip(curves.values(), jobs, metrics, strict=True):
-            for point in found[name].together if name in found else ():
-                curve.add(point.at - job.start, point.value)
-        figures.append(make_curves_figure(name, curves, span=(0.0, length_s), what="job"))
-    return figures
+def _compare_curves(
+    labels: Sequence[str], jobs: Sequence[JobData], metrics: Sequence[Sequence[Metric]]
+) -> list[Figure]:
+    span = (0.0, max(job.end - job.start for job in jobs))
+    curves: dict[str, dict[str, Curve]] = {}
+    for label, job, found in zip(labels, jobs, metrics, strict=True):
+        for metric in found:
+            of_all = curves.setdefault(metric.name, {one: Curve() for one in labels})  # each job keeps its colour
+            for point in metric.together:
+                of_all[label].add(point.at - job.start, point.value)
+    return [make_curves_figure(name, of_all, span=span, what="job") for name, of_all in curves.items()]
 
 
 def _make_labels(jobs: Sequence[JobData]) -> list[str]:
