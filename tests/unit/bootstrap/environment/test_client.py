@@ -45,7 +45,7 @@ def test_the_python(facts: NodeFacts, path: str | None, chosen: tuple[int, int])
 
 
 def test_a_node_on_which_no_python_runs() -> None:
-    with pytest.raises(ClusterError, match=r"node-0 has no Python 3\.11 or later"):
+    with pytest.raises(ClusterError, match=r"node-0: it has no Python 3\.11 or newer"):
         choose_client(replace(FACTS, pythons=(OLD,), glibc=(2, 12)), node="node-0")
 
 
