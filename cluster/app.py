@@ -52,6 +52,7 @@ class App:
         self.overrides: dict[str, Any] = {}
         self.job_file: Path | None = None  # of cluster train --job
         self.copies_results = False  # once the job has ended, the command copies its files and writes its report
+        self.job_dir = self.project_dir  # the folder with the job's files; cluster replay has another one
         self.is_brief = False  # finished steps of single nodes are shown only if they took LONG_S
         self._sandbox_region: str | None = None
         self._clients: tuple[Clients, float] | None = None  # with the time at which they were made

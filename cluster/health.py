@@ -14,6 +14,7 @@ from cluster.nodes.source import Nodes
 from foundation.errors import ClusterError
 from foundation.progress import Event
 from foundation.user_folders import cache_folder
+from node.protocol import Machine
 from provision.preflight.machines import Hardware, describe_hardware
 
 
@@ -24,7 +25,9 @@ def find_hardware(app: App, nodes: Nodes) -> Mapping[str, Hardware]:
     instances = nodes.state.nodes
     found = describe_hardware(app.clients.ec2, [one.instance_type for one in instances])
     return {
-        one.name: replace(found[one.instance_type], type=one.instance_type, zone=one.zone, image=one.image_id)
+        one.name: replace(
+            found[one.instance_type], machine=Machine(type=one.instance_type, zone=one.zone, image=one.image_id)
+        )
         for one in instances
         if one.instance_type in found
     }

@@ -126,7 +126,7 @@ def ready_nodes(
             hosts = source.settle(described.find_hosts(), connections)
             choose_hosts(hostfile, hosts)  # raises before anything is changed
             chosen = choose(hosts, connections) if choose is not None else hosts
-            trees = _collect(app, command, is_job=is_job)
+            trees = collect(app, command, is_job=is_job)
             ready, script = _prepare(app, source, described, connections, hosts=chosen, payload=trees)
             with suppress(ClusterError):  # such as a full disk; it only slows the start of the next command
                 source.keep([node.host for node in ready], left_out=[host for host in hosts if host not in chosen])
@@ -205,13 +205,14 @@ def _prepare(
     return nodes, f"{folder}/{payload.script}"
 
 
-def _collect(app: App, command: Sequence[str], *, is_job: bool) -> Payload:
+def collect(app: App, command: Sequence[str], *, is_job: bool) -> Payload:
+    """Reads the user's files for [train] script, or for the command of a job. Raises as collect_trees, UsageError."""
     config = app.config
     return collect_trees(
         config.train.script,
         sync=config.bootstrap.sync,
         exclude=config.bootstrap.exclude,
-        project_dir=app.project_dir,
+        project_dir=app.job_dir,
         report=app.report,
         command=command,
         subfolder=config.train.subfolder,
@@ -286,7 +287,7 @@ def _approve(app: App, folders: Sequence[Path], found: Found, *, is_job: bool) -
     if not found.files and not is_job:
         return
     if size_bytes <= ASK_ABOVE_BYTES or app.config.bootstrap.sync != "auto":
-        ignored = render_ignored(measure_ignored(found, project_dir=app.project_dir))
+        ignored = render_ignored(measure_ignored(found, project_dir=app.job_dir))
         app.report(Event(kind="info", what="; ".join([f"files for the job: {what}", *ignored])))
         return
     hint = (

@@ -108,7 +108,6 @@ class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kernel: Name = ""
     driver: Name = ""
     gpus: tuple[Name, ...] = ()
-    cores: Count = 0
 
 
 class JobHost(Struct, frozen=True, kw_only=True):

@@ -139,14 +139,7 @@ def fetch_bundle(
         python = fetch_python(target.python_version, machine=target.machine, cache=cache, report=report)
         found = (*found, python)
     startup = (JAX_FILE, COMPAT_FILE) if target.framework == "mxnet" else (JAX_FILE,)
-    bundle = Bundle(target=target, files=(*found, pack_package(cache), *map(_describe_startup, startup)))
-    remember(cache, f"locks/{bundle.digest}", bundle.wheels)
-    return bundle
-
-
-def find_lock(digest: str, *, cache: Path) -> tuple[BundleFile, ...] | None:
-    """The wheels of the environment of this digest; None if this machine has not set up a node with it."""
-    return find_kept(cache, f"locks/{digest}", report=silent)
+    return Bundle(target=target, files=(*found, pack_package(cache), *map(_describe_startup, startup)))
 
 
 def _find_and_build(

@@ -55,6 +55,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Watch a job on the whole terminal: its nodes, ranks, curves and log.",
         ),
         "results": ("cluster.commands.job.logs:results", "Copy the files that a job has created."),
+        "capsule": ("cluster.commands.job.capsule:capsule", "Write what a job ran with to one file, to run it again."),
+        "replay": ("cluster.commands.job.capsule:replay", "Run the job of a capsule again."),
+        "debug": ("cluster.commands.job.capsule:debug", "Write a report about a problem, for an issue."),
         "bench": ("cluster.commands.job.bench:bench", "Measure the kv-store and scaling of MXNet."),
     },
     "Shell and files": {

@@ -86,7 +86,7 @@ class Preparation:
             framework=config.bootstrap.framework,
             mxnet=config.bootstrap.mxnet,
             program=read_program(
-                train.script, command=self._command, project_dir=app.project_dir, subfolder=train.subfolder
+                train.script, command=self._command, project_dir=app.job_dir, subfolder=train.subfolder
             ),
             survey=survey,
             hidden=hidden,

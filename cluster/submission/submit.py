@@ -212,7 +212,7 @@ def _requested(app: App, nodes: Nodes) -> int:
 def _tell(app: App, job: Job, *, replaced: str) -> None:
     """Prints the settings that were chosen for the user, and the warnings. replaced: see TrainRequest."""
     script = job.order.spec.script
-    shadowed = find_shadowed(script, project_dir=app.project_dir) if script is not None else None
+    shadowed = find_shadowed(script, project_dir=app.job_dir) if script is not None else None
     for warning in (*([shadowed] if shadowed else []), *job.warnings):
         app.report(Event(kind="warn", what=warning))
     lines = render_settings(job)

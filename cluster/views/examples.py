@@ -129,6 +129,18 @@ cluster report train_mnist --open  the newest job of this name, in a browser
 cluster report 20261121 20261122   two jobs, side by side
 cluster report --json | jq .       only the numbers
 """,
+    "capsule": """
+cluster capsule                            the newest job
+cluster capsule train_mnist -o a.capsule   the newest job of this name
+""",
+    "replay": """
+cluster replay a.capsule --dry-run   what differs from then
+cluster replay a.capsule             run it again
+""",
+    "debug": """
+cluster debug                  the newest job
+cluster debug -o problem.zip   another file
+""",
     "watch": """
 cluster watch               the newest job
 cluster watch train_mnist   the newest job of this name

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from foundation.errors import ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
+from node.protocol import Machine
 from provision.aws.clients import Clients, error_code
 from provision.config import ProvisionConfig, setting_error
 
@@ -61,14 +62,12 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
 class Hardware(Struct, frozen=True, kw_only=True):
     """The hardware of every instance of a type. gpus: the number of NVIDIA's GPUs.
 
-    type, zone, image: those of one instance, if this is about one; image: the id of its AMI.
+    machine: of one instance, if this is about one: its type, zone and AMI.
     """
 
     gpus: int
     memory_mib: int
-    type: str = ""
-    zone: str = ""
-    image: str = ""
+    machine: Machine = Machine()
 
 
 def describe_hardware(ec2: EC2Client, types: Iterable[str]) -> Mapping[str, Hardware]:

@@ -10,7 +10,6 @@ from bootstrap.apply import ReadyNode
 from bootstrap.ssh.host import Host
 from foundation.errors import ConfigError
 from node.protocol import JobHost, Machine, Place
-from provision.preflight.machines import Hardware
 from train.engines import ENGINES
 
 SSH_PORT = "22"
@@ -150,7 +149,6 @@ def describe_hosts(
 def describe_host(node: ReadyNode, prices: Mapping[str, float]) -> JobHost:
     """A host without processes. prices: US dollars per hour by instance id, as far as they are known."""
     host, hardware, facts = node.host, node.hardware, node.facts
-    instance = hardware or Hardware(gpus=0, memory_mib=0)
     return JobHost(
         name=host.name,
         ip=host.private_ip,
@@ -158,15 +156,12 @@ def describe_host(node: ReadyNode, prices: Mapping[str, float]) -> JobHost:
         usd_per_hour=None if host.spec else prices.get(host.instance_id),
         gpus=hardware.gpus if hardware is not None else None,
         memory_mib=hardware.memory_mib if hardware is not None else None,
-        machine=Machine(
-            type=instance.type,
-            zone=instance.zone,
-            image=instance.image,
+        machine=structs.replace(
+            hardware.machine if hardware is not None else Machine(),
             system=facts.system,
             kernel=facts.kernel,
             driver=facts.driver or "",
             gpus=tuple(name for _, name in facts.gpus),
-            cores=facts.cores,
         ),
     )
 

@@ -212,6 +212,7 @@ PAGES: dict[str, Callable[[Project], None]] = {
     "how-to/leases.md": have_a_lease,
     "how-to/own-project.md": have_a_project,
     "how-to/pytorch.md": have_a_torch_script,
+    "how-to/reproduce.md": have_a_script,
     "how-to/several-people.md": have_a_script,
     "how-to/survive-interruptions.md": have_a_running_job,
     "how-to/volumes.md": have_a_volume,

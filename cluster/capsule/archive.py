@@ -1,0 +1,110 @@
+"""The file of a capsule or of a problem report: a tree (bootstrap/transfer/tree.py), packed as one for the nodes is.
+
+manifest.json has the size and SHA-256 of each file, capsule.json the Ingredients, record.json the job's record, log.txt
+its log, and files/ the user's files. Reading distrusts the file, which others may have written.
+"""
+
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from bootstrap.environment.file_cache import find_digest
+from bootstrap.transfer.sync import SECRETS, find_files, read_found
+from bootstrap.transfer.tree import Tree, TreeFile, file_of_bytes, make_tree, write_archive
+from cluster.capsule.contents import Ingredients
+from foundation.decode import decode
+from foundation.errors import ClusterError, list_lines
+from foundation.progress import silent
+from node.setup import place_tree
+
+FORMAT = 1
+MANIFEST, CAPSULE, FILES = "manifest.json", "capsule.json", "files"
+MOST_TIMES = 200  # what is unpacked may have so many times the size of the archive, or ALLOWED_BYTES
+ALLOWED_BYTES = 64 << 20
+ALL_FILES = tuple(f"!{pattern}" for pattern in SECRETS)
+"""The value of [bootstrap] exclude for files that were chosen before."""
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What an archive has: size in bytes and SHA-256 by name. missing: what it should have and has not, and why."""
+
+    format: Annotated[int, Meta(ge=FORMAT, le=FORMAT)] = FORMAT
+    missing: tuple[str, ...] = ()
+    files: dict[str, tuple[int, str]] = {}
+
+
+def write(path: Path, files: Sequence[TreeFile], missing: Sequence[str], folders: Sequence[str] = ()) -> None:
+    """Writes an archive of these files and empty folders. Raises ClusterError, also if a file changes meanwhile."""
+    listed = {file.path: (file.size_bytes, file.sha256) for file in files}
+    manifest = file_of_bytes(MANIFEST, encode(Manifest(missing=tuple(missing), files=listed)))
+    try:
+        with TemporaryDirectory(dir=path.parent, prefix=".capsule-") as folder:
+            write_archive(make_tree([manifest, *files], folders), Path(folder)).path.replace(path)
+    except OSError as error:
+        raise ClusterError(f"cannot write {path}: {error.strerror}", hint="-o FILE names another place") from error
+
+
+def encode(value: Any) -> bytes:
+    """Text as it is, anything else as JSON for people: indented. Pure."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace")
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+@contextmanager
+def open_capsule(path: Path) -> Iterator[tuple[Ingredients, Manifest, Path]]:
+    """Unpacks a capsule to a temporary folder. Yields what is in it, and the folder with the user's files.
+
+    Raises ClusterError for a file that is not as its manifest says, and names all that is not.
+    """
+    with TemporaryDirectory(prefix="cluster-capsule-") as temporary:
+        folder = Path(temporary, "capsule")
+        (folder / FILES).mkdir(parents=True)
+        try:
+            unpack(path, folder)
+            manifest = decode((folder / MANIFEST).read_bytes(), Manifest)
+            problems = list(find_differences(folder, manifest))
+            ingredients = decode((folder / CAPSULE).read_bytes(), Ingredients)
+        except (OSError, ValueError, tarfile.TarError, EOFError) as error:
+            said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+            raise ClusterError(
+                f"{path} is no capsule that this version of cluster reads: {said.replace(f'{folder}/', '')}",
+                hint="it is damaged, was changed, or is of a newer version",
+            ) from None
+        ran, found = ingredients.spec.project, read_tree(folder / FILES)
+        if found.files and found.digest != ran:
+            problems.append(f"{FILES}: not what the job ran (SHA-256 {found.digest[:12]}, not {(ran or 'none')[:12]})")
+        if problems:
+            raise ClusterError(f"{path} is damaged, or was changed after it was written:{list_lines(problems)}")
+        yield ingredients, manifest, folder / FILES
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Unpacks an archive, files and folders only, into a folder. Raises OSError, ValueError, TarError, EOFError."""
+    left = max(ALLOWED_BYTES, MOST_TIMES * path.stat().st_size)
+    with tarfile.open(path, "r|gz") as archive:
+        for member in archive:
+            left -= member.size
+            if left < 0:
+                raise ValueError(f"{member.name!r}: far too large for the size of the archive")
+    place_tree.unpack(str(path), str(folder))  # type: ignore[no-untyped-call] # for Python 3.6
+
+
+def read_tree(folder: Path) -> Tree:
+    """The tree of all files in a folder. Raises ClusterError."""
+    return read_found(find_files(folder, sync=["."], exclude=ALL_FILES), project_dir=folder, report=silent)
+
+
+def find_differences(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Yields how an archive's files differ from its manifest."""
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    found = {name: (path.stat().st_size, find_digest(path)) for name, path in paths.items() if name != MANIFEST}
+    yield from (f"{name}: not in {MANIFEST}" for name in found if name not in manifest.files)
+    yield from (f"{name}: missing" for name in manifest.files if name not in found)
+    yield from (f"{name}: changed" for name in found if manifest.files.get(name, found[name]) != found[name])

@@ -1,0 +1,164 @@
+"""Reads what a capsule or a problem report has, from the head, S3, EC2 and this machine, and writes it.
+
+What cannot be read is named in the file, and is no error: nodes end, and a report is wanted because something fails.
+"""
+
+import hashlib
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib.metadata import distributions, version
+from itertools import islice
+from pathlib import Path
+from platform import python_version
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
+from cluster.app import App
+from cluster.capsule.archive import CAPSULE, FILES, encode, read_tree, unpack, write
+from cluster.capsule.contents import ENVIRONMENTS, Ingredients, scrub
+from cluster.config import read_table
+from cluster.jobs import JobSources, open_jobs
+from cluster.session import collect, open_connections
+from cluster.status import describe_nothing, describe_status
+from cluster.views.status import status_document
+from foundation.errors import ClusterError
+from foundation.remote_command import run_program
+from node.job_folder import HIDDEN, mask
+from node.protocol import JobSpec
+from train.follow.events import EventReader, render_line
+from train.follow.records import JobRecord
+from train.s3.operations import ls
+from train.s3.url import S3Object, parse_url
+
+# With these, all but the user's files is below 1 MB.
+MOST_LINES = 1500  # of a log, at its begin and at its end
+LONGEST_LINE = 250
+MOST_OBJECTS = 2000
+COPY_TIMEOUT_S = 600.0
+T = TypeVar("T")
+
+
+def write_capsule(app: App, words: str | None, path: Path | None, *, is_report: bool = False) -> tuple[Path, list[str]]:
+    """Writes the capsule of the job that `words` names, or of the newest one. Returns its path, and what it lacks.
+
+    is_report: a report about a problem instead, with or without a job: it has the cluster's status, and not the user's
+    files, nor values of variables. Raises ClusterError if there is no such job, or the file cannot be written.
+    """
+    missing: list[str] = []
+    texts: dict[str, Any] = {"cluster.json": _try(missing, "cluster.toml", lambda: read_table(app.config_path))}
+    if is_report:
+        texts["versions.json"] = {one.name: one.version for one in distributions()} | {"Python": python_version()}
+        texts["status.json"] = _try(missing, "status", lambda: _read_status(app))
+    tree = make_tree(())
+    with TemporaryDirectory(prefix="cluster-capsule-") as folder:
+        try:
+            with open_jobs(app) as sources:
+                record = sources.find_job(words)
+                data = _try(missing, "data", lambda: list_data(app, record.spec)) or {}
+                texts[CAPSULE] = Ingredients(
+                    spec=record.spec, hosts=record.nodes, program=version("mxnet-cluster"), data=data
+                )
+                texts["record.json"] = record
+                texts["log.txt"] = _try(missing, "log", lambda: _read_log(record, sources)) or ""
+                if not is_report and record.spec.project is not None:
+                    tree = _try(missing, "files", lambda: find_tree(app, record, sources, Path(folder))) or tree
+        except ClusterError as error:
+            if not is_report:
+                raise
+            missing.append(f"job: {error.message}")
+        path = path or Path(f"{record.id}.capsule")
+        known = _try([], "", lambda: _find_secrets(app)) or ()
+        clean = {name: scrub(to_builtins(one), known, is_public=is_report) for name, one in texts.items()}
+        files = [file_of_bytes(name, encode(one)) for name, one in clean.items()]
+        files += [replace(file, path=f"{FILES}/{file.path}") for file in tree.files]
+        if HIDDEN in str(clean):
+            missing.append(f"values that may be secrets: {HIDDEN} is in their places")
+        missing = [scrub(one, known, is_public=is_report) for one in missing]
+        write(path, files, missing, [f"{FILES}/{name}" for name in tree.folders])
+    return path, missing
+
+
+def _try(missing: list[str], what: str, read: Callable[[], T]) -> T | None:
+    """What a function reads; None if it cannot, and then adds the reason to `missing`."""
+    try:
+        return read()
+    except (ClusterError, OSError) as error:
+        missing.append(f"{what}: {str(error).partition(chr(10))[0]}")
+        return None
+
+
+def _read_status(app: App) -> Any:
+    return status_document(describe_status(app) if app.find_cloud() else describe_nothing(app))
+
+
+def _find_secrets(app: App) -> frozenset[str]:
+    """The values of secrets that this machine knows. Raises ConfigError."""
+    config = app.config
+    variables = [pair for key in ENVIRONMENTS for pair in getattr(config.train, key).items()]
+    masked = [value for name, value in (*variables, *os.environ.items()) if mask(name, value) == HIDDEN]
+    return frozenset(value for value in (*masked, config.notify.webhook or "") if len(value) > 5)
+
+
+def _read_log(record: JobRecord, sources: JobSources) -> str:
+    """A job's log as `cluster logs` prints it. Raises ClusterError."""
+    reader = EventReader()
+    with sources.open_log(record, reader.learn) as lines:
+        events = filter(None, map(reader.read, lines))
+        return cut_middle(filter(None, (render_line(event, head=record.nodes[0].name) for event in events)))
+
+
+def cut_middle(lines: Iterable[str]) -> str:
+    """The first and the last lines, and the number of those between them. Pure."""
+    rest = (line[:LONGEST_LINE] for line in lines)
+    first, last = list(islice(rest, MOST_LINES)), deque(enumerate(rest, start=1), MOST_LINES)
+    left_out = last[-1][0] - len(last) if last else 0
+    between = [f"... {left_out} lines are left out here ..."] if left_out else []
+    return "".join(f"{line}\n" for line in (*first, *between, *(line for _, line in last)))
+
+
+def list_data(app: App, spec: JobSpec) -> dict[str, str]:
+    """The objects below the job's [data] url, as Ingredients has them; {} if that is not in S3. Raises ClusterError."""
+    url = spec.env.get("CLUSTER_DATA_URL", "")
+    if not url.startswith("s3://"):
+        return {}
+    folder = parse_url(url).as_folder().key
+    found = [one for one in ls(url, region=app.config.provision.region, recursive=True) if isinstance(one, S3Object)]
+    objects = {one.url.key.removeprefix(folder): f"{one.size_bytes} bytes, ETag {one.etag}" for one in found}
+    digest = hashlib.sha256(json.dumps(objects, sort_keys=True).encode()).hexdigest()
+    return {"": f"{url}: {len(objects)} objects, SHA-256 {digest[:16]}", **dict(islice(objects.items(), MOST_OBJECTS))}
+
+
+def find_tree(app: App, record: JobRecord, sources: JobSources, folder: Path) -> Tree:
+    """The user's files that a job ran: those here if they are unchanged, or else the head's.
+
+    folder: for those of the head. Raises ClusterError, OSError.
+    """
+    spec, ran = record.spec, str(record.spec.project)
+    app.override("train.script", spec.train.script)
+    app.override("train.cwd", spec.train.cwd)
+    with suppress(ClusterError):  # such as a script that is gone
+        here = collect(app, spec.typed_command, is_job=False).project
+        if here is not None and here.digest == ran:
+            return here
+    name, nodes, packed = record.nodes[0].name, sources.nodes, f".cluster/{record.id}.tar.gz"
+    if nodes is None or name not in nodes.names:
+        raise ClusterError(f"they have changed here, and {name} is gone")
+    with open_connections(app, nodes) as connections:
+        connection = connections.get(nodes.find_host(name))
+        pack = run_program("tar", "-C", ".cluster/tree", "-czf", packed, "--", ran)
+        connection.run(pack, timeout_s=COPY_TIMEOUT_S, what="packing the job's files")
+        connection.get(packed, folder / "tree.tar.gz")
+        connection.run(run_program("rm", "-f", packed))
+    unpack(folder / "tree.tar.gz", folder)
+    (folder / ran / ".complete").unlink(missing_ok=True)
+    tree = read_tree(folder / ran)
+    if tree.digest != ran:
+        raise ClusterError(f"they have changed here, and {name} has others in their place")
+    return tree

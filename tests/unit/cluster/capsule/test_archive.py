@@ -1,0 +1,150 @@
+"""A capsule's file: what was changed is named, and nothing of a hostile one leaves its temporary folder."""
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from bootstrap.transfer.tree import TreeFile, file_of_bytes, make_tree
+from cluster.capsule.archive import CAPSULE, FILES, MANIFEST, encode, open_capsule, write
+from cluster.capsule.contents import Ingredients
+from foundation.errors import ClusterError
+from job_records import make_record
+
+Members = list[tuple[tarfile.TarInfo, bytes]]
+OWN = (file_of_bytes("train.py", b"print(1)\n"), file_of_bytes("run.sh", b"#!/bin/sh\n"))
+LARGE = 80 << 20
+
+
+def make_capsule(path: Path, own: tuple[TreeFile, ...] = OWN, folders: tuple[str, ...] = ("empty",)) -> Path:
+    spec = replace(make_record(1).spec, project=make_tree(own, folders).digest)
+    files = [file_of_bytes(CAPSULE, encode(Ingredients(spec=spec))), file_of_bytes("log.txt", b"Epoch[0]\n")]
+    files += [replace(file, path=f"{FILES}/{file.path}") for file in own]
+    write(path, files, ["data: gone"], [f"{FILES}/{name}" for name in folders])
+    return path
+
+
+def change(path: Path, how: Callable[[Members], None]) -> None:
+    with tarfile.open(path) as archive:
+        members = [(one, archive.extractfile(one).read() if one.isreg() else b"") for one in archive]
+    how(members)
+    with tarfile.open(path, "w:gz") as archive:
+        for member, data in members:
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def edit(name: str, old: bytes, new: bytes) -> Callable[[Members], None]:
+    def how(members: Members) -> None:
+        members[:] = [(one, data.replace(old, new) if one.name == name else data) for one, data in members]
+
+    return how
+
+
+def add(name: str, *, kind: bytes = tarfile.REGTYPE, data: bytes = b"x") -> Callable[[Members], None]:
+    def how(members: Members) -> None:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/passwd"
+        members.append((member, data if kind == tarfile.REGTYPE else b""))
+
+    return how
+
+
+def remove(name: str) -> Callable[[Members], None]:
+    def how(members: Members) -> None:
+        members[:] = [pair for pair in members if pair[0].name != name]
+
+    return how
+
+
+def rename(name: str, to: str) -> Callable[[Members], None]:
+    def how(members: Members) -> None:
+        next(one for one, _ in members if one.name == name).name = to
+
+    return how
+
+
+def make_executable(members: Members) -> None:
+    next(one for one, _ in members if one.name == "files/train.py").mode = 0o755
+
+
+def replace_consistently(members: Members) -> None:
+    """Another file of the user's, with a manifest that fits."""
+    edit("files/train.py", b"print(1)", b"print(2)")(members)
+    file = file_of_bytes("train.py", b"print(2)\n")
+    manifest = json.loads(next(data for one, data in members if one.name == MANIFEST))
+    manifest["files"]["files/train.py"] = [file.size_bytes, file.sha256]
+    members[:] = [(one, encode(manifest) if one.name == MANIFEST else data) for one, data in members]
+
+
+def test_a_capsule_has_what_was_written(tmp_path: Path) -> None:
+    with open_capsule(make_capsule(tmp_path / "a.capsule")) as (ingredients, manifest, folder):
+        assert ingredients.spec.name == "train_mnist"
+        assert manifest.missing == ("data: gone",)
+        found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+        assert found == ["empty", "run.sh", "train.py"]
+        assert (folder / "run.sh").stat().st_mode & 0o777 == 0o755
+    assert not folder.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.capsule"]
+
+
+@pytest.mark.parametrize(
+    ("how", "named"),
+    [
+        (edit("files/train.py", b"1", b"2"), "files/train.py: changed"),
+        (edit("log.txt", b"0", b"1"), "log.txt: changed"),
+        (edit(CAPSULE, b"train_mnist", b"train_mnisT"), "capsule.json: changed"),
+        (remove("files/run.sh"), "files/run.sh: missing"),
+        (remove(MANIFEST), MANIFEST),
+        (remove(CAPSULE), CAPSULE),
+        (add("files/more.py"), "files/more.py: not in manifest.json"),
+        (rename("files/run.sh", "files/RUN.sh"), "files/run.sh: missing"),
+        (make_executable, "files: not what the job ran"),
+        (replace_consistently, "files: not what the job ran"),
+        (add("files/new", kind=tarfile.DIRTYPE), "files: not what the job ran"),
+        (edit(MANIFEST, b'"format": 1', b'"format": 2'), r"\$\.format"),
+        (edit(MANIFEST, b"{", b"["), "no capsule"),
+        (add("files/../../out.py"), "files/../../out.py"),
+        (add("/tmp/out.py"), "/tmp/out.py"),
+        (add("../out.py"), "../out.py"),
+        (add("files/link", kind=tarfile.SYMTYPE), "files/link"),
+        (add("files/hard", kind=tarfile.LNKTYPE), "files/hard"),
+        (add("files/device", kind=tarfile.CHRTYPE), "files/device"),
+        (add("files/train.py"), "files/train.py"),  # twice
+        (add("files/bomb", data=bytes(LARGE)), "files/bomb"),
+    ],
+)
+def test_what_was_changed_is_named(tmp_path: Path, how: Callable[[Members], None], named: str) -> None:
+    path = make_capsule(tmp_path / "a.capsule")
+    change(path, how)
+    with pytest.raises(ClusterError, match=named), open_capsule(path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["a.capsule"]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, -1, -9])
+def test_a_truncated_capsule_is_refused(tmp_path: Path, cut: int) -> None:
+    path = make_capsule(tmp_path / "a.capsule")
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ClusterError, match="no capsule"), open_capsule(path):
+        pass
+
+
+@pytest.mark.parametrize("data", [b"no archive", gzip.compress(b"no archive"), b"\0" * 4096])
+def test_another_file_is_no_capsule(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "a.capsule"
+    path.write_bytes(data)
+    with pytest.raises(ClusterError, match="no capsule"), open_capsule(path):
+        pass
+
+
+def test_a_capsule_that_is_not_there_or_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="No such file"), open_capsule(tmp_path / "a.capsule"):
+        pass
+    with pytest.raises(ClusterError, match="cannot write"):
+        make_capsule(tmp_path / "no" / "a.capsule")

@@ -1,0 +1,168 @@
+"""What differs between a recorded job and the present one, and what is left out of a capsule as a secret."""
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cluster.capsule.contents import Ingredients, compare, render_rows, scrub
+from cluster.capsule.describe import LONGEST_LINE, MOST_LINES, cut_middle
+from cluster.capsule.replay import choose_settings
+from job_records import make_record
+from node.protocol import JobHost, JobSpec, Machine
+from node.train_settings import TrainSettings
+from train.job.config import TrainConfig
+
+ENVIRONMENT = "a" * 64
+SPEC = replace(
+    make_record(1).spec,
+    train=TrainSettings(script="train.py", args=("--seed", "7"), env={"OMP_NUM_THREADS": "1"}),
+    script_source="project",
+    python=f"/home/ubuntu/.cluster/env/{ENVIRONMENT}/bin/python",
+    library="torch==2.13.0",
+    packages=("torch==2.13.0", "nvidia_nccl_cu12==2.21", "mxnet_cluster==0.2.0"),
+    project="b" * 64,
+    image="docker.io/x@sha256:1",
+    env={"CLUSTER_DATA_URL": "s3://b/d/"},
+)
+MACHINE = Machine(type="g5.xlarge", zone="a", image="ami-1", kernel="6.1", driver="535", gpus=("A10G",))
+HOSTS = (JobHost(name="node-0", machine=MACHINE), JobHost(name="node-1", machine=MACHINE))
+RECORDED = Ingredients(spec=SPEC, hosts=HOSTS, program="1", data={"": "s3://b/d/: 1", "a.rec": "3 bytes, ETag x"})
+
+
+def with_spec(**values: Any) -> Ingredients:
+    return replace(RECORDED, spec=replace(SPEC, **values))
+
+
+def with_machine(**values: Any) -> Ingredients:
+    return replace(RECORDED, hosts=(HOSTS[0], replace(HOSTS[1], machine=replace(MACHINE, **values))))
+
+
+@pytest.mark.parametrize(
+    ("present", "row"),
+    [
+        (with_spec(project="c" * 64), ("differs", "files", "b" * 64, "c" * 64)),
+        (
+            with_spec(python=f"/x/env/{'d' * 64}/bin/python"),
+            ("differs", "environment", ENVIRONMENT, "d" * 64),
+        ),
+        (with_spec(image="docker.io/x@sha256:2"), ("differs", "image", "docker.io/x@sha256:1", "docker.io/x@sha256:2")),
+        (with_spec(library="torch==2.14.0"), ("differs", "framework", "torch==2.13.0", "torch==2.14.0")),
+        (with_spec(setup="e"), ("differs", "setup", "none", "e")),
+        (with_spec(packages=SPEC.packages[1:]), ("missing", "package torch", "2.13.0", "-")),
+        (with_spec(packages=()), ("missing", "NCCL", "2.21", "-")),
+        (with_spec(packages=(*SPEC.packages, "x==1")), ("not recorded", "package x", "-", "1")),
+        (with_spec(workers=1), ("differs", "processes", "2 workers, 2 servers", "1 workers, 2 servers")),
+        (
+            with_spec(train=replace(SPEC.train, args=("--seed", "8"))),
+            ("differs", "command", "train.py --seed 7", "train.py --seed 8"),
+        ),
+        (with_spec(train=replace(SPEC.train, env={})), ("missing", "variable OMP_NUM_THREADS", "1", "-")),
+        (with_spec(train=replace(SPEC.train, p3=True)), ("differs", "[train] p3", "False", "True")),
+        (with_machine(type="g6.xlarge"), ("differs", "machine type", "2x g5.xlarge", "1x g5.xlarge, 1x g6.xlarge")),
+        (with_machine(image="ami-2"), ("differs", "machine image", "2x ami-1", "1x ami-1, 1x ami-2")),
+        (with_machine(kernel="6.2"), ("differs", "machine kernel", "2x 6.1", "1x 6.1, 1x 6.2")),
+        (with_machine(driver="550"), ("differs", "machine driver", "2x 535", "1x 535, 1x 550")),
+        (with_machine(gpus=()), ("differs", "machine gpus", "2x A10G", "1x A10G")),
+        (replace(RECORDED, hosts=HOSTS[:1]), ("differs", "nodes", "2", "1")),
+        (replace(RECORDED, program="2"), ("differs", "cluster", "1", "2")),
+        (replace(RECORDED, data={}), ("missing", "data a.rec", "3 bytes, ETag x", "-")),
+    ],
+)
+def test_what_differs_is_named(present: Ingredients, row: tuple[str, ...]) -> None:
+    rows = compare(RECORDED, present)
+    assert row in rows
+    assert {one[0] for one in compare(RECORDED, RECORDED)} == {"same"}
+    text = render_rows(rows)
+    assert all(cell in text for cell in row)
+    assert text.startswith("same: ")
+
+
+def test_a_value_that_was_left_out_is_not_the_same() -> None:
+    masked = with_spec(train=replace(SPEC.train, env={"MY_TOKEN": "***"}))
+    present = with_spec(train=replace(SPEC.train, env={"MY_TOKEN": "x"}))
+    assert ("not recorded", "variable MY_TOKEN", "-", "x") in compare(masked, present)
+
+
+SECRETS = (
+    "AKIAIOSFODNN7EXAMPLE", "ASIAIOSFODNN7EXAMPLE", "ghp_abcdefghij0123456789", "hf_abcdefghijKLMNOP",
+    "xoxb-123456789012", "hunter2hunter2", "eyJhbGciOiJIUzI1.eyJzdWIiOiIxMjM0.abcDEF", "sk-abcdefghij0123456789",
+    "planted-in-environment",
+)  # fmt: skip
+TEXTS = (
+    *SECRETS[:5],
+    "aws_secret_access_key = hunter2hunter2",
+    '{"password": "hunter2hunter2"}',
+    "--api-key hunter2hunter2",
+    "--token=hunter2hunter2",
+    "Authorization: Bearer hunter2hunter2",
+    "https://me:hunter2hunter2@host/x",
+    "https://host/x?X-Amz-Signature=hunter2hunter2&y=1",
+    "https://hooks.slack.com/services/hunter2hunter2",
+    "-----BEGIN OPENSSH PRIVATE KEY-----\nhunter2hunter2\n-----END OPENSSH PRIVATE KEY-----",
+    "-----BEGIN RSA PRIVATE KEY-----\nhunter2hunter2",  # cut
+    f"says {SECRETS[-1]} aloud",
+    *SECRETS[6:8],
+)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_secrets_are_left_out(text: str) -> None:
+    for value in (text, [text], {"a": {"b": [f"x {text} y"]}}):
+        found = json.dumps(scrub(value, ["planted-in-environment"]))
+        assert not any(secret in found for secret in SECRETS), found
+        assert "***" in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Epoch[0] Train-loss=1.489825042373",
+        "tokens: 4096, tokens/s=1234.5",
+        "python train.py --max-tokens 512 --tokenizer bert-base-uncased",
+        "s3://bucket/mnist/train.rec", "sha256:" + "ab12" * 16, "20261129-112701-0af8f1",
+    ],
+)  # fmt: skip
+def test_other_text_stays(text: str) -> None:
+    assert scrub(text, [], is_public=True) == text
+
+
+def test_a_report_has_neither_values_of_variables_nor_accounts() -> None:
+    value = {"env": {"NAME": "quiet"}, "train": {"env_worker": {"A": "1"}}, "arn": "arn:aws:iam::123456789012:user/me"}
+    found = scrub(value, [], is_public=True)
+    assert found == {"env": {"NAME": "***"}, "train": {"env_worker": {"A": "***"}}, "arn": "arn:aws:iam::***:user/me"}
+    assert scrub(value, []) == value
+
+
+def test_a_log_is_cut_in_the_middle() -> None:
+    lines = [f"{number}" for number in range(2 * MOST_LINES + 5)]
+    assert cut_middle(lines[: 2 * MOST_LINES]).splitlines() == lines[: 2 * MOST_LINES]
+    found = cut_middle(iter(lines)).splitlines()
+    assert found[MOST_LINES] == "... 5 lines are left out here ..."
+    assert (found[:MOST_LINES], found[-MOST_LINES:]) == (lines[:MOST_LINES], lines[-MOST_LINES:])
+    assert cut_middle(["x" * 1000]) == "x" * LONGEST_LINE + "\n"
+
+
+def settings_of(**values: Any) -> dict[str, Any]:
+    spec: JobSpec = replace(SPEC, **values)
+    return choose_settings(spec, TrainConfig(script="train.py"))
+
+
+def test_a_replay_has_the_settings_of_the_job() -> None:
+    found = settings_of()
+    assert found["bootstrap.packages"] == ["torch==2.13.0", "nvidia_nccl_cu12==2.21"]
+    assert (found["bootstrap.framework"], found["bootstrap.sync"]) == ("pytorch", ["."])
+    assert (found["container.image"], found["data.url"]) == ("docker.io/x@sha256:1", "s3://b/d/")
+    mxnet = settings_of(library="mxnet-cu112==1.9.1", packages=("mxnet_cu112==1.9.1", "numpy==1.23.5"), project=None)
+    assert (mxnet["bootstrap.framework"], mxnet["bootstrap.mxnet"]) == ("mxnet", "mxnet-cu112==1.9.1")
+    assert (mxnet["bootstrap.packages"], mxnet["bootstrap.sync"]) == (["numpy==1.23.5"], [])
+
+
+@pytest.mark.parametrize(
+    "package", ["-r /etc/passwd", "x @ file:///etc/passwd", "x==1 --hash=y", "../x.whl", "x==1\n-r y"]
+)
+def test_a_replay_reads_no_files_of_this_machine(package: str) -> None:
+    assert settings_of(packages=(package,))["bootstrap.packages"] == []
+    found = settings_of(library="/etc/x.whl", env={}, packages=())
+    assert (found["bootstrap.mxnet"], "data.url" in found) == ("auto", False)
