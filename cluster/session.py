@@ -35,7 +35,7 @@ from cluster.recovery.head_client import find_client, keep_settings
 from cluster.volumes import mount_all, unmount_all
 from foundation.errors import ClusterError, UsageError
 from foundation.files import one_at_a_time
-from foundation.progress import Event
+from foundation.progress import Event, silent
 from foundation.thread_pool import run_in_thread
 from foundation.user_folders import cache_folder
 from node.protocol import Notify
@@ -205,20 +205,20 @@ def _prepare(
     return nodes, f"{folder}/{payload.script}"
 
 
-def collect(app: App, command: Sequence[str], *, is_job: bool) -> Payload:
-    """Reads the user's files for [train] script, or for the command of a job. Raises as collect_trees, UsageError."""
+def collect(app: App, command: Sequence[str], *, is_job: bool, is_sent: bool = True) -> Payload:
+    """Reads the user's files for a job. is_sent: says which they are, and asks if they are large. Raises UsageError."""
     config = app.config
     return collect_trees(
         config.train.script,
         sync=config.bootstrap.sync,
         exclude=config.bootstrap.exclude,
         project_dir=app.job_dir,
-        report=app.report,
+        report=app.report if is_sent else silent,
         command=command,
         subfolder=config.train.subfolder,
         settings=(app.config_path, *([app.job_file] if app.job_file is not None else [])),
         private=app.config_path if config.notify.webhook is not None else None,
-        approve=partial(_approve, app, is_job=is_job),
+        approve=partial(_approve, app, is_job=is_job) if is_sent else lambda _folders, _found: None,
     )
 
 

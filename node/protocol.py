@@ -95,19 +95,15 @@ class Container(Struct, frozen=True, kw_only=True):
 
 
 class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A host's hardware and system when its job was planned; "" for what is not known.
+    """A host's machine when its job was planned; "": unknown. image: its AMI. driver: the version of NVIDIA's."""
 
-    type, zone, image: the instance's type, its availability zone and its AMI; "" for existing hosts. kernel: Linux's
-    release. driver: the version of NVIDIA's. gpus: their names, in the driver's order.
-    """
-
-    type: Name = ""
-    zone: Name = ""
-    image: Name = ""
-    system: Name = ""
-    kernel: Name = ""
-    driver: Name = ""
-    gpus: tuple[Name, ...] = ()
+    type: str = ""
+    zone: str = ""
+    image: str = ""
+    system: str = ""
+    kernel: str = ""
+    driver: str = ""
+    gpus: tuple[str, ...] = ()
 
 
 class JobHost(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ its log, and files/ the user's files. Reading distrusts the file, which others m
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -23,8 +24,9 @@ from foundation.errors import ClusterError, list_lines
 from foundation.progress import silent
 from node.setup import place_tree
 
-FORMAT = 1
+FORMAT, PROGRAM = 1, version("mxnet-cluster")
 MANIFEST, CAPSULE, FILES = "manifest.json", "capsule.json", "files"
+ERRORS = (OSError, ValueError, EOFError, tarfile.TarError)
 MOST_TIMES = 200  # what is unpacked may have so many times the size of the archive, or ALLOWED_BYTES
 ALLOWED_BYTES = 64 << 20
 ALL_FILES = tuple(f"!{pattern}" for pattern in SECRETS)
@@ -71,12 +73,10 @@ def open_capsule(path: Path) -> Iterator[tuple[Ingredients, Manifest, Path]]:
             manifest = decode((folder / MANIFEST).read_bytes(), Manifest)
             problems = list(find_differences(folder, manifest))
             ingredients = decode((folder / CAPSULE).read_bytes(), Ingredients)
-        except (OSError, ValueError, tarfile.TarError, EOFError) as error:
-            said = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-            raise ClusterError(
-                f"{path} is no capsule that this version of cluster reads: {said.replace(f'{folder}/', '')}",
-                hint="it is damaged, was changed, or is of a newer version",
-            ) from None
+        except ERRORS as error:
+            text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+            said = text.replace(f"{folder}/", "")
+            raise ClusterError(f"{path} is no capsule that cluster {PROGRAM} reads, or is damaged: {said}") from None
         ran, found = ingredients.spec.project, read_tree(folder / FILES)
         if found.files and found.digest != ran:
             problems.append(f"{FILES}: not what the job ran (SHA-256 {found.digest[:12]}, not {(ran or 'none')[:12]})")
@@ -86,7 +86,7 @@ def open_capsule(path: Path) -> Iterator[tuple[Ingredients, Manifest, Path]]:
 
 
 def unpack(path: Path, folder: Path) -> None:
-    """Unpacks an archive, files and folders only, into a folder. Raises OSError, ValueError, TarError, EOFError."""
+    """Unpacks an archive, files and folders only, into a folder. Raises ERRORS."""
     left = max(ALLOWED_BYTES, MOST_TIMES * path.stat().st_size)
     with tarfile.open(path, "r|gz") as archive:
         for member in archive:

@@ -12,12 +12,10 @@ from cluster.views.layout import render_table
 from node.job_folder import HIDDEN, SECRET, mask
 from node.protocol import JobHost, JobSpec, Machine
 
-# Keys of [train] that are shown otherwise, or that do not change what a job computes.
-_LEFT_OUT = {"args", "env", "env_server", "env_worker", "hosts", "name", "nodes", "processes", "queue", "restarts"}
-_LEFT_OUT |= {"script", "servers", "workers"}
-_MOST_ROWS = 30
-_LONGEST = 64  # characters of a value in a table; a digest has as many
 ENVIRONMENTS = ("env", "env_server", "env_worker")
+# Keys of [train] that are shown otherwise, or that do not change what a job computes.
+_LEFT_OUT = {"args", *ENVIRONMENTS, "hosts", "name", "nodes", "processes", "queue", "restarts", "script", "servers"}
+_MOST_ROWS = 30
 _FORMS = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|pypi-|xox[abprs]-)[\w-]{10,}"
@@ -62,7 +60,7 @@ def flatten(of: Ingredients) -> dict[str, str | None]:
     """The ingredients as text, by names that begin with their kind; None: unknown."""
     spec, train = of.spec, to_builtins(of.spec.train)
     packages = {f"package {name}": version for name, _, version in (one.partition("==") for one in spec.packages)}
-    variables = [pair for key in ("env", "env_server", "env_worker") for pair in train[key].items()]
+    variables = [pair for key in ENVIRONMENTS for pair in train[key].items()]
     environment = re.search(r"/env/([0-9a-f]{64})/", spec.python)
     return {
         "command": render_command(spec),
@@ -100,14 +98,14 @@ def render_rows(rows: Sequence[tuple[str, str, str, str]], *, columns: int | Non
     """What is the same, by kind in one line, and a table of the rest. rows: from compare."""
     same = Counter(name.partition(" ")[0] for status, name, *_ in rows if status == "same")
     lines = ["same: " + ", ".join(kind if number == 1 else f"{kind} ({number})" for kind, number in same.items())]
-    others = [[cell[:_LONGEST] for cell in row] for row in rows if row[0] != "same"]
+    others = [[cell[:64] for cell in row] for row in rows if row[0] != "same"]  # a digest has as many characters
     if others:
-        shown = [["STATUS", "INGREDIENT", "RECORDED", "HERE"], *others[:_MOST_ROWS]]
-        lines.append(render_table(shown, columns=columns))
-    return "\n".join([*lines, *([f"and {len(others) - _MOST_ROWS} more"] if len(others) > _MOST_ROWS else [])])
-
-
-# -- secrets -----------------------------------------------------------------------------------------------------------
+        lines.append(
+            render_table([["STATUS", "INGREDIENT", "RECORDED", "HERE"], *others[:_MOST_ROWS]], columns=columns)
+        )
+    if len(others) > _MOST_ROWS:
+        lines.append(f"and {len(others) - _MOST_ROWS} more")
+    return "\n".join(lines)
 
 
 def scrub(value: Any, known: Collection[str], *, is_public: bool = False, name: str = "") -> Any:

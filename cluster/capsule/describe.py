@@ -9,24 +9,24 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from importlib.metadata import distributions, version
+from importlib.metadata import distributions
 from itertools import islice
 from pathlib import Path
 from platform import python_version
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
 
 from bootstrap.transfer.tree import Tree, file_of_bytes, make_tree
 from cluster.app import App
-from cluster.capsule.archive import CAPSULE, FILES, encode, read_tree, unpack, write
+from cluster.capsule.archive import CAPSULE, ERRORS, FILES, PROGRAM, encode, read_tree, unpack, write
 from cluster.capsule.contents import ENVIRONMENTS, Ingredients, scrub
 from cluster.config import read_table
 from cluster.jobs import JobSources, open_jobs
 from cluster.session import collect, open_connections
-from cluster.status import describe_nothing, describe_status
+from cluster.status import describe_status
 from cluster.views.status import status_document
 from foundation.errors import ClusterError
 from foundation.remote_command import run_program
@@ -42,7 +42,6 @@ MOST_LINES = 1500  # of a log, at its begin and at its end
 LONGEST_LINE = 250
 MOST_OBJECTS = 2000
 COPY_TIMEOUT_S = 600.0
-T = TypeVar("T")
 
 
 def write_capsule(app: App, words: str | None, path: Path | None, *, is_report: bool = False) -> tuple[Path, list[str]]:
@@ -55,55 +54,50 @@ def write_capsule(app: App, words: str | None, path: Path | None, *, is_report: 
     texts: dict[str, Any] = {"cluster.json": _try(missing, "cluster.toml", lambda: read_table(app.config_path))}
     if is_report:
         texts["versions.json"] = {one.name: one.version for one in distributions()} | {"Python": python_version()}
-        texts["status.json"] = _try(missing, "status", lambda: _read_status(app))
     tree = make_tree(())
     with TemporaryDirectory(prefix="cluster-capsule-") as folder:
         try:
             with open_jobs(app) as sources:
+                if is_report and app.has_instances and sources.nodes is not None:
+                    texts["status.json"] = _try(missing, "status", lambda: status_document(describe_status(app)))
                 record = sources.find_job(words)
                 data = _try(missing, "data", lambda: list_data(app, record.spec)) or {}
-                texts[CAPSULE] = Ingredients(
-                    spec=record.spec, hosts=record.nodes, program=version("mxnet-cluster"), data=data
-                )
-                texts["record.json"] = record
-                texts["log.txt"] = _try(missing, "log", lambda: _read_log(record, sources)) or ""
+                ran = Ingredients(spec=record.spec, hosts=record.nodes, program=PROGRAM, data=data)
+                log = _try(missing, "log", lambda: _read_log(record, sources))
+                texts |= {CAPSULE: ran, "record.json": record, "log.txt": log or ""}
                 if not is_report and record.spec.project is not None:
                     tree = _try(missing, "files", lambda: find_tree(app, record, sources, Path(folder))) or tree
         except ClusterError as error:
             if not is_report:
                 raise
             missing.append(f"job: {error.message}")
-        path = path or Path(f"{record.id}.capsule")
-        known = _try([], "", lambda: _find_secrets(app)) or ()
+        known = _try([], "", lambda: _find_secrets(app, is_report=is_report)) or ()
         clean = {name: scrub(to_builtins(one), known, is_public=is_report) for name, one in texts.items()}
-        files = [file_of_bytes(name, encode(one)) for name, one in clean.items()]
-        files += [replace(file, path=f"{FILES}/{file.path}") for file in tree.files]
         if HIDDEN in str(clean):
             missing.append(f"values that may be secrets: {HIDDEN} is in their places")
         missing = [scrub(one, known, is_public=is_report) for one in missing]
+        files = [file_of_bytes(name, encode(one)) for name, one in clean.items()]
+        files += [replace(file, path=f"{FILES}/{file.path}") for file in tree.files]
+        path = path or Path(f"{record.id}.capsule")
         write(path, files, missing, [f"{FILES}/{name}" for name in tree.folders])
     return path, missing
 
 
-def _try(missing: list[str], what: str, read: Callable[[], T]) -> T | None:
+def _try(missing: list[str], what: str, read: Callable[[], Any]) -> Any:
     """What a function reads; None if it cannot, and then adds the reason to `missing`."""
     try:
         return read()
-    except (ClusterError, OSError) as error:
+    except (ClusterError, *ERRORS) as error:
         missing.append(f"{what}: {str(error).partition(chr(10))[0]}")
         return None
 
 
-def _read_status(app: App) -> Any:
-    return status_document(describe_status(app) if app.find_cloud() else describe_nothing(app))
-
-
-def _find_secrets(app: App) -> frozenset[str]:
-    """The values of secrets that this machine knows. Raises ConfigError."""
-    config = app.config
-    variables = [pair for key in ENVIRONMENTS for pair in getattr(config.train, key).items()]
-    masked = [value for name, value in (*variables, *os.environ.items()) if mask(name, value) == HIDDEN]
-    return frozenset(value for value in (*masked, config.notify.webhook or "") if len(value) > 5)
+def _find_secrets(app: App, *, is_report: bool) -> frozenset[str]:
+    """The values of secrets that this machine knows; for a report, those of all variables. Raises ConfigError."""
+    variables = [pair for key in ENVIRONMENTS for pair in getattr(app.config.train, key).items()]
+    values = [value for name, value in variables if is_report or mask(name, value) == HIDDEN]
+    values += [value for name, value in os.environ.items() if mask(name, value) == HIDDEN]
+    return frozenset(value for value in (*values, app.config.notify.webhook or "") if len(value) > 5)
 
 
 def _read_log(record: JobRecord, sources: JobSources) -> str:
@@ -136,19 +130,16 @@ def list_data(app: App, spec: JobSpec) -> dict[str, str]:
 
 
 def find_tree(app: App, record: JobRecord, sources: JobSources, folder: Path) -> Tree:
-    """The user's files that a job ran: those here if they are unchanged, or else the head's.
-
-    folder: for those of the head. Raises ClusterError, OSError.
-    """
+    """The user's files that a job ran: those here if they are unchanged, or else the head's, in `folder`."""
     spec, ran = record.spec, str(record.spec.project)
     app.override("train.script", spec.train.script)
     app.override("train.cwd", spec.train.cwd)
     with suppress(ClusterError):  # such as a script that is gone
-        here = collect(app, spec.typed_command, is_job=False).project
+        here = collect(app, spec.typed_command, is_job=True, is_sent=False).project
         if here is not None and here.digest == ran:
             return here
     name, nodes, packed = record.nodes[0].name, sources.nodes, f".cluster/{record.id}.tar.gz"
-    if nodes is None or name not in nodes.names:
+    if nodes is None or name not in nodes.names or not ran.isalnum():
         raise ClusterError(f"they have changed here, and {name} is gone")
     with open_connections(app, nodes) as connections:
         connection = connections.get(nodes.find_host(name))

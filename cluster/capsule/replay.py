@@ -7,8 +7,8 @@ set-up commands and where results go, is this cluster's.
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
+from posixpath import normpath
 from typing import Any
 
 from msgspec import to_builtins
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from bootstrap.apply import ReadyNode
 from bootstrap.environment.requirements import is_mxnet
 from cluster.app import App
-from cluster.capsule.archive import ALL_FILES, open_capsule
+from cluster.capsule.archive import ALL_FILES, PROGRAM, open_capsule
 from cluster.capsule.contents import Ingredients, compare, render_command, render_rows
 from cluster.capsule.describe import list_data
 from cluster.submission.request import TrainRequest
@@ -32,11 +32,7 @@ _PACKAGE = re.compile(r"(?!mxnet_cluster==)[A-Za-z0-9._-]+==[A-Za-z0-9.!+_]+")
 
 
 def replay(app: App, path: Path, *, dry_run: bool) -> int:
-    """Checks a capsule, shows what differs here, and runs its job again unless dry_run.
-
-    Returns and raises as `submit` does; raises ClusterError for a capsule that was changed, or that lacks the job's
-    files or its command.
-    """
+    """Checks a capsule, shows what differs here, and runs its job again. Returns and raises as `submit` does."""
     with open_capsule(path) as (recorded, manifest, folder):
         spec = recorded.spec
         if HIDDEN in render_command(spec) or (spec.project is not None and not any(folder.iterdir())):
@@ -49,7 +45,7 @@ def replay(app: App, path: Path, *, dry_run: bool) -> int:
             app.override(key, value)
 
         def show(order: Order, _nodes: Sequence[ReadyNode]) -> None:
-            present = Ingredients(spec=order.spec, hosts=order.hosts, program=version("mxnet-cluster"))
+            present = Ingredients(spec=order.spec, hosts=order.hosts, program=PROGRAM)
             with suppress(ClusterError):  # then the table has the data as missing
                 present = replace(present, data=list_data(app, order.spec))
             text = render_rows(compare(recorded, present), columns=app.find_columns())
@@ -63,8 +59,8 @@ def choose_settings(spec: JobSpec, train: TrainConfig) -> dict[str, Any]:
     """The values for cluster.toml, by dotted key. train: that of restore_config. Pure."""
     library = spec.library or ""
     found: dict[str, Any] = {f"train.{key}": value for key, value in to_builtins(train).items()}
-    if spec.script is not None and spec.script.startswith("../"):  # it is in the tree without its folders
-        found["train.script"] = Path(spec.script).name
+    script = normpath(spec.train.script)  # from elsewhere, it is in the tree without its folders
+    found["train.script"] = script.rpartition("/")[2] if script.startswith(("/", "../")) else script
     found |= {"bootstrap.sync": ["."] if spec.project else [], "bootstrap.exclude": list(ALL_FILES)}
     framework = {"": "none", "none": "none", "torch": "pytorch", "pytorch": "pytorch"}
     found |= {"bootstrap.framework": framework.get(library.partition("==")[0], "mxnet"), "bootstrap.torch": "auto"}

@@ -22,8 +22,7 @@ look() {
     PRETTY_NAME=
     [ ! -r /etc/os-release ] || . /etc/os-release
     echo "system=$PRETTY_NAME"
-    read -r kernel </proc/sys/kernel/osrelease
-    echo "kernel=$kernel"
+    echo "kernel=$(uname -r)"
     glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null)
     echo "glibc=${glibc#* }"
     look_for_pythons

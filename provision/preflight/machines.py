@@ -60,10 +60,7 @@ def describe_types(ec2: EC2Client, config: ProvisionConfig, types: Sequence[str]
 
 
 class Hardware(Struct, frozen=True, kw_only=True):
-    """The hardware of every instance of a type. gpus: the number of NVIDIA's GPUs.
-
-    machine: of one instance, if this is about one: its type, zone and AMI.
-    """
+    """The hardware of an instance type, or of an instance with its machine. gpus: the number of NVIDIA's GPUs."""
 
     gpus: int
     memory_mib: int

@@ -30,7 +30,7 @@ def fill(root: Path, *paths: str) -> Path:
 def project(tmp_path: Path) -> Path:
     paths = ["cluster.toml", "train.py", "my/train.py", "my/net/model.py", "my/data/a.rec", "my/data/b.txt", "my/logs/"]
     paths += ["data/big.rec", "my/.git/config", "my/net/__pycache__/model.pyc", "my/x.pyc", "my/sub/.git"]
-    paths += ["report-20261129-101320-81bbe2.html"]
+    paths += ["report-20261129-101320-81bbe2.html", "run.capsule", "cluster-debug.tar.gz"]
     return fill(tmp_path / "project", *paths, ".ssh/id_rsa", ".aws/credentials", ".cluster/ssh/id_ed25519")
 
 
@@ -103,6 +103,8 @@ def test_patterns_match_as_in_git(project: Path, first: str) -> None:
         ".aws/credentials",
         ".cluster/ssh/id_ed25519",
         "report-20261129-101320-81bbe2.html",
+        "run.capsule",
+        "cluster-debug.tar.gz",
     }
     for second in ("", "!*.rec", "!my/", "my/**"):
         exclude = project.parent / "exclude"
