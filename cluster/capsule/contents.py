@@ -4,6 +4,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct, to_builtins
@@ -111,14 +112,16 @@ def render_rows(rows: Sequence[tuple[str, str, str, str]], *, columns: int | Non
 def scrub(value: Any, known: Collection[str], *, is_public: bool = False, name: str = "") -> Any:
     """A value of JSON without what looks like a secret. known: values that are secrets. name: its key.
 
-    is_public: also masks numbers of AWS accounts, and the values of all variables of a job.
+    is_public: also masks numbers of AWS accounts, and the values of all variables of a job. In a list, the word after an
+    option such as --password is a secret.
     """
     if isinstance(value, Mapping):
         if is_public and name in ENVIRONMENTS:
             return dict.fromkeys(value, HIDDEN)
         return {key: scrub(one, known, is_public=is_public, name=str(key)) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [scrub(one, known, is_public=is_public, name=name) for one in value]
+        found = [scrub(one, known, is_public=is_public, name=name) for one in value]
+        return [HIDDEN if _NAMED.fullmatch(f"{before} {one}") else one for before, one in pairwise(["", *found])]
     if not isinstance(value, str) or not value:
         return value
     if SECRET.search(name):

@@ -48,8 +48,7 @@ def replay(app: App, path: Path, *, dry_run: bool) -> int:
             present = Ingredients(spec=order.spec, hosts=order.hosts, program=PROGRAM)
             with suppress(ClusterError):  # then the table has the data as missing
                 present = replace(present, data=list_data(app, order.spec))
-            text = render_rows(compare(recorded, present), columns=app.find_columns())
-            (app.print if dry_run else app.say)(text)
+            (app.print if dry_run else app.say)(render_rows(compare(recorded, present), columns=app.find_columns()))
 
         request = TrainRequest(overrides={}, command=spec.typed_command)
         return submit(app, request, detach=False, dry_run=dry_run, complete=show)

@@ -1,14 +1,19 @@
 """What differs between a recorded job and the present one, and what is left out of a capsule as a secret."""
 
 import json
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
+from cluster.app import App
 from cluster.capsule.contents import Ingredients, compare, render_rows, scrub
-from cluster.capsule.describe import LONGEST_LINE, MOST_LINES, cut_middle
+from cluster.capsule.describe import LONGEST_LINE, MOST_LINES, cut_middle, find_tree
 from cluster.capsule.replay import choose_settings
+from cluster.jobs import JobSources
+from foundation.errors import ClusterError
 from job_records import make_record
 from node.protocol import JobHost, JobSpec, Machine
 from node.train_settings import TrainSettings
@@ -128,6 +133,11 @@ def test_other_text_stays(text: str) -> None:
     assert scrub(text, [], is_public=True) == text
 
 
+def test_the_word_after_an_option_is_left_out() -> None:
+    words = ["train.py", "--api-key", "hunter2hunter2", "--max-tokens", "4096", "--tokenizer", "bert-base"]
+    assert scrub(words, []) == [*words[:2], "***", *words[3:]]
+
+
 def test_a_report_has_neither_values_of_variables_nor_accounts() -> None:
     value = {"env": {"NAME": "quiet"}, "train": {"env_worker": {"A": "1"}}, "arn": "arn:aws:iam::123456789012:user/me"}
     found = scrub(value, [], is_public=True)
@@ -166,3 +176,20 @@ def test_a_replay_reads_no_files_of_this_machine(package: str) -> None:
     assert settings_of(packages=(package,))["bootstrap.packages"] == []
     found = settings_of(library="/etc/x.whl", env={}, packages=())
     assert (found["bootstrap.mxnet"], "data.url" in found) == ("auto", False)
+
+
+SCRIPTS = (("my/train.py", "my/train.py"), ("/etc/passwd", "passwd"), ("../x.py", "x.py"), ("a/../../../etc/x", "x"))
+
+
+@pytest.mark.parametrize(("script", "sent"), SCRIPTS)
+def test_a_replay_sends_no_script_from_outside_the_capsule(script: str, sent: str) -> None:
+    assert settings_of(train=replace(SPEC.train, script=script))["train.script"] == sent
+
+
+@pytest.mark.parametrize("project", ["..", "/etc", "../../x"])
+def test_a_forged_record_makes_no_file_of_this_machine_a_jobs(app: App, tmp_path: Path, project: str) -> None:
+    (tmp_path / "cluster.toml").write_text('name = "demo"\n')
+    record = make_record(1, project=project, nodes=[{"name": "node-0"}])
+    sources = cast("JobSources", SimpleNamespace(nodes=SimpleNamespace(names=("node-0",))))
+    with pytest.raises(ClusterError, match="they have changed here"):
+        find_tree(app, record, sources, tmp_path / "new")
