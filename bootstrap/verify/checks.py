@@ -16,7 +16,9 @@ from bootstrap.environment.framework import LABELS
 from bootstrap.ssh.node_program import parse_message, read_program
 from foundation.errors import ClusterError
 
-Kind = Literal["connection", "health", "compute", "all_reduce", "container", "s3", "clock", "disk", "ports", "volumes"]
+Kind = Literal[
+    "connection", "health", "compute", "all_reduce", "container", "s3", "clock", "disk", "ports", "volumes", "measure"
+]
 Status = Literal["ok", "warning", "failed", "unchecked"]
 EVERYWHERE = "all nodes"
 """The node of a check of the whole cluster."""
@@ -50,7 +52,8 @@ class Check(Struct, frozen=True, kw_only=True):
     """The result of one check.
 
     subject: the device, object, folder or peers. said: the result in a few words. cause, hint: the reason for a problem
-    and the next command. status: `unchecked` if the check was not possible.
+    and the next command. status: `unchecked` if the check was not possible. value, median: a measure's number, and that
+    of all nodes, in its unit.
     """
 
     node: str
@@ -60,6 +63,9 @@ class Check(Struct, frozen=True, kw_only=True):
     said: str
     cause: str | None = None
     hint: str | None = None
+    value: float | None = None
+    median: float | None = None
+    unit: str = ""
 
 
 def _failed(
@@ -126,12 +132,12 @@ def compute_probes(framework: Framework) -> tuple[Probe, ...]:
 
 
 def all_reduce_probes(
-    nodes: Sequence[ReadyNode], *, port: int, interfaces: Mapping[str, str | None]
+    nodes: Sequence[ReadyNode], *, port: int, interfaces: Mapping[str, str | None], is_deep: bool = False
 ) -> dict[str, Probe]:
     """The probe with which each node, by name, takes part in one all_reduce of PyTorch over all nodes.
 
     port: a free port of the first node. interfaces: each node's network interface, by its name. It uses NCCL if all
-    nodes have a GPU and a PyTorch for GPUs, else Gloo.
+    nodes have a GPU and a PyTorch for GPUs, else Gloo. is_deep: it also measures rates.
     """
     is_nccl = all(node.facts.gpus and node.torch is not None and node.torch.has_cuda for node in nodes)
     backend = "nccl" if is_nccl else "gloo"
@@ -141,6 +147,7 @@ def all_reduce_probes(
         "port": port,
         "backend": backend,
         "timeout_s": JOIN_TIMEOUT_S,
+        "is_deep": is_deep,
     }
     modules = (("all_reduce", read_program("probes/all_reduce.py")),)
     return {
@@ -165,11 +172,11 @@ def check_all_reduce(
     name, subject = node.host.name, "NCCL" if backend == "nccl" else "Gloo"
     said: dict[str, Any] = {key: value for message in result.messages for key, value in message.items()}
     missing = [other for other in said.get("missing", ()) if other != name]
-    if "sum" in said and said["sum"] == said["expected"]:
+    if "error" not in said and "sum" in said and said["sum"] == said["expected"]:
         others = f"with {len(names) - 1} other node{'s' if len(names) > 2 else ''}"
         words = f"all_reduce {others}" if len(names) > 1 else "all_reduce on this node only"
         return (Check(node=name, check="all_reduce", subject=subject, status="ok", said=words),)
-    if "sum" in said:
+    if "error" not in said and "sum" in said:
         words = f"the sum came out as {said['sum']}, not {said['expected']}"
         return (_failed("all_reduce", name, subject, words),)
     if missing and name == names[0]:

@@ -25,6 +25,7 @@ from bootstrap.verify.checks import (
     check_ports,
     compute_probes,
 )
+from bootstrap.verify.measures import burn_in_probe, find_measures, judge
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 
@@ -41,6 +42,7 @@ ORDER_OF_CHECKS: tuple[Kind, ...] = (
     "clock",
     "disk",
     "volumes",
+    "measure",
 )
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
@@ -62,19 +64,22 @@ class _Found(Struct, kw_only=True):
 
     begun: _Begun = field(default_factory=_Begun)
     attempts: tuple[Attempt, ...] = ()
-    results: dict[str, ProbeResult] = field(default_factory=dict)
+    results: list[tuple[Probe, ProbeResult]] = field(default_factory=list)
     error: ClusterError | None = None
 
 
-def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: Report) -> tuple[Check, ...]:
+def verify(
+    nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), is_deep: bool = False, report: Report
+) -> tuple[Check, ...]:
     """Checks all nodes: `probes` and the framework's own probes on each, the ports between them, and disks.
 
-    With PyTorch, all nodes on which it computes also add up a tensor together.
+    With PyTorch, all nodes on which it computes also add up a tensor together. is_deep: also measures them.
 
     A node that stops answering is a failed check and does not delay the others. Returns the checks of the whole cluster
     first, then those of each node, in the order of `nodes`.
     """
     probes = (*compute_probes(nodes[0].framework), *probes)
+    probes += (burn_in_probe(nodes[0].framework),) if is_deep else ()
     found = {node.host.name: _Found() for node in nodes}
     talks: dict[str, _Talk] = {}
 
@@ -103,19 +108,23 @@ def verify(nodes: Sequence[ReadyNode], *, probes: Sequence[Probe] = (), report: 
         on_all(nodes, begin)
         left = [node for node in nodes if found[node.host.name].error is None]
         on_all(left, finish)
-        checks = _make_checks(nodes, found, probes)
+        checks = _make_checks(nodes, found)
         if nodes[0].framework == "pytorch":
             failed = {
                 check.node for check in checks if check.check in ("connection", "compute") and check.status != "ok"
             }
-            checks += _run_together([node for node in left if node.host.name not in failed], found, talks)
+            left = [node for node in left if node.host.name not in failed]
+            checks += _run_together(left, found, talks, is_deep=is_deep)
     finally:
         for talk in talks.values():
             talk.close()
+    checks = judge(checks, {node.host.name: (node.facts.cores, node.facts.gpus) for node in nodes})
     return sort_checks(checks, names=[node.host.name for node in nodes])
 
 
-def _run_together(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], talks: Mapping[str, "_Talk"]) -> list[Check]:
+def _run_together(
+    nodes: Sequence[ReadyNode], found: Mapping[str, _Found], talks: Mapping[str, "_Talk"], *, is_deep: bool
+) -> list[Check]:
     """The checks of one all_reduce over these nodes, whose own probes have ended."""
     if not nodes:
         return []
@@ -125,13 +134,13 @@ def _run_together(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], talks
         said = f"not checked: {head.name} cannot listen on {head.private_ip}"
         return [Check(node=head.name, check="all_reduce", subject="port", status="unchecked", said=said)]
     interfaces = {name: here.begun.interface for name, here in found.items()}
-    probes = all_reduce_probes(nodes, port=port, interfaces=interfaces)
+    probes = all_reduce_probes(nodes, port=port, interfaces=interfaces, is_deep=is_deep)
     checks: dict[str, tuple[Check, ...]] = {}
 
     def run(node: ReadyNode) -> None:
         name = node.host.name
         try:
-            checks[name] = probes[name].to_checks(node, talks[name].run(probes[name]))
+            checks[name] = _find_checks(node, probes[name], talks[name].run(probes[name]))
         except ClusterError as error:
             checks[name] = (check_connection(name, error),)
 
@@ -149,16 +158,20 @@ def _order(node: ReadyNode) -> dict[str, Any]:
     }
 
 
-def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found], probes: Sequence[Probe]) -> list[Check]:
+def _find_checks(node: ReadyNode, probe: Probe, result: ProbeResult) -> tuple[Check, ...]:
+    """A probe's own checks, and what it has measured."""
+    return (*probe.to_checks(node, result), *find_measures(node.host.name, probe, result))
+
+
+def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found]) -> list[Check]:
     checks: list[Check] = []
     for node in nodes:
         name = node.host.name
         here = found[name]
         if here.error is not None:
             checks.append(check_connection(name, here.error))
-        for probe in probes:
-            if probe.check in here.results:
-                checks += probe.to_checks(node, here.results[probe.check])
+        for probe, result in here.results:
+            checks += _find_checks(node, probe, result)
         checks += check_disk(name, here.begun.disk)
     checks += check_ports(
         {name: here.begun.listening for name, here in found.items() if here.begun.listening},
@@ -194,7 +207,7 @@ class _Talk(NodeProgram):
             if target in {name for name, _, _ in peers}
         )
         for probe in probes:
-            found.results[probe.check] = self.run(probe)
+            found.results.append((probe, self.run(probe)))
 
     def run(self, probe: Probe) -> ProbeResult:
         """Has the node run a probe. Returns its result."""

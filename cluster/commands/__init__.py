@@ -58,7 +58,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "capsule": ("cluster.commands.job.capsule:capsule", "Write what a job ran with to one file, to run it again."),
         "replay": ("cluster.commands.job.capsule:replay", "Run the job of a capsule again."),
         "debug": ("cluster.commands.job.capsule:debug", "Write a report about a problem, for an issue."),
-        "bench": ("cluster.commands.job.bench:bench", "Measure the kv-store and scaling of MXNet."),
+        "bench": ("cluster.commands.job.bench:bench", "Measure the nodes, and MXNet's kv-store."),
     },
     "Shell and files": {
         "exec": ("cluster.commands.shell:exec_", "Run a command on all nodes in parallel."),

@@ -60,6 +60,7 @@ cluster list --json   for scripts
 """,
     "verify": """
 cluster verify
+cluster verify --deep                 also measures, and names slow nodes
 cluster verify --json > verify.json   for scripts
 """,
     "resize": """
@@ -154,7 +155,7 @@ cluster results 20261127-184133    of the job whose id begins so
     "bench": """
 cluster bench                        both
 cluster bench kvstore --batches 50   the parameter servers
-cluster bench scaling --json         for scripts
+cluster bench nodes --json           for scripts
 """,
     "exec": """
 cluster exec -- nvidia-smi                     on all nodes

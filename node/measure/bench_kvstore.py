@@ -1,46 +1,49 @@
-"""Runs MXNet's own tools/bandwidth/measure.py, unchanged from the wheel.
+"""A worker of `cluster bench`: pushes arrays to MXNet's kv-store, pulls their sums, and prints the rate.
 
-measure.py needs a GPU, and a network from a folder of MXNet's sources that no wheel contains. This program provides one
-of this project's networks, and a CPU if there is no GPU. It passes on its arguments, and adds --network and --gpus (all
-GPUs). Every process of the job runs it; servers and the scheduler never return from `import mxnet`.
+Arguments: the kv-store, [train] gc_type, and the number of batches. Every process of the job runs it; servers and the
+scheduler never return from `import mxnet`.
 """
 
-import os
-import runpy
+import json
+import statistics
 import sys
-import types
-from typing import Any
+import time
 
-CODE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SCRIPTS = os.path.join(CODE, "train", "scripts")
-NETWORK = "resnet"  # the module that measure.py imports for it
+COUNTS = (1 << 10,) * 30 + (1 << 20,) * 24  # of numbers in each array: 100 MB, about as much as ResNet-50
 
 
 def main() -> None:
-    """Runs measure.py with this process's arguments."""
+    """Prints the bytes that this worker sends and receives per second, in the median of the batches."""
     import mxnet as mx  # noqa: PLC0415 - does not return in a server or scheduler
 
-    sys.path.insert(0, SCRIPTS)
-    module = types.ModuleType(NETWORK)
-    module.get_symbol = get_symbol  # type: ignore[attr-defined]
-    sys.modules[NETWORK] = module
-    gpus = mx.context.num_gpus()
-    if not gpus:
-        mx.gpu = mx.cpu
-    devices = ",".join(str(number) for number in range(gpus or 1))
-    program = os.path.join(os.path.dirname(mx.__file__), "tools", "bandwidth", "measure.py")
-    if not os.path.exists(program):
-        sys.exit(f"this MXNet has no {program}: it was not installed from a wheel")
-    sys.argv = [program, *sys.argv[1:], "--network", NETWORK, "--gpus", devices]
-    runpy.run_path(program, run_name="__main__")
-
-
-def get_symbol(image_shape: str, num_layers: int, num_classes: int) -> Any:
-    """Builds the network: the function that measure.py expects in a module. image_shape: such as "3,224,224"."""
-    from networks import build  # noqa: PLC0415 - needs sys.path from main
-
-    shape = tuple(int(size) for size in image_shape.split(","))
-    return build(NETWORK, num_layers, num_classes, shape)
+    name, compression, batches = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    store = mx.kv.create(name)
+    if compression != "none":
+        store.set_gradient_compression({"type": compression})
+    devices = [mx.gpu(i) for i in range(mx.context.num_gpus())] or [mx.cpu()]
+    pushed = [[mx.nd.ones(count, device) for device in devices] for count in COUNTS]
+    pulled = [[mx.nd.zeros(count, device) for device in devices] for count in COUNTS]
+    store.init(list(range(len(COUNTS))), [mx.nd.zeros(count) for count in COUNTS])
+    if "async" in name:  # its servers do not add up
+        store.set_optimizer(mx.optimizer.create("sgd"))
+    seconds = []
+    for _ in range(batches + 1):  # the first one connects
+        for arrays in pushed:
+            for array in arrays:
+                array[:] = 1  # on a CPU, MXNet pulls into what it has pushed
+        mx.nd.waitall()
+        began = time.monotonic()
+        for key in range(len(COUNTS)):
+            store.push(key, pushed[key], priority=-key)
+            store.pull(key, pulled[key], priority=-key)
+        mx.nd.waitall()
+        seconds.append(time.monotonic() - began)
+    found = {"value": 2 * 4 * sum(COUNTS) / statistics.median(seconds[1:]) / 1e6, "unit": "MB/s"}
+    total = store.num_workers * len(devices)
+    is_exact = compression == "none" and "async" not in name
+    if is_exact and any(bool((array != total).max()) for arrays in pulled for array in arrays):
+        found["failed"] = f"the sums of {total} arrays of ones are wrong"
+    print(json.dumps({"measure": f"{name} push and pull", **found}), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Reads an order from stdin: {"uri": ..., "env": {...}, "secrets": {...}, "nodes_credentials": true for the instance's
 own}. Prints one JSON line: {"read": bytes of the first record}, {"error": MXNet's message} or {"credentials": why there
 are none}. Without MXNet, or if it was built without S3, it prints {"staged": bytes read} or
-{"refused": why not, "code": ...}.
+{"refused": why not, "code": ...}. With "is_deep", it also prints the rate, as node/setup/probes/burn_in.py does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from node import instance_credentials
@@ -18,11 +21,15 @@ from node.staging import s3
 
 NO_S3 = "DMLC_USE_S3"  # appears in the error message of an MXNet that was built without S3
 SOME_BYTES = 65536
+RANGE_BYTES, RANGES, AT_ONCE, MEASURED_S = 4 << 20, 256, 16, 5.0
 
 
 def main() -> None:
     """Reads an order, and prints the answer."""
-    print(json.dumps(read(json.loads(sys.stdin.readline()))), flush=True)
+    order = json.loads(sys.stdin.readline())
+    print(json.dumps(read(order)), flush=True)
+    if order["is_deep"]:
+        print(json.dumps({"measure": "S3 read", **measure(order["uri"])}), flush=True)
 
 
 def read(order: dict[str, Any]) -> dict[str, Any]:
@@ -58,3 +65,25 @@ def read_staged(uri: str) -> dict[str, Any]:
     except OSError as error:
         return {"refused": str(error), "code": getattr(error, "code", "")}
     return {"staged": sum(pieces)}
+
+
+def measure(uri: str) -> dict[str, Any]:
+    """Reads ranges of an object in parallel, again from its beginning after its end. Returns the rate, or why not."""
+    began, moved = time.monotonic(), []
+
+    def read_range(store: s3.Store, entry: s3.Entry, number: int) -> None:
+        if time.monotonic() - began < MEASURED_S:
+            begin = number * RANGE_BYTES % entry.size_bytes
+            length = min(RANGE_BYTES, entry.size_bytes - begin)
+            store.read_range(entry, begin, length, lambda _, piece: moved.append(len(piece)))
+
+    try:
+        store = s3.Store(os.environ)
+        entry = store.find(uri)
+        if entry is None:
+            return {"failed": "it no longer exists"}
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(partial(read_range, store, entry), range(RANGES)))
+    except OSError as error:
+        return {"failed": str(error)}
+    return {"value": sum(moved) / (time.monotonic() - began) / 1e6, "unit": "MB/s"}

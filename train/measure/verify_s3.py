@@ -36,10 +36,12 @@ class Meaning(NamedTuple):
     hint: str | None = None
 
 
-def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluster: str) -> Probe | Check:
+def plan_s3_check(
+    url: str | None, *, region: str, instance_profile: str, cluster: str, is_deep: bool = False
+) -> Probe | Check:
     """Returns the probe that reads an object below `url` on every node, or a Check if there is nothing to read.
 
-    url: [data] url. region, instance_profile: from [provision]. cluster: its name.
+    url: [data] url. region, instance_profile: from [provision]. cluster: its name. is_deep: it also measures the rate.
     Sends requests to S3 and STS from this machine.
     """
     if url is None:
@@ -61,7 +63,7 @@ def plan_s3_check(url: str | None, *, region: str, instance_profile: str, cluste
     if found is None:
         hint = f"cluster data put FOLDER {url}"
         return _everywhere(url, Meaning(NOTHING_THERE, "not checked: the folder is empty", hint=hint))
-    return s3_probe(found, access)
+    return s3_probe(found, access, is_deep=is_deep)
 
 
 def _everywhere(url: str, meaning: Meaning) -> Check:
@@ -84,10 +86,10 @@ def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:
     )
 
 
-def s3_probe(found: S3Url, access: S3Access) -> Probe:
+def s3_probe(found: S3Url, access: S3Access, *, is_deep: bool = False) -> Probe:
     """Returns the probe that reads the object as a job would, with MXNet if MXNet can read it.
 
-    access: S3's endpoint and the credentials.
+    access: S3's endpoint and the credentials. is_deep: as for plan_s3_check.
     """
     return Probe(
         check="s3",
@@ -97,6 +99,7 @@ def s3_probe(found: S3Url, access: S3Access) -> Probe:
             "env": dict(access.env),
             "secrets": dict(access.secrets),
             "nodes_credentials": access.of_nodes,
+            "is_deep": is_deep,
         },
         timeout_s=TIMEOUT_S,
         to_checks=partial(check_s3, uri=str(found), endpoint=access.env.get("S3_ENDPOINT", "s3.amazonaws.com")),

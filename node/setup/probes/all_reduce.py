@@ -2,9 +2,10 @@
 
 The environment's Python runs it at the same time on all nodes. Order, over stdin: {"rank": this node's, "interface":
 the name of its network interface or null, "nodes": the [name, address] of each rank, "port": a free port of rank 0,
-"backend": "gloo" or "nccl", "timeout_s": of each step}.
+"backend": "gloo" or "nccl", "timeout_s": of each step, "is_deep": whether to measure rates}.
 It prints JSON lines: {"step": "import" | "store" | "join" | "group" | "reduce"} as it proceeds, then
-{"sum": ..., "expected": ...}, {"missing": names of the nodes that did not join}, or {"error": ...}.
+{"sum": ..., "expected": ...}, {"missing": names of the nodes that did not join}, or {"error": ...}. With rates also
+{"measure": ..., "value": ..., "unit": "GB/s"}: rank 0 those of all nodes, each rank that of its best pair of nodes.
 
 Rank 0 runs a store that all other ranks connect to. Each rank waits there for the others, so it knows which nodes are
 missing before it creates the process group, whose own errors name at most an address.
@@ -18,6 +19,9 @@ import os
 import re
 import sys
 import time
+
+SIZES_MIB, PAIR_MIB = (1, 16, 128), 16
+REPEATS, ROUNDS = 5, 3
 
 
 def tell(**said):
@@ -56,6 +60,35 @@ def main():
     os._exit(0)  # does not wait for threads of a process group that has failed
 
 
+def find_rate(distributed, tensor, size, group=None):
+    """The bytes that each rank sends in GB/s, in the median of a few all_reduces: the bus bandwidth of nccl-tests."""
+    took = []
+    for _ in range(REPEATS):
+        began = time.monotonic()
+        distributed.all_reduce(tensor, group=group)
+        float(tensor[0])  # waits for it
+        took.append(time.monotonic() - began)
+    return 2 * (size - 1) / size * tensor.numel() * 4 / sorted(took)[REPEATS // 2] / 1e9
+
+
+def measure(distributed, make, rank, size):
+    """Prints the rates. A slow node makes the all_reduce of all nodes slow; only the slow node is slow in each pair."""
+    even, best = size + size % 2, 0.0
+    for number in range(min(ROUNDS, even - 1) if size > 2 else 0):
+        # The circle method of tournaments: in each round, every rank is in one pair.
+        ranks = [(a, b) for b in range(size) for a in range(b)]
+        pairs = [(a, b) for a, b in ranks if (a + (a if b == even - 1 else b)) % (even - 1) == number]
+        for pair, group in [(pair, distributed.new_group(pair)) for pair in pairs]:
+            best = max(best, find_rate(distributed, make(PAIR_MIB), 2, group)) if rank in pair else best
+        distributed.barrier()
+    if size > 2:
+        tell(measure="network", value=best, unit="GB/s")
+    for mib in SIZES_MIB:
+        rate = find_rate(distributed, make(mib), size)
+        if rank == 0:
+            tell(measure="all_reduce %d MiB" % mib, value=rate, unit="GB/s")
+
+
 def reduce_all(order):
     """Joins the other nodes, creates the process group, and adds up the tensor. Raises PyTorch's errors."""
     tell(step="import")
@@ -85,6 +118,8 @@ def reduce_all(order):
     tensor = torch.full((1024,), float(rank + 1), device=device)
     distributed.all_reduce(tensor)
     tell(sum=float(tensor.max()), expected=size * (size + 1) / 2.0)
+    if order["is_deep"] and size > 1:
+        measure(distributed, lambda mib: torch.zeros(mib << 18, device=device), rank, size)
     store.set("done/%d" % rank, "yes")
     if rank == 0:  # its store must not end before the other ranks have finished
         store.wait(["done/%d" % other for other in range(size)], timeout)

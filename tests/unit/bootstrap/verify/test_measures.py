@@ -1,0 +1,199 @@
+"""`cluster verify --deep`: the measures of a node, and which node is far from the others."""
+
+import importlib.util
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult
+from bootstrap.verify.measures import burn_in_probe, find_measures, judge, read_measures
+from project import REPOSITORY
+
+
+def load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "node" / "setup" / "probes" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def judged(subject: str, *values: float, kinds: str = "") -> list[str]:
+    """The nodes that are named. kinds: a letter for each node."""
+    messages = [{"measure": subject, "value": value, "unit": "MB/s"} for value in values]
+    checks = [check for number, message in enumerate(messages) for check in read_measures(f"{number}", [message])]
+    found = judge(checks, dict(zip(map(str, range(len(values))), kinds, strict=False)))
+    assert all(check.cause and check.hint and f"{check.value:.0f}" in check.said for check in found if check.cause)
+    return [check.node for check in found if check.status == "failed"]
+
+
+@pytest.mark.parametrize(
+    ("subject", "values", "kinds", "named"),
+    [
+        ("disk write", (100, 100, 61), "", []),
+        ("disk write", (100, 100, 59), "", ["2"]),
+        ("disk write", (100, 100, 1000), "", []),  # faster is not far
+        ("disk write", (10, 100, 10, 100), "", ["0", "2"]),
+        ("matmul", (100, 100, 81), "", []),
+        ("matmul cuda:7", (100, 100, 79), "", ["2"]),
+        ("memory gpu(1)", (15, 15, 10), "", ["2"]),
+        ("S3 read", (100, 51), "", []),
+        ("S3 read", (49, 100), "", ["0"]),
+        ("S3 read", (0, 0, 0), "", []),
+        ("network", (5,), "", []),
+        ("matmul cuda:0", (100, 100, 10, 10), "aabb", []),  # other GPUs
+    ],
+)
+def test_a_node_far_below_the_others_is_named(
+    subject: str, values: tuple[float, ...], kinds: str, named: list[str]
+) -> None:
+    assert judged(subject, *values, kinds=kinds) == named
+
+
+def test_the_gpus_of_a_node_are_compared() -> None:
+    messages = [{"measure": f"matmul cuda:{number}", "value": 30 if number == 5 else 60} for number in range(8)]
+    found = judge(read_measures("node-0", messages), {})
+    assert [check.subject for check in found if check.status == "failed"] == ["matmul cuda:5"]
+    assert {check.median for check in found} == {60}
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ({"measure": "GPUs", "skipped": "no GPU"}, ("node-0", "unchecked", "not measured: no GPU")),
+        ({"measure": "disk read", "failed": "OSError: I/O error"}, ("node-0", "failed", "OSError: I/O error")),
+        ({"measure": "DCGM level 2"}, ("node-0", "ok", "passed")),
+        ({"measure": "all_reduce 1 MiB", "value": 2, "unit": "GB/s"}, (EVERYWHERE, "ok", "2 GB/s")),
+        ({"measure": "kv-store", "value": 9, "failed": "wrong sums"}, ("node-0", "failed", "wrong sums")),
+    ],
+)
+def test_a_measure_says_what_came_of_it(message: dict[str, Any], shown: tuple[str, str, str]) -> None:
+    (check,) = judge(read_measures("node-0", [message, {"sum": 1.0}]), {})
+    assert (check.node, check.status, check.said) == shown
+
+
+@pytest.mark.parametrize("message", [{"measure": 5}, {"measure": "x", "value": "much"}, {"measure": "x", "value": -1}])
+def test_an_invalid_measure_is_a_failure(message: dict[str, Any]) -> None:
+    (check,) = read_measures("node-0", [message])
+    assert check.status == "failed"
+    assert "sent an invalid measure" in check.said
+
+
+def test_a_program_that_does_not_get_to_its_end_is_a_failure() -> None:
+    result = ProbeResult(exit_code=None, stdout='{"measure": "disk write", "value": 1}\n', stderr="")
+    found = find_measures("node-0", burn_in_probe("none"), result)
+    assert [(check.subject, check.status) for check in found] == [
+        ("disk write", "ok"),
+        ("program of measure", "failed"),
+    ]
+    shallow = Probe(check="s3", modules=(), order={"is_deep": False}, timeout_s=1.0, to_checks=lambda *_: ())
+    assert find_measures("node-0", shallow, result) == ()
+
+
+@pytest.fixture
+def burn_in(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The node's program, with small sizes."""
+    module = load("burn_in")
+    for name, value in {"DISK_BYTES": 1 << 20, "BLOCK_BYTES": 1 << 18, "MATMUL_S": 0.0, "SIDE": 2}.items():
+        monkeypatch.setattr(module, name, value)
+    return module
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
+    return {line.pop("measure"): line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+
+
+def test_a_disk_is_written_and_read_and_no_file_stays(
+    burn_in: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    burn_in.measure_disk(str(tmp_path))
+    found = lines(capsys)
+    assert [(name, line["unit"], line["value"] > 0) for name, line in found.items()] == [
+        ("disk write", "MB/s", True),
+        ("disk read", "MB/s", True),
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_not_written(burn_in: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    burn_in.DISK_BYTES = 1 << 60
+    burn_in.measure_disk(str(tmp_path))
+    assert lines(capsys)["disk write"] == {"failed": "OSError: less than 1 GiB is free"}
+
+
+class Array(list[int]):
+    """A few numbers, in place of PyTorch's tensors and MXNet's arrays."""
+
+    def __ne__(self, other: object) -> "Array":  # type: ignore[override]
+        others = other if isinstance(other, Array) else [other] * len(self)
+        return Array(int(mine is not its) for mine, its in zip(self, others, strict=True))
+
+    def max(self) -> int:
+        return max(self)
+
+
+@pytest.mark.parametrize(
+    ("is_wrong", "failed"),
+    [("nothing", []), ("product", ["matmul gpu(0)"]), ("memory", ["memory gpu(0)"])],
+)
+def test_a_gpu_that_computes_or_remembers_wrong_fails(
+    burn_in: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_wrong: str, failed: list[str]
+) -> None:
+    numbers = itertools.count()
+
+    def product(*_: Array) -> Array:
+        return Array([next(numbers) if is_wrong == "product" else 4])
+
+    def fill(_: str, value: int) -> Array:
+        return Array([0 if is_wrong == "memory" else value])
+
+    monkeypatch.setattr(burn_in, "MATMUL_S", 0.01)
+    library = (["gpu(0)"], lambda _: Array([1]), product, fill, lambda _: 1 << 30)
+    monkeypatch.setattr(burn_in, "use_mxnet", lambda: library)
+    assert burn_in.measure_gpus("mxnet") == {}
+    found = lines(capsys)
+    assert [name for name, line in found.items() if "failed" in line] == failed
+    assert sorted(found) == ["matmul gpu(0)", "memory gpu(0)"]
+    assert all(line.get("value", 1) > 0 for line in found.values())
+
+
+def test_nodes_without_gpus_say_so(burn_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(burn_in, "use_torch", lambda: ([], None, None, None, None))
+    assert burn_in.measure_gpus("pytorch") == {"skipped": "no GPU"}
+    assert burn_in.measure_gpus("none") == {"skipped": "no framework"}
+    monkeypatch.setenv("PATH", "")
+    assert burn_in.run_dcgm() == {"skipped": "no dcgmi"}
+
+
+DCGM = """\
+Successfully ran diagnostic for group.
++---------------------------+------------------------------------------------+
+| Diagnostic                | Result                                         |
++===========================+================================================+
+| Denylist                  | Pass                                           |
+| GPU Memory                | {}                                     |
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (DCGM.format("Pass - All"), {}),
+        (DCGM.format("Fail - GPU: 3"), {"failed": "GPU Memory Fail - GPU: 3"}),
+        (
+            "Error: unable to establish a connection to the specified host: localhost\n",
+            {"skipped": "Error: unable to establish a connection to the specified host: localhost"},
+        ),
+    ],
+)
+def test_the_table_of_dcgmi(burn_in: Any, said: str, found: dict[str, str]) -> None:
+    assert burn_in.read_dcgm(said.splitlines()) == found
+
+
+def test_a_check_that_is_no_measure_stays() -> None:
+    check = Check(node="node-0", check="ports", subject="9100", status="ok", said="open")
+    assert judge([check], {}) == [check]
