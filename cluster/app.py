@@ -88,11 +88,11 @@ class App:
             self.override("provision.regions", [other for other in known if other != region])
             self.__dict__.pop("files", None)
 
-    def files_in(self, region: str) -> "ClusterFiles":
-        """Returns this cluster's files for a region. Call enter_cloud first."""
+    def files_in(self, region: str, *, name: str | None = None) -> "ClusterFiles":
+        """Returns this cluster's files for a region, or those of another one. Call enter_cloud first."""
         from provision.files import ClusterFiles  # noqa: PLC0415 - as in `files`
 
-        name = self.config.name
+        name = name or self.config.name
         if self.config.cloud == "aws":
             return ClusterFiles(state_folder() / "aws" / region / name)
         folder = sandbox_files_dir(self.project_dir)

@@ -1,5 +1,6 @@
 """Turns cluster.toml into nodes that are ready to train: the steps that `up`, `verify` and `train` share."""
 
+import hashlib
 import os
 import platform
 import sys
@@ -9,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import json, to_builtins
 from msgspec.structs import replace
 from rich.filesize import decimal
 
@@ -88,7 +89,17 @@ def find_request(app: App) -> Request:
         lease=config.lease,
         replaces_nodes=config.train.on_node_loss == "requeue",
         from_head=None if head is None else head.line,
+        recipe=partial(find_recipe, app),
     )
+
+
+def find_recipe(app: App) -> str:
+    """Returns the settings that a baked image is made with, in words with digests. Raises ConfigError."""
+    config, read = app.config.bootstrap, partial(read_requirements, folder=app.project_dir)
+    asked = app.on_head.asked if app.on_head is not None else read(config.packages, project=config.project)
+    made = (config.framework, config.python, config.mxnet, config.torch, asked, app.config.provision.user)
+    parts = {"environment": made, "setup": config.setup, "container": app.config.container.image}
+    return " ".join(f"{word}={hashlib.sha256(json.encode(part)).hexdigest()[:12]}" for word, part in parts.items())
 
 
 @contextmanager

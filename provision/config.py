@@ -141,10 +141,11 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
     ] = "none"
     ami: Annotated[
         str,
-        Shape(r"auto|ami-[0-9a-f]{8,17}", '"auto" or an image id such as "ami-0123456789abcdef0"'),
+        Shape(r"auto|baked|ami-[0-9a-f]{8,17}", '"auto", "baked" or an image id such as "ami-0123456789abcdef0"'),
         Meta(
             description='The machine image. "auto" takes the newest Ubuntu 22.04: AWS\'s Deep Learning Base AMI '
-            "(with NVIDIA's driver) for an instance type with GPUs, Canonical's own for one without.",
+            "(with NVIDIA's driver) for an instance type with GPUs, Canonical's own for one without. "
+            '"baked" takes the newest one of `cluster image bake` that fits.',
         ),
     ] = "auto"
     user: Annotated[

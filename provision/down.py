@@ -21,6 +21,7 @@ from provision.files import ClusterFiles
 from provision.lease.plan import describe_lease
 from provision.model import ClusterState
 from provision.plan import Context, Plan, Request, Step
+from provision.preflight.machines import describe_baked
 from provision.preflight.prices import find_volume_price
 from provision.resources.launch_recovery import wait_for_interrupted_launches, wait_for_what_was_made
 from provision.resources.resource import KeptVolume, Look, Resource, Unseen
@@ -149,6 +150,7 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
         kept=kept,
         volume_usd_per_gib_month=find_volume_price(clients) if kept else None,
         lease=ending.lease,
+        images=tuple(image.name for image in describe_baked(clients.ec2) if image.cluster == request.name),
     )
 
 
@@ -191,7 +193,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
     leftovers: resources that still carry the cluster's tag. looked_for: kinds, in the plural. unseen: resources that
     could not be read. bill: what the cluster has cost; None if unknown. kept: volumes that are not deleted. lease: how
-    the lease ended the cluster, or when it would have ended it.
+    the lease ended the cluster, or when it would have ended it. images: its baked images, which are not deleted.
     """
 
     cluster: str
@@ -203,6 +205,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     kept: tuple[KeptVolume, ...] = ()
     volume_usd_per_gib_month: float | None = None
     lease: str | None = None
+    images: tuple[str, ...] = ()
 
     def find_cost(self, volume: KeptVolume) -> float | None:
         """The cost of a volume in US dollars per month; None if unknown."""
@@ -257,6 +260,7 @@ def receipt_document(receipt: Receipt) -> dict[str, Any]:
             }
             for volume in receipt.kept
         ],
+        "images": list(receipt.images),
         "lease": receipt.lease,
         "node_hours": None if bill is None else round(bill.ran_s / 3600, 4),
         "cost_usd": None if bill is None or bill.usd is None else round(bill.usd, 4),
@@ -274,6 +278,8 @@ def render_receipt(receipt: Receipt, *, price_note: str = "") -> str:
         lines.extend(_render_leftovers(receipt))
     for volume in receipt.kept:
         lines += _render_kept(volume, receipt.find_cost(volume), price_note)
+    if receipt.images:
+        lines += _entry("kept", f"images, which cost money until `cluster image rm`: {', '.join(receipt.images)}")
     for unseen in receipt.unseen:
         lines += _entry("unseen", f"{unseen.kind}: {unseen.why}")
     if receipt.lease is not None:

@@ -1,5 +1,6 @@
 """The parts of a cluster, as EC2 reports them: frozen values, no calls."""
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
@@ -32,6 +33,11 @@ MAX_TAG_LENGTH = 256
 def resource_name(name: str) -> str:
     """The name of the key pair, the security group and the placement group of the cluster `name`."""
     return f"cluster-{name}"
+
+
+def bake_name(name: str) -> str:
+    """The name of the temporary cluster that `cluster image bake` launches for the cluster `name`: no user's choice."""
+    return f"bake-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def profile_name(name: str, *, region: str) -> str:

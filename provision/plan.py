@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -91,7 +91,7 @@ class Request(Struct, frozen=True, kw_only=True):
     data_url, results_url: the folders that a role for its nodes may read and write. volumes: the volumes that its nodes
     mount. lease: when it ends by itself. replaces_nodes: such a role may also launch replacements for lost nodes.
     from_head: set if the head itself launches the nodes, and creates nothing else: the authorized_keys line that lets
-    the head log in to them.
+    the head log in to them. recipe: finds what a baked image must be for.
     """
 
     name: str
@@ -102,6 +102,7 @@ class Request(Struct, frozen=True, kw_only=True):
     lease: LeaseConfig = NO_LEASE
     replaces_nodes: bool = False
     from_head: str | None = None
+    recipe: Callable[[], str] = str
 
 
 class World(Struct, frozen=True, kw_only=True):

@@ -88,6 +88,8 @@ class Place:
         self.hosts_dir = self.state_dir / "hosts"
         # The image of each volume that AttachVolume has ever attached.
         self.volumes_dir = self.state_dir / "volumes"
+        # The disk of each image that CreateImage has made.
+        self.images_dir = self.state_dir / "images"
         # Copies of the machine's system for the hosts (sandbox/hosts/system.py).
         self.system_dir = self.state_dir / "system"
         # A folder for each `cluster sandbox install`, with the packages that it downloaded.

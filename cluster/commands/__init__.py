@@ -37,6 +37,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "stop": ("cluster.commands.stop:stop", "Stop a job, or stop the nodes."),
         "start": ("cluster.commands.up:start", "Start stopped nodes and prepare them for training."),
         "lease": ("cluster.commands.lease:lease", "Show or change when the cluster ends by itself."),
+        "image": ("cluster.commands.image:image", "Make, list and delete images of nodes that are set up."),
         "adopt": ("cluster.commands.adopt:adopt", "Accept instances that this machine did not launch as nodes."),
         "allow": ("cluster.commands.adopt:allow", "Allow ssh from this machine's current address."),
         "down": ("cluster.commands.down:down", "Delete everything that `up` created."),

@@ -15,6 +15,7 @@ from provision.aws.clients import Clients, make_clients
 from provision.down import Ending, Receipt, add_receipts, prepare_down, receipt_document, render_receipt
 from provision.down import down as carry_out
 from provision.files import ClusterFiles
+from provision.model import bake_name
 from provision.regions import find_remains
 from provision.render import render_plan
 from provision.resources.instance_profile import KIND as ROLE
@@ -70,16 +71,17 @@ def _prepare_home(app: App) -> _Part:
 
 
 def _prepare_elsewhere(app: App) -> list[_Part]:
-    """Plans the deletion of what a killed `up` may have left in [provision] regions. Raises AwsError, ClusterError."""
+    """Plans the deletion of what a killed `up` has left in [provision] regions, or `image bake`. Raises AwsError."""
     config = app.config
     request = replace(find_request(app), volumes=())
     others = config.provision.regions
     having = {*find_remains(make_clients, others, name=config.name)} if others else set()
+    baking = replace(request, name=bake_name(config.name))
     parts = []
-    for region in others:
-        clients, files = make_clients(region), app.files_in(region)
+    for region, asked in (*((other, request) for other in others), (config.provision.region, baking)):
+        clients, files = make_clients(region), app.files_in(region, name=asked.name)
         if region in having or files.exist:
-            ending = prepare_down(clients, request=request, files=files, report=app.report)
+            ending = prepare_down(clients, request=asked, files=files, report=app.report)
             parts.append(_Part(clients=clients, files=files, ending=ending))
     return parts
 

@@ -45,6 +45,22 @@ cluster up                   launch, or complete what is missing
 cluster up --nodes 4 --yes   four nodes, without a question
 cluster up -H hosts.txt      the hosts in a file, with cloud = "hosts"
 """,
+    "image": """
+cluster image bake   then set ami = "baked"
+cluster image ls
+""",
+    "image bake": """
+cluster image bake --yes
+cluster image bake --name mnist-1
+""",
+    "image ls": """
+cluster image ls
+cluster image ls --json   for scripts
+""",
+    "image rm": """
+cluster image rm mnist-1
+cluster image rm ami-0123456789abcdef0 --yes
+""",
     "status": """
 cluster status
 cluster status --wide               all columns

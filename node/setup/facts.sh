@@ -180,6 +180,7 @@ for path in runtime/*/.complete; do
 done
 tell_complete tree 'tree/*/.complete'
 tell_complete pythons 'python/*/.complete'
+[ ! -d setup/baked ] || mv -T setup/baked "setup/$host" 2>/dev/null  # of the image (scrub.sh)
 for path in "setup/$host"/*.done; do
     [ ! -f "$path" ] || { path=${path##*/}; echo "setup=${path%.done}"; }
 done

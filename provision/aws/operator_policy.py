@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from provision.aws.iam_policy import Keys, Statement, allow, ec2_principal, partition_of, render_document
 from provision.config import ProvisionConfig, all_regions
-from provision.model import TAG_KEEP, TAG_LEASE, TAG_NAME, federated_name, profile_name, resource_name
+from provision.model import TAG_KEEP, TAG_LEASE, TAG_NAME, bake_name, federated_name, profile_name, resource_name
 from provision.resources.table import KINDS
 from provision.volumes.config import VolumeConfig, find_head_volume
 
@@ -33,6 +33,7 @@ _LOOKS = (
 """Reads other than those of the cluster's resources. Not ec2:Describe*: DescribeInstanceAttribute, for example, shows
 the user data of all instances."""
 _CREATIONS = ("Create", "Import", "Run")
+_OF_IMAGES = ("CreateImage", "DeleteSnapshot", "DeregisterImage")
 
 _PUBLIC_PARAMETERS = ("aws/service/canonical/ubuntu/server/*", "aws/service/deeplearning/ami/*")
 """The parameters with the ids of the newest images (provision/preflight/machines.py)."""
@@ -119,6 +120,11 @@ class _Scope(Struct, frozen=True, kw_only=True):
         return resource_name(self.name or "*")
 
     @property
+    def names(self) -> list[str]:
+        """The names of the cluster and of the temporary one whose instance becomes its image."""
+        return ["*"] if self.name is None else [self.name, bake_name(self.name)]
+
+    @property
     def profile_name(self) -> str:
         return profile_name(self.name or "*", region=self.region)
 
@@ -131,12 +137,13 @@ class _Scope(Struct, frozen=True, kw_only=True):
     def tagged(self, kind: str) -> Condition:
         """Returns the condition that a resource belongs to the cluster. kind: RequestTag or ResourceTag."""
         key = f"aws:{kind}/{TAG_NAME}"
-        return {"StringLike": {key: "*"}} if self.name is None else {"StringEquals": {key: self.name}}
+        return {"StringLike": {key: "*"}} if self.name is None else {"StringEquals": {key: self.names}}
 
 
 def _actions(*verbs: str) -> list[str]:
     """Returns the EC2 actions on the cluster's resources that begin with one of the verbs; without verbs, all."""
-    return sorted(f"ec2:{action}" for kind in KINDS for action in kind.actions if action.startswith(verbs or ""))
+    known = (*_OF_IMAGES, *(action for kind in KINDS for action in kind.actions))
+    return sorted(f"ec2:{action}" for action in known if action.startswith(verbs or ""))
 
 
 def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
@@ -150,10 +157,10 @@ def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
     if config.reservation != "none":
         requests = (*requests, f"capacity-reservation/{config.reservation}")
     # Names instead of tags, so that dry runs work before the resource exists.
-    named = (f"key-pair/{scope.resource_name}", f"placement-group/{scope.resource_name}")
+    named = (f"placement-group/{scope.resource_name}", *(f"key-pair/{resource_name(name)}" for name in scope.names))
     used = scope.ec2("security-group/*", "subnet/*", *named, *requests)
     launched = ("instance/*", "network-interface/*", "volume/*")
-    made = scope.ec2(*launched, "security-group/*", *named)
+    made = scope.ec2(*launched, "security-group/*", "image/*", "snapshot/*", *named)
     notes: Condition = {
         "ForAllValues:StringEquals": {"aws:TagKeys": TAG_LEASE},
         "Null": {"aws:TagKeys": "false"},
@@ -164,6 +171,7 @@ def _ec2_statements(scope: _Scope, config: ProvisionConfig) -> list[Statement]:
     theirs = scope.tagged("RequestTag")
     ours = scope.tagged("ResourceTag")
     changes = [action for action in _actions() if action not in _actions("Describe", *_CREATIONS)]
+    changes.append("ec2:CreateImage")  # the instance that it is made of
     return [
         allow(
             "Look",

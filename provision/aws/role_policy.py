@@ -93,8 +93,9 @@ def _launch_statements(
     to_ec2: Condition = {
         "StringEquals": {"iam:PassedToService": sorted({"ec2.amazonaws.com", ec2_principal(region)})}  # either in China
     }
-    image = f"arn:{partition}:ec2:{region}::image/{'*' if config.ami == 'auto' else config.ami}"
-    owned: Condition | None = {"StringEquals": {"ec2:Owner": list(OWNERS[partition])}} if config.ami == "auto" else None
+    image = f"arn:{partition}:ec2:{region}::image/{'*' if config.ami in {'auto', 'baked'} else config.ami}"
+    owners: Condition = {"StringEquals": {"ec2:Owner": list(OWNERS[partition])}}
+    owned = {"auto": owners, "baked": ours}.get(config.ami)
     subnet = f"subnet/{'*' if config.subnet_id == 'auto' else config.subnet_id}"
     # A spot request that RunInstances makes has no condition keys.
     requests = ("spot-instances-request/*",) if "spot" in config.market else ()

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from foundation.errors import ConfigError, NotInRegionError
 from foundation.thread_pool import bounded_pool
 from node.protocol import Machine
-from provision.aws.clients import Clients, error_code
+from provision.aws.clients import Clients, aws_errors, error_code
 from provision.config import ProvisionConfig, setting_error
+from provision.model import TAG_NAME
+from provision.plan import Request
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -163,6 +166,13 @@ class Image(Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
+class BakedImage(Image, frozen=True, kw_only=True):
+    """An image that `cluster image bake` made. recipe: "arch=x86_64 gpu=none environment=... setup=...", its tag."""
+
+    cluster: str
+    recipe: str
+
+
 class _ImageSource(Struct, frozen=True, kw_only=True):
     """Where to find the newest image of a kind: by an SSM parameter, or by owner and name."""
 
@@ -190,23 +200,60 @@ OWNERS = {
 }
 """The owners of the images of `ami = "auto"`, by partition: Amazon, and Canonical's account there. Not confirmed: the
 accounts in China and GovCloud; with a wrong one, the head cannot replace nodes that run Ubuntu's images there."""
+TAG_BAKED = "cluster:baked"
+_BAKED: FilterTypeDef = {"Name": "tag-key", "Values": [TAG_BAKED]}
 _CANONICAL_ARCH = {"x86_64": "amd64", "arm64": "arm64"}
 
 
-def describe_images(clients: Clients, config: ProvisionConfig, types: Iterable[TypeFacts]) -> Mapping[str, Image]:
+def describe_images(clients: Clients, request: Request, types: Iterable[TypeFacts]) -> Mapping[str, Image]:
     """Returns the image for each type, by the type's name.
 
     The image exists, and fits the type and the volume. Raises ConfigError for the first type without
     one, and boto3's errors.
     """
-    wanted = tuple(types)
+    wanted, config = tuple(types), request.config
     if config.ami == "auto":
         images = _describe_newest(clients, config, wanted)
+    elif config.ami == "baked":
+        baked = describe_baked(clients.ec2)
+        images = {facts.name: choose_baked(request, baked, facts) for facts in wanted}
     else:
         images = dict.fromkeys((facts.name for facts in wanted), _describe_named(clients.ec2, config))
     for facts in wanted:
         _refuse_unfit(config, facts, images[facts.name])
     return images
+
+
+def describe_baked(ec2: EC2Client) -> tuple[BakedImage, ...]:
+    """Returns the baked images of this account and region, the newest first. Raises AwsError."""
+    found = []
+    with aws_errors("looking for baked images"):  # of this account: anybody can publish one with such a tag
+        pages = ec2.get_paginator("describe_images").paginate(Owners=["self"], Filters=[_BAKED])
+        listed = [image for page in pages for image in page["Images"]]
+    for image in sorted(listed, key=lambda image: image.get("CreationDate", ""), reverse=True):
+        tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
+        fields = asdict(_read_image(image))
+        found.append(BakedImage(**fields, cluster=tags.get(TAG_NAME, ""), recipe=tags[TAG_BAKED]))
+    return tuple(found)
+
+
+def find_words(facts: TypeFacts) -> str:
+    """Returns the words of a recipe that depend on the type: an image has a driver for GPUs, or has not. Pure."""
+    return f"arch={facts.architecture} gpu={','.join(sorted(facts.gpu_makers)) or 'none'}"
+
+
+def choose_baked(request: Request, images: Sequence[BakedImage], facts: TypeFacts) -> BakedImage:
+    """Returns the newest image that fits. images: the newest first. Raises ConfigError, which says what differs."""
+    wanted = f"cluster={request.name} state=available {find_words(facts)} {request.recipe()}".split()
+    newest = ""
+    for image in images:
+        words = {f"cluster={image.cluster}", f"state={image.state}", *image.recipe.split()}
+        differing = [f"another {word.partition('=')[0]}" for word in wanted if word not in words]
+        if not differing:
+            return image
+        newest = newest or f"; {image.name} ({image.image_id}) has {', '.join(differing)}"
+    problem = f"{request.config.region} has no image for these settings and {facts.name}{newest}"
+    raise setting_error(request.config, "ami", problem, hint='cluster image bake makes one; or set ami = "auto"')
 
 
 def _describe_newest(clients: Clients, config: ProvisionConfig, types: tuple[TypeFacts, ...]) -> dict[str, Image]:

@@ -13,7 +13,7 @@ from foundation.thread_pool import bounded_pool
 from provision.aws.clients import Clients, aws_errors, error_code
 from provision.config import ProvisionConfig, all_types, setting_error
 from provision.model import ClusterState, LaunchOption, Market, Permissions, Preflight, Quota
-from provision.plan import World
+from provision.plan import Request, World
 from provision.preflight.caller import describe_permissions
 from provision.preflight.machines import (
     Image,
@@ -40,7 +40,7 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
     """
     config, state, launching, least = world.request.config, world.state, len(world.missing), world.least_missing
     with aws_errors("checking the launch"):
-        facts, skipped = keep_volume_zone(world, _describe_facts(clients, config, state))
+        facts, skipped = keep_volume_zone(world, _describe_facts(clients, world.request, state))
         places = list_places(config, facts, least=max(least, 1))
         places = replace(places, skipped=(*places.skipped, *skipped))
         with bounded_pool() as pool:
@@ -75,7 +75,8 @@ def describe_preflight(clients: Clients, world: World) -> Preflight:
     )
 
 
-def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterState) -> Facts:
+def _describe_facts(clients: Clients, request: Request, state: ClusterState) -> Facts:
+    config = request.config
     types = tuple(dict.fromkeys(node.instance_type for node in state.nodes)) or all_types(config)
     with bounded_pool() as pool:
         known_asked = pool.submit(describe_types, clients.ec2, config, types)
@@ -90,7 +91,7 @@ def _describe_facts(clients: Clients, config: ProvisionConfig, state: ClusterSta
     zones, subnets = zones_asked.result(), subnets_asked.result()
     if not subnets:
         raise no_default_subnet(config)
-    images = describe_images(clients, config, known.values())
+    images = describe_images(clients, request, known.values())
     return Facts(
         types=known,
         zones=zones,

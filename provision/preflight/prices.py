@@ -39,6 +39,7 @@ _LINUX_ON_DEMAND = {
     "marketoption": "OnDemand",
 }
 _GP3 = {"productFamily": "Storage", "volumeApiName": "gp3"}
+SNAPSHOT = {"productFamily": "Storage Snapshot"}
 HOURS_A_MONTH = 730
 """As in AWS's examples of prices: https://aws.amazon.com/ebs/pricing/"""
 USD_PER_ADDRESS_HOUR = 0.005
@@ -66,12 +67,12 @@ def describe_prices(clients: Clients, places: Collection[PricedPlace]) -> Prices
     }
 
 
-def find_volume_price(clients: Clients) -> float | None:
-    """Returns US dollars per month for a GiB of a gp3 volume, or None. Raises nothing.
+def find_volume_price(clients: Clients, product: Mapping[str, str] = _GP3) -> float | None:
+    """Returns US dollars per month for a GiB of a gp3 volume, or of another product, or None. Raises nothing.
 
     AWS writes GB for GiB (https://aws.amazon.com/ebs/pricing/).
     """
-    return _find_price(clients, _GP3, _GIB_MONTHS)
+    return _find_price(clients, product, _GIB_MONTHS)
 
 
 def _find_price(clients: Clients, attributes: Mapping[str, str], units: frozenset[str]) -> float | None:

@@ -18,6 +18,7 @@ MADE_BY: dict[str, tuple[str, ...]] = {
     "RunInstances": ("i", "vol"), "RequestSpotInstances": ("sir", "i"), "CreateSecurityGroup": ("sg",),
     "CreateVolume": ("vol",), "CreateNetworkInterface": ("eni",), "CreateSubnet": ("subnet",), "CreateVpc": ("vpc",),
     "CreatePlacementGroup": ("pg",), "ImportKeyPair": ("key",), "CreateKeyPair": ("key",),
+    "CreateImage": ("ami",),
 }  # fmt: skip
 # By action: the kind of the resource that it creates by name, and the parameter with the name.
 NAMED_BY: dict[str, tuple[str, str]] = {
@@ -27,6 +28,7 @@ NAMED_BY: dict[str, tuple[str, str]] = {
 # https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 NOT_FOUND: dict[str, tuple[str, str]] = {
     "i": ("InvalidInstanceID.NotFound", "The instance ID '{}' does not exist"),
+    "ami": ("InvalidAMIID.NotFound", "The image id '[{}]' does not exist"),
     "sg": ("InvalidGroup.NotFound", "The security group '{}' does not exist"),
     "subnet": ("InvalidSubnetID.NotFound", "The subnet ID '{}' does not exist"),
     "vpc": ("InvalidVpcID.NotFound", "The vpc ID '{}' does not exist"),

@@ -15,7 +15,7 @@ from moto.ec2.models.instances import Reservation
 from moto.ec2.responses import EC2Response
 from moto.iam.models import iam_backends
 
-from sandbox.api import limits, volumes
+from sandbox.api import images, limits, volumes
 from sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE, SandboxEC2Backend, lock
 from sandbox.api.instances import PlacementGroup, SandboxInstance, register_spot_requests
 from sandbox.api.prices import ON_DEMAND, spot_price, spot_times
@@ -290,6 +290,30 @@ class SandboxEC2Response(EC2Response):
         """Cancels a reservation. Its instances keep running."""
         self.sandbox_backend.capacity_reservations.get(self._get_param("CapacityReservationId")).state = "cancelled"
         return ActionResult({"Return": True})
+
+    def create_image(self) -> ActionResult:
+        """Starts to make an image of a stopped instance; the daemon copies its disk."""
+        backend, tags = self.sandbox_backend, self._parse_tag_specification()
+        made = images.bake(backend, self._get_param("InstanceId"), self._get_param("Name"), tags)
+        backend.settings.wake()
+        return ActionResult({"ImageId": made.id})
+
+    def describe_images(self) -> ActionResult:
+        """As in moto, but without images that are not yet visible."""
+        result = super().describe_images()
+        answer, hides = cast("dict[str, Any]", result.result), self.sandbox_backend.unsettled.hides
+        answer["Images"] = [image for image in answer["Images"] if not hides("ami", image.id)]
+        return result
+
+    def deregister_image(self) -> ActionResult:
+        """As in moto, and deletes the image's snapshot if the caller wants that. The daemon removes its disk."""
+        image = self.ec2_backend.amis.get(self._get_param("ImageId"))
+        super().deregister_image()
+        if image is None or not self._get_param("DeleteAssociatedSnapshots"):
+            return ActionResult({"Return": True})
+        self.ec2_backend.delete_snapshot(image.ebs_snapshot.id)
+        deleted = [{"SnapshotId": image.ebs_snapshot.id, "ReturnCode": "success"}]
+        return ActionResult({"Return": True, "DeleteSnapshotResults": deleted})
 
     def create_volume(self) -> ActionResult:
         """As in moto, but the daemon makes the volume `available`."""

@@ -2,16 +2,19 @@
 
 Parameter names: https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html and
 https://documentation.ubuntu.com/aws/aws-how-to/instances/find-ubuntu-images/
-Names and owners are those of the public images; the ids are invented. All images boot the machine's own system.
+Names and owners are those of the public images; the ids are invented. All these images boot the machine's own system.
 """
 
 import datetime as dt
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.amis import Ami
+from moto.ec2.utils import random_ami_id
 from moto.ssm.models import Parameter, ssm_backends
 
 AMAZON = "898082745236"  # the account of the Deep Learning AMIs
@@ -39,6 +42,38 @@ class SandboxAmi(Ami):
         [root] = super().block_device_mappings
         ebs = {"VolumeSize": self.root_gib, "DeleteOnTermination": True, "VolumeType": "gp3", "Encrypted": False}
         return [{**root, "Ebs": {**root["Ebs"], **ebs}}]
+
+
+def bake(backend: EC2Backend, instance_id: str, name: str, tags: Mapping[str, Mapping[str, str]]) -> SandboxAmi:
+    """Adds an image of a stopped instance, which is `pending` until the daemon has copied its disk.
+
+    tags: of the image and of its snapshot, by kind. Raises EC2ClientError with EC2's codes.
+    """
+    instance: Any = backend.get_instance(instance_id)
+    if used := next((one.id for one in backend.amis.values() if one.name == name and not one.is_public), None):
+        raise EC2ClientError("InvalidAMIName.Duplicate", f"AMI name {name} is already in use by AMI {used}")
+    if instance.state != "stopped":
+        raise EC2ClientError("UnsupportedOperation", "The sandbox makes images of stopped instances only.")
+    source = backend.amis[instance.image_id]
+    ami = SandboxAmi(
+        backend,
+        random_ami_id(),
+        instance=instance,
+        name=name,
+        state="pending",
+        image_location=f"{backend.account_id}/{name}",
+        hypervisor="xen",
+        root_device_type="ebs",
+        root_device_name=source.root_device_name,
+        boot_mode=source.boot_mode,
+        region_name=f"{backend.region_name}a",
+        snapshot_description=f"Created by CreateImage({instance_id})",
+    )
+    ami.root_gib = instance.root_volume_bytes >> 30
+    ami.add_tags(dict(tags.get("image", {})))
+    ami.ebs_snapshot.add_tags(dict(tags.get("snapshot", {})))
+    backend.amis[ami.id] = ami
+    return ami
 
 
 def publish(backend: EC2Backend, created: dt.datetime) -> None:

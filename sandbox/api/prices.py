@@ -3,7 +3,7 @@
 On-demand Linux in us-east-1, in dollars per hour, as of 2025. The exact prices: https://aws.amazon.com/ec2/pricing/on-demand/
 Spot prices are invented: a share of the on-demand price that differs by type and zone.
 
-Implements GetProducts of AWS's price list service, which moto lacks, for on-demand Linux and gp3 volumes:
+Implements GetProducts of AWS's price list service, which moto lacks, for on-demand Linux, gp3 volumes and snapshots:
 https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_pricing_GetProducts.html
 """
 
@@ -49,7 +49,7 @@ ON_DEMAND: dict[str, float] = OTHERS | {
     f"{family}.{size}": round(price * UNITS[size], 4) for family, (price, sizes) in FAMILIES.items() for size in sizes
 }
 # Dollars per GiB per month; https://aws.amazon.com/ebs/pricing/
-GP3_GIB_MONTH = 0.08
+GP3_GIB_MONTH, SNAPSHOT_GIB_MONTH = 0.08, 0.05
 # The interval at which spot prices change, and the length of their history.
 SPOT_STEP = dt.timedelta(hours=6)
 SPOT_HISTORY = dt.timedelta(days=90)
@@ -134,6 +134,9 @@ def _products(region: str) -> Iterator[dict[str, Any]]:
     gp3 = {"volumeApiName": "gp3", "regionCode": region, "usagetype": "EBS:VolumeUsage.gp3"}
     what = "GB-month of General Purpose (gp3) provisioned storage"
     yield _product("Storage", "gp3", gp3, unit="GB-Mo", dollars=GP3_GIB_MONTH, what=what)
+    stored = {"regionCode": region, "usagetype": "EBS:SnapshotUsage"}
+    what = "GB-month of snapshot data stored"
+    yield _product("Storage Snapshot", "snapshot", stored, unit="GB-Mo", dollars=SNAPSHOT_GIB_MONTH, what=what)
 
 
 def _product(

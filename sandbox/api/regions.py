@@ -55,6 +55,11 @@ class Regions:
         return self._merge("volumes")
 
     @property
+    def amis(self) -> dict[Any, Any]:
+        """The images by id."""
+        return self._merge("amis")
+
+    @property
     def reservations(self) -> dict[Any, Any]:
         """The reservations that RunInstances creates, by id."""
         return self._merge("reservations")

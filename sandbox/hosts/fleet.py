@@ -13,6 +13,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import cast
 
+from moto.ec2.models.amis import Ami
+
 from foundation.thread_pool import bounded_pool
 from sandbox.api import ec2, regions
 from sandbox.api.ec2 import read_groups
@@ -153,7 +155,14 @@ class PhantomFleet:
                     self._advance(instance)
             for volume in backend.sandbox_volumes():
                 self._advance_volume(backend, volume)
+            for image in list(backend.amis.values()):
+                if image.state == "pending":
+                    self._advance_image(image)
             self.enforce(backend)
+
+    def _advance_image(self, image: Ami) -> None:
+        """Advances a pending image by one step."""
+        image.state = "available"
 
     def _advance_volume(self, backend: regions.Backend, volume: SandboxVolume) -> None:
         """Advances a volume and its attachment by one step."""
@@ -234,6 +243,7 @@ class Fleet(PhantomFleet):
         self._wake = wake
         self._pool = bounded_pool(MAX_THREADS)
         self._slots: dict[str, HostSlot] = {}
+        self._copies: dict[str, Future[None]] = {}  # of disks, by image
         self._launched = 0
         # As on EC2, the output of terminated instances is kept, because it shows why a boot failed.
         self._last_consoles: dict[str, str] = {}
@@ -294,6 +304,7 @@ class Fleet(PhantomFleet):
             hostname=instance.private_dns_name.partition(".")[0],
             folder=str(folder.path),
             disk_bytes=instance.root_volume_bytes,
+            image=str(image) if (image := self._place.images_dir / instance.image_id).exists() else "",
             packages=str(self._place.packages_dir),
             layers=self._layers,
             links=self._links,
@@ -321,13 +332,22 @@ class Fleet(PhantomFleet):
         )
 
     def reconcile(self, backend: regions.Backend) -> None:
-        """Advances each instance and volume by one step, and removes the images of deleted volumes."""
+        """Advances each instance, volume and image by one step, and removes the disks of deleted ones."""
         super().reconcile(backend)
-        if self._place.volumes_dir.exists():
-            with ec2.lock:
-                for image in self._place.volumes_dir.iterdir():
-                    if image.stem not in backend.volumes:
-                        image.unlink()
+        for folder, known in ((self._place.volumes_dir, backend.volumes), (self._place.images_dir, backend.amis)):
+            if folder.exists():
+                with ec2.lock:
+                    for disk in folder.iterdir():
+                        if disk.stem not in known:
+                            disk.unlink()
+
+    def _advance_image(self, image: Ami) -> None:
+        copy = self._copies.get(image.id)
+        if copy is None:
+            disk = hosts.Folder(self._place, str(image.instance_id)).disk
+            self._copies[image.id] = self._pool.submit(hosts.copy_disk, disk, self._place.images_dir / image.id)
+        elif copy.done():
+            image.state = "available" if copy.exception() is None else "failed"
 
     def _attach(self, volume: SandboxVolume, attachment: SandboxAttachment, /) -> bool:
         instance = cast("SandboxInstance", attachment.instance)

@@ -84,7 +84,7 @@ class Host:
         with self._booting:
             deadline = time.monotonic() + (INSTALL_TIMEOUT_S if any(Path(spec.packages).iterdir()) else BOOT_TIMEOUT_S)
             try:
-                make_disk(self.folder, spec.disk_bytes)
+                make_disk(self.folder, spec.disk_bytes, spec.image)
                 if self.folder.cgroup:
                     cgroups.make(self.folder.cgroup, spec.first_uid or 0)
                 self._send(json.dumps(asdict(spec)))
@@ -146,7 +146,7 @@ class Host:
             if self._first:
                 self._first.reap(END_TIMEOUT_S)
             os.close(self._ready_fd)
-            if self.folder.cgroup:
+            if self.folder.cgroup and self.folder.cgroup.exists():  # the boot may have failed before
                 cgroups.remove(self.folder.cgroup)
         wait_for_loop_devices(self.folder.path, END_TIMEOUT_S)
 
@@ -214,13 +214,28 @@ def spawn(place: Place, instance_id: str) -> Host:
     return Host(folder, starter, ready_read)
 
 
-def make_disk(folder: Folder, disk_bytes: int) -> None:
-    """Creates an empty root volume, unless it exists."""
+def copy_disk(source: Path, target: Path) -> None:
+    """Copies the disk of a host that does not run. Raises CommandError."""
+    target.parent.mkdir(exist_ok=True)
+    run_quietly(("cp", "--sparse=always", "--reflink=auto", str(source), f"{target}.new"))
+    Path(f"{target}.new").rename(target)
+
+
+def make_disk(folder: Folder, disk_bytes: int, image: str = "") -> None:
+    """Creates a root volume, unless it exists: an empty one, or that of an image, which may be smaller."""
     if folder.disk.exists():
         return
     fresh = folder.disk.with_suffix(".new")
-    with fresh.open("wb") as image:
-        image.truncate(disk_bytes)
+    if image:
+        copy_disk(Path(image), fresh)
+        os.truncate(fresh, disk_bytes)
+        # resize2fs wants it; its code is 1 if it has made lost+found again.
+        subprocess.run(("e2fsck", "-f", "-p", str(fresh)), check=False, capture_output=True)
+        run_quietly(("resize2fs", str(fresh)))
+        fresh.rename(folder.disk)
+        return
+    with fresh.open("wb") as stream:
+        stream.truncate(disk_bytes)
     # Without a journal, because hosts do not survive the machine.
     run_quietly(("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal",
                  "-E", "lazy_itable_init=1,nodiscard", str(fresh)))  # fmt: skip

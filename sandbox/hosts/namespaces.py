@@ -270,7 +270,10 @@ def try_kernel() -> None:
 
 
 def build_root(spec: dict[str, Any]) -> bool:
-    """Mounts the rest of the host's root and enters it. Returns True at the first boot, when the disk is empty."""
+    """Mounts the rest of the host's root and enters it. Returns True at the first boot of this instance.
+
+    Its disk is empty, or was made from an image of another instance: then it has no id, or another one.
+    """
     root = ROOT
     os.umask(0o022)
     # Only a mount that was made in this namespace can become the root.
@@ -283,12 +286,14 @@ def build_root(spec: dict[str, Any]) -> bool:
             (root / name).chmod(mode)
     mount_os(spec, first_boot=first_boot)
     mount_kernel_filesystems(root, spec)
-    if first_boot:
+    instance_id = root / "var/lib/cloud/data/instance-id"
+    is_new = not instance_id.exists() or instance_id.read_text().strip() != spec["instance_id"]
+    if is_new:
         write_files(root, spec["files"])
     else:
         renew_files(root, [file for file in spec["files"] if file["each_boot"]])
     enter(root)
-    return first_boot
+    return is_new
 
 
 def mount_os(spec: dict[str, Any], *, first_boot: bool) -> None:

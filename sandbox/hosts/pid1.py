@@ -94,9 +94,10 @@ def configure_network(commands: str) -> None:
 
 
 def make_host_keys() -> None:
-    """Generates the SSH host keys."""
+    """Generates the SSH host keys, in place of those of an image."""
     for kind in ("ed25519", "ecdsa"):
         path = f"/etc/ssh/ssh_host_{kind}_key"
+        Path(path).unlink(missing_ok=True)
         subprocess.run(("ssh-keygen", "-q", "-t", kind, "-N", "", "-C", f"root@{socket.gethostname()}", "-f", path),
                        check=True, env=ENVIRONMENT)  # fmt: skip
 

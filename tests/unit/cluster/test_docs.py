@@ -184,7 +184,7 @@ def test_examples_in_help_can_be_parsed(name: str) -> None:
 
 
 def test_every_command_has_examples() -> None:
-    assert set(EXAMPLES) == {"", "config", "data", "sandbox", *(name for name, _ in commands())}
+    assert set(EXAMPLES) == {"", "config", "data", "image", "sandbox", *(name for name, _ in commands())}
     assert all("Examples:" in (command.epilog or "") for _, command in commands())
 
 
