@@ -53,6 +53,7 @@ NOT_TYPED = {  # lines
     "cluster sandbox reset               # the same, whatever state it is in": ENDS,
     "ssh -i key ubuntu@<public or private address>": "with places to fill in",
     "cluster cp node-0:/shared/results/JOB .   # and results from it": "with a place to fill in",
+    "cluster image rm NAME       # or its id": "with a place to fill in",
     "cluster ssh --container node-1              # a shell in one": "a shell",
     "python launch.py -n 4 -s 4 -H hosts --launcher ssh python train.py --kv-store dist_sync     # by hand": "not ours",
 }
@@ -207,6 +208,7 @@ PAGES: dict[str, Callable[[Project], None]] = {
     "sandbox.md": have_the_shipped_file,
     "scripts.md": have_mxnet_nodes,
     "how-to/existing-hosts.md": have_hosts,
+    "how-to/baked-images.md": lambda project: project.write(PLAIN),
     "how-to/containers.md": have_nodes_with_podman,
     "how-to/from-launch-py.md": have_mxnet_nodes,
     "how-to/leases.md": have_a_lease,

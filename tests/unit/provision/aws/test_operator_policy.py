@@ -15,7 +15,7 @@ from policies import ACCOUNT, DATA, MADE, NEIGHBOURS, OURS, REGION, RESULTS, ec2
 from project import Project
 from provision.aws.operator_policy import MAX_POLICY_LENGTH, render_operator_policy
 from provision.config import ProvisionConfig
-from provision.model import federated_name
+from provision.model import bake_name, federated_name
 from provision.volumes.config import VolumeConfig
 from train.s3.errors import ACTIONS
 
@@ -51,6 +51,15 @@ from train.s3.errors import ACTIONS
         ("ec2:CreateTags", "security-group/sg-1", {**OURS, "aws__TagKeys": "cluster:lease"}, True),
         ("ec2:ModifyInstanceAttribute", "instance/i-1", OURS, True),
         ("ec2:ModifyInstanceAttribute", "instance/i-1", NEIGHBOURS, False),
+        ("ec2:RunInstances", "instance/*", {"aws__RequestTag___cluster__name": bake_name("demo")}, True),
+        ("ec2:ImportKeyPair", f"key-pair/cluster-{bake_name('demo')}", MADE, True),
+        ("ec2:CreateImage", "instance/i-1", OURS, True),
+        ("ec2:CreateImage", "instance/i-1", NEIGHBOURS, False),
+        ("ec2:CreateImage", "snapshot/*", MADE, True),
+        ("ec2:CreateImage", "snapshot/*", {}, False),
+        ("ec2:DeregisterImage", "image/ami-1", OURS, True),
+        ("ec2:DeregisterImage", "image/ami-1", {}, False),
+        ("ec2:DeleteSnapshot", "snapshot/snap-1", NEIGHBOURS, False),
     ],
 )
 def test_an_operator_changes_only_what_has_the_clusters_tag(

@@ -267,6 +267,10 @@ def test_role_launches_only_what_is_configured() -> None:
         assert may(open_, "ec2:RunInstances", resource, **context) is by_open, (resource, context)
         assert may(narrow, "ec2:RunInstances", resource, **context) is by_narrow, (resource, context)
     assert may(narrow, "ec2:CreateTags", ec2("spot-instances-request/*"), **AT_LAUNCH)
+    baked = role(ami="baked")
+    for tag, owner in (("demo", True), ("other", False)):
+        context = {"aws__ResourceTag___cluster__name": tag, **canonical}
+        assert may(baked, "ec2:RunInstances", f"{image}/ami-1", **context) is owner
     for resource, context, allowed in (
         (ec2("capacity-reservation/cr-1"), {}, True),
         (ec2("capacity-reservation/cr-2"), {}, False),

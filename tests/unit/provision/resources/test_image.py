@@ -1,0 +1,120 @@
+"""Baked images: which one `up` takes, and images that are made and deleted once, whenever the command is killed."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from foundation.errors import AwsError, ConfigError
+from foundation.progress import silent
+from provision.apply import apply
+from provision.model import bake_name
+from provision.plan import Plan, Request
+from provision.power import WaitForStopped
+from provision.preflight.machines import BakedImage, TypeFacts, choose_baked, describe_baked
+from provision.preflight.places import describe_preflight
+from provision.resources.image import CreateImage, delete_image
+from provision_world import NAME, Killed, World, make_config, make_wanted
+
+CPU = TypeFacts(
+    name="c5.xlarge", architecture="x86_64", vcpus=4, gpus="no GPU", gpu_makers=frozenset(), in_cluster_placement=True,
+    efa=False, on_spot=True,
+)  # fmt: skip
+RECIPE = "arch=x86_64 gpu=none environment=e1 setup=s1 container=c1"
+BAKED = make_config(nodes=1, ami="baked")
+
+
+def make_image(name: str = "one", *, state: str = "available", cluster: str = NAME, recipe: str = RECIPE) -> BakedImage:
+    return BakedImage(
+        image_id=f"ami-{name}", name=name, architecture="x86_64", state=state, root_device="/dev/sda1",
+        root_size_gib=8, created_at=datetime(2030, 1, 1, tzinfo=UTC), cluster=cluster, recipe=recipe,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("images", "result"),
+    [
+        ([make_image("new"), make_image("old")], "ami-new"),
+        ([make_image(recipe=RECIPE.replace("s1", "s2")), make_image("old")], "ami-old"),
+        ([], r"us-east-1 has no image for these settings and c5.xlarge$"),
+        ([make_image(cluster="other")], r"one \(ami-one\) has another cluster$"),
+        ([make_image(state="pending")], r"has another state$"),
+        ([make_image(recipe=RECIPE.replace("none", "NVIDIA"))], r"has another gpu$"),
+        (
+            [make_image(recipe=RECIPE.replace("x86_64", "arm64").replace("e1", "e2"))],
+            r"another arch, another environment$",
+        ),
+        ([make_image(recipe="")], r"another arch, another gpu, another environment, another setup, another container$"),
+    ],
+)
+def test_up_takes_the_newest_image_that_fits_or_says_what_differs(images: list[BakedImage], result: str) -> None:
+    request = Request(name=NAME, config=BAKED, recipe=lambda: "environment=e1 setup=s1 container=c1")
+    if result.startswith("ami-"):
+        assert choose_baked(request, images, CPU).image_id == result
+        return
+    with pytest.raises(ConfigError, match=result) as caught:
+        choose_baked(request, images, CPU)
+    assert caught.value.message.startswith('[provision] ami = "baked": ')
+    assert "cluster image bake" in (caught.value.hint or "")
+
+
+@pytest.fixture
+def stopped(world: World) -> CreateImage:
+    """The step for a cluster's only node, which is stopped."""
+    [node] = world.up(make_config(nodes=1)).nodes
+    world.clients.ec2.stop_instances(InstanceIds=[node.instance_id])
+    apply_steps(world, WaitForStopped(instance_ids=(node.instance_id,)))
+    return CreateImage(name="baked", cluster="theirs", recipe=RECIPE, instance_id=node.instance_id)
+
+
+def apply_steps(world: World, *steps: CreateImage | WaitForStopped) -> None:
+    plan = Plan(cluster=NAME, owner="ada", steps=steps)
+    apply(plan, clients=world.clients, files=world.files, report=silent)
+
+
+def test_an_image_is_made_once_whenever_the_command_is_killed(world: World, stopped: CreateImage) -> None:
+    for point in range(4):
+        with world.killed_at(point, before=bool(point % 2)):
+            try:
+                apply_steps(world, stopped)
+            except Killed:
+                continue
+    apply_steps(world, stopped)
+    [image] = describe_baked(world.clients.ec2)
+    assert (image.cluster, image.recipe, image.state, image.root_size_gib) == ("theirs", RECIPE, "available", 100)
+    snapshots = world.clients.ec2.describe_snapshots(Filters=[{"Name": "tag:cluster:baked", "Values": [RECIPE]}])
+    assert len(snapshots["Snapshots"]) == 1
+
+
+def test_nodes_start_from_the_image_and_down_names_it(world: World, stopped: CreateImage) -> None:
+    apply_steps(world, CreateImage(name="mine", cluster=NAME, recipe=RECIPE, instance_id=stopped.instance_id))
+    assert world.down().images == ("mine",)
+    request = Request(name=NAME, config=BAKED, recipe=lambda: RECIPE)
+    found = describe_preflight(world.clients, make_wanted(request=request))
+    assert {option.image_name for option in found.options} == {"mine"}
+
+
+def test_deleting_an_image_leaves_no_snapshot(world: World, stopped: CreateImage) -> None:
+    apply_steps(world, stopped)
+    before = len(world.sandbox.backend.snapshots)
+    [image] = describe_baked(world.clients.ec2)
+    delete_image(world.clients, image)
+    assert describe_baked(world.clients.ec2) == ()
+    assert len(world.sandbox.backend.snapshots) == before - 1
+
+
+def test_a_failed_image_is_an_error(world: World, stopped: CreateImage) -> None:
+    apply_steps(world, stopped)
+    next(ami for ami in world.sandbox.backend.amis.values() if ami.name == "baked").state = "failed"
+    with pytest.raises(AwsError, match="the image baked is failed"):
+        apply_steps(world, stopped)
+
+
+def test_a_public_image_is_not_taken(world: World) -> None:
+    ami = next(iter(world.sandbox.backend.amis.values()))
+    ami.add_tags({"cluster:name": NAME, "cluster:baked": RECIPE})
+    assert describe_baked(world.clients.ec2) == ()
+
+
+def test_the_temporary_name_is_valid_and_no_users_choice() -> None:
+    assert bake_name(NAME) == bake_name(NAME) != bake_name("other")
+    assert len(bake_name("n" * 32)) <= 32
