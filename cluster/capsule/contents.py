@@ -112,8 +112,8 @@ def render_rows(rows: Sequence[tuple[str, str, str, str]], *, columns: int | Non
 def scrub(value: Any, known: Collection[str], *, is_public: bool = False, name: str = "") -> Any:
     """A value of JSON without what looks like a secret. known: values that are secrets. name: its key.
 
-    is_public: also masks numbers of AWS accounts, and the values of all variables of a job. In a list, the word after an
-    option such as --password is a secret.
+    is_public: also masks numbers of AWS accounts, and the values of all variables of a job. In a list, the word after
+    an option such as --password is a secret.
     """
     if isinstance(value, Mapping):
         if is_public and name in ENVIRONMENTS:

@@ -23,10 +23,10 @@ from provision.apply import apply
 from provision.aws.clients import aws_errors
 from provision.model import bake_name, resource_name
 from provision.plan import Plan
-from provision.power import WaitForStopped
 from provision.preflight.caller import describe_caller
 from provision.preflight.machines import describe_baked, describe_types, find_words
 from provision.resources.image import CreateImage
+from provision.resources.instances import WaitForStopped
 from train.job.payload import shipped_scripts
 
 SETTINGS = {  # of the node, where they differ from cluster.toml
