@@ -12,6 +12,12 @@ from node.protocol import Unhealthy
 GPUS_TIMEOUT_S = 10.0
 LOG_TIMEOUT_S = 5.0
 MAX_APART_S = 5.0
+KERNEL_LOG = (
+    ("dmesg",),
+    ("sudo", "-n", "dmesg"),
+    ("journalctl", "-k", "-b", "-q", "--no-pager", "-o", "short-monotonic"),
+)
+"""The commands that print the kernel's messages since the boot. A user may run some of them, or none."""
 LEAST_MEMORY = 0.9  # of the type's memory: the kernel and its crash dump use a part
 KERNEL_MIB = 256
 KEPT = ".cluster/health.json"
@@ -32,6 +38,7 @@ XIDS = {
     143: "failed to initialize",
 }
 RECOVERY_XID = 154
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),\s*(.*)")
 _RECOVERY = re.compile(r"changed from .* to 0x([0-9a-fA-F]+) \(([^)]*)\)")
 
 
@@ -106,6 +113,13 @@ def judge_gpu(gpu: Gpu) -> list[str]:
     if gpu.throttled:
         found.append(f"clocks throttled: {', '.join(gpu.throttled)}")
     return found
+
+
+def parse_xids(log: str | None) -> tuple[tuple[str, int, str], ...] | None:
+    """Returns the Xid messages of a kernel log as (bus id, number, text); None without a log. Pure."""
+    if log is None:
+        return None
+    return tuple((bus, int(number), text.strip()[:200]) for bus, number, text in _XID.findall(log))
 
 
 def judge_xids(xids: Iterable[tuple[str, int, str]]) -> list[str]:

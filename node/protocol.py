@@ -274,11 +274,13 @@ class NewFiles(Struct, frozen=True, kw_only=True):
 
 
 class JobResult(Struct, frozen=True, kw_only=True):
-    """How a job ended."""
+    """How a job ended. cause: why its first process failed, if that is known. culprit: the number of that process."""
 
     state: JobState
     exit_code: ExitCode | None
     error: str | None = None
+    cause: str | None = None
+    culprit: ProcessNumber | None = None
     left: Left | None = None
 
 
@@ -353,7 +355,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     """One start of a job's processes: the first, or another one after a loss or an error.
 
     nodes: the names of its hosts; instances: the instance ids by the host's name, if they have one. started_at: when it
-    was started; ended_at: when its processes had ended, or None. lost: the names of the nodes that it lost.
+    was started; ended_at: when its processes had ended, or None. cause, culprit: as in JobResult. lost: the names of
+    the nodes that it lost.
     lost_batches: the batches finished before its end that the next attempt repeats; None if unknown. cost_usd: of its
     nodes in this time.
     """
@@ -365,6 +368,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     ended_at: Moment | None = None
     exit_code: ExitCode | None = None
     error: str | None = None
+    cause: str | None = None
+    culprit: ProcessNumber | None = None
     reason: EndReason | None = None
     lost: tuple[Name, ...] = ()
     lost_batches: Count | None = None
@@ -428,7 +433,15 @@ class Record(Struct, kw_only=True):
     @property
     def result(self) -> JobResult:
         """How the job ended, if it has ended."""
-        return JobResult(state=self.state, exit_code=self.exit_code, error=self.error, left=self.left)
+        last = self.attempts[-1] if self.attempts else None
+        return JobResult(
+            state=self.state,
+            exit_code=self.exit_code,
+            error=self.error,
+            cause=last.cause if last else None,
+            culprit=last.culprit if last else None,
+            left=self.left,
+        )
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------

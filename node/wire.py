@@ -173,6 +173,18 @@ class Exited(Struct, tag=True, kw_only=True):
     why: str | None = None
 
 
+class Clues(Struct, tag=True):
+    """What the host knows about the first failure of a process there, since its agent began.
+
+    kernel: lines of the kernel's log; () also if the user may not read it. oom_kills: how many processes the kernel's
+    OOM killer has ended; None if unknown. shm_full: whether /dev/shm is full.
+    """
+
+    kernel: tuple[str, ...] = ()
+    oom_kills: int | None = None
+    shm_full: bool = False
+
+
 class Used(Struct, tag=True):
     """The resources that the processes of process `p` have used so far, and those processes that are stopped."""
 
@@ -240,6 +252,7 @@ FromAgent = (
     | Bar
     | Joined
     | Exited
+    | Clues
     | Used
     | Blocked
     | Placed

@@ -21,6 +21,7 @@ def report_document(job: JobData) -> dict[str, Any]:
         "ended_at": iso_time(record.ended_at),
         "exit_code": record.exit_code,
         "error": record.error,
+        "cause": record.result.cause,
         "first_error": None if error is None else {"process": error.process.tag, "lines": list(error.lines)},
         "hints": [text for _, text in history.hints],
         "numbers": {metric.name: _describe_metric(metric, job.start) for metric in metrics},

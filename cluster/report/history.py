@@ -180,6 +180,7 @@ class History:
             self._mark(event.at, "state", event.state)
         if event.result is not None:
             self.result = event.result
+            self._find_culprit(event.result.culprit)
         if event.kind in ("say", "damaged"):
             self._mark(event.at, "message", event.text)
         for text in event.warnings:
@@ -198,6 +199,12 @@ class History:
             self._mark(at, "exit", f"{process.tag}: {how}")
         if self.first_error is None and not is_ending:
             self.first_error = FirstError(process=process, at=at, lines=self._find_last_lines(process.number))
+
+    def _find_culprit(self, number: int | None) -> None:
+        """Takes the supervisor's word for which process failed first: others may have been noticed before it."""
+        known, process = self.first_error, self.events.processes.get(-1 if number is None else number)
+        if process is not None and known is not None and known.process.number != number:
+            self.first_error = FirstError(process=process, at=known.at, lines=self._find_last_lines(process.number))
 
     def _find_last_lines(self, number: int) -> tuple[str, ...]:
         mark, found = b'"p": %d, "line":' % number, deque[str]()

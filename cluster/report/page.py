@@ -103,6 +103,7 @@ def describe_job(job: JobData) -> dict[str, Any]:
         "state": job.state,
         "error": result.error or "",
         "exit_code": result.exit_code,
+        "cause": result.cause or "",
         "stall": record.stall.text if record.stall and not record.has_ended else "",
         "first_error": history.first_error,
         "warnings": [*record.warnings, *_find_broken(job)],

@@ -113,6 +113,8 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
 def _describe_trouble(record: JobRecord) -> list[str]:
     """Returns a job's attempts, error or stall, place in a scheduler's queue and warnings, one line each."""
     found = render_attempts(record)
+    cause = record.result.cause
+    found += [f"cause: {cause}"] if cause else []
     found += [record.error] if record.error else [record.stall.text] if record.stall else []
     if record.job_number and not record.has_ended:
         pending = f": {record.pending}" if record.pending else ""
@@ -143,7 +145,7 @@ def _render_reason(attempt: Attempt) -> str:
         return f"{names} lost"
     if attempt.reason == "unhealthy":
         return f"it failed, and {names} {'are' if len(attempt.lost) > 1 else 'is'} unhealthy"
-    return (attempt.error or f"exit code {attempt.exit_code}").partition("\n")[0]
+    return (attempt.cause or attempt.error or f"exit code {attempt.exit_code}").partition("\n")[0]
 
 
 def event_document(event: Event) -> dict[str, Any]:

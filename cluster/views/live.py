@@ -38,7 +38,6 @@ from train.follow.advice import Advisor
 from train.follow.bars import BarLines
 from train.follow.events import Event, Selection, render_line
 from train.follow.goals import find_epochs
-from train.follow.known_mistakes import ENDINGS, ENDINGS_IN_CONTAINERS
 from train.follow.missing_module import advise, find_nearby
 from train.follow.missing_path import explain_missing
 from train.follow.progress import Progress
@@ -98,15 +97,15 @@ class JobDisplay:
             self.say(f"warning: {text}", style="yellow")
         shown = self._selection.takes(event)
         # If lines and view share a terminal, lines whose content the view shows are not printed.
+        advice = self._advisor.take(event)
+        if advice is not None and (shown or self._selection.since is None):
+            whose = f" [{event.process.tag}]" if event.process is not None else ""
+            self.say(f"hint{whose}: {advice}", style="yellow")
         only_in_view = self._shared and ((report is not None and report.is_passing) or event.kind == "warnings")
         if not only_in_view:
             self._show(self._tracebacks.take(event) if shown and self._tracebacks is not None else [event] * shown)
         if event.kind == "result":
             self._say_repeated()
-        advice = self._advisor.take(event)
-        if advice is not None and (shown or self._selection.since is None):
-            whose = f" [{event.process.tag}]" if event.process is not None else ""
-            self.say(f"hint{whose}: {advice}", style="yellow")
 
     def _take_bar(self, event: Event) -> None:
         if self._view is not None:
@@ -185,7 +184,6 @@ def make_advisor(app: App, program: Sequence[str], image: str | None) -> Advisor
     return Advisor(
         partial(advise_on_module, app, program, image),
         advise_on_path=partial(advise_on_path, app),
-        endings=ENDINGS if image is None else ENDINGS_IN_CONTAINERS,
     )
 
 

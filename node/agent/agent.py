@@ -31,7 +31,7 @@ from typing import Any
 from foundation.decode import decode
 from foundation.file_lock import is_held
 from node import children, job_folder, wire
-from node.agent import environment, sampler, stack, work_folder
+from node.agent import clues, environment, sampler, stack, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
 from node.agent.data import JobData
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
@@ -129,6 +129,8 @@ class Agent(asyncio.Protocol):
         self._placing = asyncio.Lock()
         self.data = JobData(order.spec.id, self._tasks)
         self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[str | None]]] = {}  # by their mounts
+        self._clues = clues.Watch()
+        self._finding: asyncio.Task[None] | None = None  # the clues to a failure
         self._notice_file = NoticeFile(place_of(order.spec.id, order.attempt))
         self._input = wire.LineBuffer(limit=LONGEST_LINE)
 
@@ -250,6 +252,14 @@ class Agent(asyncio.Protocol):
             process.end()
         return process, self._tasks.begin(process.run())
 
+    def note_failure(self) -> None:
+        """Has the clues to the first failure of a process found and sent."""
+        if self._finding is None:
+            self._finding = self._tasks.begin(self._send_clues())
+
+    async def _send_clues(self) -> None:
+        self.send(await self._clues.find())
+
     async def _serve_shim(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Starts a process that its shim announces, and passes its exit code on.
 
@@ -364,6 +374,8 @@ class Agent(asyncio.Protocol):
         for process in self._processes.values():
             process.end()
         await asyncio.gather(*(process.has_ended.wait() for process in self._processes.values()))
+        if self._finding is not None:
+            await asyncio.wait([self._finding])
         if self._containers:  # their first programs
             await children.end_processes(process_tree.find_descendants, EnginesLast())
         remaining = await remove_all(self.order.spec.id) if self._containers else []

@@ -70,6 +70,8 @@ class JobProcess:
         if number is not None and not ended:
             self._host.data.note_killed()
         self._host.send(Exited(p=self.number, exit_code=code, signal=number, ended=ended, at=self._at, why=self._why))
+        if code != 0 and not ended:
+            self._host.note_failure()
         self.has_ended.set()
 
     async def _run_all(self) -> tuple[int, int | None]:

@@ -5,7 +5,6 @@ It runs on a node before a job and after a failed one, and prints a Report as on
 
 import errno
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 import pynvml
 from msgspec import json
 
-from node.health import GPUS_TIMEOUT_S, LOG_TIMEOUT_S, Gpu, Report, read_kept
+from node.health import GPUS_TIMEOUT_S, KERNEL_LOG, LOG_TIMEOUT_S, Gpu, Report, parse_xids, read_kept
 
 THROTTLED_FOR_S = 0.1  # a reason that is gone after this time does not count
 THROTTLED = (  # nvml.h
@@ -27,8 +26,6 @@ THROTTLED = (  # nvml.h
     (0x40, "hardware thermal slowdown"),
     (0x80, "hardware power brake"),
 )
-
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+),\s*(.*)")
 
 
 def look() -> Report:
@@ -90,7 +87,7 @@ def _try_to_write(folder: str) -> str | None:
 
 def read_kernel_log() -> str | None:
     """The kernel's messages since the boot; None if this user may not read them."""
-    for words in (["dmesg"], ["sudo", "-n", "dmesg"], ["journalctl", "-k", "-b", "-q", "--no-pager"]):
+    for words in KERNEL_LOG:
         if shutil.which(words[0]) is None:
             continue
         said = _run(words, LOG_TIMEOUT_S)
@@ -112,13 +109,6 @@ def _run(words: Sequence[str], timeout_s: float) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
-
-
-def parse_xids(log: str | None) -> tuple[tuple[str, int, str], ...] | None:
-    """Returns the Xid messages of a kernel log as (bus id, number, text); None without a log. Pure."""
-    if log is None:
-        return None
-    return tuple((bus, int(number), text.strip()[:200]) for bus, number, text in _XID.findall(log))
 
 
 # -- GPUs --------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from node.protocol import JobHost, Order
 from node.setup import process_tree
 from node.ssh import SSH_FAILED, ssh_command, words_on
 from node.tasks import Tasks
-from node.wire import AgentOrder, Closed, FromAgent, Ping
+from node.wire import AgentOrder, Closed, Clues, FromAgent, Ping
 
 PING_EVERY_S = 2.0
 SAID_BYTES = 4000
@@ -33,6 +33,7 @@ class Agent:
         self.heard_at: float | None = None  # when it last sent a message, by the monotonic clock
         self.copying_at: float | None = None  # when it last said that it copies the job's files
         self.boot: str | None = None  # process_tree.boot of the host
+        self.clues = Clues()  # to the first failure there
         self.closed: Closed | None = None  # its last message, once it has ended all processes
         self.is_open = True
         self.is_done = asyncio.Event()  # it has closed, or the connection has ended
@@ -115,7 +116,9 @@ class Agents:
                 except ValueError:  # from a login shell, or a damaged node
                     continue
                 agent.heard_at = time.monotonic()
-                if isinstance(message, Closed):
+                if isinstance(message, Clues):
+                    agent.clues = message
+                elif isinstance(message, Closed):
                     agent.closed = message
                     agent.is_done.set()
                 self._tasks.call(partial(self._hear, agent, message))

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from foundation.durations import render_exact
+from node.causes.cause import is_of_peer
 from node.protocol import Order
 from node.supervisor.agents import Agent
 from node.supervisor.attempts import kv_store
@@ -18,7 +19,7 @@ SILENCE_EVERY_S = 1.0
 UNSTARTED_S = 1.0  # for a process to report an error, after launch.py's command for it has failed
 GATHER_S = 0.3  # for others that fail at the same time as the first, and for the end of a program that led to a node
 REAP_GRACE_S = 10.0  # for servers and scheduler, after all workers are done
-ENDED_GRACE_S = 2.0  # for the cause to be reported, after a launcher such as mpirun has ended one of its processes
+ENDED_GRACE_S = 2.0  # for the cause to be reported, after one that only follows from it
 EARLY_GRACE_S = 5.0  # for workers to report, after launch.py, the scheduler or a server has succeeded
 PROBE_AFTER_S = 5.0
 PROBE_S = 4.5  # more than the agent takes
@@ -46,6 +47,7 @@ class Outcome:
         self._order, self._processes, self._agents = order, processes, agents
         self._tasks, self._say, self._warn = tasks, say, warn
         self._failed: list[JobProcess] = []
+        self.culprit: JobProcess | None = None  # the process whose failure has ended the attempt
         self._has_trained = False  # a worker has reported progress
         self.decided: Ending | None = None
         self.is_decided = asyncio.Event()
@@ -226,7 +228,8 @@ class Outcome:
             self._say(self._processes.describe_exit(process) + ", after all workers had finished")
         elif process.failed:
             self._failed.append(process)
-            delay_s = 0.0 if workers and all(one.exit_code is not None for one in workers) else GATHER_S
+            have_ended = bool(workers) and all(one.exit_code is not None for one in workers)
+            delay_s = 0.0 if have_ended else ENDED_GRACE_S if is_of_peer(process.last_lines) else GATHER_S
             self._tasks.later(delay_s, self._fail_with_all)
         elif process.was_ended and not is_done:  # launch.py goes on when its mpirun fails
             error = f"{process.name} was ended by the program that started it"
@@ -283,5 +286,8 @@ class Outcome:
     def _fail_with_all(self) -> None:
         # A launcher fails because of its processes.
         failed = [process for process in self._failed if process.role != "launcher"] or self._failed
-        failed.sort(key=lambda process: process.signal not in CRASHES)  # the other nodes' reports may be faster
+        # The other nodes' reports may be faster, and a process whose peer is gone is not the first.
+        failed.sort(key=lambda process: (process.signal not in CRASHES, is_of_peer(process.last_lines)))
+        if self.decided is None:
+            self.culprit = failed[0]
         self.decide(Ending("failed", failed[0].exit_code or 1, self._processes.describe_failures(failed), "error"))

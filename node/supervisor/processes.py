@@ -3,12 +3,13 @@
 import asyncio
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from node import job_folder
+from node.causes.cause import LONGEST, MOST_LINES
 from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
 from node.protocol import SAVED_AT, STAGED, Container, JobHost, Order, Place, RecordRole
 from node.setup import process_tree
@@ -48,8 +49,8 @@ class JobProcess:
     """One process of the job.
 
     title: its name in messages, without rank and host. agent: that of its host. at: the index of its running command.
-    was_ended: whether the agent has ended it. why: the agent's own error. last_line: of its output. bound: ps-lite's
-    address and port. blocked: ports that it cannot reach.
+    was_ended: whether the agent has ended it. why: the agent's own error. last_line: of its output, without blank ones.
+    bound: ps-lite's address and port. blocked: ports that it cannot reach.
     """
 
     def __init__(self, number: int, role: str, host: str, agent: Agent, *, title: str = "") -> None:
@@ -66,6 +67,7 @@ class JobProcess:
         self.was_ended = False
         self.why: str | None = None
         self.last_line = ""
+        self.last_lines: deque[str] = deque(maxlen=MOST_LINES)
         self.bound: tuple[str, int] | None = None
         self.blocked: tuple[str, ...] = ()
 
@@ -80,6 +82,11 @@ class JobProcess:
     def short_name(self) -> str:
         """The name without the pid."""
         return self.name.partition(" (")[0]
+
+    def note_line(self, text: str) -> None:
+        """Keeps a line of its output, for messages about its end."""
+        self.last_line = text.strip() or self.last_line
+        self.last_lines.append(text[:LONGEST])
 
     @property
     def failed(self) -> bool:

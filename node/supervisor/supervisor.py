@@ -20,7 +20,7 @@ from foundation.file_lock import FileLock
 from node import instance_credentials, job_folder, wire
 from node.job.cost import find_cost
 from node.job.samples import SampleFile
-from node.protocol import AllocationRequest, JobResult, JobState, Left, NewFiles, Order, Record, Stall
+from node.protocol import AllocationRequest, JobState, Left, NewFiles, Order, Record, Stall
 from node.supervisor import health, job_log, launching, publish, recovery
 from node.supervisor.allocation import Allocation, Client
 from node.supervisor.attempts import restarts
@@ -441,10 +441,11 @@ class Supervisor:
             state, exit_code, error = "failed", 1, "the job succeeded, but left processes behind"
         if state == "failed":
             error = "\n".join(filter(None, [error, self.unhealthy])) or None
-        result = JobResult(state=state, exit_code=exit_code, error=error, left=left)
         record = self.record
         record.state, record.exit_code, record.error, record.left = state, exit_code, error, left
         record.ended_at, record.stall, record.waiting_for = time.time(), None, ()
+        self.complete_record()
+        result = record.result
         launching.clean_up(self.job)
         self.log.make_room()
         self.log.end_all_output()
@@ -468,7 +469,6 @@ class Supervisor:
     def tell_end(self) -> None:
         """Reports the end of the job to [notify]."""
         record, name = self.record, f"job {self.job} ({self.order.spec.name})"
-        self.complete_record()
         ended = f"{name} is {record.state}" + (f": {record.error}" if record.error else "")
         cost = "" if record.cost_usd is None else f"; its nodes cost ${record.cost_usd:.2f}"
         self.notifier.send("job-ended", ended + cost)

@@ -364,7 +364,8 @@ def check_result(job: str, result: JobResult) -> None:
         why = f": {result.error}" if result.error and result.error != "stopped" else ""
         raise JobError(f"job {job} was stopped{why}{remains}", exit_code=result.exit_code or STOPPED)
     if result.state == "failed" or result.exit_code:
-        raise JobError(f"job {job} failed: {result.error}{remains}", exit_code=result.exit_code or 1)
+        cause = f"\n  cause: {result.cause}" if result.cause else ""
+        raise JobError(f"job {job} failed: {result.error}{cause}{remains}", exit_code=result.exit_code or 1)
     if result.left:
         raise JobError(f"job {job} succeeded, but left processes behind{remains}", exit_code=1)
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from msgspec import Struct, field
 
+from node.causes.mistake import without_rank
 from train.follow.events import Event, Process
 
 BEGIN = "Traceback (most recent call last):"
-_RANK = re.compile(r"^\[rank\d+\]:\s?")
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 MOST_LINES = 500
 MOST_NAMED = 4
@@ -111,8 +111,3 @@ class Tracebacks:
 def _normal(text: str) -> str:
     """A line without what differs between processes. Pure."""
     return _ADDRESS.sub("0x", without_rank(text.rstrip()))
-
-
-def without_rank(text: str) -> str:
-    """A line without the prefix that PyTorch gives the lines of a traceback, "[rank0]: ". Pure."""
-    return _RANK.sub("", text)

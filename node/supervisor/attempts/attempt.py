@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from node import protocol
+from node.causes.cause import find_cause
 from node.job.cost import cost_of
 from node.protocol import Left, Order
 from node.supervisor import launching, remains
@@ -19,7 +20,7 @@ from node.supervisor.attempts import kv_store, restarts
 from node.supervisor.attempts.interruption import Interruption
 from node.supervisor.attempts.restarts import Ending
 from node.supervisor.outcome import Outcome
-from node.supervisor.processes import JobProcess, Processes
+from node.supervisor.processes import JOB_ROLES, JobProcess, Processes
 from node.supervisor.stalls import Stalls
 from node.tasks import Tasks
 from node.wire import (
@@ -159,7 +160,7 @@ class Attempt:
             return  # such as torchrun's own traceback: the user already sees the reason
         for text in message.lines:
             self._job.log.put_line(process.number, text)
-            process.last_line = text.strip() or process.last_line
+            process.note_line(text)
             if process.role == "worker":
                 self.hear_worker(process, text)
 
@@ -361,6 +362,14 @@ class Attempt:
         self.ended_at = time.time()
         return left
 
+    def find_cause(self) -> str | None:
+        """Returns why its first process failed, if it has ended because of that and the cause is known."""
+        culprit = self.outcome.culprit
+        if culprit is None or self.ending.reason != "error":
+            return None
+        contained = bool(self.order.containers) and culprit.role in JOB_ROLES
+        return find_cause(list(culprit.last_lines), culprit.exit_code or 1, culprit.agent.clues, contained=contained)
+
     def describe_lost(self) -> dict[str, str]:
         """Returns the reasons why it has lost nodes, by name."""
         is_noticed = self.ending.reason == "notice"
@@ -381,6 +390,8 @@ class Attempt:
             ended_at=self.ended_at,
             exit_code=ending.exit_code if ending is not None else None,
             error=ending.error if ending is not None else None,
+            cause=self.find_cause() if ending is not None else None,
+            culprit=self.outcome.culprit.number if ending is not None and self.outcome.culprit is not None else None,
             reason=restarts.find_reason(reason, self.lost, self.unhealthy),
             lost=self.lost or self.unhealthy,
             cost_usd=cost_of(self.order.hosts, (self.ended_at or now) - started_at),

@@ -207,37 +207,37 @@ def test_a_driver_that_does_not_work(code: int, words: str, library: Path) -> No
     ],
 )
 def test_the_kernel_log(log: str, found: list[str]) -> None:
-    assert health.judge(report(xids=observe.parse_xids(log))) == found
+    assert health.judge(report(xids=health.parse_xids(log))) == found
 
 
 @pytest.mark.parametrize("number", [48, 62, 64, 74, 79, 95, 110, 119, 120, 140, 143])
 def test_the_numbers_of_faults(number: int) -> None:
     log = f"[  1.0] NVRM: Xid (PCI:0000:5d:00): {number}, pid=77, name=python, something\n"
-    assert len(health.judge(report(xids=observe.parse_xids(log)))) == 1
+    assert len(health.judge(report(xids=health.parse_xids(log)))) == 1
 
 
 @pytest.mark.parametrize("number", [13, 31, 32, 43, 45, 63, 68, 69, 94, 109])
 def test_the_numbers_of_mistakes_of_programs(number: int) -> None:
     log = f"[  1.0] NVRM: Xid (PCI:0000:5d:00): {number}, pid=77, name=python, something\n"
-    assert health.judge(report(xids=observe.parse_xids(log))) == []
+    assert health.judge(report(xids=health.parse_xids(log))) == []
 
 
 def test_a_recovery_counts_until_it_is_done() -> None:
     line = "NVRM: Xid (PCI:0000:5d:00): 154, GPU recovery action changed from {} to {}\n"
     needed = line.format("0x0 (None)", "0x1 (GPU Reset Required)")
     done = line.format("0x1 (GPU Reset Required)", "0x0 (None)")
-    assert health.judge(report(xids=observe.parse_xids(needed))) == ["Xid 154 (0000:5d:00): needs GPU Reset Required"]
-    assert health.judge(report(xids=observe.parse_xids(needed + done))) == []
+    assert health.judge(report(xids=health.parse_xids(needed))) == ["Xid 154 (0000:5d:00): needs GPU Reset Required"]
+    assert health.judge(report(xids=health.parse_xids(needed + done))) == []
 
 
 def test_the_ways_to_the_kernel_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     program(tmp_path, "dmesg", "echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1")
     program(tmp_path, "sudo", 'shift; [ "$1" = dmesg ] && echo "NVRM: Xid (PCI:0000:01:00): 79, off"')
-    assert observe.parse_xids(observe.read_kernel_log()) == (("0000:01:00", 79, "off"),)
+    assert health.parse_xids(observe.read_kernel_log()) == (("0000:01:00", 79, "off"),)
     program(tmp_path, "sudo", "exit 1")
     program(tmp_path, "journalctl", "echo 'kernel: NVRM: Xid (PCI:0000:02:00): 48, DBE'")
-    assert observe.parse_xids(observe.read_kernel_log()) == (("0000:02:00", 48, "DBE"),)
+    assert health.parse_xids(observe.read_kernel_log()) == (("0000:02:00", 48, "DBE"),)
     program(tmp_path, "journalctl", "exit 1")
     assert observe.read_kernel_log() is None
 

@@ -99,7 +99,7 @@ def test_speeds_are_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
         shown.take(line(NUMPY, 1))
         shown.say("a message")
         terminal.wait_for(lambda: "a message" in terminal.screen.text)
-        first, error, hint, rest, message, header, *rows = terminal.settle().splitlines()
+        first, hint, rest, error, message, header, *rows = terminal.settle().splitlines()
         assert first == r"[worker 0 node-0] [bold]first[/] \x1b[2J\x1b]0;title\x07line"
         assert error == f"[worker 1 node-1] {NUMPY}"
         assert hint.startswith("hint [worker 1 node-1]: numpy is too new")
@@ -115,7 +115,7 @@ def test_speeds_are_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
         assert "5.00 k samples/s, 3 workers, 1 slow, epoch 0, accuracy 0.25" in rows[3]
         shown.take(result())
     lines = terminal.settle().splitlines()
-    assert lines[:5] == [first, error, hint, rest, message]
+    assert lines[:5] == [first, hint, rest, error, message]
     summary = "5.00 k samples/s over 3 workers, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"
     assert " ".join(" ".join(lines[5:]).split()) == summary
     assert "Speed" not in terminal.raw

@@ -75,6 +75,18 @@ def test_a_killed_worker_is_named_not_one_that_lost_its_connection_to_it(job: Jo
     assert job.outcome.decided == Ending("failed", 137, error, "error")
 
 
+def test_a_worker_that_fails_first_is_named_not_one_that_complains_about_it(job: Job) -> None:
+    """Its own report may be later than that of another one whose peer is gone."""
+    job.workers[0].note_line("RuntimeError: gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.5]:28048")
+    job.exits(0, 1)
+    job.wait(outcome.ENDED_GRACE_S / 2)
+    assert job.error is None
+    job.exits(1, 7)
+    job.wait(outcome.GATHER_S)
+    assert job.error == "2 workers failed; first: worker on node-1 (process 2) ended with exit code 7"
+    assert job.outcome.culprit is job.workers[1]
+
+
 def test_a_single_failure_is_named_after_a_moment(job: Job) -> None:
     job.exits(1, 7)
     job.wait(outcome.GATHER_S)

@@ -17,7 +17,7 @@ from cluster.commands.job.train import train as train_command
 from cluster.config import ClusterConfig, parse_config
 from cluster.main import cli
 from foundation.settings import describe_settings
-from train.follow.known_mistakes import ENDINGS, MISTAKES
+from node.causes.known_mistakes import ENDINGS, MISTAKES
 from training_scripts import script_modules
 
 HINTS = sorted({mistake.advice for mistake in MISTAKES} | {*ENDINGS.values()})

@@ -9,10 +9,10 @@ from foundation.progress import silent
 from provision.apply import apply
 from provision.model import bake_name
 from provision.plan import Plan, Request
-from provision.power import WaitForStopped
 from provision.preflight.machines import BakedImage, TypeFacts, choose_baked, describe_baked
 from provision.preflight.places import describe_preflight
 from provision.resources.image import CreateImage, delete_image
+from provision.resources.instances import WaitForStopped
 from provision_world import NAME, Killed, World, make_config, make_wanted
 
 CPU = TypeFacts(

@@ -4,11 +4,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from train.follow.advice import Advisor, find_groups, render_advice
+from node.causes.known_mistakes import MISTAKES
+from node.causes.mistake import Mistake, find_groups, render_advice
+from train.follow.advice import Advisor
 from train.follow.events import Event, Process
-from train.follow.known_mistakes import ENDINGS_IN_CONTAINERS, MISTAKES, Mistake
 
 SAMPLES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text())
 LINES: dict[str, str] = SAMPLES["lines"]
@@ -117,51 +117,3 @@ def test_advice_names_what_the_line_names() -> None:
     assert advice.startswith("gluoncv ")
     advice = Advisor().take(line("FileNotFoundError: [Errno 2] No such file or directory: 'a {path} b'"))
     assert advice.startswith("a {path} b ")
-
-
-def ended(exit_code: int, signal: int | None = None) -> Event:
-    process = replace(WORKER, exit_code=exit_code, signal=signal)
-    return Event(kind="process", at=2.0, process=process)
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "signal", "words"),
-    [
-        (137, 9, "ran out of memory"),
-        (132, 4, "illegal instruction"),
-        (139, 11, "PYTHONFAULTHANDLER"),
-        (127, None, "does not find"),
-        (126, None, "not executable"),
-    ],
-)
-def test_the_first_failure_gets_advice(exit_code: int, signal: int | None, words: str) -> None:
-    advice = Advisor().take(ended(exit_code, signal))
-    assert advice is not None
-    assert words in advice
-
-
-@pytest.mark.parametrize(
-    ("exit_code", "signal", "words"),
-    [
-        (135, 7, "set a larger `[container] shm_size`"),
-        (127, None, "the image does not have the command"),
-        (126, None, "not executable in the image"),
-        (139, 11, "PYTHONFAULTHANDLER"),
-    ],
-)
-def test_the_first_failure_in_a_container_gets_its_advice(exit_code: int, signal: int | None, words: str) -> None:
-    advice = Advisor(endings=ENDINGS_IN_CONTAINERS).take(ended(exit_code, signal))
-    assert advice is not None
-    assert words in advice
-
-
-def test_processes_that_the_supervisor_ends_get_none() -> None:
-    advisor = Advisor()
-    advisor.take(ended(7))
-    assert advisor.take(ended(137, 9)) is None
-    advisor = Advisor()
-    advisor.take(Event(kind="state", at=1.0, state="ending"))
-    assert advisor.take(ended(137, 9)) is None
-    advisor.take(Event(kind="state", at=2.0, state="starting"))  # another attempt
-    assert advisor.take(ended(137, 9)) is not None
-    assert Advisor().take(ended(0)) is None

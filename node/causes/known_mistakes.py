@@ -6,24 +6,10 @@ contains `needle`, which is cheap to search for, is matched against `pattern`; t
 option. tests/unit/provision/aws/test_hints.py tests all of them.
 """
 
-from msgspec import Struct
+from node.causes.mistake import Mistake
+from node.causes.pytorch import LOADER_KILLED, PYTORCH, SHM
 
 MXNET_ISSUES = "https://github.com/apache/mxnet/issues"
-
-
-class Mistake(Struct, frozen=True):
-    """A mistake that shows in a line of output.
-
-    pattern: a regular expression, compiled when a line has the needle; None: the needle suffices. link: to more
-    information.
-    """
-
-    needle: str
-    advice: str
-    pattern: str | None = None
-    link: str | None = None
-
-
 NO_KERNEL = "this MXNet does not support this GPU: `cluster oracle` names a wheel that does; set `[bootstrap] mxnet`"
 NO_GPU_SUPPORT = (
     "this MXNet has no GPU support: remove `--gpus`, or choose an mxnet-cuNNN wheel with `[bootstrap] mxnet`"
@@ -37,24 +23,16 @@ NO_RECORDS = (
     "such as an .idx: MXNet reads every file in a folder"
 )
 GPU_MEMORY = "the GPU's memory is full: use a smaller `--batch-size`, `--dtype float16`, or more GPUs"
-NO_GPU = (
-    "PyTorch finds no GPU here: use a GPU instance type, or have the script ask torch.cuda.is_available() before it "
-    "uses CUDA"
-)
-GLOO = 'NCCL needs GPUs: on nodes without them, use dist.init_process_group("gloo"), or the script\'s option for it'
-SHM = "the data loader needs a larger /dev/shm: set `[container] shm_size`, or use fewer loader processes"
 NO_PIP = "the nodes' environment has no pip: name packages in `[bootstrap] packages`, then `cluster up`"
 OTHER_PIP = "this pip is not that of the nodes' environment: name packages in `[bootstrap] packages`, then `cluster up`"
 SMALL_SET = (
     "a worker's part of the training or validation set is smaller than a batch: use a smaller `--batch-size`, or more "
     "data"
 )
-JAX = (
-    "jax.distributed.initialize needs no arguments with `--launcher env` in the nodes' environment, or with "
-    "`--launcher mpi`; in another Python, such as an image's own, pass "
-    'num_processes=int(os.environ["JAX_NUM_PROCESSES"]) and process_id=int(os.environ["JAX_PROCESS_ID"])'
-)
-MEMORY = "the node's memory is full: use a smaller `--batch-size`, fewer workers per node, or a larger instance_type"
+LESS_MEMORY = "use a smaller `--batch-size`, fewer workers per node, or a larger instance_type"
+MEMORY = f"the node's memory is full: {LESS_MEMORY}"
+OF_MEMORY = frozenset({MEMORY, LOADER_KILLED})
+"""The advice that the kernel's OOM killer makes more precise."""
 NOT_ON_NODES = (
     "{path} is not on the nodes: name it or its folder in `[bootstrap] sync`; paths start at the folder of cluster.toml"
 )
@@ -97,19 +75,24 @@ LIBRARIES = (
     ),
     Mistake(
         ": cannot open shared object file",
-        "CUDA's {library} is not on this node: set `[bootstrap] mxnet` to the wheel for the image's CUDA "
-        "(`cluster oracle`), or add its folder to LD_LIBRARY_PATH in setup",
+        "CUDA's {library} is not on this node: PyTorch's wheels bring it; for MXNet, set `[bootstrap] mxnet` to the "
+        "wheel for the image's CUDA (`cluster oracle`), or add its folder to LD_LIBRARY_PATH in setup",
         pattern=r"(?P<library>lib(?:cudart|cudnn|cublas\w*|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvToolsExt)\.so[.\d]*):",
     ),
     Mistake(
         "libGL.so.1: cannot open shared object",
         "opencv-python needs desktop libraries: use opencv-python-headless in `[bootstrap] packages`",
     ),
+    Mistake(
+        "cannot open shared object",
+        "{library} is not on this node: install its package in `[bootstrap] setup`",
+        pattern=r"(?P<library>lib[\w.+-]+\.so[.\d]*): cannot open shared object file",
+    ),
     Mistake("no kernel image is available", NO_KERNEL),
     Mistake(
         "CUDA driver version is insufficient",
-        "the node's NVIDIA driver is too old for this MXNet's CUDA: use a newer ami, or set an older wheel in "
-        "`[bootstrap] mxnet`",
+        "the node's NVIDIA driver is too old for this CUDA: use a newer ami, or an older wheel in `[bootstrap] mxnet` "
+        "or `[bootstrap] torch`",
     ),
     Mistake("Compile with USE_CUDA=1", NO_GPU_SUPPORT),
     Mistake("Compile MXNet with USE_CUDA=1", NO_GPU_SUPPORT),
@@ -147,48 +130,6 @@ LIBRARIES = (
     Mistake("pip: not found", NO_PIP),
     Mistake("error: externally-managed-environment", OTHER_PIP),
     Mistake("Defaulting to user installation because", OTHER_PIP),
-)
-
-PYTORCH = (
-    Mistake("Torch not compiled with CUDA enabled", NO_GPU),
-    Mistake("Found no NVIDIA driver on your system", NO_GPU),
-    Mistake("No CUDA GPUs are available", NO_GPU),
-    Mistake("module 'torch._C' has no attribute '_cuda_", NO_GPU),
-    Mistake(
-        "Attempting to deserialize object on a CUDA device",
-        'a GPU saved this checkpoint, and this node has none: torch.load(..., map_location="cpu")',
-    ),
-    Mistake(
-        "CUDA error: invalid device ordinal",
-        "the script uses a GPU that this process does not have: choose it by LOCAL_RANK, which counts from 0 on each "
-        'node, and leave `[train] processes = "auto"`, one for each GPU',
-    ),
-    Mistake("Distributed package doesn't have NCCL built in", GLOO),
-    Mistake("ProcessGroupNCCL is only supported with GPUs", GLOO),
-    Mistake(
-        "Expected to have finished reduction in the prior iteration",
-        "some parameters got no gradient: pass find_unused_parameters=True to DistributedDataParallel, or use all of "
-        "them in forward",
-    ),
-    Mistake(
-        "Default process group has not been initialized",
-        "the script uses torch.distributed before dist.init_process_group(): call that first; a job's processes have "
-        "the variables for it",
-    ),
-    Mistake("CUDA out of memory", "the GPU's memory is full: use a smaller batch, torch.autocast, or more GPUs"),
-    Mistake("Number of processes must be defined", JAX),
-    Mistake("coordinator_address should be defined", JAX),
-    Mistake(
-        "ZeroDivisionError: ",
-        "if the script divides by its number of batches, this process has none: its part of the dataset is smaller "
-        "than a batch, and drop_last=True leaves it out; use a smaller batch size",
-        pattern=r"^ZeroDivisionError: (?:integer |float )?(?:division|modulo)",
-    ),
-    Mistake(
-        "Expected more than 1 value per channel when training",
-        "the last batch has one example, too few for BatchNorm: create the data loader with drop_last=True",
-    ),
-    Mistake("shared memory(shm)", SHM, pattern=r"unable to \w+ shared memory\(shm\)"),
 )
 
 # S3's error codes.
@@ -336,7 +277,6 @@ SCRIPTS = (
         "takes `--kv-store`",
         pattern=r'Environment::Get\(\)->find\("DMLC_\w+"\)',
     ),
-    Mistake("out of shared memory", SHM),
     Mistake(
         "EOFError: EOF when reading a line",
         "a job has no keyboard to read from: give the program what it asks for as arguments or variables (`--env`)",
@@ -350,15 +290,15 @@ SCRIPTS = (
     ),
 )
 
-MISTAKES: tuple[Mistake, ...] = (*LIBRARIES, *PYTORCH, *S3, *RESOURCES, *DOWNLOADS, *SCRIPTS)
+MISTAKES: tuple[Mistake, ...] = (*PYTORCH, *LIBRARIES, *S3, *RESOURCES, *DOWNLOADS, *SCRIPTS)
 """All known mistakes; the first match counts."""
 
 ENDINGS: dict[int, str] = {
-    137: "killed by SIGKILL: unless somebody did it, the node ran out of memory (`cluster exec -- sudo dmesg`): use "
-    "a smaller `--batch-size`, fewer workers per node, or a larger instance_type",
+    137: "killed by SIGKILL: unless somebody did it, the node ran out of memory (`cluster exec -- sudo dmesg`): "
+    + LESS_MEMORY,
     132: "illegal instruction: a package was built for a newer CPU than the node's: take another build of it",
     139: CRASHED,
-    135: CRASHED,
+    135: "killed by SIGBUS: /dev/shm was too small (`cluster exec -- df -h /dev/shm`), or a mapped file was cut short",
     127: "the node does not find the command: python is on its PATH; for other programs give the path, or install them "
     "in `[bootstrap] setup`",
     126: "the command is not executable on the node: chmod +x, or python SCRIPT",

@@ -1,0 +1,74 @@
+"""Finds what this host knows about a process that has failed: the kernel's log, its OOM killer, a full /dev/shm."""
+
+import os
+import re
+import time
+
+from node import children
+from node.health import KERNEL_LOG
+from node.setup import process_tree
+from node.wire import Clues
+
+TIMEOUT_S = 1.5  # of each command: the job's end waits for it
+BEFORE_S = 5.0  # the kernel stamps its messages by a clock of its own
+MOST_LINES, LONGEST_LINE = 40, 400
+FULL = 0.05  # of a file system: a process that has failed to get a page may have got others
+SHM = "/dev/shm"  # noqa: S108 - not for files of ours
+_STAMP = re.compile(r"^\[\s*(\d+\.\d+)\]")
+_RELEVANT = re.compile(r"Killed process \d|NVRM: Xid|trap invalid opcode|segfault at|Memory failure:")
+
+
+def count_oom_kills() -> int | None:
+    """Returns how many processes the OOM killer has ended since the boot, which needs no root; None if unknown."""
+    found = re.search(rb"^oom_kill (\d+)$", process_tree.read(".", "vmstat"), re.MULTILINE)
+    return int(found[1]) if found is not None else None
+
+
+class Watch:
+    """Knows when the job's attempt began on this host."""
+
+    def __init__(self) -> None:
+        self._since, self._oom_kills = time.monotonic(), count_oom_kills()
+
+    async def find(self) -> Clues:
+        """Returns the clues since then."""
+        kills = count_oom_kills()
+        new = None if kills is None or self._oom_kills is None else kills - self._oom_kills
+        return Clues(choose_lines(await read_kernel_log(), self._since - BEFORE_S, new), new, is_full(SHM))
+
+
+async def read_kernel_log() -> str:
+    """Returns the kernel's messages; "" if this user may not read them, or they do not come in time."""
+    for words in KERNEL_LOG:
+        try:
+            ended = await children.run(words, TIMEOUT_S)
+        except OSError:  # there is no such program
+            continue
+        if ended.code == 0 and ended.stdout.strip():
+            return ended.stdout.decode("utf-8", "replace")
+    return ""
+
+
+def choose_lines(log: str, since: float, oom_kills: int | None) -> tuple[str, ...]:
+    """Returns the lines of a kernel's log that may explain a failure. Pure.
+
+    since: seconds since the boot. oom_kills: how many of the newest lines about the OOM killer count; None for all.
+    """
+    lines = [line for line in log.splitlines() if _RELEVANT.search(line) and _find_stamp(line) >= since]
+    killed = [line for line in lines if "Killed process" in line]
+    old = set(killed[: len(killed) - oom_kills]) if oom_kills is not None and oom_kills < len(killed) else set()
+    return tuple(line[:LONGEST_LINE] for line in lines if line not in old)[-MOST_LINES:]
+
+
+def _find_stamp(line: str) -> float:
+    found = _STAMP.match(line)
+    return float(found[1]) if found is not None else 0.0
+
+
+def is_full(folder: str) -> bool:
+    """Whether a file system is full, or nearly so."""
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return False
+    return status.f_bavail < FULL * status.f_blocks
