@@ -24,8 +24,8 @@ from foundation.errors import ClusterError
 from train.measure.verify_s3 import plan_s3_check
 
 MEASURING = (
-    "measuring takes about a minute, with GPUs and dcgmi four; each node writes 1 GiB to its disk, reads at most "
-    "1 GiB from S3, and sends a few GiB to other nodes"
+    "measuring takes one to four minutes, longer with slow links; each node writes 1 GiB to its disk, reads at most "
+    "1 GiB from S3, and sends at most 2 GiB to other nodes"
 )
 SHOWN = {"ok": "ok", "warning": "WARNING", "failed": "FAILED", "unchecked": "-"}
 

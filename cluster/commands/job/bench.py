@@ -49,7 +49,7 @@ def bench(app: App, *, what: tuple[str, ...], kv_store: KvStore | None, batches:
     with ready_nodes(app, described) as (nodes, _):
         checks: list[Check] = []
         if "nodes" in what or not what:
-            checks += [check for check in measure_nodes(app, nodes) if check.check == "measure"]
+            checks += [check for check in measure_nodes(app, nodes) if check.check == "measure" or check.status != "ok"]
         if "kvstore" in what or (has_stores and not what):
             job = plan_kv_store(app.config.train, nodes, kv_store, batches=batches, mxnet=app.config.bootstrap.mxnet)
             checks += measure_kv_store(app, nodes, job)
@@ -88,4 +88,5 @@ def measure_kv_store(app: App, nodes: Sequence[ReadyNode], job: Job) -> list[Che
         check_idle(head)
         result = run_alone(app, head, [node.host for node in nodes], job, take)
     check_result(job.order.spec.id, result)
-    return judge(checks, {})
+    names = [node.host.name for node in nodes]
+    return sorted(judge(checks, {}), key=lambda check: names.index(check.node))

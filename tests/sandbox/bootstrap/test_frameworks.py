@@ -131,3 +131,7 @@ def test_a_wheel_of_pytorch_computes_on_all_nodes_together(cluster: Project) -> 
     assert kinds["compute"] == [("node-0", "ok", computed), ("node-1", "ok", computed)]
     together = "all_reduce with 1 other node"
     assert kinds["all_reduce"] == [("node-0", "ok", together), ("node-1", "ok", together)]
+    deep: list[dict[str, Any]] = json.loads(cluster.run("verify", "--deep", "--json").stdout)
+    rates = {check["subject"]: check["value"] for check in deep if check["unit"] == "GB/s"}
+    assert list(rates) == ["all_reduce 1 MiB", "all_reduce 16 MiB", "all_reduce 128 MiB"]
+    assert min(rates.values()) > 0

@@ -3,7 +3,9 @@
 import importlib.util
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -192,6 +194,32 @@ Successfully ran diagnostic for group.
 )
 def test_the_table_of_dcgmi(burn_in: Any, said: str, found: dict[str, str]) -> None:
     assert burn_in.read_dcgm(said.splitlines()) == found
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 9])
+def test_only_the_slow_node_is_slow_in_every_pair(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], size: int
+) -> None:
+    """Node 1 is slow. In each round, a rank is in one pair at most: all pairs communicate at the same time."""
+    module = load("all_reduce")
+    rounds: list[list[int]] = []
+
+    def find_rate(_: object, __: object, ___: int, group: Sequence[int] = (1,)) -> int:
+        return 1 if 1 in group else 10
+
+    def new_group(pair: Sequence[int]) -> Sequence[int]:
+        rounds[-1] += pair
+        return pair
+
+    monkeypatch.setattr(module, "find_rate", find_rate)
+    distributed = SimpleNamespace(new_group=new_group, barrier=lambda: rounds.append([]))
+    for rank in range(size):
+        rounds.append([])
+        module.measure(distributed, lambda mib: mib, rank, size)
+        found = lines(capsys)
+        assert found.get("network", {}).get("value") == (None if size == 2 else 1 if rank == 1 else 10)
+        assert ("all_reduce 128 MiB" in found) == (rank == 0)
+    assert all(len(set(ranks)) == len(ranks) for ranks in rounds)
 
 
 def test_a_check_that_is_no_measure_stays() -> None:

@@ -56,12 +56,15 @@ def test_without_mxnet_the_object_is_read_as_staging_does(
         server.reset()
         server.put("bucket", {"a.rec": b"hello"})
         access = S3Access(env={"S3_REGION": "us-east-1", "AWS_ENDPOINT_URL": server.url}, secrets=keys)
-        probe = s3_probe(parse_url("s3://bucket/a.rec"), access)
+        probe = s3_probe(parse_url("s3://bucket/a.rec"), access, is_deep=True)
         checks = verify([replace(nodes[0], framework="none")], probes=[probe], report=silent)
         server.reset()
     (found,) = of_kind(checks, "s3")
     assert (found.status, found.said) == ("ok", "read by staging, 5 bytes")
     assert of_kind(checks, "compute") == []
+    (rate,) = of_kind(checks, "measure")
+    assert (rate.subject, rate.status, rate.unit) == ("S3 read", "ok", "MB/s")
+    assert rate.value
 
 
 def test_only_mxnet_sees_the_jobs_secrets(nodes: list[ReadyNode], fake_mxnet: FakeMXNet) -> None:
