@@ -9,7 +9,7 @@ from msgspec import Struct
 from cluster.report.curves import Curve, Point, combine
 from cluster.report.job import JobData
 from node.job.scalars import EPOCH_TIME, SPEED
-from node.samples import GpuSample, Sample
+from node.samples import Sample
 from train.follow.progress import find_stragglers, render_rate
 from train.follow.stragglers import find_culprit
 
@@ -23,35 +23,37 @@ class Metric(Struct, frozen=True, kw_only=True):
 
 
 class NodeNumber(NamedTuple):
-    """A number of each node over time. scale: what one of its unit is in the samples' unit."""
+    """A number of each node over time.
+
+    scale: what one of its unit is in the samples' unit. name: of the samples' field. of_gpus: makes one number of those
+    of a node's GPUs, for a field of GPUs.
+    """
 
     title: str
     unit: str
     scale: float
-    of: Callable[[Sample], float | None]
+    name: str
+    of_gpus: Callable[[list[float]], float] | None = None
 
-
-def _of_gpus(
-    of: Callable[[GpuSample], float | None], how: Callable[[list[float]], float]
-) -> Callable[[Sample], float | None]:
-    def find(sample: Sample) -> float | None:
-        values = [value for gpu in sample.gpus if (value := of(gpu)) is not None]
-        return how(values) if values else None
-
-    return find
+    def find(self, sample: Sample) -> float | None:
+        """The number in a sample; None if the node does not have it."""
+        if self.of_gpus is None:
+            return float(getattr(sample, self.name)) / self.scale
+        values = [value for gpu in sample.gpus if (value := getattr(gpu, self.name)) is not None]
+        return self.of_gpus(values) / self.scale if values else None
 
 
 NODE_NUMBERS = (
-    NodeNumber("CPU", "% of all cores", 1, lambda sample: sample.cpu),
-    NodeNumber("Memory", "GB", 1e9, lambda sample: sample.memory),
-    NodeNumber("GPU use", "%, mean of its GPUs", 1, _of_gpus(lambda gpu: gpu.use, statistics.fmean)),
-    NodeNumber("GPU memory", "GB, all of its GPUs", 1e9, _of_gpus(lambda gpu: gpu.memory, sum)),
-    NodeNumber("GPU power", "W, all of its GPUs", 1, _of_gpus(lambda gpu: gpu.power_w, sum)),
-    NodeNumber("GPU temperature", "°C, hottest", 1, _of_gpus(lambda gpu: gpu.temperature, max)),
-    NodeNumber("Network received", "MB/s", 1e6, lambda sample: sample.received),
-    NodeNumber("Network sent", "MB/s", 1e6, lambda sample: sample.sent),
-    NodeNumber("Disk read", "MB/s", 1e6, lambda sample: sample.read),
-    NodeNumber("Disk written", "MB/s", 1e6, lambda sample: sample.written),
+    NodeNumber("CPU", "% of all cores", 1, "cpu"),
+    NodeNumber("Memory", "GB", 1e9, "memory"),
+    NodeNumber("GPU use", "%, mean of its GPUs", 1, "use", statistics.fmean),
+    NodeNumber("GPU memory", "GB, all of its GPUs", 1e9, "memory", sum),
+    NodeNumber("GPU power", "W, all of its GPUs", 1, "power_w", sum),
+    NodeNumber("GPU temperature", "°C, hottest", 1, "temperature", max),
+    NodeNumber("Network received", "MB/s", 1e6, "received"),
+    NodeNumber("Network sent", "MB/s", 1e6, "sent"),
+    NodeNumber("Disk read", "MB/s", 1e6, "read"),
+    NodeNumber("Disk written", "MB/s", 1e6, "written"),
 )
 
 
@@ -115,9 +117,9 @@ def find_node_curves(samples: Sequence[Sample], number: NodeNumber) -> dict[str,
     """A number of each node over time; {} if no node has it."""
     curves: dict[str, Curve] = {}
     for sample in samples:
-        value = number.of(sample)
+        value = number.find(sample)
         if value is not None:
-            curves.setdefault(sample.host, Curve()).add(sample.t, value / number.scale)
+            curves.setdefault(sample.host, Curve()).add(sample.t, value)
     return curves if any(point.high for curve in curves.values() for point in curve.points) else {}
 
 
@@ -125,8 +127,3 @@ def find_traffic(samples: Sequence[Sample]) -> Mapping[str, float]:
     """The bytes that all nodes together have received, sent, read and written."""
     names = ("received", "sent", "read", "written")
     return {name: sum(getattr(one, name) * one.over_s for one in samples) for name in names} if samples else {}
-
-
-def count_reports(metrics: Sequence[Metric]) -> int:
-    """How many numbers the curves are made of."""
-    return sum(point.count for metric in metrics for curve in metric.ranks.values() for point in curve.points)

@@ -37,11 +37,6 @@ class Curve:
             self.points = [merge(self.points[start : start + 2]) for start in range(0, len(self.points), 2)]
 
     @property
-    def is_thinned(self) -> bool:
-        """Whether a point stands for several values."""
-        return any(point.count > 1 for point in self.points)
-
-    @property
     def mean(self) -> float | None:
         """The mean of all values; None without values."""
         return merge(self.points).value if self.points else None

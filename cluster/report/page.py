@@ -14,7 +14,6 @@ from msgspec import to_builtins
 from cluster.report.analysis import (
     NODE_NUMBERS,
     Metric,
-    count_reports,
     find_heat,
     find_metrics,
     find_node_curves,
@@ -33,7 +32,7 @@ from cluster.report.blocks import (
 )
 from cluster.report.charts import render_clock
 from cluster.report.curves import Curve, combine
-from cluster.report.history import RankHistory
+from cluster.report.history import History, RankHistory
 from cluster.report.job import JobData
 from cluster.views.results import render_files
 from cluster.views.status import render_usd
@@ -110,7 +109,7 @@ def describe_job(job: JobData) -> dict[str, Any]:
         "hints": list(dict.fromkeys(history.hints)),
         "tiles": _make_tiles(job, metrics),
         "sections": [section for section in sections if section is not None],
-        "note": _render_sampling(job, metrics),
+        "note": _render_sampling(history),
     }
 
 
@@ -297,16 +296,13 @@ def _render_setting(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _render_sampling(job: JobData, metrics: Sequence[Metric]) -> str:
-    history = job.history
-    if history.is_sampled:
-        return (
-            f"The log has {history.lines:,} lines of output. The curves are made of {history.examined:,} of them, "
-            "spread over the whole time, with all results of validations; shorter peaks may be missing."
-        )
-    thinned = any(curve.is_thinned for metric in metrics for curve in metric.ranks.values())
-    how = "; where they were many, a point is the mean of its neighbours" if thinned else ""
-    return f"The curves are made of all {count_reports(metrics):,} numbers in {history.lines:,} lines of output{how}."
+def _render_sampling(history: History) -> str:
+    if not history.is_sampled:
+        return f"The curves are made of all {history.lines:,} lines of output; many points are drawn as means."
+    return (
+        f"The log has {history.lines:,} lines of output. The curves are made of {history.examined:,} of them, "
+        "spread over the whole time, with all results of validations; shorter peaks may be missing."
+    )
 
 
 # -- several jobs ------------------------------------------------------------------------------------------------------

@@ -162,6 +162,14 @@ def render_status(progress: Progress, *, title: str, now: float, most: int) -> s
     return text
 
 
+def render_summary(progress: Progress) -> str | None:
+    """Renders an ended job in one line: "12.3 k samples/s, 4 workers, epoch 9, 45 s"; None without reports."""
+    if not any(rank.has_report for rank in progress.ranks):
+        return None
+    took = [] if progress.duration_s is None else [render_rounded(progress.duration_s)]
+    return ", ".join([*_describe_all(progress, now=progress.now), *took])
+
+
 def _describe_all(progress: Progress, *, now: float) -> list[str]:
     words = []
     if progress.stalled_since is not None:

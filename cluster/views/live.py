@@ -22,7 +22,7 @@ from typing import TextIO
 from msgspec.structs import replace
 
 from cluster.app import App
-from cluster.views.job_rows import Row, Style, render_view
+from cluster.views.job_rows import Row, Style, render_summary, render_view
 from cluster.views.layout import cut, find_width, wrap
 from cluster.views.terminal import (
     can_draw,
@@ -158,7 +158,7 @@ class JobDisplay:
             self._view.close()
         if not with_summary:
             return
-        summary = self._progress.render_summary()
+        summary = render_summary(self._progress)
         if summary is not None:
             self._app.say(summary)
         for text in self._progress.warnings:

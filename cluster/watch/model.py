@@ -9,6 +9,7 @@ from collections import deque
 from msgspec import Struct
 
 from cluster.views.terminal import escape_line, escape_plain
+from node.job.scalars import SPEED
 from node.samples import Sample
 from train.follow.advice import Advisor
 from train.follow.events import Event, render_line
@@ -18,7 +19,6 @@ from train.follow.stragglers import WINDOW_S, Straggler, find_culprit
 MOST_LINES = 10_000
 MOST_POINTS = 5000  # of each curve
 LONGEST_LINE = 2000
-SPEED = "samples/s"
 
 
 class LeftError(Exception):

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from foundation.durations import render_rounded
 from node.job.scalars import EPOCH_TIME, SPEED, Numbers
 from node.protocol import JobResult, JobState
 from node.reports import Report, parse_bars, parse_report
@@ -202,21 +201,6 @@ class Progress:
         if self.began_at is None:
             return None
         return (self.ended_at if self.ended_at is not None else self.now) - self.began_at
-
-    def render_summary(self) -> str | None:
-        """The job in one line: "12.3 k samples/s over 4 workers, epoch 9, accuracy 0.98, 45 s"; None: no reports."""
-        speed = self.speed
-        reporting = self.reporting or [rank for rank in self.ranks if rank.has_report]
-        if not reporting:
-            return None
-        workers = "1 worker" if len(reporting) == 1 else f"{len(reporting)} workers"
-        words = [workers if speed is None else f"{render_rate(speed)} samples/s over {workers}"]
-        if self.epoch is not None:
-            words.append(f"epoch {self.epoch}")
-        words += [f"{name} {render_value(value)}" for name, value in list(self.metrics.items())[:3]]
-        if self.duration_s is not None:
-            words.append(render_rounded(self.duration_s))
-        return ", ".join(words)
 
 
 def _order(rank: RankProgress) -> tuple[float, int]:

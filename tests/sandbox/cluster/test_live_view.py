@@ -53,7 +53,7 @@ def test_the_view_of_a_job(two_nodes: Project) -> None:
     assert end[1] == "[worker 0 node-0] AttributeError: module 'numpy' has no attribute 'bool'."
     assert end[2].startswith("hint [worker 0 node-0]: numpy is too new for MXNet")
     error = next(at for at, line in enumerate(end) if line.startswith("error: job "))
-    summary = "2.00 k samples/s over 1 worker, epoch 0, accuracy 0.5, validation-accuracy 0.75, "
+    summary = "2.00 k samples/s, 1 worker, epoch 0, accuracy 0.5, validation-accuracy 0.75, "
     assert any(line.startswith(summary) for line in end[3:error])
 
 

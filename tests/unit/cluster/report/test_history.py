@@ -91,7 +91,6 @@ def test_a_curve_keeps_its_mean_and_its_extremes(count: int) -> None:
     for at in range(count):
         curve.add(at, at % 10)
     assert len(curve.points) < 2 * MOST_POINTS
-    assert curve.is_thinned == (count >= 2 * MOST_POINTS)
     assert curve.mean == pytest.approx(sum(at % 10 for at in range(count)) / count)
     assert max(point.high for point in curve.points) == min(9, count - 1)
     assert min(point.low for point in curve.points) == 0

@@ -66,7 +66,7 @@ def test_without_a_terminal_every_line_is_plain(capsys: pytest.CaptureFixture[st
     hint, message, summary = captured.err.splitlines()
     assert hint.startswith("hint [worker 0 node-0]: numpy is too new")
     assert message == "a message"
-    assert summary == "2.00 k samples/s over 1 worker, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"
+    assert summary == "2.00 k samples/s, 1 worker, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"
 
 
 def test_a_warning_is_repeated_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,7 +116,7 @@ def test_speeds_are_in_the_view_and_lines_above_it(terminal: Terminal) -> None:
         shown.take(result())
     lines = terminal.settle().splitlines()
     assert lines[:5] == [first, hint, rest, error, message]
-    summary = "5.00 k samples/s over 3 workers, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"
+    summary = "5.00 k samples/s, 3 workers, 1 slow, epoch 0, accuracy 0.25, cross-entropy 0.125, 2 min 3 s"
     assert " ".join(" ".join(lines[5:]).split()) == summary
     assert "Speed" not in terminal.raw
 
