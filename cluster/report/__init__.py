@@ -7,7 +7,7 @@ from cluster.app import App
 from cluster.jobs import open_jobs
 from cluster.report.document import report_document
 from cluster.report.job import JobData, read_job
-from cluster.report.page import render_page
+from cluster.report.page import render_report
 from foundation.errors import ClusterError
 from foundation.files import write_whole
 
@@ -23,15 +23,10 @@ def load_jobs(app: App, *words: str, newest: int = 1) -> list[JobData]:
         return [read_job(app, sources, record.id) for record in records[:newest]]
 
 
-def render_report(jobs: Sequence[JobData]) -> str:
-    """The page of one job or of several: one HTML file, which needs nothing else. Pure."""
-    return render_page(jobs)
-
-
 def write_report(path: Path, jobs: Sequence[JobData]) -> None:
     """Writes the page atomically, and makes its folder. Raises ClusterError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, render_page(jobs).encode("utf-8", "replace"), mode=0o644)
+        write_whole(path, render_report(jobs).encode("utf-8", "replace"), mode=0o644)
     except OSError as error:
         raise ClusterError(f"cannot write {path}: {error.strerror}", hint="cluster report -o FILE") from error

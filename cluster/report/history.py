@@ -7,7 +7,6 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Literal
 
 from msgspec import Struct, field
 
@@ -32,14 +31,13 @@ LONGEST_LINE = 400  # characters of a line that the report shows
 _OUTPUT = b', "line": "'  # as node/wire.py writes it, after the time and the process
 _SECOND = slice(6, 16)  # of the time of a line
 _HELD_OUT = (b"alid", b"est set")
-MarkKind = Literal["state", "message", "warning", "exit"]
 
 
 class Mark(Struct, frozen=True, kw_only=True):
-    """Something that happened, on the axis of time."""
+    """Something that happened, on the axis of time. kind: "state", "message", "warning" or "exit"."""
 
     at: float
-    kind: MarkKind
+    kind: str
     text: str
 
 
@@ -223,7 +221,7 @@ class History:
         if hint is not None:
             self.hints.append((event.process.tag if event.process else "", hint))
 
-    def _mark(self, at: float, kind: MarkKind, text: str) -> None:
+    def _mark(self, at: float, kind: str, text: str) -> None:
         known = any(mark.kind == "warning" and mark.text == text for mark in self.marks) if kind == "warning" else False
         if len(self.marks) < MOST_MARKS and not known:
             self.marks.append(Mark(at=at, kind=kind, text=text[:LONGEST_LINE]))

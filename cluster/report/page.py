@@ -55,8 +55,8 @@ MACHINE = {
 }
 
 
-def render_page(jobs: Sequence[JobData]) -> str:
-    """The HTML of the page: one file, which needs nothing else."""
+def render_report(jobs: Sequence[JobData]) -> str:
+    """The page of one job or of several: one HTML file, which needs nothing else. Pure."""
     at = datetime.fromtimestamp(max(job.now for job in jobs), UTC)
     view = describe_job(jobs[0]) if len(jobs) == 1 else _compare(jobs)
     return _environment().get_template("page.html").render(**view, at=f"{at:%Y-%m-%d %H:%M} UTC")
@@ -266,7 +266,7 @@ def _describe_run(job: JobData) -> dict[str, str]:
         "command": " ".join(command),
         "framework": spec.library or "",
         "image": spec.image or "",
-        "environment": _find_digest(spec.python),
+        "environment": spec.python.partition("/.cluster/env/")[2].partition("/")[0][:DIGEST],  # of its packages
         "wheels": " ".join(spec.packages),
         "code": (spec.code or "")[:DIGEST],
         "your files": (spec.project or "")[:DIGEST],
@@ -277,11 +277,6 @@ def _describe_run(job: JobData) -> dict[str, str]:
         "started by": spec.owner or "",
     }
     return {name: value for name, value in (facts | _find_settings(job.record)).items() if value}
-
-
-def _find_digest(python: str) -> str:
-    """The digest of the lock of an environment's packages, which names its folder."""
-    return python.partition("/.cluster/env/")[2].partition("/")[0][:DIGEST]
 
 
 def _find_settings(record: Record) -> dict[str, str]:

@@ -106,7 +106,7 @@ def _bring_up(app: App, choices: Choices, *, dry_run: bool) -> bool:
         usd_per_hour = find_spending(app).usd_per_hour if launch is None else launch.usd_per_hour
         hours, yes = find_hours(app.config), choices.yes or app.config.cloud == "sandbox"
         can_limit = is_new and app.config.lease.budget is None
-        app.say(render_estimate(usd_per_hour, hours, note=app.price_note, can_limit=can_limit))
+        app.say(render_estimate(usd_per_hour, hours, note=app.price_note))
         question = render_question(plan, down=choices.down)
         if question is None or dry_run:
             return False
@@ -157,13 +157,12 @@ def find_hours(config: ClusterConfig) -> float:
     return next((limit / 3600 for limit in limits_s if limit is not None), USUAL_HOURS)
 
 
-def render_estimate(usd_per_hour: float | None, hours: float, *, note: str, can_limit: bool) -> str:
-    """Describes the cost, and how to limit it if `--budget` can. note: such as "simulated". Pure."""
+def render_estimate(usd_per_hour: float | None, hours: float, *, note: str) -> str:
+    """Describes the cost. note: such as "simulated". Pure."""
     if usd_per_hour is None:
         return "estimate: the price per hour is unknown"
-    usd, simulated = usd_per_hour * hours, f" ({note})" if note else ""
-    limit = f"; --budget {usd:.2f} ends the nodes at that cost" if can_limit and usd >= 0.01 else ""
-    return f"estimate: {hours:g} h at {render_usd(usd_per_hour)} per hour: {render_usd(usd)}{simulated}{limit}"
+    usd = f"{render_usd(usd_per_hour * hours)}{f' ({note})' if note else ''}"
+    return f"estimate: {hours:g} h at {render_usd(usd_per_hour)} per hour: {usd}"
 
 
 def render_question(plan: Plan, *, down: bool) -> str | None:

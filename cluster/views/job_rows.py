@@ -180,7 +180,7 @@ def _describe_all(progress: Progress, *, now: float) -> list[str]:
     if progress.speed is None:
         words.append(workers)
     else:
-        reporting = len(progress.reporting)
+        reporting = sum(rank.speed is not None for rank in progress.ranks)
         of = f"{reporting} of " if reporting < len(progress.ranks) else ""
         words += [f"{render_rate(progress.speed)} samples/s", f"{of}{workers}"]
     if progress.stragglers:

@@ -163,11 +163,6 @@ class Progress:
         return tuple(sorted(self._ranks.values(), key=_order))
 
     @property
-    def reporting(self) -> tuple[RankProgress, ...]:
-        """The workers that have reported a speed, by rank."""
-        return tuple(rank for rank in self.ranks if rank.speed is not None)
-
-    @property
     def speed(self) -> float | None:
         """Samples/s of all workers together, with the last speed of those that have ended; None without reports."""
         speeds = [rank.speed for rank in self._ranks.values() if rank.speed is not None]

@@ -40,16 +40,15 @@ def test_the_hours_of_the_estimate(tables: dict[str, Any], found: float) -> None
 
 
 @pytest.mark.parametrize(
-    ("usd_per_hour", "note", "can_limit", "text"),
+    ("usd_per_hour", "note", "text"),
     [
-        (0.25, "", True, "estimate: 2 h at $0.25 per hour: $0.50; --budget 0.50 ends the nodes at that cost"),
-        (0.25, "simulated", False, "estimate: 2 h at $0.25 per hour: $0.50 (simulated)"),
-        (0.001, "", True, "estimate: 2 h at $0.0010 per hour: $0.0020"),
-        (None, "", True, "estimate: the price per hour is unknown"),
+        (0.25, "simulated", "estimate: 2 h at $0.25 per hour: $0.50 (simulated)"),
+        (0.001, "", "estimate: 2 h at $0.0010 per hour: $0.0020"),
+        (None, "", "estimate: the price per hour is unknown"),
     ],
 )
-def test_the_estimate(usd_per_hour: float | None, note: str, *, can_limit: bool, text: str) -> None:
-    assert render_estimate(usd_per_hour, 2.0, note=note, can_limit=can_limit) == text
+def test_the_estimate(usd_per_hour: float | None, note: str, text: str) -> None:
+    assert render_estimate(usd_per_hour, 2.0, note=note) == text
 
 
 def test_the_question_and_the_price_come_from_the_plan(world: World) -> None:
