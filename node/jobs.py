@@ -9,6 +9,7 @@
     jobs replace ID                  reads a list of protocol.JobHost, one line, from stdin: hosts that replace those
                                      with the same names, for which the job waits; []: only asks for their names
     jobs say ID TEXT                 adds a line to the log of a running job
+    jobs stacks ID [RANK [native]]   RANK: of this one alone, with its whole stacks; native: with the frames of C
     jobs samples ID SINCE            SINCE: seconds since the epoch, 0 for all; negative: before now
 Answers are lines of JSON on stdout, with the exit code 0:
     continue as submit, without --follow
@@ -23,6 +24,7 @@ Answers are lines of JSON on stdout, with the exit code 0:
              processes that it left are ended
     replace  wire.Answer, with the nodes that are still missing; the job continues once there are none
     say      wire.Answer
+    stacks   wire.Stacks
     samples  {"samples": true}, then the samples of the job's nodes after SINCE, a samples.Sample each, the newest first
 or {"error": text}. Every verb except check also ends the processes of killed supervisors, and completes their records.
 """
@@ -56,7 +58,7 @@ from node.protocol import (
 )
 from node.setup import process_tree, setup_env
 from node.supervisor import follow, job_log, recovery
-from node.wire import News, Replace, Say, Stop, Watch
+from node.wire import News, Replace, Say, Stop, TakeStacks, Watch
 from train.engines.schedulers import SCHEDULERS
 
 SUBMIT_TIMEOUT_S = 60.0  # the longest wait for another submission
@@ -396,8 +398,17 @@ def say_line(words: Sequence[str]) -> None:
     ask_supervisor(words[0], Say(words[1]))
 
 
-def ask_supervisor(job: str, message: Replace | Say) -> None:
-    """Sends a message to a job's supervisor and prints its answer; an error if there is none, or it refuses."""
+def take_stacks(words: Sequence[str]) -> None:
+    """Prints where the processes of a running job are."""
+    rank = int(words[1]) if len(words) > 1 else None
+    ask_supervisor(words[0], TakeStacks(rank, native=words[2:] == ["native"]), wire.Stacks)
+
+
+def ask_supervisor(job: str, message: Replace | Say | TakeStacks, kind: Any = wire.Answer) -> None:
+    """Sends a message to a job's supervisor and prints its answer; an error if there is none, or it refuses.
+
+    kind: the type of the answer.
+    """
     if find_job(job) is None:
         return
     record = recovery.recover(job)
@@ -411,9 +422,10 @@ def ask_supervisor(job: str, message: Replace | Say) -> None:
             plug.settimeout(STOP_TIMEOUT_S)
             try:
                 plug.sendall(wire.encode(message))
-                said = decode(plug.makefile("rb").readline(), wire.Answer)
+                said = decode(plug.makefile("rb").readline(), kind)
                 if said.error is None:
-                    said.job = job
+                    if isinstance(said, wire.Answer):
+                        said.job = job
                     answer(said)
                     return
                 error = said.error
@@ -443,4 +455,5 @@ VERBS = {
     "replace": replace_nodes,
     "say": say_line,
     "samples": list_samples,
+    "stacks": take_stacks,
 }

@@ -33,13 +33,13 @@ JobState = Literal[
 ]
 """waiting: the job waits for nodes that replace lost ones. damaged: its record cannot be read."""
 ENDED: frozenset[JobState] = frozenset({"done", "failed", "stopped"})
-EndReason = Literal["done", "stopped", "error", "overtime", "notice", "lost", "unhealthy"]
+EndReason = Literal["done", "stopped", "error", "overtime", "notice", "lost", "unhealthy", "stalled"]
 """Why an attempt ended.
 
 notice: one of its nodes was about to be interrupted; lost: a node was lost without notice; unhealthy: the attempt
-failed, and one of its nodes was unhealthy.
+failed, and one of its nodes was unhealthy; stalled: it made no progress, and [train] on_stall = "requeue".
 """
-LOSSES: frozenset[EndReason] = frozenset({"notice", "lost", "unhealthy"})
+LOSSES: frozenset[EndReason] = frozenset({"notice", "lost", "unhealthy", "stalled"})
 """The reasons of attempts that count towards [train] restarts."""
 
 SHELL = ("bash", "-c")
@@ -387,6 +387,7 @@ class Record(Struct, kw_only=True):
     """A job's record.json.
 
     job_number: the batch scheduler's number for the job. pending: why the scheduler has not assigned the nodes yet.
+    stacks: where workers were when the job last made no progress, one line each.
     attempts: the first one first. roles: the processes of the last attempt. waiting_for: the names of the lost nodes
     that the job waits for, in state waiting.
     files: for each host with new files, as of its last process that has ended.
@@ -403,6 +404,7 @@ class Record(Struct, kw_only=True):
     version: int = 1
     warnings: tuple[str, ...] = ()
     stall: Stall | None = None
+    stacks: tuple[str, ...] = ()
     left: Left = {}
     nodes: tuple[JobHost, ...] = ()
     roles: tuple[RecordRole, ...] = ()

@@ -12,6 +12,7 @@ from foundation.setting_types import HIDDEN, Settings, Shape, check_command, fin
 
 KvStore = Literal["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_sync_device", "none"]
 OnNodeLoss = Literal["requeue", "fail"]
+OnStall = Literal["report", "end", "requeue"]
 EndsWith = Literal["all", "rank 0"]
 ENV_NAME_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 """The whole name of an environment variable."""
@@ -183,6 +184,13 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
             '"none": no check'
         ),
     ] = "auto"
+    on_stall: Annotated[
+        OnStall,
+        Meta(
+            description='after stall_timeout, if that is a time: "end": the job fails; "requeue": it starts again from '
+            'its last checkpoint, within restarts; "report": it goes on'
+        ),
+    ] = "end"
     queue: Annotated[bool, Meta(description="true: wait until the running job ends")] = False
     ends_with: Annotated[
         EndsWith,
@@ -216,6 +224,8 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
             yield "hosts and nodes both select the nodes of a job: set one of them"
         if self.workers != "auto" and self.processes != "auto":
             yield "workers is the number of processes in all, processes the number per node: set one of them"
+        if self.on_stall == "requeue" and isinstance(self.stall_timeout_s, str):
+            yield 'on_stall = "requeue" needs a time in stall_timeout, such as "10m"'
 
     @property
     def subfolder(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
+from node.job.stacks import Place, Program, Stack
 from node.protocol import Container, JobHost, JobResult, JobSpec, NewFiles
 from node.samples import Sample
 
@@ -98,6 +99,14 @@ class Look(Struct, tag=True):
     place: bool = False
 
 
+class TakeStack(Struct, tag=True):
+    """Answer with Placed. whole: with the whole stacks of process `p`; native: with the frames of C."""
+
+    p: int
+    whole: bool = False
+    native: bool = False
+
+
 class SaveCheckpoint(Struct, tag=True):
     """Have the processes save a checkpoint, because a node will be interrupted."""
 
@@ -112,7 +121,7 @@ class Ping(Struct, tag=True):
     """Sent by both sides every few seconds: silence, or the end of the stream, means that the other side is lost."""
 
 
-ToAgent = Start | Refuse | Reach | Look | SaveCheckpoint | End | Ping
+ToAgent = Start | Refuse | Reach | Look | TakeStack | SaveCheckpoint | End | Ping
 
 # -- from an agent to the supervisor -----------------------------------------------------------------------------------
 
@@ -195,10 +204,11 @@ class Used(Struct, tag=True):
 
 
 class Placed(Struct, tag=True):
-    """The line at which the Python program of process `p` is, such as "train.py:11 (barrier)"."""
+    """Where the Python program of process `p` is, and its stacks if they were asked for."""
 
     p: int
-    place: str
+    place: Place
+    programs: tuple[Program, ...] = ()
 
 
 class Blocked(Struct, tag=True):
@@ -288,6 +298,13 @@ class Say(Struct, tag=True):
     text: str
 
 
+class TakeStacks(Struct, tag=True):
+    """Find where the job's processes are. The answer is Stacks. rank: of this one alone, with its whole stacks."""
+
+    rank: int | None = None
+    native: bool = False
+
+
 class Launch(Struct, tag=True):
     """From launch.py: start a process on the host with this address. The answer is Done, at its end."""
 
@@ -306,7 +323,7 @@ class NotStarted(Struct, tag=True):
     """From launch.py: a command that starts a process has failed."""
 
 
-Request = Watch | Stop | Replace | Say | Launch | RunProgram | NotStarted
+Request = Watch | Stop | Replace | Say | TakeStacks | Launch | RunProgram | NotStarted
 
 
 class Answer(Struct, kw_only=True, omit_defaults=True):
@@ -319,6 +336,13 @@ class Answer(Struct, kw_only=True, omit_defaults=True):
     error: str | None = None
     waiting_for: tuple[str, ...] = ()
     by_head: bool = False
+
+
+class Stacks(Struct, kw_only=True, omit_defaults=True):
+    """The supervisor's answer to `TakeStacks`. error: why there are none."""
+
+    stacks: tuple[Stack, ...] = ()
+    error: str | None = None
 
 
 class News(Struct, kw_only=True, omit_defaults=True):

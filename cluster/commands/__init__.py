@@ -55,6 +55,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "cluster.commands.job.watch:watch",
             "Watch a job on the whole terminal: its nodes, ranks, curves and log.",
         ),
+        "stacks": ("cluster.commands.job.stacks:stacks", "Show at which lines the processes of a running job are."),
         "results": ("cluster.commands.job.logs:results", "Copy the files that a job has created."),
         "capsule": ("cluster.commands.job.capsule:capsule", "Write what a job ran with to one file, to run it again."),
         "replay": ("cluster.commands.job.capsule:replay", "Run the job of a capsule again."),

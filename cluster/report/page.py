@@ -104,6 +104,7 @@ def describe_job(job: JobData) -> dict[str, Any]:
         "exit_code": result.exit_code,
         "cause": result.cause or "",
         "stall": record.stall.text if record.stall and not record.has_ended else "",
+        "stacks": record.stacks,
         "first_error": history.first_error,
         "warnings": [*record.warnings, *_find_broken(job)],
         "hints": list(dict.fromkeys(history.hints)),
@@ -318,7 +319,7 @@ def _compare(jobs: Sequence[JobData]) -> dict[str, Any]:
         Section(title="Settings that differ", tables=[settings]),
         Section(title="Same settings", facts=same),
     ]
-    nothing = dict.fromkeys(("id", "state", "error", "stall", "note"), "")
+    nothing = dict.fromkeys(("id", "state", "error", "stall", "stacks", "note"), "")
     return {**nothing, "title": name, "name": name, "exit_code": None, "first_error": None, "warnings": (),
             "hints": (), "tiles": {}, "sections": sections}  # fmt: skip
 

@@ -163,6 +163,11 @@ cluster watch               the newest job
 cluster watch train_mnist   the newest job of this name
 cluster watch --web         its report, live in a browser
 """,
+    "stacks": """
+cluster stacks                     of the job that runs
+cluster stacks --rank 5            all threads of a rank
+cluster stacks --rank 5 --native   with the frames of C
+""",
     "results": """
 cluster results                    of the newest job, to results/ID/
 cluster results train_mnist out/   of the newest job of this name

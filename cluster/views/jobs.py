@@ -116,6 +116,7 @@ def _describe_trouble(record: JobRecord) -> list[str]:
     cause = record.result.cause
     found += [f"cause: {cause}"] if cause else []
     found += [record.error] if record.error else [record.stall.text] if record.stall else []
+    found += [f"stack of {text}" for text in record.stacks]
     if record.job_number and not record.has_ended:
         pending = f": {record.pending}" if record.pending else ""
         found.append(f"{record.spec.scheduler} job {record.job_number}{pending}")

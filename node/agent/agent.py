@@ -61,6 +61,7 @@ from node.wire import (
     Sampled,
     SaveCheckpoint,
     Start,
+    TakeStack,
     ToAgent,
     VolumeDead,
 )
@@ -73,6 +74,7 @@ PENDING_BYTES = 1 << 17  # then processes whose output cannot be sent have to wa
 SPARED_S = 1.5  # less than the time before SIGKILL
 FLUSH_S = 30.0
 LONGEST_LINE = 1 << 20
+STACKS_AT_ONCE = 4
 FOLDER = "/tmp/cluster-"  # noqa: S108 - not in the home folder: network file systems may have no sockets
 
 
@@ -127,6 +129,7 @@ class Agent(asyncio.Protocol):
         self._is_lost = self._is_closed = self._is_noticed = self._is_ending = False
         self._heard_at = time.monotonic()
         self._placing = asyncio.Lock()
+        self._looking = asyncio.Semaphore(STACKS_AT_ONCE)
         self.data = JobData(order.spec.id, self._tasks)
         self._containers: dict[tuple[Mount, ...], tuple[str, asyncio.Future[str | None]]] = {}  # by their mounts
         self._clues = clues.Watch()
@@ -206,7 +209,9 @@ class Agent(asyncio.Protocol):
             process = self._processes[message.p]
             self.send(process.describe_use())
             if message.place:
-                self._tasks.begin(self._find_place(process))
+                self._tasks.begin(self._take_stack(process, TakeStack(message.p)))
+        elif isinstance(message, TakeStack) and message.p in self._processes:
+            self._tasks.begin(self._take_stack(self._processes[message.p], message))
         elif isinstance(message, SaveCheckpoint):
             self._save_checkpoint()
         elif isinstance(message, End) and not self._is_ending:
@@ -330,9 +335,13 @@ class Agent(asyncio.Protocol):
         last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
         return f"{os.path.basename(engine)} could not start the job's container: {last}"
 
-    async def _find_place(self, process: JobProcess) -> None:
-        pids = [pid for pid, _, _ in process.find()]
-        self.send(Placed(process.number, await stack.find_place(pids)))
+    async def _take_stack(self, process: JobProcess, wanted: TakeStack) -> None:
+        async with self._looking:  # not all at once, beside the processes that train
+            found = process.find()
+            if wanted.whole:
+                self.send(Placed(wanted.p, *await stack.take_programs(found, native=wanted.native)))
+            else:
+                self.send(Placed(wanted.p, await stack.take_place(found)))
 
     async def _reach(self, message: Reach) -> None:
         found = await asyncio.to_thread(environment.find_unreachable, message.places)

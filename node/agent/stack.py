@@ -1,69 +1,107 @@
-"""Finds where a Python program is, with the runtime's py-spy, which does not interrupt it."""
+"""Finds where Python programs are, with the runtime's py-spy.
+
+It reads their memory, which does not stop them. native: with the frames of C, for which it stops them for about 0.1 s.
+
+The kernel may let only root read another program (ptrace_scope 1, as Ubuntu's does). A process of a job names the agent
+as an exception (process_tree.start); for the programs that it has started, and in containers, `sudo -n` is tried.
+"""
 
 import os
-import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from foundation.decode import decode
 from node.children import run
+from node.job.stacks import NOT_PYTHON, Place, Program, Thread, find_place
+from node.setup import process_tree
 
 TIMEOUT_S = 3.0
-MOST_TRIED = 3  # of a process's own processes: the first may be a shell
-LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<frozen")
+TRIES = 3  # a stack that changes while it is read may make no sense
+MOST_TRIED = 3  # of a process's own processes, for its place: the first may be a shell
+MOST_PROGRAMS, MOST_FRAMES = 16, 2000
+LONGEST_WORDS = 200
+SCOPE = "sys/kernel/yama/ptrace_scope"
+NO_PYTHON = "Failed to find python version"  # py-spy's message
 
 
-class Frame(Struct):
-    """A frame of a stack, as `py-spy dump --json` prints it."""
-
-    name: str
-    filename: str
-    line: int
-    short_filename: str | None = None
-
-
-class Thread(Struct):
-    """A thread. frames: the innermost one first."""
-
-    frames: tuple[Frame, ...] = ()
-    os_thread_id: int | None = None
+async def take_place(found: Sequence[process_tree.Process]) -> Place:
+    """Where the first of these processes that is a Python program is, or why that is unknown."""
+    why = NOT_PYTHON
+    for pid, _, _ in sorted(found)[:MOST_TRIED]:
+        threads, reason = await _dump(pid)
+        if threads:
+            return _place_of(pid, threads)
+        why = reason or why
+    return Place(why=why)
 
 
-async def find_place(pids: Iterable[int]) -> str:
-    """Returns where the first of these processes that is a Python program is, as describe_place; "" if none is."""
-    for pid in sorted(pids)[:MOST_TRIED]:
-        place = await _find(pid)
-        if place:
-            return place
-    return ""
+async def take_programs(found: Sequence[process_tree.Process], *, native: bool) -> tuple[Place, tuple[Program, ...]]:
+    """The stacks of these processes that are Python programs, and the place of the first one. native: only of that."""
+    place, programs = Place(why=NOT_PYTHON), list[Program]()
+    for pid, _, words in sorted(found):
+        threads, reason = await _dump(pid, native=native and not programs)
+        if threads:
+            place = place if programs else _place_of(pid, threads)
+            programs.append(Program(pid=pid, words=words[:LONGEST_WORDS], threads=threads))
+        elif reason and not programs:
+            place = Place(why=reason)
+        frames = sum(len(thread.frames) for program in programs for thread in program.threads)
+        if len(programs) == MOST_PROGRAMS or frames > MOST_FRAMES:
+            break  # a message is limited
+    return place, tuple(programs)
 
 
-async def _find(pid: int) -> str:
+def _place_of(pid: int, threads: Sequence[Thread]) -> Place:
+    """The place of the main thread."""
+    place = find_place(next((one for one in threads if one.os_thread_id == pid), threads[0]).frames)
+    fields = process_tree.stat(pid)
+    if not place.text or fields is None or fields[0] != b"T":
+        return place
+    at, call, called = place.text.partition(" (")
+    return replace(place, text=f"{at}, stopped by a signal{call}{called}", waits=False)
+
+
+async def _dump(pid: int, *, native: bool = False) -> tuple[tuple[Thread, ...], str]:
+    """Returns the threads of a Python program, or why they are unknown; ((), "") if it is none, or has ended."""
     py_spy = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    words = [py_spy, "dump", "--nonblocking", "--json", "--pid", str(pid)]
-    try:
-        ended = await run(words, TIMEOUT_S)
-        if b"ermission" in ended.stderr:  # where the kernel allows only root to read another process, as Ubuntu's
-            ended = await run(["sudo", "-n", *words], TIMEOUT_S)
-        threads = decode(ended.stdout, tuple[Thread, ...])
-    except (OSError, ValueError):  # ValueError: not a Python program
-        return ""
-    main = next((one for one in threads if one.os_thread_id == pid), threads[0] if threads else Thread())
-    return describe_place(main.frames)
+    words = [py_spy, "dump", "--native" if native else "--nonblocking", "--json", "--pid", str(pid)]
+    said = ""
+    for _ in range(TRIES):
+        try:
+            ended = await run(words, TIMEOUT_S)
+            if b"ermission" in ended.stderr and words[0] == py_spy:
+                words = ["sudo", "-n", *words]
+                ended = await run(words, TIMEOUT_S)
+            said = _first_line(ended.stderr)
+            return _cut(decode(ended.stdout, tuple[Thread, ...])), ""
+        except OSError as error:
+            return (), explain_refusal(str(error)) if words[0] == "sudo" else f"cannot run py-spy: {error}"
+        except ValueError:
+            if NO_PYTHON in said or process_tree.start_time(pid) is None:
+                return (), ""
+            if ended.code is None:
+                return (), f"py-spy did not answer within {TIMEOUT_S:.0f} s"
+            if said.startswith("sudo:"):
+                return (), explain_refusal(said)
+    return (), said or "py-spy printed no stack"
 
 
-def describe_place(frames: Sequence[Frame]) -> str:
-    """Describes where the main thread is: "train.py:11 (barrier)": the program's own line, and what it calls. Pure.
+def explain_refusal(said: str) -> str:
+    """Why a stack cannot be read: not by the agent, nor by sudo -n, which said this."""
+    scope = process_tree.read("", SCOPE).decode().strip()
+    rule = f"kernel.yama.ptrace_scope is {scope}" if scope and scope != "0" else "it belongs to another user"
+    return f"only root may read its memory ({rule}), and sudo -n failed: {said}"
 
-    Returns "" without frames. frames: the innermost one first.
-    """
-    if not frames:
-        return ""
-    if all(frame.name != "<module>" for frame in frames):  # Python ends
-        return f"the end of the program ({frames[0].name})"
-    at = next((frame for frame in frames if not LIBRARY.search(frame.filename)), frames[0])
-    called = "" if at is frames[0] else f" ({frames[0].name})"
-    name = "".join(letter if letter.isprintable() else "?" for letter in at.short_filename or at.filename)
-    return f"{name}:{at.line}{called}"
+
+def _first_line(data: bytes) -> str:
+    return data.decode("utf-8", "replace").strip().partition("\n")[0].removeprefix("Error: ")
+
+
+def _cut(threads: Sequence[Thread]) -> tuple[Thread, ...]:
+    """Fewer threads and frames, with shorter names: those of C++ may be longer than a message."""
+    return tuple(
+        replace(thread, frames=tuple(replace(one, name=one.name[:LONGEST_WORDS]) for one in thread.frames[:40]))
+        for thread in threads[:40]
+    )

@@ -25,7 +25,7 @@ ENGINE_PROGRAMS = frozenset(("docker", "podman", "conmon", "crun", "runc", "fuse
 PAUSES = ("catatonit -P", "podman pause", "podman")
 # `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is not an error.
 KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61  # linux/prctl.h
 _LIBC = ctypes.CDLL(None, use_errno=True)
 Process = tuple[int, int, str]  # its pid, its start time, its command line
 
@@ -52,6 +52,8 @@ def start(
 ) -> "subprocess.Popen[bytes]":
     """Starts a command in a session of its own. By default, its stdout and stderr go to a pipe.
 
+    This process, and those that it starts, may read the command's memory, even with ptrace_scope 1.
+
     outlives: whether it goes on when this process is killed.
 
     Raises OSError, ValueError.
@@ -59,6 +61,7 @@ def start(
 
     def prepare() -> None:
         os.setsid()
+        _LIBC.prctl(PR_SET_PTRACER, os.getppid(), 0, 0, 0)  # exec keeps it; kernels without Yama do not know it
         if not outlives:
             die_with_parent()
 

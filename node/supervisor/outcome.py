@@ -156,7 +156,8 @@ class Outcome:
 
     def end_stalled(self, error: str) -> None:
         """Ends the attempt because no worker has made progress for stall_timeout."""
-        self.decide(Ending("failed", OVERTIME, error, "error"))
+        is_loss = self._order.train.on_stall == "requeue"
+        self.decide(Ending("failed", OVERTIME, error, "stalled" if is_loss else "error"))
 
     # -- connections between ps-lite's processes -------------------------------------------------------------------
 

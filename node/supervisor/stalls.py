@@ -1,22 +1,31 @@
 """Detects that a job makes no progress, finds the cause, tells the user, and ends the job if stall_timeout requires it.
 
 Output of a worker is progress, and so is a progress bar that moves. So is the use of CPU, files or sockets by a worker
-or a server: an evaluation or a checkpoint may print nothing for a long time. While a worker is silent, the hosts report
+or a server: an evaluation or a checkpoint may print nothing for a long time. The CPU of a worker that remains in a
+function which waits for others is none: NCCL and MPI wait so. While a worker is silent, the hosts report
 every few seconds which resources it and the servers have used, and which processes are stopped (SIGSTOP): ps-lite waits
 forever for a process that is stopped or unreachable. Without progress, the hosts also try to reach each other, and
 report at which line each worker is: one that has had fewer batches waits at another line than the others.
 Once a worker has ended with exit code 0, only output and reported batches are progress: workers that wait for one that
 has ended often poll, and so use the CPU for ever.
-[train] stall_timeout: "auto" tells the user; a number of seconds also ends the job; "none" disables this.
+[train] stall_timeout: "auto" tells the user; after a number of seconds [train] on_stall follows; "none" disables this.
 """
 
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 from foundation.durations import render_minutes
+from node.job.stacks import (
+    Place,
+    describe_kv_store,
+    describe_places,
+    describe_unseen,
+    group_places,
+    list_stacks,
+)
 from node.protocol import Order
 from node.supervisor.processes import JobProcess, Processes, printable
 from node.tasks import Tasks
@@ -38,7 +47,6 @@ LEAST_BYTES, LEAST_BYTES_PER_S = 4096, 1024
 BAR_COUNTS = re.compile(r"\d[\d.]*[kMGT]?/\d|\d[\d.]*%|\d+it \[")
 BAR_CLOCKS = re.compile(r"\d+:\d\d(?::\d\d)?|\d[\d.]*(?:ms|s|it/s|s/it)\b|[|/\\\u2800-\u28ff-]")
 LONGEST_COMMAND = 60  # characters of a command line in a message
-MOST_PLACES = 4  # lines of programs in a message, and workers at one of them
 
 
 def patience_s(found: str | None, pace_s: float, limit_s: float | None) -> float:
@@ -56,14 +64,14 @@ def patience_s(found: str | None, pace_s: float, limit_s: float | None) -> float
 
 
 def decide(
-    quiet_s: float, pace_s: float, limit_s: float | None, found: str | None, *, is_news: bool
+    quiet_s: float, pace_s: float, limit_s: float | None, found: str | None, *, is_news: bool, ends: bool = True
 ) -> Literal["end", "tell", "wait"]:
-    """Decides what to do: "end" the job, "tell" the user, or "wait". Pure.
+    """Decides what to do: "end" the attempt, "tell" the user, or "wait". Pure.
 
     quiet_s: the time without progress. pace_s, limit_s, found: as in `patience_s`. is_news: whether the user has not
-    been told yet, or not recently.
+    been told yet, or not recently. ends: whether the limit ends the attempt.
     """
-    if limit_s is not None and quiet_s >= limit_s:
+    if ends and limit_s is not None and quiet_s >= limit_s:
         return "end"
     return "tell" if is_news and quiet_s >= patience_s(found, pace_s, limit_s) else "wait"
 
@@ -82,33 +90,8 @@ def read_position(bar: str) -> str:
     return " ".join(BAR_COUNTS.findall(bar)) or BAR_CLOCKS.sub("", bar)
 
 
-def group_places(places: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Groups workers by the line at which they are: [(place, names), ...], the smallest group first. Pure.
-
-    places: by the worker's name, such as "train.py:11 (barrier)". Two calls in one line are one place.
-    """
-    groups: dict[str, tuple[str, list[str]]] = {}
-    for name, place in places.items():
-        groups.setdefault(place.partition(" (")[0], (place, []))[1].append(name)
-    return sorted(groups.values(), key=lambda group: len(group[1]))
-
-
-def describe_places(places: Mapping[str, str]) -> str:
-    """Describes at which lines workers are, those apart from most others first; "" for none. Pure."""
-    groups = group_places(places)
-    if len(groups) == 1 < len(places):
-        return f"all {len(places)} are at {groups[0][0]}"
-    shown = groups if len(groups) <= MOST_PLACES else [*groups[: MOST_PLACES - 1], groups[-1]]
-    said = []
-    for place, names in shown:
-        is_named = len(names) == 1 or (len(names) <= MOST_PLACES and names is not groups[-1][1])
-        who = ", ".join(names) if is_named else f"{len(names)} others"
-        said.append(f"{who} {'is' if len(names) == 1 else 'are'} at {place}")
-    return "; ".join(said)
-
-
 class Stalls:
-    """Watches one job. tell(text, seconds): tells the user. end(error): ends the job.
+    """Watches one job. tell(text, seconds): tells the user. keep(stacks): keeps them. end(error): ends the attempt.
 
     seconds: the time without progress; None if the job makes progress again.
     """
@@ -120,21 +103,26 @@ class Stalls:
         tasks: Tasks,
         tell: Callable[[str, float | None], None],
         end: Callable[[str], None],
+        *,
+        keep: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._order, self._processes, self._tasks = order, processes, tasks
-        self._tell, self._end = tell, end
+        self._tell, self._end, self._keep = tell, end, keep
         limit = order.train.stall_timeout_s
         self._is_watching = False
         self._limit_s = None if isinstance(limit, str) else limit
         self._every_s = min(LOOK_EVERY_S, self._limit_s / LOOKS) if self._limit_s else LOOK_EVERY_S
-        self._progress_at = self._pace_s = 0.0
+        self._proven_at = self._pace_s = 0.0
+        self._cpu_at: dict[int, float] = {}  # when a process last made progress by its use of CPU alone
         self._positions: dict[int, str] = {}  # of the progress bars, by the worker's number
         self._lines_at: dict[int, float] = {}  # the time of its last line, by the worker's number
         # By a process's number: when it was last active, its cpu_s and size_bytes then; its stopped processes now.
         self._looks: dict[int, tuple[float, float, int, set[Found]]] = {}
         # By a process's number: its stopped processes, if stopped in two looks without progress.
         self._stopped: dict[int, list[Found]] = {}
-        self._places: dict[int, str] = {}  # the lines at which workers without progress are, by their numbers
+        self._places: dict[int, Place] = {}  # where workers without progress are, by their numbers
+        # Where silent workers wait for others; when each was seen there first and last.
+        self._waits: dict[int, tuple[str, float, float]] = {}
         self._reach_until: float | None = None
         self._reached_at: float | None = None
         self._blocked = ""
@@ -146,7 +134,7 @@ class Stalls:
         """Starts watching, because all processes have started."""
         if self._order.train.stall_timeout_s != "none":
             self._is_watching = True
-            self._progress_at = time.monotonic()
+            self._proven_at = time.monotonic()
             self._tasks.begin(self._watch())
 
     def hear_line(self, process: JobProcess, text: str) -> None:
@@ -157,6 +145,7 @@ class Stalls:
             self._lines_at[process.number] = now
             self._looks.pop(process.number, None)
             self._stopped.pop(process.number, None)
+            self._waits.pop(process.number, None)
             self._note_progress(now)
 
     def hear_bar(self, process: JobProcess, text: str) -> None:
@@ -174,18 +163,28 @@ class Stalls:
         if known is not None:
             at, cpu_s, size_bytes, stopped_before = known
             idle_share = self._processes.engine.idle_cpu_share
-            if not is_active(now - at, look.cpu_s - cpu_s, look.bytes - size_bytes, idle_share):
+            moves = is_active(now - at, 0.0, look.bytes - size_bytes, idle_share)
+            _, first_at, last_at = self._waits.get(process.number, ("", 0.0, 0.0))
+            spins = first_at < last_at
+            if not moves and (spins or not is_active(now - at, look.cpu_s - cpu_s, 0, idle_share)):
                 self._looks[process.number] = (at, cpu_s, size_bytes, stopped)
                 self._stopped[process.number] = sorted(stopped & stopped_before)
                 return
             self._stopped.pop(process.number, None)
             if process.role != "scheduler" and not self._finished:
-                self._note_progress(now)
+                self._note_progress(now, None if moves else process)
         self._looks[process.number] = (now, look.cpu_s, look.bytes, stopped)
 
-    def hear_place(self, process: JobProcess, place: str) -> None:
-        """Handles a host's report of the line at which a worker is."""
-        self._places[process.number] = place
+    def hear_place(self, process: JobProcess, place: Place) -> None:
+        """Handles a host's report of where a worker is. One that waits there since before has made no progress."""
+        number, now = process.number, time.monotonic()
+        self._places[number] = place
+        known = self._waits.pop(number, None)
+        if place.waits:
+            first_at = known[1] if known is not None and known[0] == place.text else now
+            self._waits[number] = place.text, first_at, now
+            if first_at < now and number in self._cpu_at:
+                self._cpu_at[number] = min(self._cpu_at[number], first_at)
 
     def hear_progress(self) -> None:
         """Handles the report of a batch that a worker has finished."""
@@ -201,10 +200,18 @@ class Stalls:
         if len(self._finished) == 1:
             self._tasks.later(patience_s("ended", 0.0, self._limit_s), self._tell_ended)
 
-    def _note_progress(self, now: float) -> None:
+    @property
+    def _progress_at(self) -> float:
+        """When the job last made progress."""
+        return max(self._proven_at, *self._cpu_at.values(), 0.0)
+
+    def _note_progress(self, now: float, by_cpu_of: JobProcess | None = None) -> None:
         if not self._stopped and not self._blocked:  # else the job was not at its own pace
             self._pace_s = max(self._pace_s, now - self._progress_at)
-        self._progress_at = now
+        if by_cpu_of is not None:
+            self._cpu_at[by_cpu_of.number] = now
+        else:
+            self._proven_at = now
         self._places.clear()
 
     # -- looking -------------------------------------------------------------------------------------------------
@@ -226,8 +233,7 @@ class Stalls:
         silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
         if any(process.role == "worker" for process in silent):  # other roles never print
             for process in silent:
-                is_due = process.role == "worker" and quiet_s >= 2 * self._every_s
-                process.agent.put(Look(process.number, place=is_due))
+                process.agent.put(Look(process.number, place=process.role == "worker"))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._reach_until = now + REACH_S
@@ -264,7 +270,10 @@ class Stalls:
         told, found = self._told, self._describe(kind)
         news = found if kind in ("stopped", "blocked") else kind or ""  # a program that polls is now here, now there
         is_news = told is None or news != told[2] or now >= told[0] + told[1]
-        what = decide(quiet_s, self._pace_s, self._limit_s, kind, is_news=is_news)
+        ends = self._order.train.on_stall != "report"
+        what = decide(quiet_s, self._pace_s, self._limit_s, kind, is_news=is_news, ends=ends)
+        if what != "wait":
+            self._keep(list_stacks(self._find_places()))
         if what == "end":
             limit = render_minutes(self._limit_s or 0.0)
             self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
@@ -284,10 +293,10 @@ class Stalls:
             return "ended"
         return "apart" if len(group_places(self._find_places())) > 1 else None
 
-    def _find_places(self) -> dict[str, str]:
-        """Returns the known lines at which workers are, by their names."""
+    def _find_places(self) -> dict[str, Place]:
+        """Returns where workers are, as far as they have been looked at, by their names."""
         known = ((one, self._places.get(one.number)) for one in self._running() if one.role == "worker")
-        return {one.short_name: place for one, place in known if place}
+        return {one.short_name: place for one, place in known if place is not None}
 
     def _is_waiting(self) -> bool:
         """Whether workers have ended, and no other has made progress since."""
@@ -324,7 +333,10 @@ class Stalls:
         elif kind is None:
             several = len({process.host for process in self._running()}) > 1
             said.append(f"none of its processes is stopped{', and its nodes can reach each other' if several else ''}")
-        return "; ".join(filter(None, (*said, describe_places(self._find_places()))))
+        places = self._find_places()
+        is_kv_store = self._order.spec.servers > 0 and self._order.spec.is_synchronous
+        said += [describe_places(places), describe_kv_store(places) if is_kv_store else "", describe_unseen(places)]
+        return "; ".join(filter(None, said))
 
     def _describe_stopped(self, process: JobProcess) -> str:
         """Describes which process of a role is stopped, and how to resume it."""

@@ -29,7 +29,7 @@ from node.supervisor.attempts.replacement import Replacement
 from node.supervisor.clients import Clients
 from node.supervisor.notifier import Notifier
 from node.tasks import Tasks
-from node.wire import Answer, Done, Launch, NotStarted, Replace, RunProgram, Say
+from node.wire import Answer, Done, Launch, NotStarted, Replace, RunProgram, Say, TakeStacks
 from train.engines.engine import assign_hosts
 from train.engines.scheduler import Scheduler
 from train.engines.schedulers import SCHEDULERS
@@ -180,7 +180,14 @@ class Supervisor:
         since = 0.0 if seconds is None else round(time.time() - seconds, 3)
         self.log.put(say=text, stalled_since=since)
         self.record.stall = Stall(text=text, since=since) if since else None
+        self.record.stacks = self.record.stacks if since else ()
         self.save_soon()
+
+    def keep_stacks(self, stacks: tuple[str, ...]) -> None:
+        """Adds the stacks of a job without progress to log and record."""
+        for text in stacks if stacks != self.record.stacks else ():
+            self.say(f"stack of {text}")
+        self.record.stacks = stacks
 
     # -- start ---------------------------------------------------------------------------------------------------
 
@@ -277,7 +284,7 @@ class Supervisor:
         self.done = attempt.done or self.done
         self.unhealthy = ""
         self.ran_s += (attempt.ended_at or 0.0) - (attempt.started_at or 0.0)
-        self.record.stall = None
+        self.record.stall, self.record.stacks = None, ()
         self.log.end_all_output()
 
     async def start_again(self) -> None:
@@ -328,6 +335,8 @@ class Supervisor:
             answer = self.replacement.take(message.hosts)
         elif isinstance(message, Replace):
             answer = Answer(error=restarts.find_refused(message.hosts, ()))
+        elif isinstance(message, TakeStacks):
+            answer = await self.attempt.stacks.take(message)
         elif isinstance(message, Say):
             self.say(message.text)
         elif isinstance(message, NotStarted):

@@ -19,6 +19,7 @@ from node.supervisor.agents import Agent, Agents, wait_for
 from node.supervisor.attempts import kv_store, restarts
 from node.supervisor.attempts.interruption import Interruption
 from node.supervisor.attempts.restarts import Ending
+from node.supervisor.attempts.stacks import StackRequests
 from node.supervisor.outcome import Outcome
 from node.supervisor.processes import JOB_ROLES, JobProcess, Processes
 from node.supervisor.stalls import Stalls
@@ -70,7 +71,10 @@ class Attempt:
         hosts = self.agents.by_host
         self.processes = Processes(order, hosts, first_process)
         self.outcome = Outcome(order, self.processes, hosts, tasks, say=job.say, warn=job.warn)
-        self.stalls = Stalls(order, self.processes, tasks, job.tell_stall, self.outcome.end_stalled)
+        self.stalls = Stalls(
+            order, self.processes, tasks, job.tell_stall, self.outcome.end_stalled, keep=job.keep_stacks
+        )
+        self.stacks = StackRequests(self.processes)
         self.interruption = Interruption(order, hosts, tasks, job.say, self.outcome.interrupt)
         self._programs: dict[int, tuple[str, asyncio.Future[int]]] = {}  # mpirun's daemons: (host, exit code)
         self._claim: socket.socket | None = None  # reserves the job's port
@@ -256,6 +260,7 @@ class Attempt:
             self.stalls.hear_look(process, message)
         elif isinstance(message, Placed):
             self.stalls.hear_place(process, message.place)
+            self.stacks.hear(message)
         else:
             process.blocked = message.places
 

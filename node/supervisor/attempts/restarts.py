@@ -1,7 +1,8 @@
 """Decides what follows an attempt of a job, and creates the order of the next one. Pure.
 
 A lost node is not a failure of the job: with on_node_loss = "requeue", the next attempt starts once the node has been
-replaced, at most `restarts` times. A job that fails by itself starts again at most `restarts_on_error` times.
+replaced, at most `restarts` times; so it does after a hang with on_stall = "requeue". A job that fails by itself starts
+again at most `restarts_on_error` times.
 """
 
 import re
@@ -73,10 +74,12 @@ def plan_next(order: Order, ending: Ending, lost: Sequence[str], left: Left, bef
     if any(name not in lost for name in left):
         return "end"
     reasons = [attempt.reason for attempt in before]
+    has_left = sum(reason in LOSSES for reason in reasons) < order.train.restarts
     if lost:
         replaceable = {host.name for host in order.hosts if host.place is None}
-        has_left = sum(reason in LOSSES for reason in reasons) < order.train.restarts
         return "wait" if order.train.on_node_loss == "requeue" and has_left and replaceable.issuperset(lost) else "end"
+    if ending.reason == "stalled":
+        return "again" if has_left else "end"
     return "again" if reasons.count("error") < order.train.restarts_on_error else "end"
 
 

@@ -79,6 +79,11 @@ def test_a_stall_or_a_warning_of_a_running_job_is_shown(values: dict[str, Any], 
     assert job["stall"] == values.get("stall", {}).get("text")
 
 
+def test_the_stacks_of_a_job_that_hung_are_shown() -> None:
+    (*_, line) = render_jobs([make_running(1, stacks=["worker 1 on node-1: load (data.py:88)"])], now=NOW).splitlines()
+    assert line == "    stack of worker 1 on node-1: load (data.py:88)"
+
+
 @pytest.mark.parametrize(
     ("values", "command"),
     [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.agent.stack import Frame, describe_place
+from node.job.stacks import Frame, find_place
 
 MAIN = Frame("<module>", "/jobs/1/work/train.py", 11, "train.py")
 REDUCE = Frame("all_reduce", "/e/lib/python3.11/site-packages/torch/c10d.py", 3, "torch/distributed/c10d.py")
@@ -25,4 +25,4 @@ DELETE = Frame("KVStore.__del__", "/e/lib/python3.11/site-packages/mxnet/kvstore
     ],
 )
 def test_the_programs_own_line_and_what_it_calls(frames: tuple[Frame, ...], place: str) -> None:
-    assert describe_place(frames) == place
+    assert find_place(frames).text == place

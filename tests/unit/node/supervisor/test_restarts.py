@@ -29,6 +29,7 @@ STOPPED = Ending("stopped", 130, "stopped", "stopped")
 ERROR = Ending("failed", 7, "worker 0 failed", "error")
 OVERTIME = Ending("failed", 124, "too long", "overtime")
 NOTICE = Ending("failed", 1, "node-1: interrupted", "notice", lost=("node-1",))
+STALLED = Ending("failed", 124, "no worker made progress", "stalled")
 FULL = Ending("failed", 1, "no space left", "error", final=True)
 GONE = {"node-1": [(0, "could not be searched: no answer")]}
 STUCK = {"node-0": [(77, "python train.py")]}
@@ -77,6 +78,10 @@ def before(*reasons: EndReason) -> list[Attempt]:
         (ERROR, (), {}, (), {"restarts_on_error": 0}, "end"),
         (ERROR, (), {}, (), {"on_node_loss": "fail"}, "again"),
         (ERROR, ("mine",), {}, (), {"hosts": (*HOSTS, OWN)}, "end"),
+        (STALLED, (), {}, (), {"restarts_on_error": 0}, "again"),
+        (STALLED, (), {}, ("stalled", "lost"), {}, "end"),
+        (STALLED, (), STUCK, (), {}, "end"),
+        (STALLED, ("node-1",), GONE, (), {}, "wait"),
     ],
 )
 def test_what_follows_an_attempt(

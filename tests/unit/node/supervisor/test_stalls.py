@@ -15,7 +15,9 @@ from fake_timers import Timers, timers
 from foundation.durations import render_minutes
 from job_channels import make_agents, make_order
 from job_host import LocalHead, job_host, lines_of
-from node.protocol import JobHost, Place
+from node.job.stacks import Place, describe_places
+from node.protocol import JobHost
+from node.protocol import Place as HostPlace
 from node.setup import process_tree
 from node.supervisor import stalls
 from node.supervisor.processes import Processes
@@ -82,6 +84,11 @@ def test_durations_are_round_numbers(seconds: float, text: str) -> None:
 ADDRESSES = {"node-0": "10.0.0.4", "node-1": "10.0.0.5", "node-2": "10.0.0.6"}
 
 
+def place_of(text: str) -> Place:
+    """One that waits for others if the text names a call."""
+    return Place(text=text, waits=" (" in text, stack=f"stack at {text}")
+
+
 class HostsAgent:
     """A connection to the agent of a host, which answers at once."""
 
@@ -98,7 +105,7 @@ class HostsAgent:
             self._job.looks += 1
             self._job.stalls.hear_look(process, self._job.uses[process.name])
             if message.place and process.name in self._job.places:
-                self._job.stalls.hear_place(process, self._job.places[process.name])
+                self._job.stalls.hear_place(process, place_of(self._job.places[process.name]))
         else:
             lost = {ADDRESSES[name] for name in self._job.lost.get(self._host, ())}
             process.blocked = tuple(f"{ip}:{port}" for ip, port in message.places if ip in lost)
@@ -107,18 +114,19 @@ class HostsAgent:
 class Job:
     """A scheduler on the head, and a worker and a server on each of two nodes. All of them run and do nothing."""
 
-    def __init__(self, timers: Timers, limit: float | str = "auto", launcher: str = "ssh") -> None:
+    def __init__(self, timers: Timers, limit: float | str = "auto", launcher: str = "ssh", **train: Any) -> None:
         self.timers, self.looks = timers, 0
         hosts = tuple(JobHost(name=name, ip=ip) for name, ip in ADDRESSES.items())
         limit = limit if isinstance(limit, str) else int(limit)
-        order = make_order(hosts=hosts, workers=2, servers=2, stall_timeout=limit, launcher=launcher)
+        order = make_order(hosts=hosts, workers=2, servers=2, stall_timeout=limit, launcher=launcher, **train)
         agents = {name: cast("Any", HostsAgent(self, name)) for name in ADDRESSES}
         self.processes = Processes(order, agents)
         self.told: list[tuple[float, str]] = []
         self.ended: list[tuple[float, str]] = []
         self.lost: dict[str, list[str]] = {}
         self.places: dict[str, str] = {}  # the lines at which workers are, by their names
-        self.stalls = stalls.Stalls(order, self.processes, self.timers, self.tell, self.end)
+        self.kept: list[tuple[str, ...]] = []
+        self.stalls = stalls.Stalls(order, self.processes, self.timers, self.tell, self.end, keep=self.kept.append)
         others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
         for role, host in [("scheduler", "node-0"), *others]:
             made = self.processes.add(role, host)
@@ -183,8 +191,8 @@ def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job
     at, text = job.told[0]
     assert 100 + stalls.APART_S <= at <= 160
     assert text.partition(": ")[2] in {
-        f"worker 0 on node-1 is at train.py:{line} (all_reduce); "
-        "worker 1 on node-2 is at the end of the program (KVStore.__del__)"
+        f"worker 0 on node-1 waits at train.py:{line} (all_reduce); "
+        "worker 1 on node-2 waits at the end of the program (KVStore.__del__)"
         for line in (11, 12)
     }
     assert len(job.told) == 3  # after 2 and 4 min again
@@ -203,7 +211,43 @@ def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job
     ],
 )
 def test_workers_apart_from_most_others_come_first(places: str, said: str) -> None:
-    assert stalls.describe_places({f"w{rank}": place for rank, place in enumerate(places)}) == said
+    assert describe_places({f"w{rank}": Place(text=place) for rank, place in enumerate(places)}) == said
+
+
+ELSEWHERE = "worker 1 on node-2 is at data.py:88 in load(); worker 0 on node-1 waits at train.py:31 (all_reduce)"
+
+
+def test_a_worker_that_spins_in_a_collective_makes_no_progress(job: Job) -> None:
+    """As with NCCL and MPI. The worker that is elsewhere comes first, and the stacks are kept."""
+    job.run(100, prints_every_s=1.0)
+    job.places = {job.worker(0).name: "train.py:31 (all_reduce)", job.worker(1).name: "data.py:88 in load()"}
+    job.run(300, cpu_share=1.0)
+    at, text = job.told[0]
+    assert 100 + stalls.APART_S <= at <= 160
+    assert text.partition(": ")[2] == f"{ELSEWHERE}; the kv-store waits for what worker 1 on node-2 pushes"
+    assert job.kept[0] == (
+        "worker 1 on node-2: stack at data.py:88 in load()",
+        "worker 0 on node-1: stack at train.py:31 (all_reduce)",
+    )
+
+
+@pytest.mark.parametrize("places", [("train.py:31 (all_reduce)", "train.py:32 (all_reduce)"), ("train.py:31",)])
+def test_a_worker_that_computes_makes_progress(job: Job, places: tuple[str, ...]) -> None:
+    """Between two collectives, or in a long function of C."""
+    job.places = {job.worker(1).name: "train.py:40 (barrier)"}
+    for step in range(300):
+        job.places[job.worker(0).name] = places[step // 10 % len(places)]
+        job.run(1, cpu_share=1.0)
+    assert job.told == []
+
+
+def test_the_reason_for_an_unknown_place_is_told(job: Job) -> None:
+    job.run(100, prints_every_s=1.0)
+    worker = job.worker(0)
+    for _ in range(200):
+        job.stalls.hear_place(worker, Place(why="py-spy did not answer within 3 s"))
+        job.run(10)
+    assert job.told[0][1].endswith("; no stack of worker 0 on node-1: py-spy did not answer within 3 s")
 
 
 AGO = "worker 1 on node-2 ended with exit code 0 40 s ago; "
@@ -360,6 +404,14 @@ def test_a_job_is_ended_at_the_users_limit(timers: Timers) -> None:
     assert job.told[0][0] <= 6 * MIN
 
 
+def test_on_stall_report_ends_nothing(timers: Timers) -> None:
+    job = Job(timers, 10 * MIN, on_stall="report")
+    job.run(3600)
+    assert job.ended == []
+    assert 5 * MIN <= job.told[0][0] <= 6 * MIN
+    assert len(job.told) > 1
+
+
 @pytest.mark.parametrize(("launcher", "is_ended"), [("ssh", False), ("torchrun", True), ("env", True)])
 def test_a_thread_of_gloo_that_polls_is_not_progress(timers: Timers, launcher: str, *, is_ended: bool) -> None:
     job = Job(timers, limit=600, launcher=launcher)
@@ -375,7 +427,7 @@ def test_stall_timeout_none_turns_it_off(timers: Timers) -> None:
 
 
 def test_the_users_own_hosts_are_tried_only_at_ps_lites_ports() -> None:
-    place = Place(user="me", port=22, python="/usr/bin/python3", code_dir="/c", cwd="/", command=())
+    place = HostPlace(user="me", port=22, python="/usr/bin/python3", code_dir="/c", cwd="/", command=())
     nodes = (JobHost(name="node-0", ip="10.0.0.4"), JobHost(name="node-1", ip="10.0.0.5"))
     order = make_order(hosts=(*nodes, JobHost(name="lab", ip="10.0.0.9", place=place)))
     known = Processes(order, make_agents(order))
@@ -424,6 +476,6 @@ def test_a_silent_job_is_ended_with_the_cause(job_host: LocalHead) -> None:
     result, log = job_host.run(job_host.order(env=HANGS, stall_timeout=3))
     assert (result["state"], result["exit_code"], result["left"]) == ("failed", 124, {})
     found = "none of its processes is stopped, and its nodes can reach each other"
-    assert result["error"] == f"no worker made progress for 3 s (stall_timeout): {found}"
+    assert result["error"].startswith(f"no worker made progress for 3 s (stall_timeout): {found}")
     assert job_host.record()["stall"] is None
     assert lines_of(log, "worker").count("here") == 2

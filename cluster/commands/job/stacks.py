@@ -1,0 +1,48 @@
+"""`cluster stacks`."""
+
+import click
+
+from cluster.app import App, pass_app
+from cluster.jobs import JobSources, open_jobs
+from cluster.views.stacks import render_rank, render_stacks, stack_documents
+from foundation.errors import ClusterError, NotFoundError, UsageError
+from node.wire import Stacks
+from train.follow.head import Head
+from train.follow.records import JobRecord, find_running
+
+
+@click.command("stacks")
+@click.argument("job", required=False)
+@click.option("--rank", type=click.IntRange(min=0), metavar="R", help="Show the whole stacks of this rank.")
+@click.option("--native", is_flag=True, help="With --rank: also the frames of C; this stops the rank for about 0.1 s.")
+@click.option("--json", "as_json", is_flag=True, help="Print the stacks as JSON.")
+@pass_app
+def stacks(app: App, *, job: str | None, rank: int | None, native: bool, as_json: bool) -> None:
+    """Show at which lines the processes of a running job are.
+
+    JOB is an id, the start of an id, or a name; default: the job that runs. Processes at the same line are one group.
+    Those that do not wait for others come first: the others may wait for them.
+
+    --rank shows all threads of one rank, and of the Python programs that it has started, such as a DataLoader's.
+    """
+    if native and rank is None:
+        raise UsageError("--native belongs to --rank", hint="cluster stacks --rank 0 --native")
+    with open_jobs(app) as sources:
+        record, head = find_job(sources, job)
+        words = [] if rank is None else [str(rank), *(["native"] if native else [])]
+        found = head.read(head.ask("stacks", record.id, *words), Stacks).stacks
+    text = render_stacks(found, record.spec) if rank is None else "\n\n".join(render_rank(one) for one in found)
+    app.show(text, stack_documents(found), as_json=as_json)
+
+
+def find_job(sources: JobSources, words: str | None) -> tuple[JobRecord, Head]:
+    """Returns a job that runs, and its head. Raises ClusterError or a subclass."""
+    record = find_running(sources.find_records()) if words is None else sources.find_job(words)
+    if record is None:
+        raise NotFoundError("no job is running on this cluster", hint="cluster jobs lists them")
+    if record.has_ended:
+        shows = f"cluster jobs {record.id} shows them, if it hung"
+        raise ClusterError(f"job {record.id} has ended: it has no stacks any longer", hint=shows)
+    if sources.head is None or record.source != "head":
+        raise sources.why_not or ClusterError(f"job {record.id} does not run on this cluster's head")
+    return record, sources.head

@@ -1,0 +1,158 @@
+"""The stacks of a job's processes: where each one is, and for which ones the others wait. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from node.protocol import Count, Name
+
+LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|^<frozen")
+# Modules whose functions wait for other processes, or for an engine that does. Saving a checkpoint is work of its own.
+WAITS_IN = re.compile(
+    r"/torch/distributed/(?!checkpoint/)|/torch/autograd/graph\.py|/torch/cuda/__init__\.py|/horovod/"
+    r"|/mxnet/(kvstore|ndarray/ndarray\.py)"
+)
+MOST_PLACES = 4  # lines of programs in a message, and processes at one of them
+MOST_FRAMES = 6  # of a stack in one line
+NOT_PYTHON = "it runs no Python program"
+Text = Annotated[str, Meta(max_length=4096)]
+
+
+class Frame(Struct, frozen=True):
+    """A frame of a stack, as `py-spy dump --json` prints it. With --native also those of C, whose line may be 0."""
+
+    name: Text
+    filename: Text
+    line: int
+    short_filename: Text | None = None
+
+    @property
+    def place(self) -> str:
+        """Such as "steps.py:7"."""
+        return _printable(f"{self.short_filename or self.filename}:{self.line}")
+
+
+class Thread(Struct, frozen=True):
+    """A thread. frames: the innermost one first."""
+
+    frames: tuple[Frame, ...] = ()
+    os_thread_id: int | None = None
+    thread_name: Text | None = None
+
+
+class Program(Struct, frozen=True, kw_only=True):
+    """A Python program of a process of the job: its own, or one that it has started. words: its command line."""
+
+    pid: Count
+    words: Text
+    threads: tuple[Thread, ...] = ()
+
+
+class Place(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where the program of a process is. text: such as "train.py:11 (barrier)"; "" if unknown: `why` is the reason.
+
+    waits: it is in a function that waits for other processes. stack: its own frames in one line, the innermost first.
+    """
+
+    text: Text = ""
+    waits: bool = False
+    stack: Text = ""
+    why: Text = ""
+
+
+class Stack(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a process of a job is. programs: with their whole stacks, if these were asked for."""
+
+    role: Name
+    host: Name
+    rank: Count | None = None
+    place: Place = Place()
+    programs: tuple[Program, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The process's name in messages."""
+        return f"{self.role}{'' if self.rank is None else f' {self.rank}'} on {self.host}"
+
+
+def find_place(frames: Sequence[Frame]) -> Place:
+    """Where a thread is: at its program's own line, and in what that calls. frames: the innermost one first."""
+    frames = [frame for frame in frames if frame.filename.endswith((".py", ">"))]
+    if not frames:
+        return Place(why=NOT_PYTHON)
+    first = frames[0]
+    if all(frame.name != "<module>" for frame in frames):  # Python ends: it had fewer batches than those that wait
+        return Place(text=f"the end of the program ({_printable(first.name)})", stack=render(frames))
+    at = next((frame for frame in frames if not LIBRARY.search(frame.filename)), first)
+    within = "" if first.name == "<module>" else f" in {first.name}()" if at is first else f" ({first.name})"
+    waits = WAITS_IN.search(first.filename) is not None
+    return Place(text=at.place + _printable(within), waits=waits, stack=render(frames))
+
+
+def render(frames: Sequence[Frame]) -> str:
+    """Renders the innermost frame and the program's own ones in one line."""
+    own = [frame for frame in frames if frame is frames[0] or not LIBRARY.search(frame.filename)]
+    return " < ".join(f"{_printable(frame.name)} ({frame.place})" for frame in own[:MOST_FRAMES])
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:200])
+
+
+def group_places(places: Mapping[str, Place]) -> list[tuple[Place, list[str]]]:
+    """Groups processes by the line at which they are: [(place, names), ...].
+
+    First those that do not wait, for which the others may wait; then those apart from most others. Two calls in one
+    line are one place.
+    """
+    groups: dict[tuple[str, bool], tuple[Place, list[str]]] = {}
+    for name, place in places.items():
+        if place.text:
+            groups.setdefault((place.text.partition(" (")[0], place.waits), (place, []))[1].append(name)
+    return sorted(groups.values(), key=lambda group: (group[0].waits, len(group[1])))
+
+
+def describe_places(places: Mapping[str, Place]) -> str:
+    """Describes at which lines processes are, in the order of group_places; "" for none."""
+    groups = group_places(places)
+    if len(groups) == 1 < len(places) == len(groups[0][1]):
+        place = groups[0][0]
+        return f"all {len(places)} {'wait' if place.waits else 'are'} at {place.text.partition(' (')[0]}"
+    shown = groups if len(groups) <= MOST_PLACES else [*groups[: MOST_PLACES - 1], groups[-1]]
+    return "; ".join(describe_group(place, names, is_last=names is groups[-1][1]) for place, names in shown)
+
+
+def describe_group(place: Place, names: Sequence[str], *, is_last: bool) -> str:
+    """Describes where the processes of a group are. is_last: without names, unless it is only one."""
+    is_one = len(names) == 1
+    who = ", ".join(names) if is_one or (len(names) <= MOST_PLACES and not is_last) else f"{len(names)} others"
+    verb = ("waits" if is_one else "wait") if place.waits else ("is" if is_one else "are")
+    return f"{who} {verb} at {place.text}"
+
+
+def describe_kv_store(places: Mapping[str, Place]) -> str:
+    """Describes for which workers a synchronous kv-store waits: while others wait, they have not pushed. "" for none.
+
+    places: of the workers.
+    """
+    late = [name for name, place in places.items() if place.text and not place.waits]
+    if not late or not any(place.waits for place in places.values()):
+        return ""
+    who = ", ".join(late) if len(late) <= MOST_PLACES else f"{len(late)} workers"
+    return f"the kv-store waits for what {who} {'pushes' if len(late) == 1 else 'push'}"
+
+
+def describe_unseen(places: Mapping[str, Place]) -> str:
+    """Describes of which processes the place is unknown, and why; "" for none. Programs without Python do not count."""
+    unseen = [name for name, place in places.items() if place.why and place.why != NOT_PYTHON]
+    if not unseen:
+        return ""
+    who = ", ".join(unseen) if len(unseen) <= MOST_PLACES else f"{len(unseen)} processes"
+    return f"no stack of {who}: {places[unseen[0]].why}"
+
+
+def list_stacks(places: Mapping[str, Place]) -> tuple[str, ...]:
+    """The stacks of one process of each group, in the order of group_places, one line each."""
+    return tuple(f"{names[0]}: {place.stack}" for place, names in group_places(places)[:MOST_PLACES] if place.stack)

@@ -1,0 +1,44 @@
+"""Asks the agents of an attempt for the stacks of its processes, for `cluster stacks`."""
+
+import asyncio
+
+from node.job.stacks import Place, Stack
+from node.supervisor.agents import wait_for
+from node.supervisor.processes import JobProcess, Processes
+from node.wire import Placed, Stacks, TakeStack, TakeStacks
+
+ANSWERS_S = 10.0  # more than py-spy needs on a busy node; less than the client waits
+UNANSWERED = f"its node did not answer within {ANSWERS_S:.0f} s"
+
+
+class StackRequests:
+    """The requests that wait for agents' answers."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._asked: dict[int, asyncio.Future[Placed]] = {}  # by the process's number
+
+    def hear(self, message: Placed) -> None:
+        """Handles an agent's answer."""
+        asked = self._asked.get(message.p)
+        if asked is not None and not asked.done():
+            asked.set_result(message)
+
+    async def take(self, wanted: TakeStacks) -> Stacks:
+        """Returns where the running processes are: all of them, or the worker of one rank."""
+        chosen = [one for one in self._processes.of_job() if one.pid is not None and one.exit_code is None]
+        if wanted.rank is not None:
+            chosen = [one for one in chosen if one.role == "worker" and one.rank == wanted.rank]
+        if not chosen:
+            return Stacks(error="none of its processes runs" if wanted.rank is None else f"no rank {wanted.rank} runs")
+        for process in chosen:
+            self._asked[process.number] = asyncio.get_running_loop().create_future()
+            process.agent.put(TakeStack(process.number, whole=wanted.rank is not None, native=wanted.native))
+        asked = {process.number: self._asked[process.number] for process in chosen}
+        await wait_for(list(asked.values()), ANSWERS_S)
+        return Stacks(stacks=tuple(_describe(process, asked[process.number]) for process in chosen))
+
+
+def _describe(process: JobProcess, asked: "asyncio.Future[Placed]") -> Stack:
+    placed = asked.result() if asked.done() else Placed(process.number, Place(why=UNANSWERED))
+    return Stack(role=process.role, host=process.host, rank=process.rank, place=placed.place, programs=placed.programs)

@@ -1,0 +1,43 @@
+"""`cluster stacks`: the processes of a job by their lines, and all threads of one."""
+
+from msgspec.structs import replace
+
+from cluster.views.stacks import render_rank, render_stacks, stack_documents
+from node.job.stacks import Frame, Place, Program, Stack, Thread
+from node.protocol import JobSpec
+from node.train_settings import TrainSettings
+
+LOADS = Place(text="data.py:88 in load()", stack="load (data.py:88)")
+WAITS = Place(text="train.py:120 (all_reduce)", waits=True, stack="all_reduce (c10d.py:3)")
+SERVES = Place(text="train.py:1 (KVStoreServer.run)", waits=True)
+SPEC = JobSpec(id="j", name="mine", workers=16, servers=2)
+RANKS = [Stack(role="worker", host=f"node-{rank // 2}", rank=rank, place=WAITS) for rank in range(16)]
+RANKS[5] = replace(RANKS[5], place=LOADS)
+
+
+def test_the_process_that_is_elsewhere_comes_first() -> None:
+    servers = [Stack(role="server", host="node-0", rank=rank, place=SERVES) for rank in range(2)]
+    dead = Stack(role="scheduler", host="node-0", place=Place(why="its node did not answer within 10 s"))
+    assert render_stacks([dead, *servers, *RANKS], SPEC).split("\n") == [
+        "worker 5 on node-2 is at data.py:88 in load()",
+        "15 others wait at train.py:120 (all_reduce)",
+        "the kv-store waits for what worker 5 on node-2 pushes",
+        "2 others wait at train.py:1 (KVStoreServer.run)",
+        "no stack of scheduler on node-0: its node did not answer within 10 s",
+    ]
+    asynchronous = replace(SPEC, train=TrainSettings(kv_store="dist_async"))
+    assert "kv-store" not in render_stacks(RANKS, asynchronous)
+    (first, *_) = stack_documents([RANKS[5]])
+    assert (first["rank"], first["line"], first["waits"], first["why"]) == (5, "data.py:88 in load()", False, None)
+
+
+def test_a_rank_with_its_data_loader() -> None:
+    main = Thread((Frame("load", "/w/data.py", 88), Frame("<module>", "/w/train.py", 9)), 7, "MainThread")
+    loader = Program(pid=8, words="python train.py", threads=(Thread((Frame("read", "/w/data.py", 3),), 8),))
+    rank = replace(RANKS[5], programs=(Program(pid=7, words="python train.py", threads=(main,)), loader))
+    assert render_rank(rank).split("\n") == [
+        *("worker 5 on node-2 is at data.py:88 in load()", ""),
+        *("process 7: python train.py", "  MainThread", "    load (/w/data.py:88)", "    <module> (/w/train.py:9)", ""),
+        *("process 8: python train.py", "  thread 8", "    read (/w/data.py:3)"),
+    ]
+    assert render_rank(Stack(role="worker", host="n", place=Place(why="no sudo"))) == "no stack of worker on n: no sudo"
