@@ -27,6 +27,7 @@ class StackRequests:
     async def take(self, wanted: TakeStacks) -> Stacks:
         """Returns where the running processes are: all of them, or the worker of one rank."""
         chosen = [one for one in self._processes.of_job() if one.pid is not None and one.exit_code is None]
+        chosen.sort(key=lambda one: (one.role != "worker", one.role, one.rank if one.rank is not None else one.number))
         if wanted.rank is not None:
             chosen = [one for one in chosen if one.role == "worker" and one.rank == wanted.rank]
         if not chosen:

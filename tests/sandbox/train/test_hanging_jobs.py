@@ -87,7 +87,9 @@ def stop(job: Running, pid: int) -> int:
     return int(numbers.split()[-1])
 
 
-@pytest.mark.parametrize("role", ["worker", pytest.param("scheduler", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "role", ["worker", *(pytest.param(role, marks=pytest.mark.slow) for role in ("scheduler", "server"))]
+)
 def test_a_stopped_process_is_named_and_the_job_is_ended(nodes: Project, record_property: Tell, role: str) -> None:
     host = "node-1" if role == "worker" else "node-0"
     with running(nodes, "--job", "stall.toml", "-s", "1", command=python(TRAINS), waiting=2) as job:

@@ -77,3 +77,18 @@ def test_a_stopped_process_of_root_receives_sigterm_at_once(tmp_path: Path, monk
             assert root.wait(timeout=10) == 3
         finally:
             root.kill()
+
+
+def test_the_parent_may_read_the_memory_of_what_it_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With ptrace_scope 1, which this kernel may lack, the command has to allow it before it runs."""
+    calls = tmp_path / "calls"
+
+    class Libc:
+        def prctl(self, *words: int) -> None:
+            with calls.open("a") as stream:
+                stream.write(f"{words[:2]}\n")
+
+    monkeypatch.setattr(process_tree, "_LIBC", Libc())
+    with process_tree.start(["true"], {}, "/") as child:
+        child.wait()
+    assert calls.read_text().splitlines()[0] == str((process_tree.PR_SET_PTRACER, os.getpid()))

@@ -1,11 +1,21 @@
 """Where a Python program is, as py-spy finds it."""
 
+import asyncio
+
 import pytest
 
-from node.job.stacks import Frame, find_place
+from node.agent import stack
+from node.children import Ended
+from node.job.stacks import Frame, Place, find_place
+from node.setup import process_tree
 
 MAIN = Frame("<module>", "/jobs/1/work/train.py", 11, "train.py")
-REDUCE = Frame("all_reduce", "/e/lib/python3.11/site-packages/torch/c10d.py", 3, "torch/distributed/c10d.py")
+REDUCE = Frame("all_reduce", "/e/site-packages/torch/distributed/c10d.py", 3, "torch/distributed/c10d.py")
+SAVE = Frame(
+    "save", "/e/site-packages/torch/distributed/checkpoint/saver.py", 9, "torch/distributed/checkpoint/saver.py"
+)
+PULL = Frame("NDArray.wait_to_read", "/e/site-packages/mxnet/ndarray/ndarray.py", 9, "mxnet/ndarray/ndarray.py")
+NATIVE = Frame("pthread_cond_wait", "libc.so.6", 0)
 IMPORT = Frame("_find_and_load", "<frozen importlib._bootstrap>", 5)
 DELETE = Frame("KVStore.__del__", "/e/lib/python3.11/site-packages/mxnet/kvstore.py", 73, "mxnet/kvstore.py")
 
@@ -22,7 +32,66 @@ DELETE = Frame("KVStore.__del__", "/e/lib/python3.11/site-packages/mxnet/kvstore
         ((REDUCE, Frame("<module>", "<string>", 4)), "<string>:4 (all_reduce)"),
         ((Frame("<module>", "/w/\x1b.py", 2, "\x1b.py"),), "?.py:2"),
         ((DELETE,), "the end of the program (KVStore.__del__)"),
+        ((NATIVE, REDUCE, MAIN), "train.py:11 (all_reduce)"),
+        ((Frame("load", "/w/data.py", 88, "data.py"), MAIN), "data.py:88 in load()"),
     ],
 )
 def test_the_programs_own_line_and_what_it_calls(frames: tuple[Frame, ...], place: str) -> None:
     assert find_place(frames).text == place
+
+
+@pytest.mark.parametrize(
+    ("frame", "waits"), [(REDUCE, True), (PULL, True), (SAVE, False), (IMPORT, False), (DELETE, False), (MAIN, False)]
+)
+def test_functions_that_wait_for_other_processes(frame: Frame, *, waits: bool) -> None:
+    assert find_place([frame] if frame is DELETE else [frame, MAIN]).waits == waits
+
+
+# -- py-spy ------------------------------------------------------------------------------------------------------------
+
+STACK = Ended(0, b'[{"os_thread_id": 7, "frames": [{"name": "<module>", "filename": "/w/a.py", "line": 3}]}]', b"")
+REFUSED = Ended(1, b"", b"Permission Denied: Try running again with elevated permissions")
+NO_SUDO = Ended(1, b"", b"sudo: a password is required\n")
+NOT_PYTHON = Ended(1, b"", b"Error: Failed to find python version from target process\n\nStack backtrace:")
+TORN = Ended(1, b"", b"Error: Failed to get stack traces\n")
+LATE = Ended(None, b"", b"")
+FOUND = Place(text="/w/a.py:3", stack="<module> (/w/a.py:3)")
+
+
+@pytest.mark.parametrize(
+    ("answers", "place"),
+    [
+        ([STACK], FOUND),
+        ([TORN, STACK], FOUND),
+        ([TORN, TORN, TORN], Place(why="Failed to get stack traces")),
+        ([REFUSED, STACK], FOUND),
+        (
+            [REFUSED, NO_SUDO],
+            Place(
+                why="only root may read its memory (kernel.yama.ptrace_scope is 1), and sudo -n failed: "
+                "sudo: a password is required"
+            ),
+        ),
+        ([NOT_PYTHON], Place(why="it runs no Python program")),
+        ([LATE], Place(why="py-spy did not answer within 3 s")),
+        ([FileNotFoundError("py-spy")], Place(why="cannot run py-spy: py-spy")),
+    ],
+)
+def test_a_stack_or_the_reason_for_none(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Ended | OSError], place: Place
+) -> None:
+    asked: list[str] = []
+
+    async def run(words: list[str], _timeout_s: float) -> Ended:
+        asked.append(words[0])
+        answer = answers[len(asked) - 1]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(stack, "run", run)
+    monkeypatch.setattr(process_tree, "read", lambda *_: b"1\n")
+    monkeypatch.setattr(process_tree, "start_time", lambda _: 1)
+    assert asyncio.run(stack.take_place([(7, 1, "python a.py")])) == place
+    assert len(asked) == len(answers)
+    assert ("sudo" in asked) == (REFUSED in answers)

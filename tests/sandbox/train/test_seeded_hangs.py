@@ -1,0 +1,91 @@
+"""One of three ranks hangs, in ways that programs do: `cluster` names its rank, its node and its line."""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from job_steps import Tell, borrowed, check, job_of, running
+from project import REPOSITORY, Project
+from real_torch import TORCH, real_torch
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
+
+PROGRAM = REPOSITORY / "tests/support/on_nodes/projects/hangs/hangs.py"
+LINES = {
+    line.rpartition("  # ")[2]: at for at, line in enumerate(PROGRAM.read_text().splitlines(), 1) if "  # " in line
+}
+IN_ALL = ("thread", "lock", "sleep", "gil", "signal", "handler", "file", "skips")
+KINDS = [("mxnet", kind) for kind in IN_ALL] + [("torch", kind) for kind in ("process", *IN_ALL)]
+SILENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def torch_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    real_torch()  # skips the test if pip's indexes have none
+    project = Project(tmp_path_factory.mktemp("torch"))
+    text = (REPOSITORY / "cluster.toml").read_text()
+    project.write(text.replace("[bootstrap]\n", f'[bootstrap]\nframework = "pytorch"\ntorch = "{TORCH}"\n'))
+    try:
+        project.run("up", timeout_s=600)
+        yield project
+    finally:
+        project.run("sandbox", "reset", "--yes")
+
+
+@pytest.fixture
+def nodes(request: pytest.FixtureRequest) -> Iterator[Project]:
+    project: Project = request.getfixturevalue({"mxnet": "two_nodes", "torch": "torch_nodes"}[request.param])
+    with borrowed(project):
+        (project.directory / "hangs.py").write_text(PROGRAM.read_text())
+        (project.directory / "stall.toml").write_text('stall_timeout = "12s"\n')
+        yield project
+
+
+OPTIONS = ("--job", "stall.toml", "-n", "3")
+
+
+@pytest.mark.parametrize(("nodes", "kind"), KINDS, indirect=["nodes"])
+def test_the_rank_that_hangs_is_named(
+    nodes: Project, kind: str, record_property: Tell, request: pytest.FixtureRequest
+) -> None:
+    library = request.node.callspec.params["nodes"]
+    with running(nodes, *OPTIONS, command=("--", "python", "hangs.py", library, kind), waiting=3) as job:
+        job.struck_at = time.monotonic()
+        first = rf"\(stall_timeout\): worker 1 on (node-\d) (is|waits) at hangs.py:{LINES[kind]}\b"
+        check(f"{library}, {kind}", job, (124, first), record_property, silence_s=SILENCE_S)
+    record = job_of(nodes, job.id)
+    (host,) = [role["host"] for role in record["roles"] if (role["role"], role["rank"]) == ("worker", 1)]
+    assert f"worker 1 on {host} " in record["error"]
+    assert record["stacks"][0].startswith(f"worker 1 on {host}: ")
+
+
+@pytest.mark.parametrize("nodes", ["torch"], indirect=True)
+def test_stacks_of_a_job_that_hangs_and_starts_again(nodes: Project) -> None:
+    """The rank is named while it hangs, with the process of its DataLoader; the next attempt succeeds."""
+    (nodes.directory / "stall.toml").write_text('stall_timeout = "30s"\non_stall = "requeue"\n')
+    with running(nodes, *OPTIONS, command=("--", "python", "hangs.py", "torch", "process"), waiting=3) as job:
+        assert job.process.stdout is not None
+        while "no worker has made progress" not in (line := job.process.stdout.readline()):
+            assert line, nodes.messages.read_text()
+        where = f"worker 1 on node-0 is at hangs.py:{LINES['process']} (_PollLikeSelector.select)"
+        assert where in line
+        shown = nodes.run("stacks").stdout.splitlines()
+        assert shown == [where, f"2 others wait at hangs.py:{LINES['reduce']} (all_reduce)"]
+        found = json.loads(nodes.run("stacks", job.id, "--json").stdout)
+        assert [(one["rank"], one["host"], one["waits"]) for one in found] == [
+            *((0, "node-0", True), (1, "node-0", False), (2, "node-1", True))
+        ]
+        whole = nodes.run("stacks", "--rank", "1").stdout
+        assert whole.startswith(f"{where}\n\nprocess ")
+        assert re.search(rf"    Data.__getitem__ \(\S*hangs.py:{LINES['item']}\)", whole)
+        native = nodes.run("stacks", "--rank", "0", "--native").stdout
+        assert re.search(r"    c10d::Work::wait \(.*\n(.*\n)*    all_reduce \(", native)
+        assert "stack of worker 1 on node-0: _PollLikeSelector.select" in nodes.run("jobs", job.id).stdout
+        job.struck_at = time.monotonic()
+        code, _ = job.ends(silence_s=SILENCE_S)
+    record = job_of(nodes, job.id)
+    assert (code, record["state"], [one["reason"] for one in record["attempts"]]) == (0, "done", ["stalled", "done"])
+    assert where in record["attempts"][0]["error"]

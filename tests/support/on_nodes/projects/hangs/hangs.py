@@ -1,0 +1,127 @@
+"""Trains nothing with MXNet or PyTorch, until one rank hangs: hangs.py mxnet|torch KIND.
+
+A comment marks the line at which the rank then is. In the second attempt, nothing hangs.
+"""
+
+import ctypes
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+
+LIBRARY, KIND = sys.argv[1:]
+CULPRIT, AT = 1, 20
+FOREVER_S = 600
+
+
+class Data:
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, at):
+        if at == 30:
+            time.sleep(FOREVER_S)  # item
+        return float(at)
+
+
+def load_in_a_process():
+    from torch.utils.data import DataLoader
+
+    for _ in DataLoader(Data(), num_workers=1):  # process
+        pass
+
+
+def load_in_a_thread():
+    items = queue.Queue()
+    threading.Thread(target=lambda: [items.put(Data()[at]) for at in range(31)], daemon=True).start()
+    while True:
+        items.get()  # thread
+
+
+def take_a_lock_twice():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()  # lock
+
+
+def sleep():
+    time.sleep(FOREVER_S)  # sleep
+
+
+def hold_the_gil():
+    ctypes.PyDLL(None).sleep(FOREVER_S)  # gil
+
+
+def wait_for_a_signal():
+    signal.pause()  # signal
+
+
+def hang_in_a_handler():
+    signal.signal(signal.SIGUSR1, lambda *_: time.sleep(FOREVER_S))  # handler
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def read_a_pipe():
+    os.mkfifo("pipe")
+    with open("pipe") as stream:  # file
+        stream.read()
+
+
+HANGS = {
+    "process": load_in_a_process,
+    "thread": load_in_a_thread,
+    "lock": take_a_lock_twice,
+    "sleep": sleep,
+    "gil": hold_the_gil,
+    "signal": wait_for_a_signal,
+    "handler": hang_in_a_handler,
+    "file": read_a_pipe,
+}
+
+
+def train_mxnet():
+    import mxnet as mx
+
+    kv, ones = mx.kv.create("dist_sync"), mx.nd.ones((9, 9))
+    kv.init("a", ones)
+    rank, out, barrier = kv.rank, mx.nd.zeros((9, 9)), kv._barrier
+
+    def reduce():
+        kv.push("a", ones)
+        kv.pull("a", out=out)
+        out.wait_to_read()  # reduce
+
+    train(rank, reduce, barrier)
+
+
+def train_torch():
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    ones = torch.ones(9)
+
+    def reduce():
+        dist.all_reduce(ones)  # reduce
+
+    train(dist.get_rank(), reduce, dist.barrier)
+    dist.destroy_process_group()
+
+
+def train(rank, reduce, barrier):
+    hangs = os.environ.get("CLUSTER_ATTEMPT") == "1" and rank == CULPRIT
+    print("waits for the others", flush=True)
+    for step in range(2 * AT if os.environ["CLUSTER_ATTEMPT"] != "1" else 10**6):
+        if hangs and step == AT and KIND in HANGS:
+            HANGS[KIND]()
+        if not (hangs and step == AT and KIND == "skips"):
+            reduce()
+        if step % 10 == 0:
+            barrier()  # skips
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    {"mxnet": train_mxnet, "torch": train_torch}[LIBRARY]()
