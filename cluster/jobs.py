@@ -225,9 +225,9 @@ def open_jobs(app: App) -> Iterator[JobSources]:
 def find_straggler(app: App, sources: JobSources, record: JobRecord) -> Straggler | None:
     """Returns the worker for which the others of a running job wait; None if none is known.
 
-    In asynchronous training, no worker waits for others.
+    In asynchronous training, no worker waits for others. In a job without progress, who spins looks busy.
     """
-    if record.state != "running" or record.source != "head" or not record.spec.is_synchronous:
+    if record.state != "running" or record.stall or record.source != "head" or not record.spec.is_synchronous:
         return None
     try:
         samples = read_samples(record, sources.head, results=None, region="", since=-2 * WINDOW_S)

@@ -93,10 +93,14 @@ class Reach(Struct, tag=True):
 
 
 class Look(Struct, tag=True):
-    """Report the resources that process `p` uses, with Used; with `place`, also where its program is, with Placed."""
+    """Report the resources that process `p` uses, with Used; with `place`, also where its program is, with Placed.
+
+    native: look at the frames of C, too, for which the program is stopped for about 0.1 s.
+    """
 
     p: int
     place: bool = False
+    native: bool = False
 
 
 class TakeStack(Struct, tag=True):

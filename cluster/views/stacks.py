@@ -1,36 +1,32 @@
 """The stacks of a job's processes, as text and as JSON. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cluster.views.document import as_document
 from node.job.stacks import (
-    Place,
     Program,
     Stack,
     describe_group,
     describe_kv_store,
     describe_unseen,
-    group_places,
+    list_places,
 )
 from node.protocol import JobSpec
+
+MOST_GROUPS = 50
 
 
 def render_stacks(stacks: Sequence[Stack], spec: JobSpec) -> str:
     """Renders where the processes of a job are: a line for each group, the workers first."""
     workers = {one.name: one.place for one in stacks if one.role == "worker"}
     others = {one.name: one.place for one in stacks if one.role != "worker"}
-    lines = _render_groups(workers)
+    lines = list_places(workers, most=MOST_GROUPS)
     if spec.servers and spec.is_synchronous:
         lines += filter(None, [describe_kv_store(workers)])
-    lines += [*_render_groups(others), *filter(None, [describe_unseen(workers | others)])]
-    others_count = sum(not place.text for place in (workers | others).values())
-    return "\n".join(lines or [f"none of its {others_count} processes runs a Python program that can be looked at"])
-
-
-def _render_groups(places: Mapping[str, Place]) -> list[str]:
-    groups = group_places(places)
-    return [describe_group(place, names, is_last=len(names) > 1 and names is groups[-1][1]) for place, names in groups]
+    lines += [f"servers: {text}" for text in list_places(others, most=MOST_GROUPS)]
+    lines += filter(None, [describe_unseen(workers | others)])
+    return "\n".join(lines or [f"none of its {len(stacks)} processes is a Python program"])
 
 
 def render_rank(stack: Stack) -> str:

@@ -209,7 +209,7 @@ class Agent(asyncio.Protocol):
             process = self._processes[message.p]
             self.send(process.describe_use())
             if message.place:
-                self._tasks.begin(self._take_stack(process, TakeStack(message.p)))
+                self._tasks.begin(self._take_stack(process, TakeStack(message.p, native=message.native)))
         elif isinstance(message, TakeStack) and message.p in self._processes:
             self._tasks.begin(self._take_stack(self._processes[message.p], message))
         elif isinstance(message, SaveCheckpoint):
@@ -341,7 +341,7 @@ class Agent(asyncio.Protocol):
             if wanted.whole:
                 self.send(Placed(wanted.p, *await stack.take_programs(found, native=wanted.native)))
             else:
-                self.send(Placed(wanted.p, await stack.take_place(found)))
+                self.send(Placed(wanted.p, await stack.take_place(found, native=wanted.native)))
 
     async def _reach(self, message: Reach) -> None:
         found = await asyncio.to_thread(environment.find_unreachable, message.places)

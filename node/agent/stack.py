@@ -26,11 +26,11 @@ SCOPE = "sys/kernel/yama/ptrace_scope"
 NO_PYTHON = "Failed to find python version"  # py-spy's message
 
 
-async def take_place(found: Sequence[process_tree.Process]) -> Place:
+async def take_place(found: Sequence[process_tree.Process], *, native: bool = False) -> Place:
     """Where the first of these processes that is a Python program is, or why that is unknown."""
     why = NOT_PYTHON
     for pid, _, _ in sorted(found)[:MOST_TRIED]:
-        threads, reason = await _dump(pid)
+        threads, reason = await _dump(pid, native=native)
         if threads:
             return _place_of(pid, threads)
         why = reason or why

@@ -14,6 +14,8 @@ WAITS_IN = re.compile(
     r"/torch/distributed/(?!checkpoint/)|/torch/autograd/graph\.py|/torch/cuda/__init__\.py|/horovod/"
     r"|/mxnet/(kvstore|ndarray/ndarray\.py)"
 )
+# Libraries that wait for other processes by using the CPU, or for a GPU on which NCCL does.
+WAITS_IN_LIBRARY = re.compile(r"(^|/)lib(mpi|open-pal|nccl|cuda|cudart)[-.\w]*\.so")
 MOST_PLACES = 4  # lines of programs in a message, and processes at one of them
 MOST_FRAMES = 6  # of a stack in one line
 NOT_PYTHON = "it runs no Python program"
@@ -79,15 +81,16 @@ class Stack(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def find_place(frames: Sequence[Frame]) -> Place:
     """Where a thread is: at its program's own line, and in what that calls. frames: the innermost one first."""
-    frames = [frame for frame in frames if frame.filename.endswith((".py", ">"))]
+    began, frames = frames, [frame for frame in frames if frame.filename.endswith((".py", ">"))]
     if not frames:
         return Place(why=NOT_PYTHON)
     first = frames[0]
+    called = began[: began.index(first)]  # in C
     if all(frame.name != "<module>" for frame in frames):  # Python ends: it had fewer batches than those that wait
         return Place(text=f"the end of the program ({_printable(first.name)})", stack=render(frames))
     at = next((frame for frame in frames if not LIBRARY.search(frame.filename)), first)
     within = "" if first.name == "<module>" else f" in {first.name}()" if at is first else f" ({first.name})"
-    waits = WAITS_IN.search(first.filename) is not None
+    waits = bool(WAITS_IN.search(first.filename)) or any(WAITS_IN_LIBRARY.search(one.filename) for one in called)
     return Place(text=at.place + _printable(within), waits=waits, stack=render(frames))
 
 
@@ -116,12 +119,18 @@ def group_places(places: Mapping[str, Place]) -> list[tuple[Place, list[str]]]:
 
 def describe_places(places: Mapping[str, Place]) -> str:
     """Describes at which lines processes are, in the order of group_places; "" for none."""
+    return "; ".join(list_places(places, most=MOST_PLACES))
+
+
+def list_places(places: Mapping[str, Place], *, most: int) -> list[str]:
+    """Describes the groups of group_places, one by one, and the last one in place of those beyond `most`."""
     groups = group_places(places)
     if len(groups) == 1 < len(places) == len(groups[0][1]):
         place = groups[0][0]
-        return f"all {len(places)} {'wait' if place.waits else 'are'} at {place.text.partition(' (')[0]}"
-    shown = groups if len(groups) <= MOST_PLACES else [*groups[: MOST_PLACES - 1], groups[-1]]
-    return "; ".join(describe_group(place, names, is_last=names is groups[-1][1]) for place, names in shown)
+        return [f"all {len(places)} {'wait' if place.waits else 'are'} at {place.text.partition(' (')[0]}"]
+    shown = groups if len(groups) <= most else [*groups[: most - 1], groups[-1]]
+    last = groups[-1][1] if len(groups) > 1 else ()
+    return [describe_group(place, names, is_last=names is last) for place, names in shown]
 
 
 def describe_group(place: Place, names: Sequence[str], *, is_last: bool) -> str:

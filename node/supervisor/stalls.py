@@ -2,10 +2,10 @@
 
 Output of a worker is progress, and so is a progress bar that moves. So is the use of CPU, files or sockets by a worker
 or a server: an evaluation or a checkpoint may print nothing for a long time. The CPU of a worker that remains in a
-function which waits for others is none: NCCL and MPI wait so. While a worker is silent, the hosts report
-every few seconds which resources it and the servers have used, and which processes are stopped (SIGSTOP): ps-lite waits
-forever for a process that is stopped or unreachable. Without progress, the hosts also try to reach each other, and
-report at which line each worker is: one that has had fewer batches waits at another line than the others.
+function which waits for others is none: NCCL and MPI wait so. For functions of C, the frames of C tell. While a worker
+is silent, the hosts report every few seconds where it is, which resources it and the servers have used, and which
+processes are stopped (SIGSTOP): ps-lite waits forever for a process that is stopped or unreachable. Without progress,
+the hosts also try to reach each other. A worker that has had fewer batches waits at another line than the others.
 Once a worker has ended with exit code 0, only output and reported batches are progress: workers that wait for one that
 has ended often poll, and so use the CPU for ever.
 [train] stall_timeout: "auto" tells the user; after a number of seconds [train] on_stall follows; "none" disables this.
@@ -15,7 +15,9 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from foundation.durations import render_minutes
 from node.job.stacks import (
@@ -36,6 +38,7 @@ LOOKS = 6  # the minimum number within stall_timeout
 ANSWERS_S = 1.0  # for the hosts to answer
 REACH_S = 4.5  # for all hosts to try each other; more than the agent takes
 REACH_AGAIN_S = 60.0
+NATIVE_EVERY_S = 20.0  # one look may show no frames of C
 TELL_AGAIN_S = 120.0  # doubles each time
 APART_S, BLOCKED_S, UNEXPLAINED_S = 30.0, 60.0, 1800.0  # without progress, before telling the user
 ENDED_S = 40.0  # from the end of the first worker on, before telling the user
@@ -90,6 +93,20 @@ def read_position(bar: str) -> str:
     return " ".join(BAR_COUNTS.findall(bar)) or BAR_CLOCKS.sub("", bar)
 
 
+class Seen(NamedTuple):
+    """Where a silent worker is, whether it waits for others there, and when it was first and last seen there."""
+
+    text: str
+    waits: bool
+    first_at: float
+    last_at: float
+
+    @property
+    def stays(self) -> bool:
+        """Whether it has been seen there more than once."""
+        return self.first_at < self.last_at
+
+
 class Stalls:
     """Watches one job. tell(text, seconds): tells the user. keep(stacks): keeps them. end(error): ends the attempt.
 
@@ -121,8 +138,8 @@ class Stalls:
         # By a process's number: its stopped processes, if stopped in two looks without progress.
         self._stopped: dict[int, list[Found]] = {}
         self._places: dict[int, Place] = {}  # where workers without progress are, by their numbers
-        # Where silent workers wait for others; when each was seen there first and last.
-        self._waits: dict[int, tuple[str, float, float]] = {}
+        self._seen: dict[int, Seen] = {}  # where silent workers are
+        self._native_at: dict[int, float] = {}  # when their frames of C were last looked at
         self._reach_until: float | None = None
         self._reached_at: float | None = None
         self._blocked = ""
@@ -145,7 +162,7 @@ class Stalls:
             self._lines_at[process.number] = now
             self._looks.pop(process.number, None)
             self._stopped.pop(process.number, None)
-            self._waits.pop(process.number, None)
+            self._seen.pop(process.number, None)
             self._note_progress(now)
 
     def hear_bar(self, process: JobProcess, text: str) -> None:
@@ -164,8 +181,8 @@ class Stalls:
             at, cpu_s, size_bytes, stopped_before = known
             idle_share = self._processes.engine.idle_cpu_share
             moves = is_active(now - at, 0.0, look.bytes - size_bytes, idle_share)
-            _, first_at, last_at = self._waits.get(process.number, ("", 0.0, 0.0))
-            spins = first_at < last_at
+            seen = self._seen.get(process.number)
+            spins = seen is not None and seen.waits and seen.stays
             if not moves and (spins or not is_active(now - at, look.cpu_s - cpu_s, 0, idle_share)):
                 self._looks[process.number] = (at, cpu_s, size_bytes, stopped)
                 self._stopped[process.number] = sorted(stopped & stopped_before)
@@ -178,13 +195,24 @@ class Stalls:
     def hear_place(self, process: JobProcess, place: Place) -> None:
         """Handles a host's report of where a worker is. One that waits there since before has made no progress."""
         number, now = process.number, time.monotonic()
-        self._places[number] = place
-        known = self._waits.pop(number, None)
-        if place.waits:
-            first_at = known[1] if known is not None and known[0] == place.text else now
-            self._waits[number] = place.text, first_at, now
-            if first_at < now and number in self._cpu_at:
-                self._cpu_at[number] = min(self._cpu_at[number], first_at)
+        known = self._seen.get(number)
+        known = known if known is not None and known.text == place.text else Seen(place.text, place.waits, now, now)
+        seen = self._seen[number] = Seen(place.text, place.waits or known.waits, known.first_at, now)
+        self._places[number] = replace(place, waits=seen.waits)
+        if seen.waits and seen.stays and number in self._cpu_at:
+            self._cpu_at[number] = min(self._cpu_at[number], seen.first_at)
+
+    def _may_spin(self, number: int, now: float) -> bool:
+        """Whether a worker uses the CPU at one line of its program, and only the frames of C can tell whether it waits.
+
+        True at most every NATIVE_EVERY_S.
+        """
+        seen = self._seen.get(number)
+        if seen is None or seen.waits or not seen.stays or self._cpu_at.get(number, 0.0) < seen.first_at:
+            return False
+        is_due = now >= self._native_at.get(number, 0.0) + NATIVE_EVERY_S
+        self._native_at[number] = now if is_due else self._native_at[number]
+        return is_due
 
     def hear_progress(self) -> None:
         """Handles the report of a batch that a worker has finished."""
@@ -233,7 +261,9 @@ class Stalls:
         silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
         if any(process.role == "worker" for process in silent):  # other roles never print
             for process in silent:
-                process.agent.put(Look(process.number, place=process.role == "worker"))
+                is_worker = process.role == "worker"
+                native = is_worker and self._may_spin(process.number, now)
+                process.agent.put(Look(process.number, place=is_worker, native=native))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._reach_until = now + REACH_S
@@ -272,9 +302,8 @@ class Stalls:
         is_news = told is None or news != told[2] or now >= told[0] + told[1]
         ends = self._order.train.on_stall != "report"
         what = decide(quiet_s, self._pace_s, self._limit_s, kind, is_news=is_news, ends=ends)
-        if what != "wait":
-            self._keep(list_stacks(self._find_places()))
         if what == "end":
+            self._keep(list_stacks(self._find_places()))
             limit = render_minutes(self._limit_s or 0.0)
             self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
         elif what == "tell":
@@ -282,6 +311,7 @@ class Stalls:
             explains = kind == "ended" or quiet_s < 2 * self._every_s
             text = found if explains else f"no worker has made progress for {render_minutes(quiet_s)}: {found}"
             self._tell(text, quiet_s)
+            self._keep(list_stacks(self._find_places()))
 
     def _classify(self) -> str | None:
         """Returns what has been found, as in `patience_s`."""

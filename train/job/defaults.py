@@ -198,7 +198,8 @@ def _limits(config: TrainConfig) -> str:
     limit = "the node's maximum" if config.open_files == "auto" else str(config.open_files)
     end_s, stall_s = config.max_duration_s, config.stall_timeout_s
     end = f"; ended after {render_exact(end_s)}" if end_s is not None else ""
-    stall = f"; ended after {render_exact(stall_s)} without progress" if isinstance(stall_s, int) else ""
+    follows = {"end": "ended", "requeue": "started again", "report": "reported"}[config.on_stall]
+    stall = f"; {follows} after {render_exact(stall_s)} without progress" if isinstance(stall_s, int) else ""
     return f"open-file limit: {limit}{end}{stall}"
 
 

@@ -89,3 +89,12 @@ def test_stacks_of_a_job_that_hangs_and_starts_again(nodes: Project) -> None:
     record = job_of(nodes, job.id)
     assert (code, record["state"], [one["reason"] for one in record["attempts"]]) == (0, "done", ["stalled", "done"])
     assert where in record["attempts"][0]["error"]
+
+
+@pytest.mark.parametrize("nodes", ["mxnet", "torch"], indirect=True)
+def test_a_rank_that_evaluates_and_saves_raises_no_alarm(nodes: Project, request: pytest.FixtureRequest) -> None:
+    """While the others wait for it, both for longer than stall_timeout."""
+    (nodes.directory / "stall.toml").write_text('stall_timeout = "6s"\n')
+    library = request.node.callspec.params["nodes"]
+    done = nodes.run("train", *OPTIONS, "--", "python", "hangs.py", library, "evaluates", timeout_s=120)
+    assert "progress" not in done.stdout + done.stderr

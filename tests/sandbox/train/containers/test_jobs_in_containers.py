@@ -93,6 +93,17 @@ def test_what_a_process_sees(nodes: ContainerNodes, plain: str) -> None:
 
 
 @pytest.mark.slow
+def test_the_stacks_of_processes(nodes: ContainerNodes, plain: str) -> None:
+    program = 'import time\nprint("waits", flush=True)\ntime.sleep(600)'
+    with nodes.configured(plain):
+        command = ("--", "python3", "-c", program)
+        with running(nodes.project, "--launcher", "env", command=command, waiting=2) as job:
+            assert nodes.project.run("stacks", job.id).stdout == "all 2 are at <string>:3\n"
+            assert "    <module> (<string>:3)\n" in nodes.project.run("stacks", "--rank", "1").stdout
+            nodes.project.run("stop", job.id)
+
+
+@pytest.mark.slow
 def test_digits_with_the_images_mxnet(nodes: ContainerNodes) -> None:
     """`framework = "none"`: launch.py and MXNet come from the image; nodes have neither."""
     with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):

@@ -22,7 +22,7 @@ def test_the_process_that_is_elsewhere_comes_first() -> None:
         "worker 5 on node-2 is at data.py:88 in load()",
         "15 others wait at train.py:120 (all_reduce)",
         "the kv-store waits for what worker 5 on node-2 pushes",
-        "2 others wait at train.py:1 (KVStoreServer.run)",
+        "servers: server 0 on node-0, server 1 on node-0 wait at train.py:1 (KVStoreServer.run)",
         "no stack of scheduler on node-0: its node did not answer within 10 s",
     ]
     asynchronous = replace(SPEC, train=TrainSettings(kv_store="dist_async"))

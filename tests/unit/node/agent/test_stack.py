@@ -15,6 +15,7 @@ SAVE = Frame(
     "save", "/e/site-packages/torch/distributed/checkpoint/saver.py", 9, "torch/distributed/checkpoint/saver.py"
 )
 PULL = Frame("NDArray.wait_to_read", "/e/site-packages/mxnet/ndarray/ndarray.py", 9, "mxnet/ndarray/ndarray.py")
+BARRIER = Frame("PMPI_Barrier", "/e/lib/libmpi.so.40", 0)
 NATIVE = Frame("pthread_cond_wait", "libc.so.6", 0)
 IMPORT = Frame("_find_and_load", "<frozen importlib._bootstrap>", 5)
 DELETE = Frame("KVStore.__del__", "/e/lib/python3.11/site-packages/mxnet/kvstore.py", 73, "mxnet/kvstore.py")
@@ -41,7 +42,8 @@ def test_the_programs_own_line_and_what_it_calls(frames: tuple[Frame, ...], plac
 
 
 @pytest.mark.parametrize(
-    ("frame", "waits"), [(REDUCE, True), (PULL, True), (SAVE, False), (IMPORT, False), (DELETE, False), (MAIN, False)]
+    ("frame", "waits"),
+    [(REDUCE, True), (PULL, True), (SAVE, False), (IMPORT, False), (DELETE, False), (MAIN, False), (BARRIER, True)],
 )
 def test_functions_that_wait_for_other_processes(frame: Frame, *, waits: bool) -> None:
     assert find_place([frame] if frame is DELETE else [frame, MAIN]).waits == waits

@@ -105,7 +105,9 @@ class HostsAgent:
             self._job.looks += 1
             self._job.stalls.hear_look(process, self._job.uses[process.name])
             if message.place and process.name in self._job.places:
-                self._job.stalls.hear_place(process, place_of(self._job.places[process.name]))
+                place = place_of(self._job.places[process.name])
+                is_native = message.native and process.name in self._job.spins
+                self._job.stalls.hear_place(process, replace(place, waits=True) if is_native else place)
         else:
             lost = {ADDRESSES[name] for name in self._job.lost.get(self._host, ())}
             process.blocked = tuple(f"{ip}:{port}" for ip, port in message.places if ip in lost)
@@ -125,6 +127,7 @@ class Job:
         self.ended: list[tuple[float, str]] = []
         self.lost: dict[str, list[str]] = {}
         self.places: dict[str, str] = {}  # the lines at which workers are, by their names
+        self.spins: set[str] = set()  # the workers whose frames of C show that they wait
         self.kept: list[tuple[str, ...]] = []
         self.stalls = stalls.Stalls(order, self.processes, self.timers, self.tell, self.end, keep=self.kept.append)
         others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
@@ -229,6 +232,16 @@ def test_a_worker_that_spins_in_a_collective_makes_no_progress(job: Job) -> None
         "worker 1 on node-2: stack at data.py:88 in load()",
         "worker 0 on node-1: stack at train.py:31 (all_reduce)",
     )
+
+
+def test_a_worker_that_spins_in_a_function_of_c_makes_no_progress(job: Job) -> None:
+    job.run(100, prints_every_s=1.0)
+    job.places = {job.worker(0).name: "train.py:31", job.worker(1).name: "data.py:88 in load()"}
+    job.spins = {job.worker(0).name}
+    job.run(300, cpu_share=1.0)
+    at, text = job.told[0]
+    assert 100 + stalls.APART_S <= at <= 160
+    assert "worker 1 on node-2 is at data.py:88 in load(); worker 0 on node-1 waits at train.py:31;" in text
 
 
 @pytest.mark.parametrize("places", [("train.py:31 (all_reduce)", "train.py:32 (all_reduce)"), ("train.py:31",)])

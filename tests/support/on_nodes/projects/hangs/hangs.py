@@ -69,7 +69,19 @@ def read_a_pipe():
         stream.read()
 
 
+def evaluate_and_save():
+    """No hang: it takes 20 s and prints nothing, while the other ranks wait."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        sum(range(10000))
+    with open("checkpoint", "wb") as stream:
+        while time.monotonic() < until + 10:
+            stream.write(bytes(1 << 16))
+            time.sleep(0.1)
+
+
 HANGS = {
+    "evaluates": evaluate_and_save,
     "process": load_in_a_process,
     "thread": load_in_a_thread,
     "lock": take_a_lock_twice,
@@ -111,12 +123,13 @@ def train_torch():
 
 
 def train(rank, reduce, barrier):
-    hangs = os.environ.get("CLUSTER_ATTEMPT") == "1" and rank == CULPRIT
+    is_first = os.environ["CLUSTER_ATTEMPT"] == "1"
+    acts = is_first and rank == CULPRIT
     print("waits for the others", flush=True)
-    for step in range(2 * AT if os.environ["CLUSTER_ATTEMPT"] != "1" else 10**6):
-        if hangs and step == AT and KIND in HANGS:
+    for step in range(10**6 if is_first and KIND != "evaluates" else 2 * AT):
+        if acts and step == AT and KIND in HANGS:
             HANGS[KIND]()
-        if not (hangs and step == AT and KIND == "skips"):
+        if not (acts and step == AT and KIND == "skips"):
             reduce()
         if step % 10 == 0:
             barrier()  # skips
