@@ -208,11 +208,12 @@ class Used(Struct, tag=True):
 
 
 class Placed(Struct, tag=True):
-    """Where the Python program of process `p` is, and its stacks if they were asked for."""
+    """Where the Python program of process `p` is, and its stacks if they were asked for. asked: by TakeStack."""
 
     p: int
     place: Place
     programs: tuple[Program, ...] = ()
+    asked: bool = False
 
 
 class Blocked(Struct, tag=True):

@@ -209,7 +209,7 @@ class Agent(asyncio.Protocol):
             process = self._processes[message.p]
             self.send(process.describe_use())
             if message.place:
-                self._tasks.begin(self._take_stack(process, TakeStack(message.p, native=message.native)))
+                self._tasks.begin(self._find_place(process, native=message.native))
         elif isinstance(message, TakeStack) and message.p in self._processes:
             self._tasks.begin(self._take_stack(self._processes[message.p], message))
         elif isinstance(message, SaveCheckpoint):
@@ -335,13 +335,17 @@ class Agent(asyncio.Protocol):
         last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
         return f"{os.path.basename(engine)} could not start the job's container: {last}"
 
-    async def _take_stack(self, process: JobProcess, wanted: TakeStack) -> None:
+    async def _find_place(self, process: JobProcess, *, native: bool = False, asked: bool = False) -> None:
         async with self._looking:  # not all at once, beside the processes that train
-            found = process.find()
-            if wanted.whole:
-                self.send(Placed(wanted.p, *await stack.take_programs(found, native=wanted.native)))
-            else:
-                self.send(Placed(wanted.p, await stack.take_place(found, native=wanted.native)))
+            place = await stack.take_place(process.find(), native=native)
+        self.send(Placed(process.number, place, asked=asked))
+
+    async def _take_stack(self, process: JobProcess, wanted: TakeStack) -> None:
+        if not wanted.whole:
+            await self._find_place(process, asked=True)
+            return
+        place, programs = await stack.take_programs(process.find(), native=wanted.native)
+        self.send(Placed(process.number, place, programs, asked=True))
 
     async def _reach(self, message: Reach) -> None:
         found = await asyncio.to_thread(environment.find_unreachable, message.places)

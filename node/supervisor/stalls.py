@@ -196,11 +196,17 @@ class Stalls:
         """Handles a host's report of where a worker is. One that waits there since before has made no progress."""
         number, now = process.number, time.monotonic()
         known = self._seen.get(number)
-        known = known if known is not None and known.text == place.text else Seen(place.text, place.waits, now, now)
-        seen = self._seen[number] = Seen(place.text, place.waits or known.waits, known.first_at, now)
-        self._places[number] = replace(place, waits=seen.waits)
+        place = self._places[number] = self.complete(process, place)
+        first_at = known.first_at if known is not None and known.text == place.text else now
+        seen = self._seen[number] = Seen(place.text, place.waits, first_at, now)
         if seen.waits and seen.stays and number in self._cpu_at:
             self._cpu_at[number] = min(self._cpu_at[number], seen.first_at)
+
+    def complete(self, process: JobProcess, place: Place) -> Place:
+        """Returns the place of a process, with what the frames of C have shown there."""
+        known = self._seen.get(process.number)
+        waits = known is not None and known.waits and known.text == place.text
+        return replace(place, waits=place.waits or waits)
 
     def _may_spin(self, number: int, now: float) -> bool:
         """Whether a worker uses the CPU at one line of its program, and only the frames of C can tell whether it waits.

@@ -259,10 +259,16 @@ class Attempt:
         elif isinstance(message, Used):
             self.stalls.hear_look(process, message)
         elif isinstance(message, Placed):
-            self.stalls.hear_place(process, message.place)
-            self.stacks.hear(message)
+            self.hear_place(process, message)
         else:
             process.blocked = message.places
+
+    def hear_place(self, process: JobProcess, message: Placed) -> None:
+        """Handles a report about where a process is."""
+        if message.asked:
+            self.stacks.hear(replace(message, place=self.stalls.complete(process, message.place)))
+        else:
+            self.stalls.hear_place(process, message.place)
 
     def hear_numbers(self, agent: Agent, message: Reported) -> None:
         """Handles the numbers that the job's program on a host has written."""
