@@ -4,7 +4,10 @@ manifest.json has the size and SHA-256 of each file, capsule.json the Ingredient
 its log, and files/ the user's files. Reading distrusts the file, which others may have written.
 """
 
+import gzip
+import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -17,20 +20,19 @@ from msgspec import Meta, Struct
 
 from bootstrap.environment.file_cache import find_digest
 from bootstrap.transfer.sync import SECRETS, find_files, read_found
-from bootstrap.transfer.tree import Tree, TreeFile, file_of_bytes, make_tree, write_archive
+from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, file_of_bytes, make_tree, write_archive
 from cluster.capsule.contents import Ingredients
 from foundation.decode import decode
 from foundation.errors import ClusterError, list_lines
 from foundation.progress import silent
-from node.setup import place_tree
+from train.s3.url import explain_path
 
 FORMAT, PROGRAM = 1, version("mxnet-cluster")
 MANIFEST, CAPSULE, FILES = "manifest.json", "capsule.json", "files"
-ERRORS = (OSError, ValueError, EOFError, tarfile.TarError)
+ERRORS = (OSError, ValueError, EOFError, tarfile.TarError, zlib.error)
 MOST_TIMES = 200  # what is unpacked may have so many times the size of the archive, or ALLOWED_BYTES
 ALLOWED_BYTES = 64 << 20
-ALL_FILES = tuple(f"!{pattern}" for pattern in SECRETS)
-"""The value of [bootstrap] exclude for files that were chosen before."""
+ALL_FILES = tuple(f"!{pattern}" for pattern in SECRETS)  # [bootstrap] exclude for files that were chosen before
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -61,10 +63,7 @@ def encode(value: Any) -> bytes:
 
 @contextmanager
 def open_capsule(path: Path) -> Iterator[tuple[Ingredients, Manifest, Path]]:
-    """Unpacks a capsule to a temporary folder. Yields what is in it, and the folder with the user's files.
-
-    Raises ClusterError for a file that is not as its manifest says, and names all that is not.
-    """
+    """Unpacks a capsule to a temporary folder. Yields its content and the user's files' folder. Raises ClusterError."""
     with TemporaryDirectory(prefix="cluster-capsule-") as temporary:
         folder = Path(temporary, "capsule")
         (folder / FILES).mkdir(parents=True)
@@ -86,14 +85,22 @@ def open_capsule(path: Path) -> Iterator[tuple[Ingredients, Manifest, Path]]:
 
 
 def unpack(path: Path, folder: Path) -> None:
-    """Unpacks an archive, files and folders only, into a folder. Raises ERRORS."""
-    left = max(ALLOWED_BYTES, MOST_TIMES * path.stat().st_size)
+    """Unpacks an archive into a new folder: files and folders inside it, and nothing else. Raises ERRORS."""
+    with gzip.open(path) as stream:
+        stream.seek(max(ALLOWED_BYTES, MOST_TIMES * path.stat().st_size))
+        if stream.read(1):
+            raise ValueError("its content is far too large for its size")
     with tarfile.open(path, "r|gz") as archive:
         for member in archive:
-            left -= member.size
-            if left < 0:
-                raise ValueError(f"{member.name!r}: far too large for the size of the archive")
-    place_tree.unpack(str(path), str(folder))  # type: ignore[no-untyped-call] # for Python 3.6
+            why = explain_path(member.name) or ("" if member.isreg() or member.isdir() else "a link or a device")
+            if why:
+                raise ValueError(f"{member.name!r}: {why}")
+            place = folder / member.name
+            (place if member.isdir() else place.parent).mkdir(parents=True, exist_ok=True)
+            if (source := archive.extractfile(member)) is not None:
+                with place.open("xb") as to:
+                    shutil.copyfileobj(source, to)
+                place.chmod(EXECUTABLE if member.mode & 0o100 else PLAIN)
 
 
 def read_tree(folder: Path) -> Tree:

@@ -41,11 +41,10 @@ from train.s3.url import S3Object, parse_url
 MOST_LINES = 1500  # of a log, at its begin and at its end
 LONGEST_LINE = 250
 MOST_OBJECTS = 2000
-COPY_TIMEOUT_S = 600.0
 
 
-def write_capsule(app: App, words: str | None, path: Path | None, *, is_report: bool = False) -> tuple[Path, list[str]]:
-    """Writes the capsule of the job that `words` names, or of the newest one. Returns its path, and what it lacks.
+def write_capsule(app: App, words: str | None, path: Path | None, *, is_report: bool = False) -> None:
+    """Writes the capsule of the job that `words` names, or of the newest one, and prints its path and what it lacks.
 
     is_report: a report about a problem instead, with or without a job: it has the cluster's status, and not the user's
     files, nor values of variables. Raises ClusterError if there is no such job, or the file cannot be written.
@@ -80,7 +79,9 @@ def write_capsule(app: App, words: str | None, path: Path | None, *, is_report: 
         files += [replace(file, path=f"{FILES}/{file.path}") for file in tree.files]
         path = path or Path(f"{record.id}.capsule")
         write(path, files, missing, [f"{FILES}/{name}" for name in tree.folders])
-    return path, missing
+    for one in missing:
+        app.say(f"not in the file: {one}", style="yellow")
+    app.print_line(str(path), wrapped=False)
 
 
 def _try(missing: list[str], what: str, read: Callable[[], Any]) -> Any:
@@ -143,12 +144,11 @@ def find_tree(app: App, record: JobRecord, sources: JobSources, folder: Path) ->
         raise ClusterError(f"they have changed here, and {name} is gone")
     with open_connections(app, nodes) as connections:
         connection = connections.get(nodes.find_host(name))
-        pack = run_program("tar", "-C", ".cluster/tree", "-czf", packed, "--", ran)
-        connection.run(pack, timeout_s=COPY_TIMEOUT_S, what="packing the job's files")
+        pack = run_program("tar", "-C", ".cluster/tree", "--exclude=.complete", "-czf", packed, "--", ran)
+        connection.run(pack, timeout_s=600, what="packing the job's files")
         connection.get(packed, folder / "tree.tar.gz")
         connection.run(run_program("rm", "-f", packed))
     unpack(folder / "tree.tar.gz", folder)
-    (folder / ran / ".complete").unlink(missing_ok=True)
     tree = read_tree(folder / ran)
     if tree.digest != ran:
         raise ClusterError(f"they have changed here, and {name} has others in their place")

@@ -1,6 +1,5 @@
 """`cluster capsule`, `replay` and `debug`."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -20,7 +19,7 @@ def capsule(app: App, *, job: str | None, output: Path | None) -> None:
     """
     from cluster.capsule.describe import write_capsule  # noqa: PLC0415 - boto3, Fabric
 
-    _show(app, *write_capsule(app, job, output))
+    write_capsule(app, job, output)
 
 
 @click.command("replay")
@@ -51,10 +50,4 @@ def debug(app: App, *, job: str | None, output: Path | None) -> None:
     """
     from cluster.capsule.describe import write_capsule  # noqa: PLC0415 - as above
 
-    _show(app, *write_capsule(app, job, output or Path("cluster-debug.tar.gz"), is_report=True))
-
-
-def _show(app: App, path: Path, missing: Iterable[str]) -> None:
-    for one in missing:
-        app.say(f"not in the file: {one}", style="yellow")
-    app.print_line(str(path), wrapped=False)
+    write_capsule(app, job, output or Path("cluster-debug.tar.gz"), is_report=True)
