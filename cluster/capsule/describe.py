@@ -144,7 +144,7 @@ def find_tree(app: App, record: JobRecord, sources: JobSources, folder: Path) ->
         raise ClusterError(f"they have changed here, and {name} is gone")
     with open_connections(app, nodes) as connections:
         connection = connections.get(nodes.find_host(name))
-        pack = run_program("tar", "-C", ".cluster/tree", "--exclude=.complete", "-czf", packed, "--", ran)
+        pack = run_program("tar", "-C", ".cluster/tree", f"--exclude={ran}/.complete", "-czf", packed, "--", ran)
         connection.run(pack, timeout_s=600, what="packing the job's files")
         connection.get(packed, folder / "tree.tar.gz")
         connection.run(run_program("rm", "-f", packed))

@@ -1,6 +1,7 @@
 """What differs between a recorded job and the present one, and what is left out of a capsule as a secret."""
 
 import json
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from cluster.app import App
 from cluster.capsule.contents import Ingredients, compare, render_rows, scrub
-from cluster.capsule.describe import LONGEST_LINE, MOST_LINES, cut_middle, find_tree
+from cluster.capsule.describe import LONGEST_LINE, MOST_LINES, cut_middle, find_tree, write_capsule
 from cluster.capsule.replay import choose_settings
 from cluster.jobs import JobSources
 from foundation.errors import ClusterError
@@ -193,3 +194,28 @@ def test_a_forged_record_makes_no_file_of_this_machine_a_jobs(app: App, tmp_path
     sources = cast("JobSources", SimpleNamespace(nodes=SimpleNamespace(names=("node-0",))))
     with pytest.raises(ClusterError, match="they have changed here"):
         find_tree(app, record, sources, tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        (None, "no such file"),
+        ("name = ", "not valid TOML"),
+        (
+            'name = "x"\n[train]\nargs = ["--password", "planted1"]\nenv = { A = "planted2", MY_TOKEN = "planted3" }\n',
+            "sandbox",
+        ),
+    ],
+)
+def test_a_report_needs_neither_a_cluster_nor_a_valid_file(
+    app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, missing: str
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    if text is not None:
+        app.config_path.write_text(text)
+    write_capsule(app, None, tmp_path / "a.tar.gz", is_report=True)
+    with tarfile.open(tmp_path / "a.tar.gz") as archive:
+        found = "".join(archive.extractfile(one).read().decode() for one in archive)
+    assert missing in found
+    assert "planted" not in found
+    assert '"boto3": "' in found
