@@ -50,8 +50,8 @@ def ls(app: App, *, as_json: bool) -> None:
     _enter(app)
     images = describe_baked(app.clients.ec2)
     price = find_volume_price(app.clients, SNAPSHOT) if images else None
-    found = [{**to_builtins(one), "most_usd_per_month": price and price * one.root_size_gib} for one in images]
-    app.show(_render(found, note=app.price_note), found, as_json=as_json)
+    found = [{**to_builtins(one), "usd_per_month": price and round(price * one.root_size_gib, 2)} for one in images]
+    app.show(_render(found, note=app.price_note and f"{app.price_note}; "), found, as_json=as_json)
 
 
 @image.command("rm")
@@ -78,8 +78,7 @@ def _render(found: Sequence[Mapping[str, Any]], *, note: str) -> str:
     """Renders a table of the images in the JSON. Pure."""
     rows = [("NAME", "ID", "CLUSTER", "STATE", "MADE", "DISK", "MONTH")]
     for one in found:
-        made, size = (one["created_at"] or "-")[:10], f"{one['root_size_gib']} GiB"
-        most = f"<= {render_usd(one['most_usd_per_month'])}"
-        rows.append((one["name"], one["image_id"], one["cluster"], one["state"], made, size, most))
-    notes = "; ".join(filter(None, [note, "AWS bills the blocks in use"]))
-    return f"{render_table(rows)}\n({notes})" if found else "there are no baked images"
+        most = f"<= {render_usd(one['usd_per_month'])}"
+        known = (one["name"], one["image_id"], one["cluster"], one["state"], (one["created_at"] or "-")[:10])
+        rows.append((*known, f"{one['root_size_gib']} GiB", most))
+    return f"{render_table(rows)}\n({note}AWS bills the blocks in use)" if found else "there are no baked images"

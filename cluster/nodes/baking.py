@@ -3,7 +3,7 @@
 It is made of a node that is launched for this alone, in a cluster of a temporary name: a scrubbed node lets nobody in,
 so a node of the user's would be lost. This one never has jobs, files or volumes.
 
-1. What an earlier bake has left is deleted, since it is unknown how far that node was scrubbed.
+1. What an earlier bake has left is deleted, as it may be half scrubbed.
 2. The node is launched and set up as by `up`, and pulls [container] image.
 3. scrub.sh comes last, and switches the node off at once: nothing is written afterwards, such as the end of a login.
 4. The image is made of the stopped node's disk: its file system is whole, and no reboot starts anything on it.
@@ -18,6 +18,7 @@ from cluster.bring_up import up_in_a_region
 from cluster.containers import find_login, prepare_image
 from cluster.nodes.deletion import delete_cluster
 from cluster.session import describe, find_recipe, ready_nodes
+from foundation.errors import ClusterError
 from foundation.remote_command import run_as_root
 from provision.apply import apply
 from provision.aws.clients import aws_errors
@@ -29,9 +30,8 @@ from provision.resources.image import CreateImage
 from provision.resources.instances import WaitForStopped
 from train.job.payload import shipped_scripts
 
-SETTINGS = {  # of the node, where they differ from cluster.toml
-    "provision": {"nodes": 1, "min_nodes": "all", "regions": [], "instance_types": []},
-    "provision.market": "on-demand",  # spot instances cannot be stopped
+SETTINGS = {  # of the node, where they differ from cluster.toml; a spot instance cannot be stopped
+    "provision": {"nodes": 1, "min_nodes": "all", "regions": [], "instance_types": [], "market": "on-demand"},
     "lease": {"lifetime": "4h", "idle": "none", "budget_usd": "none", "then": "stop"},
     "bootstrap.sync": [],
 }
@@ -47,19 +47,21 @@ def bake(app: App, *, name: str | None, yes: bool) -> None:
         facts = describe_types(clients.ec2, config, [config.instance_type])[config.instance_type]
     recipe = f"{find_words(facts)} {find_recipe(app)}"
     name = name or f"{resource_name(cluster)}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
-    exists = any(one.name == name for one in describe_baked(clients.ec2))
+    image = next((one for one in describe_baked(clients.ec2) if one.name == name), None)
+    if image is not None and (image.cluster, image.recipe) != (cluster, recipe):
+        raise ClusterError(f"the image {name} is for other settings", hint=f"another --name; cluster image rm {name}")
     app.overrides |= {**SETTINGS, "name": bake_name(cluster), "train.script": shipped_scripts()[0], "volumes": []}
     app.override("provision.instance_profile", {"auto": "none"}.get(config.instance_profile, config.instance_profile))
     app.override("provision.ami", {"baked": "auto"}.get(config.ami, config.ami))
     app.__dict__.pop("files", None)
     with if_interrupted("cluster image bake again; or cluster down, which deletes its node, too"):
         try:
-            made_of = None if exists else _set_up(app, yes=yes)
+            made_of = None if image is not None else _set_up(app, yes=yes)
             waits = [] if made_of is None else [WaitForStopped(instance_ids=(made_of,))]
             create = CreateImage(name=name, cluster=cluster, recipe=recipe, instance_id=made_of)
-            owner = describe_caller(clients, config, ssh_from="").owner
+            owner = describe_caller(app.clients, config, ssh_from="").owner
             plan = Plan(cluster=app.config.name, owner=owner, steps=(*waits, create))
-            apply(plan, clients=clients, files=app.files, report=app.report)
+            apply(plan, clients=app.clients, files=app.files, report=app.report)
         finally:
             if app.files.exist:
                 delete_cluster(app, yes=True, as_json=False)

@@ -34,13 +34,20 @@ awk -F: '$3 == 0 || ($3 >= 1000 && $3 <= 60000) { print $6 }' /etc/passwd | sort
     done
 done
 
+# A first boot that still goes on would write again, and an installation that is cut off would break the image.
+! command -v cloud-init >/dev/null || timeout 300 cloud-init status --wait >/dev/null 2>&1 || :
+if command -v dpkg >/dev/null; then
+    systemctl stop apt-daily.timer apt-daily-upgrade.timer apt-daily apt-daily-upgrade >/dev/null 2>&1 || :
+    timeout 600 sh -c 'until dpkg --configure -a >/dev/null 2>&1 </dev/null; do sleep 2; done'
+fi
+
 # Keys and addresses of this instance, which the next one gets at its first boot, and the lease.
 wipe /etc/ssh/ssh_host_* /etc/hostname /var/lib/dhcp/* /var/lib/dhclient /var/lib/NetworkManager /var/lib/amazon/ssm \
     /var/lib/systemd/random-seed /var/lib/cluster-lease /var/lib/cloud/scripts/per-boot/cluster-lease \
     /var/lib/cloud/data /var/lib/cloud/instance /var/lib/cloud/instances /var/lib/cloud/sem
 sed -i "/[[:space:]]$name\([[:space:].]\|$\)/d" /etc/hosts
 : >/etc/machine-id
-wipe /tmp/* /tmp/.[!.]* /var/tmp/* /var/log/journal /var/log/amazon /var/spool/mail/*
+wipe /tmp/* /tmp/.[!.]* /var/tmp/* /var/log/journal/* /var/spool/mail/*
 find /var/log -xdev -type f -exec shred -n 1 -- {} + || :
 find /var/log -xdev -type f -delete
 

@@ -232,8 +232,7 @@ def describe_baked(ec2: EC2Client) -> tuple[BakedImage, ...]:
         listed = [image for page in pages for image in page["Images"]]
     for image in sorted(listed, key=lambda image: image.get("CreationDate", ""), reverse=True):
         tags = {tag["Key"]: tag["Value"] for tag in image.get("Tags", [])}
-        fields = asdict(_read_image(image))
-        found.append(BakedImage(**fields, cluster=tags.get(TAG_NAME, ""), recipe=tags[TAG_BAKED]))
+        found.append(BakedImage(**asdict(_read_image(image)), cluster=tags.get(TAG_NAME, ""), recipe=tags[TAG_BAKED]))
     return tuple(found)
 
 

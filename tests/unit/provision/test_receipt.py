@@ -87,6 +87,7 @@ def test_the_receipt_as_json() -> None:
         leftovers=(Resource(kind="volume", resource_id="vol-1", deletion="aws ec2 delete-volume"),),
         looked_for=("instances",),
         unseen=(Unseen(kind=ROLE, why="no"),),
+        images=("mine",),
         bill=bill(node_hours=0.33333333, usd=None),
     )
 
@@ -98,6 +99,7 @@ def test_the_receipt_as_json() -> None:
         "looked_for": ["instances"],
         "unseen": [{"kind": ROLE, "why": "no"}],
         "kept": [],
+        "images": ["mine"],
         "lease": None,
         "node_hours": 0.3333,
         "cost_usd": None,
