@@ -126,9 +126,8 @@ def compute_probes(framework: Framework) -> tuple[Probe, ...]:
     """The probe of ones((2,3))*2+1 with the framework on every GPU, or on the CPU; () without a framework."""
     if framework == "none":
         return ()
-    name = "compute_mxnet" if framework == "mxnet" else "compute_torch"
-    modules = ((name, read_program(f"probes/{name}.py")),)
-    return (Probe(check="compute", modules=modules, order={}, timeout_s=COMPUTE_TIMEOUT_S, to_checks=check_compute),)
+    modules, order = (("compute", read_program("probes/compute.py")),), {"framework": framework}
+    return (Probe(check="compute", modules=modules, order=order, timeout_s=COMPUTE_TIMEOUT_S, to_checks=check_compute),)
 
 
 def all_reduce_probes(

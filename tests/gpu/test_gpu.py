@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bootstrap.environment.facts import parse_facts, render_facts_script
+from bootstrap.ssh.node_program import LOADER, read_program
 from foundation.decode import decode
 from node.health import Report, judge
 from node.programs import program_words, shim_words
@@ -141,11 +143,23 @@ def test_health_names_the_gpus(gpus: tuple[Gpu, ...]) -> None:
 
 
 def test_verify_computes_on_every_gpu(gpus: tuple[Gpu, ...], python: str) -> None:
-    program = REPOSITORY / "node" / "setup" / "probes" / "compute_torch.py"
-    done = subprocess.run([python, program], capture_output=True, text=True, check=True)
-    reports = [json.loads(line) for line in done.stdout.splitlines()]
-    values = {one["device"]: one.get("values") for one in reports if "device" in one}
+    values = {one["device"]: one.get("values") for one in run_probe(python, "compute") if "device" in one}
     assert values == {f"cuda:{gpu.index}": [[3.0] * 3] * 2 for gpu in gpus}
+
+
+def test_deep_verify_measures_every_gpu(gpus: tuple[Gpu, ...], python: str) -> None:
+    found = {one["measure"]: one.get("value") or 0 for one in run_probe(python, "burn_in")}
+    for gpu in gpus:
+        assert found[f"matmul cuda:{gpu.index}"] > 1
+        assert found[f"memory cuda:{gpu.index}"] > 1
+
+
+def run_probe(python: str, name: str) -> list[dict[str, Any]]:
+    """Runs a probe of `cluster verify`; returns the lines that it prints."""
+    lines = ([(name, read_program(f"probes/{name}.py"))], {"framework": "pytorch"})
+    given = "".join(f"{json.dumps(line)}\n" for line in lines)
+    done = subprocess.run([python, "-c", LOADER], input=given, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 # -- ranks -------------------------------------------------------------------------------------------------------------
