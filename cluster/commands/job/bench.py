@@ -37,7 +37,7 @@ def bench(app: App, *, what: tuple[str, ...], kv_store: KvStore | None, batches:
 
     \b
     nodes    what `cluster verify --deep` measures
-    kvstore  MXNet's parameter servers, by a job that pushes and pulls 100 MB on each node
+    kvstore  MXNet's parameter servers, by a job that pushes and pulls 100 MB
 
     Without an argument, it measures what the cluster has. It refuses to start while a job runs or waits.
     """  # noqa: D301 - click's mark for text that must not be wrapped
