@@ -306,7 +306,8 @@ def _without_origin(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 def pack_package(cache: Path) -> BundleFile:
     """Writes a wheel of mxnet_cluster, the package that users' programs import. Equal content gives equal bytes."""
     about = f"mxnet_cluster-{version('mxnet-cluster')}"
-    content = {f"mxnet_cluster/{path.name}": path.read_bytes() for path in _find_modules()}
+    modules = sorted(Path(str(files("mxnet_cluster"))).glob("*.py"))
+    content = {f"mxnet_cluster/{path.name}": path.read_bytes() for path in modules}
     info = {
         "METADATA": f"Metadata-Version: 2.1\nName: mxnet-cluster\nVersion: {version('mxnet-cluster')}\n",
         "WHEEL": "Wheel-Version: 1.0\nGenerator: mxnet-cluster\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
@@ -322,10 +323,6 @@ def pack_package(cache: Path) -> BundleFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, packed.getvalue())
     return describe_file(path)
-
-
-def _find_modules() -> list[Path]:
-    return sorted(Path(str(files("mxnet_cluster"))).glob("*.py"))
 
 
 @cached

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from bootstrap.environment.bundle import fetch_python
-from bootstrap.environment.facts import FoundPython, NodeFacts
+from bootstrap.environment.facts import NodeFacts
 from bootstrap.environment.fetches import AT_ONCE, bring_here
 from bootstrap.environment.file_cache import BundleFile, find_kept, remember
 from bootstrap.environment.lock import lock_wheels
@@ -61,11 +61,6 @@ def python_place(packed: BundleFile | None, version: Version) -> str:
     return f"python/{packed.sha256}/bin/python{show(version)}"
 
 
-def choose_runtime_python(facts: NodeFacts) -> FoundPython | None:
-    """The node's first Python that runs the runtime; None if this machine sends one. Pure."""
-    return next((found for found in facts.pythons if OLDEST_PYTHON <= found.version <= NEWEST_PYTHON), None)
-
-
 class Runtimes:
     """This version's runtime for each kind of node, made once even if many nodes ask at the same time.
 
@@ -79,7 +74,7 @@ class Runtimes:
 
     def get(self, facts: NodeFacts, *, node: str) -> Runtime:
         """The runtime for a node. Raises ClusterError if no Python runs there, or if a package cannot be fetched."""
-        found = choose_runtime_python(facts)
+        found = next((one for one in facts.pythons if OLDEST_PYTHON <= one.version <= NEWEST_PYTHON), None)
         if found is None:
             check_managed(facts, f"{show(OLDEST_PYTHON)} or newer", node=node)
         version = found.version if found is not None else MANAGED_PYTHON

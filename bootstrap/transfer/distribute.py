@@ -279,8 +279,7 @@ class _Conversation:
 
 
 def _peer(connection: NodeConnection, *, port: int, files: Collection[str]) -> Peer:
-    host = connection.host
-    return Peer(name=host.name, address=host.private_ip, port=port, files=frozenset(files))
+    return Peer(address=connection.host.private_ip, port=port, files=frozenset(files))
 
 
 def _check_here(file: BundleFile) -> None:

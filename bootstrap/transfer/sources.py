@@ -25,7 +25,6 @@ FIRST_S = 2.0
 class Peer(Struct, frozen=True, kw_only=True):
     """A node whose agent listens. `files`: digests of the files that it has or is receiving."""
 
-    name: str
     address: str
     port: int
     files: frozenset[str]

@@ -191,18 +191,3 @@ def pull_words(engine: Sequence[str], reference: str, credentials: str | None) -
     if is_podman(engine):
         return [*engine, "pull", "--quiet", "--authfile", credentials, reference]
     return [*engine, "--config", os.path.dirname(credentials), "pull", "--quiet", reference]
-
-
-def inspect_words(engine: Sequence[str], reference: str) -> list[str]:
-    """The command line that describes an image of the node, as a JSON list of one object."""
-    return [*engine, "image", "inspect", reference]
-
-
-def save_words(engine: Sequence[str], image: str) -> list[str]:
-    """The command line that writes an image to stdout, in a format that both engines load. The image keeps its id."""
-    return [*engine, "save", image]
-
-
-def load_words(engine: Sequence[str], path: str) -> list[str]:
-    """The command line that loads the image in a file."""
-    return [*engine, "load", "--quiet", "--input", path]

@@ -6,16 +6,16 @@ or as below, and {"alive": true} every two seconds. The end of stdin ends this p
     {"find": "auto"}                 {"engine": words or null, "said": [why not], "ids": [uid, gid],
                                      "machine", "shm_bytes"}
     {"inspect": IMAGE}               {"image": {"id", "digests", "machine", "os", "path", "python_path"} or null}
-    {"map": IMAGE_ID}                {"mapped": true}: gives the image's files the owners that containers of this
+    {"map": IMAGE_ID}                {"done": true}: gives the image's files the owners that containers of this
                                      node's user see
     {"pull": IMAGE, "login": LOGIN}  {"image": as above}
     {"take": FOLDER, "from": ORDER}  {"taken": path}: runs a command in a container, and unpacks the archive that it
                                      prints to FOLDER below the home folder, unless that exists
     {"try": ORDER, "once": NAME or null}
-                                     {"tried": true}: runs a command in a container, see engine.run_words
+                                     {"done": true}: runs a command in a container, see engine.run_words
     {"save": IMAGE_ID}               {"sha256", "name", "size"} of the image's file in the store
-    {"load": "SHA256/NAME"}          {"loaded": true}: the image of a file in the store
-    {"forget": SHA256}               {"forgotten": true}: the file has been removed
+    {"load": "SHA256/NAME"}          {"done": true}: the image of a file in the store
+    {"forget": SHA256}               {"done": true}: the file has been removed
 
 LOGIN is null or {"server", "username", "password"}. The engine reads the password from a named pipe, whose content is
 never in a file: after a kill, nothing of it is left.
@@ -67,10 +67,10 @@ class Node:
     def answer(self, request: Answer) -> Answer:
         """Does what a request's verb, its first key, says. Returns the answer."""
         try:
-            answer: Answer = getattr(self, f"do_{next(iter(request))}")(*request.values())
+            answer: Answer | None = getattr(self, f"do_{next(iter(request))}")(*request.values())
         except Failed as error:
             return {"failed": str(error)}
-        return answer
+        return answer or {"done": True}
 
     def do_find(self, wanted: str) -> Answer:
         """Finds the engine."""
@@ -90,7 +90,7 @@ class Node:
 
     def do_inspect(self, reference: str) -> Answer:
         """Describes an image, if the node has it."""
-        code, out, _ = self._call(engine.inspect_words(self._engine, reference))
+        code, out, _ = self._call([*self._engine, "image", "inspect", reference])
         return {"image": describe(json.loads(out)[0]) if code == 0 else None}
 
     def do_pull(self, reference: str, login: Mapping[str, str] | None) -> Answer:
@@ -102,7 +102,7 @@ class Node:
                 self._run(engine.pull_words(self._engine, reference, path))
         return self.do_inspect(reference)
 
-    def do_map(self, image: str) -> Answer:
+    def do_map(self, image: str) -> None:
         """Has podman copy the image with the owners that its containers see, unless it has that copy.
 
         podman does so for the first container of an image. Otherwise a job's first process would do it, within the
@@ -114,13 +114,12 @@ class Node:
                 self._run(engine.create_words(self._engine, image, name))
             finally:
                 self._call(engine.remove_words(self._engine, [name]))
-        return {"mapped": True}
 
-    def do_try(self, order: Mapping[str, Any], once: str | None) -> Answer:
+    def do_try(self, order: Mapping[str, Any], once: str | None) -> None:
         """Runs a command in a container. once: names what it tries; if that has succeeded before, does nothing."""
         done = os.path.join(archive.folder("tried"), once) if once else None
         if done is not None and os.path.exists(done):
-            return {"tried": True}
+            return
         words, passed = engine.run_words(self._engine, order, {}, os.getuid(), os.getgid())
         try:
             self._run(words, env=passed, timeout_s=TRY_TIMEOUT_S)
@@ -129,7 +128,6 @@ class Node:
             raise Failed(f"it did not end within {TRY_TIMEOUT_S} s") from None
         if done is not None:
             open(done, "w").close()
-        return {"tried": True}
 
     def do_take(self, name: str, order: Mapping[str, Any]) -> Answer:
         """Takes files out of an image."""
@@ -154,22 +152,20 @@ class Node:
 
         def write(path: str) -> None:
             with open(path, "wb") as stream:  # owned by this user, even if the engine's client runs as root
-                self._run(engine.save_words(self._engine, image), stdout=stream.fileno())
+                self._run([*self._engine, "save", image], stdout=stream.fileno())
 
         try:
             return archive.save(image, write)
         except OSError as error:
             raise Failed(str(error)) from None
 
-    def do_load(self, place: str) -> Answer:
+    def do_load(self, place: str) -> None:
         """Loads the image in a file of the store."""
-        self._run(engine.load_words(self._engine, os.path.join(archive.folder("files"), place)))
-        return {"loaded": True}
+        self._run([*self._engine, "load", "--quiet", "--input", os.path.join(archive.folder("files"), place)])
 
-    def do_forget(self, sha256: str) -> Answer:
+    def do_forget(self, sha256: str) -> None:
         """Removes a file from the store."""
         shutil.rmtree(os.path.join(archive.folder("files"), sha256), ignore_errors=True)
-        return {"forgotten": True}
 
     def _run(self, words: Sequence[str], **options: Any) -> bytes:
         """Like _call, but returns the stdout. Raises Failed with the end of its output, or else its exit code."""

@@ -258,7 +258,7 @@ class Nodes:
 
     def joined(self, node: LocalNode) -> bool:
         members = self.distribution.peers._members
-        return node.host.name in self.errors or any(member.name == node.host.name for member in members)
+        return node.host.name in self.errors or any(member.address == node.host.private_ip for member in members)
 
     def _set_up(self, node: LocalNode, wanted: SetUp) -> None:
         try:

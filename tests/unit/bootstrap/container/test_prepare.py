@@ -321,5 +321,5 @@ def test_podman_copies_an_image_for_this_user(node: NodeSide) -> None:
     (node.home / "is_full").touch()
     assert node.ask({"map": "sha256:5e"}) == {"failed": "no space left"}
     (node.home / "is_full").unlink()
-    assert node.ask({"map": "sha256:5e"}) == {"mapped": True}
+    assert node.ask({"map": "sha256:5e"}) == {"done": True}
     assert node.read("removed").count("cluster-owners-") == 2

@@ -8,11 +8,11 @@ from bootstrap.transfer.sources import CANDIDATES_AT_MOST, Peer, Peers, choose_c
 
 
 def member(name: str, files: str = "a") -> Peer:
-    return Peer(name=name, address=f"10.0.0.{name}", port=1, files=frozenset(files))
+    return Peer(address=f"10.0.0.{name}", port=1, files=frozenset(files))
 
 
 def names(members: Sequence[Peer]) -> str:
-    return " ".join(each.name for each in members)
+    return " ".join(each.address.removeprefix("10.0.0.") for each in members)
 
 
 MANY = [member(str(number)) for number in range(100)]
