@@ -106,7 +106,7 @@ class ClusterFiles:
         existing = self.find_public_key()
         if existing is not None:
             return existing
-        key = make_private_key()
+        key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
         self._write(self.private_key, key)
         return public_key_of(key)
 
@@ -403,11 +403,6 @@ def _cannot(error: OSError, verb: str, path: Path) -> NoReturn:
         if path.is_dir()
         else f"check the owner and permissions of {path.parent}, and the free disk space",
     ) from error
-
-
-def make_private_key() -> bytes:
-    """Returns a new ed25519 private key in OpenSSH's format, without a passphrase."""
-    return Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 
 
 def public_key_of(private_key: bytes) -> str:

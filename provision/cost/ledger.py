@@ -49,25 +49,29 @@ class Period(Struct, frozen=True, kw_only=True):
         return max(now if self.end is None else self.end, self.start + MINIMUM_S)
 
 
-class LedgerNode(Struct, frozen=True, kw_only=True):
-    """An instance. periods: in order of time. ended_at: when it was terminated and its disk was deleted.
-
-    disk_gib: None if the disk was never seen. has_address: it has a public address while it runs. usd_per_hour: on
-    spot, the price when last seen.
-    """
+class Launched(Struct, frozen=True, kw_only=True):
+    """What the launch of an instance decides. disk_gib: None if unknown. has_address: a public one while it runs."""
 
     instance_id: str
     name: str
-    region: str
     instance_type: str
     market: Market
     zone: str
     launched_at: float
+    disk_gib: int | None = None
+    has_address: bool = False
+
+
+class LedgerNode(Launched, frozen=True, kw_only=True):
+    """An instance. periods: in order of time. ended_at: when it was terminated and its disk was deleted.
+
+    usd_per_hour: on spot, the price when last seen.
+    """
+
+    region: str
     periods: tuple[Period, ...] = ()
     ended_at: float | None = None
     unseen_s: float = 0.0
-    disk_gib: int | None = None
-    has_address: bool = False
     usd_per_hour: float | None = None
 
     @property
@@ -100,21 +104,13 @@ class Ledger(Struct, frozen=True, kw_only=True):
     usd_per_gib_month: float | None = None
 
 
-class SeenNode(Struct, frozen=True, kw_only=True):
+class SeenNode(Launched, frozen=True, kw_only=True):
     """An instance as EC2 reports it. started_at: its LaunchTime; ended_at: when it stopped or ended, if known."""
 
-    instance_id: str
-    name: str
-    instance_type: str
-    market: Market
-    zone: str
     state: InstanceState
-    launched_at: float
     started_at: float
     ended_at: float | None = None
     reclaimed: bool = False
-    disk_gib: int | None = None
-    has_address: bool = False
 
 
 class Observation(Struct, frozen=True, kw_only=True):
@@ -160,16 +156,8 @@ def _age_order(node: LedgerNode) -> tuple[float, str, str]:
 
 
 def _note_node(known: LedgerNode | None, shown: SeenNode, seen_at: float, now: Observation) -> LedgerNode:
-    node = known or LedgerNode(
-        instance_id=shown.instance_id,
-        name=shown.name,
-        region=now.region,
-        instance_type=shown.instance_type,
-        market=shown.market,
-        zone=shown.zone,
-        launched_at=shown.launched_at,
-        periods=tuple(_read_earlier(shown)),
-    )
+    launched = {name: getattr(shown, name) for name in Launched.__struct_fields__}
+    node = known or LedgerNode(**launched, region=now.region, periods=tuple(_read_earlier(shown)))
     seen_at = seen_at if known is not None else 0.0
     earlier = tuple(_end_earlier(each, shown, seen_at) for each in node.periods if not _is_same(each, shown))
     current = _note_period(next((each for each in node.periods if _is_same(each, shown)), None), shown, seen_at, now.at)

@@ -154,9 +154,8 @@ def render_quota(quota: Quota) -> str:
 
 
 def _make_quota(kind: QuotaKind, *, needed: int, in_use: int, limit: float | str) -> Quota:
-    if isinstance(limit, str):
-        return Quota(code=kind.code, name=kind.name, needed=needed, limit=None, in_use=in_use, unknown=limit)
-    return Quota(code=kind.code, name=kind.name, needed=needed, limit=limit, in_use=in_use)
+    known, unknown = (None, limit) if isinstance(limit, str) else (limit, None)
+    return Quota(code=kind.code, name=kind.name, needed=needed, limit=known, in_use=in_use, unknown=unknown)
 
 
 # --- limits

@@ -44,10 +44,10 @@ def find_host_fingerprints(ec2: EC2Client, instance_id: str) -> frozenset[str]:
             raise
 
 
-def find_last_console_lines(ec2: EC2Client, instance_id: str, count: int = 10) -> tuple[str, ...]:
-    """Returns the last non-empty lines of an instance's console, safe to print; () without output. Raises AwsError."""
+def find_last_console_lines(ec2: EC2Client, instance_id: str) -> tuple[str, ...]:
+    """Returns the last 10 non-empty lines of an instance's console, safe to print. Raises AwsError."""
     with aws_errors(f"reading the console of {instance_id}"):
-        return parse_last_lines(_read_console(ec2, instance_id), count)
+        return parse_last_lines(_read_console(ec2, instance_id), 10)
 
 
 def parse_fingerprints(console: str) -> frozenset[str]:
