@@ -7,6 +7,7 @@ import click
 import pytest
 
 from cluster.app import App
+from cluster.bring_up import bring_up
 from cluster.config import parse_config
 from cluster.submission import run
 from cluster.submission.run import (
@@ -194,3 +195,16 @@ def test_a_budget_becomes_that_of_the_lease(app: App, calls: list[str], monkeypa
         run_job(app, (), OPTIONS, Choices(budget_usd=5.0), is_command=False)
     assert app.config.lease.budget == 5.0
     assert calls == []
+
+
+@pytest.mark.parametrize(("changes", "plans"), [(False, 1), (True, 2)])
+def test_an_answer_that_changes_the_settings_changes_the_plan(app: App, *, changes: bool, plans: int) -> None:
+    app.config_path.write_text('name = "demo"\n')
+    made: list[Plan] = []
+
+    def prepare(_avoid: frozenset[str]) -> Plan:
+        made.append(Plan(cluster="demo", steps=()))
+        return made[-1]
+
+    assert not bring_up(app, prepare, agree=lambda _: changes)
+    assert len(made) == plans
