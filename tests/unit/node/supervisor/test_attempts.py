@@ -118,7 +118,7 @@ def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_h
         assert job_host.ask("say", JOB, "the lease ends in 10 minutes") == [{"job": JOB}]
         assert replace(job_host, NEW) == {"job": JOB}
         result = job_host.result()
-    assert result == {"state": "done", "exit_code": 0, "error": None, "left": {}}
+    assert result == {"state": "done", "exit_code": 0, "error": None, "cause": None, "culprit": None, "left": {}}
     log = [json.loads(line) for line in job_host.events().splitlines()]
     assert states(log) == ["starting", "running", "ending", "waiting", "starting", "running", "ending", "done"]
     assert sorted(lines_of(log, "worker"))[-4:] == ["here 1  ", "here 1  ", "here 2 1 ", "here 2 1 "]
@@ -150,7 +150,7 @@ def test_a_job_that_does_not_save_in_time_is_interrupted_anyway(job_host: LocalH
         submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice"}, checkpoint_grace=1))
         wait_for_state(job_host, "waiting")
         assert [answer["result"] for answer in job_host.ask("stop", JOB)] == [
-            {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}
+            {"state": "stopped", "exit_code": 130, "error": "stopped", "cause": None, "culprit": None, "left": {}}
         ]
     record = job_host.record()
     assert [attempt["reason"] for attempt in record["attempts"]] == ["notice"]

@@ -97,7 +97,9 @@ def test_one_job_runs_at_a_time_and_others_in_their_order(job_host: LocalHead) -
     assert job_host.ask("stop", job_id(4))[0]["result"]["state"] == "stopped"
     job_host.kill_supervisor(job_id(3))
     (stopped,) = job_host.ask("stop", job_id(1))
-    assert stopped == {"result": {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}}
+    assert stopped == {
+        "result": {"state": "stopped", "exit_code": 130, "error": "stopped", "cause": None, "culprit": None, "left": {}}
+    }
     *_, last = job_host.ask("follow", job_id(5), "0")
     assert last["result"]["state"] == "done"
     jobs = job_host.ask("list")[0]["jobs"]

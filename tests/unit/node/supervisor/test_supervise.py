@@ -53,7 +53,7 @@ RUNNING = until('"state": "running"')  # a worker that succeeds earlier would en
 def test_a_good_job_and_its_log(job_host: LocalHead) -> None:
     env = {"WORKER": f"echo $CLUSTER_HOST; echo $0 >&2; {RUNNING}"}
     result, log = job_host.run(job_host.order(env=env))
-    assert result == {"state": "done", "exit_code": 0, "error": None, "left": {}}
+    assert result == {"state": "done", "exit_code": 0, "error": None, "cause": None, "culprit": None, "left": {}}
     assert [event["state"] for event in log if "state" in event] == ["starting", "running", "ending", "done"]
     assert sorted(lines_of(log, "worker")) == ["/bin/bash", "/bin/bash", "node-0", "node-1"]
     roles = [event["role"] for event in log if "role" in event]
@@ -174,7 +174,14 @@ def test_after_a_killed_supervisor_no_process_is_left_on_the_head(job_host: Loca
 def test_a_signal_stops_the_job(job_host: LocalHead) -> None:
     start_and_wait(job_host, job_host.order(env=HERE, **ALONE))
     os.kill(job_host.record()["supervisor"]["pid"], signal.SIGTERM)
-    assert job_host.result() == {"state": "stopped", "exit_code": 130, "error": "stopped", "left": {}}
+    assert job_host.result() == {
+        "state": "stopped",
+        "exit_code": 130,
+        "error": "stopped",
+        "cause": None,
+        "culprit": None,
+        "left": {},
+    }
     assert not job_host.processes()
 
 
