@@ -78,7 +78,7 @@ class Memory:
             return decode(self.path.read_bytes(), _Known)
         except FileNotFoundError:
             return _Known(mark=f"{MARK}-{self._cluster}-{secrets.token_hex(4)}", hosts=())
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             place = shlex.quote(str(self.path))
             raise ClusterError(
                 f"{self.path}: damaged: {error}",

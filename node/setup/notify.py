@@ -97,6 +97,8 @@ def post(url: str, event: Mapping[str, Any]) -> str | None:
             opener.open(request, timeout=ANSWER_S).close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             said = explain(error)
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429:
+                break
         else:
             return None
     return f"webhook at {urllib.parse.urlsplit(url).hostname}: {said}"

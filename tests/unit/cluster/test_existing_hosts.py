@@ -131,7 +131,7 @@ def test_ssh_and_scp_use_the_users_own_configuration() -> None:
         name="gpu2:2222", instance_id="gpu2:2222", address="192.0.2.2", private_ip="192.0.2.2", user="bob",
         is_head=False, port=2222, spec="bob@gpu2:2222",
     )  # fmt: skip
-    assert render_ssh_command(host, options={}, is_terminal=False)[:6] == ("ssh", "-T", "-p", "2222", "--", "bob@gpu2")
+    assert render_ssh_command(host, options={}, is_terminal=False)[:6] == ("ssh", "-p", "2222", "-T", "--", "bob@gpu2")
     assert render_scp_command(host, ["a"], "b/", to_node=True, options={}) == (
         "scp", "-P", "2222", "-r", "-p", "--", "./a", "bob@gpu2:b/"
     )  # fmt: skip
