@@ -242,6 +242,8 @@ def test_a_worker_that_spins_in_a_function_of_c_makes_no_progress(job: Job) -> N
     at, text = job.told[0]
     assert 100 + stalls.APART_S <= at <= 160
     assert "worker 1 on node-2 is at data.py:88 in load(); worker 0 on node-1 waits at train.py:31;" in text
+    assert job.stalls.complete(job.worker(0), Place(text="train.py:31")).waits
+    assert not job.stalls.complete(job.worker(0), Place(text="train.py:32")).waits
 
 
 @pytest.mark.parametrize("places", [("train.py:31 (all_reduce)", "train.py:32 (all_reduce)"), ("train.py:31",)])
