@@ -65,7 +65,7 @@ def test_the_rank_that_hangs_is_named(
 @pytest.mark.parametrize("nodes", ["torch"], indirect=True)
 def test_stacks_of_a_job_that_hangs_and_starts_again(nodes: Project) -> None:
     """The rank is named while it hangs, with the process of its DataLoader; the next attempt succeeds."""
-    (nodes.directory / "stall.toml").write_text('stall_timeout = "30s"\non_stall = "requeue"\n')
+    (nodes.directory / "stall.toml").write_text('stall_timeout = "90s"\non_stall = "requeue"\n')
     with running(nodes, *OPTIONS, command=("--", "python", "hangs.py", "torch", "process"), waiting=3) as job:
         assert job.process.stdout is not None
         while "no worker has made progress" not in (line := job.process.stdout.readline()):
@@ -85,7 +85,7 @@ def test_stacks_of_a_job_that_hangs_and_starts_again(nodes: Project) -> None:
         assert re.search(r"    c10d::Work::wait \(.*\n(.*\n)*    all_reduce \(", native)
         assert "stack of worker 1 on node-0: _PollLikeSelector.select" in nodes.run("jobs", job.id).stdout
         job.struck_at = time.monotonic()
-        code, _ = job.ends(silence_s=SILENCE_S)
+        code, _ = job.ends(silence_s=2 * SILENCE_S)
     record = job_of(nodes, job.id)
     assert (code, record["state"], [one["reason"] for one in record["attempts"]]) == (0, "done", ["stalled", "done"])
     assert where in record["attempts"][0]["error"]
