@@ -13,12 +13,12 @@ so a node of the user's would be lost. This one never has jobs, files or volumes
 import hashlib
 
 from bootstrap.ssh.node_program import read_program
-from cluster.app import App, if_interrupted
+from cluster.app import App
 from cluster.bring_up import up_in_a_region
 from cluster.containers import find_login, prepare_image
 from cluster.nodes.deletion import delete_cluster
 from cluster.session import describe, find_recipe, ready_nodes
-from foundation.errors import ClusterError
+from foundation.errors import ClusterError, Interrupted
 from foundation.remote_command import run_as_root
 from provision.apply import apply
 from provision.aws.clients import aws_errors
@@ -38,14 +38,12 @@ SETTINGS = {  # of the node, where they differ from cluster.toml; a spot instanc
 
 
 def bake(app: App, *, name: str | None, yes: bool) -> None:
-    """Makes an image for cluster.toml's settings, unless it exists. name: by default one that the settings determine.
-
-    Asks before it launches the node. Deletes it at the end, also after an error. Raises ClusterError.
-    """
+    """Makes an image unless it exists: asks, launches a node, deletes it, also after an error. Raises ClusterError."""
     cluster, config, clients = app.config.name, app.config.provision, app.clients
     with aws_errors("looking up the instance type"):
         facts = describe_types(clients.ec2, config, [config.instance_type])[config.instance_type]
     recipe = f"{find_words(facts)} {find_recipe(app)}"
+    # The same settings give the same name, by which an interrupted bake is found.
     name = name or f"{resource_name(cluster)}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     image = next((one for one in describe_baked(clients.ec2) if one.name == name), None)
     if image is not None and (image.cluster, image.recipe) != (cluster, recipe):
@@ -54,17 +52,18 @@ def bake(app: App, *, name: str | None, yes: bool) -> None:
     app.override("provision.instance_profile", {"auto": "none"}.get(config.instance_profile, config.instance_profile))
     app.override("provision.ami", {"baked": "auto"}.get(config.ami, config.ami))
     app.__dict__.pop("files", None)
-    with if_interrupted("cluster image bake again; or cluster down, which deletes its node, too"):
-        try:
-            made_of = None if image is not None else _set_up(app, yes=yes)
-            waits = [] if made_of is None else [WaitForStopped(instance_ids=(made_of,))]
-            create = CreateImage(name=name, cluster=cluster, recipe=recipe, instance_id=made_of)
-            owner = describe_caller(app.clients, config, ssh_from="").owner
-            plan = Plan(cluster=app.config.name, owner=owner, steps=(*waits, create))
-            apply(plan, clients=app.clients, files=app.files, report=app.report)
-        finally:
-            if app.files.exist:
-                delete_cluster(app, yes=True, as_json=False)
+    try:
+        made_of = None if image is not None else _set_up(app, yes=yes)
+        waits = [] if made_of is None else [WaitForStopped(instance_ids=(made_of,))]
+        create = CreateImage(name=name, cluster=cluster, recipe=recipe, instance_id=made_of)
+        owner = describe_caller(app.clients, config, ssh_from="").owner
+        plan = Plan(cluster=app.config.name, owner=owner, steps=(*waits, create))
+        apply(plan, clients=app.clients, files=app.files, report=app.report)
+    except KeyboardInterrupt as error:  # the hint of `up` is about a node that stays
+        raise Interrupted("cluster image bake again; or cluster down, if its node is still there") from error
+    finally:
+        if app.files.exist:
+            delete_cluster(app, yes=True, as_json=False)
 
 
 def _set_up(app: App, *, yes: bool) -> str:
