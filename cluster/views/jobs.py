@@ -113,8 +113,7 @@ def _job_row(record: JobRecord, now: datetime) -> tuple[str, ...]:
 def _describe_trouble(record: JobRecord) -> list[str]:
     """Returns a job's attempts, error or stall, place in a scheduler's queue and warnings, one line each."""
     found = render_attempts(record)
-    cause = record.result.cause
-    found += [f"cause: {cause}"] if cause else []
+    found += [f"cause: {record.result.cause}"] if record.result.cause else []
     found += [record.error] if record.error else [record.stall.text] if record.stall else []
     found += [f"stack of {text}" for text in record.stacks]
     if record.job_number and not record.has_ended:

@@ -183,8 +183,8 @@ class WatchScreen(App[bool]):
         text = render_status(progress, title=self._model.title, now=self._model.now, most=self.size.width - 3)
         rows = [Content.styled(text, END_STYLES.get(progress.state, "bold"))]
         result = progress.result
-        if result is not None and result.error:
-            rows.append(Content.styled(escape_line(result.error), "$error"))
+        reasons = filter(None, (result.error, result.cause) if result is not None else ())
+        rows.extend(Content.styled(escape_line(why), "$error") for why in reasons)
         straggler = self._model.straggler
         if straggler is not None and progress.ended_at is None:
             rows.append(Content.styled(escape_line(f"slow: {straggler.why}"), "$warning"))

@@ -260,10 +260,7 @@ class Agent(asyncio.Protocol):
     def note_failure(self) -> None:
         """Has the clues to the first failure of a process found and sent."""
         if self._finding is None:
-            self._finding = self._tasks.begin(self._send_clues())
-
-    async def _send_clues(self) -> None:
-        self.send(await self._clues.find())
+            self._finding = self._tasks.begin(self._clues.send_to(self.send))
 
     async def _serve_shim(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Starts a process that its shim announces, and passes its exit code on.

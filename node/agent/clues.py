@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from collections.abc import Callable
 
 from node import children
 from node.health import KERNEL_LOG
@@ -13,9 +14,7 @@ TIMEOUT_S = 1.5  # of each command: the job's end waits for it
 BEFORE_S = 5.0  # the kernel stamps its messages by a clock of its own
 MOST_LINES, LONGEST_LINE = 40, 400
 FULL = 0.05  # of a file system: a process that has failed to get a page may have got others
-SHM = "/dev/shm"  # noqa: S108 - not for files of ours
-_STAMP = re.compile(r"^\[\s*(\d+\.\d+)\]")
-_RELEVANT = re.compile(r"Killed process \d|NVRM: Xid|trap invalid opcode|segfault at|Memory failure:")
+_LINE = re.compile(r"\[\s*(\d+\.\d+)\].*(?:Killed process \d|NVRM: Xid|trap invalid opcode|segfault at)")
 
 
 def count_oom_kills() -> int | None:
@@ -28,13 +27,13 @@ class Watch:
     """Knows when the job's attempt began on this host."""
 
     def __init__(self) -> None:
-        self._since, self._oom_kills = time.monotonic(), count_oom_kills()
+        self._since, self._oom_kills = time.monotonic() - BEFORE_S, count_oom_kills()
 
-    async def find(self) -> Clues:
-        """Returns the clues since then."""
+    async def send_to(self, send: Callable[[Clues], None]) -> None:
+        """Finds the clues since then, and sends them."""
         kills = count_oom_kills()
         new = None if kills is None or self._oom_kills is None else kills - self._oom_kills
-        return Clues(choose_lines(await read_kernel_log(), self._since - BEFORE_S, new), new, is_full(SHM))
+        send(Clues(choose_lines(await read_kernel_log(), self._since, new), new, is_full("/dev/shm")))  # noqa: S108
 
 
 async def read_kernel_log() -> str:
@@ -54,21 +53,17 @@ def choose_lines(log: str, since: float, oom_kills: int | None) -> tuple[str, ..
 
     since: seconds since the boot. oom_kills: how many of the newest lines about the OOM killer count; None for all.
     """
-    lines = [line for line in log.splitlines() if _RELEVANT.search(line) and _find_stamp(line) >= since]
+    matches = [match for line in log.splitlines() if (match := _LINE.match(line)) is not None]
+    lines = [match.string for match in matches if float(match[1]) >= since]
     killed = [line for line in lines if "Killed process" in line]
-    old = set(killed[: len(killed) - oom_kills]) if oom_kills is not None and oom_kills < len(killed) else set()
+    old = killed if oom_kills == 0 else killed[: -(oom_kills or len(killed))]
     return tuple(line[:LONGEST_LINE] for line in lines if line not in old)[-MOST_LINES:]
-
-
-def _find_stamp(line: str) -> float:
-    found = _STAMP.match(line)
-    return float(found[1]) if found is not None else 0.0
 
 
 def is_full(folder: str) -> bool:
     """Whether a file system is full, or nearly so."""
     try:
         status = os.statvfs(folder)
-    except OSError:
+    except OSError:  # there is no such folder
         return False
     return status.f_bavail < FULL * status.f_blocks

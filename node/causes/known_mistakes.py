@@ -40,9 +40,7 @@ DOWNLOAD = (
     "the node cannot resolve internet host names: download the file on this machine, then send it with "
     "`[bootstrap] sync`, or upload it with `cluster data put FILE s3://BUCKET/` and read it there"
 )
-SHM_FULL = (
-    'killed by SIGBUS: /dev/shm is full: set a larger `[container] shm_size`, or with "auto" enlarge that of the nodes'
-)
+SHM_FULL = 'its /dev/shm is full: set a larger `[container] shm_size`, or with "auto" enlarge the node\'s'
 CRASHED = "it crashed in compiled code: `--env PYTHONFAULTHANDLER=1` shows the line of Python that called it"
 
 NO_MODULE = Mistake(
@@ -307,7 +305,7 @@ ENDINGS: dict[int, str] = {
 
 ENDINGS_IN_CONTAINERS: dict[int, str] = {
     **ENDINGS,
-    135: f"{SHM_FULL}; if it is not full, {CRASHED}",
+    135: f"killed by SIGBUS: {SHM_FULL}; if it is not full, {CRASHED}",
     127: "the image does not have the command, or not on its PATH: python may be python3 there; setup commands change "
     "the nodes, not the image",
     126: "the command is not executable in the image",

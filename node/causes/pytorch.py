@@ -20,7 +20,6 @@ INDEX = "an index is too large, such as a label or a token: `--env CUDA_LAUNCH_B
 KERNEL = "a CUDA kernel failed: `--env CUDA_LAUNCH_BLOCKING=1` shows the line"
 NCCL = "NCCL failed in the network, in /dev/shm or in the driver: `--env NCCL_DEBUG=INFO` shows where"
 CUT = "the checkpoint is incomplete: save to another name, and rename it; or it is another kind of file"
-DEVICES = "tensors are on several devices: move the model and each batch by .to(device)"
 FILES = "too many files are open: raise `[train] open_files`, or use fewer loader processes"
 NOT_FINITE = "a number is not finite: use a lower learning rate, clip gradients, or use bfloat16 instead of float16"
 
@@ -41,7 +40,6 @@ MESSAGES = {
     "CUBLAS_STATUS_ALLOC_FAILED": GPU_FULL,
     "CUDA error: device-side assert triggered": INDEX,
     "CUDA error: an illegal memory access": KERNEL,
-    "CUDA error: unspecified launch failure": KERNEL,
     "CUDA error: CUBLAS_STATUS_": KERNEL,
     "CUDA error: uncorrectable ECC error": "the GPU's memory is broken: `cluster verify` checks it; replace the node",
     "CUDA error: no kernel image is available": "this PyTorch does not support this GPU: change `[bootstrap] torch`",
@@ -54,7 +52,7 @@ MESSAGES = {
     "Gloo connectFullMesh failed": "the ranks cannot connect: `--env GLOO_SOCKET_IFNAME=NAME` chooses the interface",
     "Detected mismatch between collectives on ranks": "the ranks call different collectives, or with other sizes",
     "EADDRINUSE": "rank 0's port is in use: `cluster stop` ends what a job left; a script should not set MASTER_PORT",
-    "twice!": "the script calls init_process_group() twice: ask dist.is_initialized() first",
+    "process group twice!": "the script calls init_process_group() twice: ask dist.is_initialized() first",
     "Default process group has not been initialized": "the script uses torch.distributed before "
     "dist.init_process_group(): call that first; a job's processes have the variables for it",
     "Expected to have finished reduction in the prior iteration": "some parameters got no gradient: pass "
@@ -71,8 +69,7 @@ MESSAGES = {
     "Cannot re-initialize CUDA in forked": 'a loader uses CUDA: pass it multiprocessing_context="spawn"',
     "but got num_samples=0": "the dataset is empty: check its path on the nodes, and `[data] url`",
     "IndexError: index out of range in self": INDEX,
-    "Expected all tensors to be on the same device": DEVICES,
-    "is not on the expected device": DEVICES,
+    "to be on the same device": "tensors are on several devices: move the model and each batch by .to(device)",
     "returned nan values in its": NOT_FINITE,
     "Minimum loss scale reached": NOT_FINITE,
     "Attempting to unscale FP16 gradients": "GradScaler needs parameters in float32: do not call .half() on the model",
@@ -93,20 +90,18 @@ LATE = "another rank did not come to a collective in time: it hangs, has ended, 
 NO_START = "another rank did not start its process group in time: it has ended, hangs, or cannot be reached"
 OF_PEERS = {
     "ncclRemoteError: ": GONE,
-    "NCCL communicator was aborted": GONE,
     ": Connection reset by peer. This is typically caused by": GONE,
     "ailed to recv, got 0 bytes": GONE,
     "Watchdog caught collective operation timeout": LATE,
     "Application timeout caused pair closure": LATE,
     "ms for recv operation to complete": LATE,
-    "ms for send operation to complete": LATE,
     "failed to pass monitoredBarrier": LATE,
     "The client socket has timed out after": NO_START,
     "The client socket has failed to connect to any": NO_START,
-    " clients joined.": NO_START,
+    " seconds waiting for clients. ": NO_START,
     "The connection to the C10d store has failed": NO_START,
     "RendezvousTimeoutError": NO_START,
-    "exited unexpectedly with exit code": "a data loader's process failed: its own message is in the output",
+    ") exited unexpectedly with exit code": "a data loader's process failed: its own message is in the output",
 }
 
 PYTORCH = (

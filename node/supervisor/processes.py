@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from node import job_folder
-from node.causes.cause import LONGEST, MOST_LINES
+from node.causes.cause import MOST_LINES
 from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
 from node.protocol import SAVED_AT, STAGED, Container, JobHost, Order, Place, RecordRole
 from node.setup import process_tree
@@ -82,11 +82,6 @@ class JobProcess:
     def short_name(self) -> str:
         """The name without the pid."""
         return self.name.partition(" (")[0]
-
-    def note_line(self, text: str) -> None:
-        """Keeps a line of its output, for messages about its end."""
-        self.last_line = text.strip() or self.last_line
-        self.last_lines.append(text[:LONGEST])
 
     @property
     def failed(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from node import protocol
-from node.causes.cause import find_cause
+from node.causes.cause import LONGEST, find_cause
 from node.job.cost import cost_of
 from node.protocol import Left, Order
 from node.supervisor import launching, remains
@@ -164,7 +164,8 @@ class Attempt:
             return  # such as torchrun's own traceback: the user already sees the reason
         for text in message.lines:
             self._job.log.put_line(process.number, text)
-            process.note_line(text)
+            process.last_line = text.strip() or process.last_line
+            process.last_lines.append(text[:LONGEST])
             if process.role == "worker":
                 self.hear_worker(process, text)
 
@@ -373,11 +374,8 @@ class Attempt:
         self.ended_at = time.time()
         return left
 
-    def find_cause(self) -> str | None:
-        """Returns why its first process failed, if it has ended because of that and the cause is known."""
-        culprit = self.outcome.culprit
-        if culprit is None or self.ending.reason != "error":
-            return None
+    def find_cause(self, culprit: JobProcess) -> str | None:
+        """Returns why its first process failed, if that is known."""
         contained = bool(self.order.containers) and culprit.role in JOB_ROLES
         return find_cause(list(culprit.last_lines), culprit.exit_code or 1, culprit.agent.clues, contained=contained)
 
@@ -393,6 +391,7 @@ class Attempt:
         started_at = self.started_at or now
         ending = self.ending if self.ended_at is not None else None
         reason = ending.reason if ending is not None else None
+        culprit = self.outcome.culprit if reason == "error" else None
         return protocol.Attempt(
             number=self.number,
             nodes=tuple(host.name for host in self.order.hosts),
@@ -401,8 +400,8 @@ class Attempt:
             ended_at=self.ended_at,
             exit_code=ending.exit_code if ending is not None else None,
             error=ending.error if ending is not None else None,
-            cause=self.find_cause() if ending is not None else None,
-            culprit=self.outcome.culprit.number if ending is not None and self.outcome.culprit is not None else None,
+            cause=self.find_cause(culprit) if culprit is not None else None,
+            culprit=culprit.number if culprit is not None else None,
             reason=restarts.find_reason(reason, self.lost, self.unhealthy),
             lost=self.lost or self.unhealthy,
             cost_usd=cost_of(self.order.hosts, (self.ended_at or now) - started_at),

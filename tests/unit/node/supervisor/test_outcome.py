@@ -77,7 +77,7 @@ def test_a_killed_worker_is_named_not_one_that_lost_its_connection_to_it(job: Jo
 
 def test_a_worker_that_fails_first_is_named_not_one_that_complains_about_it(job: Job) -> None:
     """Its own report may be later than that of another one whose peer is gone."""
-    job.workers[0].note_line("RuntimeError: gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.5]:28048")
+    job.workers[0].last_lines.append("RuntimeError: [gloo/tcp/pair.cc:598] Connection closed by peer [10.0.0.5]:2804")
     job.exits(0, 1)
     job.wait(outcome.ENDED_GRACE_S / 2)
     assert job.error is None
