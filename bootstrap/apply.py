@@ -251,10 +251,10 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
         if torch is not None and choice.framework == "pytorch":
             check_torch_wheel(f"torch=={torch.version}", find_gpus(facts), node=node, machine=facts.machine)
         if torch is not None and choice.base is not None and torch.version != choice.base.version:
-            said = f"your packages bring torch {torch.version}, which hides the image's {choice.base.version}"
-            self.report(Event(kind="warn", what=said, where=node))
-        for said in find_warnings(facts, target, torch):
-            self.report(Event(kind="warn", what=said, where=node))
+            message = f"your packages bring torch {torch.version}, which hides the image's {choice.base.version}"
+            self.report(Event(kind="warn", what=message, where=node))
+        for message in find_warnings(facts, target, torch):
+            self.report(Event(kind="warn", what=message, where=node))
         return bundle
 
     def _set_up(self, connection: NodeConnection, facts: NodeFacts, plan: NodePlan, *, what: str, done: str) -> None:
@@ -297,8 +297,8 @@ def let_in(nodes: Sequence[ReadyNode], line: str, *, mark: str, report: Report) 
     def run(home: Sequence[ReadyNode]) -> None:
         for node in home:  # they have the same authorized_keys
             script, what = render_let_in(line, mark=mark), "the script that authorizes the head"
-            said = node.connection.ask(script, {CHANGED, UNCHANGED}, timeout_s=AUTHORIZE_TIMEOUT_S, what=what)
-            if said == CHANGED:
+            message = node.connection.ask(script, {CHANGED, UNCHANGED}, timeout_s=AUTHORIZE_TIMEOUT_S, what=what)
+            if message == CHANGED:
                 report(Event(kind="done", what="accepts logins from the head", where=node.host.name))
 
     on_all(list(homes.values()), run)

@@ -119,10 +119,10 @@ class BootstrapConfig(Settings, frozen=True, kw_only=True):
         Meta(description='a list of .gitignore patterns that sync leaves out: "*.rec", "data/"'),
     ] = ()
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
+    def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:
         """Yields a message for each key of another framework, and for a `python` that does not fit MXNet."""
         for key, framework in (("mxnet", "mxnet"), ("torch", "pytorch")):
-            if key in said and self.framework != framework and getattr(self, key) != "auto":
+            if key in given and self.framework != framework and getattr(self, key) != "auto":
                 yield (
                     f'{key} is for framework = "{framework}", and framework is "{self.framework}": '
                     f'remove {key}, or set framework = "{framework}"'

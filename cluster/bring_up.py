@@ -10,7 +10,7 @@ from cluster.app import App, if_interrupted
 from cluster.config import ClusterConfig
 from cluster.costs import noting_costs
 from cluster.jobs import ask_for_job, end_jobs, require_ending
-from cluster.lease import tell_ready_nodes
+from cluster.lease import send_lease
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
 from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
 from cluster.recovery.replacement import replace_lost, replace_unhealthy
@@ -159,7 +159,7 @@ def bring_up(
         if state.nodes:
             with ready_nodes(app, Ec2Nodes(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):
                 changed = changed or any(node.changed for node in ready)
-                tell_ready_nodes(app, state, ready, now=time.time())
+                send_lease(app, state, ready, now=time.time())
     app.print(render_nodes(state, columns=app.find_columns()))
     if not state.nodes:
         app.files.keep_addresses({})  # later commands do not look for these nodes as lost

@@ -110,7 +110,7 @@ def find_mistakes(path: Path) -> tuple[Mistake, ...]:
     except ValueError as error:
         line, message = _explain_toml(text, str(error))[:2]
         return (Mistake(line=line, key="", message=message),)
-    mistakes = [Mistake(line=find_line(text, key), key=key, message=said) for key, said in found]
+    mistakes = [Mistake(line=find_line(text, key), key=key, message=words) for key, words in found]
     return tuple(sorted(mistakes, key=lambda one: one.line or 0))
 
 
@@ -146,19 +146,19 @@ _WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "
 _BARE_WORD = re.compile(r"\s*([\w-]+)\s*=\s*([^\s\"'\[{#][^\"'\[{#]*?)\s*(?:#.*)?")
 
 
-def _explain_toml(text: str, said: str) -> tuple[int | None, str, str | None]:
+def _explain_toml(text: str, words: str) -> tuple[int | None, str, str | None]:
     """Returns where a file is not valid TOML, what is wrong there, and the correction if it is known. Pure.
 
     said: the message of tomllib.
     """
-    place = _PLACE.search(said)
+    place = _PLACE.search(words)
     if place is None:
-        return None, f"not valid TOML: {said}", None
+        return None, f"not valid TOML: {words}", None
     number = int(place[1])
     line = text.splitlines()[number - 1] if number <= len(text.splitlines()) else ""
     if (of_secret := _SECRET.match(line)) is not None:  # such as a webhook's URL
         line = f"{of_secret[0]}..."
-    shown, what = line.strip()[:80], said.replace(place[0], "")
+    shown, what = line.strip()[:80], words.replace(place[0], "")
     bare = _BARE_WORD.fullmatch(line)
     if bare is not None and what == "Invalid value" and (value := _WORDS.get(bare[2].lower())):
         return number, f"{shown}: the words are true and false", f"{bare[1]} = {value}"

@@ -75,12 +75,12 @@ def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
         host = nodes.host(name)
         try:
             with closing(source.connect(nodes, nodes.find_host(name), wait_s=STATE_TIMEOUT_S)) as connection:
-                said = connection.run(RemoteCommand(_STATE), check=False, timeout_s=STATE_TIMEOUT_S).last_line
+                words = connection.run(RemoteCommand(_STATE), check=False, timeout_s=STATE_TIMEOUT_S).last_line
         except ClusterError as error:
             why = error.message.partition("\n")[0]
             found[name] = HostState(host=host, state="unreachable", processes=processes, why=why)
             return
-        found[name] = HostState(host=host, state="ready" if said == "ready" else "not set up", processes=processes)
+        found[name] = HostState(host=host, state="ready" if words == "ready" else "not set up", processes=processes)
 
     on_all(nodes.names, look)
     return tuple(found[name] for name in nodes.names)

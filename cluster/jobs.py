@@ -299,10 +299,10 @@ def require_ending(app: App, question: str, find_job: Callable[[], HeadJob | Non
     not an error: it may be the reason why the user ends the cluster.
     """
     job = find_job()
-    said = None if job is None else render_interruption(job, now=datetime.now(UTC))
-    if said is not None:
-        app.say(said, style="yellow")
-    is_interrupted = said is not None and job is not None and job.why is None
+    message = None if job is None else render_interruption(job, now=datetime.now(UTC))
+    if message is not None:
+        app.say(message, style="yellow")
+    is_interrupted = message is not None and job is not None and job.why is None
     app.require(question, yes=app.config.cloud == "sandbox" and not is_interrupted)
 
 
@@ -404,9 +404,9 @@ def find_gone(record: JobRecord, nodes: Nodes) -> Sequence[str]:
 def _check_left(job: str, stopped: Stopped) -> None:
     """Raises ClusterError when processes of a job may be left."""
     if stopped.result.left:
-        said = "had already ended" if stopped.already else "was stopped"
+        message = "had already ended" if stopped.already else "was stopped"
         raise ClusterError(
-            f"job {job} {said}, but processes of it may still run: {render_left(stopped.result.left)}",
+            f"job {job} {message}, but processes of it may still run: {render_left(stopped.result.left)}",
             hint=f"cluster status shows the nodes; cluster stop {job} searches them again",
         )
 

@@ -56,7 +56,7 @@ def ask_nodes(app: App, nodes: Ec2Nodes, *, lease: Lease | None = None) -> tuple
         return _ask_all(running, lambda name: connections.get(nodes.find_host(name)), lease)
 
 
-def tell_ready_nodes(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now: float) -> None:
+def send_lease(app: App, state: ClusterState, ready: Sequence[ReadyNode], *, now: float) -> None:
     """After `up`, `resize` or `start`, send all nodes the newest lease, with the end of its budget.
 
     A node that cannot be reached follows its tag, so this is only a warning. Raises AwsError.
@@ -112,8 +112,8 @@ def _ask_all(
 
     def ask(name: str, _check: object) -> NodeLease:
         try:
-            said = connect(name).run(command, timeout_s=ANSWER_S, what="the lease program")
-            found = decode(said.last_line.encode(), NodeAnswer)
+            text = connect(name).run(command, timeout_s=ANSWER_S, what="the lease program")
+            found = decode(text.last_line.encode(), NodeAnswer)
         except ClusterError as error:
             return NodeLease(node=name, error=error.message.partition("\n")[0])
         except ValueError as error:

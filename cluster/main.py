@@ -95,9 +95,9 @@ def run() -> int:
                 _fail("interrupted", _find_hint(error))
             code = INTERRUPTED
     except click.ClickException as error:
-        said = error.format_message().removesuffix(".")
+        text = error.format_message().removesuffix(".")
         context = error.ctx if isinstance(error, click.UsageError) else None
-        _fail(said[:1].lower() + said[1:], f"{context.command_path} --help" if context else None)
+        _fail(text[:1].lower() + text[1:], f"{context.command_path} --help" if context else None)
         code = error.exit_code
     except ClusterError as error:
         _fail(error.message, _repair(error.__cause__) or error.hint)

@@ -15,7 +15,7 @@ HIDDEN = "never shown: may be a secret"
 class Settings(Struct, frozen=True, kw_only=True):
     """A table of valid settings; only `check` creates one from a user's input."""
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - for the subclasses
+    def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - for the subclasses
         """Yields a message for each invalid combination of valid settings. `said`: the keys in the table."""
         yield from ()
 

@@ -101,8 +101,8 @@ async def run(words: Sequence[str], timeout_s: float, *, given: bytes = b"", **o
         _kill(child)
         for part in parts:
             part.cancel()
-    out, said = (b"" if one.cancelled() or not one.done() else one.result() for one in outputs)
-    return Ended(None if late else ended.result(), out, said)
+    out, message = (b"" if one.cancelled() or not one.done() else one.result() for one in outputs)
+    return Ended(None if late else ended.result(), out, message)
 
 
 def _kill(child: "subprocess.Popen[bytes]") -> None:

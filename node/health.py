@@ -163,13 +163,13 @@ def judge_all(
         gpus, memory_mib = types.get(name, (None, None))
         reasons = judge(report, gpus, memory_mib if whole else None)
         if name in ahead_s:
-            reasons.append(say_clock(ahead_s[name]))
+            reasons.append(render_clock_offset(ahead_s[name]))
         if reasons:
             found[name] = reasons
     return found
 
 
-def say_clock(ahead_s: float) -> str:
+def render_clock_offset(ahead_s: float) -> str:
     """Describes a clock that is wrong by `ahead_s` seconds. Pure."""
     return f"its clock is {abs(ahead_s):.1f} s {'ahead' if ahead_s >= 0 else 'behind'}"
 

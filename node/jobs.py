@@ -107,13 +107,13 @@ def submit_job(words: Sequence[str]) -> None:
         line = sys.stdin.buffer.readline()
         if not line:
             return
-        said = submit(decode(line, Order), supervisor=supervisor)
+        reply = submit(decode(line, Order), supervisor=supervisor)
     finally:
         if supervisor is not None:
             end_unused(supervisor)
-    answer(said)
-    if said.job is not None and "--follow" in words:
-        follow.Follower(said.job, 0, 1).run(wait=True)
+    answer(reply)
+    if reply.job is not None and "--follow" in words:
+        follow.Follower(reply.job, 0, 1).run(wait=True)
 
 
 def continue_job(_words: Sequence[str]) -> None:
@@ -287,11 +287,11 @@ def try_supervisor(supervisor: "subprocess.Popen[bytes]", order: Order) -> str |
         wire.write_all(supervisor.stdin.fileno(), wire.encode(order))
     except BrokenPipeError:
         pass  # its output reports why
-    said = supervisor.stdout.readline().decode("utf-8", "replace").strip()
-    if said == "ready":
+    reply = supervisor.stdout.readline().decode("utf-8", "replace").strip()
+    if reply == "ready":
         return None
     complained = supervisor.stderr.read().decode("utf-8", "replace").strip()
-    return said or complained.rpartition("\n")[2] or "it printed no error"
+    return reply or complained.rpartition("\n")[2] or "it printed no error"
 
 
 # -- follow, list, stop ------------------------------------------------------------------------------------------------
@@ -422,13 +422,13 @@ def ask_supervisor(job: str, message: Replace | Say | TakeStacks, kind: Any = wi
             plug.settimeout(STOP_TIMEOUT_S)
             try:
                 plug.sendall(wire.encode(message))
-                said = decode(plug.makefile("rb").readline(), kind)
-                if said.error is None:
-                    if isinstance(said, wire.Answer):
-                        said.job = job
-                    answer(said)
+                reply = decode(plug.makefile("rb").readline(), kind)
+                if reply.error is None:
+                    if isinstance(reply, wire.Answer):
+                        reply.job = job
+                    answer(reply)
                     return
-                error = said.error
+                error = reply.error
             except (OSError, ValueError):
                 pass  # the supervisor has just ended, or is stopped
     answer({"error": error})

@@ -218,7 +218,7 @@ class TrainSettings(Settings, frozen=True, kw_only=True):
         Meta(description='how long a job may take to save a checkpoint after a spot notice: "90s", "2m" or seconds'),
     ] = "90s"
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
+    def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
         """Yields a message for each contradiction between settings."""
         if self.hosts and self.nodes != "current":
             yield "hosts and nodes both select the nodes of a job: set one of them"

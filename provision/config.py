@@ -186,7 +186,7 @@ class ProvisionConfig(Settings, frozen=True, kw_only=True):
         ),
     ] = "public"
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
+    def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
         """Yields a message for each invalid combination of valid settings."""
         for key, listed in (("instance_types", all_types(self)), ("market", self.market)):
             if not listed or len(set(listed)) != len(listed):

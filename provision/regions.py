@@ -92,8 +92,8 @@ def try_regions(
             if following is not None:
                 report(Event(kind="info", what=f"trying {following}"))
     kind = type(refused[0]) if len({type(error) for error in refused}) == 1 else NoCapacityError
-    said = f"no region can give the nodes, and nothing was launched; tried {', '.join(regions)}"
-    raise kind(said, hint=refused[0].hint)
+    text = f"no region can give the nodes, and nothing was launched; tried {', '.join(regions)}"
+    raise kind(text, hint=refused[0].hint)
 
 
 def leave_region(clients: Clients, *, request: Request, files: ClusterFiles, report: Report) -> str | None:

@@ -81,7 +81,7 @@ class RegistryConfig(Settings, frozen=True, kw_only=True):
         Meta(description="the name of a variable of this machine's environment that has the password"),
     ] = ""
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
+    def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
         """Yields a message if some keys are set and others are not."""
         missing = [name for name in ("server", "username", "password_env") if not getattr(self, name)]
         if 0 < len(missing) < 3:
@@ -118,7 +118,7 @@ class ContainerConfig(Settings, frozen=True, kw_only=True):
         Meta(description='what runs containers: "docker" or "podman"; "auto": the first that works on each node'),
     ] = "auto"
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
+    def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:  # noqa: ARG002 - includes defaults
         """Yields a message for a registry other than the image's, and for each target of several mounts."""
         if self.image and self.registry:
             server = parse_reference(self.image).server

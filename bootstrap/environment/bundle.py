@@ -268,16 +268,16 @@ def fetch_python(version: Version, *, machine: str, cache: Path, report: Report)
 
 def _install(key: str, directory: Path) -> Path:
     words = ["python", "install", "--no-progress", "--no-bin", "--install-dir", str(directory), key]
-    said = ""
+    message = ""
     try:
         run_uv(words, folder=Path("/"))  # where it finds the user's uv.toml, but not one of a project
     except UvError as error:
-        said = str(error)
+        message = str(error)
     found = [path for path in directory.glob("cpython-*") if path.is_dir() and not path.is_symlink()]
-    if not said and len(found) == 1:
+    if not message and len(found) == 1:
         return found[0]
     raise ClusterError(
-        f"uv could not fetch a Python for the nodes: {key}{said}",
+        f"uv could not fetch a Python for the nodes: {key}{message}",
         hint="check that this machine reaches uv's download server (UV_PYTHON_INSTALL_MIRROR names another "
         "one), or use an image with Python 3.9 to 3.12",
     )

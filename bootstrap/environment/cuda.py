@@ -145,11 +145,11 @@ def explain_missing_libraries(names: Sequence[str], mxnet: str) -> str:
 
 def _explain_toolkit(names: Sequence[str], mxnet: str) -> str:
     cuda = cuda_of(mxnet)
-    said = f"{mxnet} needs {', '.join(names)}, which the node does not have"
+    lack = f"{mxnet} needs {', '.join(names)}, which the node does not have"
     if cuda is None:
-        return f"{said}: install it with commands in [bootstrap] setup"
+        return f"{lack}: install it with commands in [bootstrap] setup"
     folder = f"/usr/local/cuda-{show(cuda)}"
     return (
-        f"{said}: use an image with CUDA {show(cuda)} in {folder} ([provision] ami), commands that install it or load "
+        f"{lack}: use an image with CUDA {show(cuda)} in {folder} ([provision] ami), commands that install it or load "
         f'its module ([bootstrap] setup), or mxnet = "{GPU_WHEEL.requirement}", which gets them from PyPI'
     )

@@ -277,9 +277,9 @@ def _parse_checked(lines: Sequence[str]) -> dict[str, Checked]:
     """Parses lines of `ENVIRONMENT TEXT`: the first text of each is `checked KEY`, the rest name libraries."""
     found: dict[str, Checked] = {}
     for line in lines:
-        env, _, said = line.partition(" ")
-        if said.startswith("checked "):
-            found[env] = Checked(key=said.removeprefix("checked "), unresolved=())
+        env, _, message = line.partition(" ")
+        if message.startswith("checked "):
+            found[env] = Checked(key=message.removeprefix("checked "), unresolved=())
         elif env in found:
-            found[env] = Checked(key=found[env].key, unresolved=(*found[env].unresolved, said))
+            found[env] = Checked(key=found[env].key, unresolved=(*found[env].unresolved, message))
     return found

@@ -149,8 +149,8 @@ def check_known(gpus: Sequence[Gpu], *, node: str, hint: str) -> None:
     """Raises ClusterError for a GPU of unknown capability, for which no wheel can be chosen. Pure."""
     for gpu in gpus:
         if gpu.capability is None:
-            said = f"its driver does not report the compute capability of the {gpu.name}, which is unknown here"
-            raise ClusterError(f"{node}: {said}", hint=hint)
+            message = f"its driver does not report the compute capability of the {gpu.name}, which is unknown here"
+            raise ClusterError(f"{node}: {message}", hint=hint)
 
 
 def check_torch_wheel(wheel: str, gpus: Sequence[Gpu], *, node: str, machine: str) -> None:

@@ -48,6 +48,6 @@ def _run(words: list[str], folder: Path) -> str:
     except subprocess.TimeoutExpired:
         raise ClusterError(f"git {words[0]} did not end within {TIMEOUT_S:.0f} s", hint="try it by hand") from None
     if done.returncode != 0:
-        said = done.stderr.strip().rpartition("\n")[2]
-        raise ClusterError(f"git {' '.join(words)}: {said}", hint="check the URL and the branch, tag or commit")
+        message = done.stderr.strip().rpartition("\n")[2]
+        raise ClusterError(f"git {' '.join(words)}: {message}", hint="check the URL and the branch, tag or commit")
     return done.stdout.strip()

@@ -202,10 +202,10 @@ def _compile(
         try:
             return list(tomllib.loads(run_uv(words, folder=folder, environment=environment)).get("packages", ()))
         except UvError as error:
-            said = str(error)
+            text = str(error)
     for_what = f"(Python {show(target.python_version)}, {target.machine})"
-    message = f"uv finds no packages that fit the nodes {for_what}: {' '.join(requirements)}{said}"
-    missing = NEEDS_WHEEL.search(said)
+    message = f"uv finds no packages that fit the nodes {for_what}: {' '.join(requirements)}{text}"
+    missing = NEEDS_WHEEL.search(text)
     if missing is not None:
         raise NoWheelError(message, requirement=missing[1])
     raise ClusterError(message, hint=HINT)

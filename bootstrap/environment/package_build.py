@@ -330,10 +330,10 @@ def find_built(connection: NodeConnection, key: str) -> tuple[str, str] | None:
     Raises ConnectError, NodeCommandError, and ClusterError for a node that names another file.
     """
     script = f'cd .cluster; read sha256 name 2>/dev/null <built/{key} && [ -f "files/$sha256/$name" ] || exit 0'
-    said = connection.run(RemoteCommand(f'{script}; echo "$sha256 $name"')).last_line
-    if not said:
+    words = connection.run(RemoteCommand(f'{script}; echo "$sha256 $name"')).last_line
+    if not words:
         return None
-    found = BUILT.fullmatch(said)
+    found = BUILT.fullmatch(words)
     if found is None:
         raise ClusterError(f"{connection.host.name}: its built wheel has an invalid name")
     return found[1], found[2]

@@ -72,8 +72,8 @@ def read_project(name: str, *, folder: Path) -> tuple[tuple[str, ...], str]:
         path = place / LOCK
         read_bounded(path, most_bytes=LOCK_MOST_BYTES)
     except (OSError, ValueError, TypeError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{where}: {path}: {said}", hint=f"set project to a uv project's folder; {again}") from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{where}: {path}: {why}", hint=f"set project to a uv project's folder; {again}") from None
     # So that uv does not start the Python of the project's .venv.
     environment = {**os.environ, "UV_PROJECT_ENVIRONMENT": str(place / ".not-there")}
     words = [*EXPORT, *QUIETLY, sys.executable, "--locked" if compared else "--frozen"]

@@ -100,8 +100,8 @@ def _read_file(path: Path, *, is_limit: bool, above: tuple[Path, ...]) -> Iterat
                 is_below_limit = is_limit or "c" in option[1][:3]
                 yield from _read_file(path.parent / option[2], is_limit=is_below_limit, above=(*above, path))
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"[bootstrap] packages: {path}: {said}", hint="correct this, then run it again") from None
+        message = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"[bootstrap] packages: {path}: {message}", hint="correct this, then run it again") from None
 
 
 def join_lines(text: str) -> list[str]:

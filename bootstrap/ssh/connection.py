@@ -65,7 +65,7 @@ def drain(channel: Any, *, timeout_s: float | None) -> tuple[str, str]:
     too much output.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
-    said = []
+    parts = []
     for receive in (channel.recv, channel.recv_stderr):
         data = bytearray()
         while True:
@@ -82,8 +82,8 @@ def drain(channel: Any, *, timeout_s: float | None) -> tuple[str, str]:
             data += piece
             if len(data) > MAX_OUTPUT_BYTES:
                 raise TimeoutError(f"it printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
-        said.append(data.decode("utf-8", "replace"))
-    return said[0], said[1]
+        parts.append(data.decode("utf-8", "replace"))
+    return parts[0], parts[1]
 
 
 # paramiko also logs tracebacks of the errors that it raises.
@@ -183,8 +183,8 @@ class NodeConnection:
         try:
             yield
         except (OSError, EOFError, paramiko.SSHException) as error:
-            said, _ = explain(self.host, error)
-            raise ConnectError(said, hint="cluster status") from error
+            reason, _ = explain(self.host, error)
+            raise ConnectError(reason, hint="cluster status") from error
 
 
 def connect(host: Host, *, private_key: Path, contact: FirstContact) -> NodeConnection:
@@ -227,8 +227,8 @@ def open_connection(
     try:
         connection.open()
     except (OSError, EOFError, paramiko.SSHException) as error:
-        said, hint = explain_error(error)
-        raise ConnectError(said, hint=hint) from error
+        reason, hint = explain_error(error)
+        raise ConnectError(reason, hint=hint) from error
     finally:
         if not connection.is_connected:
             for hop in find_hops(connection):
@@ -319,9 +319,9 @@ def _give_up(host: Host, error: ConnectError, *, private_key: Path, console: Con
     if refused:
         message, hint = explain_refused_key(host, key=load_private_key(private_key), path=private_key)
     try:
-        said, booted = explain_console(console.find_last_lines(host.instance_id))
+        reason, booted = explain_console(console.find_last_lines(host.instance_id))
     except ClusterError as unreadable:  # the node's own error is more important
         return ConnectError(f"{message}\n  its console cannot be read: {unreadable.message}", hint=hint)
     if not booted and not refused and not isinstance(cause, UnverifiedHostKey):
         hint = f"run the command again in a minute; then {hint}"
-    return ConnectError(f"{message}\n{said}", hint=hint)
+    return ConnectError(f"{message}\n{reason}", hint=hint)

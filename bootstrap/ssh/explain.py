@@ -36,8 +36,8 @@ def may_be_booting(error: BaseException | None) -> bool:
 
 def explain(host: Host, error: BaseException) -> tuple[str, str]:
     """The reason why a connection failed, and the next command to run. Pure."""
-    said, hint = _explain_cause(host, innermost(error))
-    return f"{host.name} ({where(host)}): {said}", hint
+    text, hint = _explain_cause(host, innermost(error))
+    return f"{host.name} ({where(host)}): {text}", hint
 
 
 def where(host: Host) -> str:
@@ -61,11 +61,11 @@ def _explain_cause(host: Host, error: BaseException) -> tuple[str, str]:
         case paramiko.BadHostKeyException() | UnverifiedHostKey():
             return _explain_host_key(host, error)
         case paramiko.AuthenticationException() if is_refused_key(error):
-            said = f"ssh answers, but does not accept the cluster's key for user {host.user}"
-            return said, "cluster status"
+            text = f"ssh answers, but does not accept the cluster's key for user {host.user}"
+            return text, "cluster status"
         case TimeoutError():
-            said = f"no answer on port 22 within {CONNECT_TIMEOUT_S} s; does the security group allow your address?"
-            return said, "cluster allow, if your address has changed since `cluster up`; else cluster status"
+            text = f"no answer on port 22 within {CONNECT_TIMEOUT_S} s; does the security group allow your address?"
+            return text, "cluster allow, if your address has changed since `cluster up`; else cluster status"
         case paramiko.SSHException() if str(error).startswith(_SILENT):
             return f"port 22 takes connections, but no sshd answers there within {CONNECT_TIMEOUT_S} s", reboot
         case ConnectionRefusedError():
@@ -119,13 +119,13 @@ def explain_console(lines: Sequence[str]) -> tuple[str, bool]:
     """The last console lines of an unreachable instance, as text, and whether its boot is over. Pure."""
     booted = any(_BOOT_ENDS.search(line) for line in lines)
     booting = "" if booted else "  according to its console, it is still booting\n"
-    said = "".join(f"\n  | {line}" for line in lines)
-    return booting + (f"  its console's last lines:{said}" if lines else "  its console is still empty"), booted
+    text = "".join(f"\n  | {line}" for line in lines)
+    return booting + (f"  its console's last lines:{text}" if lines else "  its console is still empty"), booted
 
 
-def find_sudo_hint(node: str, said: str) -> str | None:
+def find_sudo_hint(node: str, text: str) -> str | None:
     """The hint for a program that sudo has asked for a password, which nobody can type there; None if it has not."""
-    if _SUDO_ASKS.search(said) is None:
+    if _SUDO_ASKS.search(text) is None:
         return None
     return (
         f"sudo asks for a password on {node}: allow this user to run it without one there (NOPASSWD, sudoers(5)), or "
@@ -137,10 +137,10 @@ def command_error(host: Host, command: str, output: Output) -> NodeCommandError:
     """The error for a failed command, with the host, the command, the exit code and the last lines. Pure."""
     shown = command if len(command) <= 200 else command[:197] + "..."
     ending = "killed by a signal:" if output.exit_code == NO_EXIT_CODE else f"exit code {output.exit_code} from:"
-    said = render_last_lines((output.stdout + output.stderr).strip().splitlines())
+    text = render_last_lines((output.stdout + output.stderr).strip().splitlines())
     hint = None
     if "No space left on device" in output.stderr:
         look = f"ssh {host.spec}" if host.spec else f"cluster exec --node {host.name} --"
         hint = f"{look} df -h; free some space there, then run the command again"
     hint = find_sudo_hint(host.name, output.stdout + output.stderr) or hint
-    return NodeCommandError(f"{host.name}: {ending} {shown}{said}", hint=hint)
+    return NodeCommandError(f"{host.name}: {ending} {shown}{text}", hint=hint)

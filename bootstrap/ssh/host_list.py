@@ -149,8 +149,8 @@ def _read(where: str, path: Path, *, hint: str) -> str:
     try:
         return read_bounded(path).decode()
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{where}: cannot be read: {said}", hint=hint) from error
+        message = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{where}: cannot be read: {message}", hint=hint) from error
 
 
 def _check_not_empty(hosts: list[str], where: str) -> list[str]:

@@ -272,17 +272,17 @@ class NodeProgram:
         code = wait_for_exit(self._channel, timeout_s=END_TIMEOUT_S)
         if code == 0:
             return
-        said = b""
-        while len(said) < MAX_STDERR_BYTES and self._channel.recv_stderr_ready():
-            said += self._channel.recv_stderr(1 << 16)
-        if not said or code < 0 or code >= FIRST_SIGNAL_CODE:
+        text = b""
+        while len(text) < MAX_STDERR_BYTES and self._channel.recv_stderr_ready():
+            text += self._channel.recv_stderr(1 << 16)
+        if not text or code < 0 or code >= FIRST_SIGNAL_CODE:
             raise self._lost()
-        raise self._failed(said.decode("utf-8", "replace"), exit_code=code)
+        raise self._failed(text.decode("utf-8", "replace"), exit_code=code)
 
-    def _failed(self, said: str, *, exit_code: int) -> ClusterError:
-        if "Traceback (most recent call last):" in said:
-            said = said.strip().splitlines()[-1]
-        return command_error(self.connection.host, self._name, Output(stdout="", stderr=said, exit_code=exit_code))
+    def _failed(self, text: str, *, exit_code: int) -> ClusterError:
+        if "Traceback (most recent call last):" in text:
+            text = text.strip().splitlines()[-1]
+        return command_error(self.connection.host, self._name, Output(stdout="", stderr=text, exit_code=exit_code))
 
 
 def parse_message(line: bytes) -> dict[str, Any] | None:

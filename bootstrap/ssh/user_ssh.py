@@ -186,8 +186,8 @@ def known_name(host: str, port: int) -> str:
 
 def explain(host: Host, spec: Spec, error: BaseException) -> tuple[str, str]:
     """The reason why one of the user's own hosts cannot be reached, and the next command. Pure."""
-    said, hint = _cause(spec, host, innermost(error))
-    return f"{host.name} ({where(host)}): {said}", hint
+    message, hint = _cause(spec, host, innermost(error))
+    return f"{host.name} ({where(host)}): {message}", hint
 
 
 def _cause(spec: Spec, host: Host, error: BaseException) -> tuple[str, str]:

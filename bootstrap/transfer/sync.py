@@ -88,7 +88,7 @@ def find_below(folders: Sequence[str], *, named: Sequence[str], project_dir: Pat
 
 def read_found(found: Found, *, project_dir: Path, report: Report) -> Tree:
     """Hashes the files, and makes the tree. Reports the files that are left out. Raises ClusterError."""
-    _tell_left_out(sorted(set(found.left_out)), report)
+    _report_left_out(sorted(set(found.left_out)), report)
     secrets = sorted(set(found.secrets) - found.files.keys())
     if secrets:
         what = f"not sent, since they may have secrets: {render_some(secrets)}"
@@ -113,7 +113,7 @@ def _read_file(path: str, file: Path) -> TreeFile:
     return TreeFile(path=path, sha256=digest, size_bytes=status.st_size, mode=mode, source=file)
 
 
-def _tell_left_out(left_out: Sequence[str], report: Report) -> None:
+def _report_left_out(left_out: Sequence[str], report: Report) -> None:
     for line in left_out[:SHOWN]:
         report(Event(kind="warn", what=f"not sent: {line}"))
     if len(left_out) > SHOWN:

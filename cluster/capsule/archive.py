@@ -74,8 +74,8 @@ def open_capsule(path: Path) -> Iterator[tuple[Ingredients, Manifest, Path]]:
             ingredients = decode((folder / CAPSULE).read_bytes(), Ingredients)
         except ERRORS as error:
             text = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-            said = text.replace(f"{folder}/", "")
-            raise ClusterError(f"{path} is no capsule that cluster {PROGRAM} reads, or is damaged: {said}") from None
+            message = text.replace(f"{folder}/", "")
+            raise ClusterError(f"{path} is no capsule that cluster {PROGRAM} reads, or is damaged: {message}") from None
         ran, found = ingredients.spec.project, read_tree(folder / FILES)
         if found.files and found.digest != ran:
             problems.append(f"{FILES}: not what the job ran (SHA-256 {found.digest[:12]}, not {(ran or 'none')[:12]})")

@@ -31,8 +31,8 @@ class Duration(click.ParamType[int | str]):
         try:
             found = parse_duration(text.removeprefix(self.sign))
         except ValueError as error:
-            said = "; +4h puts the end off by four hours" if self.sign else ""
-            self.fail(f"{text!r}: {error}{said}", param, ctx)
+            message = "; +4h puts the end off by four hours" if self.sign else ""
+            self.fail(f"{text!r}: {error}{message}", param, ctx)
         if self.sign and (not text.startswith(self.sign) or found is None):
             self.fail(f"{text!r}: write +4h to put the end off by four hours", param, ctx)
         return "none" if found is None else found

@@ -118,10 +118,10 @@ def render_stopped_job(record: JobRecord, stopped: Stopped) -> str:
     """Describes what was stopped. record: the job's record before the stop. Pure."""
     hosts = ", ".join(node.name for node in record.nodes)
     if stopped.already:
-        said = f"job {record.id} ({record.name}) had already ended: {stopped.result.state}"
+        text = f"job {record.id} ({record.name}) had already ended: {stopped.result.state}"
         known = {node: named for node, found in record.left.items() if (named := [one for one in found if one[0]])}
         ended = f"\nended now: {render_left(known)}" if known else ""
-        return f"{said}{ended}\nno process of the job is left on {hosts}" if record.left else said
+        return f"{text}{ended}\nno process of the job is left on {hosts}" if record.left else text
     roles = [role for role in record.roles if role.ended_at is None]
     ended = ", ".join(_render_role(role) for role in roles) or "it had not started"
     return f"job {record.id} ({record.name}) is stopped: {ended}\nno process of the job is left on {hosts}"

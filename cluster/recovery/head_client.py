@@ -134,8 +134,8 @@ def make_settings(app: App, nodes: Sequence[ReadyNode], *, asked: Requirements) 
     try:
         pins = app.files.known_hosts.read_text("ascii")
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "damaged"
-        raise ClusterError(f"{app.files.known_hosts}: {said}") from error
+        message = error.strerror if isinstance(error, OSError) else "damaged"
+        raise ClusterError(f"{app.files.known_hosts}: {message}") from error
     table, overrides = leave_secrets_out(read_table(app.config_path), app.overrides)
     files_of = find_python_records([node.facts.machine for node in nodes], cache=cache_folder())
     for node in nodes:

@@ -201,8 +201,8 @@ def order_again(app: App, job: Record, state: ClusterState, *, attempts: tuple[A
         planned = prepared.plan(train, ready, job_id=job.id, script=script)
         order = continue_order(planned.order, job, attempts, first_process=find_first_process(log))
         if have_files_changed(order.spec, job.spec):
-            said = f"the files or the packages of job {job.id} have changed since it was started"
-            app.report(Event(kind="warn", what=f"{said}: it continues with the present ones"))
+            message = f"the files or the packages of job {job.id} have changed since it was started"
+            app.report(Event(kind="warn", what=f"{message}: it continues with the present ones"))
         note_order(app, order)
         with closing(head_of(app, ready)) as head:
             continue_job(head, order, log)

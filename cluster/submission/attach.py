@@ -141,21 +141,21 @@ def attend(app: App, head: Head, order: Order, *, plain: bool, submission: NodeP
         return STOPPED
     note_end(app, started.id)
     if result.state != "done":
-        _say_end(app, order, attendance.files)
+        _report_end(app, order, attendance.files)
     check_result(started.id, result)
     if display.warnings:
         app.say(f"job {started.id}: done, but see the warning above", style="yellow")
     else:
         app.say(f"job {started.id}: done", style="green")
-    _say_end(app, order, attendance.files)
+    _report_end(app, order, attendance.files)
     return 0
 
 
-def _say_end(app: App, order: Order, files: Sequence[NewFiles]) -> None:
+def _report_end(app: App, order: Order, files: Sequence[NewFiles]) -> None:
     """Prints what to look at after a job; the page with its curves only to people."""
     if app.copies_results:
         return
-    say_results(app, order.spec, files, hosts=order.hosts)
+    report_results(app, order.spec, files, hosts=order.hosts)
     if _has_reader():
         app.say(f"cluster report {order.spec.id} shows its curves")
 
@@ -165,7 +165,7 @@ def _has_reader() -> bool:
     return sys.stderr.isatty()
 
 
-def say_results(app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost]) -> None:
+def report_results(app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[JobHost]) -> None:
     """Prints where an ended job's own files are, and the command that copies them. files: its new files on nodes."""
     command, where = find_results(job, files), describe_files(job, files, hosts=hosts)
     if command is None:
@@ -328,5 +328,5 @@ def _next_commands(job: str) -> str:
 def _head_gone(app: App, job: str, error: ClusterError) -> JobError:
     """Ends the job's processes on all other nodes, and returns the error for a lost head."""
     left = end_from_here(app, job)
-    said = f"\n  may still run: {render_left(left)}" if left else "; no process of the job is left on the other nodes"
-    return JobError(f"job {job} ended with its head: {error.message}{said}", exit_code=1, hint="cluster status")
+    text = f"\n  may still run: {render_left(left)}" if left else "; no process of the job is left on the other nodes"
+    return JobError(f"job {job} ended with its head: {error.message}{text}", exit_code=1, hint="cluster status")

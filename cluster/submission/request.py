@@ -219,8 +219,8 @@ def parse_variable(word: str, *, option: str, here: Mapping[str, str]) -> tuple[
         hint = f"{option} {of_launch[1]}=... (launch.py's NAME:VALUE is written with = here)"
         raise UsageError(f'{option} "{of_launch[1]}:...": must be NAME=VALUE', hint=hint)
     before = re.split("[:=]", word)[0]
-    said = f'{option} "{before}=..."' if value.strip("=") else option  # base64 may end with =
-    raise UsageError(f"{said}: must be NAME=VALUE or NAME, a name of letters A to Z, digits and _")
+    message = f'{option} "{before}=..."' if value.strip("=") else option  # base64 may end with =
+    raise UsageError(f"{message}: must be NAME=VALUE or NAME, a name of letters A to Z, digits and _")
 
 
 def parse_gpus(text: str) -> str | list[int]:
@@ -228,6 +228,6 @@ def parse_gpus(text: str) -> str | list[int]:
     if text in ("auto", "none"):
         return text
     if _GPUS.fullmatch(text) is None:
-        said = f'--gpus "{text}": must be numbers with commas between them, "auto" or "none"'
-        raise UsageError(said, hint="cluster train --gpus 0,1")
+        message = f'--gpus "{text}": must be numbers with commas between them, "auto" or "none"'
+        raise UsageError(message, hint="cluster train --gpus 0,1")
     return [int(number) for number in text.split(",")]

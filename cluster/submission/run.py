@@ -66,7 +66,7 @@ def run_job(app: App, words: Sequence[str], options: Mapping[str, Any], choices:
     try:
         code = submit(app, request, job_id=job_id, detach=detach, dry_run=dry_run, plain=options["plain"])
     except KeyboardInterrupt:
-        _say_left(app, "")
+        _report_left(app, "")
         raise
     except ClusterError as error:
         if not (detach or dry_run):
@@ -75,7 +75,7 @@ def run_job(app: App, words: Sequence[str], options: Mapping[str, Any], choices:
     if detach or dry_run:
         return code
     if code:  # left running, or withdrawn
-        _say_left(app, "")
+        _report_left(app, "")
         return code
     _finish(app, job_id, down=choices.down)
     return 0
@@ -199,7 +199,7 @@ def _finish(app: App, job_id: str, *, down: bool) -> None:
     except NotFoundError:  # the job did not start
         app.say(f"job {job_id} has no results")
     except ClusterError:
-        _say_left(app, "its results were not copied")
+        _report_left(app, "its results were not copied")
         raise
     if not down:
         return
@@ -211,7 +211,7 @@ def _finish(app: App, job_id: str, *, down: bool) -> None:
     if why_not is None:
         delete_cluster(app, yes=True, as_json=False)
     else:
-        _say_left(app, why_not)
+        _report_left(app, why_not)
 
 
 def save_report(app: App, job_id: str) -> None:
@@ -223,7 +223,7 @@ def save_report(app: App, job_id: str) -> None:
     app.say(f"its curves are in {path}")
 
 
-def _say_left(app: App, why: str) -> None:
+def _report_left(app: App, why: str) -> None:
     """Prints that the cluster still runs. why: the reason for that, if it is not obvious."""
     if app.has_instances:
         reason = f": {why}" if why else ""

@@ -78,11 +78,11 @@ class TransferProgress(transfer.Progress):
     def _render_line(self, duration_s: float) -> str:
         rate = self._moved / duration_s
         moved = f"{decimal(self._moved)} of {decimal(self._total)}"
-        said = f"{self._files_done()}, {moved}, {decimal(int(rate))}/s"
+        message = f"{self._files_done()}, {moved}, {decimal(int(rate))}/s"
         if not rate:  # only empty files so far, or no answer yet
-            return said
+            return message
         left_s = max(self._total - self._moved, 0) / rate
-        return f"{said}, {timedelta(seconds=round(left_s))} left"
+        return f"{message}, {timedelta(seconds=round(left_s))} left"
 
     def _files_done(self) -> str:
         return f"{self._files}/{self._count} files"
@@ -136,8 +136,8 @@ def describe_transfers(done: Done, began: float) -> str:
         return "nothing"
     size_bytes = sum(transfer.size_bytes for transfer in transfers)
     duration_s = max(time.monotonic() - began, 0.001)
-    said = f"{count(len(transfers), 'file')}, {decimal(size_bytes)} in {duration_s:.1f} s"
-    return f"{said} ({decimal(int(size_bytes / duration_s))}/s)"
+    message = f"{count(len(transfers), 'file')}, {decimal(size_bytes)} in {duration_s:.1f} s"
+    return f"{message} ({decimal(int(size_bytes / duration_s))}/s)"
 
 
 def describe_others(done: Done) -> str:

@@ -30,14 +30,14 @@ def describe_files(job: JobSpec, files: Sequence[NewFiles], *, hosts: Sequence[J
     files: its new files, once it has ended. hosts: those that have its files.
     """
     nodes = [host.name for host in hosts if host.place is None]
-    said = []
+    parts = []
     if nodes and job.cwd:
         on = f"on {', '.join(nodes) if len(nodes) <= MOST_HOSTS else count(len(nodes), 'node')}"
         what = render_new_files(files) or (f"no new files {on}" if has_ended else on)
-        said.append(f"{what}, below {_find_folder(job.id, job.cwd)}")
+        parts.append(f"{what}, below {_find_folder(job.id, job.cwd)}")
     prefix = find_option(job.command, "--model-prefix") or ""
     results = prefix.rpartition("/")[0] + "/" if prefix.startswith("s3://") else job.output_url
-    return "; ".join([*said, *([f"results in {results}"] if results else [])])
+    return "; ".join([*parts, *([f"results in {results}"] if results else [])])
 
 
 def _find_folder(job: str, cwd: str) -> str:

@@ -326,10 +326,10 @@ class Agent(asyncio.Protocol):
     ) -> str | None:
         assert child.stdout is not None
         reader, _ = await children.open_output(child.stdout)
-        said = await reader.read()
+        output = await reader.read()
         if await exited == 0:
             return None
-        last = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        last = output.decode("utf-8", "replace").strip().rpartition("\n")[2]
         return f"{os.path.basename(engine)} could not start the job's container: {last}"
 
     async def _find_place(self, process: JobProcess, *, native: bool = False, asked: bool = False) -> None:

@@ -92,9 +92,9 @@ class JobProcess:
     async def _prepare(self) -> str | None:
         """Makes the environment, and checks what the process needs. Returns why it cannot start, or None."""
         order = self.order
-        said = process_tree.raise_open_files(self._train.open_files)
-        if said:
-            self.say(said)
+        message = process_tree.raise_open_files(self._train.open_files)
+        if message:
+            self.say(message)
         try:
             self._env = environment.make(self._host.order, order, self._host.socket)
         except (OSError, ValueError) as error:
@@ -272,10 +272,10 @@ class JobProcess:
                 self._send_lines(lines)
                 self._host.send(Bar(self.number, text))
                 continue
-            said = self._engine.read_line(text)
-            if said is not None and (said.rank is not None or said.bound is not None):
-                self._host.send(Joined(self.number, said.rank, said.bound))
-            if not (self._hides_verbose and said is not None and said.is_hidden):
+            message = self._engine.read_line(text)
+            if message is not None and (message.rank is not None or message.bound is not None):
+                self._host.send(Joined(self.number, message.rank, message.bound))
+            if not (self._hides_verbose and message is not None and message.is_hidden):
                 lines.append(text)
         self._send_lines(lines)
 

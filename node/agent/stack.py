@@ -67,32 +67,32 @@ async def _dump(pid: int, *, native: bool = False) -> tuple[tuple[Thread, ...], 
     """Returns the threads of a Python program, or why they are unknown; ((), "") if it is none, or has ended."""
     py_spy = os.path.join(os.path.dirname(sys.executable), "py-spy")
     words = [py_spy, "dump", "--native" if native else "--nonblocking", "--json", "--pid", str(pid)]
-    said = ""
+    message = ""
     for _ in range(TRIES):
         try:
             ended = await run(words, TIMEOUT_S)
             if b"ermission" in ended.stderr and words[0] == py_spy:
                 words = ["sudo", "-n", *words]
                 ended = await run(words, TIMEOUT_S)
-            said = _first_line(ended.stderr)
+            message = _first_line(ended.stderr)
             return _cut(decode(ended.stdout, tuple[Thread, ...])), ""
         except OSError as error:
             return (), explain_refusal(str(error)) if words[0] == "sudo" else f"cannot run py-spy: {error}"
         except ValueError:
-            if NO_PYTHON in said or process_tree.start_time(pid) is None:
+            if NO_PYTHON in message or process_tree.start_time(pid) is None:
                 return (), ""
             if ended.code is None:
                 return (), f"py-spy did not answer within {TIMEOUT_S:.0f} s"
-            if said.startswith("sudo:"):
-                return (), explain_refusal(said)
-    return (), said or "py-spy printed no stack"
+            if message.startswith("sudo:"):
+                return (), explain_refusal(message)
+    return (), message or "py-spy printed no stack"
 
 
-def explain_refusal(said: str) -> str:
+def explain_refusal(message: str) -> str:
     """Why a stack cannot be read: not by the agent, nor by sudo -n, which said this."""
     scope = process_tree.read("", SCOPE).decode().strip()
     rule = f"kernel.yama.ptrace_scope is {scope}" if scope and scope != "0" else "it belongs to another user"
-    return f"only root may read its memory ({rule}), and sudo -n failed: {said}"
+    return f"only root may read its memory ({rule}), and sudo -n failed: {message}"
 
 
 def _first_line(data: bytes) -> str:

@@ -79,47 +79,47 @@ class EventReader:
         if find_first_key(line) == "alive":  # a keep-alive, not part of the log
             return None
         try:
-            said = decode(line, LogLine)
-            event = self._read(said)
+            message = decode(line, LogLine)
+            event = self._read(message)
         except ValueError as error:
             return Event(kind="damaged", at=self._at, text=f"a line of the job's log is damaged: {error}")
-        self._at = said.t
+        self._at = message.t
         return event
 
-    def _read(self, said: LogLine) -> Event | None:
+    def _read(self, message: LogLine) -> Event | None:
         """Raises ValueError for a line that is invalid at this point of the log."""
-        if said.result is not None:
-            self.state, self.files = said.result.state, said.files
-            return Event(kind="result", at=said.t, result=said.result, state=said.result.state)
-        if said.state is not None:
-            if said.state not in STATES:  # from a later version
+        if message.result is not None:
+            self.state, self.files = message.result.state, message.files
+            return Event(kind="result", at=message.t, result=message.result, state=message.result.state)
+        if message.state is not None:
+            if message.state not in STATES:  # from a later version
                 return None
-            self.state = cast("JobState", said.state)
-            return Event(kind="state", at=said.t, state=self.state)
-        if said.say is not None:
-            return Event(kind="say", at=said.t, text=said.say, stalled_since=said.stalled_since)
-        if said.warnings is not None:
-            return Event(kind="warnings", at=said.t, warnings=said.warnings)
-        return self._read_process(said, said.p) if said.p is not None else None
+            self.state = cast("JobState", message.state)
+            return Event(kind="state", at=message.t, state=self.state)
+        if message.say is not None:
+            return Event(kind="say", at=message.t, text=message.say, stalled_since=message.stalled_since)
+        if message.warnings is not None:
+            return Event(kind="warnings", at=message.t, warnings=message.warnings)
+        return self._read_process(message, message.p) if message.p is not None else None
 
-    def _read_process(self, said: LogLine, number: int) -> Event:
+    def _read_process(self, message: LogLine, number: int) -> Event:
         process = self.processes.get(number)
-        if said.role is not None and said.host is not None:
+        if message.role is not None and message.host is not None:
             known = process.rank if process is not None else None
-            process = Process(number=number, role=cast("Role", said.role), host=said.host, rank=known)
-        elif said.bar is not None and process is not None:
-            return Event(kind="bar", at=said.t, process=process, text=said.bar)
+            process = Process(number=number, role=cast("Role", message.role), host=message.host, rank=known)
+        elif message.bar is not None and process is not None:
+            return Event(kind="bar", at=message.t, process=process, text=message.bar)
         elif process is None:
             raise ValueError(f"process {number} is unknown")
-        elif said.line is not None:
-            return Event(kind="line", at=said.t, process=process, text=said.line)
+        elif message.line is not None:
+            return Event(kind="line", at=message.t, process=process, text=message.line)
         else:
             process = replace(
                 process,
-                rank=process.rank if said.rank is None else said.rank,
-                pid=process.pid if said.pid is None else said.pid,
-                exit_code=process.exit_code if said.exit is None else said.exit,
-                signal=process.signal if said.signal is None else said.signal,
+                rank=process.rank if message.rank is None else message.rank,
+                pid=process.pid if message.pid is None else message.pid,
+                exit_code=process.exit_code if message.exit is None else message.exit,
+                signal=process.signal if message.signal is None else message.signal,
             )
         self.processes[number] = process
-        return Event(kind="process", at=said.t, process=process)
+        return Event(kind="process", at=message.t, process=process)

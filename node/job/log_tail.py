@@ -59,12 +59,12 @@ def find_tail(read: Read, size: int, wanted: LogWanted, processes: Iterable[Reco
 
 def _counts(line: bytes, wanted: LogWanted, processes: dict[int, RecordRole]) -> bool:
     try:
-        said = decode(line, LogLine)
+        event = decode(line, LogLine)
     except ValueError:  # it is shown as damaged
         return True
-    if said.line is None or said.p is None:
-        return bool(said.say or said.warnings)
-    process = processes.get(said.p)
+    if event.line is None or event.p is None:
+        return bool(event.say or event.warnings)
+    process = processes.get(event.p)
     is_of_role = not wanted.roles or (process is not None and process.role in wanted.roles)
     return is_of_role and (not wanted.ranks or (process is not None and process.rank in wanted.ranks))
 
@@ -82,11 +82,11 @@ def find_processes(
         if b'"role": ' not in line and b'"rank": ' not in line:
             continue
         try:
-            said = decode(line, LogLine)
+            event = decode(line, LogLine)
         except ValueError:
             continue
-        if said.role is not None and said.host is not None:
-            found.setdefault(said.p, RecordRole(role=said.role, host=said.host, number=said.p, rank=said.rank))
-        elif said.p in found and said.rank is not None:
-            found[said.p] = replace(found[said.p], rank=said.rank)
+        if event.role is not None and event.host is not None:
+            found.setdefault(event.p, RecordRole(role=event.role, host=event.host, number=event.p, rank=event.rank))
+        elif event.p in found and event.rank is not None:
+            found[event.p] = replace(found[event.p], rank=event.rank)
     return tuple(found.values())

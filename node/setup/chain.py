@@ -154,8 +154,8 @@ class Taker(object):
                     why.append("%s: %s" % (peer[0], error))
                 except OSError as error:
                     self._hang_up()
-                    said = "nothing was heard from it" if isinstance(error, socket.timeout) else str(error)
-                    why.append("%s: %s" % (peer[0], said))
+                    message = "nothing was heard from it" if isinstance(error, socket.timeout) else str(error)
+                    why.append("%s: %s" % (peer[0], message))
                     # From now on, the nodes before it are asked first; it is asked again when all of them fail.
                     self._peers.remove(peer)
                     self._peers.append(peer)

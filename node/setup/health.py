@@ -90,9 +90,9 @@ def read_kernel_log() -> str | None:
     for words in KERNEL_LOG:
         if shutil.which(words[0]) is None:
             continue
-        said = _run(words, LOG_TIMEOUT_S)
-        if said is not None and said.strip():
-            return said
+        message = _run(words, LOG_TIMEOUT_S)
+        if message is not None and message.strip():
+            return message
     return None
 
 

@@ -88,7 +88,7 @@ def post(url: str, event: Mapping[str, Any]) -> str | None:
     """
     body = json.dumps({**event, "content": event.get("text", "")}).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "cluster"}
-    said = ""
+    message = ""
     for pause_s in (0.0, *PAUSES_S):
         time.sleep(pause_s)
         try:
@@ -96,12 +96,12 @@ def post(url: str, event: Mapping[str, Any]) -> str | None:
             opener = urllib.request.build_opener(_NoRedirects(), urllib.request.HTTPSHandler(context=make_context()))
             opener.open(request, timeout=ANSWER_S).close()
         except (OSError, http.client.HTTPException, ValueError) as error:
-            said = explain(error)
+            message = explain(error)
             if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429:
                 break
         else:
             return None
-    return f"webhook at {urllib.parse.urlsplit(url).hostname}: {said}"
+    return f"webhook at {urllib.parse.urlsplit(url).hostname}: {message}"
 
 
 def explain(error: Exception) -> str:

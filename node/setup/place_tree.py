@@ -86,11 +86,11 @@ def unpack(path, new):
     # -m: the archive has no times. -p: its modes count, whatever the umask.
     words = ["tar", "-xzmp", "--no-same-owner", "-C", new, "-f", path]
     tar = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    said = tar.communicate()[1].decode("utf-8", "replace").strip()
+    message = tar.communicate()[1].decode("utf-8", "replace").strip()
     if tar.returncode != 0:
         if shutil.disk_usage(new).free < FULL_BYTES:  # of which tar may say only: wrote 512 of 10240 bytes
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        raise OSError(errno.EIO, said.partition("\n")[0] or "tar: exit code %d" % tar.returncode)
+        raise OSError(errno.EIO, message.partition("\n")[0] or "tar: exit code %d" % tar.returncode)
 
 
 # -- old trees and archives ------------------------------------------------------------------------------------------

@@ -74,17 +74,17 @@ class Agent:
 class Agents:
     """The agents of one attempt, by their hosts' names.
 
-    hear(agent, message): called for each message. lose(agent, why): called if an agent is lost. fail(error): called for
+    on_message(agent, message): called for each message. lose(agent, why): called if an agent is lost. fail(error): for
     an error in one of these.
     """
 
     def __init__(
         self,
-        hear: Callable[[Agent, Any], None],
+        on_message: Callable[[Agent, Any], None],
         lose: Callable[[Agent, str], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        self._hear, self._lose = hear, lose
+        self._on_message, self._lose = on_message, lose
         self._tasks = Tasks(asyncio.get_running_loop(), fail)
         self.by_host: dict[str, Agent] = {}
 
@@ -121,7 +121,7 @@ class Agents:
                 elif isinstance(message, Closed):
                     agent.closed = message
                     agent.is_done.set()
-                self._tasks.call(partial(self._hear, agent, message))
+                self._tasks.call(partial(self._on_message, agent, message))
         agent.is_open = False
         agent.is_done.set()
         if agent.closed is None:

@@ -53,12 +53,12 @@ class Client:
         """Runs a command. The answer also says that it cannot be started, or does not end in time."""
         timeout_s = timeout_s or ANSWER_TIMEOUT_S
         try:
-            code, out, said = await run(words, timeout_s, env=self._env)
+            code, out, message = await run(words, timeout_s, env=self._env)
         except OSError as error:
             return Answer("", f"{words[0]}: {error.strerror or error}", NOT_FOUND)
         if code is None:
             return Answer("", f"{words[0]} did not end within {timeout_s:g} s", TIMED_OUT)
-        return Answer(out.decode("utf-8", "replace"), said.decode("utf-8", "replace"), code)
+        return Answer(out.decode("utf-8", "replace"), message.decode("utf-8", "replace"), code)
 
     async def check(self, request: AllocationRequest) -> AllocationRequest:
         """Returns the request, completed with its queue's values. Raises ValueError if the queue does not allow it."""

@@ -55,8 +55,8 @@ class Share:
         while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
             self._kept_bytes -= len(self._kept.popleft()) + TIME_BYTES
             self._left_out += 1
-        said, self._is_said = self._is_said, True
-        return [] if said else [self._encode(LIMIT_SAID)]
+        was_said, self._is_said = self._is_said, True
+        return [] if was_said else [self._encode(LIMIT_SAID)]
 
     def take(self, now: float, *, has_ended: bool = False) -> list[bytes]:
         """Returns the kept lines if there is room for all of them, or the process has ended."""

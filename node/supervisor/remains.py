@@ -65,8 +65,8 @@ async def search(words: Sequence[str], timeout_s: float = SEARCH_TIMEOUT_S) -> t
     """Runs a search. Returns the processes that it could not end, and the host's boot, "" if it does not answer."""
     ended = await run(words, timeout_s)
     found, boot = read_answer(ended)
-    said = ended.stderr.decode("utf-8", "replace").strip()
-    return ([(0, "could not be searched: " + (said or "no answer"))] if found is None else found), boot
+    message = ended.stderr.decode("utf-8", "replace").strip()
+    return ([(0, "could not be searched: " + (message or "no answer"))] if found is None else found), boot
 
 
 def read_answer(ended: Ended) -> tuple[list[Found] | None, str]:

@@ -154,7 +154,7 @@ class Stalls:
             self._proven_at = time.monotonic()
             self._tasks.begin(self._watch())
 
-    def hear_line(self, process: JobProcess, text: str) -> None:
+    def on_line(self, process: JobProcess, text: str) -> None:
         """Handles a line of a worker's output."""
         report = self._processes.engine.read_line(text)
         if self._is_watching and not (report is not None and report.is_noise):
@@ -165,14 +165,14 @@ class Stalls:
             self._seen.pop(process.number, None)
             self._note_progress(now)
 
-    def hear_bar(self, process: JobProcess, text: str) -> None:
+    def on_bar(self, process: JobProcess, text: str) -> None:
         """Handles a worker's progress bar: one that moves counts as a line."""
         position = read_position(text)
         if position != self._positions.get(process.number):
             self._positions[process.number] = position
-            self.hear_line(process, text)
+            self.on_line(process, text)
 
-    def hear_look(self, process: JobProcess, look: Used) -> None:
+    def on_look(self, process: JobProcess, look: Used) -> None:
         """Handles a host's report of the resources that a process has used."""
         now = time.monotonic()
         stopped = set(look.stopped)
@@ -192,7 +192,7 @@ class Stalls:
                 self._note_progress(now, None if moves else process)
         self._looks[process.number] = (now, look.cpu_s, look.bytes, stopped)
 
-    def hear_place(self, process: JobProcess, place: Place) -> None:
+    def on_place(self, process: JobProcess, place: Place) -> None:
         """Handles a host's report of where a worker is. One that waits there since before has made no progress."""
         number, now = process.number, time.monotonic()
         known = self._seen.get(number)
@@ -220,11 +220,11 @@ class Stalls:
         self._native_at[number] = now if is_due else self._native_at[number]
         return is_due
 
-    def hear_progress(self) -> None:
+    def on_progress(self) -> None:
         """Handles the report of a batch that a worker has finished."""
         self._note_progress(time.monotonic())
 
-    def hear_exit(self, process: JobProcess) -> None:
+    def on_exit(self, process: JobProcess) -> None:
         """Handles the end of a process."""
         if not self._is_watching or process.role != "worker" or process.exit_code != 0:
             return
@@ -357,22 +357,22 @@ class Stalls:
 
     def _describe(self, kind: str | None) -> str:
         """The finding as text. kind: as in `_classify`."""
-        said = [self._describe_stopped(process) for process in self._processes.all if process.number in self._stopped]
+        parts = [self._describe_stopped(process) for process in self._processes.all if process.number in self._stopped]
         if self._blocked:
-            said.append(self._blocked + "; `cluster verify` tries their ports")
-        if said:
-            return "; ".join(said)
+            parts.append(self._blocked + "; `cluster verify` tries their ports")
+        if parts:
+            return "; ".join(parts)
         if kind == "ended":
-            said.append(self._describe_ended("has printed nothing since", "have printed nothing since"))
+            parts.append(self._describe_ended("has printed nothing since", "have printed nothing since"))
         elif self._finished:
-            said.append(self._describe_ended("still runs", "still run"))
+            parts.append(self._describe_ended("still runs", "still run"))
         elif kind is None:
             several = len({process.host for process in self._running()}) > 1
-            said.append(f"none of its processes is stopped{', and its nodes can reach each other' if several else ''}")
+            parts.append(f"none of its processes is stopped{', and its nodes can reach each other' if several else ''}")
         places = self._find_places()
         is_kv_store = self._order.spec.servers > 0 and self._order.spec.is_synchronous
-        said += [describe_places(places), describe_kv_store(places) if is_kv_store else "", describe_unseen(places)]
-        return "; ".join(filter(None, said))
+        parts += [describe_places(places), describe_kv_store(places) if is_kv_store else "", describe_unseen(places)]
+        return "; ".join(filter(None, parts))
 
     def _describe_stopped(self, process: JobProcess) -> str:
         """Describes which process of a role is stopped, and how to resume it."""

@@ -175,7 +175,7 @@ class Supervisor:
         self.log.put(warnings=self.record.warnings)
         self.save_soon()
 
-    def tell_stall(self, text: str, seconds: float | None) -> None:
+    def report_stall(self, text: str, seconds: float | None) -> None:
         """Tells the user that the job has made no progress for `seconds`, and why; None: it makes progress again."""
         since = 0.0 if seconds is None else round(time.time() - seconds, 3)
         self.log.put(say=text, stalled_since=since)
@@ -460,7 +460,7 @@ class Supervisor:
         self.log.end_all_output()
         self.log.put(state=state)
         self.log.put(result=result, files=self.find_files())
-        self.tell_end()
+        self.report_end()
         for keep in (self.log.write, lambda: self.save(lasting=True)):
             try:
                 keep()
@@ -475,7 +475,7 @@ class Supervisor:
         if self.copying is not None and not is_copied:
             await asyncio.to_thread(self.copying.finish, LAST_COPY_S)
 
-    def tell_end(self) -> None:
+    def report_end(self) -> None:
         """Reports the end of the job to [notify]."""
         record, name = self.record, f"job {self.job} ({self.order.spec.name})"
         ended = f"{name} is {record.state}" + (f": {record.error}" if record.error else "")

@@ -57,9 +57,9 @@ class LeaseConfig(Settings, frozen=True, kw_only=True):
         """The budget in US dollars; None without a limit."""
         return None if self.budget_usd == "none" else self.budget_usd
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
+    def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:
         """Yields a message for each invalid combination of valid settings."""
-        if "then" in said and self.lifetime_s is self.idle_s is self.budget is None:
+        if "then" in given and self.lifetime_s is self.idle_s is self.budget is None:
             yield "then has no effect without lifetime, idle or budget_usd"
 
 

@@ -90,10 +90,10 @@ class VolumeConfig(Settings, frozen=True, kw_only=True):
             return "s3"
         return "nfs" if ":" in self.source else "file-system"
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
+    def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:
         """Yields a message for each invalid combination of valid settings."""
         if self.kind != "head":
-            for key in sorted({"keep", "size_gib"} & said):
+            for key in sorted({"keep", "size_gib"} & given):
                 if key == "size_gib" or self.keep:
                     yield (
                         f'{key} is for source = "head"; "{self.source}" exists already, and is neither changed nor '

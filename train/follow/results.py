@@ -81,12 +81,14 @@ class Listing(NodeProgram):
         files: list[NodeFile] = []
         for line in self.lines():
             try:
-                said = decode(line, _Line)
+                entry = decode(line, _Line)
             except ValueError as error:
                 raise self.invalid(error) from None
-            if said.end:
+            if entry.end:
                 return tuple(files)
-            files.append(NodeFile(name=said.name, size_bytes=said.size_bytes, mtime_ns=said.mtime_ns, what=said.what))
+            files.append(
+                NodeFile(name=entry.name, size_bytes=entry.size_bytes, mtime_ns=entry.mtime_ns, what=entry.what)
+            )
             if len(files) > MOST_FILES:
                 raise ClusterError(f"{self.name}: the job has created more than {MOST_FILES} files", hint=_BY_HAND)
         if files:

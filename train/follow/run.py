@@ -94,12 +94,12 @@ def check_order(head: Head, order: Order) -> str | None:
     with closing(head.open("check")) as program:
         program.tell(order)
         line = program.answer(timeout_s=SUBMIT_TIMEOUT_S)
-    said = head.read(line or b"{}", Checked)
-    if said.unrunnable is not None:
-        raise UsageError(f"the job cannot run: {said.unrunnable}")
-    if said.error is not None:
-        raise ClusterError(f"{head.name} cannot check the job: {shorten(said.error)}")
-    return said.script
+    reply = head.read(line or b"{}", Checked)
+    if reply.unrunnable is not None:
+        raise UsageError(f"the job cannot run: {reply.unrunnable}")
+    if reply.error is not None:
+        raise ClusterError(f"{head.name} cannot check the job: {shorten(reply.error)}")
+    return reply.script
 
 
 def _hand_over(
@@ -121,13 +121,13 @@ def _hand_over(
             hint=f"cluster jobs; cluster stop {order.spec.id}",
         ) from error
     try:
-        said = decode(line or b"{}", Submitted)
+        reply = decode(line or b"{}", Submitted)
     except ValueError as error:
         raise AnswerError(
             f"{head} sent an invalid answer: {error}; job {order.spec.id} may or may not have started",
             hint="cluster jobs",
         ) from None
-    other = said.refused
+    other = reply.refused
     if other is not None:
         nodes = ", ".join(other.waiting_for)
         raise RefusedError(
@@ -135,12 +135,12 @@ def _hand_over(
             "runs one job at a time",
             hint=f"cluster train --queue ..., or cluster stop {other.id}",
         )
-    if said.unrunnable is not None:
-        raise UsageError(f"the job was not started: {said.unrunnable}")
-    if said.job != order.spec.id or said.state is None:
-        why = shorten(said.error) if said.error else "no answer"
+    if reply.unrunnable is not None:
+        raise UsageError(f"the job was not started: {reply.unrunnable}")
+    if reply.job != order.spec.id or reply.state is None:
+        why = shorten(reply.error) if reply.error else "no answer"
         raise ClusterError(f"{head} did not accept job {order.spec.id}: {why}", hint="cluster jobs")
-    return said.state
+    return reply.state
 
 
 def _submit_again(head: Head, order: Order, lost: ConnectError, look: Look) -> Started:
@@ -329,8 +329,8 @@ def stop_job(head: Head, job: str, gone: Sequence[str] = ()) -> tuple[JobResult,
     line = head.ask("stop", job, *gone, timeout_s=STOP_TIMEOUT_S)
     if not line:
         raise NotFoundError(f"{head.name} has no job {job}", hint="cluster jobs")
-    said = head.read(line, StopAnswer)
-    return said.result, said.already
+    reply = head.read(line, StopAnswer)
+    return reply.result, reply.already
 
 
 def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, ...]:
@@ -347,14 +347,14 @@ def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, 
     if find_first_key(line) == "error":
         error = head.failed(line, hint="cluster jobs")
         raise NotReplacedError(error.message, hint=error.hint)
-    said = head.read(line, Answer)
-    if said.by_head and not hosts:
+    reply = head.read(line, Answer)
+    if reply.by_head and not hosts:
         raise HeadReplacesError(
-            f"job {job} waits for {', '.join(said.waiting_for)}, and the head is replacing "
-            f"{'it' if len(said.waiting_for) == 1 else 'them'} itself",
+            f"job {job} waits for {', '.join(reply.waiting_for)}, and the head is replacing "
+            f"{'it' if len(reply.waiting_for) == 1 else 'them'} itself",
             hint=f"cluster logs -f {job}",
         )
-    return said.waiting_for
+    return reply.waiting_for
 
 
 def check_result(job: str, result: JobResult) -> None:

@@ -49,10 +49,10 @@ class JobFile(TrainConfig, frozen=True, kw_only=True):
         tuple[Word, ...], Meta(description="a list of words: a command to run instead of script, word for word")
     ] = ()
 
-    def conflicts(self, said: AbstractSet[str]) -> Iterator[str]:
+    def conflicts(self, given: AbstractSet[str]) -> Iterator[str]:
         """Yields a message for each contradiction between settings."""
-        yield from super().conflicts(said)
-        if self.command and not said.isdisjoint({"script", "args"}):
+        yield from super().conflicts(given)
+        if self.command and not given.isdisjoint({"script", "args"}):
             yield "command replaces script and args: set one or the other"
 
 

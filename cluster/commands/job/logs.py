@@ -15,7 +15,7 @@ from bootstrap.ssh.node_program import Look
 from cluster.app import App, if_interrupted, pass_app
 from cluster.jobs import JobSources, open_jobs
 from cluster.nodes.results import copy_job
-from cluster.submission.attach import say_results
+from cluster.submission.attach import report_results
 from cluster.views.jobs import event_document
 from cluster.views.live import JobDisplay
 from cluster.views.results import find_hosts
@@ -98,7 +98,7 @@ def end(
     if result is None:
         raise JobError(f"{app.config.data.results} does not record the end of job {record.id}", exit_code=1)
     if not quiet:
-        say_results(app, record.spec, files, hosts=find_hosts(record))
+        report_results(app, record.spec, files, hosts=find_hosts(record))
     check_result(record.id, result)
 
 

@@ -78,11 +78,11 @@ class Node:
         inside = [os.path.join(engine.HOME_FOLDER, ".cluster", name) for name in engine.MOUNT_FOLDERS]
         for name in (engine.PYTHONS_FOLDER, *inside):
             os.makedirs(os.path.join(os.path.expanduser("~"), name), 0o700, exist_ok=True)
-        found, said = engine.find(wanted, os.environ)
+        found, message = engine.find(wanted, os.environ)
         self._engine = found or []
         return {
             "engine": found,
-            "said": said,
+            "said": message,
             "ids": [os.getuid(), os.getgid()],
             "machine": os.uname().machine,
             "shm_bytes": shutil.disk_usage(MEMORY).total if os.path.isdir(MEMORY) else 0,
@@ -169,9 +169,9 @@ class Node:
 
     def _run(self, words: Sequence[str], **options: Any) -> bytes:
         """Like _call, but returns the stdout. Raises Failed with the end of its output, or else its exit code."""
-        code, out, said = self._call(words, **options)
+        code, out, message = self._call(words, **options)
         if code != 0:
-            text = (said or out or b"").decode("utf-8", "replace").strip()
+            text = (message or out or b"").decode("utf-8", "replace").strip()
             raise Failed(text[-LONGEST_SAID:] or f"exit code {code}")
         return out
 
@@ -187,11 +187,11 @@ class Node:
         own = {**(env or {}), **engine.environment(os.environ)}
         self._child = process_tree.start(words, own, "/", stdout=stdout, stderr=subprocess.PIPE)
         try:
-            out, said = self._child.communicate(timeout=timeout_s)
+            out, message = self._child.communicate(timeout=timeout_s)
         except BaseException:
             self.end()
             raise
-        return self._child.returncode, out, said
+        return self._child.returncode, out, message
 
     def end(self) -> None:
         """Kills the running command, if any."""

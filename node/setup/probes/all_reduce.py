@@ -24,9 +24,9 @@ SIZES_MIB, PAIR_MIB = (1, 16, 128), 16
 REPEATS, ROUNDS = 5, 3
 
 
-def tell(**said):
+def tell(**message):
     """Prints one line of JSON to stdout."""
-    print(json.dumps(said), flush=True)
+    print(json.dumps(message), flush=True)
 
 
 def find_missing(store, order):

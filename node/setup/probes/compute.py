@@ -15,9 +15,9 @@ import sys
 import sysconfig
 
 
-def tell(**said):
+def tell(**message):
     """Prints one line of JSON to stdout."""
-    print(json.dumps(said), flush=True)
+    print(json.dumps(message), flush=True)
 
 
 def use_mxnet():

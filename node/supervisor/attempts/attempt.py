@@ -67,12 +67,12 @@ class Attempt:
     def __init__(self, number: int, order: Order, job: "Supervisor", first_process: int = 0) -> None:
         self.number, self.order, self._job = number, order, job
         tasks = self._tasks = Tasks(asyncio.get_running_loop(), job.fail)
-        self.agents = Agents(self.hear, self.lose, job.fail)
+        self.agents = Agents(self.on_message, self.lose, job.fail)
         hosts = self.agents.by_host
         self.processes = Processes(order, hosts, first_process)
         self.outcome = Outcome(order, self.processes, hosts, tasks, say=job.say, warn=job.warn)
         self.stalls = Stalls(
-            order, self.processes, tasks, job.tell_stall, self.outcome.end_stalled, keep=job.keep_stacks
+            order, self.processes, tasks, job.report_stall, self.outcome.end_stalled, keep=job.keep_stacks
         )
         self.stacks = StackRequests(self.processes)
         self.interruption = Interruption(order, hosts, tasks, job.say, self.outcome.interrupt)
@@ -133,14 +133,14 @@ class Attempt:
 
     # -- messages ------------------------------------------------------------------------------------------------
 
-    def hear(self, agent: Agent, message: Any) -> None:
+    def on_message(self, agent: Agent, message: Any) -> None:
         """Handles a message of an agent."""
         if isinstance(message, Output):
-            self.hear_output(message)
+            self.on_output(message)
         elif isinstance(message, Announced):
             self.announce(agent, message)
         elif isinstance(message, (Started, Bar, Joined, Exited, Used, Placed, Blocked)):
-            self.hear_report(message)
+            self.on_report(message)
         elif isinstance(message, Booted):
             agent.boot = message.boot
         elif isinstance(message, Copying):
@@ -151,11 +151,11 @@ class Attempt:
         elif isinstance(message, Noticed):
             self.interruption.note_notice(agent, message.notice)
         elif isinstance(message, Reported):
-            self.hear_numbers(agent, message)
+            self.on_numbers(agent, message)
         elif isinstance(message, Sampled):
             self._job.samples.put(replace(message.sample, host=agent.host.name))
 
-    def hear_output(self, message: Output) -> None:
+    def on_output(self, message: Output) -> None:
         """Handles lines of a process's output."""
         process = self.processes.by_number(message.p)
         if process is None:  # one of mpirun's daemons
@@ -167,13 +167,13 @@ class Attempt:
             process.last_line = text.strip() or process.last_line
             process.last_lines.append(text[:LONGEST])
             if process.role == "worker":
-                self.hear_worker(process, text)
+                self.on_worker(process, text)
 
-    def hear_bar(self, process: JobProcess, text: str) -> None:
+    def on_bar(self, process: JobProcess, text: str) -> None:
         """Handles the current progress bar of a process."""
         self._job.clients.put_bar(process.number, text)
         if process.role == "worker" and text:
-            self.stalls.hear_bar(process, text)
+            self.stalls.on_bar(process, text)
             self.note_progress(text)
 
     def end_output(self, process: JobProcess) -> None:
@@ -187,9 +187,9 @@ class Attempt:
         for process in self.processes.all:
             self.end_output(process)
 
-    def hear_worker(self, process: JobProcess, text: str) -> None:
+    def on_worker(self, process: JobProcess, text: str) -> None:
         """Handles a line of a worker's output."""
-        self.stalls.hear_line(process, text)
+        self.stalls.on_line(process, text)
         if self.resumed is None and self.number > 1:
             self.resumed = restarts.parse_resumed(text)
             if self.resumed is not None:
@@ -240,7 +240,7 @@ class Attempt:
             log.put(p=process.number, pid=process.pid)
         self._job.save_soon()
 
-    def hear_report(self, message: ProcessReport) -> None:
+    def on_report(self, message: ProcessReport) -> None:
         """Handles a report about a process."""
         process = self.processes.by_number(message.p)
         if process is None:
@@ -252,30 +252,30 @@ class Attempt:
         if isinstance(message, Started):
             self.note_start(process, message.pid)
         elif isinstance(message, Bar):
-            self.hear_bar(process, message.text)
+            self.on_bar(process, message.text)
         elif isinstance(message, Joined):
             self.note_joined(process, message)
         elif isinstance(message, Exited):
             self.note_exit(process, message)
         elif isinstance(message, Used):
-            self.stalls.hear_look(process, message)
+            self.stalls.on_look(process, message)
         elif isinstance(message, Placed):
-            self.hear_place(process, message)
+            self.on_place(process, message)
         else:
             process.blocked = message.places
 
-    def hear_place(self, process: JobProcess, message: Placed) -> None:
+    def on_place(self, process: JobProcess, message: Placed) -> None:
         """Handles a report about where a process is."""
         if message.asked:
-            self.stacks.hear(replace(message, place=self.stalls.complete(process, message.place)))
+            self.stacks.on_message(replace(message, place=self.stalls.complete(process, message.place)))
         else:
-            self.stalls.hear_place(process, message.place)
+            self.stalls.on_place(process, message.place)
 
-    def hear_numbers(self, agent: Agent, message: Reported) -> None:
+    def on_numbers(self, agent: Agent, message: Reported) -> None:
         """Handles the numbers that the job's program on a host has written."""
         if message.progress is not None:
             self.interruption.note_progress(message.progress)
-            self.stalls.hear_progress()
+            self.stalls.on_progress()
         if message.saved is not None:
             first = next((one for one in self.processes.of("worker") if one.agent is agent), None)
             self.interruption.note_saved(first.short_name if first is not None else agent.host.name, message.saved)
@@ -307,7 +307,7 @@ class Attempt:
         self._job.save_soon()
         if self.is_over:
             return
-        self.stalls.hear_exit(process)
+        self.stalls.on_exit(process)
         self.outcome.note_exit(process)
         set_up = [one for one in self.processes.of("setup") if one.exit_code == 0]
         if process in set_up and len(set_up) == len(self.order.hosts):

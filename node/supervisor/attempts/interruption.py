@@ -56,7 +56,7 @@ class Interruption:
         at = "soon" if notice.at is None else time.strftime("at %H:%M:%S UTC", time.gmtime(notice.at))
         self._say(f"spot notice: EC2 will {notice.action} {host} {at}")
         if is_first:
-            self.tell_all()
+            self.notify_all()
         if self._order.train.on_node_loss == "fail":
             return  # the job may end before the node does
         seconds = grace_s(self._order, notice, time.time())
@@ -67,7 +67,7 @@ class Interruption:
             self._cancel_grace()
             self._grace = self._tasks.later(seconds, self._give_up)
 
-    def tell_all(self) -> None:
+    def notify_all(self) -> None:
         """Tells the job's processes to save a checkpoint."""
         for agent in self._agents.values():
             agent.put(SaveCheckpoint())

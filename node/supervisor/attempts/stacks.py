@@ -18,7 +18,7 @@ class StackRequests:
         self._processes = processes
         self._asked: dict[int, asyncio.Future[Placed]] = {}  # by the process's number
 
-    def hear(self, message: Placed) -> None:
+    def on_message(self, message: Placed) -> None:
         """Handles an agent's answer."""
         asked = self._asked.get(message.p)
         if asked is not None and not asked.done():

@@ -103,11 +103,11 @@ class HostsAgent:
         assert process.host == self._host
         if isinstance(message, Look):
             self._job.looks += 1
-            self._job.stalls.hear_look(process, self._job.uses[process.name])
+            self._job.stalls.on_look(process, self._job.uses[process.name])
             if message.place and process.name in self._job.places:
                 place = place_of(self._job.places[process.name])
                 is_native = message.native and process.name in self._job.spins
-                self._job.stalls.hear_place(process, replace(place, waits=True) if is_native else place)
+                self._job.stalls.on_place(process, replace(place, waits=True) if is_native else place)
         else:
             lost = {ADDRESSES[name] for name in self._job.lost.get(self._host, ())}
             process.blocked = tuple(f"{ip}:{port}" for ip, port in message.places if ip in lost)
@@ -163,7 +163,7 @@ class Job:
             self.uses[self.worker(0).name] = replace(use, cpu_s=use.cpu_s + cpu_share)
             if prints_every_s is not None and self.timers.now + 1 >= next_line:
                 next_line += prints_every_s
-                self.stalls.hear_line(self.worker(0), "step")
+                self.stalls.on_line(self.worker(0), "step")
             self.timers.wait(1)
 
 
@@ -260,7 +260,7 @@ def test_the_reason_for_an_unknown_place_is_told(job: Job) -> None:
     job.run(100, prints_every_s=1.0)
     worker = job.worker(0)
     for _ in range(200):
-        job.stalls.hear_place(worker, Place(why="py-spy did not answer within 3 s"))
+        job.stalls.on_place(worker, Place(why="py-spy did not answer within 3 s"))
         job.run(10)
     assert job.told[0][1].endswith("; no stack of worker 0 on node-1: py-spy did not answer within 3 s")
 
@@ -288,7 +288,7 @@ def test_a_worker_has_ended_with_0_while_another_runs(
     job = Job(timers, limit)
     job.run(100, prints_every_s=1.0)
     job.worker(1).exit_code = 0
-    job.stalls.hear_exit(job.worker(1))
+    job.stalls.on_exit(job.worker(1))
     job.run(1500, **others)
     texts = [text for _, text in job.told]
     assert texts[:1] == ([] if told is None else [told])
@@ -306,13 +306,13 @@ def test_a_worker_has_ended_with_0_while_another_runs(
 def test_a_batch_is_progress_after_a_worker_has_ended(timers: Timers) -> None:
     job = Job(timers, MIN)
     job.worker(1).exit_code = 0
-    job.stalls.hear_exit(job.worker(1))
+    job.stalls.on_exit(job.worker(1))
     for _ in range(20):
         job.run(20)
-        job.stalls.hear_progress()
+        job.stalls.on_progress()
     assert job.ended == []
     job.worker(0).exit_code = 0
-    job.stalls.hear_exit(job.worker(0))
+    job.stalls.on_exit(job.worker(0))
     job.run(600)
     assert job.ended == []  # no other waits
 
@@ -398,14 +398,14 @@ def test_a_bar_whose_clock_alone_runs_has_not_moved(before: str, after: str, *, 
 def test_a_bar_that_moves_is_progress(job: Job, *, moves: bool) -> None:
     for step in range(600):
         job.run(10)
-        job.stalls.hear_bar(job.worker(0), f"| {step * moves}/999 [{step // 6:02}:{step % 6}0<?]")
+        job.stalls.on_bar(job.worker(0), f"| {step * moves}/999 [{step // 6:02}:{step % 6}0<?]")
     assert bool(job.told) != moves
 
 
 def test_output_of_ps_lite_is_not_progress(job: Job) -> None:
     for _ in range(300):
         job.run(10)
-        job.stalls.hear_line(job.worker(0), "[12:00:00] ../3rdparty/ps-lite/src/van.cc:310: Warning: resend")
+        job.stalls.on_line(job.worker(0), "[12:00:00] ../3rdparty/ps-lite/src/van.cc:310: Warning: resend")
     assert job.told[0][0] == pytest.approx(30 * MIN, abs=2 * stalls.LOOK_EVERY_S)
 
 
