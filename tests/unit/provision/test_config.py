@@ -41,7 +41,7 @@ def test_a_single_address_becomes_a_network() -> None:
         ("nodes", "2", "must be a whole number from 0 to 1000"),
         ("instance_type", "c5", "must be an EC2 instance type"),
         ("instance_type", "c5.xlarge; rm -rf /", "must be an EC2 instance type"),
-        ("ami", "ami-$(id)", 'must be "auto" or an image id'),
+        ("ami", "ami-$(id)", 'must be "auto", "baked" or an image id'),
         ("user", "../x", "must be a Linux user name"),
         ("volume_size_gib", 16385, "must be a whole number from 8 to 16384"),
         ("ssh_from", "10.0.0.0/7", "no wider than /8"),
