@@ -87,7 +87,9 @@ def test_two_clients_that_start_a_job_at_the_same_moment(nodes: Project) -> None
     with ThreadPoolExecutor() as pool:
         both = [pool.submit(nodes.run, *words, code=None) for _ in range(2)]
         ended, others = wait(both, return_when=FIRST_COMPLETED)
-        (job,) = [one for one in records(nodes) if one["name"] == "sleeper"]
+        jobs = [one for one in records(nodes) if one["name"] == "sleeper"]
+        assert len(jobs) == 1, [one.result().stderr for one in ended]
+        job = jobs[0]
         nodes.run("stop", job["id"])
         nothing_left(job["id"], hosts_of(nodes))
         (refused,), (stopped,) = [one.result() for one in ended], [one.result() for one in others]
