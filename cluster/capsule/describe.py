@@ -73,7 +73,7 @@ def write_capsule(app: App, words: str | None, path: Path | None, *, is_report: 
         known = _try([], "", lambda: _find_secrets(app, is_report=is_report)) or ()
         clean = {name: scrub(to_builtins(one), known, is_public=is_report) for name, one in texts.items()}
         if HIDDEN in str(clean):
-            missing.append(f"values that may be secrets: {HIDDEN} is in their places")
+            missing.append(f"values that may be secrets ({HIDDEN} stands for each)")
         missing = [scrub(one, known, is_public=is_report) for one in missing]
         files = [file_of_bytes(name, encode(one)) for name, one in clean.items()]
         files += [replace(file, path=f"{FILES}/{file.path}") for file in tree.files]
