@@ -48,10 +48,10 @@ def find_homes(connections: Sequence[NodeConnection]) -> tuple[tuple[int, ...], 
     def ask(index: int) -> None:
         try:
             script = RemoteCommand(NAME_HOME.format(name=secrets.token_hex(16)))
-            message = connections[index].run(script, check=False, timeout_s=TIMEOUT_S).last_line
+            name = connections[index].run(script, check=False, timeout_s=TIMEOUT_S).last_line
         except ConnectError:
-            message = ""
-        names[index] = message or f"host {index}"
+            name = ""
+        names[index] = name or f"host {index}"
 
     if len(connections) > 1:
         on_all(range(len(connections)), ask)

@@ -65,7 +65,8 @@ class App:
     def override(self, key: str, value: object) -> None:
         """Overrides a value of cluster.toml, even after the file was read. key: dotted."""
         self.overrides[key] = value
-        self.__dict__.pop("config", None)
+        for depends in ("config", "files"):
+            self.__dict__.pop(depends, None)
 
     def warn_of(self, error: ClusterError) -> None:
         """Shows an error that does not end the command, with its hint."""

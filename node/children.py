@@ -101,8 +101,8 @@ async def run(words: Sequence[str], timeout_s: float, *, given: bytes = b"", **o
         _kill(child)
         for part in parts:
             part.cancel()
-    out, message = (b"" if one.cancelled() or not one.done() else one.result() for one in outputs)
-    return Ended(None if late else ended.result(), out, message)
+    out, err = (b"" if one.cancelled() or not one.done() else one.result() for one in outputs)
+    return Ended(None if late else ended.result(), out, err)
 
 
 def _kill(child: "subprocess.Popen[bytes]") -> None:

@@ -171,8 +171,8 @@ def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -
     head = nodes[0]
     mark, remembered = memory.read()
     # It may connect to other hosts from any of its addresses.
-    message = head.connection.run(RemoteCommand("hostname -I"), check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
-    addresses = dict.fromkeys((head.host.private_ip, *parse_addresses(message)))
+    output = head.connection.run(RemoteCommand("hostname -I"), check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
+    addresses = dict.fromkeys((head.host.private_ip, *parse_addresses(output)))
     line = authorized_line(find_cluster_key(head), head_ip=",".join(addresses), mark=mark)
 
     let_in(nodes, line, mark=mark, report=report)
@@ -183,9 +183,9 @@ def let_head_in(nodes: Sequence[ReadyNode], memory: Memory, *, report: Report) -
     write_known_hosts(head, KNOWN_OTHERS, known_hosts_text(keys))
 
 
-def parse_addresses(message: str) -> tuple[str, ...]:
+def parse_addresses(output: str) -> tuple[str, ...]:
     """The IPv4 addresses that `hostname -I` printed. Pure."""
-    return tuple(word for word in message.split() if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){3}", word))
+    return tuple(word for word in output.split() if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){3}", word))
 
 
 def remember(host: Host, *, key: tuple[str, str] | None = None, jobs: tuple[str, ...] = ()) -> Remembered:

@@ -48,10 +48,11 @@ def bake(app: App, *, name: str | None, yes: bool) -> None:
     image = next((one for one in describe_baked(clients.ec2) if one.name == name), None)
     if image is not None and (image.cluster, image.recipe) != (cluster, recipe):
         raise ClusterError(f"the image {name} is for other settings", hint=f"another --name; cluster image rm {name}")
-    app.overrides |= {**SETTINGS, "name": bake_name(cluster), "train.script": shipped_scripts()[0], "volumes": []}
-    app.override("provision.instance_profile", {"auto": "none"}.get(config.instance_profile, config.instance_profile))
-    app.override("provision.ami", {"baked": "auto"}.get(config.ami, config.ami))
-    app.__dict__.pop("files", None)
+    own = {"name": bake_name(cluster), "train.script": shipped_scripts()[0], "volumes": []}
+    own["provision.instance_profile"] = {"auto": "none"}.get(config.instance_profile, config.instance_profile)
+    own["provision.ami"] = {"baked": "auto"}.get(config.ami, config.ami)
+    for key, value in {**SETTINGS, **own}.items():
+        app.override(key, value)
     try:
         made_of = None if image is not None else _set_up(app, yes=yes)
         waits = [] if made_of is None else [WaitForStopped(instance_ids=(made_of,))]

@@ -232,8 +232,8 @@ def _ask_for_own_address(head: NodeConnection, others: Sequence[str]) -> str:
     """
     towards = Quoted(others[0] if others else "192.0.2.1")
     command = RemoteCommand("ip -4 -o route get ", towards, " 2>/dev/null || hostname -I")
-    message = head.run(command, check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
-    address = parse_own_address(message)
+    output = head.run(command, check=False, timeout_s=SCRIPT_TIMEOUT_S).stdout
+    address = parse_own_address(output)
     if address is None and others:
         raise ClusterError(
             f"{head.host.name}: cannot tell its address in the network of {others[0]}",
@@ -242,7 +242,7 @@ def _ask_for_own_address(head: NodeConnection, others: Sequence[str]) -> str:
     return address or "127.0.0.1"
 
 
-def parse_own_address(message: str) -> str | None:
+def parse_own_address(output: str) -> str | None:
     """Returns the source address in the output of `ip route get`, or the first one in that of `hostname -I`. Pure."""
-    found = re.search(r"\bsrc ([0-9.]+)", message) or re.match(r"\s*([0-9]+(?:\.[0-9]+){3})\b", message)
+    found = re.search(r"\bsrc ([0-9.]+)", output) or re.match(r"\s*([0-9]+(?:\.[0-9]+){3})\b", output)
     return found[1] if found is not None and not is_unknown(found[1]) else None

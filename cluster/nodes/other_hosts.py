@@ -88,8 +88,8 @@ def find_address(name: str) -> str | None:
 
 def ask_for_address(head: NodeConnection, name: str) -> str | None:
     """Returns the IPv4 address to which a name resolves on the head; None if it does not resolve."""
-    explanation = head.run(run_program("getent", "ahostsv4", name), check=False, timeout_s=SCRIPT_TIMEOUT_S)
-    return next(iter(parse_addresses(explanation.stdout)), None)
+    output = head.run(run_program("getent", "ahostsv4", name), check=False, timeout_s=SCRIPT_TIMEOUT_S)
+    return next(iter(parse_addresses(output.stdout)), None)
 
 
 def memory_of(app: App) -> Memory:
@@ -139,13 +139,13 @@ def release(app: App) -> tuple[tuple[Resource, ...], tuple[Unseen, ...]]:
         for entry, connection in map(reached.__getitem__, home):
             try:
                 script, what = render_release(mark), "the script that cleans up"
-                explanation = connection.ask(script, {REMOVED, KEPT}, timeout_s=SCRIPT_TIMEOUT_S, what=what)
+                answer = connection.ask(script, {REMOVED, KEPT}, timeout_s=SCRIPT_TIMEOUT_S, what=what)
             except ClusterError as error:
                 leave(entry, error)
                 continue
             done.append(Resource(kind=KIND, resource_id=entry.spec))
             kept = "removed its key; kept ~/.cluster, which another cluster uses"
-            what = kept if explanation == KEPT else "removed all files"
+            what = kept if answer == KEPT else "removed all files"
             app.report(Event(kind="done", what=what, where=connection.host.name))
 
     with ExitStack() as stack:

@@ -272,10 +272,10 @@ class JobProcess:
                 self._send_lines(lines)
                 self._host.send(Bar(self.number, text))
                 continue
-            message = self._engine.read_line(text)
-            if message is not None and (message.rank is not None or message.bound is not None):
-                self._host.send(Joined(self.number, message.rank, message.bound))
-            if not (self._hides_verbose and message is not None and message.is_hidden):
+            report = self._engine.read_line(text)
+            if report is not None and (report.rank is not None or report.bound is not None):
+                self._host.send(Joined(self.number, report.rank, report.bound))
+            if not (self._hides_verbose and report is not None and report.is_hidden):
                 lines.append(text)
         self._send_lines(lines)
 

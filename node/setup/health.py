@@ -90,9 +90,9 @@ def read_kernel_log() -> str | None:
     for words in KERNEL_LOG:
         if shutil.which(words[0]) is None:
             continue
-        message = _run(words, LOG_TIMEOUT_S)
-        if message is not None and message.strip():
-            return message
+        log = _run(words, LOG_TIMEOUT_S)
+        if log is not None and log.strip():
+            return log
     return None
 
 

@@ -177,10 +177,10 @@ def find_folder_data(nodes: Sequence[ReadyNode], folder: str) -> Data:
 
     def check(node: ReadyNode) -> None:
         command = run_program(node.facts.python, "-c", COUNT_FILES, folder)
-        message = node.connection.run(command, timeout_s=FOLDER_TIMEOUT_S, what=f"looking at {folder}").last_line
-        if not message.removeprefix("-").isdecimal():
-            raise ClusterError(f"{node.host.name}: an invalid answer about {folder}: {message[:80]!r}")
-        counts[node.host.name] = int(message)
+        answer = node.connection.run(command, timeout_s=FOLDER_TIMEOUT_S, what=f"looking at {folder}").last_line
+        if not answer.removeprefix("-").isdecimal():
+            raise ClusterError(f"{node.host.name}: an invalid answer about {folder}: {answer[:80]!r}")
+        counts[node.host.name] = int(answer)
 
     on_all(nodes, check)
     fewest = min(counts.values())

@@ -12,8 +12,8 @@ from bootstrap.ssh.node_program import parse_message
 from bootstrap.verify.checks import Check
 from bootstrap.verify.measures import judge, read_measures
 from cluster.app import App, pass_app
-from cluster.commands.verify import measure_nodes, show_checks
 from cluster.jobs import check_idle, head_of, run_alone
+from cluster.nodes.verification import measure_nodes, show_checks
 from cluster.session import describe_and_warn, ready_nodes
 from foundation.errors import ConfigError
 from node.train_settings import KvStore

@@ -169,9 +169,9 @@ class Node:
 
     def _run(self, words: Sequence[str], **options: Any) -> bytes:
         """Like _call, but returns the stdout. Raises Failed with the end of its output, or else its exit code."""
-        code, out, message = self._call(words, **options)
+        code, out, err = self._call(words, **options)
         if code != 0:
-            text = (message or out or b"").decode("utf-8", "replace").strip()
+            text = (err or out or b"").decode("utf-8", "replace").strip()
             raise Failed(text[-LONGEST_SAID:] or f"exit code {code}")
         return out
 
@@ -187,11 +187,11 @@ class Node:
         own = {**(env or {}), **engine.environment(os.environ)}
         self._child = process_tree.start(words, own, "/", stdout=stdout, stderr=subprocess.PIPE)
         try:
-            out, message = self._child.communicate(timeout=timeout_s)
+            out, err = self._child.communicate(timeout=timeout_s)
         except BaseException:
             self.end()
             raise
-        return self._child.returncode, out, message
+        return self._child.returncode, out, err
 
     def end(self) -> None:
         """Kills the running command, if any."""

@@ -68,11 +68,11 @@ def call(words: Sequence[str], limit_s: float = SHORT_S, env: Mapping[str, str] 
 
 def run(words: Sequence[str], limit_s: float = SHORT_S, env: Mapping[str, str] | None = None) -> str:
     """Runs a command. Returns its output. Raises Failed with its last lines if it fails."""
-    code, message = call(words, limit_s, env)
+    code, output = call(words, limit_s, env)
     if code != 0:
-        last = "; ".join(line.strip() for line in message.splitlines()[-LAST_LINES:] if line.strip())
+        last = "; ".join(line.strip() for line in output.splitlines()[-LAST_LINES:] if line.strip())
         raise Failed(f"{os.path.basename(words[0])} ended with exit code {code}: {last or 'without a message'}")
-    return message
+    return output
 
 
 # -- facts -------------------------------------------------------------------------------------------------------------
@@ -191,10 +191,10 @@ def disk(volume_id: str, device: str, path: str, *, read_only: bool, wait_s: flo
 
 def find_filesystem(device: str) -> str | None:
     """The type of a device's file system; None if blkid finds nothing. Raises Failed for other contents."""
-    code, message = call(["blkid", "-p", "-o", "export", device])
+    code, output = call(["blkid", "-p", "-o", "export", device])
     if code == NOTHING_FOUND:
         return None
-    values = dict(line.split("=", 1) for line in message.splitlines() if "=" in line)
+    values = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     if code != 0 or not values.get("TYPE"):
         raise Failed(f"{device} has no file system, but a partition table or unknown contents; it is not formatted")
     return values["TYPE"]

@@ -44,13 +44,13 @@ def words(path: str) -> list[str]:
     return [sys.executable, "-S", "-E", "-c", ASK, path]
 
 
-def read(code: int | None, message: bytes, limit_s: float) -> str | None:
+def read(code: int | None, output: bytes, limit_s: float) -> str | None:
     """The reason why a mount does not work, from the end of the command; None if it works. code: None: no answer."""
     if code is None:
         return f"no answer for {limit_s:g} s"
     if code:  # it was killed, or Python did not start
         return f"its probe ended with exit code {code}"
-    return message.decode("utf-8", "replace") or None
+    return output.decode("utf-8", "replace") or None
 
 
 def probe(path: str, limit_s: float = LIMIT_S) -> str | None:
@@ -65,8 +65,8 @@ def probe(path: str, limit_s: float = LIMIT_S) -> str | None:
         start_new_session=True,
     )
     try:
-        message, _ = child.communicate(timeout=limit_s)
+        output, _ = child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         child.kill()  # it may end only when the mount gives up, so it is not waited for
         return read(None, b"", limit_s)
-    return read(child.returncode, message, limit_s)
+    return read(child.returncode, output, limit_s)

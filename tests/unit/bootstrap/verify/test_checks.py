@@ -23,7 +23,7 @@ from bootstrap.verify.checks import (
     check_ports,
     compute_probes,
 )
-from cluster.commands.verify import render_checks, render_troubles
+from cluster.nodes.verification import render_checks, render_troubles
 from local_nodes import local_node
 
 V100 = ("7.0", "Tesla V100")
