@@ -13,7 +13,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 system-packages: ## what the sandbox needs from Debian or Ubuntu, installed where it is missing
-	@sandbox/system-packages
+	@sandbox/ec2_sandbox/system-packages
 
 install: .venv/.installed ## .venv with the command in .venv/bin/cluster
 
@@ -31,10 +31,10 @@ $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || { \
 	$(1)/bin/python -m pip install --quiet --disable-pip-version-check $(2); }
 endef
 
-.venv/.installed: .venv/.python requirements/uv.txt requirements/run.txt pyproject.toml
+.venv/.installed: .venv/.python requirements/uv.txt requirements/run.txt pyproject.toml sandbox/pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@$(call INSTALL,.venv,--require-hashes -r requirements/run.txt)
-	@$(call INSTALL,.venv,--no-deps --no-build-isolation --editable .)
+	@$(call INSTALL,.venv,--no-deps --no-build-isolation --editable ./sandbox --editable .)
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed requirements/dev.txt
@@ -96,7 +96,7 @@ checks: install-dev .venv/.installed-docs
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types docs tests-compiled
 
 test-packages: install-dev
-	@sandbox/system-packages fish tcsh zsh
+	@sandbox/ec2_sandbox/system-packages fish tcsh zsh
 
 # Otherwise each of pytest's processes would rewrite the assertions of all tests at once.
 tests-compiled: install-dev
@@ -105,7 +105,7 @@ tests-compiled: install-dev
 bench: install-dev ## side-by-side benchmarks; see bench/RESULTS.md
 	$(SUDO) $(BIN)/python -m bench
 
-PIN := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+PIN := $(BIN)/uv pip compile --quiet --no-emit-package ec2-sandbox --upgrade --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --no-emit-find-links --no-annotate
 requirements: install-dev ## pin the requirements anew, with hashes
 	$(PIN) --extra build --extra pack -o requirements/run.txt pyproject.toml

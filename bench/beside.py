@@ -16,7 +16,7 @@ from bench.provisioning.ours import write_config
 from bench.provisioning.world import World, running_world
 from bench.support.command import CLUSTER
 from bench.support.rounds import ROUNDS, Timing, describe_machine
-from sandbox.config import SandboxConfig
+from ec2_sandbox.config import SandboxConfig
 
 NODES = (2, 16)
 TITLE = "## `cluster up` beside another commit"

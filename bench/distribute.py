@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.distribution.nodes import BenchNode, Pushed, launch_nodes, push, shape, star
 from bench.provision import say
 from bench.provisioning.world import World, running_world
-from sandbox.config import SandboxConfig
+from ec2_sandbox.config import SandboxConfig
 
 SIZES = (1, 4, 16)
 ALL = SIZES[-1]

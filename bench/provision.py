@@ -14,7 +14,7 @@ from bench.provisioning.peak import peak_mb
 from bench.provisioning.report import Scale, Thousand, render
 from bench.provisioning.tools import InstallError
 from bench.provisioning.world import INSTANCE_TYPE, World, count_calls, running_world
-from sandbox.config import SandboxConfig
+from ec2_sandbox.config import SandboxConfig
 
 SIZES = (2, 4, 8)
 ROUNDS = 5

@@ -10,7 +10,7 @@ from bench.provisioning.launcher import timed_run
 from bench.provisioning.ours import write_config
 from bench.provisioning.world import World, running_world
 from bench.support.command import CLUSTER, REPOSITORY
-from sandbox.config import SandboxConfig
+from ec2_sandbox.config import SandboxConfig
 
 NODES = 16
 ROUNDS = 5

@@ -12,9 +12,9 @@ from typing import Any
 
 import boto3
 
+from ec2_sandbox import control
+from ec2_sandbox.config import SandboxConfig
 from foundation.progress import silent
-from sandbox import control
-from sandbox.config import SandboxConfig
 
 ROUNDS = 5
 SIZES = (1, 2, 16, 32)

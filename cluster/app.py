@@ -15,12 +15,13 @@ from click.core import ParameterSource
 
 from cluster.config import ClusterConfig, load_config
 from cluster.folders import NAME_LEFT, find_above, find_left
+from cluster.sandbox import as_own_errors, as_report
 from cluster.views.layout import wrap
 from cluster.views.messages import StepDisplay, make_console, say
 from cluster.views.terminal import escape, find_columns, write
+from ec2_sandbox.sudo import AGAIN
 from foundation.errors import ClusterError, ConfigError, Interrupted, NotFoundError, SandboxError, UsageError
 from foundation.progress import Event
-from foundation.sudo import AGAIN
 from foundation.user_folders import make_home, state_folder
 from provision.config import all_regions
 
@@ -152,18 +153,20 @@ class App:
             self.use_region(home)
 
     def _enter_sandbox(self, *, start: bool) -> None:
-        from sandbox import control, rootless  # noqa: PLC0415 - commands on AWS save 40 ms
+        from ec2_sandbox import control, rootless  # noqa: PLC0415 - commands on AWS save 40 ms
 
-        rootless.enter(self.project_dir, start=start, report=self.report)
+        report = as_report(self.report)
         region, *others = all_regions(self.config.provision)
-        info = control.find_running(self.project_dir)
-        if info is None:
-            if not start:
-                raise control.explain_missing(self.project_dir)
-            rootless.become_root(self.project_dir, report=self.report)
-            info = control.start(
-                self.project_dir, region=region, report=self.report, config=self.config.sandbox, others=others
-            )
+        with as_own_errors():
+            rootless.enter(self.project_dir, start=start, report=report)
+            info = control.find_running(self.project_dir)
+            if info is None:
+                if not start:
+                    raise _explain_missing(has_crashed=control.describe(self.project_dir).state == "crashed")
+                rootless.become_root(self.project_dir, report=report)
+                info = control.start(
+                    self.project_dir, region=region, report=report, config=self.config.sandbox, others=others
+                )
         self._sandbox_region = info.region
         if info.region not in (region, *others):
             raise SandboxError(
@@ -309,9 +312,17 @@ def if_interrupted(hint: str) -> Iterator[None]:
         raise Interrupted(hint) from error
 
 
+def _explain_missing(*, has_crashed: bool) -> NotFoundError:
+    """Returns the error for a folder whose sandbox does not run."""
+    what = "the sandbox of this folder is not running, so there is no cluster"
+    if has_crashed:
+        what = "the sandbox of this folder has crashed, and its clusters ended with it"
+    return NotFoundError(what, hint="cluster up (it starts the sandbox), or cluster sandbox start")
+
+
 def sandbox_files_dir(project_dir: Path) -> Path:
     """Returns the folder for files of the clusters in a folder's sandbox. It is deleted with the sandbox."""
-    from sandbox.place import place_of  # noqa: PLC0415 - as in enter_cloud
+    from ec2_sandbox.place import place_of  # noqa: PLC0415 - as in enter_cloud
 
     return state_folder() / f"sandbox-{place_of(project_dir).id}"
 

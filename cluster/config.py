@@ -13,6 +13,7 @@ from bootstrap.config import BootstrapConfig
 from bootstrap.container.config import ContainerConfig
 from bootstrap.notify import NotifyConfig
 from bootstrap.ssh.host_list import HostsConfig
+from ec2_sandbox.config import SandboxConfig
 from foundation import settings
 from foundation.errors import ConfigError
 from foundation.files import read_bounded
@@ -23,10 +24,13 @@ from provision.config import NAME_PATTERN, ProvisionConfig
 from provision.lease.config import LeaseConfig
 from provision.lease.config import find_conflicts as find_lease_conflicts
 from provision.volumes.config import VolumeConfig, find_conflicts
-from sandbox.config import SandboxConfig
 from train.job.config import DataConfig, JobFile, QueueConfig, TrainConfig
 
 FILE_NAME = "cluster.toml"
+
+
+class SandboxTable(SandboxConfig, Settings, frozen=True, kw_only=True):
+    """The behaviour of the sandbox that `cluster sandbox start` starts. Every setting has a default."""
 
 
 class ClusterConfig(Settings, frozen=True, kw_only=True):
@@ -60,7 +64,7 @@ class ClusterConfig(Settings, frozen=True, kw_only=True):
     queue: QueueConfig = QueueConfig()
     data: DataConfig = DataConfig()
     notify: NotifyConfig = NotifyConfig()
-    sandbox: SandboxConfig = SandboxConfig()
+    sandbox: SandboxTable = SandboxTable()
 
     def conflicts(self, _said: AbstractSet[str]) -> Iterator[str]:
         """Yields a message for each contradiction between tables."""

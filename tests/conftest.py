@@ -11,10 +11,10 @@ import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ec2_sandbox import control, start
 from foundation.progress import silent
 from preloaded import start_daemon
 from project import REPOSITORY, Project, cluster_in, configure
-from sandbox import control, start
 
 # A test process creates hundreds of AWS sessions. With one loader, it reads each service's description only once.
 botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)

@@ -15,7 +15,7 @@ from typing import Any
 from bench.provisioning.world import INSTANCE_TYPE, KEY_NAME, World
 from bench.sandbox import all_pids, in_namespace
 from bench.support.command import REPOSITORY
-from sandbox import control
+from ec2_sandbox import control
 
 HOME = "home/ubuntu"
 FOLDERS = (".cluster", "star")

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import boto3
 from botocore.exceptions import ClientError
 
+from ec2_sandbox import control
+from ec2_sandbox.config import SandboxConfig
 from foundation.progress import silent
-from sandbox import control
-from sandbox.config import SandboxConfig
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.client import EC2Client

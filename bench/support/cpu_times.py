@@ -32,7 +32,7 @@ def read_cpu_times(sandbox: str, script: str) -> CpuTimes:
                 processes.append((folder.name, words, fields, str((folder / "ns" / "pid").readlink())))
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it has ended, or belongs to another user
-    first = f"pid1.py\0cluster-sandbox:{sandbox}:".encode()
+    first = f"pid1.py\0ec2-sandbox:{sandbox}:".encode()
     outside = str(Path("/proc/self/ns/pid").readlink())
     nodes = {namespace for _, words, _, namespace in processes if first in words} - {outside}
     assert nodes

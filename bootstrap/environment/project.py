@@ -26,7 +26,7 @@ from foundation.errors import ConfigError
 from foundation.files import read_bounded
 
 HERE = "here"
-NOT_FROM_HERE = ("mxnet-cluster", "pip", "setuptools", "wheel")
+NOT_FROM_HERE = ("mxnet-cluster", "ec2-sandbox", "pip", "setuptools", "wheel")
 LOCK = "uv.lock"
 LOCK_MOST_BYTES = 16 << 20
 # The code of the project and of its workspace reaches the nodes as the user's own files (transfer/sync.py).

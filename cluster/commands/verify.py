@@ -10,7 +10,7 @@ from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.volumes import check_volumes
 from cluster.app import App, pass_app
 from cluster.containers import find_login
-from cluster.health import find_hardware, ids_of
+from cluster.nodes.health import find_hardware, ids_of
 from cluster.nodes.verification import check_nodes, measure_nodes, show_checks
 from cluster.session import describe_and_warn, ready_nodes, source_of
 

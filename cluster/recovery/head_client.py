@@ -34,8 +34,8 @@ FOLDER = ".cluster/replace"
 STATE = "files"
 """In FOLDER: the records of the head's command, such as the instances that it launched (provision/files.py)."""
 PACKAGES = ("bootstrap", "cluster", "foundation", "mxnet_cluster", "node", "provision", "train")
-MODULES = ("sandbox/__init__.py", "sandbox/config.py")
-"""The modules, besides the packages, that the check of cluster.toml needs."""
+MODULES = tuple(f"ec2_sandbox/{name}.py" for name in ("__init__", "config", "errors", "progress", "sudo"))
+"""The modules, besides the packages, that the command imports without a sandbox."""
 START = b"""\
 import sys
 

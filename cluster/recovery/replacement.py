@@ -18,9 +18,9 @@ from bootstrap.ssh.node_program import runtime_command
 from cluster.app import App, if_interrupted
 from cluster.containers import find_login, prepare_image
 from cluster.costs import find_node_prices, noting_costs
-from cluster.health import find_hardware
 from cluster.jobs import ask_head, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
+from cluster.nodes.health import find_hardware
 from cluster.recovery.consent import check_consent
 from cluster.session import BOOT_TIMEOUT_S, describe, find_request, open_connections, ready_nodes
 from cluster.views.status import HeadJob

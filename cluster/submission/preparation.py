@@ -12,7 +12,7 @@ from bootstrap.ssh.node_program import NodeProgram
 from cluster.app import App
 from cluster.containers import prepare_image
 from cluster.costs import find_node_prices
-from cluster.health import find_hardware
+from cluster.nodes.health import find_hardware
 from cluster.nodes.source import Nodes
 from cluster.session import find_notify, source_of
 from foundation.thread_pool import run_in_thread

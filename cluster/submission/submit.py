@@ -15,8 +15,8 @@ from bootstrap.ssh.other_hosts import check_paths
 from cluster.app import App, if_interrupted
 from cluster.config import load_config
 from cluster.containers import find_login
-from cluster.health import leave_out_unhealthy
 from cluster.jobs import head_of
+from cluster.nodes.health import leave_out_unhealthy
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
 from cluster.recovery.lost_head import check_head

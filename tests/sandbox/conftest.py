@@ -9,8 +9,8 @@ import pytest
 from mypy_boto3_ec2.client import EC2Client
 
 from ec2_client import client
+from ec2_sandbox import control
 from foundation.progress import silent
-from sandbox import control
 from sandbox_steps import RunningSandbox, Ssh, enter, find_leftovers, find_live, start_sandbox, terminate_all
 
 

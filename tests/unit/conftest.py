@@ -4,9 +4,9 @@ import os
 
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # moto reads it at its import; the sandbox has its own images
 
+from ec2_sandbox.api.moto_setup import remember_lookups
+from ec2_sandbox.api.s3 import install_uploads
 from provision_world import ec2, late_world, world
-from sandbox.api.moto_setup import remember_lookups
-from sandbox.api.s3 import install_uploads
 
 __all__ = ["ec2", "late_world", "world"]
 

@@ -14,12 +14,12 @@ import pytest
 from project import REPOSITORY
 
 BELOW = {
-    "cluster": {"train", "bootstrap", "provision", "node", "foundation", "sandbox", "mxnet_cluster"},
+    "cluster": {"train", "bootstrap", "provision", "node", "foundation", "ec2_sandbox", "mxnet_cluster"},
     "train": {"bootstrap", "provision", "node", "foundation", "mxnet_cluster"},
     "bootstrap": {"provision", "node", "foundation", "mxnet_cluster"},
     "provision": {"node", "foundation"},
     "node": {"train", "foundation"},  # train.engines alone
-    "sandbox": {"foundation"},
+    "ec2_sandbox": set(),  # a distribution of its own
     "foundation": {"mxnet_cluster"},
     "mxnet_cluster": {"cluster"},  # only in its main, which starts the command
 }
@@ -30,17 +30,21 @@ RUN_BY_PATH = (
     "node/measure/bench_kvstore.py",
 )  # programs on the nodes, or for MXNet's or PyTorch's Python
 MOST_FILES = 18  # per folder
-ONLY_IN = {"fabric": "bootstrap/ssh/", "click": "cluster/", "rich": "cluster/"}
+ONLY_IN = {"fabric": "bootstrap/ssh/", "rich": "cluster/"}
 
 
-def name_of(path: Path) -> str:
-    return ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__")
+def folder_of(package: str) -> Path:
+    return REPOSITORY / "sandbox" / package if package == "ec2_sandbox" else REPOSITORY / package
+
+
+def name_of(path: Path, package: str) -> str:
+    return ".".join(path.relative_to(folder_of(package).parent).with_suffix("").parts).removesuffix(".__init__")
 
 
 FILES = {
-    name_of(path): path
+    name_of(path, package): path
     for package in BELOW
-    for path in sorted((REPOSITORY / package).rglob("*.py"))
+    for path in sorted(folder_of(package).rglob("*.py"))
     if not path.relative_to(REPOSITORY).as_posix().startswith(RUN_BY_PATH)
 }
 
@@ -126,7 +130,7 @@ def test_a_library_is_imported_in_one_place(library: str, folder: str) -> None:
 
 
 def test_no_folder_has_too_many_files() -> None:
-    folders = {path.parent for package in BELOW for path in (REPOSITORY / package).rglob("*.py")}
+    folders = {path.parent for package in BELOW for path in folder_of(package).rglob("*.py")}
     large = {
         folder.relative_to(REPOSITORY).as_posix() for folder in folders if len(list(folder.glob("*.py"))) > MOST_FILES
     }

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from ec2_sandbox import control
 from project import REPOSITORY, Project, cluster_in, configure
-from sandbox import control
 
 pytestmark = pytest.mark.sandbox
 

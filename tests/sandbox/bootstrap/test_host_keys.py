@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from ec2_sandbox.hosts.hosts import Folder
+from ec2_sandbox.place import place_of
 from project import Project
-from sandbox.hosts.hosts import Folder
-from sandbox.place import place_of
 from sandbox_steps import Ssh
 
 pytestmark = pytest.mark.sandbox

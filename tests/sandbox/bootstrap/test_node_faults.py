@@ -9,6 +9,7 @@ from typing import Any
 import boto3
 import pytest
 
+from ec2_sandbox import control
 from job_steps import (
     JOINS,
     ONE_WORKER,
@@ -28,7 +29,6 @@ from job_steps import (
     running,
 )
 from project import Project, processes_of
-from sandbox import control
 from waits import until
 
 pytestmark = pytest.mark.sandbox

@@ -11,9 +11,9 @@ import pytest
 from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_s3.client import S3Client
 
+from ec2_sandbox import control
 from job_steps import ec2_of
 from project import Project
-from sandbox import control
 
 pytestmark = pytest.mark.sandbox
 

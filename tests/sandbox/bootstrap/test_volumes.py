@@ -13,11 +13,11 @@ from pathlib import Path
 import boto3
 import pytest
 
+from ec2_sandbox import control
 from foundation.progress import silent
 from job_steps import Host, all_pids, command_line, ec2_of, hosts_of, namespace_of
 from preloaded import Started
 from project import REPOSITORY, Project
-from sandbox import control
 from secret_watch import watching
 from waits import until
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ec2_sandbox import control
+from ec2_sandbox.place import place_of
 from foundation.progress import silent
 from project import Project
 from provision.model import bake_name
-from sandbox import control
-from sandbox.place import place_of
 from waits import until
 
 pytestmark = pytest.mark.sandbox

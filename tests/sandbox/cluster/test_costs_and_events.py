@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from ec2_sandbox import control
+from ec2_sandbox.place import place_of
 from foundation.progress import silent
 from job_steps import hosts_of
 from project import REPOSITORY, Project, configure
-from sandbox import control
-from sandbox.place import place_of
 from secret_watch import Watch, files_with, has_any, watching
 from states_bill import bill, read_states
 from waits import until

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ec2_sandbox.place import find_leftovers, place_of
 from project import REPOSITORY, Project, configure, processes_of
-from sandbox.place import find_leftovers, place_of
 from waits import until
 
 pytestmark = pytest.mark.sandbox

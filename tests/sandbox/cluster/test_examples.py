@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ec2_sandbox import control
+from ec2_sandbox.place import find_leftovers, place_of
 from foundation.progress import silent
 from project import REPOSITORY, Project
-from sandbox import control
-from sandbox.place import find_leftovers, place_of
 
 pytestmark = pytest.mark.sandbox
 

@@ -17,12 +17,12 @@ import pytest
 
 from bootstrap.ssh.host import quote_path
 from command_on_host import PYTHON, may_place_command, own, place_command
+from ec2_sandbox import control
 from foundation.progress import silent
 from job_steps import command_line, namespace_of
 from odd_words import VALUE, WORDS
 from own_hosts import OwnHosts, make_own_hosts
 from project import Project
-from sandbox import control
 from sandbox_steps import enter, start_sandbox
 from waits import until
 

@@ -16,10 +16,10 @@ import pytest
 
 import real_slurm
 from command_on_host import PYTHON, may_place_command, own, place_command
+from ec2_sandbox import control
 from foundation.progress import silent
 from job_steps import hosts_of
 from project import REPOSITORY, Project
-from sandbox import control
 from scheduler_nodes import Nodes
 
 pytestmark = [

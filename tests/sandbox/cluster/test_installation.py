@@ -71,11 +71,24 @@ def installed_by_uv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("uv")
     sources = copy_sources(folder / "source")
     uv = (sys.executable, "-m", "uv")
-    run(*uv, "build", "--quiet", "--wheel", "--out-dir", str(folder / "dist"), cwd=sources)
+    for project in (".", "sandbox"):
+        run(*uv, "build", "--quiet", "--wheel", "--out-dir", str(folder / "dist"), project, cwd=sources)
     shutil.rmtree(sources)
-    (wheel,) = (folder / "dist").glob("*.whl")
+    (wheel,) = (folder / "dist").glob("mxnet_cluster-*.whl")
     places = {"UV_TOOL_DIR": str(folder / "tools"), "UV_TOOL_BIN_DIR": str(folder / "bin")}
-    run(*uv, "tool", "install", "--quiet", "--python", sys.executable, str(wheel), cwd=folder, env=places)
+    run(
+        *uv,
+        "tool",
+        "install",
+        "--quiet",
+        "--python",
+        sys.executable,
+        "--find-links",
+        "dist",
+        str(wheel),
+        cwd=folder,
+        env=places,
+    )
     yield str(folder / "bin" / "cluster")
     shutil.rmtree(folder)  # half a gigabyte, and pytest keeps the folders of its last runs
 
@@ -110,7 +123,7 @@ def test_an_installed_project_needs_no_checkout(installed_by_uv: str, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("pip", ["pip==23.2", "pip"])
 def test_pip_installs_a_command_that_works(pip: str, tmp_path: Path) -> None:
-    """`pip install .` with the oldest supported pip, and with the newest."""
+    """`pip install ./sandbox .` with the oldest supported pip, and with the newest."""
     sources = copy_sources(tmp_path / "source")
     environment, empty = tmp_path / "environment", tmp_path / "empty"
     empty.mkdir()
@@ -119,7 +132,7 @@ def test_pip_installs_a_command_that_works(pip: str, tmp_path: Path) -> None:
     try:
         run(sys.executable, "-m", "venv", "--without-pip", str(environment), cwd=empty)
         run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", pip, cwd=empty)
-        run(python, "-m", "pip", "install", "--quiet", "--no-compile", ".", cwd=sources)
+        run(python, "-m", "pip", "install", "--quiet", "--no-compile", "./sandbox", ".", cwd=sources)
         shutil.rmtree(sources)
         assert project.run("--version").stdout.startswith("cluster, version ")
         project.run("init")

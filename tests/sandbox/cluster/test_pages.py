@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 
 from container_nodes import PACKAGES as PODMAN
+from ec2_sandbox import control
+from ec2_sandbox.place import find_leftovers, place_of
 from foundation.progress import silent
 from oci_images import plain_image, write_archive
 from own_hosts import make_own_hosts
 from project import CLUSTER, REPOSITORY, Project, configure
-from sandbox import control
-from sandbox.place import find_leftovers, place_of
 from sandbox_steps import enter, start_sandbox
 from waits import until
 

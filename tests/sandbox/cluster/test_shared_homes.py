@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ec2_sandbox import control
 from foundation.progress import silent
 from own_hosts import make_own_hosts
 from project import Project
-from sandbox import control
 from sandbox_steps import enter, start_sandbox
 
 pytestmark = pytest.mark.sandbox

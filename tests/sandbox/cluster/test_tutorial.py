@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
+from ec2_sandbox.place import find_leftovers, place_of
 from project import REPOSITORY, Project
-from sandbox.place import find_leftovers, place_of
 
 pytestmark = pytest.mark.sandbox
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from ec2_sandbox import control
 from job_steps import ec2_of
 from project import Project
-from sandbox import control
 from sandbox_steps import Ssh, describe, find_image, wait_for
 
 pytestmark = pytest.mark.sandbox

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from ec2_sandbox.place import find_leftovers, place_of
 from iam_calls import find_denied
 from job_steps import hosts_of
 from project import REPOSITORY, Project
-from sandbox.place import find_leftovers, place_of
 from waits import until
 
 pytestmark = pytest.mark.sandbox

@@ -18,9 +18,9 @@ import boto3
 import pytest
 from mypy_boto3_ec2.type_defs import FilterTypeDef
 
+from ec2_sandbox import control
 from forked import Act, Ending, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
-from sandbox import control
 from sandbox_steps import RunningSandbox, enter, start_sandbox
 
 pytestmark = pytest.mark.sandbox

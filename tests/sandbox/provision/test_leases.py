@@ -16,14 +16,14 @@ from typing import Any
 import boto3
 import pytest
 
+from ec2_sandbox import control
+from ec2_sandbox.place import place_of
 from forked import Act, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
 from job_steps import ec2_of
 from project import cluster_in
 from provision.lease.config import LeaseConfig
 from provision.lease.terms import parse_lease
-from sandbox import control
-from sandbox.place import place_of
 from sandbox_steps import RunningSandbox, Ssh, enter, start_sandbox, wait_for
 from waits import until
 

@@ -9,10 +9,10 @@ import boto3
 import pytest
 from mypy_boto3_ec2.type_defs import FilterTypeDef
 
+from ec2_sandbox import control
 from foundation.progress import silent
 from job_steps import ec2_of, hosts_of
 from project import REPOSITORY, Project, configure
-from sandbox import control
 from waits import until
 
 pytestmark = pytest.mark.sandbox

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ec2_sandbox import control
+from ec2_sandbox.place import find_leftovers as leftovers_of
+from ec2_sandbox.place import place_of, read_arguments, remove_leftovers
 from foundation.progress import silent
 from project import CLUSTER, REPOSITORY, Project
-from sandbox import control
-from sandbox.place import find_leftovers as leftovers_of
-from sandbox.place import place_of, read_arguments, remove_leftovers
 from sandbox_steps import find_leftovers
 from waits import until
 
@@ -112,7 +112,7 @@ def test_faults_from_the_file_and_from_the_command_line(running: Project) -> Non
 
 def test_changes_of_the_file_take_effect_later(running: Project) -> None:
     with running.configured(boot_delay_s=5.0):
-        assert "[sandbox] has changed" in running.run("sandbox", "start").stderr
+        assert "the settings have changed" in running.run("sandbox", "start").stderr
     with running.configured(region="eu-west-1"):
         for words in (("status",), ("up", "--dry-run"), ("data", "ls")):
             said = running.run(*words, code=1).stderr

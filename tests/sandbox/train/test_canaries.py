@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ec2_sandbox.place import find_leftovers, place_of
 from project import REPOSITORY, Project, processes_of
-from sandbox.place import find_leftovers, place_of
 from secret_watch import files_with, watching
 
 pytestmark = pytest.mark.sandbox

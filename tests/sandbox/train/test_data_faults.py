@@ -6,8 +6,8 @@ from pathlib import Path
 import boto3
 import pytest
 
+from ec2_sandbox import control
 from foundation.progress import silent
-from sandbox import control
 from sandbox_steps import REGION, RunningSandbox
 from train.s3 import operations as s3
 from train.s3.transfer import PART_BYTES, SMALL_BYTES

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from ec2_client import client
+from ec2_sandbox import control
 from iam_calls import find_denied, read_log
 from iam_steps import ACCOUNT, TRUST, client_of
 from job_steps import borrowed, cause, ec2_of
 from project import Project, processes_of
 from provision.aws.iam_policy import S3Scope, render_job_policy
-from sandbox import control
 from sandbox_steps import RunningSandbox
 from train.s3.environment import S3Access, find_s3_access
 from waits import until

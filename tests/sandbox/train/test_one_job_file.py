@@ -11,11 +11,11 @@ import pytest
 
 import real_sge
 import real_slurm
+from ec2_sandbox import control
 from foundation.progress import silent
 from odd_words import CHECK, VALUE, WORDS
 from project import Project, configure
 from real_torch import TORCH, real_torch
-from sandbox import control
 from scheduler_nodes import Nodes
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]

@@ -15,10 +15,10 @@ import pytest
 
 import real_sge
 import real_slurm
+from ec2_sandbox import control
 from foundation.progress import silent
 from job_steps import STARTS, borrowed, hosts_of, nothing_left, records, running
 from project import REPOSITORY, Project, configure
-from sandbox import control
 from scheduler_nodes import Nodes
 from waits import until
 

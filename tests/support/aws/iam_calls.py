@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ec2_sandbox import control
 from iam_evaluator import Context, allows, has_action, read_statements
-from sandbox import control
 
 Entry = Mapping[str, Any]
 """A line of the API log."""

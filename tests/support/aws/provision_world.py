@@ -20,6 +20,7 @@ import botocore.endpoint
 import pytest
 from botocore.exceptions import ClientError
 
+import ec2_sandbox.api.instances
 import foundation.waiting
 import provision.apply
 import provision.down
@@ -29,7 +30,6 @@ import provision.resources.launch_recovery
 import provision.resources.run_instances
 import provision.resources.shared_volume
 import provision.up
-import sandbox.api.instances
 from foundation.progress import Event, Report, silent
 from foundation.settings import check
 from provision import plan as plans
@@ -414,7 +414,7 @@ def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             provision.down,
             provision.resources.launch_recovery,
             foundation.waiting,
-            sandbox.api.instances,
+            ec2_sandbox.api.instances,
             botocore.endpoint,
         ):
             patch.setattr(module, "time", clock)

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from ec2_sandbox.api.refusals import Refusal, refuse
 from provision_world import World
-from sandbox.api.refusals import Refusal, refuse
 
 
 @dataclass

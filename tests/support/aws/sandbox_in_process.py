@@ -22,18 +22,18 @@ from moto.iam.models import iam_backends
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from moto.s3.models import s3_backends
 
+from ec2_sandbox.api import moto_setup
+from ec2_sandbox.api.consistency import Unsettled
+from ec2_sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
+from ec2_sandbox.api.faults import ApiFaults, CutError
+from ec2_sandbox.api.log import ApiLog, StateLog
+from ec2_sandbox.api.prices import answer_pricing
+from ec2_sandbox.api.regions import Backend
+from ec2_sandbox.api.server import catch_errors, hide_content_types
+from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.faults import FaultBook
+from ec2_sandbox.hosts.fleet import PhantomFleet
 from provision.aws.clients import Clients
-from sandbox.api import moto_setup
-from sandbox.api.consistency import Unsettled
-from sandbox.api.ec2 import Ec2Settings, SandboxEC2Backend
-from sandbox.api.faults import ApiFaults, CutError
-from sandbox.api.log import ApiLog, StateLog
-from sandbox.api.prices import answer_pricing
-from sandbox.api.regions import Backend
-from sandbox.api.server import catch_errors, hide_content_types
-from sandbox.config import SandboxConfig
-from sandbox.faults import FaultBook
-from sandbox.hosts.fleet import PhantomFleet
 
 REGION = "us-east-1"
 OTHER_REGION = "us-west-2"

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sandbox.api.prices import GP3_GIB_MONTH, ON_DEMAND, spot_price
+from ec2_sandbox.api.prices import GP3_GIB_MONTH, ON_DEMAND, spot_price
 
 STEP_S = 60.0
 PUBLIC_ADDRESS = 0.005  # US dollars per hour; https://aws.amazon.com/vpc/pricing/

@@ -28,7 +28,7 @@ from typing import IO, Any, NoReturn
 import botocore.loaders
 import botocore.session
 
-from sandbox import start
+from ec2_sandbox import start
 
 IMPORTS = (
     "boto3.s3.inject", "s3fs", "obstore", "fabric", "rich.live", "rich.table", "packaging.requirements",
@@ -291,7 +291,7 @@ def import_programs() -> None:
     sys.path[0] = str(Path(sys.executable).parent)  # as for the installed command
     commands: dict[str, tuple[str, str]] = importlib.import_module("cluster.commands").COMMANDS
     places = (place.partition(":")[0] for place, _ in commands.values())
-    for name in (*places, "cluster.main", "sandbox.daemon", *IMPORTS):
+    for name in (*places, "cluster.main", "ec2_sandbox.daemon", *IMPORTS):
         importlib.import_module(name)
     botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
     session = botocore.session.get_session()
@@ -308,14 +308,14 @@ def carry_out(words: list[str], address: str, moto_settings: Mapping[str, str]) 
     variables for moto, which the daemon's modules set when they are imported.
     """
     start.start_daemon = functools.partial(start_daemon, address=address)
-    is_daemon = words[1:3] == ["-m", "sandbox.daemon"]
+    is_daemon = words[1:3] == ["-m", "ec2_sandbox.daemon"]
     if is_daemon:
         show_arguments(words)
         os.environ.update(moto_settings)
     sys.argv = words[2:] if is_daemon else words
     code: object = 0
     try:
-        importlib.import_module("sandbox.daemon" if is_daemon else "cluster.main").main()
+        importlib.import_module("ec2_sandbox.daemon" if is_daemon else "cluster.main").main()
     except SystemExit as error:
         code = error.code
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ec2_sandbox import control
 from foundation.progress import silent
 from preloaded import Started, may_run, preloaded
-from sandbox import control
 
 REPOSITORY = Path(__file__).parents[3]
 CLUSTER = str(Path(sys.executable).parent / "cluster")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ec2_sandbox import control
 from job_steps import Host, Running, all_pids, command_line, hosts_of, namespace_of
 from oci_images import Image
 from project import REPOSITORY, Project, configure
 from real_registry import USER, Registry, registry, trust
-from sandbox import control
 
 PACKAGES = ("podman", "crun", "uidmap", "fuse-overlayfs", "containers-storage")
 """containers-storage contains a setting that makes podman mount layers instead of copying them."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ec2_sandbox.place import find_processes
 from project import REPOSITORY
-from sandbox.place import find_processes
 from waits import until
 
 # Those of no user of this machine, and of no other process that runs tests.
@@ -80,7 +80,7 @@ class User:
 
     def processes(self) -> list[int]:
         """The processes that hold the user's namespaces, as long as one of their sandboxes runs."""
-        return [*find_processes(f"cluster-sandbox-user:{UID}")]
+        return [*find_processes(f"ec2-sandbox-user:{UID}")]
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from pathlib import Path
 import boto3
 from mypy_boto3_ec2.client import EC2Client
 
+from ec2_sandbox import control
 from project import Project
-from sandbox import control
 from sandbox_steps import Ssh, launch
 from waits import until
 

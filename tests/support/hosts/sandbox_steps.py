@@ -16,9 +16,9 @@ from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from bootstrap.ssh.host import quote_path
+from ec2_sandbox import control, place
+from ec2_sandbox.config import SandboxConfig
 from foundation.progress import silent
-from sandbox import control, place
-from sandbox.config import SandboxConfig
 from waits import until
 
 REGION = "us-east-1"

@@ -20,10 +20,10 @@ import pytest
 from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
+from ec2_sandbox import control
 from node.agent.shim import WAIT
 from preloaded import Started
 from project import Project, processes_of
-from sandbox import control
 from sandbox_steps import LIVE_STATES, RunningSandbox, enter, find_live
 from waits import until
 

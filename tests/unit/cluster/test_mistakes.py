@@ -16,7 +16,7 @@ __all__ = ["server", "shared_server"]
 def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CLUSTER_CONFIG", raising=False)
-    monkeypatch.setattr("sandbox.control.start", None)  # all of these are reported before a sandbox starts
+    monkeypatch.setattr("ec2_sandbox.control.start", None)  # all of these are reported before a sandbox starts
 
 
 TOML = 'name = "demo"\n'

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from moto.ec2.exceptions import EC2ClientError
 
-from sandbox.api import limits, prices
-from sandbox.api.consistency import Tokens, Unsettled
-from sandbox.api.limits import find_quota
-from sandbox.api.prices import ON_DEMAND, SPOT_STEP, spot_price, spot_times
-from sandbox.config import Market
-from sandbox.faults import FaultBook
+from ec2_sandbox.api import limits, prices
+from ec2_sandbox.api.consistency import Tokens, Unsettled
+from ec2_sandbox.api.limits import find_quota
+from ec2_sandbox.api.prices import ON_DEMAND, SPOT_STEP, spot_price, spot_times
+from ec2_sandbox.config import Market
+from ec2_sandbox.faults import FaultBook
 
 NOW = dt.datetime(2026, 1, 10, 13, tzinfo=dt.UTC)
 

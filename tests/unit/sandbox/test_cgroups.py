@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from sandbox.hosts import cgroups
+from ec2_sandbox.hosts import cgroups
 
 SLEEPING = "echo $$ >{group}/below/cgroup.procs; sleep 600 & echo ready; wait"
 

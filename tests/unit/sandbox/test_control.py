@@ -10,12 +10,10 @@ import pytest
 from botocore.utils import should_bypass_proxies
 
 from cluster.config import parse_config
-from foundation.errors import ConfigError, SandboxError
-from foundation.progress import silent
-from project import REPOSITORY
-from sandbox import control
-from sandbox.hosts import hosts
-from sandbox.place import (
+from ec2_sandbox import control
+from ec2_sandbox.errors import SandboxError
+from ec2_sandbox.hosts import hosts
+from ec2_sandbox.place import (
     DaemonStatus,
     HostStatus,
     Place,
@@ -26,13 +24,16 @@ from sandbox.place import (
     read_json,
     write_json,
 )
+from foundation.errors import ConfigError
+from foundation.progress import silent
+from project import REPOSITORY
 
 INFO = control.SandboxInfo(
     id="00ff00ff",
     pid=1,
     endpoint_url="https://10.1.0.1:1234",
-    ca_bundle=Path("/var/lib/cluster-sandbox/00ff00ff/ca.pem"),
-    aws_dir=Path("/var/lib/cluster-sandbox/00ff00ff/aws"),
+    ca_bundle=Path("/var/lib/ec2-sandbox/00ff00ff/ca.pem"),
+    aws_dir=Path("/var/lib/ec2-sandbox/00ff00ff/aws"),
     region="eu-west-1",
     access_key_id="AKIAEXAMPLE",
     secret_access_key="not a secret",
@@ -92,7 +93,7 @@ def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SandboxError, match=r"needs sshd, mkfs\.ext4, which this machine does not have") as caught:
         hosts.check_machine()
-    assert caught.value.hint == f"bash {REPOSITORY}/sandbox/system-packages"
+    assert caught.value.hint == f"bash {REPOSITORY}/sandbox/ec2_sandbox/system-packages"
 
 
 def test_invalid_package_names_are_refused() -> None:
@@ -125,11 +126,11 @@ def test_another_process_with_the_daemons_pid_is_not_the_daemon(tmp_path: Path) 
 def test_processes_are_found_by_a_whole_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     marked: list[subprocess.Popen[Any]] = [
         subprocess.Popen(("sh", "-c", "read _", argument), stdin=subprocess.PIPE)
-        for argument in ("cluster-sandbox:0000test", "cluster-sandbox:0000test:i-1", "cluster-sandbox:0000test2",
-                         "tail cluster-sandbox:0000test")
+        for argument in ("ec2-sandbox:0000test", "ec2-sandbox:0000test:i-1", "ec2-sandbox:0000test2",
+                         "tail ec2-sandbox:0000test")
     ]  # fmt: skip
     try:
-        assert set(find_processes("cluster-sandbox:0000test")) == {marked[0].pid, marked[1].pid}
+        assert set(find_processes("ec2-sandbox:0000test")) == {marked[0].pid, marked[1].pid}
     finally:
         for process in marked:
             process.kill()

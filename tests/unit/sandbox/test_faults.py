@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sandbox.api.faults import find_in_chunks, find_refusal
-from sandbox.control import ask
-from sandbox.daemon import ControlApi, ControlServer, MainThreadCalls
-from sandbox.faults import FaultBook, FaultError, parse_fault
+from ec2_sandbox.api.faults import find_in_chunks, find_refusal
+from ec2_sandbox.control import ask
+from ec2_sandbox.daemon import ControlApi, ControlServer, MainThreadCalls
+from ec2_sandbox.faults import FaultBook, FaultError, parse_fault
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.hosts.files import (
+from ec2_sandbox.hosts.files import (
     CLOUD,
     OUTPUT_LOG,
     RUNNER,
@@ -20,7 +20,7 @@ from sandbox.hosts.files import (
     render_identity,
     render_network,
 )
-from sandbox.hosts.metadata import Tokens
+from ec2_sandbox.hosts.metadata import Tokens
 
 PASSWD = """\
 root:x:0:0:root:/root:/bin/bash

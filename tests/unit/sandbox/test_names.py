@@ -11,7 +11,7 @@ import dns.opcode
 import dns.rcode
 import pytest
 
-from sandbox.hosts.names import Names, Record, answer
+from ec2_sandbox.hosts.names import Names, Record, answer
 
 NAMES = {
     region: Names(region=region, private=IPv4Network("10.47.0.0/16"), public=IPv4Network("198.18.0.0/20"))

@@ -10,9 +10,9 @@ from moto.core.utils import utcnow
 from moto.sts import urls as sts_urls
 from moto.sts.models import sts_backends
 
-from sandbox.api.refusals import RefusedError
-from sandbox.iam import principals
-from sandbox.iam.principals import SandboxStsBackend, find_secret, install_principals, name_caller
+from ec2_sandbox.api.refusals import RefusedError
+from ec2_sandbox.iam import principals
+from ec2_sandbox.iam.principals import SandboxStsBackend, find_secret, install_principals, name_caller
 
 OPERATOR = f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:user/operator"
 KEY = "AKIA" + "A" * 16

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from foundation.errors import SandboxError
-from sandbox import rootless
-from sandbox.hosts.system import own_folders
-from sandbox.rootless import check_user, find_setting, has_ids
+from ec2_sandbox import rootless
+from ec2_sandbox.errors import SandboxError
+from ec2_sandbox.hosts.hosts import sudo_command
+from ec2_sandbox.hosts.system import own_folders
+from ec2_sandbox.rootless import check_user, find_setting, has_ids
 
 
 @pytest.mark.parametrize(
@@ -36,8 +37,8 @@ def test_subordinate_ids(*, text: str, enough: bool) -> None:
         ),
         ({"kernel/unprivileged_userns_clone": "0"}, "sudo sysctl kernel.unprivileged_userns_clone=1"),
         ({"user/max_user_namespaces": "0"}, "sudo sysctl user.max_user_namespaces=10000"),
-        ({"user/max_user_namespaces": "10", "kernel/unprivileged_userns_clone": "1"}, "sudo -E cluster up"),
-        ({}, "sudo -E cluster up"),
+        ({"user/max_user_namespaces": "10", "kernel/unprivileged_userns_clone": "1"}, sudo_command()),
+        ({}, sudo_command()),
     ],
 )
 def test_the_command_that_allows_namespaces(found: dict[str, str], command: str) -> None:

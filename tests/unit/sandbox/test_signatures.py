@@ -12,8 +12,8 @@ from botocore.credentials import Credentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.api.refusals import RefusedError
-from sandbox.iam.signatures import check_signature, read_signature
+from ec2_sandbox.api.refusals import RefusedError
+from ec2_sandbox.iam.signatures import check_signature, read_signature
 
 SECRET = "not a secret"
 HOST = "10.1.0.1:4443"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.hosts.system import Layer, copy_readable, copy_system, is_readable, write_mask
+from ec2_sandbox.hosts.system import Layer, copy_readable, copy_system, is_readable, write_mask
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other owners, and devices")
 

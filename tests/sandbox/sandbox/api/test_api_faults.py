@@ -14,7 +14,7 @@ from botocore.exceptions import (
 )
 
 from ec2_client import Client, client, code_of, ids_of, live, refused_as, run
-from sandbox import control
+from ec2_sandbox import control
 from sandbox_steps import RunningSandbox, wait_for
 from waits import until
 

@@ -6,9 +6,9 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from ec2_sandbox.place import place_of
 from provision.aws.clients import make_clients
 from provision.volumes.file_systems import find_file_system
-from sandbox.place import place_of
 from sandbox_steps import REGION, RunningSandbox
 
 pytestmark = pytest.mark.sandbox

@@ -11,8 +11,8 @@ from botocore.config import Config
 from obstore.store import S3Store
 
 from ec2_client import refused_as
+from ec2_sandbox.place import place_of
 from iam_steps import client_of
-from sandbox.place import place_of
 from sandbox_steps import REGION, RunningSandbox
 
 pytestmark = pytest.mark.sandbox

@@ -11,9 +11,9 @@ import boto3
 import pytest
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
-from foundation.errors import SandboxError
-from sandbox import control
-from sandbox.place import read_arguments
+from ec2_sandbox import control
+from ec2_sandbox.errors import SandboxError
+from ec2_sandbox.place import read_arguments
 from sandbox_steps import (
     RunningSandbox,
     Ssh,

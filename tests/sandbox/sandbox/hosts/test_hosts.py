@@ -12,10 +12,10 @@ import pytest
 from botocore.exceptions import ClientError
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
+from ec2_sandbox import control
+from ec2_sandbox.hosts.system import is_machines_root
+from ec2_sandbox.place import find_processes, place_of, read_arguments
 from foundation.progress import silent
-from sandbox import control
-from sandbox.hosts.system import is_machines_root
-from sandbox.place import find_processes, place_of, read_arguments
 from sandbox_steps import (
     RunningSandbox,
     Ssh,
@@ -51,7 +51,7 @@ def test_processes_are_the_hosts_own(pair: list[InstanceTypeDef], ssh: Ssh) -> N
     ssh.run(first, "exec -a only-on-the-first sleep 300 >/dev/null 2>&1 &")
     assert "only-on-the-first" in ssh.read(first, "ps -eo args")
     assert "only-on-the-first" not in ssh.read(second, "ps -eo args")
-    assert "sandbox.daemon" not in ssh.read(first, "ps -eo args")
+    assert "ec2_sandbox.daemon" not in ssh.read(first, "ps -eo args")
 
 
 def test_programs_find_out_that_they_run_on_ec2(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
@@ -90,7 +90,7 @@ def test_hosts_do_not_see_the_machines_own_folders(pair: list[InstanceTypeDef], 
     )
     assert ssh.read(address, "ls /home") == "ubuntu"
     assert ssh.run(address, f"sudo ls {tmp_path}", check=False).returncode != 0
-    assert ssh.run(address, "sudo ls /var/lib/cluster-sandbox", check=False).returncode != 0
+    assert ssh.run(address, "sudo ls /var/lib/ec2-sandbox", check=False).returncode != 0
     system = {"bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc", "usr", "opt", "var", "boot", "dev", "home",
               "media", "mnt", "proc", "root", "run", "srv", "sys", "tmp"}  # fmt: skip
     assert set(ssh.read(address, "ls /").split()) <= system

@@ -13,8 +13,8 @@ import boto3
 import pytest
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
-from sandbox import control
-from sandbox.place import Place, place_of
+from ec2_sandbox import control
+from ec2_sandbox.place import Place, place_of
 from sandbox_steps import RunningSandbox, Ssh, enter, find_image, find_live, launch, start_sandbox, wait_for
 
 pytestmark = pytest.mark.sandbox
@@ -117,11 +117,11 @@ def test_another_user_cannot_enter_a_host(
 
 def test_another_users_sandbox_is_reported_as_such(sandbox: RunningSandbox) -> None:
     program = (
-        "import sys; from pathlib import Path; sys.path[:0] = sys.argv[2:]; from sandbox import control; "
+        "import sys; from pathlib import Path; sys.path[:0] = sys.argv[2:]; from ec2_sandbox import control; "
         "control.describe(Path(sys.argv[1]))"
     )
     rights = "import os; os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534); "
-    words = (sys.executable, "-c", f"from sandbox import control; {rights}{program}", str(sandbox.project_dir))
+    words = (sys.executable, "-c", f"from ec2_sandbox import control; {rights}{program}", str(sandbox.project_dir))
     done = subprocess.run((*words, *sys.path), capture_output=True, text=True, check=False, timeout=60)
     assert "was started by another user" in done.stderr, done
 

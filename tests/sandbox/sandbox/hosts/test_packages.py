@@ -7,8 +7,8 @@ from pathlib import Path
 import boto3
 import pytest
 
+from ec2_sandbox import control
 from project import Project
-from sandbox import control
 from sandbox_steps import RunningSandbox, Ssh, enter, launch
 
 pytestmark = pytest.mark.sandbox

@@ -12,9 +12,9 @@ from pathlib import Path
 import boto3
 import pytest
 
-from foundation.errors import SandboxError
+from ec2_sandbox import control
+from ec2_sandbox.errors import SandboxError
 from foundation.progress import silent
-from sandbox import control
 from sandbox_steps import RunningSandbox, Ssh, enter, launch, start_sandbox
 from waits import until
 

@@ -9,10 +9,10 @@ import boto3
 import pytest
 
 from bootstrap.ssh.keys import MARK
+from ec2_sandbox import control
 from iam_calls import find_denied
 from job_steps import Host, cause, ec2_of, gone, hosts_of, live, python, records
 from project import Project, cluster_in
-from sandbox import control
 from waits import until
 
 pytestmark = pytest.mark.sandbox

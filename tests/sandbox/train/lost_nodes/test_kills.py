@@ -12,7 +12,7 @@ import boto3
 import pytest
 from mypy_boto3_ec2.client import EC2Client
 
-from foundation.errors import SandboxError
+from ec2_sandbox.errors import SandboxError
 from job_steps import cause, ec2_of, hosts_of, live
 from project import REPOSITORY, Project, cluster_in, configure
 from spot_trainings import slow_down, training

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from bootstrap.ssh.host import Host
 from bootstrap.verify.checks import Offset
 from bootstrap.verify.health import Findings, check_health, find_unhealthy, look
-from cluster.health import refuse_unhealthy
+from cluster.nodes.health import refuse_unhealthy
 from foundation.decode import convert, decode
 from foundation.errors import ClusterError
 from local_nodes import LocalConnection, channels, local_node

@@ -9,10 +9,10 @@ from cluster.app import App
 from cluster.commands.oracle import oracle
 from cluster.commands.status import cost, list_, status
 from cluster.commands.up import up
+from ec2_sandbox.api.prices import ON_DEMAND
 from foundation.errors import NotFoundError
 from provision.oracle import tables
 from provision_world import World, listening, make_config
-from sandbox.api.prices import ON_DEMAND
 
 NEW = "g6f.large"
 

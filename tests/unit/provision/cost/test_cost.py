@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-import sandbox.api.log
+import ec2_sandbox.api.log
+from ec2_sandbox.api.instances import SandboxInstance
 from foundation.progress import silent
 from provision.apply import apply
 from provision.cost import storage
@@ -15,7 +16,6 @@ from provision.cost.observe import find_histories, find_prices, observe
 from provision.power import prepare_start, prepare_stop
 from provision.status import add_up
 from provision_world import NAME, World, make_config, make_volume
-from sandbox.api.instances import SandboxInstance
 from states_bill import bill, read_states
 
 HOUR = 3600.0
@@ -30,9 +30,9 @@ def slow_world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
         return datetime.fromtimestamp(world.time.now_s, UTC).replace(tzinfo=None)
 
     for name, module in tuple(sys.modules.items()):
-        if name.startswith(("moto.", "sandbox.")) and hasattr(module, "utcnow"):
+        if name.startswith(("moto.", "ec2_sandbox.")) and hasattr(module, "utcnow"):
             monkeypatch.setattr(module, "utcnow", utcnow)
-    assert vars(sandbox.api.log)["utcnow"] is utcnow
+    assert vars(ec2_sandbox.api.log)["utcnow"] is utcnow
     return world
 
 

@@ -109,7 +109,7 @@ def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) ->
     world.up(make_config())
     (lease,) = leases(world)
     assert lease is not None
-    # Two c5.xlarge, 200 GiB of gp3, two public addresses; see sandbox/api/prices.py.
+    # Two c5.xlarge, 200 GiB of gp3, two public addresses; see sandbox/ec2_sandbox/api/prices.py.
     assert lease.budget_until is not None
     rate = 2 * 0.17 + 200 * 0.08 / 730 + 0.01
     assert (lease.budget_until - lease.set_at) / 3600 == pytest.approx(200 / rate, abs=0.01)

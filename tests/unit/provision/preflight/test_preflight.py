@@ -9,13 +9,13 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ssm.models import ssm_backends
 from msgspec.structs import replace
 
+from ec2_sandbox.api.images import SandboxAmi
 from foundation.errors import AwsError, ConfigError
 from provision.model import ClusterState, LaunchOption, Preflight, Quota
 from provision.preflight.machines import describe_hardware, render_gpus
 from provision.preflight.places import describe_preflight, drop_over_quota
 from provision.preflight.subnets import find_obstacle
 from provision_world import NAME, World, make_config, make_node, make_option, make_wanted
-from sandbox.api.images import SandboxAmi
 
 UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/{arch}/hvm/ebs-gp2/ami-id"
 DLAMI = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ec2_sandbox.api.prices import spot_price
 from provision.preflight.prices import (
     PricedPlace,
     describe_prices,
@@ -14,7 +15,6 @@ from provision.preflight.prices import (
     parse_price,
 )
 from provision_world import World, listening
-from sandbox.api.prices import spot_price
 
 HOURS = frozenset({"Hrs"})
 PLACES: tuple[PricedPlace, ...] = (

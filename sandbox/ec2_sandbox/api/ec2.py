@@ -1,0 +1,395 @@
+"""EC2's state, as an extension of moto's backend. ec2_actions.py has the actions; moto_setup.py installs both.
+
+The extension adds a default VPC in the sandbox's own range, public addresses that reach a host, quotas, and errors for
+unknown images, key pairs and instance types and for security groups in use.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING, Any, cast
+
+from moto.core.common_types import TYPE_RESPONSE
+from moto.ec2 import urls as ec2_urls
+from moto.ec2.exceptions import (
+    DependencyViolationError,
+    EC2ClientError,
+    InvalidSecurityGroupNotFoundError,
+    MissingParameterError,
+)
+from moto.ec2.models import EC2Backend
+from moto.ec2.models.availability_zones_and_regions import Region
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.ec2.models.instances import Reservation
+from moto.ec2.models.spot_requests import SpotInstanceRequest
+from moto.ec2.models.tags import TagBackend
+from moto.ec2.models.vpcs import VPC
+
+from ec2_sandbox.api import limits
+from ec2_sandbox.api.consistency import Tokens, Unsettled
+from ec2_sandbox.api.instances import IncorrectInstanceStateError, PlacementGroups, SandboxInstance
+from ec2_sandbox.api.reservations import CapacityReservations
+from ec2_sandbox.api.volumes import SandboxVolume
+from ec2_sandbox.config import Market, SandboxConfig
+from ec2_sandbox.faults import FaultBook
+from ec2_sandbox.hosts.network import Group, Rule
+
+if TYPE_CHECKING:
+    from ec2_sandbox.api.regions import Backend
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ec2Settings:
+    """The settings of this sandbox's EC2.
+
+    wake: tells the daemon that it has something to do. read_console: returns an instance's console output so far.
+    enforce: applies the security groups to the hosts' links. config: its settings. book: the armed faults.
+    note: logs an instance's new state. others: up to two more regions with instances.
+    """
+
+    region: str
+    private: IPv4Network
+    public: IPv4Network
+    wake: Callable[[], None]
+    read_console: Callable[[str], str]
+    enforce: Callable[["Backend"], None]
+    config: SandboxConfig
+    book: FaultBook
+    note: Callable[[SandboxInstance], None] = lambda _: None
+    others: tuple[str, ...] = ()
+
+    def range_of(self, region: str) -> IPv4Network:
+        """Returns the address range of a region's default VPC.
+
+        The sandbox's own region has the whole range and uses its first half. Each other region has a quarter of the
+        range, from its second half, so that the hosts of all regions have different addresses.
+        """
+        if region not in self.others:
+            return self.private
+        quarters = list(self.private.subnets(prefixlen_diff=2))
+        return quarters[2 + self.others.index(region)]
+
+
+DEFAULT_INSTANCE_TYPE = "m1.small"  # of a launch that does not name a type
+
+# Calls arrive in many threads, and moto's backends are not thread-safe.
+lock = threading.RLock()
+
+
+class SandboxEC2Backend(EC2Backend):
+    """moto's EC2 in one region. `install` sets `settings` before the first backend is created."""
+
+    settings: Ec2Settings
+    _url_module = ec2_urls
+
+    def __init__(self, region_name: str, account_id: str) -> None:
+        super().__init__(region_name, account_id)
+        self.launches: Tokens[Reservation] = Tokens()
+        self.answers: Tokens[TYPE_RESPONSE] = Tokens()
+        self.unsettled = Unsettled(self.settings.config.consistency_delay_s)
+        self.placement_groups = PlacementGroups(self)
+        self.capacity_reservations = CapacityReservations(self)
+
+    def describe_tags(self, filters: dict[str, list[str]] | None = None) -> list[dict[str, str]]:
+        """As in moto, but reads only the tags of the resources that the filter names.
+
+        moto reads the tags of the whole account for each resource in a list, so its time grows with the square of the
+        number of resources.
+        """
+        named = (filters or {}).get("resource-id", [])
+        if not named or any("*" in resource or "?" in resource for resource in named):
+            return super().describe_tags(filters)
+        some = TagBackend()
+        some.tags.update({resource: self.tags[resource] for resource in named if resource in self.tags})
+        return some.describe_tags(filters)
+
+    def create_default_vpc(self) -> VPC:
+        """Creates the default VPC in the sandbox's own range.
+
+        It has an internet gateway and a default subnet in each zone. Raises EC2ClientError if the region has one.
+        """
+        if self.get_default_vpc() is not None:
+            raise EC2ClientError(
+                "DefaultVpcAlreadyExists", "A Default VPC already exists for this account in this region."
+            )
+        vpc = self.create_vpc(cidr_block=str(self.settings.range_of(self.region_name)), is_default=True)
+        gateway = self.create_internet_gateway()
+        self.attach_internet_gateway(gateway.id, vpc.id)
+        main = self.describe_route_tables(filters={"vpc-id": vpc.id, "association.main": "true"})[0]
+        self.create_route(main.id, "0.0.0.0/0", gateway_id=gateway.id)
+        for zone in self.describe_availability_zones():
+            self.create_default_subnet(zone.name)
+        return vpc
+
+    def run_instances(
+        self, image_id: str, count: int, user_data: Any, security_group_names: list[str], **kwargs: Any
+    ) -> Reservation:
+        """As in moto, after more checks, and in a default subnet if the launch does not name one."""
+        if not image_id and kwargs.get("launch_template"):
+            image_id = self._get_template_from_args(kwargs["launch_template"]).image_id
+        self.check_launch(image_id, kwargs.get("key_name"), kwargs["instance_type"], kwargs.get("placement"))
+        nics = kwargs.get("nics") or []
+        if not kwargs.get("subnet_id") and not any("SubnetId" in nic for nic in nics):
+            subnet_id = self._default_subnet_id(kwargs.get("placement"))
+            if nics:
+                nics[0]["SubnetId"] = subnet_id
+            else:
+                kwargs["subnet_id"] = subnet_id
+        kwargs["block_device_mappings"] = self._complete_mappings(image_id, kwargs.get("block_device_mappings") or [])
+        known = set(self.reservations)
+        try:
+            reservation = super().run_instances(image_id, count, user_data, security_group_names, **kwargs)
+        except EC2ClientError:
+            # moto detects some errors after it has created instances. EC2 launches none in this case.
+            for reservation_id in set(self.reservations) - known:
+                self._take_back(reservation_id)
+            raise
+        for instance in reservation.instances:
+            if instance.key_name:
+                cast("SandboxInstance", instance).public_key = self.key_pairs[instance.key_name].public_key
+            self.settings.note(cast("SandboxInstance", instance))
+        self.settings.wake()
+        return reservation
+
+    def _take_back(self, reservation_id: str) -> None:
+        for instance in self.reservations[reservation_id].instances:
+            cast("SandboxInstance", instance).finish_termination()
+        del self.reservations[reservation_id]
+
+    def check_launch(self, image_id: str, key_name: str | None, instance_type: str, zone: str | None) -> None:
+        """Raises EC2ClientError, with EC2's code and message, for names that do not exist."""
+        if self.region_name not in (self.settings.region, *self.settings.others):
+            raise EC2ClientError(
+                "OptInRequired",
+                f"This sandbox runs instances in {self.settings.region} only, not in {self.region_name}.",
+            )
+        if image_id not in self.amis:
+            raise EC2ClientError("InvalidAMIID.NotFound", f"The image id '[{image_id}]' does not exist")
+        if key_name and key_name not in self.key_pairs:
+            raise EC2ClientError("InvalidKeyPair.NotFound", f"The key pair '{key_name}' does not exist")
+        if instance_type not in INSTANCE_TYPES:
+            raise EC2ClientError("InvalidParameterValue", f"Invalid value '{instance_type}' for InstanceType.")
+        if zone and zone not in {known.name for known in self.describe_availability_zones()}:
+            raise EC2ClientError("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
+
+    def _default_subnet_id(self, zone: str | None) -> str:
+        subnets = self.get_default_subnets()
+        wanted = zone or min(subnets, default="")  # for launches by calls other than RunInstances
+        if wanted not in subnets:
+            raise EC2ClientError("MissingInput", f"No default subnet for availability zone: '{wanted}'.")
+        return subnets[wanted].id
+
+    def _complete_mappings(self, image_id: str, mappings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns the launch's block devices, with the image's values as defaults."""
+        complete = []
+        for mapping in self.amis[image_id].block_device_mappings:
+            own = next((m for m in mappings if m["DeviceName"] == mapping["DeviceName"]), None)
+            given = {k: v for k, v in own["Ebs"].items() if v is not None} if own else {}
+            complete.append({"DeviceName": mapping["DeviceName"], "Ebs": {**mapping["Ebs"], **given}})
+        names = {mapping["DeviceName"] for mapping in complete}
+        further = [mapping for mapping in mappings if mapping["DeviceName"] not in names]
+        for mapping in further:
+            if mapping.get("NoDevice") is None and not (mapping["Ebs"]["VolumeSize"] or mapping["Ebs"]["SnapshotId"]):
+                raise MissingParameterError("size or snapshotId")
+            mapping["Ebs"] = {key: value for key, value in mapping["Ebs"].items() if value is not None}
+        return complete + further
+
+    def create_volume(self, size: int, zone_name: str, *args: Any, **kwargs: Any) -> Any:
+        """As in moto, but raises EC2ClientError for a zone that does not exist."""
+        if zone_name not in {zone.name for zone in self.describe_availability_zones()}:
+            raise EC2ClientError("InvalidZone.NotFound", f"The zone '{zone_name}' does not exist.")
+        return super().create_volume(size, zone_name, *args, **kwargs)
+
+    def attach_volume(self, volume_id: str, instance_id: str, device_path: str, *args: Any, **kwargs: Any) -> Any:
+        """As in moto, but the attachment also says whether the volume is deleted with its instance."""
+        attachment: Any = super().attach_volume(volume_id, instance_id, device_path, *args, **kwargs)
+        mapping = self.get_instance(instance_id).block_device_mapping[device_path]
+        attachment.delete_on_termination = bool(mapping.delete_on_termination)
+        return attachment
+
+    def delete_security_group(self, name: str | None = None, group_id: str | None = None) -> None:
+        """As in moto, but fails while a network interface or a rule of another group uses the group."""
+        group = self.get_security_group_by_name_or_id(group_id or name or "")
+        if group is None:
+            raise InvalidSecurityGroupNotFoundError(group_id or name or "")
+        if any(group in eni.group_set for eni in self.enis.values()) or self._is_referenced(group.id):
+            raise DependencyViolationError(f"resource {group.id} has a dependent object")
+        super().delete_security_group(name, group_id)
+
+    def _is_referenced(self, group_id: str) -> bool:
+        others = (group for groups in self.groups.values() for group in groups.values() if group.id != group_id)
+        return any(
+            rule.source_group.get("GroupId") == group_id
+            for other in others
+            for rule in (*other.ingress_rules, *other.egress_rules)
+        )
+
+    def modify_instance_attribute(self, instance_id: str, key: str, value: Any) -> Any:
+        """As in moto, but changes user data only while the instance is stopped."""
+        if key == "user_data" and self.get_instance(instance_id).state != "stopped":
+            raise IncorrectInstanceStateError(instance_id, "modified")
+        return super().modify_instance_attribute(instance_id, key, value)
+
+    def modify_instance_security_groups(self, instance_id: str, new_group_id_list: list[str]) -> Any:
+        """As in moto, but also moves the instance's first interface, which moto leaves in its former groups."""
+        instance = super().modify_instance_security_groups(instance_id, new_group_id_list)
+        instance.nics[0]._group_set = list(instance.security_groups)  # noqa: SLF001 -- moto has no public way
+        return instance
+
+    def modify_network_interface_attribute(self, eni_id: str, group_ids: list[str], *args: Any, **kwargs: Any) -> None:
+        """As in moto, but also moves the interface's instance, which moto leaves in its former groups."""
+        super().modify_network_interface_attribute(eni_id, group_ids, *args, **kwargs)
+        interface = self.get_network_interface(eni_id)
+        if group_ids and interface.instance is not None and interface.device_index == 0:
+            interface.instance.security_groups = list(interface._group_set)  # noqa: SLF001 -- moto has no public way
+
+    def allow_by_quota(self, instance_type: str, market: Market, low: int, high: int) -> int:
+        """Returns how many instances of a type the vCPU quota allows a launch, at most `high`.
+
+        Raises EC2ClientError for less than `low`.
+        """
+        live = (i for i in self.sandbox_instances() if i.state in ("pending", "running"))
+        return limits.allow_by_quota(
+            instance_type,
+            market,
+            low,
+            high,
+            running=((instance.instance_type, instance.market) for instance in live),
+            granted=self.settings.config.quotas,
+            book=self.settings.book,
+        )
+
+    def describe_regions(self, region_names: list[str] | None = None) -> list[Region]:
+        """Returns the regions that can have instances. Raises EC2ClientError for others."""
+        known = {self.settings.region, *self.settings.others}
+        if unknown := set(region_names or ()) - known:
+            raise EC2ClientError("InvalidParameterValue", f"Invalid region provided: {', '.join(sorted(unknown))}")
+        return [region for region in self.regions if region.name in known]
+
+    def describe_instance_type_offerings(
+        self, location_type: str | None = None, filters: dict[str, Any] | None = None
+    ) -> list[Any]:
+        """As in moto, but the filters' values may contain * and ?."""
+        offers = super().describe_instance_type_offerings(location_type)
+        keys = {"location": "Location", "instance-type": "InstanceType"}
+        for name, patterns in (filters or {}).items():
+            if name not in keys:
+                raise EC2ClientError("InvalidParameterValue", f"The filter '{name}' is invalid")
+            wild = [pattern for pattern in patterns if set(pattern) & set("*?[")]
+            exact, key = {*patterns} - {*wild}, keys[name]
+            offers = [o for o in offers if o[key] in exact or any(fnmatchcase(o[key], pattern) for pattern in wild)]
+        return offers
+
+    def describe_spot_instance_requests(
+        self, filters: Any = None, spot_instance_ids: list[str] | None = None
+    ) -> list[SpotInstanceRequest]:
+        """As in moto, but raises EC2ClientError for unknown ids, which moto ignores."""
+        for request_id in spot_instance_ids or []:
+            self._get_spot_request(request_id)
+        found: list[SpotInstanceRequest] = super().describe_spot_instance_requests(filters, spot_instance_ids)
+        return found
+
+    def cancel_spot_instance_requests(self, request_ids: list[str]) -> list[SpotInstanceRequest]:
+        """Sets the requests' state to `cancelled`; moto would delete them. Their instances keep running."""
+        requests = [self._get_spot_request(request_id) for request_id in request_ids]
+        for request in requests:
+            request.state = "cancelled"
+        return requests
+
+    def _get_spot_request(self, request_id: str) -> SpotInstanceRequest:
+        if request_id not in self.spot_instance_requests:
+            raise EC2ClientError(
+                "InvalidSpotInstanceRequestID.NotFound", f"The spot instance request ID '{request_id}' does not exist"
+            )
+        return self.spot_instance_requests[request_id]
+
+    def find_private_address(self, public_ip: str) -> str | None:
+        """Returns the private address of the interface with this public address, or None.
+
+        Needs no lock, because `list` copies atomically.
+        """
+        found = (eni.private_ip_address for eni in list(self.enis.values()) if eni.public_ip == public_ip)
+        return next((str(address) for address in found), None)
+
+    def sandbox_instances(self) -> list[SandboxInstance]:
+        """Returns all instances, including terminated ones."""
+        return [i for r in self.reservations.values() for i in r.instances if isinstance(i, SandboxInstance)]
+
+    def sandbox_volumes(self) -> list[SandboxVolume]:
+        """Returns all volumes."""
+        return [volume for volume in self.volumes.values() if isinstance(volume, SandboxVolume)]
+
+
+class PublicAddresses:
+    """The sandbox's public addresses. A released address is reused as late as possible."""
+
+    def __init__(self, public: IPv4Network, backends: Iterable[EC2Backend]) -> None:
+        self._backends = tuple(backends)
+        self._count = public.num_addresses - 2
+        self._next = itertools.cycle(public.hosts())
+
+    def take(self) -> str:
+        """Returns a free address. Raises EC2ClientError if there is none."""
+        used = {eni.public_ip for backend in self._backends for eni in backend.enis.values()}
+        used |= {address.public_ip for backend in self._backends for address in backend.addresses}
+        for address in itertools.islice(self._next, self._count):
+            if str(address) not in used:
+                return str(address)
+        raise EC2ClientError("InsufficientAddressCapacity", "The sandbox has no free public address.")
+
+
+def read_groups(backend: "Backend", wanted: Iterable[str]) -> tuple[Group, ...]:
+    """Returns the groups with these ids, and all groups that their rules refer to."""
+    everything = {group.id: group for groups in backend.groups.values() for group in groups.values()}
+    members = _members_of(backend)
+    found: dict[str, Group] = {}
+    waiting = list(wanted)
+    while waiting:
+        group_id = waiting.pop()
+        if group_id in found or group_id not in everything:
+            continue
+        group = everything[group_id]
+        found[group_id] = Group(
+            id=group_id,
+            ingress=tuple(_read_rules(backend, group.ingress_rules)),
+            egress=tuple(_read_rules(backend, group.egress_rules)),
+            members=tuple(members.get(group_id, ())),
+        )
+        waiting += [
+            rule.peer for rule in (*found[group_id].ingress, *found[group_id].egress) if isinstance(rule.peer, str)
+        ]
+    return tuple(found.values())
+
+
+def _members_of(backend: "Backend") -> dict[str, list[str]]:
+    members: dict[str, list[str]] = {}
+    for interface in backend.enis.values():
+        for group in interface.group_set:
+            members.setdefault(group.id, []).append(str(interface.private_ip_address))
+    return members
+
+
+def _read_rules(backend: "Backend", rules: Iterable[Any]) -> Iterator[Rule]:
+    """Yields the rules, except those for IPv6 addresses, which the sandbox does not have."""
+    for rule in rules:
+        for peer in _peers_of(backend, rule):
+            yield Rule(
+                protocol=str(rule.ip_protocol),
+                peer=peer,
+                from_port=-1 if rule.from_port is None else int(rule.from_port),
+                to_port=-1 if rule.to_port is None else int(rule.to_port),
+            )
+
+
+def _peers_of(backend: "Backend", rule: Any) -> Iterator[IPv4Network | str]:
+    if rule.cidr_ipv4:
+        yield IPv4Network(rule.cidr_ipv4, strict=False)
+    if rule.source_group.get("GroupId"):
+        yield rule.source_group["GroupId"]
+    prefix_list = backend.managed_prefix_lists.get(rule.prefix_list_id) if rule.prefix_list_id else None
+    if prefix_list is not None and prefix_list.address_family == "IPv4":
+        for entry in prefix_list.entries.get(prefix_list.version or 0) or []:
+            yield IPv4Network(entry["Cidr"], strict=False)

@@ -1,0 +1,361 @@
+"""EC2's instances, with states that take time, and their spot requests and placement groups."""
+
+import copy
+import datetime as dt
+import secrets
+import time
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from moto.core.utils import utcnow
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.models.core import TaggedEC2Resource
+from moto.ec2.models.instances import Instance, InstanceState, StateReason
+from moto.ec2.models.spot_requests import SpotInstanceRequest
+from moto.ec2.utils import generic_filter, random_spot_request_id
+
+from ec2_sandbox.config import Market, SandboxConfig
+from ec2_sandbox.hosts.network import mac_address_of
+
+STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
+ENDED = ("shutting-down", "terminated")
+INTERRUPTED = "Server.SpotInstanceTermination"  # the state reason of a spot instance that EC2 reclaimed
+STRATEGIES = ("cluster", "spread", "partition")
+
+
+class IncorrectInstanceStateError(EC2ClientError):
+    """The instance's state does not allow the call."""
+
+    def __init__(self, instance_id: str, action: str) -> None:
+        super().__init__(
+            "IncorrectInstanceState", f"The instance '{instance_id}' is not in a state from which it can be {action}."
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interruption:
+    """The announced end of a spot instance. Both times are UTC."""
+
+    noticed: dt.datetime
+    at: dt.datetime
+
+
+class SandboxInstance(Instance):
+    """An instance whose states the daemon changes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._state = InstanceState("pending", STATES["pending"])
+        # When its host ended, for whatever reason. None while it has a host.
+        self.host_ended_at: dt.datetime | None = None
+        # The public key of the key pair at launch. The key pair may be deleted later.
+        self.public_key = ""
+        # The number of RebootInstances calls. The daemon compares it with the number of reboots that it has done.
+        self.reboots = 0
+        # Set by register_spot_requests.
+        self.spot_instance_request_id: str | None = None
+        self._entered = time.monotonic()
+        # The end of a spot instance, once it is announced.
+        self.interruption: Interruption | None = None
+        # Set by a fault: the instance gets no host and stays `pending`.
+        self.never_boots = False
+        # The id of the capacity fault whose `free` increases again when the instance ends.
+        self.capacity_fault: str | None = None
+        # The id of the capacity reservation in which it was launched.
+        self.capacity_reservation_id: str | None = None
+
+    def prep_nics(self, nic_spec: list[dict[str, Any]], *args: Any, **kwargs: Any) -> None:
+        """As in moto, but by default, interfaces are deleted with their instance, as on EC2."""
+        nics = nic_spec or [{"DeviceIndex": 0}]
+        for nic in nics:
+            if "NetworkInterfaceId" not in nic:
+                nic.setdefault("DeleteOnTermination", True)
+        super().prep_nics(nics, *args, **kwargs)
+        for interface in self.nics.values():
+            interface.mac_address = mac_address_of(str(interface.private_ip_address))
+        # An instance has the groups of its first interface. moto sets only those that RunInstances itself names.
+        self.security_groups = list(self.nics[0].group_set)
+
+    @property
+    def instance_id(self) -> str:
+        """The id, under the name that moto's DescribeInstanceStatus reads."""
+        return str(self.id)
+
+    def _enter(self, state: str) -> InstanceState:
+        previous = copy.copy(self._state)
+        self._state.name, self._state.code = state, STATES[state]
+        self._entered = time.monotonic()
+        self.host_ended_at = utcnow() if state in ("stopping", "shutting-down") else None
+        return previous
+
+    def _note(self) -> None:
+        """Logs the state for the bill."""
+        self.ec2_backend.settings.note(self)
+
+    def _record_caller(self) -> None:
+        """Records that a call ended the instance, and when. EC2 gives the time only for calls."""
+        self._reason = f"User initiated ({utcnow():%Y-%m-%d %H:%M:%S} GMT)"
+        self.state_reason = StateReason(
+            "Client.UserInitiatedShutdown: User initiated shutdown", "Client.UserInitiatedShutdown"
+        )
+
+    @property
+    def may_arrive(self) -> bool:
+        """Whether it has been booting or ending for at least the delay in its settings."""
+        config: SandboxConfig = self.ec2_backend.settings.config
+        delay_s = config.boot_delay_s if self.state == "pending" else config.end_delay_s
+        return time.monotonic() - self._entered >= delay_s
+
+    @property
+    def market(self) -> Market:
+        """The market: spot or on-demand."""
+        return "spot" if self.lifecycle == "spot" else "on-demand"
+
+    def enter_running(self) -> None:
+        """Makes the instance `running`. Call it when the host has booted."""
+        self._enter("running")
+        self._note()
+
+    def fail_to_boot(self, reason: str) -> None:
+        """Ends an instance whose host did not boot. `reason` becomes part of its StateReason."""
+        self._end_for("shutting-down", "Server.InternalError", reason)
+
+    def lose_host(self) -> None:
+        """Stops an instance that has lost its host, as EC2 does after a hardware failure."""
+        self._end_for("stopping", "Server.ScheduledStop", "Stopped due to scheduled retirement")
+
+    def reclaim(self) -> None:
+        """Reclaims a spot instance."""
+        self._end_for("shutting-down", INTERRUPTED, "Spot instance termination")
+
+    def shut_down_from_inside(self) -> None:
+        """Stops or terminates an instance whose host was shut down from inside.
+
+        InstanceInitiatedShutdownBehavior decides which.
+        """
+        stops = self.instance_initiated_shutdown_behavior == "stop"
+        state = "stopping" if stops else "shutting-down"
+        self._end_for(state, "Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
+
+    def _end_for(self, state: str, code: str, message: str) -> None:
+        self._enter(state)
+        self._reason = code
+        self.state_reason = StateReason(f"{code}: {message}", code)
+        self._note()
+
+    def terminate(self) -> InstanceState:
+        """Starts the termination. `finish_termination` completes it when the host has ended."""
+        if self.state in ENDED:
+            return copy.copy(self._state)
+        previous = self._enter("shutting-down")
+        self._record_caller()
+        self._note()
+        return previous
+
+    def finish_termination(self) -> None:
+        """Completes the termination: removes the interface, addresses and volumes. Call it when the host has ended."""
+        reason, state_reason = self._reason, self.state_reason
+        super().terminate()
+        self._reason, self.state_reason = reason, state_reason
+        self._note()
+        self.security_groups = []
+        self._give_capacity_back()
+
+    def _give_capacity_back(self) -> None:
+        if self.capacity_fault is not None:
+            self.ec2_backend.settings.book.spend(self.capacity_fault, "free", -1)
+            self.capacity_fault = None
+
+    def stop(self) -> InstanceState:
+        """Starts the stop. `finish_stop` completes it when the host has ended."""
+        if self.state in ENDED:
+            raise IncorrectInstanceStateError(self.id, "stopped")
+        if self.state in ("stopping", "stopped"):
+            return copy.copy(self._state)
+        previous = self._enter("stopping")
+        self._record_caller()
+        self._note()
+        return previous
+
+    def finish_stop(self) -> None:
+        """Completes the stop: keeps the disk, but not the public address. Call it when the host has ended."""
+        reason, state_reason = self._reason, self.state_reason
+        super().stop()
+        self._reason, self.state_reason = reason, state_reason
+        self._note()
+        self._give_capacity_back()
+
+    def start(self) -> InstanceState:
+        """Boots a stopped instance again, with the same disk and a new public address."""
+        if self.state in ("pending", "running"):
+            return copy.copy(self._state)
+        if self.state != "stopped":
+            raise IncorrectInstanceStateError(self.id, "started")
+        super().start()
+        self.launch_time = utcnow()  # as on EC2, the time of the last start
+        self._enter("pending")
+        self._note()
+        self.never_boots = False
+        return InstanceState("stopped", STATES["stopped"])
+
+    def reboot(self) -> None:
+        """Asks the daemon to reboot the host. The instance stays `running`, as on EC2."""
+        if self.state != "running":
+            raise IncorrectInstanceStateError(self.id, "rebooted")
+        self.reboots += 1
+
+    @property
+    def root_volume_bytes(self) -> int:
+        """The size of the root volume in bytes."""
+        gib: int = self.block_device_mapping[self.root_device_name].size
+        return gib << 30
+
+
+class SandboxSpotRequest(SpotInstanceRequest):
+    """A spot request of an existing instance. Its state follows the instance's state."""
+
+    def __init__(self, instance: SandboxInstance, options: dict[str, Any], tags: dict[str, dict[str, str]]) -> None:
+        self._instance = instance
+        self._created = utcnow()
+        self._stored_state = "open"
+        super().__init__(
+            ec2_backend=instance.ec2_backend,
+            spot_request_id=random_spot_request_id(),
+            price=options.get("MaxPrice", ""),
+            image_id=instance.image_id,
+            spot_instance_type=options.get("SpotInstanceType", "one-time"),
+            valid_from=None,
+            valid_until=options.get("ValidUntil"),
+            launch_group=None,
+            availability_zone_group=None,
+            key_name=cast("str", instance.key_name),
+            security_groups=[group.id for group in instance.security_groups],
+            user_data=instance.user_data,
+            instance_type=instance.instance_type,
+            placement=instance.placement.zone,
+            kernel_id=None,
+            ramdisk_id=None,
+            monitoring_enabled=instance.monitored,
+            subnet_id=cast("str", instance.subnet_id),
+            # moto adds the tags under this key to the request.
+            tags={**tags, "spot-instances-request": tags.get("spot-instances-request", {})},
+            spot_fleet_id=None,
+            instance_interruption_behaviour=options.get("InstanceInterruptionBehavior"),
+        )
+
+    def launch_instance(self) -> SandboxInstance:
+        """Returns the existing instance."""
+        return self._instance
+
+    @property
+    def state(self) -> str:
+        """`active` while the instance exists, then `closed`, unless the request was cancelled before."""
+        if self._stored_state == "active" and self._instance.state in ENDED:
+            return "closed"
+        return self._stored_state
+
+    @state.setter
+    def state(self, value: str) -> None:
+        self._stored_state = value
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The status, as in https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html."""
+        if self._instance.state not in ENDED:
+            cancelled = self._stored_state == "cancelled"
+            code = "request-canceled-and-instance-running" if cancelled else "fulfilled"
+        elif self._instance.state_reason.code == INTERRUPTED:
+            code = "instance-terminated-no-capacity"
+        else:
+            code = "instance-terminated-by-user"
+        return {"Code": code, "Message": code.replace("-", " "), "UpdateTime": self._created}
+
+    @property
+    def create_time(self) -> dt.datetime:  # type: ignore[override]  # moto's is a str
+        """When the request was created; moto returns a constant."""
+        return self._created
+
+    @property
+    def launched_availability_zone(self) -> str | None:
+        """The instance's zone."""
+        return self._instance.placement.zone
+
+    def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
+        """As in moto, with more filters."""
+        known = {"instance-id": self._instance.id, "launched-availability-zone": self.launched_availability_zone,
+                 "status-code": self.status["Code"], "type": self.type}  # fmt: skip
+        return known[filter_name] if filter_name in known else super().get_filter_value(filter_name, method_name)
+
+
+def register_spot_requests(
+    instances: list[SandboxInstance], options: dict[str, Any], tags: dict[str, dict[str, str]]
+) -> None:
+    """Creates a spot request for each instance of a spot launch."""
+    for instance in instances:
+        request = SandboxSpotRequest(instance, options, tags)
+        instance.spot_instance_request_id = request.id
+        instance.ec2_backend.spot_instance_requests[request.id] = request
+
+
+class PlacementGroup(TaggedEC2Resource):
+    """A placement group, with the attributes of EC2's response. It has no effect: all hosts run on one machine."""
+
+    def __init__(self, ec2_backend: Any, name: str, strategy: str) -> None:
+        self.ec2_backend = ec2_backend
+        self.id = self.group_id = f"pg-0{secrets.token_hex(8)}"
+        self.group_name = name
+        self.group_arn = f"arn:aws:ec2:{ec2_backend.region_name}:{ec2_backend.account_id}:placement-group/{name}"
+        self.state = "available"
+        self.strategy = strategy
+
+    def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
+        """Returns a filter's value, as for moto's other resources."""
+        return super().get_filter_value(filter_name, method_name or "DescribePlacementGroups")
+
+
+class PlacementGroups:
+    """The placement groups of one region, which moto lacks. All methods except `find` may raise EC2ClientError.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreatePlacementGroup.html
+    """
+
+    def __init__(self, ec2_backend: Any) -> None:
+        self._backend = ec2_backend
+        self._groups: dict[str, PlacementGroup] = {}
+
+    def create(self, name: str, strategy: str) -> PlacementGroup:
+        """Creates a group."""
+        if not name:
+            raise EC2ClientError("MissingParameter", "The request must contain the parameter groupName")
+        if name in self._groups:
+            raise EC2ClientError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
+        if strategy not in STRATEGIES:
+            raise EC2ClientError("InvalidParameterValue", f"Invalid value '{strategy}' for strategy.")
+        group = self._groups[name] = PlacementGroup(self._backend, name, strategy)
+        return group
+
+    def find(self, name: str) -> PlacementGroup | None:
+        """Returns the group with this name or id, or None."""
+        return next((group for group in self._groups.values() if name in (group.group_name, group.id)), None)
+
+    def get(self, name: str) -> PlacementGroup:
+        """Returns the group with this name or id, which must exist."""
+        if group := self.find(name):
+            return group
+        raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+
+    def delete(self, name: str, *, used: Container[str]) -> None:
+        """Deletes a group. used: the names of the groups that have instances."""
+        group = self.get(name)
+        if group.group_name in used:
+            raise EC2ClientError(
+                "InvalidPlacementGroup.InUse", f"The placement group '{name}' is in use and may not be deleted."
+            )
+        del self._groups[group.group_name]
+        self._backend.tags.pop(group.id, None)
+
+    def describe(self, names: Iterable[str] = (), filters: dict[str, Any] | None = None) -> list[PlacementGroup]:
+        """Returns the groups with these names or ids, or all groups, that match the filters."""
+        groups = [self.get(name) for name in names] or list(self._groups.values())
+        return generic_filter(filters or {}, groups)

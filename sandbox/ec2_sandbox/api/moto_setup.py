@@ -1,0 +1,114 @@
+"""Replaces moto's own classes with the sandbox's, for the whole process."""
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+
+from botocore.model import Shape
+from moto import backends
+from moto.core import responses, serialize, utils
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.core.utils import utcnow
+from moto.ec2 import urls as ec2_urls
+from moto.ec2 import utils as ec2_utils
+from moto.ec2.models import (
+    ec2_backends,
+    elastic_block_store,
+    elastic_ip_addresses,
+    elastic_network_interfaces,
+    instances,
+)
+from moto.fsx import models as fsx_models
+from moto.iam import models as iam_models
+from moto.iam import policy_validation
+from moto.servicequotas import urls as quota_urls
+from moto.utilities.utils import get_partition
+
+from ec2_sandbox.api import images
+from ec2_sandbox.api.ec2 import Ec2Settings, PublicAddresses, SandboxEC2Backend
+from ec2_sandbox.api.ec2_actions import SandboxEC2Response
+from ec2_sandbox.api.file_systems import SandboxFileSystem
+from ec2_sandbox.api.instances import SandboxInstance
+from ec2_sandbox.api.limits import SandboxQuotasResponse
+from ec2_sandbox.api.regions import Backend, Regions
+from ec2_sandbox.api.s3 import install_uploads
+from ec2_sandbox.api.volumes import SandboxAttachment, SandboxVolume
+from ec2_sandbox.hosts.names import Names
+
+# DescribeInstances' filters that moto lacks, and the instance attribute that each one compares.
+INSTANCE_FILTERS = {
+    "placement-group-name": "placement.group_name", "client-token": "client_token", "instance-lifecycle": "lifecycle",
+    "spot-instance-request-id": "spot_instance_request_id", "instance-state-code": "state_code",
+}  # fmt: skip
+
+_list_modules = backends.list_of_moto_modules
+_compute_possible_keys = serialize.XFormedAttributePicker.get_possible_keys
+_possible_keys: dict[tuple[type, str, Shape], tuple[str, ...]] = {}
+
+
+def install(settings: Ec2Settings) -> Backend:
+    """Installs the sandbox's classes. Returns the EC2 backend of the sandbox's region, or of all its regions."""
+    SandboxEC2Backend.settings = settings
+    ec2_backends.backend = SandboxEC2Backend
+    ec2_urls.url_paths = {"{0}/": SandboxEC2Response.dispatch}
+    ec2_utils.filter_dict_attribute_mapping.update(INSTANCE_FILTERS)
+    # For CreateTags and DescribeTags.
+    ec2_utils.EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
+    ec2_utils.EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"
+    ec2_utils.EC2_RESOURCE_TO_PREFIX["capacity-reservation"] = "cr"
+    ec2_utils.EC2_PREFIX_TO_RESOURCE["cr"] = "capacity-reservation"
+    instances.Instance = SandboxInstance  # type: ignore[misc]
+    elastic_block_store.Volume = SandboxVolume  # type: ignore[misc]
+    elastic_block_store.VolumeAttachment = SandboxAttachment  # type: ignore[misc]
+    fsx_models.FileSystem = SandboxFileSystem  # type: ignore[misc]
+    SandboxQuotasResponse.granted = settings.config.quotas
+    quota_urls.url_paths = {"{0}/$": SandboxQuotasResponse.dispatch}
+    install_uploads()
+    # IAM treats a policy without a version as version 2008-10-17; moto would refuse it.
+    validator = policy_validation.BaseIAMPolicyValidator
+    validator._validate_version = validator._validate_version_syntax  # type: ignore[method-assign]  # noqa: SLF001
+    # To find a key, moto would create IAM for every partition and read all of AWS's policies for each, which takes 1 s.
+    iam_models.PARTITION_NAMES = [get_partition(settings.region)]  # type: ignore[attr-defined]  # iam.models imports it
+    remember_lookups()
+    regions = (settings.region, *settings.others)
+    made = [ec2_backends[DEFAULT_ACCOUNT_ID][region] for region in regions]
+    found = [backend for backend in made if isinstance(backend, SandboxEC2Backend)]
+    addresses = PublicAddresses(settings.public, found)
+    elastic_network_interfaces.random_public_ip = addresses.take  # type: ignore[attr-defined]
+    elastic_ip_addresses.random_ip = addresses.take  # type: ignore[attr-defined]
+    names = Names(region=settings.region, private=settings.private, public=settings.public)
+    elastic_network_interfaces.generate_dns_from_ip = names.name_of  # type: ignore[attr-defined,assignment]
+    for backend in found:
+        images.publish(backend, _some_weeks_ago())
+    whole = found[0] if len(found) == 1 else Regions(found)
+    # A call in one region must also apply the groups of the hosts in the other regions.
+    SandboxEC2Backend.settings = replace(settings, enforce=lambda _: settings.enforce(whole))
+    return whole
+
+
+def _some_weeks_ago() -> dt.datetime:
+    """Returns when the public images were published: the 10th of last month.
+
+    So all sandboxes that start in the same month have the same images.
+    """
+    month = utcnow().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return (month - dt.timedelta(days=1)).replace(day=10)
+
+
+def remember_lookups() -> None:
+    """Caches three slow functions that moto calls for every request, or for every value of a response."""
+    modules = tuple(_list_modules())
+    backends.list_of_moto_modules = lambda: modules
+    responses.method_names_from_class = cache(utils.method_names_from_class)  # type: ignore[attr-defined]  # core.responses imports it
+    serialize.XFormedAttributePicker.get_possible_keys = _find_possible_keys  # type: ignore[assignment,method-assign]
+
+
+def _find_possible_keys(
+    picker: serialize.XFormedAttributePicker, context: serialize.AttributePickerContext
+) -> Iterable[str]:
+    """Returns the attributes that may hold a value of a response. They depend on the object's type."""
+    known = (type(context.obj), context.key, context.shape)
+    if known not in _possible_keys:
+        _possible_keys[known] = tuple(_compute_possible_keys(picker, context))
+    return _possible_keys[known]

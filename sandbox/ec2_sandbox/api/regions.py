@@ -1,0 +1,84 @@
+"""EC2 in several regions, as the daemon sees it: one set of instances, whose hosts share a network."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ec2_sandbox.api.ec2 import SandboxEC2Backend
+from ec2_sandbox.api.instances import SandboxInstance
+from ec2_sandbox.api.volumes import SandboxVolume
+
+
+class Regions:
+    """The backends of a sandbox's regions, its own region first, with the part of their interface that hosts use."""
+
+    def __init__(self, backends: Sequence[SandboxEC2Backend]) -> None:
+        self._backends = tuple(backends)
+
+    def __iter__(self) -> Iterator[SandboxEC2Backend]:
+        return iter(self._backends)
+
+    def __getitem__(self, region: str) -> SandboxEC2Backend:
+        return next(backend for backend in self._backends if backend.region_name == region)
+
+    def sandbox_instances(self) -> list[SandboxInstance]:
+        """Returns all instances, including terminated ones."""
+        return [instance for backend in self._backends for instance in backend.sandbox_instances()]
+
+    def sandbox_volumes(self) -> list[SandboxVolume]:
+        """Returns all volumes."""
+        return [volume for backend in self._backends for volume in backend.sandbox_volumes()]
+
+    def get_instance(self, instance_id: str) -> Any:
+        """Returns an instance. Raises EC2ClientError for an unknown id."""
+        backends = [each for each in self._backends if any(one.id == instance_id for one in each.sandbox_instances())]
+        return (backends or self._backends)[0].get_instance(instance_id)
+
+    def detach_volume(self, volume_id: str, instance_id: str, device: str) -> Any:
+        """Detaches a volume in its region."""
+        backend = next(each for each in self._backends if volume_id in each.volumes)
+        return backend.detach_volume(volume_id, instance_id, device)
+
+    def find_private_address(self, public_ip: str) -> str | None:
+        """Returns the private address of the interface with this public address in any region, or None."""
+        return next(filter(None, (backend.find_private_address(public_ip) for backend in self._backends)), None)
+
+    def _merge(self, name: str) -> dict[Any, Any]:
+        """Returns the entries of all regions.
+
+        It is a copy, because some of moto's dicts create an entry for each key that is looked up.
+        """
+        return {key: value for backend in self._backends for key, value in getattr(backend, name).items()}
+
+    @property
+    def volumes(self) -> dict[Any, Any]:
+        """The volumes by id."""
+        return self._merge("volumes")
+
+    @property
+    def amis(self) -> dict[Any, Any]:
+        """The images by id."""
+        return self._merge("amis")
+
+    @property
+    def reservations(self) -> dict[Any, Any]:
+        """The reservations that RunInstances creates, by id."""
+        return self._merge("reservations")
+
+    @property
+    def groups(self) -> dict[Any, Any]:
+        """The security groups by VPC."""
+        return self._merge("groups")
+
+    @property
+    def enis(self) -> dict[Any, Any]:
+        """The network interfaces by id."""
+        return self._merge("enis")
+
+    @property
+    def managed_prefix_lists(self) -> dict[Any, Any]:
+        """The managed prefix lists by id."""
+        return self._merge("managed_prefix_lists")
+
+
+Backend = SandboxEC2Backend | Regions
+"""EC2 as the hosts use it, in one region or in several."""

@@ -1,0 +1,181 @@
+"""The sandbox's HTTPS server: moto's application behind TLS, with connections that stay open.
+
+moto's own server, from Werkzeug, closes every connection after one request. It also does TLS handshakes in the thread
+that accepts connections, so one silent client blocks all others.
+"""
+
+import io
+import logging
+import ssl
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from socketserver import ThreadingMixIn
+from typing import Any
+from urllib.parse import parse_qs
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import trustme
+from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+from werkzeug.exceptions import ClientDisconnected
+from werkzeug.serving import BaseWSGIServer
+from werkzeug.wsgi import LimitedStream
+
+from ec2_sandbox.api.log import CALL_KEY
+from ec2_sandbox.api.refusals import SANDBOX_BROKEN, UNSUPPORTED, refuse
+from ec2_sandbox.place import CHECKIP_PATH, Place
+
+IDLE_TIMEOUT_S = 120.0
+
+log = logging.getLogger("ec2_sandbox.server")
+
+
+def make_tls_context(place: Place, gateway: str) -> ssl.SSLContext:
+    """Creates a new certificate authority, and returns a server's TLS context for `gateway`.
+
+    Writes the authority's certificate into the sandbox's folder.
+    """
+    authority = trustme.CA(organization_name="ec2-sandbox", organization_unit_name=place.id)
+    authority.cert_pem.write_to_path(str(place.ca_file))
+    place.ca_file.chmod(0o644)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(gateway, "localhost", "127.0.0.1").configure_cert(context)
+    return context
+
+
+class KeepAliveHandler(MotoRequestHandler):
+    """moto's request handler with HTTP/1.1's persistent connections."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_TIMEOUT_S
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def run_wsgi(self) -> None:
+        """Answers one request, and reads its body to the end so that the next request can follow."""
+        self.environ = environ = self.make_environ()
+        status, headers = "", list[tuple[str, str]]()
+
+        def start(line: str, fields: list[tuple[str, str]], _exc_info: Any = None, /) -> Callable[[bytes], object]:
+            nonlocal status, headers
+            status, headers = line, fields
+            return lambda _: None
+
+        try:
+            if "wsgi.input_terminated" in environ:  # chunked: only this reader detects the end
+                body: io.BufferedIOBase = io.BytesIO(environ["wsgi.input"].read())
+            else:
+                limited: Any = LimitedStream(environ["wsgi.input"], int(environ.get("CONTENT_LENGTH") or 0))
+                body = io.BufferedReader(limited)
+            environ["wsgi.input"] = body
+            answer = self.server.app(environ, start)
+            self._reply(status, headers, answer)
+            while body.read(1 << 16):  # the rest of the request
+                pass
+        except (OSError, ClientDisconnected):  # the client has closed the connection, or is too slow
+            self.close_connection = True
+
+    def _reply(self, status: str, headers: list[tuple[str, str]], body: Iterable[bytes]) -> None:
+        if not any(name.lower() == "content-length" for name, _ in headers) and status[:3] != "204":
+            body = [b"".join(body)]
+            headers = [*headers, ("Content-Length", str(len(body[0])))]
+        self.send_response(int(status[:3]), status[4:])
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()
+        for data in body:
+            if self.command != "HEAD":
+                self.wfile.write(data)
+        self.wfile.flush()
+
+    def handle_expect_100(self) -> bool:
+        """Sends `100 Continue` without buffering, because the client waits for it."""
+        super().handle_expect_100()
+        self.wfile.flush()
+        return True
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Logs nothing, because the API log has each request."""
+
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 -- the name in the base class
+        """Writes to the daemon's log."""
+        log.log(logging.ERROR if type == "error" else logging.INFO, message.rstrip(), *args)
+
+
+class TlsServer(ThreadingMixIn, BaseWSGIServer):
+    """An HTTPS server that handles each connection, including its TLS handshake, in its own thread."""
+
+    multithread = True
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 512
+
+    def __init__(self, address: str, app: WSGIApplication, tls: ssl.SSLContext) -> None:
+        super().__init__(address, 0, app, KeepAliveHandler)
+        self.ssl_context = tls
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Wraps the connection in TLS and serves its requests."""
+        assert self.ssl_context is not None  # noqa: S101 -- set in __init__
+        request.settimeout(IDLE_TIMEOUT_S)
+        try:
+            connection = self.ssl_context.wrap_socket(request, server_side=True)
+        except OSError as error:  # includes ssl.SSLError
+            log.info("no TLS connection with %s: %s", client_address[0], error)
+            return
+        with connection:
+            super().finish_request(connection, client_address)
+
+
+def catch_errors(app: WSGIApplication) -> WSGIApplication:
+    """Answers 500, as AWS does, if the application fails. The traceback goes to the daemon's log.
+
+    Calls that moto does not implement get an error that clients do not retry.
+    """
+
+    def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        try:
+            return list(app(environ, start_response))
+        except (NotImplementedError, ModuleNotFoundError) as error:  # some parts of moto need extra packages
+            unsupported = replace(UNSUPPORTED, message=f"{UNSUPPORTED.message}: {error}")
+            return refuse(environ, start_response, environ[CALL_KEY]["service"], unsupported)
+        except Exception:  # the client must always get a response
+            log.exception("%s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
+            return refuse(environ, start_response, environ[CALL_KEY]["service"], SANDBOX_BROKEN)
+
+    return guarded
+
+
+def create_app(service: Any) -> Any:
+    """Returns moto's application for a service. Raises NotImplementedError for None, a service that moto lacks."""
+    if service is None:
+        raise NotImplementedError("it does not have this service")
+    return create_backend_app(service)
+
+
+def hide_content_types(app: WSGIApplication) -> WSGIApplication:
+    """Hides the Content-Type of an S3 upload's POST, which S3 ignores.
+
+    MXNet's writer (libcurl) completes uploads with `application/x-www-form-urlencoded`; moto would read the list of
+    parts as a form.
+    """
+
+    def hidden(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
+        if environ["REQUEST_METHOD"] == "POST" and query.keys() & {"uploadId", "uploads"}:
+            environ["CONTENT_TYPE"] = "application/octet-stream"
+        return app(environ, start_response)
+
+    return hidden
+
+
+def answer_checkip(app: WSGIApplication) -> WSGIApplication:
+    """Adds a page with the caller's address, like https://checkip.amazonaws.com."""
+
+    def checked(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != CHECKIP_PATH:
+            return app(environ, start_response)
+        body = f"{environ['REMOTE_ADDR']}\n".encode()
+        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    return checked

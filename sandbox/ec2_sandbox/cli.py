@@ -1,0 +1,366 @@
+"""The command `ec2-sandbox`. `cluster sandbox` has the same subcommands (COMMANDS)."""
+
+import json
+import os
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ec2_sandbox import control, rootless
+from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.control import SandboxOnMachine, SandboxStatus
+from ec2_sandbox.errors import NotFoundError, SandboxError, UsageError
+from ec2_sandbox.faults import KINDS, FaultError, parse_fault
+from ec2_sandbox.progress import Event, Report
+from ec2_sandbox.sudo import become_caller
+
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
+
+
+def print_event(event: Event) -> None:
+    """Prints an event to stderr; a step only when it has ended."""
+    if event.kind != "start":
+        took = "" if event.duration_s is None else f" ({event.duration_s:.1f} s)"
+        click.echo(f"{'warning: ' if event.kind == 'warn' else ''}{event.what}{took}", err=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """For whom a subcommand works.
+
+    project_dir: the folder whose sandbox is meant. name_instances: replaces names of nodes in a fault's parameters by
+    instance ids. forget: called with the id of each sandbox that was removed.
+    """
+
+    project_dir: Path
+    report: Report = print_event
+    region: str = "us-east-1"
+    others: tuple[str, ...] = ()
+    config: SandboxConfig = field(default_factory=SandboxConfig)
+    name_instances: Callable[[Sequence[str]], Sequence[str]] = tuple
+    forget: Callable[[str], None] = lambda _: None
+
+
+def require(question: str, *, yes: bool) -> None:
+    """Asks the user, unless `yes`, and ends the command if the answer is no. Raises UsageError without a terminal."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"without a terminal, this needs --yes: {question}")
+    if not click.confirm(question, err=True):
+        click.echo("cancelled: nothing was changed", err=True)
+        raise click.exceptions.Exit(0)
+
+
+def show(text: str, document: Any, *, as_json: bool) -> None:
+    """Prints a result: the text, or the document if as_json."""
+    click.echo(json.dumps(document, indent=2, default=str) if as_json else text)
+
+
+@click.command("start")
+@click.pass_obj
+def start(caller: Caller) -> None:
+    """Start the sandbox of this folder, and print the address of its API."""
+    rootless.enter(caller.project_dir, start=True, report=caller.report)
+    rootless.become_root(caller.project_dir, report=caller.report)
+    info = control.start(
+        caller.project_dir, region=caller.region, report=caller.report, config=caller.config, others=caller.others
+    )
+    click.echo(info.endpoint_url)
+
+
+@click.command("stop")
+@click.option("-y", "--yes", is_flag=True, help="Stop the sandbox without asking, whatever is in it.")
+@click.pass_obj
+def stop(caller: Caller, *, yes: bool) -> None:
+    """Stop the sandbox and delete its instances and objects."""
+    _end(caller, yes=yes)
+
+
+@click.command("reset")
+@click.option("-y", "--yes", is_flag=True, help="Remove the sandbox without asking, whatever is in it.")
+@click.pass_obj
+def reset(caller: Caller, *, yes: bool) -> None:
+    """Remove the sandbox, whatever state it is in."""
+    _end(caller, yes=yes)
+
+
+def _end(caller: Caller, *, yes: bool) -> None:
+    """Ends the sandbox. Asks, unless `yes`, if it has nodes or objects, which end with it. Raises UsageError."""
+    rootless.become_root(caller.project_dir, report=caller.report)
+    if not yes and control.find_running(caller.project_dir) is not None:
+        described = control.describe(caller.project_dir)
+        nodes = sum(host.state != "terminated" for host in described.hosts)
+        counts = ((nodes, "node"), (control.count_objects(caller.project_dir), "object"))
+        content = " and ".join(f"{number} {what}{'s' * (number > 1)}" for number, what in counts if number)
+        if content:
+            require(f"The sandbox has {content}. Delete them with it?", yes=False)
+    control.reset(caller.project_dir, report=caller.report)
+    caller.forget(control.describe(caller.project_dir).id)
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@click.pass_obj
+def list_(caller: Caller, *, as_json: bool) -> None:
+    """List your sandboxes on this machine, of all folders.
+
+    It includes those that have crashed, and those whose folder was moved or deleted.
+    """
+    rootless.enter(caller.project_dir, start=False, report=caller.report, for_all=True)
+    found = control.list_all()
+    show(render_list(found), [asdict(one) for one in found], as_json=as_json)
+
+
+@click.command("prune")
+@click.option("-y", "--yes", is_flag=True, help="Remove them without asking.")
+@click.pass_obj
+def prune(caller: Caller, *, yes: bool) -> None:
+    """Remove sandboxes that have crashed or whose folder is gone.
+
+    This removes their processes, networks, mounts and files, with all objects in them.
+    """
+    rootless.enter(caller.project_dir, start=False, report=caller.report, for_all=True)
+    found = [one for one in control.list_all() if one.state != "running"]
+    if not found:
+        click.echo("nothing to remove: every sandbox runs, and its folder exists", err=True)
+        return
+    click.echo(render_list(found), err=True)
+    require("Remove them, with everything in them?", yes=yes)
+    control.prune([one.id for one in found], report=caller.report)
+    for one in found:
+        caller.forget(one.id)
+
+
+@click.command("status")
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+@click.pass_obj
+def status(caller: Caller, *, as_json: bool) -> None:
+    """Show the sandbox and its hosts."""
+    found = control.describe(caller.project_dir)
+    show(render_status(found), asdict(found), as_json=as_json)
+
+
+@click.command("shell", context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, metavar="[-- COMMAND...]")
+@click.pass_obj
+def shell(caller: Caller, *, command: tuple[str, ...]) -> None:
+    """Open a shell for AWS tools, or run a command in one.
+
+    In it, AWS tools use the sandbox. If the sandbox runs without root, only this shell gives your own tools access to
+    the sandbox and its hosts.
+    """
+    info = control.find_required(caller.project_dir)
+    kept = {name: value for name, value in os.environ.items() if name not in control.unset_environment(os.environ)}
+    words = command or (os.environ.get("SHELL", "/bin/sh"),)
+    try:
+        os.execvpe(words[0], words, {**kept, **control.environment(info)})  # noqa: S606 - no shell is wanted
+    except OSError as error:
+        raise NotFoundError(f"{words[0]}: {error.strerror}") from error
+
+
+@click.command("env")
+@click.pass_obj
+def env(caller: Caller) -> None:
+    """Print the environment variables for AWS tools.
+
+    They point any AWS tool to the sandbox: eval "$(ec2-sandbox env)".
+    """
+    info = control.find_required(caller.project_dir)
+    for name in control.unset_environment(os.environ):
+        click.echo(f"unset {name}")
+    for name, value in control.environment(info).items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+@click.command("install")
+@click.argument("packages", nargs=-1, required=True, metavar="PACKAGE...")
+@click.pass_obj
+def install(caller: Caller, *, packages: tuple[str, ...]) -> None:
+    """Install distribution packages on all hosts.
+
+    Hosts that start later get them too. The packages come from this machine's package sources, but are not installed on
+    this machine. Hosts have no systemd: start a daemon with `service NAME start`.
+    """
+    rootless.become_root(caller.project_dir, report=caller.report)
+    hosts = control.install(caller.project_dir, packages, report=caller.report)
+    what = f"{', '.join(packages)}: installed on {hosts} hosts; hosts that start later install them when they boot"
+    click.echo(what, err=True)
+
+
+def _list_kinds() -> str:
+    """Lists the kinds of faults, for the help."""
+    lines = []
+    for kind in KINDS.values():
+        words = [f"{p.name}=" if p.required else f"[{p.name}=]" for p in kind.parameters]
+        lines.append(f"  {' '.join([kind.name, *words])}")
+        lines += textwrap.wrap(kind.summary, width=72, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\b\n" + "\n".join(lines)
+
+
+@click.command(
+    "fault",
+    help="Inject a fault.\n\n"
+    "KIND is one of those below; KEY=VALUE narrows it down. "
+    "A fault with instance=, or with a= and b=, takes effect at once; these name an instance. Others wait "
+    "for the next matching call or boot."
+    "\n\n" + _list_kinds(),
+)
+@click.argument("kind")
+@click.argument("parameters", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--count", metavar="K", help='How often it takes effect; "all": until disarmed.')
+@click.pass_obj
+def fault(caller: Caller, *, kind: str, parameters: tuple[str, ...], count: str | None) -> None:
+    """Arm a fault, or bring one about."""
+    text = [kind, *parameters, *([f"count={count}"] if count else [])]
+    try:
+        parse_fault(shlex.join(text))
+    except FaultError as error:
+        raise UsageError(str(error), hint="ec2-sandbox fault --help") from None
+    found = control.cause_fault(caller.project_dir, shlex.join(caller.name_instances(text)))
+    click.echo(found["did"] if "did" in found else found["id"])
+
+
+@click.command("faults")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@click.pass_obj
+def faults(caller: Caller, *, as_json: bool) -> None:
+    """List the armed faults."""
+    found = control.list_faults(caller.project_dir)
+    if found or as_json:
+        show("\n".join(render_fault(one) for one in found), found, as_json=as_json)
+    else:
+        click.echo("no fault is armed", err=True)
+
+
+@click.command("disarm")
+@click.argument("which", metavar="ID|all")
+@click.pass_obj
+def disarm(caller: Caller, *, which: str) -> None:
+    """Remove one armed fault, or all of them."""
+    for one in control.disarm_faults(caller.project_dir, which):
+        click.echo(render_fault(one))
+
+
+@click.command("log")
+@click.option("--json", "as_json", is_flag=True, help="Print each call as one line of JSON.")
+@click.pass_obj
+def log(caller: Caller, *, as_json: bool) -> None:
+    """Show every API call since the sandbox started."""
+    with control.api_log(caller.project_dir).open() as stream:
+        for line in stream:
+            click.echo(line.rstrip() if as_json else render_call(json.loads(line)))
+
+
+# In the order of use.
+COMMANDS = (start, stop, reset, list_, prune, status, shell, env, install, fault, faults, disarm, log)
+
+
+def render_fault(fault: Mapping[str, Any]) -> str:
+    """Renders a fault as one line. Pure."""
+    words = " ".join([fault["kind"], *(f"{name}={value}" for name, value in fault["parameters"].items())])
+    left = "until disarmed" if fault["left"] is None else f"{fault['left']} left"
+    return f"{fault['id']:<10} {words}  ({left}, took effect {fault['struck']} times)"
+
+
+def render_call(call: Mapping[str, Any]) -> str:
+    """Renders a call in the API log as one readable line. Pure."""
+    what = f"{call['service']} {call['action']}"
+    notes = [call[name] for name in ("resource", "error") if call[name]]
+    notes += [f"token {call['client_token']}"] if call["client_token"] else []
+    notes += ["dry run"] if call["dry_run"] else []
+    notes += [f"fault: {call['fault']}"] if call["fault"] else []
+    begun = f"{call['time'].partition('+')[0][:23]}Z  {call['status'] or '---'}  {call['duration_ms']:8.1f} ms"
+    return escape(f"{begun}  {what:<36} {'  '.join(notes)}".rstrip())
+
+
+def escape(line: str) -> str:
+    """Escapes what a terminal does not print, such as control sequences. Pure."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def render_list(found: Sequence[SandboxOnMachine]) -> str:
+    """Renders sandboxes as a table. Pure."""
+    if not found:
+        return "no sandboxes"
+    rows = [("STATE", "NODES", "PID", "ADDRESS", "FOLDER")]
+    rows += [
+        (one.state, str(one.nodes), str(one.pid or "-"), one.endpoint_url or "-", one.folder or f"unknown, id {one.id}")
+        for one in found
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [escape("  ".join(map(str.ljust, row, widths)).rstrip()) for row in rows]
+    return "\n".join(lines)
+
+
+def render_status(status: SandboxStatus) -> str:
+    """Renders the status as text. Pure."""
+    if status.state == "stopped":
+        return "the sandbox of this folder is not running"
+    if status.state == "crashed":
+        return "the sandbox of this folder has crashed; to remove what is left of it, run: ec2-sandbox reset"
+    lines = [
+        f"running  {status.endpoint_url}  region {status.region}  pid {status.pid}",
+        f"private addresses {status.private_cidr}, public {status.public_cidr}, files {status.state_dir}",
+    ]
+    for host in status.hosts:
+        pid = f"pid {host.pid}" if host.pid is not None else ""
+        addresses = f"{host.private_ip or '-':<16} {host.public_ip or '-':<16}"
+        lines.append(f"{host.instance_id:<20} {host.state:<14} {addresses} {pid}".rstrip())
+    return "\n".join(lines)
+
+
+class OrderedGroup(click.Group):
+    """A group that lists its commands in the order of their definition, which is the order of use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Returns the commands in the order of their definition, not sorted by name."""
+        return list(self.commands)
+
+
+@click.group(
+    cls=OrderedGroup,
+    commands={command.name or "": command for command in COMMANDS},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=".",
+    help="The folder that the sandbox belongs to; default: this one.",
+)
+@click.option("--region", default="us-east-1", show_default=True, help="The region of a sandbox that is started.")
+@click.option("--hosts", type=click.Choice(["real", "none"]), default="real", help="none: the API only.")
+@click.version_option(package_name="ec2-sandbox", prog_name="ec2-sandbox")
+@click.pass_context
+def cli(ctx: click.Context, *, folder: Path, region: str, hosts: Any) -> None:
+    """Run a local EC2 and S3, whose instances are real Linux hosts on this machine. Each folder has its own."""
+    ctx.obj = Caller(project_dir=folder, region=region, config=SandboxConfig(hosts=hosts))
+    if ctx.invoked_subcommand not in {"start", "list", "prune"}:
+        rootless.enter(folder, start=False, report=print_event)
+
+
+def main() -> None:
+    """Runs the command and exits with its code: 0, 1 for a failure, 2 for wrong usage, 130 after an interrupt."""
+    become_caller()
+    try:
+        code = cli.main(prog_name="ec2-sandbox", standalone_mode=False)
+    except SandboxError as error:
+        click.echo(f"error: {error.message}" + (f"\n  {error.hint}" if error.hint else ""), err=True)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        click.echo("error: interrupted", err=True)
+        code = INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has exited, as in `ec2-sandbox log | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)

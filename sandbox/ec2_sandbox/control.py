@@ -1,0 +1,432 @@
+"""Starts, stops and describes a project's sandbox, for the command line.
+
+A sandbox belongs to a project's folder. Its EC2 state is in the daemon's memory, so everything else is removed when the
+daemon ends.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from msgspec.structs import astuple
+
+from ec2_sandbox import packages
+from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.errors import NotFoundError, SandboxError
+from ec2_sandbox.faults import FaultError
+from ec2_sandbox.hosts.hosts import check_kernel, check_machine, sudo_command
+from ec2_sandbox.place import (
+    CHECKIP_PATH,
+    CONTROL_TIMEOUT_S,
+    MAX_OTHERS,
+    STATE_ROOT,
+    AccessKey,
+    DaemonStatus,
+    HostStatus,
+    Place,
+    Settings,
+    find_daemon,
+    find_leftovers,
+    find_places,
+    place_of,
+    read_json,
+    remove_all,
+)
+from ec2_sandbox.progress import Event, Report
+from ec2_sandbox.start import launch, prepare
+from ec2_sandbox.sudo import as_root
+
+# Variables that direct an AWS client away from the sandbox, or to the credentials of another account.
+UNSET = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ROLE_ARN",
+         "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")  # fmt: skip
+UNSET_PREFIX = "AWS_ENDPOINT_URL_"
+# Never reached through a proxy. The instance metadata service is at the last address.
+LOCAL = ("localhost", "127.0.0.1", "169.254.169.254")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxInfo:
+    """A running sandbox.
+
+    `pid`: the daemon's. `aws_dir`: replaces the user's ~/.aws. `private_cidr`, `public_cidr`: the ranges of its
+    instances' addresses.
+    """
+
+    id: str
+    pid: int
+    endpoint_url: str
+    ca_bundle: Path
+    aws_dir: Path
+    region: str
+    access_key_id: str
+    secret_access_key: str
+    checkip_url: str
+    private_cidr: str
+    public_cidr: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxStatus:
+    """The state of a sandbox, without secrets. Fields that are not known are None or empty."""
+
+    id: str
+    state: Literal["running", "crashed", "stopped"]
+    state_dir: Path | None = None
+    pid: int | None = None
+    endpoint_url: str | None = None
+    region: str | None = None
+    private_cidr: str | None = None
+    public_cidr: str | None = None
+    hosts: tuple[HostStatus, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxOnMachine:
+    """One of this machine's sandboxes. Fields that are not known are None.
+
+    state: "folder gone" if the folder was moved or deleted, whether the daemon runs or not. nodes: instances that run.
+    """
+
+    id: str
+    state: Literal["running", "crashed", "folder gone"]
+    folder: str | None = None
+    pid: int | None = None
+    endpoint_url: str | None = None
+    nodes: int = 0
+
+
+@as_root()
+def start(
+    project_dir: Path,
+    *,
+    region: str,
+    report: Report,
+    config: SandboxConfig | None = None,
+    others: Sequence[str] = (),
+) -> SandboxInfo:
+    """Starts the project's sandbox, or returns the running one. Removes the leftovers of a crashed sandbox first.
+
+    others: more regions that can have instances; only the first MAX_OTHERS are used.
+    config: its settings. A running sandbox keeps its own settings; a difference is reported.
+
+    Raises SandboxError if this machine cannot run a sandbox, or if the sandbox runs in another region.
+    """
+    check_machine()
+    place = place_of(project_dir)
+    config = config or SandboxConfig()
+    with locked():
+        info = find_running(project_dir)
+        if info is not None:
+            if info.region != region:
+                raise SandboxError(
+                    f"The sandbox of {project_dir} runs in region {info.region}, not in {region}.",
+                    hint="ec2-sandbox stop",
+                )
+            if astuple(read_json(place.settings_file, Settings).config) != astuple(config):
+                what = "the settings have changed; they take effect after ec2-sandbox stop"
+                report(Event(kind="warn", what=what))
+            report(Event(kind="same", what=f"the sandbox runs at {info.endpoint_url}"))
+            return info
+        if find_leftovers(place):
+            report(Event(kind="warn", what="the sandbox had crashed; removing what it left"))
+            remove_all(place)
+        check_kernel()
+        begun = time.monotonic()
+        report(Event(kind="start", what="starting the sandbox"))
+        prepare(place, project_dir, region, config, others=others[:MAX_OTHERS])
+        try:
+            if config.packages:
+                report(Event(kind="start", what=f"fetching {', '.join(config.packages)}"))
+                packages.fetch(config.packages, place.packages_dir)
+        except SandboxError:
+            remove_all(place)
+            raise
+        launch(place)
+        info = find_running(project_dir)
+        if info is None:
+            raise SandboxError(
+                f"The sandbox ended right after its start. The reason is in {place.daemon_log}.",
+                hint="ec2-sandbox reset",
+            )
+        report(Event(kind="done", what=f"the sandbox runs at {info.endpoint_url}", duration_s=time.monotonic() - begun))
+        return info
+
+
+@as_root()
+def reset(project_dir: Path, *, report: Report) -> bool:
+    """Removes the sandbox and its instances, whatever its state. Returns False if there was none.
+
+    Raises SandboxError that lists what could not be removed.
+    """
+    place = place_of(project_dir)
+    if sys.platform != "linux" or not find_leftovers(place):
+        report(Event(kind="same", what="this folder has no sandbox"))
+        return False
+    check_machine()
+    with locked():
+        remove_all(place)
+    report(Event(kind="done", what="removed the sandbox and everything in it"))
+    return True
+
+
+@as_root()
+def list_all() -> list[SandboxOnMachine]:
+    """Returns all sandboxes of this machine that this user can see."""
+    return [_describe_on_machine(place) for place in find_places()] if sys.platform == "linux" else []
+
+
+def _describe_on_machine(place: Place) -> SandboxOnMachine:
+    status = find_daemon(place)
+    try:
+        settings = read_json(place.settings_file, Settings)
+    except (OSError, ValueError):
+        return SandboxOnMachine(id=place.id, state="crashed", pid=status.pid if status else None)
+    state: Literal["running", "crashed", "folder gone"] = "running" if status else "crashed"
+    if not Path(settings.project_dir).is_dir():
+        state = "folder gone"
+    if status is None:
+        return SandboxOnMachine(id=place.id, state=state, folder=settings.project_dir)
+    return SandboxOnMachine(
+        id=place.id, state=state, folder=settings.project_dir, pid=status.pid,
+        endpoint_url=_endpoint_url(settings, status), nodes=sum(host.state == "running" for host in status.hosts),
+    )  # fmt: skip
+
+
+@as_root()
+def prune(ids: Sequence[str], *, report: Report) -> None:
+    """Removes those of these sandboxes that have crashed or whose folder is gone. Raises SandboxError."""
+    check_machine()
+    with locked():
+        for place in find_places():
+            if place.id in ids and (found := _describe_on_machine(place)).state != "running":
+                remove_all(place)
+                report(Event(kind="done", what=f"removed the sandbox {place.id} of {found.folder or 'unknown folder'}"))
+
+
+def count_objects(project_dir: Path) -> int:
+    """Returns the number of objects in the running sandbox's S3. Raises SandboxError."""
+    result: int = _ask(project_dir, do="objects")
+    return result
+
+
+def find_running(project_dir: Path) -> SandboxInfo | None:
+    """Returns the project's sandbox if it is running, or None.
+
+    Raises SandboxError if it belongs to another user or its files are damaged.
+    """
+    place = _find_place(project_dir)
+    status = find_daemon(place)
+    if status is None:
+        return None
+    try:
+        with as_root():
+            settings = read_json(place.settings_file, Settings)
+            key = read_json(place.credentials_file, AccessKey)
+    except PermissionError as error:
+        raise _belongs_to_another(project_dir) from error
+    except (OSError, ValueError) as error:
+        raise SandboxError(
+            f"The sandbox of {project_dir} runs, but its files in {place.state_dir} are damaged: {error}",
+            hint="ec2-sandbox reset",
+        ) from error
+    endpoint_url = _endpoint_url(settings, status)
+    return SandboxInfo(
+        id=place.id, pid=status.pid, endpoint_url=endpoint_url, ca_bundle=place.ca_file, aws_dir=place.aws_dir,
+        region=settings.region, access_key_id=key.access_key_id, secret_access_key=key.secret_access_key,
+        checkip_url=endpoint_url + CHECKIP_PATH, private_cidr=settings.private, public_cidr=settings.public,
+    )  # fmt: skip
+
+
+@as_root()
+def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
+    """Installs packages of the machine's distribution on all hosts, including later ones.
+
+    Returns the number of running hosts. Raises SandboxError if the sandbox is not running, if the packages cannot be
+    fetched, or if a host cannot install them.
+    """
+    find_required(project_dir)
+    place = place_of(project_dir)
+    with locked():
+        report(Event(kind="start", what=f"fetching {', '.join(names)}"))
+        folder = packages.fetch(names, place.packages_dir)
+        hosts = [host for host in describe(project_dir).hosts if host.state == "running"]
+        if folder is None:
+            report(Event(kind="same", what="this machine already has them, and so do all hosts"))
+        else:
+            report(Event(kind="start", what=f"installing {len(list(folder.iterdir()))} packages on {len(hosts)} hosts"))
+            packages.install(folder, hosts)
+    return len(hosts)
+
+
+def cause_fault(project_dir: Path, text: str) -> dict[str, Any]:
+    """Arms a fault in the running sandbox, or causes an immediate fault. text: see faults.py.
+
+    Returns the fault as JSON; `did` describes what an immediate fault did. Raises SandboxError.
+    """
+    result: dict[str, Any] = _ask(project_dir, do="fault", text=text)
+    return result
+
+
+def list_faults(project_dir: Path) -> list[dict[str, Any]]:
+    """Returns the armed faults of the running sandbox, oldest first. Raises SandboxError."""
+    result: list[dict[str, Any]] = _ask(project_dir, do="faults")
+    return result
+
+
+def disarm_faults(project_dir: Path, which: str) -> list[dict[str, Any]]:
+    """Disarms the fault with this id, or "all" faults. Returns the disarmed faults. Raises SandboxError."""
+    result: list[dict[str, Any]] = _ask(project_dir, do="disarm", which=which)
+    return result
+
+
+def _ask(project_dir: Path, **asked: str) -> Any:
+    find_required(project_dir)
+    try:
+        with as_root():
+            return ask(place_of(project_dir).control_socket, asked)
+    except FaultError as error:
+        raise SandboxError(str(error), hint="ec2-sandbox fault --help") from error
+    except PermissionError as error:
+        raise _belongs_to_another(project_dir) from error
+    except OSError as error:
+        raise SandboxError(f"The sandbox does not answer: {error}", hint="ec2-sandbox status") from error
+
+
+def ask(path: Path, asked: dict[str, str]) -> Any:
+    """Sends a request to the daemon's socket (ec2_sandbox/daemon.py), and returns the result.
+
+    Raises OSError if the daemon cannot be reached, and FaultError with its message if it refuses the request.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(CONTROL_TIMEOUT_S + 5)
+        connection.connect(str(path))
+        connection.sendall(json.dumps(asked).encode() + b"\n")
+        with connection.makefile("rb") as stream:
+            line = stream.readline()
+    if not line:
+        raise ConnectionResetError("the sandbox closed the connection without an answer")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise FaultError(answer["error"])
+    return answer["result"]
+
+
+def _find_place(project_dir: Path) -> Place:
+    """Returns the sandbox's place. Raises SandboxError if another user started it, whose files are not readable."""
+    place = place_of(project_dir)
+    with as_root():
+        if place.state_dir.exists() and not os.access(place.state_dir, os.R_OK | os.X_OK, effective_ids=True):
+            raise _belongs_to_another(project_dir)
+    return place
+
+
+def _belongs_to_another(project_dir: Path) -> SandboxError:
+    return SandboxError(f"The sandbox of {project_dir} was started by another user.", hint=sudo_command())
+
+
+def find_required(project_dir: Path) -> SandboxInfo:
+    """Returns the project's running sandbox. Raises NotFoundError if there is none."""
+    info = find_running(project_dir)
+    if info is None:
+        raise NotFoundError("the sandbox of this folder is not running", hint="ec2-sandbox start")
+    return info
+
+
+def api_log(project_dir: Path) -> Path:
+    """Returns the path of the API log, which has one line of JSON for each call (ec2_sandbox/api/log.py).
+
+    Raises SandboxError if the sandbox is not running.
+    """
+    find_required(project_dir)
+    return place_of(project_dir).api_log
+
+
+def describe(project_dir: Path) -> SandboxStatus:
+    """Returns the state of the project's sandbox, even if its files are damaged.
+
+    Raises SandboxError if it belongs to another user.
+    """
+    place = _find_place(project_dir)
+    status = find_daemon(place)
+    if status is None:
+        state: Literal["crashed", "stopped"] = "crashed" if find_leftovers(place) else "stopped"
+        return SandboxStatus(id=place.id, state=state)
+    try:
+        settings = read_json(place.settings_file, Settings)
+    except (OSError, ValueError):
+        return SandboxStatus(id=place.id, state="crashed", state_dir=place.state_dir, pid=status.pid)
+    return SandboxStatus(
+        id=place.id, state="running", state_dir=place.state_dir, pid=status.pid,
+        endpoint_url=_endpoint_url(settings, status), region=settings.region, private_cidr=settings.private,
+        public_cidr=settings.public, hosts=status.hosts,
+    )  # fmt: skip
+
+
+def environment(info: SandboxInfo, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the environment variables that direct any AWS client to the sandbox.
+
+    environ: the caller's. Its proxies stay, for everything but this machine and the sandbox.
+    """
+    # urllib reads the lower-case name and compares whole addresses; curl and reqwest also know ranges.
+    excluded = [word.strip() for name in ("no_proxy", "NO_PROXY") for word in environ.get(name, "").split(",")]
+    excluded += [*LOCAL, str(urlsplit(info.endpoint_url).hostname), info.private_cidr, info.public_cidr]
+    no_proxy = ",".join(dict.fromkeys(filter(None, excluded)))
+    return {
+        "AWS_ENDPOINT_URL": info.endpoint_url,
+        "AWS_CA_BUNDLE": str(info.ca_bundle),
+        "AWS_ACCESS_KEY_ID": info.access_key_id,
+        "AWS_SECRET_ACCESS_KEY": info.secret_access_key,
+        "AWS_REGION": info.region,
+        "AWS_DEFAULT_REGION": info.region,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        # Some tools require these files, and do not accept /dev/null.
+        "AWS_CONFIG_FILE": str(info.aws_dir / "config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(info.aws_dir / "credentials"),
+        "CLUSTER_CHECKIP_URL": info.checkip_url,
+        "NO_PROXY": no_proxy,
+        "no_proxy": no_proxy,
+    }
+
+
+def unset_environment(names: Iterable[str]) -> list[str]:
+    """Returns those of the environment variables `names` that must not be set for a client of the sandbox."""
+    return [name for name in names if name in UNSET or name.startswith(UNSET_PREFIX)]
+
+
+def _endpoint_url(settings: Settings, status: DaemonStatus) -> str:
+    return f"https://{settings.ranges.gateway.ip}:{status.port}"
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Allows one start or reset at a time, because they choose addresses that no other sandbox has.
+
+    The lock is on the folder of all sandboxes, which is removed with its last sandbox. A process that waited for a
+    removed folder locks the new folder.
+    """
+    while True:
+        STATE_ROOT.mkdir(parents=True, exist_ok=True)
+        STATE_ROOT.chmod(0o711)  # listing it would reveal other users' sandboxes
+        try:
+            descriptor = os.open(STATE_ROOT, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if STATE_ROOT.exists() and os.path.samestat(os.fstat(descriptor), STATE_ROOT.stat()):
+            break
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        if not any(STATE_ROOT.iterdir()):
+            STATE_ROOT.rmdir()
+        os.close(descriptor)

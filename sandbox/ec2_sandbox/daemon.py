@@ -1,0 +1,237 @@
+"""The sandbox's background process: serves the API, and runs one host for each instance that should run.
+
+    python -m ec2_sandbox.daemon MARK STATE_DIR
+
+control.py starts it. It ends on SIGTERM. All hosts end with it, for whatever reason it ends. It also answers the
+command line on a Unix socket. A request and a response are one line of JSON each: {"do": NAME, ...} returns
+{"result": ...} or {"error": "what is wrong"}.
+"""
+
+import json
+import logging
+import os
+import queue
+import signal
+import socketserver
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+from moto.s3.models import s3_backends
+
+from ec2_sandbox.api.ec2 import Ec2Settings
+from ec2_sandbox.api.faults import ApiFaults
+from ec2_sandbox.api.log import ApiLog, StateLog
+from ec2_sandbox.api.moto_setup import install
+from ec2_sandbox.api.prices import answer_pricing
+from ec2_sandbox.api.server import (
+    TlsServer,
+    answer_checkip,
+    catch_errors,
+    create_app,
+    hide_content_types,
+    make_tls_context,
+)
+from ec2_sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
+from ec2_sandbox.hosts.faults import HostFaults
+from ec2_sandbox.hosts.fleet import Fleet, PhantomFleet
+from ec2_sandbox.hosts.hosts import adopt_hosts
+from ec2_sandbox.hosts.metadata import MetadataServer, MetadataService
+from ec2_sandbox.hosts.names import Names, serve_names
+from ec2_sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of, open_network
+from ec2_sandbox.iam.authentication import Authentication
+from ec2_sandbox.iam.principals import install_principals, name_caller
+from ec2_sandbox.place import CONTROL_TIMEOUT_S, AccessKey, DaemonStatus, Place, Settings, read_json, write_json
+
+RECONCILE_S = 0.2
+SERVER_POLL_S = 0.1
+LINE_BYTES = 64 * 1024
+
+log = logging.getLogger("ec2_sandbox")
+
+
+def main() -> None:
+    """Runs until SIGTERM."""
+    place = Place(id=sys.argv[1].rpartition(":")[2], state_dir=Path(sys.argv[2]))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    settings = read_json(place.settings_file, Settings)
+    adopt_hosts()
+    wake, stop = threading.Event(), threading.Event()
+
+    def on_signal(*_: object) -> None:
+        stop.set()
+        wake.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    config = settings.config
+    book = FaultBook()
+    for text in config.faults:
+        book.arm(text)
+    calls = MainThreadCalls(wake.set)
+    ranges = settings.ranges
+    network = open_network(place.mark, place.interface, ranges.gateway, ranges.public)
+    server = open_server(place, settings, book)
+    fleet = PhantomFleet() if config.hosts == "none" else Fleet(place, settings, network, book, wake.set)
+    backend = install(
+        Ec2Settings(
+            region=settings.region,
+            private=ranges.private,
+            public=ranges.public,
+            wake=wake.set,
+            read_console=fleet.read_console,
+            enforce=fleet.enforce,
+            config=config,
+            book=book,
+            note=StateLog(place.state_log).note,
+            others=settings.others,
+        )
+    )
+    key = read_json(place.credentials_file, AccessKey)
+    install_principals(key.access_key_id, key.secret_access_key)
+    immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
+    ControlServer(place.control_socket, ControlApi(book, calls, immediate)).start()
+    network.call_inside(lambda: MetadataServer(MetadataService(backend))).start()
+    names = Names(region=settings.region, private=ranges.private, public=ranges.public)
+    name_servers = (name_server_of(ranges.private), NAME_SERVER_ADDRESS)
+    network.call_inside(lambda: serve_names(name_servers, names, backend.find_private_address))
+    threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
+    published: DaemonStatus | None = None
+    # The main thread starts all hosts, because a host ends with the thread that started it.
+    while not stop.is_set():
+        wake.clear()
+        if not network.is_up:
+            sys.exit("the process that holds the network was killed: hosts are unreachable")
+        calls.run_pending()
+        fleet.reconcile(backend)
+        status = DaemonStatus(pid=os.getpid(), port=server.port, hosts=fleet.describe(backend))
+        if status != published:
+            write_json(place.status_file, status)
+            published = status
+        wake.wait(RECONCILE_S)
+    log.info("stopping")
+    server.shutdown()
+    fleet.end_all()
+    logging.shutdown()
+    # Unloading moto's modules would take another second, and nothing is left to save.
+    os._exit(0)
+
+
+def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
+    """Returns the API server, which listens only on the sandbox's own address."""
+    address = str(settings.ranges.gateway.ip)
+    tls = make_tls_context(place, address)
+    moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_app)), settings.region, settings.others)
+    guarded = catch_errors(Authentication(moto, (settings.region, *settings.others)))
+    return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), place.api_log)), tls)
+
+
+# --- the socket for the command line
+
+
+class MainThreadCalls:
+    """Calls that other threads pass to the main thread, the only thread that may start hosts."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Calls a function in the main thread. Returns its result or raises its exception. Raises TimeoutError."""
+        answer: Future[Any] = Future()
+        self._calls.put((function, answer))
+        self._wake()
+        return answer.result(CONTROL_TIMEOUT_S)
+
+    def run_pending(self) -> None:
+        """Makes the waiting calls. Call it in the main thread."""
+        while not self._calls.empty():
+            function, answer = self._calls.get()
+            try:
+                answer.set_result(function())
+            except Exception as error:  # noqa: BLE001 -- raised in the thread that waits
+                answer.set_exception(error)
+
+
+class ControlApi:
+    """The requests that a running sandbox answers. `immediate`: the functions that cause immediate faults, by kind."""
+
+    def __init__(self, book: FaultBook, calls: MainThreadCalls, immediate: Mapping[str, Act]) -> None:
+        self._book = book
+        self._calls = calls
+        self._immediate = immediate
+
+    def answer(self, line: bytes) -> dict[str, Any]:
+        """Returns the response to one line."""
+        try:
+            return {"result": self._do(json.loads(line))}
+        except FaultError as error:
+            return {"error": str(error)}
+        except TimeoutError:
+            return {"error": f"the sandbox did not do it within {CONTROL_TIMEOUT_S:.0f} s"}
+        except (ValueError, KeyError, TypeError) as error:
+            return {"error": f"invalid request: {error!r}"}
+
+    def _do(self, asked: Mapping[str, Any]) -> Any:
+        match asked["do"]:
+            case "fault":
+                return self._cause(str(asked["text"]))
+            case "faults":
+                return [asdict(fault) for fault in self._book.list()]
+            case "objects":
+                return sum(len(bucket.keys) for bucket in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.values())
+            case "disarm":
+                return [asdict(fault) for fault in self._book.disarm(str(asked["which"]))]
+            case unknown:
+                raise ValueError(unknown)
+
+    def _cause(self, text: str) -> dict[str, Any]:
+        fault = parse_fault(text)
+        if KINDS[fault.kind].when == "armed":
+            return asdict(self._book.arm(text))
+        act = self._immediate.get(fault.kind)
+        if act is None:
+            raise FaultError(f'{fault.kind}: this sandbox has no hosts ([sandbox] hosts = "none")')
+        return {**asdict(fault), "did": self._calls.call(lambda: act(fault.parameters))}
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    timeout = CONTROL_TIMEOUT_S
+
+    def handle(self) -> None:
+        """Reads one request line and sends one response line."""
+        assert isinstance(self.server, ControlServer)  # noqa: S101 -- no other server uses it
+        answer = json.dumps(self.server.api.answer(self.rfile.readline(LINE_BYTES))).encode() + b"\n"
+        try:
+            self.wfile.write(answer)
+        except OSError as error:  # the client has closed the connection
+            log.info("could not send an answer: %s", error)
+
+
+class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """The daemon's end of the socket. Only the sandbox's owner can connect."""
+
+    daemon_threads = True
+
+    def __init__(self, path: Path, api: ControlApi) -> None:
+        self.api = api
+        path.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            super().__init__(str(path), _Handler)
+        finally:
+            os.umask(before)
+
+    def start(self) -> None:
+        """Serves in a separate thread."""
+        threading.Thread(target=self.serve_forever, name="control", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The disks of EBS volumes that are attached to a host. Each disk is a sparse image file on the machine.
+
+The fleet calls these functions in the main thread, under EC2's lock, and repeats them until they succeed: for each
+attached volume after each boot of its instance's host, and for each volume to detach.
+
+A disk is a loop device, which the kernel releases when neither the daemon nor a process of the host has it open. A host
+cannot create a device node that works, so disk_in_host.py adds one from outside.
+"""
+
+import fcntl
+import os
+import stat
+import struct
+from pathlib import Path
+
+from ec2_sandbox.hosts.hosts import PYTHON, Host
+from ec2_sandbox.hosts.network import CommandError, run_quietly
+
+HELPER = Path(__file__).with_name("disk_in_host.py")
+# linux/loop.h
+LOOP_CTL_GET_FREE, LOOP_SET_FD, LOOP_SET_STATUS64 = 0x4C82, 0x4C00, 0x4C04
+LO_FLAGS_AUTOCLEAR = 4
+LOOP_INFO64 = struct.Struct("=5Q4I64s64s32s2Q")
+TRIES = 10
+
+
+class DiskBusyError(OSError):
+    """The host uses the disk. EC2 then shows the attachment as `busy`, and detaches the volume once it is unmounted."""
+
+
+def attach_disk(host: Host, volume_id: str, image: Path, size_bytes: int) -> None:
+    """Adds a volume's disk to a running host, unless the host already has it. Raises OSError, CommandError.
+
+    image: the disk's image on the machine. It is created, blank, if the volume has never been attached.
+    """
+    if volume_id in host.disks:
+        return
+    make_image(image, size_bytes)
+    device = open_loop(image)
+    try:
+        node = image.with_suffix(".device")
+        node.unlink(missing_ok=True)
+        os.mknod(node, stat.S_IFBLK, os.fstat(device).st_rdev)
+        node.chmod(0o666)  # the host's root is an ordinary user of the machine
+        run_quietly((PYTHON, "-I", "-S", "-B", str(HELPER), "add", str(host.pid), str(node), volume_id))
+    except (OSError, CommandError):
+        os.close(device)
+        raise
+    host.disks[volume_id] = device
+
+
+def detach_disk(host: Host, volume_id: str) -> None:
+    """Removes a volume's disk from a host, and closes it. Does nothing if the host does not have the disk.
+
+    Raises DiskBusyError while the host uses the disk, or CommandError.
+    """
+    device = host.disks.get(volume_id)
+    if device is None:
+        return
+    if host.pid is not None:
+        if is_open(os.fstat(device).st_rdev):
+            raise DiskBusyError(f"{volume_id} is in use")
+        run_quietly((PYTHON, "-I", "-S", "-B", str(HELPER), "remove", str(host.pid), "-", volume_id))
+    os.close(host.disks.pop(volume_id))
+
+
+def open_loop(image: Path) -> int:
+    """Opens a new loop device for an image. The device exists as long as any process has it open. Raises OSError."""
+    backing = os.open(image, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for left in reversed(range(TRIES)):
+            control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                number = fcntl.ioctl(control, LOOP_CTL_GET_FREE)
+            finally:
+                os.close(control)
+            device = os.open(f"/dev/loop{number}", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.ioctl(device, LOOP_SET_FD, backing)
+            except OSError:  # another process took the device first
+                os.close(device)
+                if not left:
+                    raise
+                continue
+            empty = (0,) * 8
+            info = LOOP_INFO64.pack(*empty, LO_FLAGS_AUTOCLEAR, os.fsencode(image)[:63], b"", b"", 0, 0)
+            fcntl.ioctl(device, LOOP_SET_STATUS64, info)
+            return device
+    finally:
+        os.close(backing)
+    raise AssertionError  # TRIES is not 0
+
+
+def is_open(number: int) -> bool:
+    """Returns whether another process has a block device open. number: the device's st_rdev."""
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            found = descriptor.stat()
+        except OSError:  # the process has ended, or the descriptor is not a file
+            continue
+        if stat.S_ISBLK(found.st_mode) and found.st_rdev == number and descriptor.parts[2] != str(os.getpid()):
+            return True
+    return False
+
+
+def make_image(image: Path, size_bytes: int) -> None:
+    """Creates a blank image, unless it exists."""
+    if image.exists():
+        return
+    image.parent.mkdir(mode=0o700, exist_ok=True)
+    fresh = image.with_suffix(".new")
+    with fresh.open("wb") as file:
+        file.truncate(size_bytes)
+    fresh.rename(image)

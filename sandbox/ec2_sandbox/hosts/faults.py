@@ -1,0 +1,218 @@
+"""Immediate faults on running hosts. Call all functions in the main thread."""
+
+import datetime as dt
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ec2_sandbox.api import ec2, regions
+from ec2_sandbox.api.instances import Interruption, SandboxInstance
+from ec2_sandbox.faults import Act, FaultError
+from ec2_sandbox.hosts.fleet import Fleet, HostSlot
+from ec2_sandbox.hosts.network import CommandError
+from ec2_sandbox.place import wait_until
+
+SPOT_NOTICE_S = 120.0
+# In the host's root folder, owned by root, until `free-disk` or a process of the host removes it.
+FILL_FILE = ".sandbox-full-disk"
+FREEZE_ROUNDS = 20
+END_TIMEOUT_S = 5.0
+
+
+class HostFaults:
+    """Causes immediate faults. `acts`: the functions that cause them, by kind."""
+
+    def __init__(self, fleet: Fleet, backend: regions.Backend) -> None:
+        self._fleet = fleet
+        self._backend = backend
+        acts: dict[str, Act] = {
+            "kill": self._kill, "freeze": self._freeze, "thaw": self._thaw, "partition": self._partition,
+            "heal": self._heal, "full-disk": self._fill_disk, "free-disk": self._free_disk, "link": self._shape_link,
+            "spot-notice": self._announce_interruption,
+        }  # fmt: skip
+        self.acts = {kind: _with_fault_errors(kind, act) for kind, act in acts.items()}
+
+    def _kill(self, parameters: Mapping[str, str]) -> str:
+        """Kills the host. The instance then stops, as after a hardware failure; with leaves=running, it does not."""
+        with ec2.lock:
+            instance, slot = self._find(parameters["instance"])
+            slot.lost = parameters.get("leaves") == "running"
+            slot.host.kill()
+        _wait_until_dead(instance.id, slot)
+        return f"killed the host of {instance.id}; the instance " + ("stays running" if slot.lost else "stops")
+
+    def _freeze(self, parameters: Mapping[str, str]) -> str:
+        """Stops all processes and the network of the host, as if its kernel had stopped."""
+        with ec2.lock:
+            instance, slot = self._find(parameters["instance"])
+            self._fleet.links.switch(instance.id, on=False)
+            self._fleet.links.refresh(self._backend)
+            slot.frozen |= _stop_processes(_pid_of(slot))
+        return f"froze {instance.id} with {len(slot.frozen)} processes"
+
+    def _thaw(self, parameters: Mapping[str, str]) -> str:
+        """Continues the processes that `freeze` stopped, and reconnects the network."""
+        with ec2.lock:
+            instance, slot = self._find(parameters["instance"])
+            if not slot.frozen:
+                raise FaultError(f"thaw: {instance.id} is not frozen")
+            for pid in slot.frozen:
+                _send(pid, signal.SIGCONT)
+            slot.frozen = set()
+            self._fleet.links.switch(instance.id, on=True)
+            self._fleet.links.refresh(self._backend)
+        return f"{instance.id} continues"
+
+    def _partition(self, parameters: Mapping[str, str]) -> str:
+        """Drops all packets between two hosts, including those of open connections."""
+        one, other = self._pair("partition", parameters)
+        with ec2.lock:
+            self._fleet.links.part(one, other)
+            self._fleet.links.refresh(self._backend)
+        return f"{one} and {other} cannot reach each other"
+
+    def _heal(self, parameters: Mapping[str, str]) -> str:
+        """Ends a partition."""
+        one, other = self._pair("heal", parameters)
+        with ec2.lock:
+            if not self._fleet.links.join(one, other):
+                raise FaultError(f"heal: {one} and {other} are not partitioned")
+            self._fleet.links.refresh(self._backend)
+        return f"{one} and {other} can reach each other again"
+
+    def _fill_disk(self, parameters: Mapping[str, str]) -> str:
+        """Fills the root volume. The space is reserved, not written, so it takes none on the machine's own disk."""
+        with ec2.lock:
+            instance, slot = self._find(parameters["instance"])
+            process = Path(f"/proc/{_pid_of(slot)}")
+        root = process / "root"
+        mounts = [line.split()[:2] for line in (process / "mounts").read_text().splitlines()]
+        if not any(point == "/" and device.startswith("/dev/loop") for device, point in mounts):  # else: the machine's
+            raise FaultError(
+                f"full-disk: the root volume of {instance.id} has no size limit: this machine has no loop device"
+            )
+        free = os.statvfs(root).f_bavail * os.statvfs(root).f_frsize
+        with (root / FILL_FILE).open("wb") as stream:
+            # In steps, because the file's extents also take space.
+            while free >= os.statvfs(root).f_frsize:
+                try:
+                    os.posix_fallocate(stream.fileno(), os.fstat(stream.fileno()).st_size, free)
+                except OSError:
+                    free //= 2
+        return f"the disk of {instance.id} is full"
+
+    def _free_disk(self, parameters: Mapping[str, str]) -> str:
+        """Ends `full-disk`."""
+        with ec2.lock:
+            instance, slot = self._find(parameters["instance"])
+            path = Path(f"/proc/{_pid_of(slot)}/root", FILL_FILE)
+        if not path.exists():
+            raise FaultError(f"free-disk: the disk of {instance.id} has not been filled")
+        path.unlink()
+        return f"freed the disk of {instance.id}"
+
+    def _shape_link(self, parameters: Mapping[str, str]) -> str:
+        """Changes the bandwidth of the host's link."""
+        mbit = float(parameters["mbit"])
+        with ec2.lock:
+            instance, slot = self._find(parameters["instance"])
+            self._fleet.shape(slot, _pid_of(slot), mbit)
+        return f"the link of {instance.id} has {mbit:g} Mbit/s" if mbit else f"the link of {instance.id} has no limit"
+
+    def _announce_interruption(self, parameters: Mapping[str, str]) -> str:
+        """Announces the end of a spot instance in its metadata, and then ends it."""
+        after_s = float(parameters.get("after_s", SPOT_NOTICE_S))
+        with ec2.lock:
+            instance, _ = self._find(parameters["instance"])
+            if instance.lifecycle != "spot":
+                raise FaultError(f"spot-notice: {instance.id} is not a spot instance")
+            now = dt.datetime.now(dt.UTC)
+            instance.interruption = Interruption(noticed=now, at=now + dt.timedelta(seconds=after_s))
+        return f"announced to {instance.id} that it ends in {after_s:g} s"
+
+    def _find(self, instance_id: str) -> tuple[SandboxInstance, HostSlot]:
+        """Returns an instance and its host. Raises FaultError if the host does not run."""
+        instance = self._instance(instance_id)
+        slot = self._fleet.find_slot(instance_id)
+        if slot is None or slot.host.exit_code is not None or not slot.boot.done():
+            raise FaultError(f"{instance_id} is {instance.state} and has no running host")
+        return instance, slot
+
+    def _instance(self, instance_id: str) -> SandboxInstance:
+        for instance in self._backend.sandbox_instances():
+            if instance.id == instance_id and instance.state != "terminated":
+                return instance
+        raise FaultError(f"unknown instance {instance_id}")
+
+    def _pair(self, kind: str, parameters: Mapping[str, str]) -> tuple[str, str]:
+        one, other = self._instance(parameters["a"]).id, self._instance(parameters["b"]).id
+        if one == other:
+            raise FaultError(f"{kind}: a= and b= are the same instance")
+        return one, other
+
+
+def _with_fault_errors(kind: str, act: Act) -> Act:
+    """Returns a function that calls `act`, and raises FaultError for errors of the machine."""
+
+    def wrapped(parameters: Mapping[str, str]) -> str:
+        try:
+            return act(parameters)
+        except (OSError, CommandError) as error:
+            raise FaultError(f"{kind}: {error}") from error
+
+    return wrapped
+
+
+def _pid_of(slot: HostSlot) -> int:
+    pid = slot.host.pid
+    if pid is None:
+        raise FaultError("its host has just ended")
+    return pid
+
+
+def _wait_until_dead(instance_id: str, slot: HostSlot) -> None:
+    """Waits until all processes of the host have ended. Raises FaultError.
+
+    The kernel ends a whole pid namespace before its process 1 can be reaped.
+    """
+    if not wait_until(lambda: slot.host.exit_code is not None, END_TIMEOUT_S):
+        raise FaultError(f"the host of {instance_id} is still alive {END_TIMEOUT_S:g} s after it was killed")
+
+
+def _stop_processes(first: int) -> set[int]:
+    """Stops all processes of a pid namespace, until no new ones appear. Returns the pids of the stopped processes."""
+    namespace = Path(f"/proc/{first}/ns/pid").readlink()
+    stopped: set[int] = set()
+    for _ in range(FREEZE_ROUNDS):
+        fresh = {pid for pid in _pids_in(namespace) if pid not in stopped and _state_of(pid) not in ("T", "Z", "")}
+        if not fresh:
+            break
+        for pid in fresh:
+            _send(pid, signal.SIGSTOP)
+        stopped |= fresh
+    return stopped
+
+
+def _pids_in(namespace: Path) -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "ns/pid").readlink() == namespace:
+                    yield int(entry.name)
+            except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended, or is a kernel thread
+                continue
+
+
+def _state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,506 @@
+"""The hosts of all instances. Starts and ends them according to the instances' states in EC2."""
+
+import base64
+import datetime as dt
+import logging
+import shutil
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from ipaddress import IPv4Interface
+from itertools import combinations
+from pathlib import Path
+from typing import cast
+
+from moto.ec2.models.amis import Ami
+
+from ec2_sandbox.api import ec2, regions
+from ec2_sandbox.api.ec2 import read_groups
+from ec2_sandbox.api.instances import SandboxInstance
+from ec2_sandbox.api.volumes import SandboxAttachment, SandboxVolume
+from ec2_sandbox.faults import FaultBook
+from ec2_sandbox.hosts import cgroups, hosts
+from ec2_sandbox.hosts.disks import DiskBusyError, attach_disk, detach_disk
+from ec2_sandbox.hosts.files import (
+    RUNNER,
+    HostSpec,
+    render_accounts,
+    render_commands,
+    render_dmi,
+    render_first_boot,
+    render_home,
+    render_identity,
+    render_network,
+    render_services,
+)
+from ec2_sandbox.hosts.hosts import BootError, Host
+from ec2_sandbox.hosts.network import (
+    MTU,
+    CommandError,
+    Cuts,
+    Network,
+    Port,
+    link_of,
+    mac_address_of,
+    name_server_of,
+    render_ruleset,
+)
+from ec2_sandbox.hosts.system import copy_system, find_links, is_machines_root
+from ec2_sandbox.place import HostStatus, Place, Settings
+
+MAX_THREADS = 16
+# Each host has its own range of the machine's user ids, with room for containers (subuid(5)). The ranges are in the
+# part that systemd leaves to containers (systemd.io/UIDS-GIDS).
+FIRST_UID, UIDS, HOSTS_WITH_IDS = 1 << 29, 1 << 18, 4096
+CONSOLE_BYTES = 64 * 1024  # GetConsoleOutput returns the last 64 KB
+
+log = logging.getLogger("ec2_sandbox.fleet")
+
+
+class Links:
+    """The links of all hosts. Use it under EC2's lock. Changes take effect with `refresh`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._numbers: dict[str, int] = {}
+        self._partitions: set[frozenset[str]] = set()
+        self._off: set[str] = set()
+        self._loaded = ""
+
+    def attach(self, instance_id: str, number: int) -> None:
+        """Adds the link of a host. No packet passes until the next `refresh`."""
+        self._numbers[instance_id] = number
+
+    def detach(self, instance_id: str) -> None:
+        """Removes the link of a host that has ended."""
+        del self._numbers[instance_id]
+        self._off.discard(instance_id)
+
+    def part(self, one: str, other: str) -> None:
+        """Cuts the connection between two instances, also between their later hosts."""
+        self._partitions.add(frozenset((one, other)))
+
+    def join(self, one: str, other: str) -> bool:
+        """Undoes `part`. Returns False if the two were not parted."""
+        known = frozenset((one, other)) in self._partitions
+        self._partitions.discard(frozenset((one, other)))
+        return known
+
+    def switch(self, instance_id: str, *, on: bool) -> None:
+        """Connects a host to the network, or disconnects it."""
+        (self._off.discard if on else self._off.add)(instance_id)
+
+    def refresh(self, backend: regions.Backend) -> None:
+        """Loads the security groups and cuts into the router if anything has changed."""
+        ports = [
+            Port(link=link_of(number), groups=_groups_of(backend, instance_id))
+            for instance_id, number in self._numbers.items()
+        ]
+        groups = read_groups(backend, {group for port in ports for group in port.groups})
+        ruleset = render_ruleset(groups, ports, self._cuts())
+        if ruleset == self._loaded:
+            return
+        try:
+            self._network.load_firewall(ruleset)
+        except CommandError as error:
+            log.error("the security groups did not change: %s", error)  # noqa: TRY400 -- the message is enough
+            return
+        self._loaded = ruleset
+
+    def _cuts(self) -> Cuts:
+        parted = [pair for pair in combinations(sorted(self._numbers), 2) if frozenset(pair) in self._partitions]
+        return Cuts(
+            between=frozenset((self._link(one), self._link(other)) for one, other in parted),
+            off=frozenset(self._link(instance_id) for instance_id in self._off),
+        )
+
+    def _link(self, instance_id: str) -> str:
+        return link_of(self._numbers[instance_id])
+
+
+def _groups_of(backend: regions.Backend, instance_id: str) -> tuple[str, ...]:
+    interface = backend.get_instance(instance_id).nics.get(0)
+    return tuple(group.id for group in interface.group_set) if interface is not None else ()
+
+
+@dataclass(kw_only=True, slots=True)
+class HostSlot:
+    """An instance's host, and its boot or end in progress.
+
+    `number`: the number of its link. `reboots`: the instance's `reboots` when the host was started. `lost`: it was
+    killed without EC2 noticing. `frozen`: its stopped processes. `disks`: the ids of the attached volumes that it has
+    as disks.
+    """
+
+    host: Host
+    number: int
+    reboots: int
+    boot: "Future[None]"
+    end: "Future[None] | None" = None
+    lost: bool = False
+    frozen: set[int] = field(default_factory=set)
+    disks: set[str] = field(default_factory=set)
+
+
+class PhantomFleet:
+    """Instances without hosts, for [sandbox] hosts = "none". Each enters its next state immediately."""
+
+    def reconcile(self, backend: regions.Backend) -> None:
+        """Advances each instance and volume by one step, without waiting."""
+        with ec2.lock:
+            for instance in backend.sandbox_instances():
+                if instance.state != "terminated":
+                    self._advance(instance)
+            for volume in backend.sandbox_volumes():
+                self._advance_volume(backend, volume)
+            for image in list(backend.amis.values()):
+                if image.state == "pending":
+                    self._advance_image(image)
+            self.enforce(backend)
+
+    def _advance_image(self, image: Ami) -> None:
+        """Advances a pending image by one step."""
+        image.state = "available"
+
+    def _advance_volume(self, backend: regions.Backend, volume: SandboxVolume) -> None:
+        """Advances a volume and its attachment by one step."""
+        volume.is_ready = True
+        attachment = cast("SandboxAttachment | None", volume.attachment)
+        if attachment is None:
+            return
+        if attachment.status == "attaching":
+            if self._attach(volume, attachment):
+                attachment.status = "attached"
+        elif attachment.status in ("detaching", "busy"):
+            if self._detach(volume, attachment):
+                backend.detach_volume(volume.id, attachment.instance.id, attachment.device)
+            else:
+                attachment.status = "busy"
+
+    def _attach(self, _volume: SandboxVolume, _attachment: SandboxAttachment, /) -> bool:
+        """Adds the disk to the host. Returns whether this is done."""
+        return True
+
+    def _detach(self, _volume: SandboxVolume, _attachment: SandboxAttachment, /) -> bool:
+        """Removes the disk from the host. Returns whether this is done."""
+        return True
+
+    def _advance(self, instance: SandboxInstance) -> None:
+        if not instance.may_arrive:
+            return
+        if instance.state == "pending":
+            instance.enter_running()
+        elif instance.state == "shutting-down":
+            instance.finish_termination()
+        elif instance.state == "stopping":
+            instance.finish_stop()
+
+    def describe(self, backend: regions.Backend) -> tuple[HostStatus, ...]:
+        """Returns the instances that are not terminated, with their hosts."""
+        with ec2.lock:
+            return tuple(
+                HostStatus(
+                    instance_id=instance.id,
+                    state=instance.state,
+                    private_ip=instance.private_ip,
+                    public_ip=instance.public_ip,
+                    pid=self._pid_of(instance.id),
+                )
+                for instance in backend.sandbox_instances()
+                if instance.state != "terminated"
+            )
+
+    def _pid_of(self, _instance_id: str, /) -> int | None:
+        return None
+
+    def enforce(self, backend: regions.Backend) -> None:
+        """Applies the security groups to the hosts' links. Call it under EC2's lock."""
+
+    def read_console(self, _instance_id: str, /) -> str:
+        """Returns the end of the host's console output."""
+        return ""
+
+    def end_all(self) -> None:
+        """Ends all hosts and waits for them."""
+
+
+class Fleet(PhantomFleet):
+    """One host for each running instance.
+
+    Only `read_console`, and `enforce` under EC2's lock, may be called outside the main thread.
+    """
+
+    def __init__(
+        self, place: Place, settings: Settings, network: Network, book: FaultBook, wake: Callable[[], None]
+    ) -> None:
+        self.links = Links(network)
+        self._place = place
+        self._settings = settings
+        self._network = network
+        self._book = book
+        self._wake = wake
+        self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fleet")
+        self._slots: dict[str, HostSlot] = {}
+        self._copies: dict[str, Future[None]] = {}  # of disks, by image
+        self._launched = 0
+        # As on EC2, the output of terminated instances is kept, because it shows why a boot failed.
+        self._last_consoles: dict[str, str] = {}
+        self._ca_pem = place.ca_file.read_text()
+        self._is_machines_root = is_machines_root()
+        self._layers = copy_system(place.system_dir, as_own=not self._is_machines_root)
+        self._links = find_links()
+        self._outer_cgroup = cgroups.find_own()
+        self._accounts = render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
+
+    def _advance(self, instance: SandboxInstance) -> None:
+        slot = self._slots.get(instance.id)
+        if slot is not None and slot.end is not None:
+            self._finish_end(instance, slot)
+        elif instance.state in ("shutting-down", "stopping"):
+            if slot is None:
+                self._settle(instance)
+            else:
+                self._begin_end(instance, slot)
+        elif slot is not None:
+            self._watch(instance, slot)
+        elif instance.state in ("pending", "running") and not instance.never_boots:
+            self._launch(instance)
+
+    def _launch(self, instance: SandboxInstance) -> None:
+        asked = {"zone": str(instance.availability_zone), "type": instance.instance_type}
+        if self._book.take("no-boot", **asked):
+            instance.never_boots = True
+            return
+        self._launched += 1
+        try:
+            host = hosts.spawn(self._place, instance.id)
+        except OSError as error:
+            log.error("%s: %s", instance.id, error)  # noqa: TRY400 -- the message is enough
+            instance.fail_to_boot(str(error))
+            return
+        sshd = self._book.take("no-sshd", **asked) is None
+        number, private_ip, public_ip = self._launched, str(instance.private_ip), instance.public_ip
+        first_uid = FIRST_UID + number % HOSTS_WITH_IDS * UIDS if self._is_machines_root else None
+        spec = self._describe_host(instance, host, first_uid=first_uid, sshd=sshd)
+        self.links.attach(instance.id, number)
+        addresses = (private_ip,) if public_ip is None else (private_ip, public_ip)
+        boot = self._pool.submit(self._boot, host, number, spec, mac_address_of(private_ip), addresses)
+        boot.add_done_callback(lambda _: self._wake())
+        self._slots[instance.id] = HostSlot(host=host, number=number, reboots=instance.reboots, boot=boot)
+        log.info("%s: booting at %s", instance.id, private_ip)
+
+    def _boot(self, host: Host, number: int, spec: HostSpec, mac_address: str, addresses: tuple[str, ...]) -> None:
+        host.boot(self._network, number, spec, mac_address, addresses)
+        if self._settings.config.link_mbit and host.pid is not None:
+            self._network.shape(number, host.pid, self._settings.config.link_mbit)
+
+    def _describe_host(self, instance: SandboxInstance, host: Host, *, first_uid: int | None, sshd: bool) -> HostSpec:
+        private_ip = str(instance.private_ip)
+        ranges, folder = self._settings.ranges, host.folder
+        return HostSpec(
+            instance_id=instance.id,
+            hostname=instance.private_dns_name.partition(".")[0],
+            folder=str(folder.path),
+            disk_bytes=instance.root_volume_bytes,
+            image=str(image) if (image := self._place.images_dir / instance.image_id).exists() else "",
+            packages=str(self._place.packages_dir),
+            layers=self._layers,
+            links=self._links,
+            first_uid=first_uid,
+            uids=UIDS,
+            cgroup=str(folder.cgroup or ""),
+            dmi=render_dmi(instance.id, instance.instance_type),
+            outer_cgroup=self._outer_cgroup,
+            fuse=self._is_machines_root and Path("/dev/fuse").exists(),
+            network=render_network(
+                IPv4Interface(f"{private_ip}/{ranges.private.prefixlen}"), instance.public_ip, str(ranges.public), MTU
+            ),
+            files=(
+                *self._accounts,
+                *render_home(instance.public_key),
+                *render_identity(
+                    instance.private_dns_name, private_ip, name_server_of(ranges.private), uuid.uuid4().hex
+                ),
+                *render_services(self._ca_pem),
+                *render_commands(),
+                *render_first_boot(instance.id, read_user_data(instance)),
+            ),
+            after_boot=(RUNNER,),
+            sshd=sshd,
+        )
+
+    def reconcile(self, backend: regions.Backend) -> None:
+        """Advances each instance, volume and image by one step, and removes the disks of deleted ones."""
+        super().reconcile(backend)
+        for folder, known in ((self._place.volumes_dir, backend.volumes), (self._place.images_dir, backend.amis)):
+            if folder.exists():
+                with ec2.lock:
+                    for disk in folder.iterdir():
+                        if disk.stem not in known:
+                            disk.unlink()
+
+    def _advance_image(self, image: Ami) -> None:
+        copy = self._copies.get(image.id)
+        if copy is None:
+            disk = hosts.Folder(self._place, str(image.instance_id)).disk
+            self._copies[image.id] = self._pool.submit(hosts.copy_disk, disk, self._place.images_dir / image.id)
+        elif copy.done():
+            image.state = "available" if copy.exception() is None else "failed"
+
+    def _attach(self, volume: SandboxVolume, attachment: SandboxAttachment, /) -> bool:
+        instance = cast("SandboxInstance", attachment.instance)
+        slot = self._slots.get(instance.id)
+        if slot is None or slot.end is not None or slot.host.pid is None:
+            return instance.state == "stopped"  # its next host gets the disk
+        return slot.boot.done() and self._give_disk(slot, volume)
+
+    def _give_disk(self, slot: HostSlot, volume: SandboxVolume) -> bool:
+        """Adds a volume's disk to the host. Returns whether the host has it."""
+        if volume.id in slot.disks:
+            return True
+        try:
+            attach_disk(slot.host, volume.id, self._place.volumes_dir / volume.id, volume.image_bytes)
+        except (OSError, CommandError) as error:  # the next step tries again
+            log.error("%s: disk of %s: %s", slot.host.folder.path.name, volume.id, error)  # noqa: TRY400 -- as above
+            return False
+        slot.disks.add(volume.id)
+        log.info("%s: has the disk of %s", slot.host.folder.path.name, volume.id)
+        return True
+
+    def _detach(self, volume: SandboxVolume, attachment: SandboxAttachment, /) -> bool:
+        slot = self._slots.get(attachment.instance.id)
+        return slot is None or self._take_disk(slot, volume.id)
+
+    def _take_disk(self, slot: HostSlot, volume_id: str) -> bool:
+        """Removes a volume's disk from the host. Returns whether this is done."""
+        if volume_id not in slot.disks:
+            return True
+        try:
+            detach_disk(slot.host, volume_id)
+        except DiskBusyError:
+            return False
+        except (OSError, CommandError) as error:  # the next step tries again
+            log.error("%s: disk of %s: %s", slot.host.folder.path.name, volume_id, error)  # noqa: TRY400 -- as above
+            return False
+        slot.disks.discard(volume_id)
+        return True
+
+    def _give_disks(self, instance: SandboxInstance, slot: HostSlot) -> bool:
+        """Adds the disks of all attached volumes to a host that has booted. Returns whether it has all of them."""
+        attached = [v for v in instance.ec2_backend.sandbox_volumes() if v.is_attached_to(instance.id)]
+        return all(self._give_disk(slot, volume) for volume in attached)
+
+    def _watch(self, instance: SandboxInstance, slot: HostSlot) -> None:
+        if not slot.boot.done() or (slot.lost and instance.reboots == slot.reboots):
+            return
+        error = slot.boot.exception()
+        if error is not None:
+            log.error("%s: %s", instance.id, error, exc_info=None if isinstance(error, BootError) else error)
+            instance.fail_to_boot(str(error))
+        elif instance.reboots != slot.reboots:
+            self._begin_end(instance, slot)
+        elif slot.host.exit_code is not None:
+            self._follow_host_end(instance, slot)
+        elif instance.interruption is not None and instance.interruption.at <= dt.datetime.now(dt.UTC):
+            log.info("%s: its spot capacity is taken back", instance.id)
+            instance.reclaim()
+        elif not self._give_disks(instance, slot):
+            pass  # the next step tries again
+        elif instance.state == "pending" and instance.may_arrive:
+            log.info("%s: running", instance.id)
+            instance.enter_running()
+
+    def _follow_host_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
+        """Updates an instance whose host ended by itself."""
+        log.info("%s: its host ended unasked (%s)", instance.id, slot.host.ending or slot.host.exit_code)
+        match slot.host.ending:
+            case "reboot":
+                self._begin_end(instance, slot)
+            case "power-off":
+                instance.shut_down_from_inside()
+            case None:
+                instance.lose_host()
+
+    def _begin_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
+        log.info("%s: ending its host", instance.id)
+        if slot.boot.done() and slot.boot.exception() is None and not slot.frozen:
+            slot.end = self._pool.submit(slot.host.shut_down)
+        else:
+            slot.host.kill()
+            slot.end = self._pool.submit(slot.host.end)
+        slot.end.add_done_callback(lambda _: self._wake())
+
+    def _finish_end(self, instance: SandboxInstance, slot: HostSlot) -> None:
+        assert slot.end is not None  # noqa: S101 -- the caller has checked
+        if not slot.end.done():
+            return
+        if error := slot.end.exception():
+            log.error("%s: could not end its host: %s", instance.id, error)
+            slot.end = None
+            return
+        for volume_id in tuple(slot.disks):
+            if not self._take_disk(slot, volume_id):
+                return
+        del self._slots[instance.id]
+        self.links.detach(instance.id)
+        self._settle(instance)
+        self._wake()
+
+    def _settle(self, instance: SandboxInstance) -> None:
+        """Makes an instance whose host has ended `terminated` or `stopped`."""
+        if not instance.may_arrive:
+            return
+        if instance.state == "shutting-down":
+            folder = hosts.Folder(self._place, instance.id)
+            if folder.path.exists():
+                self._last_consoles[instance.id] = self.read_console(instance.id)
+                try:
+                    shutil.rmtree(folder.path)
+                except OSError as error:  # the next step tries again
+                    log.error("%s: could not remove its files: %s", instance.id, error)  # noqa: TRY400 -- as above
+                    return
+            instance.finish_termination()
+            log.info("%s: terminated", instance.id)
+        elif instance.state == "stopping":
+            instance.finish_stop()
+            log.info("%s: stopped", instance.id)
+
+    def enforce(self, backend: regions.Backend) -> None:
+        """Applies the security groups to the hosts' links. Call it under EC2's lock."""
+        self.links.refresh(backend)
+
+    def _pid_of(self, instance_id: str, /) -> int | None:
+        slot = self._slots.get(instance_id)
+        return slot.host.pid if slot else None
+
+    def read_console(self, instance_id: str, /) -> str:
+        """Returns the last 64 KB of the host's console output."""
+        console = hosts.Folder(self._place, instance_id).console
+        try:
+            with console.open("rb") as stream:
+                stream.seek(-min(CONSOLE_BYTES, console.stat().st_size), 2)
+                return stream.read().decode(errors="replace")
+        except FileNotFoundError:  # not yet booted, or terminated
+            return self._last_consoles.get(instance_id, "")
+
+    def shape(self, slot: HostSlot, pid: int, mbit: float) -> None:
+        """Limits a host's link to `mbit` Mbit/s in each direction; 0 means no limit. Raises CommandError."""
+        self._network.shape(slot.number, pid, mbit)
+
+    def find_slot(self, instance_id: str) -> HostSlot | None:
+        """Returns an instance's host, or None. Call it under EC2's lock."""
+        return self._slots.get(instance_id)
+
+    def end_all(self) -> None:
+        """Ends all hosts and waits for them."""
+        for slot in self._slots.values():
+            slot.host.kill()
+        for future in [self._pool.submit(slot.host.end) for slot in self._slots.values()]:
+            future.result()
+        self._pool.shutdown()
+
+
+def read_user_data(instance: SandboxInstance) -> bytes:
+    """Returns an instance's user data, which is empty if it has none."""
+    return base64.b64decode(str(instance.user_data)) if instance.user_data else b""

@@ -1,0 +1,217 @@
+"""The callers: the sandbox's own user, users and roles created in it, and their sessions.
+
+All are in moto's IAM and STS. GetSessionToken and
+GetFederationToken replace those of moto, which return the same keys to all callers and do not store them.
+"""
+
+import datetime as dt
+import json
+import re
+from dataclasses import dataclass
+
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.core.responses import ActionResult
+from moto.core.utils import utcnow
+from moto.iam.models import IAMBackend, Role, User, iam_backends
+from moto.sts import urls as sts_urls
+from moto.sts.exceptions import STSClientError, STSValidationError
+from moto.sts.models import STSBackend, sts_backends
+from moto.sts.responses import TokenResponse
+from moto.sts.utils import random_session_token
+
+from ec2_sandbox.api.refusals import EXPIRED, NOT_FOR_IAM, UNKNOWN_KEY, RefusedError, deny, forbid
+
+PARTITION = "aws"
+OPERATOR = "operator"
+ANYBODY = "anonymous"
+SESSION_S = 12 * 3600
+# https://docs.aws.amazon.com/STS/latest/APIReference/API_GetFederationToken.html
+MIN_SESSION_S = 900
+MAX_FEDERATION_S = 36 * 3600
+ROLE_SESSION_S = 3600
+"""The default MaxSessionDuration of a role, and the limit if a role assumes a role."""
+MAX_SESSION_POLICY = 2048
+FEDERATED_NAME = r"[\w+=,.@-]{2,32}"
+OF_USERS_ALONE = ("GetSessionToken", "GetFederationToken")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    """Temporary keys of a user. The first four fields are as in STS's response.
+
+    expiration: UTC, naive, as in moto. owner: the user's access key id. federated: the name from GetFederationToken, or
+    None for GetSessionToken.
+    """
+
+    access_key_id: str
+    secret_access_key: str
+    session_token: str
+    expiration: dt.datetime
+    owner: str
+    federated: str | None = None
+
+    @property
+    def federated_arn(self) -> str:
+        """The ARN of a federated user."""
+        return f"arn:{PARTITION}:sts::{DEFAULT_ACCOUNT_ID}:federated-user/{self.federated}"
+
+
+class SandboxStsBackend(STSBackend):
+    """moto's STS, which also stores sessions."""
+
+    _url_module = sts_urls
+
+    def __init__(self, region_name: str, account_id: str) -> None:
+        super().__init__(region_name, account_id)
+        self.sessions: dict[str, Session] = {}
+
+    def open_session(self, owner: str, duration_s: int, *, federated: str | None = None) -> Session:
+        """Creates temporary keys for a user."""
+        key = _iam().create_temp_access_key()
+        session = Session(
+            access_key_id=key.access_key_id,
+            secret_access_key=key.secret_access_key,
+            session_token=random_session_token(),
+            expiration=utcnow() + dt.timedelta(seconds=duration_s),
+            owner=owner,
+            federated=federated,
+        )
+        self.sessions[key.access_key_id] = session
+        return session
+
+    def get_caller_identity(self, access_key_id: str, region: str) -> tuple[str, str, str]:
+        """As in moto, but a session has its user's identity, and a federated user has its own identity."""
+        session = self.sessions.get(access_key_id)
+        if session and session.federated:
+            return f"{DEFAULT_ACCOUNT_ID}:{session.federated}", session.federated_arn, DEFAULT_ACCOUNT_ID
+        found: tuple[str, str, str] = super().get_caller_identity(session.owner if session else access_key_id, region)
+        return found
+
+
+class SandboxStsResponse(TokenResponse):
+    """moto's STS actions, with new keys for each session."""
+
+    def get_session_token(self) -> ActionResult:
+        """Returns temporary keys with the caller's permissions."""
+        duration_s = self._get_int_param("DurationSeconds", SESSION_S)
+        return ActionResult({"Credentials": _sts().open_session(self.get_access_key(), duration_s)})
+
+    def get_federation_token(self) -> ActionResult:
+        """Returns temporary keys of a federated user."""
+        name = self._get_param("Name") or ""
+        if re.fullmatch(FEDERATED_NAME, name, re.ASCII) is None:
+            raise STSValidationError(f"Value '{name}' at 'name' failed to satisfy constraint: {FEDERATED_NAME}")
+        duration_s = self._get_int_param("DurationSeconds", SESSION_S)
+        _check_duration(duration_s, MAX_FEDERATION_S)
+        _check_policy(self._get_param("Policy"))
+        session = _sts().open_session(self.get_access_key(), duration_s, federated=name)
+        user = {"FederatedUserId": f"{DEFAULT_ACCOUNT_ID}:{name}", "Arn": session.federated_arn}
+        return ActionResult({"Credentials": session, "FederatedUser": user, "PackedPolicySize": 6})
+
+    def assume_role(self) -> ActionResult:
+        """As in moto, for at most the role's MaxSessionDuration, or one hour if a role assumes a role."""
+        _check_policy(self._get_param("Policy"))
+        role = _find_role(self._get_param("RoleArn"))
+        limit_s = int((role and role.max_session_duration) or ROLE_SESSION_S)
+        if _sts().get_assumed_role_from_access_key(self.get_access_key()) is not None:
+            limit_s = min(limit_s, ROLE_SESSION_S)
+        _check_duration(self._get_int_param("DurationSeconds", ROLE_SESSION_S), limit_s)
+        return super().assume_role()
+
+
+def _check_duration(duration_s: int, limit_s: int) -> None:
+    if not MIN_SESSION_S <= duration_s <= limit_s:
+        raise STSValidationError(
+            f"The requested DurationSeconds is not from {MIN_SESSION_S} to {limit_s}, the MaxSessionDuration here."
+        )
+
+
+def _check_policy(policy: str | None) -> None:
+    if policy is None:
+        return
+    if len(policy) > MAX_SESSION_POLICY:
+        raise STSValidationError(
+            f"Value at 'policy' failed to satisfy constraint: Member must have length less than or equal to "
+            f"{MAX_SESSION_POLICY}"
+        )
+    try:
+        statements = json.loads(policy)["Statement"]
+    except (ValueError, KeyError, TypeError):
+        statements = []
+    if not statements:
+        raise STSClientError("MalformedPolicyDocument", "The policy is not a JSON document with a Statement.")
+
+
+def install_principals(access_key_id: str, secret_access_key: str) -> None:
+    """Creates the sandbox's own user."""
+    sts_backends.backend = SandboxStsBackend
+    sts_urls.url_paths = {"{0}/$": SandboxStsResponse.dispatch}
+    user = _iam().create_user("us-east-1", OPERATOR)  # IAM is global; moto derives the partition from this name
+    key = user.create_access_key("AKIA")
+    key.access_key_id, key.secret_access_key = access_key_id, secret_access_key
+
+
+def _iam() -> IAMBackend:
+    return iam_backends[DEFAULT_ACCOUNT_ID][PARTITION]
+
+
+def _sts() -> SandboxStsBackend:
+    backend = sts_backends[DEFAULT_ACCOUNT_ID][PARTITION]
+    assert isinstance(backend, SandboxStsBackend)  # noqa: S101 -- install_principals installed it
+    return backend
+
+
+def find_secret(access_key_id: str) -> tuple[str, str | None]:
+    """Returns the secret of an access key, and its session's token or None.
+
+    Raises RefusedError for an unknown or expired key.
+    """
+    keys = _sts().get_assumed_role_from_access_key(access_key_id) or _sts().sessions.get(access_key_id)
+    if keys is not None:
+        if utcnow() >= keys.expiration:
+            raise RefusedError(EXPIRED)
+        return str(keys.secret_access_key), str(keys.session_token)
+    user = _find_user(access_key_id)
+    if user is None:
+        raise RefusedError(UNKNOWN_KEY)
+    return next((str(key.secret_access_key), None) for key in user.access_keys if key.access_key_id == access_key_id)
+
+
+# list() copies atomically; other threads may add users and roles.
+
+
+def _find_user(access_key_id: str) -> User | None:
+    users: list[User] = list(_iam().users.values())
+    return next((one for one in users if any(key.access_key_id == access_key_id for key in one.access_keys)), None)
+
+
+def _find_role(arn: str) -> Role | None:
+    roles: list[Role] = list(_iam().get_roles())
+    return next((one for one in roles if one.arn == arn), None)
+
+
+def check_session(access_key_id: str, service: str, action: str) -> None:
+    """Raises RefusedError for calls that temporary keys cannot make, regardless of policies.
+
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/id_credentials_sts-comparison.html
+    """
+    session = _sts().sessions.get(access_key_id)
+    if session is None and _sts().get_assumed_role_from_access_key(access_key_id) is None:
+        return
+    if service == "sts" and action in OF_USERS_ALONE:
+        raise RefusedError(forbid(f"Cannot call {action} with session credentials"))
+    if service == "iam" and session is not None:
+        raise RefusedError(NOT_FOR_IAM)
+    if service == "sts" and session is not None and session.federated and action != "GetCallerIdentity":
+        raise RefusedError(deny("sts", session.federated_arn, f"sts:{action}"))
+
+
+def name_caller(access_key_id: str | None) -> str:
+    """Returns the ARN of an access key's owner, for messages and the API log."""
+    session = _sts().sessions.get(access_key_id or "")
+    if session and session.federated:
+        return session.federated_arn
+    key = session.owner if session else access_key_id
+    role = _sts().get_assumed_role_from_access_key(key or "")
+    user = _find_user(key or "")
+    return str(role.arn) if role else str(user.arn) if user else ANYBODY

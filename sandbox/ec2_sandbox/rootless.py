@@ -1,0 +1,207 @@
+"""The sandbox of an ordinary user: outer namespaces in which the user is root. Otherwise, it is the same as root's.
+
+A command that needs the sandbox runs itself again in these namespaces. Its files belong to the user. slirp4netns
+connects the namespaces to the Internet; the machine's own addresses cannot be reached.
+"""
+
+import fcntl
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from ec2_sandbox.enter import SIGNALS
+from ec2_sandbox.errors import SandboxError
+from ec2_sandbox.hosts.hosts import PYTHON, add_sbin, sudo_command
+from ec2_sandbox.place import USERS_MARK, find_processes, place_of, read_arguments
+from ec2_sandbox.progress import Event, Report
+from ec2_sandbox.sudo import AGAIN
+
+HOLDER, ENTER = Path(__file__).with_name("holder.py"), Path(__file__).with_name("enter.py")
+TUN = Path("/dev/net/tun")
+# The least number of subordinate ids that a user needs, and the number that useradd gives to every user.
+LEAST_IDS = 65536
+NAMESPACES = ("--user", "--mount", "--pid", "--net")
+READY_TIMEOUT_S = 30
+# The settings by which distributions forbid ordinary users to create user namespaces, and the settings that allow it.
+SYSCTLS = (
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
+    ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+    ("user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
+)
+
+
+def find_state_folder() -> Path:
+    """Returns an ordinary user's folder for sandboxes (XDG Base Directory Specification)."""
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (given if given.is_absolute() else Path.home() / ".local/state") / "ec2-sandbox"
+
+
+def enter(project_dir: Path, *, start: bool, report: Report, for_all: bool = False) -> None:
+    """Runs this command again in the user's namespaces. Returns if that is not needed, or if there are none.
+
+    Root does not need them, nor does the user who started the folder's sandbox under sudo. start: create missing
+    namespaces, or run the command under sudo if the machine does not allow that. for_all: the command is for all
+    folders' sandboxes. Raises SandboxError, with the command that helps, if sudo cannot be used either.
+    """
+    if not _is_ordinary_user() or place_of(project_dir).state_dir.exists():
+        return
+    add_sbin()
+    state_root = find_state_folder() / "sandboxes"
+    holder = _find_holder()
+    if holder is None:
+        left = state_root if for_all else state_root / place_of(project_dir).id
+        if not start and not left.exists():  # no sandbox has crashed
+            return
+        try:
+            check_user()
+        except SandboxError as error:
+            _run_under_sudo(error, report)
+            raise
+        holder = _start_holder(state_root)
+    # In a shell that sudo opened, the SUDO_ variables would name another user.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")}
+    environment[AGAIN] = "1"
+    words = (PYTHON, "-I", "-S", "-B", str(ENTER), str(holder), str(Path.cwd()), *sys.orig_argv)
+    sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    os.execve(PYTHON, words, environment)  # noqa: S606 - no shell is wanted
+
+
+def become_root(project_dir: Path, *, report: Report) -> None:
+    """Runs this command again under sudo if it needs root's rights for a sandbox that belongs to root.
+
+    Returns if that is not needed, or if sudo cannot be used.
+    """
+    if _is_ordinary_user() and place_of(project_dir).state_dir.exists():
+        _run_under_sudo(SandboxError("The sandbox of this folder runs as root."), report)
+
+
+def _run_under_sudo(reason: SandboxError, report: Report) -> None:
+    """Reports the reason, and runs this command again under sudo, with only the sandbox as root (sudo.py).
+
+    Returns if sudo is not installed, or if it would ask for a password without a terminal.
+    """
+    if shutil.which("sudo") is None:
+        return
+    interactive = sys.stdin.isatty() and sys.stderr.isatty()
+    if not interactive and subprocess.run(("sudo", "-n", "true"), capture_output=True, check=False).returncode != 0:
+        return
+    report(Event(kind="warn", what=reason.message))
+    if reason.hint not in (None, sudo_command()):
+        report(Event(kind="info", what=f"to run the sandbox without root: {reason.hint}"))
+    report(
+        Event(kind="info", what="running this command with sudo; only the sandbox runs as root, your files stay yours")
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The interpreter's path, because sudo has its own PATH.
+    os.execvp("sudo", ("sudo", "-E", "--", sys.executable, *sys.orig_argv[1:]))  # noqa: S606 - no shell is wanted
+
+
+def _is_ordinary_user() -> bool:
+    return sys.platform == "linux" and 0 not in (os.geteuid(), os.getresuid()[2])
+
+
+def check_user() -> None:
+    """Raises SandboxError if this user cannot create the namespaces. Its hint is the command that allows it."""
+    user = pwd.getpwuid(os.getuid()).pw_name
+    missing = [name for name in ("newuidmap", "slirp4netns") if shutil.which(name) is None]
+    needs = {}
+    if missing:
+        what = f"{' and '.join(missing)}, which this machine does not have"
+        needs[what] = "sudo apt-get install uidmap slirp4netns"
+    if not all(has_ids(Path(f"/etc/{name}").read_text(), user, os.getuid()) for name in ("subuid", "subgid")):
+        what = f"{LEAST_IDS} user ids and group ids that belong to {user} (subuid(5))"
+        needs[what] = f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
+    if not os.access(TUN, os.R_OK | os.W_OK):
+        needs[f"{TUN}, which {user} may not use"] = f"sudo chmod 666 {TUN}"
+    if needs:
+        raise SandboxError(f"Without root, the sandbox needs {'; '.join(needs)}.", hint=" && ".join(needs.values()))
+    tried = subprocess.run(
+        ("unshare", "--user", "--map-root-user", "--net", "true"), capture_output=True, text=True, check=False
+    )
+    if tried.returncode != 0:
+        settings = {name: Path("/proc/sys", name) for name, _, _ in SYSCTLS}
+        found = {name: path.read_text().strip() for name, path in settings.items() if path.exists()}
+        raise SandboxError(
+            f"This machine does not let {user} create user namespaces: {tried.stderr.strip()}", hint=find_setting(found)
+        )
+
+
+def has_ids(text: str, user: str, uid: int) -> bool:
+    """Returns whether a line of /etc/subuid gives the user enough ids. Pure."""
+    lines = [line.split(":") for line in text.splitlines()]
+    return any(line[0] in (user, str(uid)) and int(line[2]) >= LEAST_IDS for line in lines if len(line) == 3)
+
+
+def find_setting(found: Mapping[str, str]) -> str:
+    """Returns the command that allows ordinary users to create user namespaces. Pure.
+
+    found: the kernel's settings by name.
+    """
+    for name, forbids, allows in SYSCTLS:
+        if found.get(name) == forbids:
+            return f"sudo sysctl {allows}"
+    return sudo_command()
+
+
+def _find_holder() -> int | None:
+    """Returns the machine's pid of process 1 of the user's namespaces, or None if there are none."""
+    return next((pid for pid in find_processes(_mark()) if read_arguments(pid)[:1] == [PYTHON]), None)
+
+
+def _mark() -> str:
+    return f"{USERS_MARK}:{os.getuid()}"
+
+
+def _start_holder(state_root: Path) -> int:
+    state_root.parent.mkdir(parents=True, exist_ok=True)
+    with (state_root.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        holder = _find_holder()
+        if holder is not None:  # another command has created them in the meantime
+            return holder
+        exit_read, exit_write = os.pipe()
+        process = subprocess.Popen(
+            ("unshare", *NAMESPACES, "--map-root-user", "--map-auto", "--propagation", "slave", "--fork",
+             "--kill-child", "--mount-proc", "--", PYTHON, "-I", "-S", "-B", str(HOLDER), _mark(), str(state_root)),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(exit_write,),
+            start_new_session=True, cwd="/",
+        )  # fmt: skip
+        os.close(exit_write)
+        assert process.stdout is not None  # noqa: S101 -- PIPE sets it, which mypy does not know
+        assert process.stderr is not None  # noqa: S101 -- as above
+        if not process.stdout.read(1):
+            raise SandboxError(
+                f"Could not create the namespaces for the sandbox: {process.stderr.read().decode().strip()}"
+            )
+        process.stderr.close()
+        holder = _find_holder()
+        assert holder is not None  # noqa: S101 -- it has just answered
+        _connect(holder, exit_read)
+        process.returncode = 0  # it outlives this process, and Popen must not warn about that
+        return holder
+
+
+def _connect(holder: int, exit_fd: int) -> None:
+    """Starts slirp4netns, which ends when the holder does. Raises SandboxError."""
+    ready_read, ready_write = os.pipe()
+    process = subprocess.Popen(
+        ("slirp4netns", "--configure", "--mtu=65520", "--disable-host-loopback", f"--exit-fd={exit_fd}",
+         f"--ready-fd={ready_write}", str(holder), "tap0"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(exit_fd, ready_write),
+        start_new_session=True, cwd="/",
+    )  # fmt: skip
+    os.close(ready_write)
+    os.close(exit_fd)
+    assert process.stderr is not None  # noqa: S101 -- PIPE sets it, which mypy does not know
+    if not os.read(ready_read, 1):
+        raise SandboxError(f"Could not connect the sandbox to the network: {process.stderr.read().decode().strip()}")
+    os.close(ready_read)
+    process.stderr.close()
+    process.returncode = 0
