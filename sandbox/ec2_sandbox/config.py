@@ -55,7 +55,7 @@ def _check_fault(text: str) -> str:
 
     fault = parse_fault(text)
     if KINDS[fault.kind].when == "immediate":
-        raise ValueError(f"{fault.kind}: acts on an instance that runs: ec2-sandbox fault {text}")
+        raise ValueError(f"{fault.kind}: acts on an instance that runs: to cause it, `sandbox fault {text}`")
     return text
 
 

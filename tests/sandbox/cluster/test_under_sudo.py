@@ -28,7 +28,7 @@ from waits import until
 
 pytestmark = pytest.mark.sandbox
 
-PACKAGES = ("mxnet_cluster", "cluster", "train", "bootstrap", "node", "provision", "foundation", "sandbox")
+PACKAGES = ("mxnet_cluster", "cluster", "train", "bootstrap", "node", "provision", "foundation", "sandbox/ec2_sandbox")
 STATE = Path(".local/state/cluster")
 CACHE = Path(".cache/cluster")
 
@@ -51,7 +51,8 @@ class User:
 
     def place_code(self) -> None:
         for name in PACKAGES:  # without byte code, like a fresh checkout
-            shutil.copytree(REPOSITORY / name, self.home / "code" / name, ignore=shutil.ignore_patterns("__pycache__"))
+            target = self.home / "code" / Path(name).name
+            shutil.copytree(REPOSITORY / name, target, ignore=shutil.ignore_patterns("__pycache__"))
         self.packages = find_packages(self.home, Path(self.python).name)
         subprocess.run(["chown", "-R", f"{self.uid}:{self.gid}", str(self.home)], check=True)
 

@@ -10,7 +10,7 @@ import pytest
 
 from project import REPOSITORY
 
-OURS = ("bootstrap", "cluster", "foundation", "node", "provision", "sandbox", "train")
+OURS = ("bootstrap", "cluster", "foundation", "node", "provision", "ec2_sandbox", "train")
 MOST_IMPORTS = 15
 NOT_FOR_COPIES = ("rich.console", "rich.progress", "botocore.session", "boto3", "fabric", "paramiko")
 SLOW = ("msgspec", "boto3", "paramiko", "rich")
