@@ -244,3 +244,12 @@ def test_the_messages_of_the_troubleshooting_page_are_ours() -> None:
     assert len(messages) > 20
     for message in messages:
         assert message.strip() in sources, message
+
+
+def test_a_page_links_a_term_once() -> None:
+    """Pages link to the glossary where they first use a word of ours."""
+    pages = (path.read_text() for path in (REPOSITORY / "docs").rglob("*.md"))
+    linked = [re.findall(r"glossary\.md#([\w-]+)", text) for text in pages]
+    assert [terms for terms in linked if len(terms) > len(set(terms))] == []
+    used = {term for terms in linked for term in terms}
+    assert {"head", "lease", "adopt", "attempt", "receipt"} <= used
