@@ -19,7 +19,7 @@ html_title = f"{project} {release}"
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design"]
 myst_enable_extensions = ["colon_fence"]
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "examples/**README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = ["docs/**.md", "examples/**README.md", "CONTRIBUTING.md", "CHANGELOG.md", "sandbox/README.md"]
 # Folders with many files and no pages, which Sphinx does not search.
 exclude_patterns = [".*", "build", "dist", "tests", "bench"]
 
