@@ -110,7 +110,7 @@ def install(source: Path) -> None:
     subprocess.run((UV, "venv", "--quiet", "--python", "/usr/bin/python3", environment), check=True)
     (folder,) = environment.glob("lib/python3.*/site-packages")
     packages = find_packages(source.parent, folder.parent.name)
-    (folder / "program.pth").write_text(f"{source}\n{packages}\n")
+    (folder / "program.pth").write_text(f"{source}\n{source}/sandbox\n{packages}\n")
     command = environment / "bin" / "cluster"
     command.write_text(f"#!{environment / 'bin' / 'python'}\nfrom mxnet_cluster import main\n\nmain()\n")
     command.chmod(0o755)
