@@ -47,10 +47,10 @@ endef
 	@touch $@
 
 demo: install ## the main job, end to end, on the sandbox
-	@sandbox/demo
+	@examples/demo/mxnet
 
 demo-torch: install ## the same with PyTorch
-	@sandbox/demo-torch
+	@examples/demo/torch
 
 lint: install-dev ## ruff
 	$(BIN)/ruff check .

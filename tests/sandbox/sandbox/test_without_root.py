@@ -26,7 +26,7 @@ def _alone(user: User) -> None:
 
 
 def test_the_demo(user: User) -> None:
-    done = user.run("sandbox/demo")
+    done = user.run("examples/demo/mxnet")
     assert "nothing is left running" in done.stdout
     assert "job " in done.stdout
     until(lambda: not user.processes(), "the user's namespaces stay")

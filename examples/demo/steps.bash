@@ -1,4 +1,4 @@
-# Shared by sandbox/demo and sandbox/demo-torch, in a folder with a cluster.toml. $cluster: the command.
+# Shared by the demos, in a folder with a cluster.toml. $cluster: the command.
 
 bold='' plain=''
 if [ -t 1 ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
