@@ -161,7 +161,7 @@ class _Bootstrap(Struct, frozen=True, kw_only=True):
 
     def prepare(self, host: Host) -> ReadyNode:
         """Makes one node ready. Raises ClusterError."""
-        connection, found = self.connections.look(host, python=self.config.python)
+        connection, found = self.connections.describe(host, python=self.config.python)
         facts = self.runtimes.place(connection, found)
         first = plan_setup(facts, commands=self.config.setup, framework=self.config.framework)
         if first:

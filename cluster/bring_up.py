@@ -12,7 +12,7 @@ from cluster.costs import noting_costs
 from cluster.jobs import ask_for_job, end_jobs, require_ending
 from cluster.lease import send_lease
 from cluster.nodes.ec2 import Ec2Nodes, describe_state
-from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
+from cluster.recovery.lost_head import continue_jobs, try_find_lost_head
 from cluster.recovery.replacement import replace_lost, replace_unhealthy
 from cluster.session import BOOT_TIMEOUT_S, check_ahead, describe, find_request, ready_nodes
 from cluster.views.status import render_nodes
@@ -80,7 +80,7 @@ def up_in_a_region(app: App, *, dry_run: bool, yes: bool, keep_failed: bool, agr
         app.use_region(region)
         if not dry_run and app.files.addresses():  # this machine has set up nodes
             described = Ec2Nodes(describe_state(app), app.config.provision)
-            lost = look_for_lost_head(app, described.state)
+            lost = try_find_lost_head(app, described.state)
             continues = continue_jobs(app, lost, described.state)
             job = None if continues else ask_for_job(app, described)()
             if job is not None and job.record is not None and job.record.state == "waiting":

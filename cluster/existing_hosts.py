@@ -70,7 +70,7 @@ def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
     found: dict[str, HostState] = {}
     source = HostSource(app)
 
-    def look(name: str) -> None:
+    def describe(name: str) -> None:
         processes = nodes.count_processes(name)
         host = nodes.host(name)
         try:
@@ -82,7 +82,7 @@ def find_states(app: App, nodes: HostNodes) -> tuple[HostState, ...]:
             return
         found[name] = HostState(host=host, state="ready" if words == "ready" else "not set up", processes=processes)
 
-    on_all(nodes.names, look)
+    on_all(nodes.names, describe)
     return tuple(found[name] for name in nodes.names)
 
 

@@ -9,7 +9,7 @@ from cluster.app import App
 from cluster.costs import find_bills, note_costs
 from cluster.jobs import ask_for_job
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.recovery.lost_head import look_for_lost_head
+from cluster.recovery.lost_head import try_find_lost_head
 from cluster.views.clusters import RegionClusters
 from cluster.views.status import HeadJob, Status
 from foundation.errors import ClusterError
@@ -41,7 +41,7 @@ def describe_status(app: App) -> Status:
     keep = head_volume is not None and head_volume.keep
     volumes = find_shared_volumes(clients.ec2, name=config.name, keep=keep)
     volume_price = find_volume_price(clients) if volumes else None
-    lost = look_for_lost_head(app, state)
+    lost = try_find_lost_head(app, state)
     is_headless = lost is not None and bool(state.nodes) and state.nodes[0].index > 0
     job = HeadJob(why="the head has ended") if is_headless else find_job()
     now, ledger = datetime.now(UTC), noted.result()

@@ -60,7 +60,7 @@ class Once(Generic[Item, Result]):
         return future.result()
 
 
-LOOK_EVERY_S = 0.5
+CHECK_EVERY_S = 0.5
 """Waits are short because a signal that arrives just before a wait is handled only after it."""
 Check = Callable[[], None]
 """Long-running work calls it regularly. Raises StoppedError when the result is no longer needed."""
@@ -95,7 +95,7 @@ class _Pool(Generic[Item, Result]):
             for _ in range(count):
                 threading.Thread(target=self._work_until_done, daemon=True).start()
             for _ in range(count):
-                while not self._ended.acquire(timeout=LOOK_EVERY_S):
+                while not self._ended.acquire(timeout=CHECK_EVERY_S):
                     pass
         finally:
             self._stopped.set()

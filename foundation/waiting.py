@@ -11,15 +11,15 @@ _GROWTH = 1.3
 T = TypeVar("T")
 
 
-def poll(look: Callable[[], T | None], *, timeout_s: float) -> T | None:
-    """Calls `look` until it returns a value other than None, and returns that; None after timeout_s seconds.
+def poll(check: Callable[[], T | None], *, timeout_s: float) -> T | None:
+    """Calls `check` until it returns a value other than None, and returns that; None after timeout_s seconds.
 
     Pauses grow from FIRST_PAUSE_S to LONGEST_PAUSE_S. The last call comes at the end of timeout_s.
     """
     give_up_at = time.monotonic() + timeout_s
     pause_s = FIRST_PAUSE_S
     while True:
-        found = look()
+        found = check()
         left_s = give_up_at - time.monotonic()
         if found is not None or left_s <= 0:
             return found

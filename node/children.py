@@ -135,5 +135,5 @@ async def end_processes(
     """Ends processes: SIGTERM, then SIGKILL. Returns those that do not end."""
     ending = process_tree.Ending(find, spare)
     while ending.go_on():  # noqa: ASYNC110 - the kernel does not tell
-        await asyncio.sleep(process_tree.LOOK_EVERY_S)
+        await asyncio.sleep(process_tree.CHECK_EVERY_S)
     return ending.left

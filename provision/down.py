@@ -24,7 +24,7 @@ from provision.plan import Context, Plan, Request, Step
 from provision.preflight.machines import describe_baked
 from provision.preflight.prices import find_volume_price
 from provision.resources.launch_recovery import wait_for_interrupted_launches, wait_for_what_was_made
-from provision.resources.resource import KeptVolume, Look, Resource, Unseen
+from provision.resources.resource import KeptVolume, Leftovers, Resource, Unseen
 from provision.resources.shared_volume import SHARED_VOLUME
 from provision.resources.table import KINDS
 from provision.status import find_lease_end
@@ -108,8 +108,8 @@ def _describe_lease(state: ClusterState) -> str | None:
 
 def _is_listed(kind: str, clients: Clients, request: Request) -> bool:
     """Whether AWS lists a resource of this kind."""
-    look = next(each.look for each in KINDS if each.kind == kind)(clients, request)
-    return bool(look.left or look.kept)
+    found = next(each.find_left for each in KINDS if each.kind == kind)(clients, request)
+    return bool(found.left or found.kept)
 
 
 def plan_down(state: ClusterState, *, local_files: bool = False) -> Plan:
@@ -124,14 +124,14 @@ def plan_down(state: ClusterState, *, local_files: bool = False) -> Plan:
 
 
 def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Report) -> Receipt:
-    """Applies the plan of prepare_down, then looks again, and deletes what it still finds.
+    """Applies the plan of prepare_down, then looks for more, and deletes that too.
 
     Returns the receipt. Raises the same errors as `apply`.
     """
     request, plans = ending.request, [ending.plan]
     apply(ending.plan, clients=clients, files=files, report=report)
-    looks = _look_for_rest(clients, request, timeout_s=LEFTOVERS_TIMEOUT_S if ending else 0.0)
-    while any(look.left for look in looks) and len(plans) < MAX_PASSES:
+    found = _find_leftovers(clients, request, timeout_s=LEFTOVERS_TIMEOUT_S if ending else 0.0)
+    while any(one.left for one in found) and len(plans) < MAX_PASSES:
         done: set[Step] = {step for plan in plans for step in plan.steps}
         further = plan_down(_describe(clients, request, files), local_files=files.exist)
         if done.issuperset(further.steps):
@@ -139,14 +139,14 @@ def down(ending: Ending, *, clients: Clients, files: ClusterFiles, report: Repor
         report(Event(kind="info", what="found more of the cluster: deleting it as well"))
         apply(further, clients=clients, files=files, report=report)
         plans.append(further)
-        looks = _look_for_rest(clients, request, timeout_s=LEFTOVERS_TIMEOUT_S)
-    kept = tuple(volume for look in looks for volume in look.kept)
+        found = _find_leftovers(clients, request, timeout_s=LEFTOVERS_TIMEOUT_S)
+    kept = tuple(volume for one in found for volume in one.kept)
     return Receipt(
         cluster=request.name,
         deleted=tuple(each for each in deleted_by(*plans) if ending.local_files or each.kind != LOCAL_FILES),
-        leftovers=tuple(resource for look in looks for resource in look.left),
-        looked_for=tuple(each for look in looks for each in look.looked_for),
-        unseen=tuple(unseen for look in looks for unseen in look.unseen),
+        leftovers=tuple(resource for one in found for resource in one.left),
+        looked_for=tuple(each for one in found for each in one.looked_for),
+        unseen=tuple(unseen for one in found for unseen in one.unseen),
         kept=kept,
         volume_usd_per_gib_month=find_volume_price(clients) if kept else None,
         lease=ending.lease,
@@ -168,21 +168,21 @@ def _describe(clients: Clients, request: Request, files: ClusterFiles) -> Cluste
     return replace(state, found=found)
 
 
-def _look_for_rest(clients: Clients, request: Request, *, timeout_s: float) -> list[Look]:
+def _find_leftovers(clients: Clients, request: Request, *, timeout_s: float) -> list[Leftovers]:
     """Looks for resources of every kind until none are left, for at most timeout_s seconds. Raises AwsError.
 
     Looks again only for kinds of which something was left.
     """
-    looks: dict[str, Look] = {}
+    found: dict[str, Leftovers] = {}
 
-    def look() -> bool | None:
+    def check() -> bool | None:
         for kind in reversed(KINDS):
-            if kind.kind not in looks or looks[kind.kind].left:
-                looks[kind.kind] = kind.look(clients, request)
-        return None if any(each.left for each in looks.values()) else True
+            if kind.kind not in found or found[kind.kind].left:
+                found[kind.kind] = kind.find_left(clients, request)
+        return None if any(each.left for each in found.values()) else True
 
-    poll(look, timeout_s=timeout_s)
-    return list(looks.values())
+    poll(check, timeout_s=timeout_s)
+    return list(found.values())
 
 
 # --- the receipt

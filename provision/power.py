@@ -239,7 +239,7 @@ class StartInstances(Step):
         running = before.keys() - set(asleep)
         ready: set[str] = set()
 
-        def look() -> bool | None:
+        def check() -> bool | None:
             nonlocal ready
             instances = describe_now(context)
             now = {node.instance_id: node for node in instances.nodes if node.instance_id in before}
@@ -253,7 +253,7 @@ class StartInstances(Step):
                 context.report(Event(kind="info", what=f"{len(ready)} of {len(before)} nodes run"))
             return True if len(ready) == len(before) else None
 
-        if poll(look, timeout_s=START_TIMEOUT_S) is None:
+        if poll(check, timeout_s=START_TIMEOUT_S) is None:
             late = format_indices(node.index for node in self.nodes if node.instance_id not in ready)
             raise AwsError(
                 f"nodes {late} do not run after {START_TIMEOUT_S:.0f} s",

@@ -139,22 +139,22 @@ def prepare(
     """
     reference = parse_reference(config.image)
     with ExitStack() as stack:
-        talks: dict[str, ContainerNode] = {}
+        sessions: dict[str, ContainerNode] = {}
         found: dict[str, _Found] = {}
 
-        def look(node: ReadyNode) -> None:
-            talks[node.host.name] = talk = ContainerNode(node)
-            found[node.host.name] = talk.find_engine(config.engine)
+        def check(node: ReadyNode) -> None:
+            sessions[node.host.name] = session = ContainerNode(node)
+            found[node.host.name] = session.find_engine(config.engine)
 
         def close() -> None:
-            for talk in talks.values():
-                talk.close()
+            for session in sessions.values():
+                session.close()
 
         stack.callback(close)
-        on_all(nodes, look)
+        on_all(nodes, check)
         names = [node.host.name for node in nodes]
         check_nodes({name: found[name] for name in names}, config)
-        head, others = talks[names[0]], [talks[name] for name in names[1:]]
+        head, others = sessions[names[0]], [sessions[name] for name in names[1:]]
         first = resolve(head, reference, find_login=find_login, report=report)
         fixed = reference
         if not reference.is_local:
@@ -162,9 +162,9 @@ def prepare(
         images = {head.name: first}
         images |= distribute(head, others, fixed, first, find_login=find_login, report=report)
         check_images({name: images[name] for name in names}, {name: found[name].machine for name in names}, config)
-        on_all([talks[name] for name in names], lambda talk: map_owners(talk, images[talk.name], report=report))
+        on_all([sessions[name] for name in names], lambda one: map_owners(one, images[one.name], report=report))
         if uses_environment:
-            check_environments([talks[name] for name in names], images, config)
+            check_environments([sessions[name] for name in names], images, config)
         folder = take_launcher(head, first, config, is_required=launcher == "required") if launcher != "none" else None
     return PreparedImage(
         reference=str(fixed) if fixed.digest else f"{fixed.server}/{fixed.name}@{first.id}",
@@ -203,41 +203,43 @@ def check_nodes(found: Mapping[str, _Found], config: ContainerConfig) -> None:
             )
 
 
-def resolve(talk: ContainerNode, reference: Reference, *, find_login: FindLogin, report: Report) -> _Image:
+def resolve(session: ContainerNode, reference: Reference, *, find_login: FindLogin, report: Report) -> _Image:
     """Gets the image on the node that resolves its tag. Does not pull a digest that the node already has.
 
     Raises ClusterError.
     """
-    image = talk.inspect(str(reference)) if reference.is_local or reference.digest else None
+    image = session.inspect(str(reference)) if reference.is_local or reference.digest else None
     if image is None and reference.is_local:
         raise ClusterError(
-            f"[container] image: {talk.name} has no image {reference}",
-            hint=f"localhost/ names an image that {talk.name} has already, and the other nodes get from it: podman "
-            f"load or build on {talk.name}; or name a registry's",
+            f"[container] image: {session.name} has no image {reference}",
+            hint=f"localhost/ names an image that {session.name} has already, and the other nodes get from it: podman "
+            f"load or build on {session.name}; or name a registry's",
         )
-    return image or pull(talk, reference, find_login(), report=report)
+    return image or pull(session, reference, find_login(), report=report)
 
 
-def pull(talk: ContainerNode, reference: Reference, login: Login | None, *, report: Report) -> _Image:
+def pull(session: ContainerNode, reference: Reference, login: Login | None, *, report: Report) -> _Image:
     """Pulls an image on a node. Raises ClusterError."""
-    report(Event(kind="start", what=f"pulling {reference}", where=talk.name))
+    report(Event(kind="start", what=f"pulling {reference}", where=session.name))
     started = time.monotonic()
-    done = talk.call({"pull": str(reference), "login": None if login is None else asdict(login)}, _Done)
+    done = session.call({"pull": str(reference), "login": None if login is None else asdict(login)}, _Done)
     if done.image is None:
-        raise explain_pull(done.failed or "the image is gone", reference, node=talk.name, login=login)
+        raise explain_pull(done.failed or "the image is gone", reference, node=session.name, login=login)
     took_s = time.monotonic() - started
-    report(Event(kind="done", what=f"has pulled {reference}", where=talk.name, duration_s=took_s))
+    report(Event(kind="done", what=f"has pulled {reference}", where=session.name, duration_s=took_s))
     return done.image
 
 
-def map_owners(talk: ContainerNode, image: _Image, *, report: Report) -> None:
+def map_owners(session: ContainerNode, image: _Image, *, report: Report) -> None:
     """Has a node give an image's files the owners that its containers see. Raises ClusterError."""
-    report(Event(kind="start", what="preparing the image for this user", where=talk.name))
-    failed = talk.call({"map": image.id}, _Done).failed
+    report(Event(kind="start", what="preparing the image for this user", where=session.name))
+    failed = session.call({"map": image.id}, _Done).failed
     if failed is not None:
         raise ClusterError(
-            f"{talk.name}: podman cannot copy the image with this user as the owner of its files:{_quote(failed)}",
-            hint=_ROOM_HINT if "no space left" in failed.lower() else f"cluster exec --node {talk.name} -- podman info",
+            f"{session.name}: podman cannot copy the image with this user as the owner of its files:{_quote(failed)}",
+            hint=_ROOM_HINT
+            if "no space left" in failed.lower()
+            else f"cluster exec --node {session.name} -- podman info",
         )
 
 
@@ -301,25 +303,25 @@ def distribute(
     """
     found: dict[str, _Image] = {}
 
-    def look(talk: ContainerNode) -> None:
-        here = talk.inspect(image.id)
+    def check(session: ContainerNode) -> None:
+        here = session.inspect(image.id)
         if here is not None:
-            found[talk.name] = here
+            found[session.name] = here
 
-    def get(talk: ContainerNode) -> None:
-        found[talk.name] = here = pull(talk, reference, find_login(), report=report)
+    def get(session: ContainerNode) -> None:
+        found[session.name] = here = pull(session, reference, find_login(), report=report)
         if here.id != image.id:
-            what = f"{talk.name}: {reference} is {here.id}, and on {head.name} {image.id}"
+            what = f"{session.name}: {reference} is {here.id}, and on {head.name} {image.id}"
             raise ClusterError(what, hint="run the command again")
 
-    on_all(others, look)
-    lacking = [talk for talk in others if talk.name not in found]
+    on_all(others, check)
+    lacking = [session for session in others if session.name not in found]
     if chain.is_chained(reference, len(lacking)):
         chain.pass_on(head, lacking, image.id, report=report)
-        on_all(lacking, look)
-        lacking = [talk for talk in lacking if talk.name not in found]
+        on_all(lacking, check)
+        lacking = [session for session in lacking if session.name not in found]
     if lacking and reference.is_local:
-        where = ", ".join(talk.name for talk in lacking)
+        where = ", ".join(session.name for session in lacking)
         raise ClusterError(
             f"{reference} is {image.id} on {head.name}, and {where} could not take it from there",
             hint="load the same image on all nodes",
@@ -344,28 +346,30 @@ def check_images(images: Mapping[str, _Image], machines: Mapping[str, str], conf
         )
 
 
-def check_environments(talks: Sequence[ContainerNode], images: Mapping[str, _Image], config: ContainerConfig) -> None:
+def check_environments(
+    sessions: Sequence[ContainerNode], images: Mapping[str, _Image], config: ContainerConfig
+) -> None:
     """Runs each node's environment in the image. Raises ClusterError for nodes where it does not run."""
 
-    def check(talk: ContainerNode) -> None:
-        node = talk.node
+    def check(session: ContainerNode) -> None:
+        node = session.node
         folder = node.python.removesuffix("/bin/python")
         mounts = [[path, path, True] for path in (folder, f"{node.facts.home}/{PYTHONS_FOLDER}")]
         order = {
-            **brief_order(images[talk.name].id),
+            **brief_order(images[session.name].id),
             "mounts": mounts,
             "command": [node.python, "-c", f"import {_MODULES.get(node.framework, 'sys')}"],
         }
-        said = talk.run(order, once=f"{folder.rpartition('/')[2]}-{images[talk.name].id.rpartition(':')[2]}")
+        said = session.run(order, once=f"{folder.rpartition('/')[2]}-{images[session.name].id.rpartition(':')[2]}")
         if said is not None:
             raise ClusterError(
-                f'{talk.name}: the environment of [bootstrap] framework = "{node.framework}" does not run in '
+                f'{session.name}: the environment of [bootstrap] framework = "{node.framework}" does not run in '
                 f"{config.image}:{_quote(said)}",
                 hint="use an image whose system has this Python and the libraries, as the nodes' own system has; or "
                 'one that contains the framework, with [bootstrap] framework = "none"',
             )
 
-    on_all(talks, check)
+    on_all(sessions, check)
 
 
 def brief_order(image: str) -> dict[str, Any]:
@@ -374,19 +378,19 @@ def brief_order(image: str) -> dict[str, Any]:
     return {"name": name, "job": "check", "image": image, "shm_size": None, "gpus": False, "mounts": [], "cwd": "/"}
 
 
-def take_launcher(talk: ContainerNode, image: _Image, config: ContainerConfig, *, is_required: bool) -> str | None:
+def take_launcher(session: ContainerNode, image: _Image, config: ContainerConfig, *, is_required: bool) -> str | None:
     """Copies launch.py out of the image to a node: mxnet/tools/ and dmlc_tracker/. Returns their folder on the node.
 
     Returns None for an image without MXNet or Python, unless it is required. Raises ClusterError.
     """
     order = {**brief_order(image.id), "command": ["python3", "-c", _PACK_LAUNCHER]}
     folder = f".cluster/launcher/{image.id.partition(':')[2]}"
-    done = talk.call({"take": folder, "from": order}, _Done)
+    done = session.call({"take": folder, "from": order}, _Done)
     if done.failed is not None:
         if not is_required and (_NO_MXNET in done.failed or _NO_PROGRAM.search(done.failed)):
             return None
         raise ClusterError(
-            f"{talk.name}: {config.image} has no MXNet with tools/launch.py in its python3:{_quote(done.failed)}",
+            f"{session.name}: {config.image} has no MXNet with tools/launch.py in its python3:{_quote(done.failed)}",
             hint='use an image that has it; or [bootstrap] framework = "mxnet", whose environment is mounted into the '
             "image",
         )

@@ -137,7 +137,7 @@ class Connections:
             timeout_s=self._wait_s,
         )
 
-    def look(self, host: Host, *, python: str) -> tuple[NodeConnection, NodeFacts]:
+    def describe(self, host: Host, *, python: str) -> tuple[NodeConnection, NodeFacts]:
         """The connection to a host, and its facts, which `begin` or `keep_facts` may have stored.
 
         python: [bootstrap] python. Raises ConnectError, AwsError, ClusterError.

@@ -147,7 +147,7 @@ class FirstContact(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has n
         self._shown: frozenset[str] = frozenset()
         self._contradicting: frozenset[str] = frozenset()
         self._pause_s = FIRST_PAUSE_S
-        self._look_at: float | None = None
+        self._recheck_at: float | None = None
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: paramiko.PKey) -> None:
         """Pins the key, or raises UnverifiedHostKey. Raises ClusterError for errors of EC2 or of the file of pins."""
@@ -163,17 +163,17 @@ class FirstContact(MissingHostKeyPolicy):  # type: ignore[misc] # paramiko has n
         if looked and self._shown:
             final = self._shown == self._contradicting
             self._contradicting = self._shown
-            self._look_at = time.monotonic() + RECHECK_S
+            self._recheck_at = time.monotonic() + RECHECK_S
         raise UnverifiedHostKey(key, shown=self._shown, final=final, pins_path=self.pins.path)
 
     @property
     def pause_s(self) -> float:
         """How many seconds remain until the console may be read again."""
-        return 0 if self._look_at is None else max(0.0, self._look_at - time.monotonic())
+        return 0 if self._recheck_at is None else max(0.0, self._recheck_at - time.monotonic())
 
     def _plan_next_look(self) -> None:
         spread = random.uniform(0.75, 1.25)  # noqa: S311 - only spreads calls over time
-        self._look_at = time.monotonic() + self._pause_s * spread
+        self._recheck_at = time.monotonic() + self._pause_s * spread
         self._pause_s = min(self._pause_s * _GROWTH, LONGEST_PAUSE_S)
 
 

@@ -28,13 +28,13 @@ from node.protocol import MAX_LINE_BYTES, find_first_key, shorten
 SILENCE_S = 20.0
 """These programs send a message every second or two: after this long a silence, the program or its host is dead."""
 STILL_TALKS_S = 5.0  # a connection that was active within this time is not lost
-LOOK_EVERY_S = 0.1
+CHECK_EVERY_S = 0.1
 END_TIMEOUT_S = 10.0  # from the end of its output to its exit
 MAX_STDERR_BYTES = 1 << 20
 FIRST_SIGNAL_CODE = 129  # shells report signals as 128 + their number
 HINT = "cluster status; when the node runs, run the command again"
 T = TypeVar("T")
-Look = Callable[[], None]
+Check = Callable[[], None]
 FIND_RUNTIME = """
 runtimes=$HOME/.cluster/{folder}
 runtime=$runtimes/$1/.complete
@@ -162,23 +162,23 @@ class NodeProgram:
                 yield message
         raise self._lost()
 
-    def answer(self, *, timeout_s: float, look: Look = never) -> bytes:
+    def answer(self, *, timeout_s: float, check: Check = never) -> bytes:
         """The next line that is no sign of life; b"" if the program ends without one. Raises as `lines`."""
-        for line in self.lines(time.monotonic() + timeout_s, look=look):
+        for line in self.lines(time.monotonic() + timeout_s, check=check):
             if find_first_key(line) != "alive":
                 return line
         return b""
 
-    def lines(self, deadline: float = math.inf, *, look: Look = never) -> Generator[bytes]:
+    def lines(self, deadline: float = math.inf, *, check: Check = never) -> Generator[bytes]:
         """Yields the program's lines from its first message on, without newlines, until it ends.
 
-        look: called several times a second, and may raise. deadline: by time.monotonic(). Raises ConnectError if the
+        check: called several times a second, and may raise. deadline: by time.monotonic(). Raises ConnectError if the
         connection is lost, AnswerError if the program sends other lines until the deadline, or one that is too long,
         and NodeCommandError if it fails.
         """
         heard_at = time.monotonic()
         while True:
-            look()
+            check()
             # Stored in self, not in this generator: the caller may stop here and continue with another one.
             while self._lines:
                 line = self._lines.popleft()
@@ -231,7 +231,7 @@ class NodeProgram:
 
     def _receive(self) -> bytes | None:
         """Receives bytes; b"" at the end of the stream, None if there are none yet."""
-        self._channel.settimeout(LOOK_EVERY_S)
+        self._channel.settimeout(CHECK_EVERY_S)
         try:
             data: bytes = self._channel.recv(1 << 16)
         except TimeoutError:

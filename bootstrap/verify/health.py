@@ -28,7 +28,7 @@ Unhealthy = Mapping[str, tuple[str, ...]]
 """The unhealthy nodes, by name, with the reasons why they must not be used."""
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class NodeFinding(Struct, frozen=True, kw_only=True):
     """The report of node/health.py on a node, and the node's clock compared with this machine's."""
 
     report: health.Report
@@ -42,52 +42,52 @@ class Findings(Struct, frozen=True, kw_only=True):
     offsets: Mapping[str, Offset]
 
 
-def look_before_set_up(
+def check_before_set_up(
     hosts: Sequence[Host], connections: Connections, *, python: str, cache: Path, report: Report
 ) -> Findings:
-    """Looks at nodes that are about to be set up, and keeps their facts. Places the runtime, which it needs.
+    """Checks nodes that are about to be set up, and keeps their facts. Places the runtime, which it needs.
 
     python: [bootstrap] python. cache: foundation.user_folders.cache_folder().
-    Raises ClusterError, which names every node that cannot be looked at.
+    Raises ClusterError, which names every node that cannot be checked.
     """
     by_name = {host.name: host for host in hosts}
     turns = Turns(find_homes_of(hosts, connections, silent))
     with placing_runtimes(cache=cache, report=report) as placing:
 
-        def examine(name: str) -> Look:
+        def examine(name: str) -> NodeFinding:
             host = by_name[name]
             with turns.taken(host.instance_id):
-                connection, facts = connections.look(host, python=python)
+                connection, facts = connections.describe(host, python=python)
                 connections.keep_facts(host, placing.place(connection, facts))
             early = connections.take_answer(host)
-            return early if isinstance(early, Look) else look_at(connection)
+            return early if isinstance(early, NodeFinding) else check_node(connection)
 
-        return _look_at_all(list(by_name), examine)
+        return _check_all(list(by_name), examine)
 
 
-def look(nodes: Sequence[ReadyNode]) -> Findings:
-    """Looks at nodes that have been set up. Raises ClusterError, which names every node that cannot be looked at."""
+def describe_health(nodes: Sequence[ReadyNode]) -> Findings:
+    """Checks nodes that have been set up. Raises ClusterError, which names every node that cannot be checked."""
     found = {node.host.name: node.connection for node in nodes}
-    return _look_at_all(list(found), lambda name: look_at(found[name]))
+    return _check_all(list(found), lambda name: check_node(found[name]))
 
 
-def look_at(connection: NodeConnection) -> Look:
-    """Looks at a node that has this version's runtime. Raises ClusterError."""
+def check_node(connection: NodeConnection) -> NodeFinding:
+    """Checks a node that has this version's runtime. Raises ClusterError."""
     sent = time.time()
     with closing(NodeProgram(connection, "health")) as program:
         report = program.read(next(program.messages(time.monotonic() + TIMEOUT_S)), health.Report)
-    return Look(report=report, offset=find_offset(sent, report.now, time.time()))
+    return NodeFinding(report=report, offset=find_offset(sent, report.now, time.time()))
 
 
-def _look_at_all(names: Sequence[str], examine: Callable[[str], Look]) -> Findings:
-    looks: dict[str, Look] = {}
+def _check_all(names: Sequence[str], examine: Callable[[str], NodeFinding]) -> Findings:
+    found: dict[str, NodeFinding] = {}
 
     def put(name: str) -> None:
-        looks[name] = examine(name)
+        found[name] = examine(name)
 
     on_all(names, put)
     return Findings(
-        reports={name: looks[name].report for name in names}, offsets={name: looks[name].offset for name in names}
+        reports={name: found[name].report for name in names}, offsets={name: found[name].offset for name in names}
     )
 
 

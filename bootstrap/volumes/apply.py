@@ -37,9 +37,9 @@ class _Session(NodeProgram):
         answer = self.call({"step": step, **arguments}, dict[str, Any], timeout_s=timeout_s, what=what, hint=hint)
         return answer.get("result")
 
-    def look(self, sources: Sequence[MountSource]) -> VolumeFacts:
+    def describe(self, sources: Sequence[MountSource]) -> VolumeFacts:
         """Gathers the facts about the node."""
-        found = self.do("look", what="looking at the volumes", mounts=[source.mount for source in sources])
+        found = self.do("describe", what="looking at the volumes", mounts=[source.mount for source in sources])
         return self.read(found, VolumeFacts)
 
 
@@ -79,7 +79,7 @@ class _Mounting:
 
     def run(self) -> frozenset[str]:
         """Does all steps. Returns the names of the changed nodes. Raises ClusterError."""
-        self._on_all(self._look)
+        self._on_all(self._describe)
         plan = plan_volumes(self._sources, self._hosts, self._facts, s3=self._s3, now=self._now)
         self._on_all(lambda one: self._prepare(one, plan[one.name]))
         self._on_all(lambda one: self._serve(one, plan[one.name]))
@@ -89,18 +89,18 @@ class _Mounting:
     def _on_all(self, work: Callable[[_Session], None]) -> None:
         on_all(self._sessions, work)
 
-    def _tell(self, session: _Session, what: str) -> None:
+    def _report_failure(self, session: _Session, what: str) -> None:
         self._changed.add(session.name)
         self._report(Event(kind="done", what=what, where=session.name))
 
-    def _look(self, session: _Session) -> None:
-        self._facts[session.name] = session.look(self._sources)
+    def _describe(self, session: _Session) -> None:
+        self._facts[session.name] = session.describe(self._sources)
 
     def _prepare(self, session: _Session, plan: NodePlan) -> None:
         """Unmounts old volumes, installs packages, and mounts the disks."""
         for path in plan.unmount:
             session.do("unmount", what=f"unmounting {path}", mount=path, lazily=True)
-            self._tell(session, f"unmounted {path}")
+            self._report_failure(session, f"unmounted {path}")
         if plan.install:
             listed = ", ".join(plan.install)
             self._report(Event(kind="start", what=f"installing {listed}", where=session.name))
@@ -117,7 +117,7 @@ class _Mounting:
                 wait_s=DEVICE_S,
             )
             if formatted:
-                self._tell(session, f"the disk of {source.mount} was blank, and has a new ext4 file system")
+                self._report_failure(session, f"the disk of {source.mount} was blank, and has a new ext4 file system")
 
     def _serve(self, session: _Session, plan: NodePlan) -> None:
         """Has the node serve its volumes to the others."""
@@ -143,7 +143,7 @@ class _Mounting:
                 entry=note_of(mount, now=self._now),
                 env=dict(mount.env),
             )
-            self._tell(session, f"mounted {mount.server} at {path} ({mount.how})")
+            self._report_failure(session, f"mounted {mount.server} at {path} ({mount.how})")
 
 
 def unmount_volumes(connections: Sequence[NodeConnection], *, report: Report) -> None:

@@ -92,13 +92,13 @@ def wait_for_server(app: App, nodes: Nodes, node: str) -> Server:
     with if_interrupted(f"cluster notebook {node} attaches to it"), open_connections(app, nodes) as connections:
         connection = connections.get(nodes.find_host(node))
 
-        def look() -> Server | None:
+        def find() -> Server | None:
             job = _find(app, nodes, node)
             if job is None:
                 raise ClusterError(f"the notebook on {node} has ended", hint="cluster logs notebook")
             return find_server(connection, job.id)
 
-        found = poll(look, timeout_s=START_TIMEOUT_S)
+        found = poll(find, timeout_s=START_TIMEOUT_S)
     if found is None:
         raise ClusterError(f"the notebook on {node} does not listen", hint="cluster logs notebook")
     return found

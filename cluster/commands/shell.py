@@ -23,7 +23,7 @@ from foundation.errors import ClusterError, UsageError
 LONGEST_LINE_BYTES = 4 << 20  # a longer line is printed in pieces of this size
 KEPT_BYTES = 8 << 20  # for --json: the size of the end of each stream of each node that is kept
 PIECE_BYTES = 4096  # PIPE_BUF: a pipe that accepts any data accepts this much, so no write waits for a slow reader
-LOOK_EVERY_S = 0.2
+CHECK_EVERY_S = 0.2
 SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
@@ -138,7 +138,7 @@ class LinePrinter:
     def _write(self, descriptor: int, data: bytes) -> None:
         view = memoryview(data)
         while view and not self._dropped.is_set():
-            if select.select([], [descriptor], [], LOOK_EVERY_S)[1]:
+            if select.select([], [descriptor], [], CHECK_EVERY_S)[1]:
                 view = view[os.write(descriptor, view[:PIECE_BYTES]) :]
 
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from bootstrap.container.check import check_containers
 from bootstrap.verify.checks import check_clocks
-from bootstrap.verify.health import check_health, find_unhealthy, keep_on_head, look
+from bootstrap.verify.health import check_health, describe_health, find_unhealthy, keep_on_head
 from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.volumes import check_volumes
 from cluster.app import App, pass_app
@@ -34,7 +34,7 @@ def verify(app: App, *, deep: bool, as_json: bool) -> None:
     with ready_nodes(app, described) as (nodes, _):
         checks = measure_nodes(app, nodes) if deep else check_nodes(app, nodes)
         hardware = find_hardware(app, described)
-        findings = look(nodes)
+        findings = describe_health(nodes)
         # A separate check covers the clocks.
         unhealthy = find_unhealthy(replace(findings, offsets={}), hardware)
         keep_on_head(nodes[0].connection, findings, unhealthy, ids=ids_of(nodes), report=app.report)

@@ -9,7 +9,7 @@ from bootstrap.ssh.connection import NodeConnection, wait_for_connection
 from bootstrap.ssh.connections import Connections, InstanceAccess
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
-from bootstrap.verify.health import look_at
+from bootstrap.verify.health import check_node
 from cluster.app import App
 from cluster.nodes.source import Nodes, NodeSource
 from foundation.errors import ClusterError
@@ -154,7 +154,7 @@ class Ec2Source(NodeSource):
                 return None
             if ask_head is not None and connection.host.instance_id == last[0].instance_id:
                 ask_head(connection)
-            return look_at(connection)
+            return check_node(connection)
 
         connections.begin(last, python=self._app.config.bootstrap.python, ask=ask)
 

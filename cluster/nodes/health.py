@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
-from bootstrap.verify.health import Unhealthy, advise, find_unhealthy, keep_on_head, look_before_set_up
+from bootstrap.verify.health import Unhealthy, advise, check_before_set_up, find_unhealthy, keep_on_head
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.source import Nodes
@@ -53,7 +53,7 @@ def leave_out_unhealthy(
     Raises ClusterError for an unhealthy head, for an unhealthy node that [train] hosts names, and for nodes that cannot
     be checked.
     """
-    findings = look_before_set_up(
+    findings = check_before_set_up(
         hosts, connections, python=app.config.bootstrap.python, cache=cache_folder(), report=app.report
     )
     unhealthy = find_unhealthy(findings, hardware)

@@ -53,7 +53,7 @@ class LostHead(Struct, frozen=True, kw_only=True):
     is_final: bool = False
 
 
-def look_for_lost_head(app: App, state: ClusterState) -> LostHead | None:
+def try_find_lost_head(app: App, state: ClusterState) -> LostHead | None:
     """Like find_lost_head, but an error is only a warning. Makes no call while no node is missing."""
     try:
         return find_lost_head(app, state)

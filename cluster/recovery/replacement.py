@@ -217,6 +217,6 @@ def prepare_for(app: App, job: Record, nodes: Sequence[ReadyNode], new: Sequence
 
 def find_missing(node: ReadyNode, paths: Sequence[str]) -> frozenset[str]:
     """Returns those of the paths below ~/.cluster that a node lacks. Raises NodeCommandError, ConnectError."""
-    look = '; do [ -e "$path/.complete" ] || echo "$path"; done'
-    script = RemoteCommand('cd "$HOME/.cluster" && for path in ', Quoted(*paths), look)
+    test = '; do [ -e "$path/.complete" ] || echo "$path"; done'
+    script = RemoteCommand('cd "$HOME/.cluster" && for path in ', Quoted(*paths), test)
     return frozenset(node.connection.run(script, timeout_s=60, what="the search for files").stdout.split())

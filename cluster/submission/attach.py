@@ -13,7 +13,7 @@ from cluster.app import App
 from cluster.jobs import ask_head, end_from_here, end_job, open_head
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.recovery.consent import note_end, note_order
-from cluster.recovery.lost_head import continue_jobs, look_for_lost_head
+from cluster.recovery.lost_head import continue_jobs, find_lost_head
 from cluster.recovery.replacement import replace_lost
 from cluster.session import describe
 from cluster.views.live import JobDisplay
@@ -63,7 +63,7 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Raises KeyboardInterrupt if a signal was received."""
         if self.number:
             raise KeyboardInterrupt
@@ -207,7 +207,7 @@ class _Attendance:
 
     def _use(self, head: Head) -> None:
         self._head = head
-        self._follower = Follower(head, self._job, take=self._take, say=self._display.say, look=self._look)
+        self._follower = Follower(head, self._job, take=self._take, say=self._display.say, check=self._check)
 
     def close(self) -> None:
         """Closes the connections to new heads."""
@@ -251,8 +251,8 @@ class _Attendance:
             waits = event.state == "waiting" and self._app.has_instances
             self._replace_at = time.monotonic() if waits else None
 
-    def _look(self) -> None:
-        self._interrupts.look()
+    def _check(self) -> None:
+        self._interrupts.check()
         if self._replace_at is not None and time.monotonic() >= self._replace_at:
             raise _NodesMissingError
 
@@ -279,7 +279,7 @@ class _Attendance:
         with self._display.paused(), self._interrupts.at_once():
             if app.has_instances and config.data.s3_results is not None and config.train.on_node_loss == "requeue":
                 nodes = describe(app)
-                lost = look_for_lost_head(app, nodes.state) if isinstance(nodes, Ec2Nodes) else None
+                lost = find_lost_head(app, nodes.state) if isinstance(nodes, Ec2Nodes) else None
                 is_ours = lost is not None and any(job.id == self._job for job in lost.jobs) and not lost.is_final
                 if is_ours and isinstance(nodes, Ec2Nodes) and continue_jobs(app, lost, nodes.state):
                     self._use(self._heads.enter_context(open_head(app, describe(app))))

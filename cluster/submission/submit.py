@@ -88,7 +88,7 @@ def submit(
         closing(submission.take(head, ready[0])) as program,
     ):
         if not engine.is_on_head:
-            check_paths(ready, launcher=engine.name, why=engine.is_for_nodes_alone)
+            check_paths(ready, launcher=engine.name, why=engine.needs_nodes_because)
         train = replace(config.train, hosts=choice.hosts)
         job = choice.prepared.plan(train, ready, job_id=job_id or new_job_id(), script=script, hidden=request.hidden)
         order = job.order

@@ -92,7 +92,7 @@ class JobModel:
         """Ends the thread that follows the job, which calls `look` several times a second."""
         self._left.set()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Raises LeftError once the user has left."""
         if self._left.is_set():
             raise LeftError

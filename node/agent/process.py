@@ -166,7 +166,7 @@ class JobProcess:
         if self._end.is_set() or not self._keep:
             self.left = await children.end_processes(self.find, self._spare_engine)
         if self._end.is_set() and not exited.done():  # it may have been left
-            await asyncio.wait([exited], timeout=process_tree.LOOK_EVERY_S)
+            await asyncio.wait([exited], timeout=process_tree.CHECK_EVERY_S)
         return exited.result() if exited.done() else -signal.SIGKILL.value
 
     # -- containers ----------------------------------------------------------------------------------------------

@@ -88,5 +88,5 @@ def end_all() -> list[int]:
     """Ends all descendants of this process: SIGTERM, then SIGKILL. Returns the pids of those that have not ended."""
     ending = process_tree.Ending(process_tree.find_descendants, process_tree.our_programs_last)
     while ending.go_on():
-        time.sleep(process_tree.LOOK_EVERY_S)
+        time.sleep(process_tree.CHECK_EVERY_S)
     return [pid for pid, _, _ in ending.left]

@@ -28,9 +28,9 @@ THROTTLED = (  # nvml.h
 )
 
 
-def look() -> Report:
+def describe() -> Report:
     """Observes this host. Returns the report. If the GPUs' driver hangs, waits for it for GPUS_TIMEOUT_S at most."""
-    gpus, driver_error = look_at_gpus(GPUS_TIMEOUT_S)
+    gpus, driver_error = describe_gpus(GPUS_TIMEOUT_S)
     home = os.path.expanduser("~")
     temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - tempfile.gettempdir() fails on a full disk
     return Report(
@@ -114,7 +114,7 @@ def _run(words: Sequence[str], timeout_s: float) -> str | None:
 # -- GPUs --------------------------------------------------------------------------------------------------------------
 
 
-def look_at_gpus(timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str | None]:
+def describe_gpus(timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str | None]:
     """Returns (GPUs, driver error); (None, None) without a driver.
 
     Uses a thread, because the driver of a broken GPU can hang.
@@ -127,7 +127,7 @@ def look_at_gpus(timeout_s: float) -> tuple[tuple[Gpu, ...] | None, str | None]:
 
 
 def read_gpus() -> tuple[tuple[Gpu, ...] | None, str | None]:
-    """Like look_at_gpus, but without a time limit."""
+    """Like describe_gpus, but without a time limit."""
     try:
         pynvml.nvmlInit()
         gpus = _read_all()
@@ -185,6 +185,6 @@ def _read(index: int) -> Gpu:
 
 def main() -> None:
     """Prints the report, as one line of JSON."""
-    print(json.encode(look()).decode())
+    print(json.encode(describe()).decode())
     sys.stdout.flush()
     os._exit(0)  # a thread may hang in the driver

@@ -16,7 +16,7 @@ from typing import Any
 
 JOB_VARIABLE = "CLUSTER_JOB_ID"
 TERM_GRACE_S = 2.0
-LOOK_EVERY_S = 0.02
+CHECK_EVERY_S = 0.02
 ROOT_TIMEOUT_S = 5.0
 MOST_OPEN_FILES = 1 << 20
 OUR_PROGRAM = "/node agent"  # in the command line of the program that runs a job's processes
@@ -146,7 +146,7 @@ def end(job: str) -> tuple[list[Process], list[Process]]:
     first = find(job)
     ending = Ending(lambda: find(job), our_programs_last)
     while ending.go_on():
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(CHECK_EVERY_S)
     return first, ending.left
 
 
@@ -184,7 +184,7 @@ class Ending:
         # The time after the first signals, not before: a busy machine may delay this process.
         self._told_at: float | None = None
         self._killed_at: float | None = None
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._told: set[tuple[Process, int]] = set()
         self.left: list[Process] = []
         self.over_at: float | None = None
@@ -192,9 +192,9 @@ class Ending:
     def go_on(self) -> bool:
         """Does the next step. Returns whether processes are left to wait for."""
         now = time.monotonic()
-        if self.over_at is not None or now < self._look_at:
+        if self.over_at is not None or now < self._check_at:
             return self.over_at is None
-        self._look_at = now + LOOK_EVERY_S
+        self._check_at = now + CHECK_EVERY_S
         found = self._find()
         spared = set(self._spare(found))
         self.left = [entry for entry in found if entry not in spared]

@@ -47,9 +47,9 @@ class Arriving(object):
         self._partial = os.path.join(root, "incoming", sha256)
         self._hash = hashlib.sha256()
         self._file = None
-        self._look()
+        self._scan()
 
-    def _look(self):
+    def _scan(self):
         try:
             if os.stat(self.path).st_size == self.size:
                 self.have, self.whole = self.size, True

@@ -38,7 +38,7 @@ BACKLOG = 4096  # one connection from each peer
 FREE_RANGE = (20000, 29999)  # below the ports that Linux assigns to clients
 
 
-def look_at_disk() -> list[tuple[str, int, int]]:
+def describe_disk() -> list[tuple[str, int, int]]:
     """[path, device, free bytes for ordinary users] of the home folder and of /tmp."""
     paths = (os.path.expanduser("~"), "/tmp")  # noqa: S108 - the folder that programs use
     return [(path, os.stat(path).st_dev, shutil.disk_usage(path).free) for path in paths]
@@ -58,7 +58,7 @@ def begin(order: Mapping[str, Any], listeners: list[socket.socket]) -> dict[str,
         "refused": refused,
         "free": find_free(order["address"]),
         "interface": find_interface(order["address"]),
-        "disk": look_at_disk(),
+        "disk": describe_disk(),
     }
 
 

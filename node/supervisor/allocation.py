@@ -86,7 +86,7 @@ class Client:
             raise ValueError(f"{self.scheduler.title} refused the job: {answer.error}")
         return self.scheduler.parse_job_number(answer.stdout)
 
-    async def look_at(self, number: str, *, is_granted: bool = False) -> AllocationState:
+    async def find_state(self, number: str, *, is_granted: bool = False) -> AllocationState:
         """Returns a job's state. is_granted: its nodes are known. Raises ValueError without an answer."""
         found = self.scheduler.parse_state(await self.ask(self.scheduler.state_command(number)), number)
         if is_granted and found.state == "running":
@@ -108,7 +108,7 @@ class Client:
         if answer.exit_code == 0:
             return None
         try:  # some schedulers' commands fail for a job that has ended
-            if (await self.look_at(number, is_granted=True)).state == "ended":
+            if (await self.find_state(number, is_granted=True)).state == "ended":
                 return None
         except ValueError:
             pass
@@ -149,7 +149,7 @@ class Allocation:
         self._number = await asyncio.shield(self._submitting)  # `cancel` needs the number
         self._note(self._number, "")
         noted = ""
-        while (found := await self._look()).state == "pending":
+        while (found := await self._ask()).state == "pending":
             if found.reason != noted:
                 noted = found.reason
                 self._note(self._number, noted)
@@ -166,7 +166,7 @@ class Allocation:
 
     async def watch(self) -> tuple[str, bool]:
         """Waits until the scheduler takes the nodes back. Returns why, and whether the walltime was over."""
-        while (found := await self._look()).state == "running":  # noqa: ASYNC110 - the scheduler does not tell
+        while (found := await self._ask()).state == "running":  # noqa: ASYNC110 - the scheduler does not tell
             await asyncio.sleep(POLL_EVERY_S)
         reason = found.reason if found.state == "ended" else "it was put back into the queue"
         limit_s, since = self._request.walltime_s, self._granted_at
@@ -177,12 +177,12 @@ class Allocation:
     def _describe_end(self, reason: str) -> str:
         return f"{self._title} job {self._number} ended: {reason}"
 
-    async def _look(self) -> AllocationState:
+    async def _ask(self) -> AllocationState:
         """Returns the state. A scheduler that does not answer does not end the job, as it may be restarting."""
         failures = 0
         while True:
             try:
-                found = await self._client.look_at(self._number, is_granted=self._granted_at is not None)
+                found = await self._client.find_state(self._number, is_granted=self._granted_at is not None)
             except ValueError as error:
                 failures += 1
                 if failures == FAILURES_TO_REPORT:

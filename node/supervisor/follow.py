@@ -17,7 +17,7 @@ from node.supervisor import job_log, recovery
 from node.wire import News, Watch
 
 ALIVE_EVERY_S = 2.0
-LOOK_EVERY_S = 0.2  # without inotify
+CHECK_EVERY_S = 0.2  # without inotify
 RETRY_S = 0.05  # for a supervisor that is just starting or ending
 READ_BYTES = 1 << 16
 GIVE_UP_S = 120.0  # for a reader that no longer accepts output
@@ -178,7 +178,7 @@ class Follower:
         """Waits for an event. Raises OSError if the reader is gone."""
         if time.monotonic() > self.sent_at + ALIVE_EVERY_S:
             self.send(wire.encode({"alive": True}))
-        wait_s = ALIVE_EVERY_S / 2 if self.changes is not None else LOOK_EVERY_S
+        wait_s = ALIVE_EVERY_S / 2 if self.changes is not None else CHECK_EVERY_S
         wait_s, changes = RETRY_S if self.supervisor is None else wait_s, self.changes
         # The supervisor's report of the job's end is handled at once.
         rest_s = self.pace.rest_s

@@ -20,7 +20,7 @@ async def find_unhealthy(hosts: Sequence[JobHost], silent: Collection[str]) -> d
     hosts: the head first. silent: the names of those that are known not to answer. Takes at most TIMEOUT_S.
     """
     asked = [host for host in hosts if host.name not in silent]
-    answers = await asyncio.gather(*(look_at(host, is_here=host == hosts[0]) for host in asked))
+    answers = await asyncio.gather(*(check(host, is_here=host == hosts[0]) for host in asked))
     found = {host.name: answer for host, answer in zip(asked, answers, strict=True) if answer is not None}
     reports = {name: report for name, (report, _) in found.items()}
     ahead_s = {name: offset_s for name, (_, offset_s) in found.items() if abs(offset_s) > health.MAX_APART_S}
@@ -28,7 +28,7 @@ async def find_unhealthy(hosts: Sequence[JobHost], silent: Collection[str]) -> d
     return health.judge_all(reports, types, ahead_s)
 
 
-async def look_at(host: JobHost, *, is_here: bool) -> tuple[health.Report, float] | None:
+async def check(host: JobHost, *, is_here: bool) -> tuple[health.Report, float] | None:
     """Runs health.py on a host. Returns its report, and by how many seconds its clock is certainly ahead of this one.
 
     Negative: behind. None: it fails, or does not answer in time. Raises OSError.

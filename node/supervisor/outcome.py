@@ -94,9 +94,9 @@ class Outcome:
         """Treats a process that sends no messages for too long as lost, with its node."""
         while True:
             await asyncio.sleep(SILENCE_EVERY_S)
-            self._look_for_silence()
+            self._check_silence()
 
-    def _look_for_silence(self) -> None:
+    def _check_silence(self) -> None:
         silence_s = self._order.train.silence_timeout_s
         for agent in self._agents.values():
             if not agent.is_open:
@@ -127,7 +127,7 @@ class Outcome:
         missing = ", ".join(self._processes.missing())
         self.fail(f"the job did not start within {self._order.train.start_timeout_s:g} s: {missing} did not")
 
-    def look_for_unstarted(self) -> None:
+    def check_unstarted(self) -> None:
         """Handles the failure of a command of launch.py: its process has reported the reason, or has never started."""
         self._tasks.later(UNSTARTED_S, self._check_unstarted)
 
@@ -243,9 +243,9 @@ class Outcome:
             if not self._are_dismissed():  # at the end of a successful job it can be a moment ahead of the others
                 error = f"{process.short_name} ended before the workers did"
                 self._early = self._tasks.later(EARLY_GRACE_S, lambda: self.fail(error))
-        self._look_at_workers(process, is_done=is_done)
+        self._check_workers(process, is_done=is_done)
 
-    def _look_at_workers(self, process: JobProcess, *, is_done: bool) -> None:
+    def _check_workers(self, process: JobProcess, *, is_done: bool) -> None:
         """Ends the attempt if this was the last process that counts."""
         is_last = self._order.train.ends_with == "rank 0" and process.role == "worker" and process.rank == 0
         if (is_last and process.exit_code == 0) or (is_done and self._processes.all_ended()):

@@ -65,7 +65,7 @@ class Copying:
         self._waking.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            self._tell(
+            self._report(
                 "end", f"the job's record and log in {self._place} are incomplete: there was no time to write them"
             )
         return self._complete and not self._thread.is_alive()
@@ -103,7 +103,7 @@ class Copying:
         try:
             event_files.update()
         except OSError as error:  # such as a full disk
-            self._tell("tensorboard", f"TensorBoard's event files cannot be written: {job_folder.describe(error)}")
+            self._report("tensorboard", f"TensorBoard's event files cannot be written: {job_folder.describe(error)}")
             return False
         return True
 
@@ -117,7 +117,7 @@ class Copying:
                 self._published[name] = version
         except Exception as error:  # noqa: BLE001 - all are reported; StoreError is the usual one
             kind = getattr(error, "code", None) or getattr(error, "errno", None) or type(error).__name__
-            self._tell(kind, f"the job's log cannot be copied to {self._place}: {error or type(error)}")
+            self._report(kind, f"the job's log cannot be copied to {self._place}: {error or type(error)}")
             return False
         return True
 
@@ -129,7 +129,7 @@ class Copying:
 
         return s3.Store({**self._env, **self._secrets()})
 
-    def _tell(self, kind: object, text: str) -> None:
+    def _report(self, kind: object, text: str) -> None:
         """Adds a message for the user, once for each kind of problem."""
         if kind not in self._kinds_said:
             self._kinds_said.add(kind)

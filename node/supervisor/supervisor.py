@@ -264,7 +264,7 @@ class Supervisor:
         attempt, order = self.attempt, self.order
         ending = attempt.ending
         if ending.state == "failed":
-            await self.look_at_health()
+            await self.check_health()
         replaced = attempt.lost or attempt.unhealthy
         follows = restarts.plan_next(order, ending, replaced, left, self.ended)
         if follows == "end":
@@ -340,7 +340,7 @@ class Supervisor:
         elif isinstance(message, Say):
             self.say(message.text)
         elif isinstance(message, NotStarted):
-            self.attempt.outcome.look_for_unstarted()
+            self.attempt.outcome.check_unstarted()
         else:
             self.stop()
             return b""
@@ -420,7 +420,7 @@ class Supervisor:
             self.say(error)
         return left
 
-    async def look_at_health(self) -> None:
+    async def check_health(self) -> None:
         """Finds out which nodes of a failed attempt are unhealthy, and warns the user."""
         order, attempt = self.order, self.attempt
         if not attempt.processes.all:

@@ -44,11 +44,11 @@ class CreateImage(Step):
                 if error_code(error) != "InvalidAMIName.Duplicate":  # of a call whose answer was lost
                     raise
 
-        def look() -> str | None:
+        def check() -> str | None:
             states = (one.state for one in describe_baked(ec2) if one.name == self.name)
             return next((state for state in states if state != "pending"), None)
 
-        state = poll(look, timeout_s=IMAGE_TIMEOUT_S)
+        state = poll(check, timeout_s=IMAGE_TIMEOUT_S)
         if state != "available":
             raise AwsError(f"the image {self.name} is {state or 'not ready'}", hint=f"cluster image rm {self.name}")
         return self.instance_id is not None

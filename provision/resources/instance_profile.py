@@ -23,7 +23,7 @@ from provision.aws.iam_policy import render_trust_policy
 from provision.config import ProvisionConfig
 from provision.model import TAG_NAME, ClusterState, profile_name, tags
 from provision.plan import Context, Request, Step, World
-from provision.resources.resource import Look, Resource, ResourceKind, Unseen, find_tag, retry_while
+from provision.resources.resource import Leftovers, Resource, ResourceKind, Unseen, find_tag, retry_while
 
 if TYPE_CHECKING:
     from mypy_boto3_iam import IAMClient
@@ -118,13 +118,13 @@ def _plan_down(state: ClusterState) -> tuple[Step, ...]:
     return (DeleteInstanceProfile(profile=profile),) if profile is not None and profile.ours else ()
 
 
-def _look(clients: Clients, request: Request) -> Look:
+def _find_left(clients: Clients, request: Request) -> Leftovers:
     """Looks for the role and the profile. A refused read is not an error: `down` may lack permissions in IAM."""
     try:
         profile = find_instance_profile(clients, request)
     except AwsError as error:
-        return Look(looked_for=(), unseen=(Unseen(kind=KIND, why=error.message),))
-    return Look(looked_for=("roles", "instance profiles"), left=profile_resources(profile))
+        return Leftovers(looked_for=(), unseen=(Unseen(kind=KIND, why=error.message),))
+    return Leftovers(looked_for=("roles", "instance profiles"), left=profile_resources(profile))
 
 
 def profile_resources(profile: InstanceProfile | None) -> tuple[Resource, ...]:
@@ -286,7 +286,7 @@ def _is_ours(found: Any, name: str) -> bool:
 
 INSTANCE_PROFILE: ResourceKind[InstanceProfile | None] = ResourceKind(
     kind=KIND,
-    look=_look,
+    find_left=_find_left,
     find=find_instance_profile,
     may_be_unseen=True,
     is_wanted=lambda request: request.config.instance_profile == "auto",

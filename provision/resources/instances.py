@@ -18,7 +18,7 @@ from provision.describe import describe_now
 from provision.model import ClusterState, Node, SshAddress, UntrustedInstance, count, format_indices
 from provision.plan import Context, Step, World
 from provision.resources.launch import plan_launch
-from provision.resources.resource import ResourceKind, look_by_tag, retry_while
+from provision.resources.resource import ResourceKind, find_left_by_tag, retry_while
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -83,7 +83,7 @@ class WaitForRunning(Step):
         ready: set[int] = set()
         by_token: Mapping[str, frozenset[str]] = {}
 
-        def look() -> bool | None:
+        def check() -> bool | None:
             nonlocal ready, wanted, by_token
             instances = describe_now(context)
             live = {node.instance_id for node in instances.nodes}
@@ -110,7 +110,7 @@ class WaitForRunning(Step):
                 context.report(Event(kind="info", what=f"{len(ready)} of {len(wanted)} nodes run"))
             return True if wanted <= ready else None
 
-        if poll(look, timeout_s=RUNNING_TIMEOUT_S) is None:
+        if poll(check, timeout_s=RUNNING_TIMEOUT_S) is None:
             raise AwsError(
                 f"nodes {format_indices(wanted - ready)} do not run after {RUNNING_TIMEOUT_S:.0f} s",
                 hint="to continue waiting: cluster up; to delete everything: cluster down",
@@ -200,7 +200,7 @@ class WaitForInstances(Step):
         """Makes one read per poll. Always returns True. Raises AwsError after timeout_s."""
         left = set(self.instance_ids)
 
-        def look() -> bool | None:
+        def check() -> bool | None:
             nonlocal left
             before, left = left, left.intersection(self.find(describe_now(context)))
             if left and len(left) != len(before):
@@ -208,7 +208,7 @@ class WaitForInstances(Step):
                 context.report(Event(kind="info", what=what))
             return None if left else True
 
-        if poll(look, timeout_s=self.timeout_s) is None:
+        if poll(check, timeout_s=self.timeout_s) is None:
             raise AwsError(f"{self.late} after {self.timeout_s:.0f} s: {', '.join(sorted(left))}", hint=self.hint)
         return True
 
@@ -277,7 +277,7 @@ def _reasons(failed: list[str], instances: ClusterState) -> str:
 
 INSTANCES: ResourceKind[None] = ResourceKind(
     kind=KIND,
-    look=look_by_tag(KIND, _list, "terminate-instances --instance-ids"),
+    find_left=find_left_by_tag(KIND, _list, "terminate-instances --instance-ids"),
     plan_up=_plan_up,
     plan_down=_plan_down,
     actions=(

@@ -13,7 +13,7 @@ from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, error_code, not_ours
 from provision.model import TAG_NAME, ClusterState, KeyPair, resource_name
 from provision.plan import Context, Step, World
-from provision.resources.resource import ResourceKind, find_tag, look_by_tag, tag_specification
+from provision.resources.resource import ResourceKind, find_left_by_tag, find_tag, tag_specification
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -164,7 +164,7 @@ def _import_request(name: str, *, owner: str, public_key: str) -> ImportKeyPairR
 
 KEY_PAIR: ResourceKind[KeyPair | None] = ResourceKind(
     kind=KIND,
-    look=look_by_tag(KIND, _list, "delete-key-pair --key-name"),
+    find_left=find_left_by_tag(KIND, _list, "delete-key-pair --key-name"),
     plan_up=plan_key_pair,
     plan_down=_plan_down,
     actions=("DescribeKeyPairs", "ImportKeyPair", "DeleteKeyPair"),

@@ -36,13 +36,13 @@ def wait_for_interrupted_launches(
         return
     age_s = time.time() - max(launch.started_at for launch in launches)
 
-    def look() -> bool | None:
+    def check() -> bool | None:
         listed = find_launched(ec2, name=name)
         return True if all(_shows_all(launch, listed.get(launch.token, ())) for launch in launches) else None
 
-    if look() is None and age_s < SETTLE_S:
+    if check() is None and age_s < SETTLE_S:
         report(Event(kind="info", what="a launch was interrupted: checking whether it took effect"))
-        poll(look, timeout_s=SETTLE_S - max(age_s, 0.0))
+        poll(check, timeout_s=SETTLE_S - max(age_s, 0.0))
 
 
 def forget_seen_launches(ec2: EC2Client, *, name: str, files: ClusterFiles) -> None:
@@ -86,9 +86,9 @@ def wait_for_what_was_made(*, files: ClusterFiles, is_listed: Callable[[str], bo
     if not young:
         return
 
-    def look() -> bool | None:
+    def check() -> bool | None:
         return True if all(is_listed(kind) for kind in young) else None
 
-    if look() is None:
+    if check() is None:
         report(Event(kind="info", what="waiting until AWS lists what the last run made"))
-        poll(look, timeout_s=SETTLE_S - max(now - max(young.values()), 0.0))
+        poll(check, timeout_s=SETTLE_S - max(now - max(young.values()), 0.0))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from provision.aws.clients import Clients, aws_errors
 from provision.model import SHARED_ROLE, TAG_ROLE, ClusterState, count
 from provision.plan import Context, Request, Step
-from provision.resources.resource import ResourceKind, delete_each, find_tag, list_volumes, look_by_tag, tagged
+from provision.resources.resource import ResourceKind, delete_each, find_left_by_tag, find_tag, list_volumes, tagged
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -82,8 +82,8 @@ def _orphans(
         found: tuple[str, ...] = state.found.get(kind, ())
         return (DeleteOrphans(kind=kind, ids=found),) if found else ()
 
-    look = look_by_tag(kind, ids, command)
-    return ResourceKind(kind=kind, look=look, find=find, plan_down=plan_down, actions=actions)
+    find_left = find_left_by_tag(kind, ids, command)
+    return ResourceKind(kind=kind, find_left=find_left, find=find, plan_down=plan_down, actions=actions)
 
 
 VOLUMES = _orphans(VOLUME, _list_volumes, "delete-volume --volume-id", actions=("DescribeVolumes", "DeleteVolume"))
@@ -95,6 +95,6 @@ NETWORK_INTERFACES = _orphans(
 )
 ADDRESSES: ResourceKind[None] = ResourceKind(
     kind="address",
-    look=look_by_tag("address", _list_addresses, "release-address --allocation-id"),
+    find_left=find_left_by_tag("address", _list_addresses, "release-address --allocation-id"),
     actions=("DescribeAddresses",),
 )

@@ -16,8 +16,8 @@ from provision.model import TAG_NAME, ClusterState, resource_name
 from provision.plan import Context, Request, Step, World
 from provision.resources.resource import (
     ResourceKind,
+    find_left_by_tag,
     find_tag,
-    look_by_tag,
     retry_while,
     tag_specification,
 )
@@ -144,7 +144,7 @@ def _create_request(name: str, *, owner: str) -> CreatePlacementGroupRequestType
 
 PLACEMENT_GROUP: ResourceKind[PlacementGroup | None] = ResourceKind(
     kind=KIND,
-    look=look_by_tag(KIND, _list, "delete-placement-group --group-name"),
+    find_left=find_left_by_tag(KIND, _list, "delete-placement-group --group-name"),
     find=_find,
     plan_up=_plan_up,
     plan_down=_plan_down,

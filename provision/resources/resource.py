@@ -45,7 +45,7 @@ class Unseen(Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class Leftovers(Struct, frozen=True, kw_only=True):
     """The remaining resources of one kind.
 
     looked_for: kinds, in the plural. kept: volumes that the user wants to keep.
@@ -60,14 +60,14 @@ class Look(Struct, frozen=True, kw_only=True):
 class ResourceKind(Struct, Generic[T], frozen=True, kw_only=True):
     """One kind of resource; None for functions that it does not need.
 
-    look: finds all remaining resources by the cluster's tag. find: reads the input of plans for ClusterState.found;
+    find_left: finds all that is left with the cluster's tag. find: reads the input of plans for ClusterState.found;
     None if describe_cluster reads it. may_be_unseen: `down` continues if `find` is refused. is_wanted: whether `up`
     needs it. plan_up, plan_down: pure. plan_on_nodes: like plan_up, for steps that need running nodes. actions: the EC2
-    actions that it calls, for the operator's policy. `look` and `find` raise AwsError.
+    actions that it calls, for the operator's policy. `find_left` and `find` raise AwsError.
     """
 
     kind: str
-    look: Callable[[Clients, Request], Look]
+    find_left: Callable[[Clients, Request], Leftovers]
     find: Callable[[Clients, Request], T] | None = None
     may_be_unseen: bool = False
     is_wanted: Callable[[Request], bool] | None = None
@@ -82,12 +82,12 @@ class ResourceKind(Struct, Generic[T], frozen=True, kw_only=True):
         return found
 
 
-def look_by_tag(
+def find_left_by_tag(
     kind: str, ids: Callable[[EC2Client, list[FilterTypeDef]], Iterable[str]], command: str
-) -> Callable[[Clients, Request], Look]:
-    """Returns a `look` for resources with the cluster's tag in EC2. command: of the AWS CLI, which deletes one."""
+) -> Callable[[Clients, Request], Leftovers]:
+    """Returns a `find_left` for resources with the cluster's tag in EC2. command: of the AWS CLI, which deletes one."""
 
-    def look(clients: Clients, request: Request) -> Look:
+    def find_left(clients: Clients, request: Request) -> Leftovers:
         ec2 = clients.ec2
         with aws_errors(f"looking for what is left of cluster {request.name}"):
             left = tuple(
@@ -98,9 +98,9 @@ def look_by_tag(
                 )
                 for found in ids(ec2, [tagged(request.name)])
             )
-        return Look(looked_for=(f"{kind}es" if kind.endswith("s") else f"{kind}s",), left=left)
+        return Leftovers(looked_for=(f"{kind}es" if kind.endswith("s") else f"{kind}s",), left=left)
 
-    return look
+    return find_left
 
 
 def retry_while(codes: Collection[str], call: Callable[[], T], *, timeout_s: float = NOT_FOUND_TIMEOUT_S) -> T:

@@ -13,7 +13,7 @@ from foundation.waiting import poll
 from provision.aws.clients import NOT_FOUND_TIMEOUT_S, aws_errors, error_code, not_ours
 from provision.model import TAG_LEASE, TAG_NAME, ClusterState, SecurityGroup, resource_name
 from provision.plan import Context, Step, World
-from provision.resources.resource import ResourceKind, find_tag, look_by_tag, retry_while, tag_specification
+from provision.resources.resource import ResourceKind, find_left_by_tag, find_tag, retry_while, tag_specification
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -335,7 +335,7 @@ def _member_permission(group_id: str) -> IpPermissionTypeDef:
 
 SECURITY_GROUP: ResourceKind[None] = ResourceKind(
     kind=KIND,
-    look=look_by_tag(KIND, _list, "delete-security-group --group-id"),
+    find_left=find_left_by_tag(KIND, _list, "delete-security-group --group-id"),
     plan_up=plan_security_group,
     plan_down=_plan_down,
     actions=(

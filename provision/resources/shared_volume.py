@@ -23,7 +23,7 @@ from provision.model import SHARED_ROLE, TAG_KEEP, TAG_ROLE, ClusterState, Node,
 from provision.plan import Context, Request, Step, World
 from provision.resources.resource import (
     KeptVolume,
-    Look,
+    Leftovers,
     Resource,
     ResourceKind,
     find_tag,
@@ -105,11 +105,11 @@ def _find(clients: Clients, request: Request) -> tuple[SharedVolume, ...]:
     return find_shared_volumes(clients.ec2, name=request.name, keep=_keeps(request))
 
 
-def _look(clients: Clients, request: Request) -> Look:
+def _find_left(clients: Clients, request: Request) -> Leftovers:
     """Looks for the volumes. Those to keep do not count as left over."""
     found = _find(clients, request)
     region = clients.region
-    return Look(
+    return Leftovers(
         looked_for=(f"{KIND}s",),
         left=tuple(
             Resource(kind=KIND, resource_id=each.volume_id, deletion=deletion_command(each.volume_id, region=region))
@@ -293,7 +293,7 @@ class AttachSharedVolume(Step):
         changed = False
         seen: SharedVolume | None = None
 
-        def look() -> bool | None:
+        def check() -> bool | None:
             nonlocal changed, seen
             seen = _find_one(context, volume_id)
             if seen is None:
@@ -307,7 +307,7 @@ class AttachSharedVolume(Step):
                 changed = _attach(ec2, volume_id, head, devices) or changed
             return None
 
-        if poll(look, timeout_s=RELEASE_TIMEOUT_S if self.volume_id else ATTACH_TIMEOUT_S) is None:
+        if poll(check, timeout_s=RELEASE_TIMEOUT_S if self.volume_id else ATTACH_TIMEOUT_S) is None:
             state = "not listed" if seen is None else seen.attachment or seen.state
             where = f" to {seen.instance_id}" if seen is not None and seen.instance_id is not None else ""
             raise AwsError(
@@ -417,10 +417,10 @@ def _find_one(context: Context, volume_id: str) -> SharedVolume | None:
 def _wait_for_head(context: Context) -> Node:
     """Returns the head, once EC2 lists it. Raises AwsError."""
 
-    def look() -> Node | None:
+    def check() -> Node | None:
         return next((node for node in describe_now(context).nodes if node.role == "head"), None)
 
-    head = poll(look, timeout_s=NOT_FOUND_TIMEOUT_S)
+    head = poll(check, timeout_s=NOT_FOUND_TIMEOUT_S)
     if head is None:
         raise AwsError("the head has ended", hint="cluster up")
     return head
@@ -428,7 +428,7 @@ def _wait_for_head(context: Context) -> Node:
 
 SHARED_VOLUME: ResourceKind[tuple[SharedVolume, ...]] = ResourceKind(
     kind=KIND,
-    look=_look,
+    find_left=_find_left,
     find=_find,
     is_wanted=lambda request: find_head_volume(request.volumes) is not None,
     plan_up=_plan_up,

@@ -124,7 +124,7 @@ class Engine(ABC):
     """The most CPU that a process uses while it waits for others, as a share of a core. MXNet's processes use none."""
     is_on_head = False
     """Whether all of its processes run on the head."""
-    is_for_nodes_alone = ""
+    needs_nodes_because = ""
     """Why it cannot use hosts that are not nodes of the cluster; "" if it can."""
     requirement: tuple[str, ...] = ()
     """A command that must succeed on every host before the job; () for none."""

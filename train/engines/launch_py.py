@@ -105,7 +105,7 @@ class LocalLaunchPy(LaunchPy):
 
     name = "local"
     is_on_head = True
-    is_for_nodes_alone = "it runs everything on the head"
+    needs_nodes_because = "it runs everything on the head"
 
     def place(self, hosts: Sequence[str], *, head: str, workers: int, servers: int) -> Started:
         """Places processes as launch.py does."""

@@ -34,7 +34,7 @@ class MpiEngine(LaunchPy):
     frameworks: frozenset[Framework] = frozenset({"mxnet", "pytorch", "none"})
     uses_slots = True
     variables = ("DMLC_", "OMPI_", "OPAL_", "PMIX_", "PRTE_")
-    is_for_nodes_alone = "mpirun starts the same command line everywhere"
+    needs_nodes_because = "mpirun starts the same command line everywhere"
     requirement: tuple[str, ...] = (
         "sh",
         "-c",

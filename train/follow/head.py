@@ -8,7 +8,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from bootstrap.ssh.connection import NodeConnection
-from bootstrap.ssh.node_program import LOOK_EVERY_S, AnswerError, Look, NodeProgram, never, runtime_command
+from bootstrap.ssh.node_program import CHECK_EVERY_S, AnswerError, Check, NodeProgram, never, runtime_command
 from foundation.decode import decode
 from foundation.errors import ClusterError, ConnectError
 from foundation.thread_pool import run_in_thread
@@ -41,10 +41,10 @@ class Head:
         self._connection = connection
         self._own: NodeConnection | None = None
 
-    def open(self, *words: str, look: Look = never) -> NodeProgram:
+    def open(self, *words: str, check: Check = never) -> NodeProgram:
         """Runs jobs.py with these arguments, over a new connection if the last one is broken.
 
-        look: called several times a second while connecting, and may raise. Raises ConnectError and similar errors,
+        check: called several times a second while connecting, and may raise. Raises ConnectError and similar errors,
         HeadGoneError.
         """
         if self._connection is not None:
@@ -52,7 +52,7 @@ class Head:
                 return run_jobs(self._connection, *words)
             except ConnectError:
                 self.drop()
-        self._connection = self._own = _watch(self._connect, look)
+        self._connection = self._own = _watch(self._connect, check)
         return run_jobs(self._connection, *words)
 
     def drop(self) -> None:
@@ -67,11 +67,11 @@ class Head:
             self._connection = None
             own.close()
 
-    def ask(self, *words: str, look: Look = never, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
+    def ask(self, *words: str, check: Check = never, timeout_s: float = ANSWER_TIMEOUT_S) -> bytes:
         """The answer of jobs.py within timeout_s; b"" if no job has ever run. Raises ClusterError or a subclass."""
-        with closing(self.open(*words, look=look)) as program:
+        with closing(self.open(*words, check=check)) as program:
             program.end_input()
-            line = program.answer(timeout_s=timeout_s, look=look)
+            line = program.answer(timeout_s=timeout_s, check=check)
         if find_first_key(line) == "error":
             raise self.failed(line, hint="cluster jobs")
         return line
@@ -102,9 +102,9 @@ def run_jobs(connection: NodeConnection, *words: str) -> NodeProgram:
     return program
 
 
-def _watch(connect: Callable[[], NodeConnection], look: Look) -> NodeConnection:
-    """Connects in another thread, and calls `look` meanwhile. Raises what `connect` or `look` raises."""
+def _watch(connect: Callable[[], NodeConnection], check: Check) -> NodeConnection:
+    """Connects in another thread, and calls `check` meanwhile. Raises what `connect` or `check` raises."""
     made = run_in_thread(connect)
-    while not wait([made], LOOK_EVERY_S).done:
-        look()
+    while not wait([made], CHECK_EVERY_S).done:
+        check()
     return made.result()

@@ -8,7 +8,7 @@ from contextlib import closing
 from msgspec import Struct, to_builtins
 
 from bootstrap.ssh.connections import on_all
-from bootstrap.ssh.node_program import LOOK_EVERY_S, AnswerError, Look, NodeProgram, never
+from bootstrap.ssh.node_program import CHECK_EVERY_S, AnswerError, Check, NodeProgram, never
 from foundation.decode import decode
 from foundation.errors import AwsError, ClusterError, ConnectError, JobError, NotFoundError, UsageError
 from node.protocol import (
@@ -60,7 +60,7 @@ class Started(Struct, frozen=True, kw_only=True):
 
 
 def submit(
-    head: Head, order: Order, *, follow: bool, look: Look = never, program: NodeProgram | None = None
+    head: Head, order: Order, *, follow: bool, check: Check = never, program: NodeProgram | None = None
 ) -> Started:
     """Submits a job to the head. program: jobs.py's `submit`, which runs already, with the same `follow`.
 
@@ -71,9 +71,9 @@ def submit(
     program = program or head.open("submit", *(["--follow"] if follow else []))
     state: JobState | None = None
     try:
-        state = _hand_over(program, order, look, head=head.name)
+        state = _hand_over(program, order, check, head=head.name)
     except ConnectError as error:
-        return _submit_again(head, order, error, look)
+        return _submit_again(head, order, error, check)
     finally:
         if state is None or not follow:
             program.close()
@@ -103,7 +103,7 @@ def check_order(head: Head, order: Order) -> str | None:
 
 
 def _hand_over(
-    program: NodeProgram, order: Order, look: Look, *, head: str, silence_s: float = SILENCE_S, log: bytes = b""
+    program: NodeProgram, order: Order, check: Check, *, head: str, silence_s: float = SILENCE_S, log: bytes = b""
 ) -> JobState:
     """Sends the order and reads the answer. silence_s: how long that may take. Raises as submit.
 
@@ -114,7 +114,7 @@ def _hand_over(
     program.send(log)
     program.end_input()
     try:
-        line = program.answer(timeout_s=silence_s, look=look)
+        line = program.answer(timeout_s=silence_s, check=check)
     except AnswerError as error:
         raise AnswerError(
             f"{error.message}; job {order.spec.id} may or may not have started",
@@ -143,13 +143,13 @@ def _hand_over(
     return reply.state
 
 
-def _submit_again(head: Head, order: Order, lost: ConnectError, look: Look) -> Started:
+def _submit_again(head: Head, order: Order, lost: ConnectError, check: Check) -> Started:
     """Sends an order again after its answer was lost; the head may already have the job. Raises as submit."""
     job = order.spec.id
     head.drop()
     try:
-        with closing(head.open("submit", look=look)) as program:
-            state = _hand_over(program, order, look, head=head.name, silence_s=SUBMIT_TIMEOUT_S)
+        with closing(head.open("submit", check=check)) as program:
+            state = _hand_over(program, order, check, head=head.name, silence_s=SUBMIT_TIMEOUT_S)
     except (ConnectError, AwsError) as error:
         raise ConnectError(
             f"{lost.message}\n  and then: {error.message}\n  job {job} may or may not have started",
@@ -161,7 +161,7 @@ def _submit_again(head: Head, order: Order, lost: ConnectError, look: Look) -> S
 class LogStream:
     """The lines of a job's log, each exactly once and in order, over as many connections as necessary.
 
-    wait: at the log's end, wait for more until the caller stops. look: called several times a second, and may raise.
+    wait: at the log's end, wait for more until the caller stops. check: called several times a second, and may raise.
     say: receives messages about the connection. wanted: which part of the log, by default all of it; begin: is then
     called once before the first line, with all processes that are known by now.
     """
@@ -172,7 +172,7 @@ class LogStream:
         job: str,
         *,
         say: Callable[[str], None],
-        look: Look = never,
+        check: Check = never,
         wait: bool = True,
         wanted: LogWanted | None = None,
         begin: Callable[[tuple[RecordRole, ...]], None] = lambda _: None,
@@ -181,7 +181,7 @@ class LogStream:
         self._head = head
         self._job = job
         self._say = say
-        self._look = look
+        self._check = check
         self._wait = wait
         self._wanted, self._begin = wanted, begin
         self._lost_at: float | None = None  # None while connected
@@ -191,15 +191,15 @@ class LogStream:
     def lines(self, program: NodeProgram | None = None) -> Generator[bytes]:
         """The lines from the offset on, without newlines. program: one that already sends them.
 
-        A call after an exception of `look` continues where the last one stopped. Raises ConnectError when the head
+        A call after an exception of `check` continues where the last one stopped. Raises ConnectError when the head
         cannot be reached for CLIENT_PATIENCE_S, HeadGoneError, NotFoundError, AnswerError.
         """
         while True:
             try:
                 if program is None:
-                    program = self._head.open(*self._words(), look=self._look)
+                    program = self._head.open(*self._words(), check=self._check)
                 program.silence_s = SILENCE_S
-                for line in program.lines(look=self._look):
+                for line in program.lines(check=self._check):
                     self._hear()
                     if self._is_for_reader(line):
                         yield line
@@ -267,8 +267,8 @@ class LogStream:
     def _rest(self) -> None:
         until = time.monotonic() + self._pause_s
         while time.monotonic() < until:
-            self._look()
-            time.sleep(LOOK_EVERY_S)
+            self._check()
+            time.sleep(CHECK_EVERY_S)
 
 
 class Follower:
@@ -281,10 +281,10 @@ class Follower:
         *,
         take: Callable[[Event], None],
         say: Callable[[str], None],
-        look: Look = never,
+        check: Check = never,
     ) -> None:
         self.reader = EventReader()
-        self._stream = LogStream(head, job, say=say, look=look)
+        self._stream = LogStream(head, job, say=say, check=check)
         self._take = take
 
     def run(self, program: NodeProgram | None = None) -> JobResult:

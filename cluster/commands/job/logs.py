@@ -11,7 +11,7 @@ from typing import Protocol, get_args
 
 import click
 
-from bootstrap.ssh.node_program import Look
+from bootstrap.ssh.node_program import Check
 from cluster.app import App, if_interrupted, pass_app
 from cluster.jobs import JobSources, open_jobs
 from cluster.nodes.results import copy_job
@@ -110,29 +110,31 @@ def show_log(
     *,
     wanted: LogWanted,
     follow: bool,
-    look: Look | None = None,
+    check: Check | None = None,
 ) -> tuple[JobResult | None, Sequence[NewFiles]]:
     """Shows the wanted part of the log, with all ranks that are known by now, and follows it if asked.
 
-    Returns the result if the job has ended, and its new files. look: called several times a second, and may raise; by
+    Returns the result if the job has ended, and its new files. check: called several times a second, and may raise; by
     default check_stdout.
     """
-    look = look or check_stdout
+    check = check or check_stdout
     reader = EventReader()
     if record.source == "s3" or sources.head is None:
         log = open_s3_log(str(app.config.data.s3_results), record.id, region=app.config.provision.region)
         processes = find_processes(record.roles, len(record.attempts), log.lines)
         reader.learn(processes)
         start = find_tail(log.read, log.size, wanted, processes)
-        return pass_on(_while_read(log.lines(start), look), reader, sink.take), reader.files
-    stream = LogStream(sources.head, record.id, say=sink.say, look=look, wait=follow, wanted=wanted, begin=reader.learn)
+        return pass_on(_while_read(log.lines(start), check), reader, sink.take), reader.files
+    stream = LogStream(
+        sources.head, record.id, say=sink.say, check=check, wait=follow, wanted=wanted, begin=reader.learn
+    )
     with closing(stream.lines()) as lines:
         return pass_on(lines, reader, sink.take), reader.files
 
 
-def _while_read(lines: Iterable[bytes], look: Look) -> Iterator[bytes]:
+def _while_read(lines: Iterable[bytes], check: Check) -> Iterator[bytes]:
     for line in lines:
-        look()
+        check()
         yield line
 
 

@@ -78,7 +78,7 @@ def run(words: Sequence[str], limit_s: float = SHORT_S, env: Mapping[str, str] |
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-def look(mounts: Sequence[str]) -> dict[str, Any]:
+def describe(mounts: Sequence[str]) -> dict[str, Any]:
     """Gathers the facts about this node. mounts: the folders that matter."""
     noted = read_notes()
     user = find_user()
@@ -293,7 +293,7 @@ def unmount_all() -> list[str]:
 
 
 STEPS: dict[str, Callable[..., Any]] = {
-    one.__name__: one for one in (look, install, disk, serve, mount, unmount, unmount_all)
+    one.__name__: one for one in (describe, install, disk, serve, mount, unmount, unmount_all)
 }
 
 

@@ -118,7 +118,7 @@ class Attempt:
             else:
                 process = self.processes.add("launcher", self.processes.head)
                 role = self.processes.order_of_head(launch, launching.environment(order))
-                self.take_in(process)
+                self.register(process)
                 process.agent.put(Start(process.number, role))
         self.outcome.watch_start()
 
@@ -128,7 +128,7 @@ class Attempt:
             process.bound = (launched["DMLC_PS_ROOT_URI"], int(launched["DMLC_PS_ROOT_PORT"]))
         if process.role == "worker":
             process.rank = self.processes.engine.find_rank(launched)
-        self.take_in(process)
+        self.register(process)
         process.agent.put(Start(process.number, self.processes.order_of(process, launched), shim))
 
     # -- messages ------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Attempt:
         self.agents.by_host[host.name].put(Start(number, self.processes.order_of_program(message.text), keep=True))
         return await ended
 
-    def take_in(self, process: JobProcess) -> None:
+    def register(self, process: JobProcess) -> None:
         """Adds a new process to the log and the record."""
         log = self._job.log
         log.put(p=process.number, role=process.role, host=process.host)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-LOOK_EVERY_S = 0.02
+CHECK_EVERY_S = 0.02
 PLACES = ("home", "root", "tmp", "run", "etc", "var/log", "var/tmp", "dev/shm")
 """The folders to which a node's programs may write."""
 
@@ -27,7 +27,7 @@ class Watch:
     _known: dict[str, bytes] = field(default_factory=dict)
 
     def look(self) -> None:
-        while not self.done.wait(LOOK_EVERY_S):
+        while not self.done.wait(CHECK_EVERY_S):
             for entry in os.listdir("/proc"):
                 if entry.isdigit():
                     self._look_at(entry)

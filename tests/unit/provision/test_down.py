@@ -109,7 +109,7 @@ def tagged(kind: str, tags: list[dict[str, str]] = TAGS) -> list[Any]:
 
 def find_left(world: World) -> list[Resource]:
     request = world.request(make_config())
-    return [resource for kind in reversed(KINDS) for resource in kind.look(world.clients, request).left]
+    return [resource for kind in reversed(KINDS) for resource in kind.find_left(world.clients, request).left]
 
 
 def run_other(world: World, **asked: Any) -> str:

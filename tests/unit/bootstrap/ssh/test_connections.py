@@ -46,7 +46,7 @@ def open_connections(node: Node) -> Connections:
 
 
 def look(connections: Connections) -> tuple[NodeConnection, object]:
-    return connections.look(HOST, python="auto")
+    return connections.describe(HOST, python="auto")
 
 
 def test_an_early_connection_and_its_facts_are_used(node: Node, facts: list[object]) -> None:

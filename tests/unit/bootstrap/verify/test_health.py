@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from bootstrap.ssh.host import Host
 from bootstrap.verify.checks import Offset
-from bootstrap.verify.health import Findings, check_health, find_unhealthy, look
+from bootstrap.verify.health import Findings, check_health, describe_health, find_unhealthy
 from cluster.nodes.health import refuse_unhealthy
 from foundation.decode import convert, decode
 from foundation.errors import ClusterError
@@ -97,11 +97,13 @@ def fake_environment(library: Path, gpus: Sequence[FakeGpu], *, init: int = 0) -
     return {"LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(told)}
 
 
-def look_at(environment: Mapping[str, str], *, timeout_s: float = 10.0) -> tuple[tuple[Gpu, ...] | None, str | None]:
+def describe_gpus(
+    environment: Mapping[str, str], *, timeout_s: float = 10.0
+) -> tuple[tuple[Gpu, ...] | None, str | None]:
     """(GPUs, driver error), as node/setup/health.py reads them in a process of its own."""
     program = (
         "import os; from msgspec import json; from node.setup import health;"
-        f"print(json.encode(health.look_at_gpus({timeout_s})).decode(), flush=True); os._exit(0)"
+        f"print(json.encode(health.describe_gpus({timeout_s})).decode(), flush=True); os._exit(0)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -160,7 +162,7 @@ def test_every_fault_that_nvml_shows(library: Path) -> None:
         FakeGpu(ecc_code=15, rows_code=15, throttle_code=15),
         FakeGpu(ecc_code=3, rows_code=3, throttle_code=3),  # a GPU without ECC
     ]
-    found, error = look_at(fake_environment(library, gpus))
+    found, error = describe_gpus(fake_environment(library, gpus))
     assert found is not None
     assert error is None
     assert found[0] == health.Gpu(
@@ -186,7 +188,7 @@ def test_every_fault_that_nvml_shows(library: Path) -> None:
     ("code", "words"), [(9, "Driver Not Loaded"), (18, "RM has detected an NVML/RM version mismatch.")]
 )
 def test_a_driver_that_does_not_work(code: int, words: str, library: Path) -> None:
-    assert look_at(fake_environment(library, [], init=code)) == (None, words)
+    assert describe_gpus(fake_environment(library, [], init=code)) == (None, words)
 
 
 # -- the kernel log ----------------------------------------------------------------------------------------------------
@@ -352,7 +354,7 @@ def test_nodes_are_looked_at_over_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("HOME", str(tmp_path))
     nodes = [local_node(index) for index in range(2)]
     try:
-        found = look(nodes)
+        found = describe_health(nodes)
     finally:
         for channel in channels(nodes):
             channel.end()

@@ -42,15 +42,15 @@ def test_the_question_is_asked_until_it_is_answered(
 def test_the_second_signal_is_raised_at_once() -> None:
     """The first is remembered."""
     with Interrupts() as interrupts:
-        interrupts.look()
+        interrupts.check()
         os.kill(os.getpid(), signal.SIGTERM)
         assert interrupts.number == signal.SIGTERM
         with pytest.raises(KeyboardInterrupt):
-            interrupts.look()
+            interrupts.check()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
         interrupts.forget()
-        interrupts.look()
+        interrupts.check()
         with interrupts.at_once(), pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

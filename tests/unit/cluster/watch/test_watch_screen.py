@@ -251,7 +251,7 @@ def test_leaving_ends_the_thread_that_follows() -> None:
     def follow() -> None:
         try:
             while True:
-                model.look()
+                model.refresh()
                 model.wait(0.01)
         except LeftError:
             ended.set()

@@ -117,7 +117,7 @@ def test_what_the_walltime_has_ended_has_run_out(
     """Exit code 124, as for max_duration. For those that do not say why, the time decides."""
 
     class Ended(Client):
-        async def look_at(self, *_: object, **__: object) -> AllocationState:
+        async def find_state(self, *_: object, **__: object) -> AllocationState:
             return AllocationState("ended", reason, is_vague=is_vague)
 
     request = AllocationRequest(job=JOB, name="mlp", nodes=2, walltime_s=60)

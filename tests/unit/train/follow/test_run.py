@@ -177,11 +177,11 @@ def test_an_interrupted_follower_continues() -> None:
     events: list[Event] = []
     looks = iter([False, False, True, False, True])
 
-    def look() -> None:
+    def check() -> None:
         if next(looks, False):
             raise KeyboardInterrupt
 
-    follower = Follower(fake.make(), "j1", take=events.append, say=pytest.fail, look=look)
+    follower = Follower(fake.make(), "j1", take=events.append, say=pytest.fail, check=check)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             follower.run()
