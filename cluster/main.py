@@ -14,9 +14,9 @@ from cluster.commands import COMMANDS, RootGroup
 from cluster.completion import VARIABLE
 from cluster.views.examples import render_examples
 from cluster.views.terminal import print_bytes_unchanged, write
-from ec2_sandbox.sudo import become_caller, find_repair
+from ec2_sandbox.sudo import become_caller
 from foundation.errors import ClusterError, Interrupted
-from foundation.user_folders import cache_folder, correct_home, state_folder
+from foundation.user_folders import cache_folder, correct_home, find_repair, state_folder
 
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 

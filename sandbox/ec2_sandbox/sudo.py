@@ -5,9 +5,8 @@ So the files that the command writes belong to that user, however the command en
 
 import os
 import pwd
-import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,11 @@ AGAIN = "EC2_SANDBOX_RUNS_AGAIN"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
-    """The user who called sudo. name: None for an id without an account."""
+    """The user who called sudo."""
 
     uid: int
     gid: int
-    name: str | None
+    name: str
     home: Path
 
 
@@ -32,18 +31,14 @@ def find_caller() -> Caller | None:
         return None
     try:
         uid, gid = int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"])
+        account = pwd.getpwuid(uid)
     except (KeyError, ValueError):
         return None
     if uid <= 0 or gid < 0:
         return None
     # `sudo -E`, and on some systems plain `sudo`, keeps the user's HOME.
     kept = os.environ.get("HOME") or _root_home()
-    try:
-        account = pwd.getpwuid(uid)
-    except KeyError:
-        return Caller(uid=uid, gid=gid, name=None, home=Path(kept)) if kept != _root_home() else None
-    home = account.pw_dir if kept == _root_home() else kept
-    return Caller(uid=uid, gid=gid, name=account.pw_name, home=Path(home))
+    return Caller(uid=uid, gid=gid, name=account.pw_name, home=Path(account.pw_dir if kept == _root_home() else kept))
 
 
 def become_caller() -> bool:
@@ -53,20 +48,16 @@ def become_caller() -> bool:
     a shell that `sudo -i` opened.
     """
     caller = find_caller()
-    if caller is None or sys.platform != "linux":
+    if caller is None:
         return False
-    if caller.name is None:
-        os.setgroups([caller.gid])
-    else:
-        os.initgroups(caller.name, caller.gid)
+    os.initgroups(caller.name, caller.gid)
     _set_ids(uid=caller.uid, gid=caller.gid)
     if not _can_work_here():
         _become_root()
         os.environ["HOME"] = _root_home()
         return False
     os.environ["HOME"] = str(caller.home)
-    if caller.name is not None:
-        os.environ["USER"] = os.environ["LOGNAME"] = caller.name
+    os.environ["USER"] = os.environ["LOGNAME"] = caller.name
     return True
 
 
@@ -90,29 +81,6 @@ def as_root() -> Iterator[None]:
         _set_ids(uid=uid, gid=gid)
 
 
-def find_repair(path: Path, folders: Iterable[Path]) -> str | None:
-    """The command that gives this user a root-owned path below the home folder; None if root does not own it.
-
-    folders: the program's own; one command repairs all of them.
-    """
-    if os.geteuid() == 0:
-        return None
-    home, path = _normal(Path.home()), _normal(path)
-    root_owned = _find_root_owned(path, home)
-    if root_owned is None:
-        return None
-    found = {root_owned}
-    own = [_normal(folder) for folder in folders]
-    if any(path.is_relative_to(folder) for folder in own):
-        found = {_find_root_owned(folder, home) or folder for folder in own if os.path.lexists(folder)}
-    return shlex.join(["sudo", "chown", "-R", f"{os.getuid()}:{os.getgid()}", *sorted(map(str, found))])
-
-
-def _normal(path: Path) -> Path:
-    """Absolute, and without ".." components."""
-    return Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow symbolic links
-
-
 def _root_home() -> str:
     return pwd.getpwuid(0).pw_dir
 
@@ -127,26 +95,11 @@ def _can_work_here() -> bool:
 
 def _set_ids(*, uid: int, gid: int) -> None:
     """Sets all ids but the saved ones, which stay root's; child processes do not keep those."""
-    if sys.platform == "linux":
-        os.setresgid(gid, gid, 0)
-        os.setresuid(uid, uid, 0)
+    os.setresgid(gid, gid, 0)
+    os.setresuid(uid, uid, 0)
 
 
 def _become_root() -> None:
-    if sys.platform == "linux":
-        os.setresuid(0, 0, 0)
-        os.setresgid(0, 0, 0)
-        os.setgroups([0])
-
-
-def _find_root_owned(path: Path, home: Path) -> Path | None:
-    """The topmost part of a path below home that root owns."""
-    if not path.is_relative_to(home):
-        return None
-    for part in (*reversed(path.parents), path):
-        try:
-            if part != home and part.is_relative_to(home) and part.lstat().st_uid == 0:
-                return part
-        except OSError:  # missing
-            return None
-    return None
+    os.setresuid(0, 0, 0)
+    os.setresgid(0, 0, 0)
+    os.setgroups([0])

@@ -3,7 +3,6 @@
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from ec2_sandbox.api.log import ACCESS_KEY, CALL_KEY, FAULT_KEY
@@ -15,6 +14,9 @@ _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]+)(?:;[^\r\n]*)?\r\n")
 _HEX_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 CHUNK_BYTES = 64 * 1024
+KINDS_OF_S3 = ("s3-503", "unauthorized", "s3-cut", "s3-flip")
+KINDS_OF_OTHERS = ("throttle", "unauthorized", "internal-error", "lost-reply")
+REFUSALS = {"s3-503": SLOW_DOWN, "throttle": THROTTLED, "internal-error": BROKEN}
 
 
 def flip(content: bytes, at_byte: int) -> bytes:
@@ -89,45 +91,30 @@ class ApiFaults:
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Forwards the call unless a fault strikes it. Raises CutError to close the connection."""
         call = environ[CALL_KEY]
-        if call["service"] == "s3":
-            return self._answer_s3(environ, start_response, call)
-        context = {"service": call["service"] or "", "action": call["action"]}
-        for kind in ("throttle", "unauthorized", "internal-error"):
-            if fault := self._book.take(kind, **context):
-                environ[FAULT_KEY] = fault.text
-                return refuse(
-                    environ, start_response, call["service"], self._choose_refusal(kind, call, environ[ACCESS_KEY])
-                )
-        if fault := self._book.take("lost-reply", **context):
-            environ[FAULT_KEY] = fault.text
-            for _ in self._app(environ, start_response):
-                pass
-            raise CutError("a fault drops the reply")
-        return self._app(environ, start_response)
+        service, action = call["service"] or "", call["action"]
+        fault = self._find_fault(
+            KINDS_OF_S3 if service == "s3" else KINDS_OF_OTHERS,
+            service=service, action=action, operation=action, key=(call["resource"] or "").partition("/")[2],
+        )  # fmt: skip
+        if fault is None:
+            return self._app(environ, start_response)
+        environ[FAULT_KEY] = fault.text
+        match fault.kind:
+            case "unauthorized":
+                caller = self._name_caller(environ[ACCESS_KEY])
+                return refuse(environ, start_response, service, deny(service, caller, f"{service}:{action}"))
+            case "lost-reply":
+                for _ in self._app(environ, start_response):
+                    pass
+                raise CutError("a fault drops the reply")
+            case "s3-cut":
+                return self._cut(environ, start_response, fault)
+            case "s3-flip":
+                return self._flip(environ, start_response, fault)
+        return refuse(environ, start_response, service, REFUSALS[fault.kind])
 
-    def _choose_refusal(self, kind: str, call: dict[str, Any], access_key_id: str | None) -> Refusal:
-        if kind == "unauthorized":
-            action = f"{call['service']}:{call['action']}"
-            return deny(call["service"], self._name_caller(access_key_id), action)
-        return THROTTLED if kind == "throttle" else BROKEN
-
-    def _answer_s3(
-        self, environ: WSGIEnvironment, start_response: StartResponse, call: dict[str, Any]
-    ) -> Iterable[bytes]:
-        context = {"operation": call["action"], "key": call["resource"].partition("/")[2]}
-        if fault := self._book.take("s3-503", **context):
-            environ[FAULT_KEY] = fault.text
-            return refuse(environ, start_response, "s3", SLOW_DOWN)
-        if fault := self._book.take("unauthorized", service="s3", action=call["action"]):
-            environ[FAULT_KEY] = fault.text
-            return refuse(environ, start_response, "s3", self._choose_refusal(fault.kind, call, environ[ACCESS_KEY]))
-        if fault := self._book.take("s3-cut", **context):
-            environ[FAULT_KEY] = fault.text
-            return self._cut(environ, start_response, fault)
-        if fault := self._book.take("s3-flip", **context):
-            environ[FAULT_KEY] = fault.text
-            return self._flip(environ, start_response, fault)
-        return self._app(environ, start_response)
+    def _find_fault(self, kinds: Iterable[str], **context: str) -> Fault | None:
+        return next((fault for kind in kinds if (fault := self._book.take(kind, **context))), None)
 
     def _flip(self, environ: WSGIEnvironment, start_response: StartResponse, fault: Fault) -> Iterable[bytes]:
         at_byte = int(fault.parameters.get("at_byte", "0"))

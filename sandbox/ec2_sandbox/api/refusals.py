@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from html import escape
 from wsgiref.types import StartResponse, WSGIEnvironment
 
+FORBIDDEN = "403 Forbidden"
+INTERNAL = "500 Internal Server Error"
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error response. `code` is EC2's code; `query_code`, `json_code` and `s3_code` replace it in other protocols.
-
-    json_status: the status in the JSON protocol, which is 400 for every error except those of the service itself.
-    """
+    """An error. `code` is EC2's code; `query_code`, `json_code` and `s3_code` replace it in other protocols."""
 
     code: str
     message: str
@@ -26,75 +26,59 @@ class Refusal:
     query_code: str = ""
     json_code: str = ""
     s3_code: str = ""
-    json_status: str = "400 Bad Request"
 
 
-FORBIDDEN = "403 Forbidden"
-INTERNAL = "500 Internal Server Error"
+# By position: EC2's code, the message, the status, and the codes in the query, JSON and S3 protocols.
 UNKNOWN_KEY = Refusal(
-    status=FORBIDDEN, code="AuthFailure", query_code="InvalidClientTokenId", json_code="UnrecognizedClientException",
-    s3_code="InvalidAccessKeyId",
-    message="This sandbox does not have this access key; ec2-sandbox env prints the right one.",
+    "AuthFailure", "This sandbox does not have this access key; ec2-sandbox env prints the right one.",
+    FORBIDDEN, "InvalidClientTokenId", "UnrecognizedClientException", "InvalidAccessKeyId",
 )  # fmt: skip
 NO_KEY = Refusal(
-    status=FORBIDDEN, code="AuthFailure", query_code="MissingAuthenticationToken",
-    json_code="MissingAuthenticationTokenException", s3_code="AccessDenied",
-    message="The call is not signed; the sandbox answers only calls that are signed with one of its access keys.",
+    "AuthFailure", "The call is not signed; the sandbox answers only calls that are signed with one of its keys.",
+    FORBIDDEN, "MissingAuthenticationToken", "MissingAuthenticationTokenException", "AccessDenied",
 )  # fmt: skip
-NOT_FOR_IAM = Refusal(
-    status=FORBIDDEN, code="InvalidClientTokenId", message="The security token included in the request is invalid"
-)
+NOT_FOR_IAM = Refusal("InvalidClientTokenId", "The security token included in the request is invalid", FORBIDDEN)
 EXPIRED = Refusal(
-    status=FORBIDDEN, code="RequestExpired", query_code="ExpiredToken", json_code="ExpiredTokenException",
-    s3_code="ExpiredToken", message="The security token included in the request is expired",
+    "RequestExpired", "The security token included in the request is expired",
+    FORBIDDEN, "ExpiredToken", "ExpiredTokenException", "ExpiredToken",
 )  # fmt: skip
 BAD_SIGNATURE = Refusal(
-    status=FORBIDDEN, code="AuthFailure", query_code="SignatureDoesNotMatch", json_code="InvalidSignatureException",
-    s3_code="SignatureDoesNotMatch",
-    message="The request signature we calculated does not match the signature you provided. Check your key and signing "
-    "method.",
+    "AuthFailure", "The request signature we calculated does not match the signature you provided. Check your key and "
+    "signing method.", FORBIDDEN, "SignatureDoesNotMatch", "InvalidSignatureException", "SignatureDoesNotMatch",
 )  # fmt: skip
 NOT_SIGNED = Refusal(
-    status=FORBIDDEN, code="AuthFailure", query_code="SignatureDoesNotMatch", json_code="InvalidSignatureException",
-    s3_code="AccessDenied", message="There were headers present in the request which were not signed",
+    "AuthFailure", "There were headers present in the request which were not signed",
+    FORBIDDEN, "SignatureDoesNotMatch", "InvalidSignatureException", "AccessDenied",
 )  # fmt: skip
 OLD_SIGNATURE = Refusal(
-    code="AuthFailure", query_code="IncompleteSignature", json_code="IncompleteSignatureException",
-    s3_code="InvalidRequest",
-    message="The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
+    "AuthFailure", "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256.",
+    query_code="IncompleteSignature", json_code="IncompleteSignatureException", s3_code="InvalidRequest",
 )  # fmt: skip
 BAD_TOKEN = Refusal(
-    status=FORBIDDEN, code="AuthFailure", query_code="InvalidClientTokenId", json_code="UnrecognizedClientException",
-    s3_code="InvalidToken", message="The security token included in the request is invalid",
+    "AuthFailure", "The security token included in the request is invalid",
+    FORBIDDEN, "InvalidClientTokenId", "UnrecognizedClientException", "InvalidToken",
 )  # fmt: skip
 SKEWED = Refusal(
-    status=FORBIDDEN, code="RequestExpired", query_code="SignatureDoesNotMatch", json_code="InvalidSignatureException",
-    s3_code="RequestTimeTooSkewed",
-    message="The difference between the request time and the current time is too large.",
+    "RequestExpired", "The difference between the request time and the current time is too large.",
+    FORBIDDEN, "SignatureDoesNotMatch", "InvalidSignatureException", "RequestTimeTooSkewed",
 )  # fmt: skip
 EXPIRED_URL = Refusal(
-    status=FORBIDDEN, code="RequestExpired", query_code="SignatureDoesNotMatch", s3_code="AccessDenied",
-    message="Request has expired",
-)  # fmt: skip
+    "RequestExpired", "Request has expired", FORBIDDEN, "SignatureDoesNotMatch", s3_code="AccessDenied"
+)
 BAD_EXPIRES = Refusal(
-    code="AuthFailure", query_code="IncompleteSignature", s3_code="AuthorizationQueryParametersError",
-    message="X-Amz-Expires must be a number of seconds, at most a week (604800)",
+    "AuthFailure", "X-Amz-Expires must be a number of seconds, at most a week (604800)",
+    query_code="IncompleteSignature", s3_code="AuthorizationQueryParametersError",
 )  # fmt: skip
 THROTTLED = Refusal(
-    status="503 Service Unavailable", code="RequestLimitExceeded", query_code="Throttling",
-    json_code="ThrottlingException", message="Request limit exceeded.",
-)  # fmt: skip
-SLOW_DOWN = Refusal(status="503 Slow Down", code="SlowDown", message="Please reduce your request rate.")
-BROKEN = Refusal(
-    status=INTERNAL, json_status=INTERNAL, code="InternalError", query_code="InternalFailure",
-    json_code="InternalServerError", message="An internal error has occurred",
-)  # fmt: skip
+    "RequestLimitExceeded", "Request limit exceeded.", "503 Service Unavailable", "Throttling", "ThrottlingException"
+)
+SLOW_DOWN = Refusal("SlowDown", "Please reduce your request rate.", "503 Slow Down")
+BROKEN = Refusal("InternalError", "An internal error has occurred", INTERNAL, "InternalFailure", "InternalServerError")
 # The status is 400, because clients would retry 500 or more.
-UNSUPPORTED = Refusal(code="UnsupportedOperation", s3_code="NotImplemented", message="The sandbox cannot do this")
+UNSUPPORTED = Refusal("UnsupportedOperation", "The sandbox cannot do this", s3_code="NotImplemented")
 SANDBOX_BROKEN = Refusal(
-    status=INTERNAL, json_status=INTERNAL, code="InternalError", query_code="InternalFailure",
-    json_code="InternalFailure", message="The sandbox failed; see its daemon.log",
-)  # fmt: skip
+    "InternalError", "The sandbox failed; see its daemon.log", INTERNAL, "InternalFailure", "InternalFailure"
+)
 
 
 class RefusedError(Exception):
@@ -107,31 +91,23 @@ class RefusedError(Exception):
 
 def forbid(message: str) -> Refusal:
     """Returns the response to a caller who is not authorized. Pure."""
-    return Refusal(
-        status=FORBIDDEN, code="UnauthorizedOperation", query_code="AccessDenied", json_code="AccessDeniedException",
-        s3_code="AccessDenied", message=message,
-    )  # fmt: skip
+    return Refusal("UnauthorizedOperation", message, FORBIDDEN, "AccessDenied", "AccessDeniedException", "AccessDenied")
 
 
-def deny(service: str | None, caller: str, action: str, resource: str = "*", *, explicit: bool = False) -> Refusal:
+def deny(service: str | None, caller: str, action: str) -> Refusal:
     """Returns the response to a caller who lacks a permission, with AWS's message. Pure.
 
-    caller: an ARN. action: `service:Action`. explicit: whether a policy denies the action; otherwise, no policy allows
-    it.
+    caller: an ARN. action: `service:Action`.
     """
-    on = "" if resource == "*" else f" on resource: {resource}"
-    why = (
-        "with an explicit deny in an identity-based policy"
-        if explicit
-        else f"because no identity-based policy allows the {action} action"
+    message = (
+        f"User: {caller} is not authorized to perform: {action} "
+        f"because no identity-based policy allows the {action} action"
     )
-    message = f"User: {caller} is not authorized to perform: {action}{on} {why}"
     if service == "ec2":
-        seen = {"allowed": False, "explicitDeny": explicit, "context": {"action": action, "resource": resource}}
-        encoded = base64.urlsafe_b64encode(json.dumps(seen).encode()).decode()
+        encoded = base64.urlsafe_b64encode(json.dumps({"allowed": False, "context": {"action": action}}).encode())
         message = (
             f"You are not authorized to perform this operation. {message}. "
-            f"Encoded authorization failure message: {encoded}"
+            f"Encoded authorization failure message: {encoded.decode()}"
         )
     return forbid(message)
 
@@ -144,7 +120,7 @@ def refuse(
     message = f"<Message>{escape(refusal.message, quote=False)}</Message>"
     status, kind = refusal.status, "text/xml"
     if "HTTP_X_AMZ_TARGET" in environ:
-        status, kind = refusal.json_status, "application/x-amz-json-1.1"
+        status, kind = status if status == INTERNAL else "400 Bad Request", "application/x-amz-json-1.1"
         text = json.dumps({"__type": refusal.json_code or refusal.code, "message": refusal.message})
     elif service == "s3":
         kind = "application/xml"

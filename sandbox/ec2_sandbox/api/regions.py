@@ -7,6 +7,9 @@ from ec2_sandbox.api.ec2 import SandboxEC2Backend
 from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.volumes import SandboxVolume
 
+# Dicts of moto's backends, by id; the security groups by VPC.
+MERGED = ("volumes", "amis", "reservations", "groups", "enis", "managed_prefix_lists")
+
 
 class Regions:
     """The backends of a sandbox's regions, its own region first, with the part of their interface that hosts use."""
@@ -42,42 +45,14 @@ class Regions:
         """Returns the private address of the interface with this public address in any region, or None."""
         return next(filter(None, (backend.find_private_address(public_ip) for backend in self._backends)), None)
 
-    def _merge(self, name: str) -> dict[Any, Any]:
-        """Returns the entries of all regions.
+    def __getattr__(self, name: str) -> dict[Any, Any]:
+        """Returns one of MERGED, with the entries of all regions.
 
         It is a copy, because some of moto's dicts create an entry for each key that is looked up.
         """
+        if name not in MERGED:
+            raise AttributeError(name)
         return {key: value for backend in self._backends for key, value in getattr(backend, name).items()}
-
-    @property
-    def volumes(self) -> dict[Any, Any]:
-        """The volumes by id."""
-        return self._merge("volumes")
-
-    @property
-    def amis(self) -> dict[Any, Any]:
-        """The images by id."""
-        return self._merge("amis")
-
-    @property
-    def reservations(self) -> dict[Any, Any]:
-        """The reservations that RunInstances creates, by id."""
-        return self._merge("reservations")
-
-    @property
-    def groups(self) -> dict[Any, Any]:
-        """The security groups by VPC."""
-        return self._merge("groups")
-
-    @property
-    def enis(self) -> dict[Any, Any]:
-        """The network interfaces by id."""
-        return self._merge("enis")
-
-    @property
-    def managed_prefix_lists(self) -> dict[Any, Any]:
-        """The managed prefix lists by id."""
-        return self._merge("managed_prefix_lists")
 
 
 Backend = SandboxEC2Backend | Regions

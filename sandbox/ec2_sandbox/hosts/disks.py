@@ -7,21 +7,14 @@ A disk is a loop device, which the kernel releases when neither the daemon nor a
 cannot create a device node that works, so disk_in_host.py adds one from outside.
 """
 
-import fcntl
 import os
 import stat
-import struct
 from pathlib import Path
 
 from ec2_sandbox.hosts.hosts import PYTHON, Host
 from ec2_sandbox.hosts.network import CommandError, run_quietly
 
 HELPER = Path(__file__).with_name("disk_in_host.py")
-# linux/loop.h
-LOOP_CTL_GET_FREE, LOOP_SET_FD, LOOP_SET_STATUS64 = 0x4C82, 0x4C00, 0x4C04
-LO_FLAGS_AUTOCLEAR = 4
-LOOP_INFO64 = struct.Struct("=5Q4I64s64s32s2Q")
-TRIES = 10
 
 
 class DiskBusyError(OSError):
@@ -65,30 +58,14 @@ def detach_disk(host: Host, volume_id: str) -> None:
 
 
 def open_loop(image: Path) -> int:
-    """Opens a new loop device for an image. The device exists as long as any process has it open. Raises OSError."""
-    backing = os.open(image, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        for left in reversed(range(TRIES)):
-            control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-            try:
-                number = fcntl.ioctl(control, LOOP_CTL_GET_FREE)
-            finally:
-                os.close(control)
-            device = os.open(f"/dev/loop{number}", os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.ioctl(device, LOOP_SET_FD, backing)
-            except OSError:  # another process took the device first
-                os.close(device)
-                if not left:
-                    raise
-                continue
-            empty = (0,) * 8
-            info = LOOP_INFO64.pack(*empty, LO_FLAGS_AUTOCLEAR, os.fsencode(image)[:63], b"", b"", 0, 0)
-            fcntl.ioctl(device, LOOP_SET_STATUS64, info)
-            return device
-    finally:
-        os.close(backing)
-    raise AssertionError  # TRIES is not 0
+    """Opens a new loop device for an image. The device exists as long as any process has it open.
+
+    Raises OSError, or CommandError on a machine without loop devices.
+    """
+    name = run_quietly(("losetup", "--find", "--show", str(image))).strip()
+    device = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+    run_quietly(("losetup", "--detach", name))  # as soon as it is closed
+    return device
 
 
 def is_open(number: int) -> bool:

@@ -15,9 +15,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from typing import NamedTuple
 
 import dns.exception
-import dns.flags
 import dns.message
-import dns.opcode
 import dns.rcode
 import dns.rdatatype
 import dns.rrset
@@ -77,43 +75,32 @@ def _read_address(text: str) -> IPv4Address | None:
 
 
 def answer(query: bytes, names: Names, private_of: Callable[[str], str | None]) -> bytes | None:
-    """Returns the response to a message, or None if the message is invalid. private_of: as for `look_up`."""
+    """Returns the response to a message, or None if the message is not a query. private_of: as for `look_up`."""
     try:
         asked = dns.message.from_wire(query)
         reply = dns.message.make_response(asked, recursion_available=True)
-    except dns.exception.DNSException as error:
+        [question] = asked.question
+    except (dns.exception.DNSException, ValueError) as error:
         log.info("invalid message: %r", error)
         return None
-    if asked.opcode() != dns.opcode.QUERY:
-        reply.set_rcode(dns.rcode.NOTIMP)
-    elif len(asked.question) != 1:
-        reply.set_rcode(dns.rcode.FORMERR)
-    else:
-        question = asked.question[0]
-        record = names.look_up(question.name.to_text(omit_final_dot=True).lower(), private_of)
-        if record is None:
-            reply.set_rcode(dns.rcode.NXDOMAIN)
-        elif question.rdtype in (dns.rdatatype.from_text(record.kind), dns.rdatatype.ANY):
-            reply.answer.append(dns.rrset.from_text(question.name, TTL_S, "IN", record.kind, record.value))
+    record = names.look_up(question.name.to_text(omit_final_dot=True).lower(), private_of)
+    if record is None:
+        reply.set_rcode(dns.rcode.NXDOMAIN)
+    elif question.rdtype in (dns.rdatatype.from_text(record.kind), dns.rdatatype.ANY):
+        reply.answer.append(dns.rrset.from_text(question.name, TTL_S, "IN", record.kind, record.value))
     return reply.to_wire()
-
-
-class _Server(socketserver.UDPServer):
-    answer: Callable[[bytes], bytes | None]
-
-
-class _Handler(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-        """Sends the response to one message."""
-        assert isinstance(self.server, _Server)  # noqa: S101 -- no other server uses it
-        query, connection = self.request
-        if reply := self.server.answer(query):
-            connection.sendto(reply, self.client_address)
 
 
 def serve_names(addresses: Iterable[str], names: Names, private_of: Callable[[str], str | None]) -> None:
     """Answers at these addresses, in separate threads. Uses only UDP, because all responses are short enough."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            """Sends the response to one message."""
+            query, connection = self.request
+            if reply := answer(query, names, private_of):
+                connection.sendto(reply, self.client_address)
+
     for address in addresses:
-        server = _Server((address, PORT), _Handler)
-        server.answer = lambda query: answer(query, names, private_of)
+        server = socketserver.UDPServer((address, PORT), Handler)
         threading.Thread(target=server.serve_forever, name="names", daemon=True).start()

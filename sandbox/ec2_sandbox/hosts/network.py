@@ -51,10 +51,12 @@ class CommandError(Exception):
     """A command failed. The message contains the command and its error output."""
 
 
-def run_quietly(arguments: tuple[str, ...], stdin: str | None = None) -> None:
-    """Runs a command and discards its output. Raises CommandError."""
+def run_quietly(arguments: tuple[str, ...], stdin: str | None = None) -> str:
+    """Runs a command, and returns its output. Raises CommandError."""
     try:
-        subprocess.run(arguments, input=stdin, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
+        return subprocess.run(
+            arguments, input=stdin, check=True, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S
+        ).stdout
     except subprocess.CalledProcessError as error:
         raise CommandError(f"{' '.join(arguments)}: {error.stderr.strip()}") from error
     except subprocess.TimeoutExpired as error:

@@ -7,7 +7,6 @@ from ipaddress import IPv4Network
 
 import dns.flags
 import dns.message
-import dns.opcode
 import dns.rcode
 import pytest
 
@@ -68,13 +67,6 @@ def test_answers(name: str, kind: str, rcode: str, answers: list[str]) -> None:
     assert reply.edns >= 0
 
 
-def test_other_requests_are_refused() -> None:
-    notify = dns.message.make_query(HOME, "SOA")
-    notify.set_opcode(dns.opcode.NOTIFY)
-    assert ask(notify).rcode() == dns.rcode.NOTIMP
-    assert ask(dns.message.QueryMessage()).rcode() == dns.rcode.FORMERR
-
-
-@pytest.mark.parametrize("junk", [b"", b"\xff" * 512])
+@pytest.mark.parametrize("junk", [b"", b"\xff" * 512, dns.message.QueryMessage().to_wire()])
 def test_invalid_messages_get_no_answer(junk: bytes) -> None:
     assert answer(junk, NAMES["us-east-1"], HAVE_IT.get) is None
