@@ -185,20 +185,24 @@ def list_all() -> list[SandboxOnMachine]:
 
 
 def _describe_on_machine(place: Place) -> SandboxOnMachine:
-    status = find_daemon(place)
-    try:
-        settings = read_json(place.settings_file, Settings)
-    except (OSError, ValueError):
-        return SandboxOnMachine(id=place.id, state="crashed", pid=status.pid if status else None)
-    state: Literal["running", "crashed", "folder gone"] = "running" if status else "crashed"
-    if not Path(settings.project_dir).is_dir():
-        state = "folder gone"
-    if status is None:
-        return SandboxOnMachine(id=place.id, state=state, folder=settings.project_dir)
+    status, settings = find_daemon(place), _find_settings(place)
+    pid = status.pid if status else None
+    if settings is None:
+        return SandboxOnMachine(id=place.id, state="crashed", pid=pid)
+    is_there = Path(settings.project_dir).is_dir()
     return SandboxOnMachine(
-        id=place.id, state=state, folder=settings.project_dir, pid=status.pid,
-        endpoint_url=_endpoint_url(settings, status), nodes=sum(host.state == "running" for host in status.hosts),
+        id=place.id, state="folder gone" if not is_there else "running" if status else "crashed",
+        folder=settings.project_dir, pid=pid, endpoint_url=_endpoint_url(settings, status) if status else None,
+        nodes=sum(host.state == "running" for host in status.hosts) if status else 0,
     )  # fmt: skip
+
+
+def _find_settings(place: Place) -> Settings | None:
+    """Returns the sandbox's settings, or None if their file is missing or damaged."""
+    try:
+        return read_json(place.settings_file, Settings)
+    except (OSError, ValueError):
+        return None
 
 
 @as_root()
@@ -210,12 +214,6 @@ def prune(ids: Sequence[str], *, report: Report) -> None:
             if place.id in ids and (found := _describe_on_machine(place)).state != "running":
                 remove_all(place)
                 report(Event(kind="done", what=f"removed the sandbox {place.id} of {found.folder or 'unknown folder'}"))
-
-
-def count_objects(project_dir: Path) -> int:
-    """Returns the number of objects in the running sandbox's S3. Raises SandboxError."""
-    result: int = _ask(project_dir, do="objects")
-    return result
 
 
 def find_running(project_dir: Path) -> SandboxInfo | None:
@@ -267,25 +265,27 @@ def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
     return len(hosts)
 
 
+def count_objects(project_dir: Path) -> int:
+    """Returns the number of objects in the running sandbox's S3. Raises SandboxError."""
+    return int(_ask(project_dir, do="objects"))
+
+
 def cause_fault(project_dir: Path, text: str) -> dict[str, Any]:
     """Arms a fault in the running sandbox, or causes an immediate fault. text: see faults.py.
 
     Returns the fault as JSON; `did` describes what an immediate fault did. Raises SandboxError.
     """
-    result: dict[str, Any] = _ask(project_dir, do="fault", text=text)
-    return result
+    return dict(_ask(project_dir, do="fault", text=text))
 
 
 def list_faults(project_dir: Path) -> list[dict[str, Any]]:
     """Returns the armed faults of the running sandbox, oldest first. Raises SandboxError."""
-    result: list[dict[str, Any]] = _ask(project_dir, do="faults")
-    return result
+    return list(_ask(project_dir, do="faults"))
 
 
 def disarm_faults(project_dir: Path, which: str) -> list[dict[str, Any]]:
     """Disarms the fault with this id, or "all" faults. Returns the disarmed faults. Raises SandboxError."""
-    result: list[dict[str, Any]] = _ask(project_dir, do="disarm", which=which)
-    return result
+    return list(_ask(project_dir, do="disarm", which=which))
 
 
 def _ask(project_dir: Path, **asked: str) -> Any:
@@ -358,11 +358,9 @@ def describe(project_dir: Path) -> SandboxStatus:
     place = _find_place(project_dir)
     status = find_daemon(place)
     if status is None:
-        state: Literal["crashed", "stopped"] = "crashed" if find_leftovers(place) else "stopped"
-        return SandboxStatus(id=place.id, state=state)
-    try:
-        settings = read_json(place.settings_file, Settings)
-    except (OSError, ValueError):
+        return SandboxStatus(id=place.id, state="crashed" if find_leftovers(place) else "stopped")
+    settings = _find_settings(place)
+    if settings is None:
         return SandboxStatus(id=place.id, state="crashed", state_dir=place.state_dir, pid=status.pid)
     return SandboxStatus(
         id=place.id, state="running", state_dir=place.state_dir, pid=status.pid,

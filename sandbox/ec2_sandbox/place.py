@@ -69,11 +69,11 @@ class Place:
         self.mark = f"ec2-sandbox:{self.id}"
         # The machine's network interface into the sandbox; at most 15 characters (IFNAMSIZ).
         self.interface = f"csb-{self.id}"
+        self.cgroup = cgroups.cgroup_of(self.id)
         # Written by `start`. Only their owner can read the credentials.
         self.settings_file = self.state_dir / "settings.json"
         self.credentials_file = self.state_dir / "credentials.json"
-        # Replaces the user's ~/.aws, which belongs to another account. Its files are empty.
-        self.aws_dir = self.state_dir / "aws"
+        self.aws_dir = self.state_dir / "aws"  # replaces the user's ~/.aws; its files are empty
         # Written by the daemon: its process, its port and its hosts, and the certificate of the sandbox's authority.
         self.status_file = self.state_dir / "status.json"
         self.ca_file = self.state_dir / "ca.pem"
@@ -81,19 +81,12 @@ class Place:
         self.api_log = self.state_dir / "api.jsonl"
         self.state_log = self.state_dir / "states.jsonl"
         self.control_socket = self.state_dir / "control.sock"
-        # moto keeps the content of S3 objects here, in unnamed files.
-        self.objects_dir = self.state_dir / "objects"
-        # A folder for each instance, with its disk and console output.
-        self.hosts_dir = self.state_dir / "hosts"
-        # The image of each volume that AttachVolume has ever attached.
-        self.volumes_dir = self.state_dir / "volumes"
-        # The disk of each image that CreateImage has made.
-        self.images_dir = self.state_dir / "images"
-        # Copies of the machine's system for the hosts (ec2_sandbox/hosts/system.py).
-        self.system_dir = self.state_dir / "system"
-        # A folder for each `ec2-sandbox install`, with the packages that it downloaded.
-        self.packages_dir = self.state_dir / "packages"
-        self.cgroup = cgroups.cgroup_of(self.id)
+        self.objects_dir = self.state_dir / "objects"  # moto keeps the content of S3 objects here, in unnamed files
+        self.hosts_dir = self.state_dir / "hosts"  # a folder for each instance, with its disk and console output
+        self.volumes_dir = self.state_dir / "volumes"  # the image of each volume that AttachVolume has ever attached
+        self.images_dir = self.state_dir / "images"  # the disk of each image that CreateImage has made
+        self.system_dir = self.state_dir / "system"  # copies of the machine's system for hosts (hosts/system.py)
+        self.packages_dir = self.state_dir / "packages"  # a folder for each `ec2-sandbox install`, with its packages
 
 
 def place_of(project_dir: Path) -> Place:
@@ -214,14 +207,13 @@ def find_daemon(place: Place) -> DaemonStatus | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leftovers:
-    """Everything that a sandbox has on the machine."""
+    """Everything that a sandbox has on the machine. folders: its own folder, and its control group."""
 
     processes: tuple[int, ...]
     mounts: tuple[str, ...]
     interfaces: tuple[str, ...]
     loop_devices: tuple[str, ...]
     folders: tuple[Path, ...]
-    """The sandbox's own folder, and its control group."""
 
     def __bool__(self) -> bool:
         return any((self.processes, self.mounts, self.interfaces, self.loop_devices, self.folders))
@@ -238,34 +230,32 @@ def find_leftovers(place: Place) -> Leftovers:
     )
 
 
-def remove_leftovers(place: Place) -> Leftovers:
-    """Removes all leftovers, and returns those that could not be removed.
+def remove_all(place: Place) -> None:
+    """Removes everything that belongs to a sandbox. Raises SandboxError that lists what could not be removed.
 
     Ends the processes first: with a host's last process, the kernel removes its mounts, loop device and network.
     """
     wait_until(lambda: not _kill_all(place), KILL_TIMEOUT_S)
     for target in reversed(_mounts_below(place.state_dir)):
-        subprocess.run(("umount", "--lazy", target), check=False, capture_output=True)
+        _try("umount", "--lazy", target)
     wait_for_loop_devices(place.state_dir, KILL_TIMEOUT_S)
     for device in _loop_devices_below(place.state_dir):
-        subprocess.run(("losetup", "--detach", f"/dev/{device}"), check=False, capture_output=True)
+        _try("losetup", "--detach", f"/dev/{device}")
     # The kernel removes it too, but that takes seconds with many hosts. It may already have started.
-    subprocess.run(("ip", "link", "delete", place.interface), check=False, capture_output=True)
+    _try("ip", "link", "delete", place.interface)
     wait_until(lambda: not _has_interface(place), KILL_TIMEOUT_S)
     if place.cgroup and place.cgroup.exists():
         cgroups.remove(place.cgroup)
     if place.state_dir.exists():
         shutil.rmtree(place.state_dir)
-    return find_leftovers(place)
-
-
-def remove_all(place: Place) -> None:
-    """Removes everything that belongs to a sandbox. Raises SandboxError that lists what could not be removed."""
-    left = remove_leftovers(place)
-    if left:
+    if left := find_leftovers(place):
         raise SandboxError(
             f"Could not remove everything of the sandbox {place.id}. This is left: {left}", hint="ec2-sandbox reset"
         )
+
+
+def _try(*words: str) -> None:
+    subprocess.run(words, check=False, capture_output=True)
 
 
 def wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
@@ -318,15 +308,14 @@ def wait_for_loop_devices(path: Path, timeout_s: float) -> bool:
 
 # --- address ranges that are not in use on this machine, and never in use on the Internet
 
-# A name server may have an address that only the default route covers. The second file lists the name servers of
-# systemd-resolved.
-RESOLV_CONFS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 # RFC 1918. EC2 accepts at most a /16 for a VPC. 10/8 is first, because Docker uses 172.17/16 and up.
 PRIVATE_POOLS = (IPv4Network("10.0.0.0/8"), IPv4Network("172.16.0.0/12"))
 PRIVATE_PREFIX = 16
 # RFC 2544: for benchmarks between networks, and never routed on the Internet.
 PUBLIC_POOLS = (IPv4Network("198.18.0.0/15"),)
 PUBLIC_PREFIX = 20
+# A name server may have an address that only the default route covers. The second file is systemd-resolved's.
+RESOLV_CONFS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 
 
 def choose_ranges(taken: Iterable[IPv4Network], seed: int) -> Ranges:
@@ -348,10 +337,10 @@ def _choose(pools: tuple[IPv4Network, ...], prefix: int, occupied: tuple[IPv4Net
         for candidate in candidates[start:] + candidates[:start]:
             if not any(candidate.overlaps(other) for other in occupied):
                 return candidate
-    names = " and ".join(str(pool) for pool in pools)
     raise SandboxError(
-        f"The sandbox needs a free /{prefix} of {names}, but this machine's routes cover them all.", hint="ip -4 route"
-    )
+        f"The sandbox needs a free /{prefix} of {' and '.join(map(str, pools))}, but this machine's routes cover them "
+        "all.", hint="ip -4 route",
+    )  # fmt: skip
 
 
 def describe_taken() -> tuple[IPv4Network, ...]:

@@ -27,11 +27,6 @@ def find_quota(instance_type: str, market: Market) -> Quota | None:
     return next((q for q in QUOTAS.values() if q.market == market and letters in q.families), None)
 
 
-def count_vcpus(quota: Quota, running: Iterable[tuple[str, Market]]) -> int:
-    """Returns the number of vCPUs that count against a quota. running: (type, market) of each instance. Pure."""
-    return sum(VCPUS[kind] for kind, market in running if find_quota(kind, market) is quota)
-
-
 def zones_offering(instance_type: str, region: str) -> list[str]:
     """Returns the region's zones that offer a type, according to AWS's published list, sorted."""
     offerings = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, [])
@@ -93,7 +88,7 @@ def allow_by_quota(
     if quota is None:
         return high
     limit = granted.get(quota.code, GRANTED)
-    used = count_vcpus(quota, running)
+    used = sum(VCPUS[kind] for kind, market in running if find_quota(kind, market) is quota)
     fault = book.take("vcpu-limit", type=instance_type, market=market)
     count = 0 if fault else min(high, max(0, limit - used) // VCPUS[instance_type])
     if count >= low:
@@ -161,13 +156,8 @@ class SandboxQuotasResponse(ServiceQuotasResponse):
 
     def _render(self, quota: Quota) -> dict[str, Any]:
         return {
-            "ServiceCode": "ec2",
-            "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
+            "ServiceCode": "ec2", "ServiceName": "Amazon Elastic Compute Cloud (Amazon EC2)",
             "QuotaArn": f"arn:aws:servicequotas:{self.region}:{self.current_account}:ec2/{quota.code}",
-            "QuotaCode": quota.code,
-            "QuotaName": quota.name,
+            "QuotaCode": quota.code, "QuotaName": quota.name, "Unit": "None", "Adjustable": True, "GlobalQuota": False,
             "Value": float(self.granted.get(quota.code, GRANTED)),
-            "Unit": "None",
-            "Adjustable": True,
-            "GlobalQuota": False,
-        }
+        }  # fmt: skip

@@ -1,7 +1,6 @@
 """The API log, with one JSON object for each call, and the log of the instances' states."""
 
 import datetime as dt
-import io
 import json
 import logging
 import re
@@ -18,6 +17,9 @@ from moto.core.routing import get_service_router
 from moto.core.utils import utcnow
 from werkzeug.exceptions import HTTPException
 
+from ec2_sandbox.api.refusals import RefusedError
+from ec2_sandbox.iam.signatures import read_body, read_signature
+
 # Keys in a request's WSGI environment: the description of the call, its access key id, the caller's ARN once the
 # signature is verified, and the fault that struck the call.
 CALL_KEY = "ec2_sandbox.call"
@@ -28,7 +30,6 @@ FAULT_KEY = "ec2_sandbox.fault"
 log = logging.getLogger("ec2_sandbox.api_log")
 
 FORM = "application/x-www-form-urlencoded"
-CREDENTIAL_SCOPE = re.compile(r"Credential=([^/,]+)/\d{8}/([^/]*)/([^/]+)/aws4_request")
 # Services whose name in signatures differs from botocore's name.
 SIGNED_AS = {"elasticfilesystem": "efs"}
 # Of a form: those that have a key of their own, or are large. Of the others: those that count.
@@ -146,10 +147,8 @@ def _read_parameters(environ: WSGIEnvironment, form: Mapping[str, list[Any]]) ->
     if form:
         return {name: values[0] for name, values in form.items() if name not in LEFT_OUT}
     if "HTTP_X_AMZ_TARGET" in environ:
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        environ["wsgi.input"] = io.BytesIO(body)
         try:
-            found = json.loads(body)
+            found = json.loads(read_body(environ))
         except ValueError:  # the service will refuse it
             return {}
         return {name: found[name] for name in OF_JSON if name in found} if isinstance(found, dict) else {}
@@ -160,13 +159,12 @@ def _read_parameters(environ: WSGIEnvironment, form: Mapping[str, list[Any]]) ->
 
 def _find_credential(environ: WSGIEnvironment) -> tuple[str | None, str | None, str | None]:
     """Returns the access key id, region and service of a signature in the header or in a presigned URL."""
-    header = environ.get("HTTP_AUTHORIZATION", "")
-    query = parse_qs(environ.get("QUERY_STRING", ""))
-    presigned = query.get("X-Amz-Credential", [""])[0]
-    if scope := CREDENTIAL_SCOPE.search(header or f"Credential={presigned}"):
-        key, region, service = scope.groups()
-        return key, region, service
-    return None, None, None
+    try:
+        found = read_signature(environ)
+    except RefusedError:  # Authentication will refuse the call
+        return None, None, None
+    _, region, service = (*found.scope.split("/"), "", "")[:3]
+    return found.access_key_id, region, service or None
 
 
 def _name_operation(environ: WSGIEnvironment, service: str) -> str:
@@ -185,9 +183,7 @@ def _name_operation(environ: WSGIEnvironment, service: str) -> str:
 def _read_form(environ: WSGIEnvironment) -> dict[str, list[Any]]:
     if not environ.get("CONTENT_TYPE", "").startswith(FORM):
         return {}
-    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-    environ["wsgi.input"] = io.BytesIO(body)
-    return dict(parse_qs(body.decode(errors="replace")))
+    return dict(parse_qs(read_body(environ).decode(errors="replace")))
 
 
 def find_error_code(body: bytes) -> str | None:

@@ -17,6 +17,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from ec2_sandbox.api.refusals import Refusal, RefusedError, refuse
+from ec2_sandbox.iam.signatures import read_body
 
 # In most families, the price is proportional to the size. The unit here is one xlarge.
 UNITS = {"large": 0.5, "xlarge": 1, "2xlarge": 2, "4xlarge": 4, "8xlarge": 8, "9xlarge": 9, "12xlarge": 12,
@@ -91,7 +92,7 @@ def answer_pricing(app: WSGIApplication, region: str, others: Sequence[str] = ()
         target = environ.get("HTTP_X_AMZ_TARGET", "")
         if not target.startswith(TARGET):
             return app(environ, start_response)
-        request = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
+        request = json.loads(read_body(environ) or b"{}")
         try:
             body = json.dumps(answer_call(target.removeprefix(TARGET), request, region, others)).encode()
         except RefusedError as error:

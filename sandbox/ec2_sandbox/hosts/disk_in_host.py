@@ -4,6 +4,7 @@ The daemon starts it as the machine's root, and it enters the host's mount names
 the device node on the machine. Imports only the standard library; Python 3.10 or later, like pid1.py.
 """
 
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -12,17 +13,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))  # which -I omits
 
-from ec2_sandbox.hosts.namespaces import (
-    AT_FDCWD,
-    CLONE_NEWNS,
-    MNT_DETACH,
-    MOVE_MOUNT_F_EMPTY_PATH,
-    OPEN_TREE_CLONE,
-    SYS_MOVE_MOUNT,
-    SYS_OPEN_TREE,
-    check,
-    libc,
-)
+from ec2_sandbox.hosts.namespaces import CLONE_NEWNS, MNT_DETACH, check, libc, move_mount, open_tree
 
 BY_ID = Path("/dev/disk/by-id")
 
@@ -30,10 +21,7 @@ BY_ID = Path("/dev/disk/by-id")
 def main() -> None:
     """Adds or removes the device that the command line names."""
     verb, pid, node, volume_id = sys.argv[1:]
-    tree = -1
-    if verb == "add":
-        flags = OPEN_TREE_CLONE | os.O_CLOEXEC
-        tree = check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(node), flags), f"open_tree {node}")
+    tree = open_tree(Path(node)) if verb == "add" else -1
     with Path(f"/proc/{pid}/ns/mnt").open("rb") as namespace:
         check(libc.setns(namespace.fileno(), CLONE_NEWNS), "setns")
     link = BY_ID / f"nvme-Amazon_Elastic_Block_Store_{volume_id.replace('-', '')}"
@@ -51,15 +39,12 @@ def add(tree: int, link: Path) -> None:
     """Mounts the device at the first free name, and links to it by the volume's id, as udev does on EC2."""
     if link.is_symlink():
         return
-    number = 1
-    while Path(f"/dev/nvme{number}n1").exists():
-        number += 1
-    device = Path(f"/dev/nvme{number}n1")
+    names = (Path(f"/dev/nvme{number}n1") for number in itertools.count(1))
+    device = next(name for name in names if not name.exists())
     with hosts_root():
         device.touch()
         BY_ID.mkdir(parents=True, exist_ok=True)
-    moved = libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(device), MOVE_MOUNT_F_EMPTY_PATH)
-    check(moved, f"move_mount {device}")
+    move_mount(tree, device)
     with hosts_root():
         link.symlink_to(f"../../{device.name}")
 

@@ -20,32 +20,11 @@ from ec2_sandbox.api.ec2 import read_groups
 from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.volumes import SandboxAttachment, SandboxVolume
 from ec2_sandbox.faults import FaultBook
-from ec2_sandbox.hosts import cgroups, hosts
+from ec2_sandbox.hosts import cgroups, files, hosts, network
 from ec2_sandbox.hosts.disks import DiskBusyError, attach_disk, detach_disk
-from ec2_sandbox.hosts.files import (
-    RUNNER,
-    HostSpec,
-    render_accounts,
-    render_commands,
-    render_dmi,
-    render_first_boot,
-    render_home,
-    render_identity,
-    render_network,
-    render_services,
-)
+from ec2_sandbox.hosts.files import HostSpec
 from ec2_sandbox.hosts.hosts import BootError, Host
-from ec2_sandbox.hosts.network import (
-    MTU,
-    CommandError,
-    Cuts,
-    Network,
-    Port,
-    link_of,
-    mac_address_of,
-    name_server_of,
-    render_ruleset,
-)
+from ec2_sandbox.hosts.network import CommandError, Cuts, Network, Port, link_of, mac_address_of
 from ec2_sandbox.hosts.system import copy_system, find_links, is_machines_root
 from ec2_sandbox.place import HostStatus, Place, Settings
 
@@ -98,7 +77,7 @@ class Links:
             for instance_id, number in self._numbers.items()
         ]
         groups = read_groups(backend, {group for port in ports for group in port.groups})
-        ruleset = render_ruleset(groups, ports, self._cuts())
+        ruleset = network.render_ruleset(groups, ports, self._cuts())
         if ruleset == self._loaded:
             return
         try:
@@ -251,7 +230,7 @@ class Fleet(PhantomFleet):
         self._layers = copy_system(place.system_dir, as_own=not self._is_machines_root)
         self._links = find_links()
         self._outer_cgroup = cgroups.find_own()
-        self._accounts = render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
+        self._accounts = files.render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
 
     def _advance(self, instance: SandboxInstance) -> None:
         slot = self._slots.get(instance.id)
@@ -296,39 +275,28 @@ class Fleet(PhantomFleet):
             self._network.shape(number, host.pid, self._settings.config.link_mbit)
 
     def _describe_host(self, instance: SandboxInstance, host: Host, *, first_uid: int | None, sshd: bool) -> HostSpec:
-        private_ip = str(instance.private_ip)
+        private_ip, name = str(instance.private_ip), instance.private_dns_name
         ranges, folder = self._settings.ranges, host.folder
-        return HostSpec(
-            instance_id=instance.id,
-            hostname=instance.private_dns_name.partition(".")[0],
-            folder=str(folder.path),
-            disk_bytes=instance.root_volume_bytes,
-            image=str(image) if (image := self._place.images_dir / instance.image_id).exists() else "",
-            packages=str(self._place.packages_dir),
-            layers=self._layers,
-            links=self._links,
-            first_uid=first_uid,
-            uids=UIDS,
-            cgroup=str(folder.cgroup or ""),
-            dmi=render_dmi(instance.id, instance.instance_type),
-            outer_cgroup=self._outer_cgroup,
-            fuse=self._is_machines_root and Path("/dev/fuse").exists(),
-            network=render_network(
-                IPv4Interface(f"{private_ip}/{ranges.private.prefixlen}"), instance.public_ip, str(ranges.public), MTU
-            ),
-            files=(
-                *self._accounts,
-                *render_home(instance.public_key),
-                *render_identity(
-                    instance.private_dns_name, private_ip, name_server_of(ranges.private), uuid.uuid4().hex
-                ),
-                *render_services(self._ca_pem),
-                *render_commands(),
-                *render_first_boot(instance.id, read_user_data(instance)),
-            ),
-            after_boot=(RUNNER,),
-            sshd=sshd,
+        image = self._place.images_dir / instance.image_id
+        own = IPv4Interface(f"{private_ip}/{ranges.private.prefixlen}")
+        contents = (
+            *self._accounts,
+            *files.render_home(instance.public_key),
+            *files.render_identity(name, private_ip, network.name_server_of(ranges.private), uuid.uuid4().hex),
+            *files.render_services(self._ca_pem),
+            *files.render_commands(),
+            *files.render_first_boot(instance.id, read_user_data(instance)),
         )
+        return HostSpec(
+            instance_id=instance.id, hostname=name.partition(".")[0],
+            dmi=files.render_dmi(instance.id, instance.instance_type),
+            folder=str(folder.path), disk_bytes=instance.root_volume_bytes, image=str(image) if image.exists() else "",
+            packages=str(self._place.packages_dir), layers=self._layers, links=self._links, files=contents,
+            first_uid=first_uid, uids=UIDS, cgroup=str(folder.cgroup or ""), outer_cgroup=self._outer_cgroup,
+            fuse=self._is_machines_root and Path("/dev/fuse").exists(),
+            network=files.render_network(own, instance.public_ip, str(ranges.public), network.MTU),
+            after_boot=(files.RUNNER,), sshd=sshd,
+        )  # fmt: skip
 
     def reconcile(self, backend: regions.Backend) -> None:
         """Advances each instance, volume and image by one step, and removes the disks of deleted ones."""
@@ -356,35 +324,24 @@ class Fleet(PhantomFleet):
         return slot.boot.done() and self._give_disk(slot, volume)
 
     def _give_disk(self, slot: HostSlot, volume: SandboxVolume) -> bool:
-        """Adds a volume's disk to the host. Returns whether the host has it."""
-        if volume.id in slot.disks:
-            return True
-        try:
-            attach_disk(slot.host, volume.id, self._place.volumes_dir / volume.id, volume.image_bytes)
-        except (OSError, CommandError) as error:  # the next step tries again
-            log.error("%s: disk of %s: %s", slot.host.folder.path.name, volume.id, error)  # noqa: TRY400 -- as above
-            return False
-        slot.disks.add(volume.id)
-        log.info("%s: has the disk of %s", slot.host.folder.path.name, volume.id)
-        return True
+        """Adds a volume's disk to the host. Returns whether the host has it; if not, the next step tries again."""
+        image = self._place.volumes_dir / volume.id
+        if volume.id not in slot.disks and _try_disk(
+            slot, volume.id, lambda: attach_disk(slot.host, volume.id, image, volume.image_bytes)
+        ):
+            slot.disks.add(volume.id)
+            log.info("%s: has the disk of %s", slot.host.folder.path.name, volume.id)
+        return volume.id in slot.disks
 
     def _detach(self, volume: SandboxVolume, attachment: SandboxAttachment, /) -> bool:
         slot = self._slots.get(attachment.instance.id)
         return slot is None or self._take_disk(slot, volume.id)
 
     def _take_disk(self, slot: HostSlot, volume_id: str) -> bool:
-        """Removes a volume's disk from the host. Returns whether this is done."""
-        if volume_id not in slot.disks:
-            return True
-        try:
-            detach_disk(slot.host, volume_id)
-        except DiskBusyError:
-            return False
-        except (OSError, CommandError) as error:  # the next step tries again
-            log.error("%s: disk of %s: %s", slot.host.folder.path.name, volume_id, error)  # noqa: TRY400 -- as above
-            return False
-        slot.disks.discard(volume_id)
-        return True
+        """Removes a volume's disk from the host. Returns whether this is done; if not, the next step tries again."""
+        if volume_id in slot.disks and _try_disk(slot, volume_id, lambda: detach_disk(slot.host, volume_id)):
+            slot.disks.discard(volume_id)
+        return volume_id not in slot.disks
 
     def _give_disks(self, instance: SandboxInstance, slot: HostSlot) -> bool:
         """Adds the disks of all attached volumes to a host that has booted. Returns whether it has all of them."""
@@ -499,6 +456,18 @@ class Fleet(PhantomFleet):
         for future in [self._pool.submit(slot.host.end) for slot in self._slots.values()]:
             future.result()
         self._pool.shutdown()
+
+
+def _try_disk(slot: HostSlot, volume_id: str, step: Callable[[], None]) -> bool:
+    """Adds or removes a disk. Returns whether this is done."""
+    try:
+        step()
+    except DiskBusyError:
+        return False
+    except (OSError, CommandError) as error:
+        log.error("%s: disk of %s: %s", slot.host.folder.path.name, volume_id, error)  # noqa: TRY400 -- as above
+        return False
+    return True
 
 
 def read_user_data(instance: SandboxInstance) -> bytes:

@@ -19,7 +19,7 @@ from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts import cgroups
 from ec2_sandbox.hosts.files import PATH, POWER_OFF_SIGNAL, HostSpec
 from ec2_sandbox.hosts.network import CommandError, Network, run_quietly
-from ec2_sandbox.place import Place, wait_for_loop_devices
+from ec2_sandbox.place import Place, wait_for_loop_devices, wait_until
 
 PID1 = Path(__file__).with_name("pid1.py")
 PYTHON = "/usr/bin/python3"
@@ -143,8 +143,8 @@ class Host:
             self._starter.stdin.close()
         with self._booting:
             self.kill()  # processes that started in the meantime
-            if self._first:
-                self._first.reap(END_TIMEOUT_S)
+            if self._first and not self._first.wait(END_TIMEOUT_S):
+                raise TimeoutError(f"process 1 does not end ({self._first.pid})")
             os.close(self._ready_fd)
             if self.folder.cgroup and self.folder.cgroup.exists():  # the boot may have failed before
                 cgroups.remove(self.folder.cgroup)
@@ -152,40 +152,29 @@ class Host:
 
 
 class ProcessOne:
-    """A host's process 1. Thread-safe. The first `poll` or `wait` after its end reaps it."""
+    """A host's process 1, a child of the daemon. Thread-safe. The first `poll` or `wait` after its end reaps it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._fd = os.pidfd_open(pid)
         self._code: int | None = None
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
         """Returns its exit code, negative for a signal, or None while it runs."""
         with self._lock:
-            if self._code is None and (found := os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG)):
-                self._code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+            if self._code is None and (ended := os.waitpid(self.pid, os.WNOHANG)) != (0, 0):
+                self._code = os.waitstatus_to_exitcode(ended[1])
             return self._code
 
-    def wait(self, timeout_s: float) -> int | None:
-        """Waits until it has ended, at most `timeout_s`. Returns the same as `poll`."""
-        if self.poll() is None:
-            ended = select.poll()
-            ended.register(self._fd, select.POLLIN)
-            ended.poll(timeout_s * 1000)
-        return self.poll()
-
-    def reap(self, timeout_s: float) -> None:
-        """Waits until it has ended, and closes its descriptor. Raises TimeoutError."""
-        if self.wait(timeout_s) is None:
-            raise TimeoutError(f"process 1 does not end ({self.pid})")
-        os.close(self._fd)
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until it has ended, at most `timeout_s`. Returns whether it has."""
+        return wait_until(lambda: self.poll() is not None, timeout_s)
 
     def send(self, number: int) -> None:
         """Sends it a signal unless it has ended."""
         with self._lock:
-            if self._code is None:
-                signal.pidfd_send_signal(self._fd, number)
+            if self._code is None:  # otherwise, its pid may be another process's
+                os.kill(self.pid, number)
 
 
 def adopt_hosts() -> None:

@@ -219,27 +219,27 @@ def attach_disk(size_bytes: int) -> None:
 
 
 def show(source: Path, target: Path, shift: int | None, attributes: int = 0) -> None:
-    """Mounts a directory at `target`, with the host's owners if `shift` is not None."""
+    """Mounts a directory at `target`, with the host's owners if `shift` is not None (mount_setattr(2))."""
+    tree = open_tree(source)
     if shift is not None:
-        mount_shifted(source, target, shift, attributes)
-        return
-    mount(str(source), target, "", MS_BIND)
-    if attributes & MOUNT_ATTR_RDONLY:
-        mount_attr = struct.pack("=QQQQ", MOUNT_ATTR_RDONLY, 0, 0, 0)
-        made = libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, str(target).encode(), 0, mount_attr, len(mount_attr))
-        check(made, f"mount_setattr {target}")
-
-
-def mount_shifted(source: Path, target: Path, users: int, attributes: int = 0) -> None:
-    """Mounts a directory at `target`, with owners mapped by the user namespace `users` (mount_setattr(2))."""
-    flags = OPEN_TREE_CLONE | os.O_CLOEXEC
-    tree = check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, str(source).encode(), flags), f"open_tree {source}")
-    mount_attr = struct.pack("=QQQQ", MOUNT_ATTR_IDMAP | attributes, 0, 0, users)
-    shifted = libc.syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, mount_attr, len(mount_attr))
-    check(shifted, f"mount_setattr {source}")
-    moved = libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, str(target).encode(), MOVE_MOUNT_F_EMPTY_PATH)
-    check(moved, f"move_mount {target}")
+        attributes |= MOUNT_ATTR_IDMAP
+    mount_attr = struct.pack("=QQQQ", attributes, 0, 0, shift or 0)
+    changed = libc.syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, mount_attr, len(mount_attr))
+    check(changed, f"mount_setattr {source}")
+    move_mount(tree, target)
     os.close(tree)
+
+
+def open_tree(source: Path) -> int:
+    """Returns a descriptor of a new mount of a file or directory, which is not yet visible. Raises OSError."""
+    flags = OPEN_TREE_CLONE | os.O_CLOEXEC
+    return check(libc.syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(source), flags), f"open_tree {source}")
+
+
+def move_mount(tree: int, target: Path) -> None:
+    """Makes a mount of `open_tree` visible at `target`, also in another mount namespace. Raises OSError."""
+    moved = libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
+    check(moved, f"move_mount {target}")
 
 
 def try_kernel() -> None:

@@ -148,6 +148,11 @@ def _read_header(environ: Mapping[str, object], name: str) -> str:
 def _describe_body(environ: WSGIEnvironment, found: Signature, service: str) -> str:
     if service == "s3":
         return str(environ.get("HTTP_X_AMZ_CONTENT_SHA256") or (UNSIGNED if found.expires_s is not None else EMPTY))
-    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    return hashlib.sha256(read_body(environ)).hexdigest()
+
+
+def read_body(environ: WSGIEnvironment) -> bytes:
+    """Returns a request's body, and restores it for the next reader."""
+    body: bytes = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)
-    return hashlib.sha256(body).hexdigest()
+    return body

@@ -12,7 +12,7 @@ import pytest
 
 from ec2_sandbox import control
 from ec2_sandbox.place import find_leftovers as leftovers_of
-from ec2_sandbox.place import place_of, read_arguments, remove_leftovers
+from ec2_sandbox.place import place_of, read_arguments, remove_all
 from foundation.progress import silent
 from project import CLUSTER, REPOSITORY, Project
 from sandbox_steps import find_leftovers
@@ -65,7 +65,7 @@ def test_a_sandbox_whose_folder_was_moved_is_listed_and_pruned(tmp_path: Path) -
         control.prune([place.id], report=silent)  # the command would also remove what other tests have crashed
         assert not leftovers_of(place)
     finally:
-        remove_leftovers(place_of(project.directory))
+        remove_all(place_of(project.directory))
 
 
 def test_env_and_log(running: Project) -> None:
