@@ -26,7 +26,6 @@ TUN = Path("/dev/net/tun")
 # The least number of subordinate ids that a user needs, and the number that useradd gives to every user.
 LEAST_IDS = 65536
 NAMESPACES = ("--user", "--mount", "--pid", "--net")
-READY_TIMEOUT_S = 30
 # The settings by which distributions forbid ordinary users to create user namespaces, and the settings that allow it.
 SYSCTLS = (
     ("kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"),
@@ -94,9 +93,8 @@ def _run_under_sudo(reason: SandboxError, report: Report) -> None:
     report(Event(kind="warn", what=reason.message))
     if reason.hint not in (None, sudo_command()):
         report(Event(kind="info", what=f"to run the sandbox without root: {reason.hint}"))
-    report(
-        Event(kind="info", what="running this command with sudo; only the sandbox runs as root, your files stay yours")
-    )
+    what = "running this command with sudo; only the sandbox runs as root, your files stay yours"
+    report(Event(kind="info", what=what))
     sys.stdout.flush()
     sys.stderr.flush()
     # The interpreter's path, because sudo has its own PATH.
@@ -113,8 +111,7 @@ def check_user() -> None:
     missing = [name for name in ("newuidmap", "slirp4netns") if shutil.which(name) is None]
     needs = {}
     if missing:
-        what = f"{' and '.join(missing)}, which this machine does not have"
-        needs[what] = "sudo apt-get install uidmap slirp4netns"
+        needs[f"{' and '.join(missing)}, which this machine does not have"] = "sudo apt-get install uidmap slirp4netns"
     if not all(has_ids(Path(f"/etc/{name}").read_text(), user, os.getuid()) for name in ("subuid", "subgid")):
         what = f"{LEAST_IDS} user ids and group ids that belong to {user} (subuid(5))"
         needs[what] = f"sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}"
@@ -175,16 +172,11 @@ def _start_holder(state_root: Path) -> int:
         )  # fmt: skip
         os.close(exit_write)
         assert process.stdout is not None  # noqa: S101 -- PIPE sets it, which mypy does not know
-        assert process.stderr is not None  # noqa: S101 -- as above
-        if not process.stdout.read(1):
-            raise SandboxError(
-                f"Could not create the namespaces for the sandbox: {process.stderr.read().decode().strip()}"
-            )
-        process.stderr.close()
+        is_ready = bool(process.stdout.read(1))
+        _leave(process, is_ready=is_ready, what="create the namespaces for the sandbox")
         holder = _find_holder()
         assert holder is not None  # noqa: S101 -- it has just answered
         _connect(holder, exit_read)
-        process.returncode = 0  # it outlives this process, and Popen must not warn about that
         return holder
 
 
@@ -199,9 +191,14 @@ def _connect(holder: int, exit_fd: int) -> None:
     )  # fmt: skip
     os.close(ready_write)
     os.close(exit_fd)
-    assert process.stderr is not None  # noqa: S101 -- PIPE sets it, which mypy does not know
-    if not os.read(ready_read, 1):
-        raise SandboxError(f"Could not connect the sandbox to the network: {process.stderr.read().decode().strip()}")
+    _leave(process, is_ready=bool(os.read(ready_read, 1)), what="connect the sandbox to the network")
     os.close(ready_read)
+
+
+def _leave(process: "subprocess.Popen[bytes]", *, is_ready: bool, what: str) -> None:
+    """Lets a process outlive this one. Raises SandboxError with its errors if it is not ready."""
+    assert process.stderr is not None  # noqa: S101 -- PIPE sets it, which mypy does not know
+    if not is_ready:
+        raise SandboxError(f"Could not {what}: {process.stderr.read().decode().strip()}")
     process.stderr.close()
-    process.returncode = 0
+    process.returncode = 0  # Popen must not warn that it still runs

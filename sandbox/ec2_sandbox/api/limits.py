@@ -36,14 +36,13 @@ def zones_offering(instance_type: str, region: str) -> list[str]:
 def check_offered(instance_type: str, zone: str, region: str) -> None:
     """Raises EC2ClientError if a zone does not offer a type."""
     zones = zones_offering(instance_type, region)
-    if zone in zones:
-        return
-    elsewhere = f" or choosing {', '.join(zones)}" if zones else ""
-    raise EC2ClientError(
-        "Unsupported",
-        f"Your requested instance type ({instance_type}) is not supported in your requested Availability Zone ({zone})."
-        f" Please retry your request by not specifying an Availability Zone{elsewhere}.",
-    )
+    if zone not in zones:
+        elsewhere = f" or choosing {', '.join(zones)}" if zones else ""
+        raise EC2ClientError(
+            "Unsupported",
+            f"Your requested instance type ({instance_type}) is not supported in your requested Availability Zone "
+            f"({zone}). Please retry your request by not specifying an Availability Zone{elsewhere}.",
+        )
 
 
 def check_architecture(instance_type: str, architecture: str) -> None:

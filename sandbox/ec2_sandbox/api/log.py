@@ -100,16 +100,11 @@ class StateLog:
     def note(self, instance: Any) -> None:
         """Logs the state that an instance has entered."""
         entry = {
-            "time": utcnow().replace(tzinfo=dt.UTC).isoformat(),
-            "instance": instance.id,
-            "state": instance.state,
-            "reason": instance.state_reason.code,
-            "type": instance.instance_type,
-            "market": instance.market,
-            "zone": instance.placement.zone,
-            "public_address": instance.public_ip is not None,
+            "time": utcnow().replace(tzinfo=dt.UTC).isoformat(), "instance": instance.id, "state": instance.state,
+            "reason": instance.state_reason.code, "type": instance.instance_type, "market": instance.market,
+            "zone": instance.placement.zone, "public_address": instance.public_ip is not None,
             "disks_gib": [mapping.size for mapping in instance.block_device_mapping.values()],
-        }
+        }  # fmt: skip
         try:
             self._file.write(json.dumps(entry) + "\n")
         except OSError:  # as above

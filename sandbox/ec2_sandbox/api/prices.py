@@ -15,6 +15,7 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
+from werkzeug.wrappers import Response
 
 from ec2_sandbox.api.refusals import Refusal, RefusedError, refuse
 from ec2_sandbox.iam.signatures import read_body
@@ -49,8 +50,12 @@ OTHERS = {
 ON_DEMAND: dict[str, float] = OTHERS | {
     f"{family}.{size}": round(price * UNITS[size], 4) for family, (price, sizes) in FAMILIES.items() for size in sizes
 }
-# Dollars per GiB per month; https://aws.amazon.com/ebs/pricing/
-GP3_GIB_MONTH, SNAPSHOT_GIB_MONTH = 0.08, 0.05
+GP3_GIB_MONTH = 0.08  # dollars per GiB and month; https://aws.amazon.com/ebs/pricing/
+# The family, name, usage and dollars per GiB and month of what is stored.
+STORAGE = (
+    ("Storage", "gp3", "EBS:VolumeUsage.gp3", GP3_GIB_MONTH, "General Purpose (gp3) provisioned storage"),
+    ("Storage Snapshot", "snapshot", "EBS:SnapshotUsage", 0.05, "snapshot data stored"),
+)
 # The interval at which spot prices change, and the length of their history.
 SPOT_STEP = dt.timedelta(hours=6)
 SPOT_HISTORY = dt.timedelta(days=90)
@@ -94,11 +99,10 @@ def answer_pricing(app: WSGIApplication, region: str, others: Sequence[str] = ()
             return app(environ, start_response)
         request = json.loads(read_body(environ) or b"{}")
         try:
-            body = json.dumps(answer_call(target.removeprefix(TARGET), request, region, others)).encode()
+            body = json.dumps(answer_call(target.removeprefix(TARGET), request, region, others))
         except RefusedError as error:
             return refuse(environ, start_response, "pricing", error.refusal)
-        start_response("200 OK", [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))])
-        return [body]
+        return Response(body, mimetype="application/x-amz-json-1.1")(environ, start_response)
 
     return answering
 
@@ -129,15 +133,12 @@ def _matches(product: dict[str, Any], filters: list[dict[str, str]]) -> bool:
 
 def _products(region: str) -> Iterator[dict[str, Any]]:
     for instance_type, dollars in ON_DEMAND.items():
-        what = f"On Demand Linux {instance_type} Instance Hour"
-        attributes = _attributes(instance_type, region)
+        what, attributes = f"On Demand Linux {instance_type} Instance Hour", _attributes(instance_type, region)
         yield _product("Compute Instance", instance_type, attributes, unit="Hrs", dollars=dollars, what=what)
-    gp3 = {"volumeApiName": "gp3", "regionCode": region, "usagetype": "EBS:VolumeUsage.gp3"}
-    what = "GB-month of General Purpose (gp3) provisioned storage"
-    yield _product("Storage", "gp3", gp3, unit="GB-Mo", dollars=GP3_GIB_MONTH, what=what)
-    stored = {"regionCode": region, "usagetype": "EBS:SnapshotUsage"}
-    what = "GB-month of snapshot data stored"
-    yield _product("Storage Snapshot", "snapshot", stored, unit="GB-Mo", dollars=SNAPSHOT_GIB_MONTH, what=what)
+    for family, name, usage, dollars, what in STORAGE:
+        named = {"volumeApiName": name} if family == "Storage" else {}
+        attributes = {**named, "regionCode": region, "usagetype": usage}
+        yield _product(family, name, attributes, unit="GB-Mo", dollars=dollars, what=f"GB-month of {what}")
 
 
 def _product(

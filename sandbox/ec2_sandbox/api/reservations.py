@@ -25,9 +25,8 @@ class CapacityReservation(TaggedEC2Resource):
         self.ec2_backend = ec2_backend
         self.id = self.capacity_reservation_id = f"cr-0{secrets.token_hex(8)}"
         self.owner_id = ec2_backend.account_id
-        self.capacity_reservation_arn = (
-            f"arn:aws:ec2:{ec2_backend.region_name}:{self.owner_id}:capacity-reservation/{self.id}"
-        )
+        where = f"{ec2_backend.region_name}:{self.owner_id}"
+        self.capacity_reservation_arn = f"arn:aws:ec2:{where}:capacity-reservation/{self.id}"
         self.instance_type: str = asked["InstanceType"]
         self.instance_platform: str = asked.get("InstancePlatform", "Linux/UNIX")
         self.availability_zone: str = asked["AvailabilityZone"]
@@ -50,9 +49,8 @@ class CapacityReservation(TaggedEC2Resource):
 
     def get_filter_value(self, filter_name: str, method_name: str | None = None) -> Any:
         """Returns a filter's value, as for moto's other resources."""
-        names = {"instance-type": "instance_type", "state": "state", "availability-zone": "availability_zone"}
-        if filter_name in names:
-            return getattr(self, names[filter_name])
+        if filter_name in ("instance-type", "state", "availability-zone"):
+            return getattr(self, filter_name.replace("-", "_"))
         return super().get_filter_value(filter_name, method_name or "DescribeCapacityReservations")
 
 
@@ -72,10 +70,8 @@ class CapacityReservations:
     def get(self, reservation_id: str) -> CapacityReservation:
         """Returns the reservation with this id."""
         if reservation_id not in self._reservations:
-            raise EC2ClientError(
-                "InvalidCapacityReservationId.NotFound",
-                f"The capacity reservation ID '{reservation_id}' does not exist",
-            )
+            what = f"The capacity reservation ID '{reservation_id}' does not exist"
+            raise EC2ClientError("InvalidCapacityReservationId.NotFound", what)
         return self._reservations[reservation_id]
 
     def describe(self, ids: Iterable[str], filters: dict[str, Any] | None) -> list[CapacityReservation]:
@@ -92,25 +88,19 @@ class CapacityReservations:
         """
         reservation = self.get(reservation_id)
         if reservation.state != "active":
-            raise EC2ClientError(
-                "InvalidCapacityReservationState",
-                f"The capacity reservation '{reservation_id}' is in an invalid state for the requested operation.",
-            )
+            what = f"The capacity reservation '{reservation_id}' is in an invalid state for the requested operation."
+            raise EC2ClientError("InvalidCapacityReservationState", what)
         if (market_type == "capacity-block") != (reservation.reservation_type == "capacity-block"):
-            raise EC2ClientError(
-                "InvalidParameterCombination",
-                f"The market type '{market_type or 'on-demand'}' does not fit the capacity reservation "
-                f"'{reservation_id}'.",
-            )
+            market = market_type or "on-demand"
+            what = f"The market type '{market}' does not fit the capacity reservation '{reservation_id}'."
+            raise EC2ClientError("InvalidParameterCombination", what)
         for what, asked, reserved in (
             ("instance type", instance_type, reservation.instance_type),
             ("Availability Zone", zone, reservation.availability_zone),
         ):
             if asked is not None and asked != reserved:
-                raise EC2ClientError(
-                    "InvalidParameterValue",
-                    f"The {what} '{asked}' does not match that of the capacity reservation, '{reserved}'.",
-                )
+                message = f"The {what} '{asked}' does not match that of the capacity reservation, '{reserved}'."
+                raise EC2ClientError("InvalidParameterValue", message)
         free = reservation.available_instance_count
         if free < low:
             raise EC2ClientError(

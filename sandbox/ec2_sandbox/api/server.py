@@ -18,6 +18,7 @@ import trustme
 from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
 from werkzeug.exceptions import ClientDisconnected
 from werkzeug.serving import BaseWSGIServer
+from werkzeug.wrappers import Response
 from werkzeug.wsgi import LimitedStream
 
 from ec2_sandbox.api.log import CALL_KEY
@@ -174,8 +175,6 @@ def answer_checkip(app: WSGIApplication) -> WSGIApplication:
     def checked(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ["PATH_INFO"] != CHECKIP_PATH:
             return app(environ, start_response)
-        body = f"{environ['REMOTE_ADDR']}\n".encode()
-        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
-        return [body]
+        return Response(f"{environ['REMOTE_ADDR']}\n", mimetype="text/plain")(environ, start_response)
 
     return checked

@@ -39,7 +39,9 @@ class HostFaults:
             instance, slot = self._find(parameters["instance"])
             slot.lost = parameters.get("leaves") == "running"
             slot.host.kill()
-        _wait_until_dead(instance.id, slot)
+        # The kernel ends a whole pid namespace before its process 1 can be reaped.
+        if not wait_until(lambda: slot.host.exit_code is not None, END_TIMEOUT_S):
+            raise FaultError(f"the host of {instance.id} is still alive {END_TIMEOUT_S:g} s after it was killed")
         return f"killed the host of {instance.id}; the instance " + ("stays running" if slot.lost else "stops")
 
     def _freeze(self, parameters: Mapping[str, str]) -> str:
@@ -169,15 +171,6 @@ def _pid_of(slot: HostSlot) -> int:
     if pid is None:
         raise FaultError("its host has just ended")
     return pid
-
-
-def _wait_until_dead(instance_id: str, slot: HostSlot) -> None:
-    """Waits until all processes of the host have ended. Raises FaultError.
-
-    The kernel ends a whole pid namespace before its process 1 can be reaped.
-    """
-    if not wait_until(lambda: slot.host.exit_code is not None, END_TIMEOUT_S):
-        raise FaultError(f"the host of {instance_id} is still alive {END_TIMEOUT_S:g} s after it was killed")
 
 
 def _stop_processes(first: int) -> set[int]:

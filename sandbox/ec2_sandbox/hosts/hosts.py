@@ -1,6 +1,5 @@
 """Starts and ends hosts. Each host is process 1 of its namespaces (pid1.py) and a child of the daemon."""
 
-import ctypes
 import json
 import os
 import select
@@ -18,6 +17,7 @@ from typing import Literal
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts import cgroups
 from ec2_sandbox.hosts.files import PATH, POWER_OFF_SIGNAL, HostSpec
+from ec2_sandbox.hosts.namespaces import check, libc
 from ec2_sandbox.hosts.network import CommandError, Network, run_quietly
 from ec2_sandbox.place import Place, wait_for_loop_devices, wait_until
 
@@ -179,8 +179,7 @@ class ProcessOne:
 
 def adopt_hosts() -> None:
     """Makes this process the parent of each process 1 whose parent has ended (prctl(2))."""
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
+    check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def spawn(place: Place, instance_id: str) -> Host:
@@ -245,19 +244,13 @@ TRIAL_TIMEOUT_S = 30
 def check_machine() -> None:
     """Raises SandboxError, with a hint, if this machine cannot run a sandbox."""
     if sys.platform != "linux":
-        raise SandboxError(
-            f"The sandbox needs Linux, and this is {sys.platform}.",
-            hint="a Linux machine or virtual machine",
-        )
+        what = f"The sandbox needs Linux, and this is {sys.platform}."
+        raise SandboxError(what, hint="a Linux machine or virtual machine")
     if os.geteuid() != 0:
-        raise SandboxError(
-            "The sandbox creates network namespaces and mounts, so it must be root.", hint=sudo_command()
-        )
+        what = "The sandbox creates network namespaces and mounts, so it must be root."
+        raise SandboxError(what, hint=sudo_command())
     add_sbin()
-    missing = [name for name in COMMANDS if shutil.which(name) is None]
-    if not Path(PYTHON).exists():
-        missing.append(PYTHON)
-    if missing:
+    if missing := [name for name in (*COMMANDS, PYTHON) if shutil.which(name) is None]:
         raise SandboxError(
             f"The sandbox needs {', '.join(missing)}, which this machine does not have.",
             hint=shlex.join(["bash", str(Path(__file__).parents[1] / "system-packages")]),

@@ -6,14 +6,15 @@ and firewall, and they do not affect the router. The namespace ends with the pro
 and all links.
 """
 
-import ctypes
-import os
 import subprocess
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv4Network
+from pathlib import Path
 from typing import TypeVar
+
+from ec2_sandbox.hosts.namespaces import CLONE_NEWNET, check, libc
 
 T = TypeVar("T")
 
@@ -22,7 +23,6 @@ MTU = 9001  # between instances of a VPC (EC2 user guide, "Network maximum trans
 METADATA_ADDRESS = "169.254.169.254"
 NAME_SERVER_ADDRESS = "169.254.169.253"
 COMMAND_TIMEOUT_S = 20
-CLONE_NEWNET = 0x40000000  # linux/sched.h; Python has os.setns since 3.12
 
 # Applied before the first link, because new links inherit `default`. proxy_arp: the router answers for every address
 # that is not on the same link. rp_filter: a host can send only from its own addresses (EC2's source check).
@@ -122,7 +122,8 @@ class Network:
         """
 
         def call() -> T:
-            _enter_network_of(self.holder.pid)
+            with Path(f"/proc/{self.holder.pid}/ns/net").open("rb") as namespace:
+                check(libc.setns(namespace.fileno(), CLONE_NEWNET), "setns")  # this thread alone
             return function()
 
         with ThreadPoolExecutor(1, thread_name_prefix="inside") as thread:
@@ -153,13 +154,11 @@ def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Netwo
     )
     # The router drops packets to an address that no host has, as EC2 does. Packets to the outside would go to lo, but
     # the firewall rejects them (render_ruleset).
+    own = (name_server_of(gateway.network), NAME_SERVER_ADDRESS, METADATA_ADDRESS)
     setup = (
         "link set lo up",
         f"link set {UPLINK} up",
-        *(
-            f"addr add {address}/32 dev lo"
-            for address in (name_server_of(gateway.network), NAME_SERVER_ADDRESS, METADATA_ADDRESS)
-        ),
+        *(f"addr add {address}/32 dev lo" for address in own),
         "route add default dev lo",
         f"route add {gateway.ip}/32 dev {UPLINK}",
         f"route add blackhole {gateway.network}",
@@ -172,18 +171,6 @@ def open_network(mark: str, name: str, gateway: IPv4Interface, public: IPv4Netwo
 def _run_inside(pid: int, *words: str, lines: Iterable[str] = ()) -> None:
     """Runs a command in a process's network namespace. lines: the command's input. Raises CommandError."""
     run_quietly(("nsenter", "--net", "--target", str(pid), "--", *words), "".join(f"{line}\n" for line in lines))
-
-
-def _enter_network_of(pid: int) -> None:
-    """Moves only the calling thread into a process's network namespace. Raises OSError."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if libc.setns(namespace, CLONE_NEWNET) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, f"setns: {os.strerror(code)}")
-    finally:
-        os.close(namespace)
 
 
 def mac_address_of(private_ip: str) -> str:

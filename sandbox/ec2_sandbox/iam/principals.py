@@ -69,13 +69,9 @@ class SandboxStsBackend(STSBackend):
         """Creates temporary keys for a user."""
         key = _iam().create_temp_access_key()
         session = Session(
-            access_key_id=key.access_key_id,
-            secret_access_key=key.secret_access_key,
-            session_token=random_session_token(),
-            expiration=utcnow() + dt.timedelta(seconds=duration_s),
-            owner=owner,
-            federated=federated,
-        )
+            access_key_id=key.access_key_id, secret_access_key=key.secret_access_key, owner=owner, federated=federated,
+            session_token=random_session_token(), expiration=utcnow() + dt.timedelta(seconds=duration_s),
+        )  # fmt: skip
         self.sessions[key.access_key_id] = session
         return session
 
@@ -130,15 +126,13 @@ def _check_policy(policy: str | None) -> None:
     if policy is None:
         return
     if len(policy) > MAX_SESSION_POLICY:
-        raise STSValidationError(
-            f"Value at 'policy' failed to satisfy constraint: Member must have length less than or equal to "
-            f"{MAX_SESSION_POLICY}"
-        )
+        limit = f"Member must have length less than or equal to {MAX_SESSION_POLICY}"
+        raise STSValidationError(f"Value at 'policy' failed to satisfy constraint: {limit}")
     try:
-        statements = json.loads(policy)["Statement"]
+        is_good = bool(json.loads(policy)["Statement"])
     except (ValueError, KeyError, TypeError):
-        statements = []
-    if not statements:
+        is_good = False
+    if not is_good:
         raise STSClientError("MalformedPolicyDocument", "The policy is not a JSON document with a Statement.")
 
 
