@@ -9,7 +9,7 @@ import logging
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from typing import Any
 from urllib.parse import parse_qs
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -47,6 +47,7 @@ class KeepAliveHandler(MotoRequestHandler):
     """moto's request handler with HTTP/1.1's persistent connections."""
 
     protocol_version = "HTTP/1.1"
+    sys_version = ""
     timeout = IDLE_TIMEOUT_S
     disable_nagle_algorithm = True
     wbufsize = -1
@@ -102,16 +103,28 @@ class KeepAliveHandler(MotoRequestHandler):
         log.log(logging.ERROR if type == "error" else logging.INFO, message.rstrip(), *args)
 
 
-class TlsServer(ThreadingMixIn, BaseWSGIServer):
-    """An HTTPS server that handles each connection, including its TLS handshake, in its own thread."""
+class Server(ThreadingMixIn, BaseWSGIServer):
+    """An HTTP server that handles each connection in its own thread."""
 
     multithread = True
     daemon_threads = True
     block_on_close = False
     request_queue_size = 512
 
+    def __init__(self, address: str, port: int, app: WSGIApplication) -> None:
+        super().__init__(address, port, app, KeepAliveHandler)
+
+    def server_bind(self) -> None:
+        """Binds the address without asking a name server for its name."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+
+class TlsServer(Server):
+    """An HTTPS server that makes each TLS handshake in the connection's thread."""
+
     def __init__(self, address: str, app: WSGIApplication, tls: ssl.SSLContext) -> None:
-        super().__init__(address, 0, app, KeepAliveHandler)
+        super().__init__(address, 0, app)
         self.ssl_context = tls
 
     def finish_request(self, request: Any, client_address: Any) -> None:

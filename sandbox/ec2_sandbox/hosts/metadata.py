@@ -8,24 +8,23 @@ Source: EC2 user guide, "Use the Instance Metadata Service to access instance me
 
 import datetime as dt
 import json
-import logging
 import secrets
 import socket
 import threading
 import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, NamedTuple
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.iam.models import iam_backends
 from moto.sts.models import sts_backends
+from werkzeug.wrappers import Request, Response
 
 from ec2_sandbox.api import ec2, regions
 from ec2_sandbox.api.instances import SandboxInstance
+from ec2_sandbox.api.server import Server
 from ec2_sandbox.hosts.fleet import read_user_data
 from ec2_sandbox.hosts.network import METADATA_ADDRESS
 
@@ -43,11 +42,8 @@ TOKEN_HEADER = "X-aws-ec2-metadata-token"  # noqa: S105 -- a header's name
 TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
 MAX_TTL_S = 21600
 METADATA_PORT = 80
-IDLE_TIMEOUT_S = 60.0
 USUAL_HOPS = 64
 ROOTS = ("dynamic", META, "user-data")
-
-log = logging.getLogger("ec2_sandbox.metadata")
 
 
 class RoleCredentials:
@@ -64,25 +60,14 @@ class RoleCredentials:
             return document
         ends = now + dt.timedelta(seconds=CREDENTIALS_S)
         role = sts_backends[DEFAULT_ACCOUNT_ID]["aws"].assume_role(
-            region_name=str(instance.region_name),
-            role_session_name=instance.id,
-            role_arn=role_arn,
-            policy="",
-            duration=CREDENTIALS_S,
-            external_id="",
-        )
-        document = json.dumps(
-            {
-                "Code": "Success",
-                "LastUpdated": render_time(now),
-                "Type": "AWS-HMAC",
-                "AccessKeyId": role.access_key_id,
-                "SecretAccessKey": role.secret_access_key,
-                "Token": role.session_token,
-                "Expiration": render_time(ends),
-            },
-            indent=2,
-        )
+            region_name=str(instance.region_name), role_session_name=instance.id, role_arn=role_arn, policy="",
+            duration=CREDENTIALS_S, external_id="",
+        )  # fmt: skip
+        content = {
+            "Code": "Success", "LastUpdated": render_time(now), "Type": "AWS-HMAC", "AccessKeyId": role.access_key_id,
+            "SecretAccessKey": role.secret_access_key, "Token": role.session_token, "Expiration": render_time(ends),
+        }  # fmt: skip
+        document = json.dumps(content, indent=2)
         self._known[instance.id, role_arn] = (ends, document)
         return document
 
@@ -156,21 +141,13 @@ def _reservation_of(backend: regions.Backend, instance: SandboxInstance) -> str 
 
 
 def _identity_document(instance: SandboxInstance) -> str:
-    return json.dumps(
-        {
-            "accountId": instance.owner_id,
-            "architecture": instance.architecture,
-            "availabilityZone": instance.availability_zone,
-            "imageId": instance.image_id,
-            "instanceId": instance.id,
-            "instanceType": instance.instance_type,
-            "pendingTime": render_time(instance.launch_time),
-            "privateIp": str(instance.private_ip),
-            "region": instance.region_name,
-            "version": "2017-09-30",
-        },
-        indent=2,
-    )
+    document = {
+        "accountId": instance.owner_id, "architecture": instance.architecture,
+        "availabilityZone": instance.availability_zone, "imageId": instance.image_id, "instanceId": instance.id,
+        "instanceType": instance.instance_type, "pendingTime": render_time(instance.launch_time),
+        "privateIp": str(instance.private_ip), "region": instance.region_name, "version": "2017-09-30",
+    }  # fmt: skip
+    return json.dumps(document, indent=2)
 
 
 def _interfaces(instance: SandboxInstance) -> dict[str, str | None]:
@@ -217,12 +194,8 @@ def _role(instance: SandboxInstance, credentials: RoleCredentials) -> dict[str, 
     profile = next((profile for profile in list(profiles) if profile.arn == arn), None)
     if profile is None:
         return {}
-    info = {
-        "Code": "Success",
-        "LastUpdated": render_time(dt.datetime.now(dt.UTC)),
-        "InstanceProfileArn": arn,
-        "InstanceProfileId": profile.id,
-    }
+    info = {"Code": "Success", "LastUpdated": render_time(dt.datetime.now(dt.UTC)), "InstanceProfileArn": arn,
+            "InstanceProfileId": profile.id}  # fmt: skip
     tree: dict[str, str | None] = {f"{META}/iam/info": json.dumps(info, indent=2)}
     for role in profile.roles:
         tree[f"{META}/iam/security-credentials/{role.name}"] = credentials.read(instance, role.arn)
@@ -324,51 +297,19 @@ class MetadataService:
         return Answer(HTTPStatus.NOT_FOUND) if text is None else Answer(HTTPStatus.OK, text.encode())
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server_version = "EC2ws"
-    sys_version = ""
-    timeout = IDLE_TIMEOUT_S
-    disable_nagle_algorithm = True
-
-    def _serve(self) -> None:
-        assert isinstance(self.server, MetadataServer)  # noqa: S101 -- no other server uses it
-        if length := int(self.headers.get("Content-Length") or 0):
-            self.rfile.read(length)
-        path = self.path.partition("?")[0]
-        answer = self.server.service.answer(self.client_address[0], self.command, path, self.headers)
-        self.connection.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, answer.hops)
-        self.send_response(answer.status)
-        for name, value in answer.headers:
-            self.send_header(name, value)
-        self.send_header("Content-Type", "text/plain")
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
-
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815 -- the base class calls these names
-
-    def log_message(self, *_: Any) -> None:
-        """Logs nothing, because hosts send requests all the time."""
-
-
-class MetadataServer(ThreadingMixIn, TCPServer):
-    """A server that handles each connection in its own thread."""
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 512
+class MetadataServer(Server):
+    """IMDS's server. Create it in the router's namespace."""
 
     def __init__(self, service: MetadataService) -> None:
-        super().__init__((METADATA_ADDRESS, METADATA_PORT), _Handler)
-        self.service = service
+        def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+            request = Request(environ)
+            answer = service.answer(environ["REMOTE_ADDR"], request.method, request.path, request.headers)
+            environ["werkzeug.socket"].setsockopt(socket.IPPROTO_IP, socket.IP_TTL, answer.hops)
+            return Response(answer.body, answer.status, dict(answer.headers), "text/plain")(environ, start_response)
+
+        super().__init__(METADATA_ADDRESS, METADATA_PORT, app)
+        self._server_version = "EC2ws"
 
     def start(self) -> None:
         """Serves in a separate thread."""
         threading.Thread(target=self.serve_forever, name="metadata", daemon=True).start()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs the error that a connection's thread raised."""
-        del request
-        log.error("%s: %s", client_address[0], traceback.format_exc())
