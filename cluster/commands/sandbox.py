@@ -66,7 +66,7 @@ def sandbox(ctx: click.Context, app: App) -> None:
                 shutil.rmtree(each)
 
     caller = Caller(project_dir=app.project_dir, report=report, name_instances=name_nodes, forget=forget)
-    if ctx.invoked_subcommand == "start":
+    if ctx.invoked_subcommand in {"start", "shell"}:  # shell starts what does not run
         provision = app.config.provision
         caller = replace(caller, region=provision.region, others=provision.regions, config=app.config.sandbox)
     ctx.obj = caller

@@ -153,10 +153,17 @@ def status(caller: Caller, *, as_json: bool) -> None:
 def shell(caller: Caller, *, command: tuple[str, ...]) -> None:
     """Open a shell for AWS tools, or run a command in one.
 
-    In it, AWS tools use the sandbox. If the sandbox runs without root, only this shell gives your own tools access to
-    the sandbox and its hosts.
+    In it, AWS tools use the sandbox. If the sandbox does not run, it is started for this shell, and removed at its end.
+    If it runs without root, only this shell gives your own tools access to the sandbox and its hosts.
     """
-    info = control.find_required(caller.project_dir)
+    info = control.find_running(caller.project_dir)
+    owner = os.getpid() if info is None else None
+    if info is None:
+        rootless.enter(caller.project_dir, start=True, report=caller.report)
+        info = control.start(
+            caller.project_dir, region=caller.region, report=caller.report, config=caller.config, others=caller.others,
+            owner=owner,
+        )  # fmt: skip
     kept = {name: value for name, value in os.environ.items() if name not in control.unset_environment(os.environ)}
     words = command or (os.environ.get("SHELL", "/bin/sh"),)
     try:

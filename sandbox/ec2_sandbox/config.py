@@ -49,7 +49,8 @@ def _check_finite(value: float) -> float:
     return value
 
 
-def _check_fault(text: str) -> str:
+def check_fault(text: str) -> str:
+    """Returns the text of a fault that can be armed at the start. Raises ValueError, such as FaultError."""
     # These imports take 9 ms, and few configurations have a fault.
     from ec2_sandbox.faults import KINDS, parse_fault  # noqa: PLC0415 - see above
 
@@ -59,7 +60,8 @@ def _check_fault(text: str) -> str:
     return text
 
 
-def _check_quota_code(code: str) -> str:
+def check_quota_code(code: str) -> str:
+    """Returns the code of a quota. Raises ValueError if it is unknown."""
     if code not in QUOTAS:
         listed = ", ".join(f"{known} ({quota.name})" for known, quota in QUOTAS.items())
         raise ValueError(f"there is no quota {code}; allowed: {listed}")
@@ -101,11 +103,11 @@ class SandboxConfig(Struct, frozen=True, kw_only=True):
         ),
     ] = 0.0
     quotas: Annotated[
-        dict[Annotated[str, _check_quota_code], Annotated[int, Meta(ge=0, le=1_000_000)]],
+        dict[Annotated[str, check_quota_code], Annotated[int, Meta(ge=0, le=1_000_000)]],
         Meta(description="vCPUs that may run, by the quota's code in AWS's Service Quotas"),
     ] = field(default_factory=dict)
     faults: Annotated[
-        tuple[Annotated[str, _check_fault], ...],
+        tuple[Annotated[str, check_fault], ...],
         Meta(description='faults that are armed from the start, such as "throttle action=RunInstances count=3"'),
     ] = ()
     packages: Annotated[

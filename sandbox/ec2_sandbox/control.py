@@ -112,11 +112,13 @@ def start(
     report: Report,
     config: SandboxConfig | None = None,
     others: Sequence[str] = (),
+    owner: int | None = None,
 ) -> SandboxInfo:
     """Starts the project's sandbox, or returns the running one. Removes the leftovers of a crashed sandbox first.
 
     others: more regions that can have instances; only the first MAX_OTHERS are used.
     config: its settings. A running sandbox keeps its own settings; a difference is reported.
+    owner: the pid of a process. When that process ends, however it ends, the sandbox removes itself.
 
     Raises SandboxError if this machine cannot run a sandbox, or if the sandbox runs in another region.
     """
@@ -142,7 +144,7 @@ def start(
         check_kernel()
         begun = time.monotonic()
         report(Event(kind="start", what="starting the sandbox"))
-        prepare(place, project_dir, region, config, others=others[:MAX_OTHERS])
+        prepare(place, project_dir, region, config, others=others[:MAX_OTHERS], owner=owner)
         try:
             if config.packages:
                 report(Event(kind="start", what=f"fetching {', '.join(config.packages)}"))
@@ -236,6 +238,8 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
             f"The sandbox of {project_dir} runs, but its files in {place.state_dir} are damaged: {error}",
             hint="ec2-sandbox reset",
         ) from error
+    if settings.owner is not None and not Path(f"/proc/{settings.owner}").exists():
+        return None  # it is ending
     endpoint_url = _endpoint_url(settings, status)
     return SandboxInfo(
         id=place.id, pid=status.pid, endpoint_url=endpoint_url, ca_bundle=place.ca_file, aws_dir=place.aws_dir,
@@ -268,6 +272,11 @@ def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
 def count_objects(project_dir: Path) -> int:
     """Returns the number of objects in the running sandbox's S3. Raises SandboxError."""
     return int(_ask(project_dir, do="objects"))
+
+
+def clear(project_dir: Path) -> None:
+    """Ends all hosts of the running sandbox, and forgets all state, as after its start. Raises SandboxError."""
+    _ask(project_dir, do="clear")
 
 
 def cause_fault(project_dir: Path, text: str) -> dict[str, Any]:

@@ -2,15 +2,16 @@
 
     python -m ec2_sandbox.daemon MARK STATE_DIR
 
-control.py starts it. It ends on SIGTERM. All hosts end with it, for whatever reason it ends. It also answers the
-command line on a Unix socket. A request and a response are one line of JSON each: {"do": NAME, ...} returns
-{"result": ...} or {"error": "what is wrong"}.
+control.py starts it. It ends on SIGTERM, and with its owner's process. All hosts end with it, for whatever reason it
+ends. It also answers the command line on a Unix socket. A request and a response are one line of JSON each:
+{"do": NAME, ...} returns {"result": ...} or {"error": "what is wrong"}.
 """
 
 import json
 import logging
 import os
 import queue
+import select
 import signal
 import socketserver
 import sys
@@ -25,11 +26,13 @@ from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3.models import s3_backends
 
+from ec2_sandbox.api import ec2
 from ec2_sandbox.api.ec2 import Ec2Settings
 from ec2_sandbox.api.faults import ApiFaults
 from ec2_sandbox.api.log import ApiLog, StateLog
-from ec2_sandbox.api.moto_setup import install
+from ec2_sandbox.api.moto_setup import forget, install
 from ec2_sandbox.api.prices import answer_pricing
+from ec2_sandbox.api.regions import Backend
 from ec2_sandbox.api.server import (
     TlsServer,
     answer_checkip,
@@ -44,10 +47,19 @@ from ec2_sandbox.hosts.fleet import Fleet, PhantomFleet
 from ec2_sandbox.hosts.hosts import adopt_hosts
 from ec2_sandbox.hosts.metadata import MetadataServer, MetadataService
 from ec2_sandbox.hosts.names import Names, serve_names
-from ec2_sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of, open_network
+from ec2_sandbox.hosts.network import NAME_SERVER_ADDRESS, CommandError, Network, name_server_of, open_network
 from ec2_sandbox.iam.authentication import Authentication
 from ec2_sandbox.iam.principals import install_principals, name_caller
-from ec2_sandbox.place import CONTROL_TIMEOUT_S, AccessKey, DaemonStatus, Place, Settings, read_json, write_json
+from ec2_sandbox.place import (
+    CONTROL_TIMEOUT_S,
+    AccessKey,
+    DaemonStatus,
+    HostStatus,
+    Place,
+    Settings,
+    read_json,
+    write_json,
+)
 
 RECONCILE_S = 0.2
 SERVER_POLL_S = 0.1
@@ -62,18 +74,13 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     settings = read_json(place.settings_file, Settings)
     adopt_hosts()
-    wake, stop = threading.Event(), threading.Event()
-
-    def on_signal(*_: object) -> None:
-        stop.set()
-        wake.set()
-
-    signal.signal(signal.SIGTERM, on_signal)
-    signal.signal(signal.SIGINT, on_signal)
+    wake = threading.Event()
+    shutdown = Shutdown(wake)
+    if settings.owner is not None:
+        shutdown.follow(settings.owner)
     config = settings.config
     book = FaultBook()
-    for text in config.faults:
-        book.arm(text)
+    book.restart(config.faults)
     calls = MainThreadCalls(wake.set)
     ranges = settings.ranges
     network = open_network(place.mark, place.interface, ranges.gateway, ranges.public)
@@ -96,31 +103,97 @@ def main() -> None:
     key = read_json(place.credentials_file, AccessKey)
     install_principals(key.access_key_id, key.secret_access_key)
     immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
-    ControlServer(place.control_socket, ControlApi(book, calls, immediate)).start()
-    network.call_inside(lambda: MetadataServer(MetadataService(backend))).start()
-    names = Names(region=settings.region, private=ranges.private, public=ranges.public)
-    name_servers = (name_server_of(ranges.private), NAME_SERVER_ADDRESS)
-    network.call_inside(lambda: serve_names(name_servers, names, backend.find_private_address))
+    status = StatusFile(place.status_file, server.port, lambda: fleet.describe(backend))
+
+    def clear() -> None:
+        with ec2.lock:
+            fleet.clear()
+            forget(backend)
+            install_principals(key.access_key_id, key.secret_access_key)
+            book.restart(config.faults)
+        for path in (place.api_log, place.state_log):
+            os.truncate(path, 0)
+        status.update()
+
+    ControlServer(place.control_socket, ControlApi(book, calls, immediate, clear)).start()
+    serve_hosts(network, settings, backend)
     threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
-    published: DaemonStatus | None = None
     # The main thread starts all hosts, because a host ends with the thread that started it.
-    while not stop.is_set():
+    while not shutdown.requested:
         wake.clear()
         if not network.is_up:
             sys.exit("the process that holds the network was killed: hosts are unreachable")
         calls.run_pending()
         fleet.reconcile(backend)
-        status = DaemonStatus(pid=os.getpid(), port=server.port, hosts=fleet.describe(backend))
-        if status != published:
-            write_json(place.status_file, status)
-            published = status
+        status.update()
         wake.wait(RECONCILE_S)
     log.info("stopping")
     server.shutdown()
     fleet.end_all()
     logging.shutdown()
+    if shutdown.orphaned:
+        words = (sys.executable, "-m", "ec2_sandbox.orphan", settings.project_dir)
+        os.execv(sys.executable, words)  # noqa: S606 - no shell is wanted
     # Unloading moto's modules would take another second, and nothing is left to save.
     os._exit(0)
+
+
+def serve_hosts(network: Network, settings: Settings, backend: Backend) -> None:
+    """Starts what hosts ask: the instance metadata service and the name server."""
+    ranges = settings.ranges
+    network.call_inside(lambda: MetadataServer(MetadataService(backend))).start()
+    names = Names(region=settings.region, private=ranges.private, public=ranges.public)
+    name_servers = (name_server_of(ranges.private), NAME_SERVER_ADDRESS)
+    network.call_inside(lambda: serve_names(name_servers, names, backend.find_private_address))
+
+
+class Shutdown:
+    """Whether the daemon should end: after SIGTERM or SIGINT, or because the process of its owner has ended."""
+
+    def __init__(self, wake: threading.Event) -> None:
+        self._wake = wake
+        self.requested = self.orphaned = False
+        signal.signal(signal.SIGTERM, self._request)
+        signal.signal(signal.SIGINT, self._request)
+
+    def follow(self, owner: int) -> None:
+        """Requests the end when the process `owner` ends."""
+        process = select.poll()
+        try:
+            process.register(os.pidfd_open(owner), select.POLLIN)
+        except ProcessLookupError:
+            self._request_as_orphan()
+        else:
+            threading.Thread(target=self._wait, args=(process,), name="owner", daemon=True).start()
+
+    def _wait(self, process: select.poll) -> None:
+        process.poll()
+        self._request_as_orphan()
+
+    def _request_as_orphan(self) -> None:
+        self.orphaned = True
+        self._request()
+
+    def _request(self, *_: object) -> None:
+        self.requested = True
+        self._wake.set()
+
+
+class StatusFile:
+    """The file with the daemon's status, which is written when the status has changed."""
+
+    def __init__(self, path: Path, port: int, describe: Callable[[], tuple[HostStatus, ...]]) -> None:
+        self._path = path
+        self._port = port
+        self._describe = describe
+        self._written: DaemonStatus | None = None
+
+    def update(self) -> None:
+        """Writes the current status."""
+        status = DaemonStatus(pid=os.getpid(), port=self._port, hosts=self._describe())
+        if status != self._written:
+            write_json(self._path, status)
+            self._written = status
 
 
 def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
@@ -160,12 +233,18 @@ class MainThreadCalls:
 
 
 class ControlApi:
-    """The requests that a running sandbox answers. `immediate`: the functions that cause immediate faults, by kind."""
+    """The requests that a running sandbox answers.
 
-    def __init__(self, book: FaultBook, calls: MainThreadCalls, immediate: Mapping[str, Act]) -> None:
+    `immediate`: the functions that cause immediate faults, by kind. `clear`: forgets everything, in the main thread.
+    """
+
+    def __init__(
+        self, book: FaultBook, calls: MainThreadCalls, immediate: Mapping[str, Act], clear: Callable[[], None]
+    ) -> None:
         self._book = book
         self._calls = calls
         self._immediate = immediate
+        self._clear = clear
 
     def answer(self, line: bytes) -> dict[str, Any]:
         """Returns the response to one line."""
@@ -175,6 +254,8 @@ class ControlApi:
             return {"error": str(error)}
         except TimeoutError:
             return {"error": f"the sandbox did not do it within {CONTROL_TIMEOUT_S:.0f} s"}
+        except (OSError, CommandError) as error:
+            return {"error": f"not everything could be ended: {error}"}
         except (ValueError, KeyError, TypeError) as error:
             return {"error": f"invalid request: {error!r}"}
 
@@ -188,6 +269,8 @@ class ControlApi:
                 return sum(len(bucket.keys) for bucket in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.values())
             case "disarm":
                 return [asdict(fault) for fault in self._book.disarm(str(asked["which"]))]
+            case "clear":
+                return self._calls.call(self._clear)
             case unknown:
                 raise ValueError(unknown)
 

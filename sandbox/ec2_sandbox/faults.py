@@ -8,7 +8,7 @@ import difflib
 import random
 import shlex
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -114,6 +114,14 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
+KindName = Literal[
+    "capacity", "vcpu-limit", "throttle", "unauthorized", "internal-error", "lost-reply", "s3-503", "s3-cut", "s3-flip",
+    "no-boot", "no-sshd", "kill", "freeze", "thaw", "partition", "heal", "full-disk", "free-disk", "link",
+    "spot-notice",
+]  # fmt: skip
+"""The names of KINDS, for type checkers."""
+
+
 class FaultError(ValueError):
     """A fault is invalid, does not exist, or cannot be caused. The message says why."""
 
@@ -169,6 +177,31 @@ def parse_fault(text: str) -> Fault:
     count = values.pop("count", None)
     _check_values(kind, values)
     return Fault(kind=kind.name, parameters=values, left=_parse_count(kind, count, for_a_rate="rate" in values))
+
+
+def fault(
+    kind: KindName, *, zone: str | None = None, type: str | None = None,  # noqa: A002 -- as in the text
+    market: Literal["on-demand", "spot"] | None = None, free: int | None = None, service: str | None = None,
+    action: str | None = None, rate: float | None = None, seed: int | None = None, operation: str | None = None,
+    key: str | None = None, after_bytes: int | None = None, at_byte: int | None = None, instance: str | None = None,
+    leaves: Literal["stopped", "running"] | None = None, a: str | None = None, b: str | None = None,
+    mbit: float | None = None, after_s: float | None = None, count: int | Literal["all"] | None = None,
+) -> Fault:  # fmt: skip
+    """Returns a fault for a program: `fault("capacity", zone="us-east-1a")` is `capacity zone=us-east-1a`.
+
+    KINDS, and `ec2-sandbox fault --help`, have the parameters and the effect of each kind. count: how often it takes
+    effect; "all": until it is removed. Raises FaultError for a parameter that the kind does not have, or that it needs.
+    """
+    given = {name: value for name, value in locals().items() if name != "kind" and value is not None}
+    return parse_fault(shlex.join([kind, *(f"{name}={value}" for name, value in given.items())]))
+
+
+def render_fault(fault: Fault) -> str:
+    """Renders a fault in the syntax of `parse_fault`. Pure."""
+    words = [fault.kind, *(f"{name}={value}" for name, value in fault.parameters.items())]
+    if KINDS[fault.kind].when == "armed":
+        words.append(f"count={'all' if fault.left is None else fault.left}")
+    return shlex.join(words)
 
 
 def _parse_count(kind: Kind, text: str | None, *, for_a_rate: bool) -> int | None:
@@ -244,6 +277,15 @@ class FaultBook:
             if fault := self._faults.get(fault_id):
                 left = max(0, int(fault.parameters[name]) - amount)
                 self._faults[fault_id] = replace(fault, parameters={**fault.parameters, name: str(left)})
+
+    def restart(self, texts: Iterable[str]) -> None:
+        """Forgets all faults, and arms those of the settings, as at the start. Raises FaultError."""
+        with self._lock:
+            self._faults.clear()
+            self._draws.clear()
+            self._armed = 0
+        for text in texts:
+            self.arm(text)
 
     def list(self) -> tuple[Fault, ...]:
         """Returns the armed faults, oldest first."""

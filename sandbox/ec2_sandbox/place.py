@@ -132,7 +132,10 @@ MAX_OTHERS = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """A sandbox's settings. others: more regions that can have instances."""
+    """A sandbox's settings.
+
+    others: more regions that can have instances. owner: the pid of the process with which the sandbox ends.
+    """
 
     project_dir: str
     region: str
@@ -140,6 +143,7 @@ class Settings:
     public: str
     config: SandboxConfig = field(default_factory=SandboxConfig)
     others: tuple[str, ...] = ()
+    owner: int | None = None
 
     @property
     def ranges(self) -> Ranges:

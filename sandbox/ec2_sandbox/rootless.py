@@ -47,7 +47,7 @@ def enter(project_dir: Path, *, start: bool, report: Report, for_all: bool = Fal
     namespaces, or run the command under sudo if the machine does not allow that. for_all: the command is for all
     folders' sandboxes. Raises SandboxError, with the command that helps, if sudo cannot be used either.
     """
-    if not _is_ordinary_user() or place_of(project_dir).state_dir.exists():
+    if not is_ordinary_user() or place_of(project_dir).state_dir.exists():
         return
     add_sbin()
     state_root = find_state_folder() / "sandboxes"
@@ -76,7 +76,7 @@ def become_root(project_dir: Path, *, report: Report) -> None:
 
     Returns if that is not needed, or if sudo cannot be used.
     """
-    if _is_ordinary_user() and place_of(project_dir).state_dir.exists():
+    if is_ordinary_user() and place_of(project_dir).state_dir.exists():
         _run_under_sudo(SandboxError("The sandbox of this folder runs as root."), report)
 
 
@@ -101,7 +101,8 @@ def _run_under_sudo(reason: SandboxError, report: Report) -> None:
     os.execvp("sudo", ("sudo", "-E", "--", sys.executable, *sys.orig_argv[1:]))  # noqa: S606 - no shell is wanted
 
 
-def _is_ordinary_user() -> bool:
+def is_ordinary_user() -> bool:
+    """Returns whether this process has no root's rights: neither the machine's nor those of the user's namespaces."""
     return sys.platform == "linux" and 0 not in (os.geteuid(), os.getresuid()[2])
 
 

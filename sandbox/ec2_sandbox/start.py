@@ -36,6 +36,7 @@ def prepare(
     config: SandboxConfig,
     *,
     others: Sequence[str] = (),
+    owner: int | None = None,
 ) -> None:
     """Writes the daemon's settings and the credentials. Raises SandboxError if no address range is free."""
     ranges = choose_ranges(describe_taken(), seed=int(place.id, 16))
@@ -46,7 +47,7 @@ def prepare(
     place.objects_dir.mkdir(mode=0o700)
     settings = Settings(
         project_dir=str(project_dir.resolve()), region=region, private=str(ranges.private),
-        public=str(ranges.public), config=config, others=tuple(others),
+        public=str(ranges.public), config=config, others=tuple(others), owner=owner,
     )  # fmt: skip
     write_json(place.settings_file, settings)
     letters = string.ascii_uppercase + "234567"

@@ -8,6 +8,8 @@ from functools import cache
 from botocore.model import Shape
 from moto import backends
 from moto.core import responses, serialize, utils
+from moto.core.base_backend import BackendDict, backend_lock
+from moto.core.model_instances import reset_model_data
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.core.utils import utcnow
 from moto.ec2 import urls as ec2_urls
@@ -32,7 +34,7 @@ from ec2_sandbox.api.file_systems import SandboxFileSystem
 from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.limits import SandboxQuotasResponse
 from ec2_sandbox.api.regions import Backend, Regions
-from ec2_sandbox.api.s3 import install_uploads
+from ec2_sandbox.api.s3 import SandboxS3Response, install_uploads
 from ec2_sandbox.api.volumes import SandboxAttachment, SandboxVolume
 from ec2_sandbox.hosts.names import Names
 
@@ -85,6 +87,21 @@ def install(settings: Ec2Settings) -> Backend:
     # A call in one region must also apply the groups of the hosts in the other regions.
     SandboxEC2Backend.settings = replace(settings, enforce=lambda _: settings.enforce(whole))
     return whole
+
+
+def forget(backend: Backend) -> None:
+    """Forgets the state of all services, so that it is as after `install`. Call it under EC2's lock.
+
+    backend: from `install`. It stays the same object, as do those of all other services.
+    """
+    with backend_lock:
+        for service in BackendDict._instances:  # type: ignore[misc]  # noqa: SLF001 -- its reset() would replace them
+            for account in service.values():
+                account.reset()
+    reset_model_data()
+    SandboxS3Response.starts.clear()
+    for region in backend if isinstance(backend, Regions) else (backend,):
+        images.publish(region, _some_weeks_ago())
 
 
 def _some_weeks_ago() -> dt.datetime:

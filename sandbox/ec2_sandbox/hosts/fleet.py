@@ -66,6 +66,11 @@ class Links:
         self._partitions.discard(frozenset((one, other)))
         return known
 
+    def clear(self) -> None:
+        """Removes the links of all hosts, which have ended, and connects all parted instances."""
+        for known in (self._numbers, self._partitions, self._off):
+            known.clear()
+
     def switch(self, instance_id: str, *, on: bool) -> None:
         """Connects a host to the network, or disconnects it."""
         (self._off.discard if on else self._off.add)(instance_id)
@@ -199,6 +204,9 @@ class PhantomFleet:
     def read_console(self, _instance_id: str, /) -> str:
         """Returns the end of the host's console output."""
         return ""
+
+    def clear(self) -> None:
+        """Ends all hosts, and removes their disks and files. Call it in the main thread, under EC2's lock."""
 
     def end_all(self) -> None:
         """Ends all hosts and waits for them."""
@@ -448,6 +456,20 @@ class Fleet(PhantomFleet):
     def find_slot(self, instance_id: str) -> HostSlot | None:
         """Returns an instance's host, or None. Call it under EC2's lock."""
         return self._slots.get(instance_id)
+
+    def clear(self) -> None:
+        """Ends all hosts, and removes their disks and files. Raises OSError, TimeoutError or CommandError."""
+        for slot in self._slots.values():
+            slot.host.kill()
+        ends = [(slot, slot.end or self._pool.submit(slot.host.end)) for slot in self._slots.values()]
+        for slot, end in ends:
+            end.result()
+            for volume_id in slot.disks:
+                detach_disk(slot.host, volume_id)
+        for path in self._place.hosts_dir.iterdir():
+            shutil.rmtree(path)
+        for known in (self._slots, self.links, self._copies, self._last_consoles):
+            known.clear()
 
     def end_all(self) -> None:
         """Ends all hosts and waits for them."""

@@ -56,7 +56,9 @@ def test_nothing_is_left_after_everything_was_killed(user: User) -> None:
 
 
 def test_the_users_own_tools(user: User) -> None:
-    assert "is not running" in user.cluster("sandbox", "shell", "--", "true", check=False).stderr
+    listed = user.cluster("sandbox", "shell", "--", "sh", "-c", ".venv/bin/cluster sandbox list").stdout
+    assert "running" in listed  # started for this shell
+    until(lambda: not user.processes(), "the sandbox of the shell stays")
     user.cluster("sandbox", "start")
     below = user.run("sh", "-c", "cd docs && ../.venv/bin/cluster status")
     assert below.stderr.count("using ") == 1  # the command runs itself again in the namespaces

@@ -100,7 +100,7 @@ def socket_path(tmp_path: Path) -> Any:
 
     main = threading.Thread(target=main_thread, name="main")
     main.start()
-    server = ControlServer(tmp_path / "control.sock", ControlApi(FaultBook(), calls, {"kill": kill}))
+    server = ControlServer(tmp_path / "control.sock", ControlApi(FaultBook(), calls, {"kill": kill}, lambda: None))
     server.start()
     yield tmp_path / "control.sock"
     server.shutdown()
@@ -128,7 +128,7 @@ def test_immediate_faults_run_in_the_main_thread(socket_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [b"nonsense", b'{"do": "dance"}', b"\xff"])
 def test_invalid_requests_are_refused(line: bytes) -> None:
-    api = ControlApi(FaultBook(), MainThreadCalls(lambda: None), {})
+    api = ControlApi(FaultBook(), MainThreadCalls(lambda: None), {}, lambda: None)
     assert "invalid request" in api.answer(line)["error"]
     assert json.dumps(api.answer(line))
 
