@@ -279,6 +279,11 @@ def clear(project_dir: Path) -> None:
     _ask(project_dir, do="clear")
 
 
+def list_hosts(project_dir: Path) -> list[HostStatus]:
+    """Returns the hosts at this moment; those of `describe` may be 0.2 s old. Raises SandboxError."""
+    return [HostStatus(**host) for host in _ask(project_dir, do="hosts")]
+
+
 def cause_fault(project_dir: Path, text: str) -> dict[str, Any]:
     """Arms a fault in the running sandbox, or causes an immediate fault. text: see faults.py.
 

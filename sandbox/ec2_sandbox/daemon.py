@@ -65,6 +65,8 @@ RECONCILE_S = 0.2
 SERVER_POLL_S = 0.1
 LINE_BYTES = 64 * 1024
 
+Request = Callable[[], Any]
+
 log = logging.getLogger("ec2_sandbox")
 
 
@@ -115,7 +117,11 @@ def main() -> None:
             os.truncate(path, 0)
         status.update()
 
-    ControlServer(place.control_socket, ControlApi(book, calls, immediate, clear)).start()
+    simple: dict[str, Request] = {
+        "clear": lambda: calls.call(clear),
+        "hosts": lambda: [asdict(host) for host in fleet.describe(backend)],
+    }
+    ControlServer(place.control_socket, ControlApi(book, calls, immediate, simple)).start()
     serve_hosts(network, settings, backend)
     threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
     # The main thread starts all hosts, because a host ends with the thread that started it.
@@ -235,16 +241,16 @@ class MainThreadCalls:
 class ControlApi:
     """The requests that a running sandbox answers.
 
-    `immediate`: the functions that cause immediate faults, by kind. `clear`: forgets everything, in the main thread.
+    `immediate`: the functions that cause immediate faults, by kind. `simple`: those of requests without parameters.
     """
 
     def __init__(
-        self, book: FaultBook, calls: MainThreadCalls, immediate: Mapping[str, Act], clear: Callable[[], None]
+        self, book: FaultBook, calls: MainThreadCalls, immediate: Mapping[str, Act], simple: Mapping[str, Request]
     ) -> None:
         self._book = book
         self._calls = calls
         self._immediate = immediate
-        self._clear = clear
+        self._simple = simple
 
     def answer(self, line: bytes) -> dict[str, Any]:
         """Returns the response to one line."""
@@ -269,10 +275,8 @@ class ControlApi:
                 return sum(len(bucket.keys) for bucket in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets.values())
             case "disarm":
                 return [asdict(fault) for fault in self._book.disarm(str(asked["which"]))]
-            case "clear":
-                return self._calls.call(self._clear)
-            case unknown:
-                raise ValueError(unknown)
+            case name:
+                return self._simple[name]()
 
     def _cause(self, text: str) -> dict[str, Any]:
         fault = parse_fault(text)

@@ -191,7 +191,7 @@ class Sandbox:
         place = place_of(self._home)
         return {
             host.instance_id: Host(**asdict(host), console_file=Folder(place, host.instance_id).console)
-            for host in control.describe(self._home).hosts
+            for host in control.list_hosts(self._home)
         }
 
     @property

@@ -1,16 +1,18 @@
 """Faults: their syntax, when they occur, and the effects of faults on S3's bytes and on hosts."""
 
+import inspect
 import json
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from ec2_sandbox import faults
 from ec2_sandbox.api.faults import find_in_chunks, find_refusal
 from ec2_sandbox.control import ask
 from ec2_sandbox.daemon import ControlApi, ControlServer, MainThreadCalls
-from ec2_sandbox.faults import FaultBook, FaultError, parse_fault
+from ec2_sandbox.faults import KINDS, Fault, FaultBook, FaultError, parse_fault
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def socket_path(tmp_path: Path) -> Any:
 
     main = threading.Thread(target=main_thread, name="main")
     main.start()
-    server = ControlServer(tmp_path / "control.sock", ControlApi(FaultBook(), calls, {"kill": kill}, lambda: None))
+    server = ControlServer(tmp_path / "control.sock", ControlApi(FaultBook(), calls, {"kill": kill}, {}))
     server.start()
     yield tmp_path / "control.sock"
     server.shutdown()
@@ -128,7 +130,7 @@ def test_immediate_faults_run_in_the_main_thread(socket_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [b"nonsense", b'{"do": "dance"}', b"\xff"])
 def test_invalid_requests_are_refused(line: bytes) -> None:
-    api = ControlApi(FaultBook(), MainThreadCalls(lambda: None), {}, lambda: None)
+    api = ControlApi(FaultBook(), MainThreadCalls(lambda: None), {}, {})
     assert "invalid request" in api.answer(line)["error"]
     assert json.dumps(api.answer(line))
 
@@ -157,3 +159,25 @@ def test_positions_in_a_chunked_body_count_content_only(body: bytes, at_byte: in
 def test_s3_refuses_a_changed_upload_that_has_a_checksum(headers: dict[str, str], code: str | None) -> None:
     refusal = find_refusal(headers)
     assert (refusal.code if refusal else None) == code
+
+
+def test_the_functions_types_are_those_of_the_kinds() -> None:
+    parameters = {parameter.name for kind in KINDS.values() for parameter in kind.parameters}
+    assert get_args(faults.KindName) == tuple(KINDS)
+    assert set(inspect.signature(faults.fault).parameters) == {"kind", "count"} | parameters
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (faults.fault("capacity", zone="us-east-1a", free=2), "capacity zone=us-east-1a free=2 count=all"),
+        (faults.fault("throttle", action="Run*", rate=0.5, seed=1), "throttle 'action=Run*' rate=0.5 seed=1 count=all"),
+        (faults.fault("s3-cut", key="a b", count=3), "s3-cut 'key=a b' count=3"),
+        (faults.fault("kill", instance="i-1", leaves="running"), "kill instance=i-1 leaves=running"),
+    ],
+)
+def test_a_fault_as_text(made: Fault, text: str) -> None:
+    assert faults.render_fault(made) == text
+    assert parse_fault(text) == made
+    with pytest.raises(FaultError, match="unknown parameter mbit="):
+        faults.fault("capacity", mbit=1)
