@@ -34,7 +34,7 @@ from ec2_sandbox.api.file_systems import SandboxFileSystem
 from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.limits import SandboxQuotasResponse
 from ec2_sandbox.api.regions import Backend, Regions
-from ec2_sandbox.api.s3 import SandboxS3Response, install_uploads
+from ec2_sandbox.api.s3 import install_uploads
 from ec2_sandbox.api.volumes import SandboxAttachment, SandboxVolume
 from ec2_sandbox.hosts.names import Names
 
@@ -99,7 +99,6 @@ def forget(backend: Backend) -> None:
             for account in service.values():
                 account.reset()
     reset_model_data()
-    SandboxS3Response.starts.clear()
     for region in backend if isinstance(backend, Regions) else (backend,):
         images.publish(region, _some_weeks_ago())
 
