@@ -16,7 +16,7 @@ from cluster.nodes.ec2 import Ec2Nodes
 from cluster.sandbox import as_own_errors, as_report, rename
 from cluster.session import describe
 from ec2_sandbox import rootless
-from ec2_sandbox.cli import COMMANDS, Caller
+from ec2_sandbox.cli.commands import COMMANDS, Caller
 from ec2_sandbox.faults import KINDS
 from foundation.errors import NotFoundError
 from foundation.user_folders import state_folder

@@ -1,5 +1,9 @@
 """The examples at the end of each command's help. A test parses them."""
 
+from cluster.sandbox import rename
+from ec2_sandbox.cli.examples import EXAMPLES as SANDBOX
+from ec2_sandbox.cli.examples import render_examples as render
+
 EXAMPLES = {
     "": """
 cluster init                         write cluster.toml
@@ -256,6 +260,7 @@ cluster data fetch cifar10 s3://bucket/cifar10/ --create-bucket
 cluster data demo digits/                      write them here
 cluster data put digits/ s3://bucket/digits/   for a job
 """,
+    **{f"sandbox {name}".rstrip(): rename(text) for name, text in SANDBOX.items()},
     "sandbox": """
 cluster sandbox list                         the sandboxes of all folders
 cluster sandbox log                          the calls of EC2 and S3
@@ -266,60 +271,15 @@ cluster sandbox stop
 cluster sandbox start                 of this folder
 cluster -c other.toml sandbox start   with another file's settings
 """,
-    "sandbox stop": """
-cluster sandbox stop
-cluster sandbox stop --yes   whatever is in it
-""",
-    "sandbox reset": """
-cluster sandbox reset
-cluster sandbox reset --yes   whatever is in it
-""",
-    "sandbox list": """
-cluster sandbox list
-cluster sandbox list --json   for scripts
-""",
-    "sandbox prune": """
-cluster sandbox prune
-cluster sandbox prune --yes   without a question
-""",
-    "sandbox status": """
-cluster sandbox status
-cluster sandbox status --json | jq .endpoint_url   for scripts
-""",
-    "sandbox shell": """
-cluster sandbox shell
-cluster sandbox shell -- aws ec2 describe-instances
-""",
-    "sandbox env": """
-eval "$(cluster sandbox env)"   for AWS tools in this shell
-cluster sandbox env > .env      for an editor
-""",
-    "sandbox install": """
-cluster sandbox install tmux htop
-cluster sandbox install redis-server
-""",
     "sandbox fault": """
 cluster sandbox fault capacity zone=us-east-1a type='p4d.*'
 cluster sandbox fault s3-503 --count 3
 cluster sandbox fault kill instance=node-1
 cluster sandbox fault partition a=node-0 b=node-1
 """,
-    "sandbox faults": """
-cluster sandbox faults
-cluster sandbox faults --json   for scripts
-""",
-    "sandbox disarm": """
-cluster sandbox disarm all
-cluster sandbox disarm fault-1   cluster sandbox faults has the ids
-""",
-    "sandbox log": """
-cluster sandbox log
-cluster sandbox log --json | jq .action   for scripts
-""",
 }
 
 
 def render_examples(command: str) -> str:
     """Returns what the help of a command ends with. command: "up", "data put", or "" for `cluster` itself. Pure."""
-    lines = EXAMPLES[command].strip().splitlines()
-    return "\n  ".join(["\b\nExamples:", *lines])
+    return render(EXAMPLES[command])

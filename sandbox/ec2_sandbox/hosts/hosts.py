@@ -253,7 +253,7 @@ def check_machine() -> None:
     if missing := [name for name in (*COMMANDS, PYTHON) if shutil.which(name) is None]:
         raise SandboxError(
             f"The sandbox needs {', '.join(missing)}, which this machine does not have.",
-            hint=shlex.join(["bash", str(Path(__file__).parents[1] / "system-packages")]),
+            hint="ec2-sandbox setup",
         )
 
 

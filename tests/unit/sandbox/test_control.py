@@ -26,7 +26,6 @@ from ec2_sandbox.place import (
 )
 from foundation.errors import ConfigError
 from foundation.progress import silent
-from project import REPOSITORY
 
 INFO = control.SandboxInfo(
     id="00ff00ff",
@@ -93,7 +92,7 @@ def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SandboxError, match=r"needs sshd, mkfs\.ext4, which this machine does not have") as caught:
         hosts.check_machine()
-    assert caught.value.hint == f"bash {REPOSITORY}/sandbox/ec2_sandbox/system-packages"
+    assert caught.value.hint == "ec2-sandbox setup"
 
 
 def test_invalid_package_names_are_refused() -> None:

@@ -1,8 +1,9 @@
-"""The command `ec2-sandbox`. `cluster sandbox` has the same subcommands (COMMANDS)."""
+"""The subcommands of `ec2-sandbox`, which `cluster sandbox` has, too."""
 
 import json
 import os
 import shlex
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -13,21 +14,14 @@ from typing import Any
 import click
 
 from ec2_sandbox import control, rootless
+from ec2_sandbox.cli import print_event
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.control import SandboxOnMachine, SandboxStatus
-from ec2_sandbox.errors import NotFoundError, SandboxError, UsageError
+from ec2_sandbox.errors import NotFoundError, UsageError
 from ec2_sandbox.faults import KINDS, FaultError, parse_fault
-from ec2_sandbox.progress import Event, Report
-from ec2_sandbox.sudo import become_caller
+from ec2_sandbox.progress import Report
 
-INTERRUPTED = 130  # 128 + SIGINT, as in shells
-
-
-def print_event(event: Event) -> None:
-    """Prints an event to stderr; a step only when it has ended."""
-    if event.kind != "start":
-        took = "" if event.duration_s is None else f" ({event.duration_s:.1f} s)"
-        click.echo(f"{'warning: ' if event.kind == 'warn' else ''}{event.what}{took}", err=True)
+SYSTEM_PACKAGES = Path(__file__).parents[1] / "system-packages"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +55,16 @@ def require(question: str, *, yes: bool) -> None:
 def show(text: str, document: Any, *, as_json: bool) -> None:
     """Prints a result: the text, or the document if as_json."""
     click.echo(json.dumps(document, indent=2, default=str) if as_json else text)
+
+
+@click.command("setup")
+@click.pass_context
+def setup(ctx: click.Context) -> None:
+    """Install the system packages that the sandbox needs on this machine.
+
+    It needs Debian or Ubuntu, and root's rights or sudo. It starts no service.
+    """
+    ctx.exit(subprocess.run(("bash", str(SYSTEM_PACKAGES)), check=False).returncode)
 
 
 @click.command("start")
@@ -266,7 +270,7 @@ def log(caller: Caller, *, as_json: bool) -> None:
 
 
 # In the order of use.
-COMMANDS = (start, stop, reset, list_, prune, status, shell, env, install, fault, faults, disarm, log)
+COMMANDS = (setup, start, stop, reset, list_, prune, status, shell, env, install, fault, faults, disarm, log)
 
 
 def render_fault(fault: Mapping[str, Any]) -> str:
@@ -321,53 +325,3 @@ def render_status(status: SandboxStatus) -> str:
         addresses = f"{host.private_ip or '-':<16} {host.public_ip or '-':<16}"
         lines.append(f"{host.instance_id:<20} {host.state:<14} {addresses} {pid}".rstrip())
     return "\n".join(lines)
-
-
-class OrderedGroup(click.Group):
-    """A group that lists its commands in the order of their definition, which is the order of use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Returns the commands in the order of their definition, not sorted by name."""
-        return list(self.commands)
-
-
-@click.group(
-    cls=OrderedGroup,
-    commands={command.name or "": command for command in COMMANDS},
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=".",
-    help="The folder that the sandbox belongs to; default: this one.",
-)
-@click.option("--region", default="us-east-1", show_default=True, help="The region of a sandbox that is started.")
-@click.option("--hosts", type=click.Choice(["real", "none"]), default="real", help="none: the API only.")
-@click.version_option(package_name="ec2-sandbox", prog_name="ec2-sandbox")
-@click.pass_context
-def cli(ctx: click.Context, *, folder: Path, region: str, hosts: Any) -> None:
-    """Run a local EC2 and S3, whose instances are real Linux hosts on this machine. Each folder has its own."""
-    ctx.obj = Caller(project_dir=folder, region=region, config=SandboxConfig(hosts=hosts))
-    if ctx.invoked_subcommand not in {"start", "list", "prune"}:
-        rootless.enter(folder, start=False, report=print_event)
-
-
-def main() -> None:
-    """Runs the command and exits with its code: 0, 1 for a failure, 2 for wrong usage, 130 after an interrupt."""
-    become_caller()
-    try:
-        code = cli.main(prog_name="ec2-sandbox", standalone_mode=False)
-    except SandboxError as error:
-        click.echo(f"error: {error.message}" + (f"\n  {error.hint}" if error.hint else ""), err=True)
-        code = error.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        click.echo("error: interrupted", err=True)
-        code = INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has exited, as in `ec2-sandbox log | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
-    sys.exit(code)

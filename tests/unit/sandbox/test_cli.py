@@ -1,0 +1,98 @@
+"""The command `ec2-sandbox`: its settings file, and what its help says."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from ec2_sandbox.cli import COMMANDS, cli
+from ec2_sandbox.cli.commands import COMMANDS as SUBCOMMANDS
+from ec2_sandbox.cli.examples import EXAMPLES
+from ec2_sandbox.cli.settings import read_settings
+from ec2_sandbox.config import SandboxConfig
+from ec2_sandbox.errors import UsageError
+
+FILE = """
+[tool.ec2-sandbox]
+region = "eu-west-1"
+others = ["us-east-1"]
+hosts = "none"
+boot_delay_s = 2
+quotas = { "L-1216C47A" = 8 }
+faults = ["throttle action=RunInstances count=3"]
+"""
+
+
+def test_settings_come_from_the_file_and_the_command_line(tmp_path: Path) -> None:
+    assert read_settings(tmp_path, {}).without_regions() == SandboxConfig()
+    (tmp_path / "pyproject.toml").write_text(FILE)
+    found = read_settings(tmp_path, {"hosts": "real"})
+    assert (found.region, found.others) == ("eu-west-1", ("us-east-1",))
+    assert found.without_regions() == SandboxConfig(
+        boot_delay_s=2.0, quotas={"L-1216C47A": 8}, faults=("throttle action=RunInstances count=3",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("boot_delay = 1", 'boot_delay: unknown setting; did you mean "boot_delay_s"?'),
+        ("boot_delay_s = 7200", "boot_delay_s = 7200: not allowed; it is: seconds, 0 to 3600"),
+        ("hosts = 'some'", "hosts = 'some': not allowed; it is: \"real\": a Linux host for each instance"),
+        ("link_mbit = nan", "link_mbit = nan: not allowed; it is: bandwidth of each host"),
+        ("quotas = { L-1 = 8 }", "there is no quota L-1; allowed: L-1216C47A (Running On-Demand Standard"),
+        ("faults = ['throtle']", 'did you mean "throttle"?'),
+        ("faults = ['kill instance=i-1']", "kill: acts on an instance that runs: ec2-sandbox fault kill instance=i-1"),
+        ("packages = ['../x']", 'no package of Debian or Ubuntu has the name "../x"'),
+        ("others = ['a', 'b', 'c']", "not allowed; it is: up to two more regions"),
+        ("region = 'nowhere'", "region = 'nowhere': AWS has no such region"),
+        ("hosts", "pyproject.toml: "),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_is_allowed(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.ec2-sandbox]\n{line}\n")
+    with pytest.raises(UsageError) as caught:
+        read_settings(tmp_path, {})
+    assert message in caught.value.message
+    assert str(tmp_path / "pyproject.toml") in caught.value.message
+
+
+def test_a_wrong_option_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^--region = 'nowhere': AWS has no such region$"):
+        read_settings(tmp_path, {"region": "nowhere"})
+
+
+def test_the_short_help_is_the_subcommands_own_first_sentence() -> None:
+    assert {one.name: (one.help or "").partition("\n")[0] for one in SUBCOMMANDS} == COMMANDS
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_examples_can_be_parsed(name: str) -> None:
+    lines = EXAMPLES[name].strip().splitlines()
+    assert 2 <= len(lines) <= 6
+    for line in lines:
+        words = shlex.split(line.partition("   ")[0].removeprefix('eval "$(').removesuffix(')"'))
+        end = min((words.index(word) for word in ("|", ">") if word in words), default=len(words))
+        parse(words[1:end])
+
+
+def parse(words: list[str]) -> None:
+    """Raises click.ClickException for what the command line would refuse."""
+    context = cli.make_context("ec2-sandbox", words)
+    rest = [*context._protected_args, *context.args]
+    name, command, rest = cli.resolve_command(context, rest)
+    assert isinstance(command, click.Command)
+    assert "Examples:" in (command.epilog or "")
+    command.make_context(name, rest, parent=context)
+
+
+def test_the_help_imports_no_subcommand() -> None:
+    program = "import sys, ec2_sandbox.cli as c\nc.cli.main(['--help'], standalone_mode=False)\nprint(*sys.modules)"
+    shown = subprocess.run((sys.executable, "-c", program), capture_output=True, text=True, check=True).stdout
+    *_, modules = shown.splitlines()
+    assert not re.search(r"\b(msgspec|moto|ec2_sandbox\.cli\.commands)\b", modules)
+    assert "setup" in shown
