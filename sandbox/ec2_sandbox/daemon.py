@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from ec2_sandbox.faults import KINDS, Act, FaultBook, FaultError, parse_fault
 from ec2_sandbox.hosts.faults import HostFaults
 from ec2_sandbox.hosts.fleet import Fleet, PhantomFleet
 from ec2_sandbox.hosts.hosts import adopt_hosts
+from ec2_sandbox.hosts.inside import find_reachable
 from ec2_sandbox.hosts.metadata import MetadataServer, MetadataService
 from ec2_sandbox.hosts.names import Names, serve_names
 from ec2_sandbox.hosts.network import NAME_SERVER_ADDRESS, CommandError, Network, name_server_of, open_network
@@ -99,6 +101,7 @@ def main() -> None:
             config=config,
             book=book,
             note=StateLog(place.state_log).note,
+            find_host=partial(find_reachable, fleet),
             others=settings.others,
         )
     )

@@ -47,7 +47,8 @@ class Ec2Settings:
 
     wake: tells the daemon that it has something to do. read_console: returns an instance's console output so far.
     enforce: applies the security groups to the hosts' links. config: its settings. book: the armed faults.
-    note: logs an instance's new state. others: up to two more regions with instances.
+    note: logs an instance's new state. find_host: returns the pid of an instance's host, or None if its programs do not
+    run. others: up to two more regions with instances.
     """
 
     region: str
@@ -59,6 +60,7 @@ class Ec2Settings:
     config: SandboxConfig
     book: FaultBook
     note: Callable[[SandboxInstance], None] = lambda _: None
+    find_host: Callable[[str], int | None] = lambda _: None
     others: tuple[str, ...] = ()
 
     def range_of(self, region: str) -> IPv4Network:

@@ -21,10 +21,13 @@ from moto.ec2.models import (
     elastic_network_interfaces,
     instances,
 )
+from moto.ec2instanceconnect import urls as instance_connect_urls
 from moto.fsx import models as fsx_models
 from moto.iam import models as iam_models
 from moto.iam import policy_validation
 from moto.servicequotas import urls as quota_urls
+from moto.ssm import models as ssm_models
+from moto.ssm import urls as ssm_urls
 from moto.utilities.utils import get_partition
 
 from ec2_sandbox.api import images
@@ -33,6 +36,8 @@ from ec2_sandbox.api.ec2_actions import SandboxEC2Response
 from ec2_sandbox.api.file_systems import SandboxFileSystem
 from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.limits import SandboxQuotasResponse
+from ec2_sandbox.api.on_hosts.instance_connect import SandboxInstanceConnectResponse
+from ec2_sandbox.api.on_hosts.run_command import SandboxCommand, SandboxSsmResponse
 from ec2_sandbox.api.regions import Backend, Regions
 from ec2_sandbox.api.s3 import install_uploads
 from ec2_sandbox.api.volumes import SandboxAttachment, SandboxVolume
@@ -66,6 +71,9 @@ def install(settings: Ec2Settings) -> Backend:
     fsx_models.FileSystem = SandboxFileSystem  # type: ignore[misc]
     SandboxQuotasResponse.granted = settings.config.quotas
     quota_urls.url_paths = {"{0}/$": SandboxQuotasResponse.dispatch}
+    ssm_models.Command = SandboxCommand  # type: ignore[misc,assignment]
+    ssm_urls.url_paths = {"{0}/$": SandboxSsmResponse.dispatch}
+    instance_connect_urls.url_paths = {"{0}/$": SandboxInstanceConnectResponse.dispatch}
     install_uploads()
     # IAM treats a policy without a version as version 2008-10-17; moto would refuse it.
     validator = policy_validation.BaseIAMPolicyValidator

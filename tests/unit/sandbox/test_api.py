@@ -10,6 +10,7 @@ from moto.ec2.exceptions import EC2ClientError
 from ec2_sandbox.api import limits, prices
 from ec2_sandbox.api.consistency import Tokens, Unsettled
 from ec2_sandbox.api.limits import find_quota
+from ec2_sandbox.api.on_hosts.run_command import summarize
 from ec2_sandbox.api.prices import ON_DEMAND, SPOT_STEP, spot_price, spot_times
 from ec2_sandbox.config import Market
 from ec2_sandbox.faults import FaultBook
@@ -137,3 +138,19 @@ def test_new_resources_are_hidden_for_the_delay() -> None:
     unsettled.note("RunInstances", {}, answer)  # repeated with its token: no new instances
     clock.now += 1.0
     unsettled.check("DescribeInstances", {"InstanceIds": ["i-0123456789abcdef0"]})
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [
+        (["Success", "Success"], "Success"),
+        (["Success", "Pending"], "InProgress"),
+        (["Failed", "InProgress"], "InProgress"),
+        (["Success", "Failed"], "Failed"),
+        (["TimedOut", "Failed"], "TimedOut"),
+        (["Success", "Cancelled"], "Cancelled"),
+    ],
+)
+def test_a_commands_status_is_that_of_its_worst_invocation(statuses: list[str], status: str) -> None:
+    assert summarize([(one, one) for one in statuses]) == (status, status)
+    assert summarize([]) == ("Success", "NoInstancesInTag")

@@ -1,0 +1,1 @@
+"""Calls of AWS that act inside the hosts."""

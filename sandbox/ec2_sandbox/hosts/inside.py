@@ -1,0 +1,60 @@
+"""Runs programs inside a running host, as its root."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from ec2_sandbox.api import ec2
+from ec2_sandbox.hosts.files import PATH
+from ec2_sandbox.hosts.fleet import Fleet, PhantomFleet
+
+NAMESPACES = ("--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
+TIMEOUT_S = 30
+
+
+def find_reachable(fleet: PhantomFleet, instance_id: str) -> int | None:
+    """Returns the machine's pid of the process 1 of an instance's host, or None if its programs do not run."""
+    with ec2.lock:
+        slot = fleet.find_slot(instance_id) if isinstance(fleet, Fleet) else None
+        is_reachable = slot is not None and slot.boot.done() and slot.end is None and not slot.frozen
+        return slot.host.pid if slot is not None and is_reachable else None
+
+
+def start_inside(pid: int, words: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
+    """Starts a program in a session of its own, with pipes. pid: the machine's pid of the host's process 1."""
+    return subprocess.Popen(
+        ("nsenter", f"--target={pid}", *NAMESPACES, "setsid", *words),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
+        env={"PATH": PATH, "LANG": "C.UTF-8", **environment}, start_new_session=True,
+    )  # fmt: skip
+
+
+def read_inside(pid: int, words: Sequence[str], stdin: str = "") -> str:
+    """Runs a program to its end, and returns its output, without characters that are not UTF-8.
+
+    Raises subprocess.CalledProcessError with the output, or subprocess.TimeoutExpired after TIMEOUT_S.
+    """
+    process = start_inside(pid, words)
+    try:
+        output, _ = process.communicate(stdin.encode(), TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        kill_inside(process)
+        process.communicate()
+        raise
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, words[0], output)
+    return output.decode(errors="replace")
+
+
+def kill_inside(process: subprocess.Popen[bytes]) -> None:
+    """Kills a program that `start_inside` has started, with its children.
+
+    nsenter itself must stay, because only a parent can reap it, and the kernel ends a host only when all are reaped.
+    """
+    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        try:
+            os.killpg(int(child), signal.SIGKILL)
+        except ProcessLookupError:  # it has ended, or has no session yet
+            os.kill(int(child), signal.SIGKILL)
