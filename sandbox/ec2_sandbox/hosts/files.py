@@ -1,14 +1,10 @@
-"""The files of a new host: accounts, services, shutdown commands, and user data in the layout of cloud-init.
+"""The files of a new host: accounts, services, and commands that replace the machine's."""
 
-Source: cloud-init documentation, "User-data formats" and "Boot stages".
-"""
-
-import gzip
 import ipaddress
 import uuid
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import resources
 
 from ec2_sandbox.hosts.network import METADATA_ADDRESS
 from ec2_sandbox.hosts.system import Layer
@@ -26,8 +22,8 @@ Include /etc/ssh/sshd_config.d/*.conf
 Port 22
 HostKey /etc/ssh/ssh_host_ed25519_key
 HostKey /etc/ssh/ssh_host_ecdsa_key
-# No PAM: it would count logins and look for systemd.
-UsePAM no
+# Without PAM, sshd would refuse accounts that have no password, such as those that useradd creates.
+UsePAM yes
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
@@ -41,6 +37,13 @@ PrintMotd no
 AcceptEnv LANG LC_*
 SetEnv PATH={PATH} LANG=C.UTF-8
 Subsystem sftp internal-sftp
+"""
+
+# The machine's would count logins and look for systemd.
+PAM_SSHD = """\
+auth required pam_deny.so
+account required pam_permit.so
+session required pam_permit.so
 """
 
 SUDOERS = f"""\
@@ -173,60 +176,6 @@ while True:
         pass
 """
 
-CLOUD = "/var/lib/cloud"
-INSTANCE = f"{CLOUD}/instance"
-RUNNER = f"{CLOUD}/sandbox-run"
-OUTPUT_LOG = "/var/log/cloud-init-output.log"
-
-# Runs the boothooks, the scripts for every boot and then those for the first boot, in order. Reports a failed script
-# and continues. Scripts may leave processes running, so `tee` may not end: boot-finished is written once the last line
-# is in the log, because the console then has the whole output.
-RUN_SCRIPTS = f"""\
-#!/bin/sh
-# Runs at each boot when the network is up, as root; output goes to the console and to {OUTPUT_LOG}.
-cd / || exit 1
-rm -f {INSTANCE}/boot-finished
-run() {{
-    for script in "$1"/*; do
-        [ -x "$script" ] || continue
-        "$script" </dev/null || echo "cloud-init: $script ended with code $?"
-    done
-}}
-{{
-    sed 's/^/cloud-init: /' {INSTANCE}/warnings 2>/dev/null
-    INSTANCE_ID=$(cat {CLOUD}/data/instance-id) run {INSTANCE}/boothooks
-    run {CLOUD}/scripts/per-boot
-    if [ ! -e {INSTANCE}/sem/scripts_user ]; then
-        : >{INSTANCE}/sem/scripts_user
-        run {INSTANCE}/scripts
-    fi
-    up=$(ps -o etimes= -p 1)
-    line="Cloud-init v. sandbox finished at $(date -R). Datasource DataSourceEc2Local.  Up $((up)).00 seconds"
-    echo "$line"
-    # tee writes to the console before the log. If the log cannot be written (full disk), wait 10 s.
-    tries=0
-    until grep -qaF "$line" {OUTPUT_LOG} 2>/dev/null || [ $((tries += 1)) -gt 200 ]; do sleep 0.05; done
-    echo "$line" >{INSTANCE}/.boot-finished
-    mv {INSTANCE}/.boot-finished {INSTANCE}/boot-finished
-}} 2>&1 | tee -a {OUTPUT_LOG}
-"""
-
-# Launchers call this on a new host, usually as `cloud-init status --wait`.
-CLOUD_INIT = f"""\
-#!/bin/sh
-case "$1" in
-status)
-    case " $* " in *" --wait "*) while [ ! -e {INSTANCE}/boot-finished ]; do sleep 0.2; done ;; esac
-    if [ -e {INSTANCE}/boot-finished ]; then echo "status: done"; else echo "status: running"; fi
-    ;;
---version | -v) echo "cloud-init (sandbox)" ;;
-*)
-    echo "cloud-init: the sandbox has only the status command" >&2
-    exit 2
-    ;;
-esac
-"""
-
 # The machine's own would find a container, in which cloud-init does not read /sys/class/dmi/id.
 DETECT_VIRT = """\
 #!/bin/sh
@@ -236,13 +185,37 @@ echo "$found"
 [ "$found" != none ]
 """
 
-FOLDERS = {"text/x-shellscript": f"{INSTANCE}/scripts", "text/cloud-boothook": f"{INSTANCE}/boothooks"}  # by type
-TYPES_BY_BEGINNING = (
-    ("#!", "text/x-shellscript"),
-    ("#cloud-boothook", "text/cloud-boothook"),
-    ("#cloud-config", "text/cloud-config"),
-    ("#include", "text/x-include-url"),
-)
+
+# The program of the package docker-systemctl-replacement, which runs the commands of unit files without systemd. It
+# reads the files each time, and would check all of them for daemon-reload. Process 1 starts sshd again (pid1.py).
+SYSTEMCTL_PROGRAM = "/usr/lib/ec2-sandbox/systemctl3.py"
+SYSTEMCTL = f"""\
+#!/bin/sh
+verb= unit=
+for word; do
+    case "$word" in
+    -*) ;;
+    *) if [ -z "$verb" ]; then verb=$word; elif [ -z "$unit" ]; then unit=${{word%.service}}; fi ;;
+    esac
+done
+# The program writes to /run even to answer a question.
+[ "$(id -u)" = 0 ] || exec sudo -n "$0" "$@"
+case "$verb $unit" in
+daemon-reload* | daemon-reexec*) exit 0 ;;
+"reboot " | "poweroff " | "halt ") exec "/usr/sbin/$verb" ;;
+*" ssh" | *" sshd")
+    case $verb in
+    restart | try-restart | reload | reload-or-restart | try-reload-or-restart) exec pkill -HUP -P 1 -x sshd ;;
+    start | enable | is-active | is-enabled | status) exec pgrep -a -P 1 -x sshd ;;
+    esac
+    ;;
+*.timer | *.socket | *.mount | *.path)
+    echo "systemctl: the sandbox's hosts have no systemd: only services can be started, not $unit" >&2
+    exit 1
+    ;;
+esac
+exec /usr/bin/python3 {SYSTEMCTL_PROGRAM} "$@"
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -306,6 +279,9 @@ def render_dmi(instance_id: str, instance_type: str) -> dict[str, str]:
     return {
         **dict.fromkeys(("sys_vendor", "board_vendor", "bios_vendor", "chassis_vendor"), "Amazon EC2"),
         "product_name": instance_type,
+        "bios_version": "1.0",
+        "bios_date": "10/16/2017",
+        "chassis_type": "1",
         **dict.fromkeys(("product_uuid", "product_serial"), number),
         "board_asset_tag": instance_id,
         "chassis_asset_tag": "Amazon EC2",
@@ -389,6 +365,8 @@ def render_services(ca_pem: str) -> tuple[HostFile, ...]:
     """Returns the settings of sshd and sudo, and the certificate of the sandbox's authority, which the host trusts."""
     return (
         HostFile(path="/etc/ssh/sshd_config", content=SSHD_CONFIG),
+        HostFile(path="/etc/ssh/sshd_config.d/60-cloudimg-settings.conf", content="PasswordAuthentication no\n"),
+        HostFile(path="/etc/pam.d/sshd", content=PAM_SSHD),
         HostFile(path="/etc/sudoers", content=SUDOERS, mode=0o440),
         HostFile(path="/etc/sudoers.d/90-cloud-init-users", content=f"{USER} ALL=(ALL) NOPASSWD:ALL\n", mode=0o440),
         HostFile(path="/usr/local/share/ca-certificates/ec2-sandbox.crt", content=ca_pem),
@@ -421,45 +399,12 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def render_commands() -> tuple[HostFile, ...]:
-    """Returns commands that replace the machine's: shutdown and its kin, mounts of EBS volumes and NFS, detect-virt."""
+    """Returns commands that replace the machine's: shutdown and its kin, mounts of volumes and NFS, and systemd's."""
     files = dict.fromkeys(("shutdown", "poweroff", "halt", "reboot"), COMMAND)
     files |= {"mount.ext4": MOUNT_EXT4, "mount.nfs": MOUNT_NFS, "mount.nfs4": MOUNT_NFS, "exportfs": EXPORTFS}
-    commands = {f"sbin/{name}": content for name, content in files.items()} | {"bin/systemd-detect-virt": DETECT_VIRT}
-    return tuple(HostFile(path=f"/usr/{name}", content=content, mode=0o755) for name, content in commands.items())
-
-
-def render_first_boot(instance_id: str, user_data: bytes) -> tuple[HostFile, ...]:
-    """Returns the scripts to run at boot, and the files by which launchers see that the scripts have run. Pure."""
-    folder, text = f"{CLOUD}/instances/{instance_id}", _unpacked(user_data).decode(errors="replace")
-    scripts, warnings = [], ""
-    if text.strip():
-        kind = find_type(text)
-        where = FOLDERS.get(kind)
-        if where is None:
-            warnings = f"the sandbox does not run user data of type {kind}\n"
-        else:
-            path = f"{where.replace(INSTANCE, folder)}/part-001"
-            scripts.append(HostFile(path=path, content=text, mode=0o700, each_boot=kind == "text/cloud-boothook"))
+    commands = {f"sbin/{name}": content for name, content in files.items()}
+    commands |= {"bin/systemd-detect-virt": DETECT_VIRT, "bin/systemctl": SYSTEMCTL}
     return (
-        HostFile(path=RUNNER, content=RUN_SCRIPTS, mode=0o755),
-        HostFile(path="/usr/bin/cloud-init", content=CLOUD_INIT, mode=0o755),
-        HostFile(path=f"{CLOUD}/data/instance-id", content=f"{instance_id}\n"),
-        HostFile(path=f"{folder}/sem/.keep", content=""),
-        HostFile(path=f"{folder}/warnings", content=warnings),
-        HostFile(path=f"{folder}/user-data.txt", content=user_data.decode(errors="replace"), mode=0o600),
-        HostFile(path=INSTANCE, content=f"instances/{instance_id}", link=True),
-        *scripts,
+        *(HostFile(path=f"/usr/{name}", content=content, mode=0o755) for name, content in commands.items()),
+        HostFile(path=SYSTEMCTL_PROGRAM, content=(resources.files("systemctl2") / "systemctl3.py").read_text()),
     )
-
-
-def find_type(text: str) -> str:
-    """Returns the content type of user data, by its beginning. Pure."""
-    lowered = text.lstrip().lower()
-    return next((kind for beginning, kind in TYPES_BY_BEGINNING if lowered.startswith(beginning)), "text/plain")
-
-
-def _unpacked(raw: bytes) -> bytes:
-    try:
-        return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
-    except (OSError, EOFError, zlib.error):  # not gzip, and not a script
-        return raw

@@ -21,6 +21,7 @@ from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.volumes import SandboxAttachment, SandboxVolume
 from ec2_sandbox.faults import FaultBook
 from ec2_sandbox.hosts import cgroups, files, hosts, network
+from ec2_sandbox.hosts.cloud_init import RUNNER, render_first_boot
 from ec2_sandbox.hosts.disks import DiskBusyError, attach_disk, detach_disk
 from ec2_sandbox.hosts.files import HostSpec
 from ec2_sandbox.hosts.hosts import BootError, Host
@@ -287,13 +288,14 @@ class Fleet(PhantomFleet):
         ranges, folder = self._settings.ranges, host.folder
         image = self._place.images_dir / instance.image_id
         own = IPv4Interface(f"{private_ip}/{ranges.private.prefixlen}")
+        has_cloud_init = any(self._place.packages_dir.glob("*/cloud-init_*.deb"))
         contents = (
             *self._accounts,
             *files.render_home(instance.public_key),
             *files.render_identity(name, private_ip, network.name_server_of(ranges.private), uuid.uuid4().hex),
             *files.render_services(self._ca_pem),
             *files.render_commands(),
-            *files.render_first_boot(instance.id, read_user_data(instance)),
+            *render_first_boot(instance.id, read_user_data(instance), has_cloud_init=has_cloud_init),
         )
         return HostSpec(
             instance_id=instance.id, hostname=name.partition(".")[0],
@@ -303,7 +305,7 @@ class Fleet(PhantomFleet):
             first_uid=first_uid, uids=UIDS, cgroup=str(folder.cgroup or ""), outer_cgroup=self._outer_cgroup,
             fuse=self._is_machines_root and Path("/dev/fuse").exists(),
             network=files.render_network(own, instance.public_ip, str(ranges.public), network.MTU),
-            after_boot=(files.RUNNER,), sshd=sshd,
+            after_boot=(RUNNER,), sshd=sshd,
         )  # fmt: skip
 
     def reconcile(self, backend: regions.Backend) -> None:

@@ -286,10 +286,11 @@ def build_root(spec: dict[str, Any]) -> bool:
             (root / name).chmod(mode)
     mount_os(spec, first_boot=first_boot)
     mount_kernel_filesystems(root, spec)
-    instance_id = root / "var/lib/cloud/data/instance-id"
-    is_new = not instance_id.exists() or instance_id.read_text().strip() != spec["instance_id"]
+    instance_id = root / ".overlay/instance-id"
+    is_new = not instance_id.exists() or instance_id.read_text() != spec["instance_id"]
     if is_new:
         write_files(root, spec["files"])
+        instance_id.write_text(spec["instance_id"])
     else:
         renew_files(root, [file for file in spec["files"] if file["each_boot"]])
     enter(root)
@@ -355,23 +356,22 @@ def mount_kernel_filesystems(root: Path, spec: dict[str, Any]) -> None:
 
 def identify(root: Path, dmi: dict[str, str]) -> None:
     """Gives the host an instance's DMI data. dmi: file of /sys/class/dmi/id -> its content, for root alone."""
-    target = root / "sys/devices/virtual/dmi/id"
-    if not target.exists():  # a machine without DMI: sysfs takes no folders, but all classes can be mounted elsewhere
-        target = root / "sys/class"
+    own = root / "sys/devices/virtual/dmi/id"
+    # On a machine without DMI: sysfs takes no folders, but all that is in these folders can be mounted elsewhere.
+    targets = [own] if own.exists() else [root / "sys/devices/virtual", root / "sys/class"]
     made = root / "run/dmi"
     made.mkdir()
-    mount("tmpfs", made, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0755")
-    folder = made
-    if target.name == "class":
-        for kind in target.iterdir():
+    for target in targets:
+        mount("tmpfs", made, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0755")
+        for kind in target.iterdir() if target != own else ():
             (made / kind.name).mkdir()
             mount(str(kind), made / kind.name, "", MS_BIND)
-        folder = made / "dmi/id"
-        folder.mkdir(parents=True)
-    for name, content in dmi.items():
-        (folder / name).write_text(f"{content}\n")
-        (folder / name).chmod(0o400 if name in DMI_OF_ROOT else 0o444)
-    mount(str(made), target, "", MS_MOVE)
+        folder = made if target == own else made / "dmi/id"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in dmi.items():
+            (folder / name).write_text(f"{content}\n")
+            (folder / name).chmod(0o400 if name in DMI_OF_ROOT else 0o444)
+        mount(str(made), target, "", MS_MOVE)
     made.rmdir()
 
 

@@ -87,10 +87,13 @@ class Ssh:
         options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR", "ConnectTimeout=5",
                    "IdentitiesOnly=yes", "BatchMode=yes", "KexAlgorithms=curve25519-sha256")  # fmt: skip
         words = [word for option in options for word in ("-o", option)]
-        return ("ssh", "-F", "none", *words, "-o", f"IdentityFile={quote_path(self.key)}", f"ubuntu@{address}", command)
+        target = address if "@" in address else f"ubuntu@{address}"
+        return ("ssh", "-F", "none", *words, "-o", f"IdentityFile={quote_path(self.key)}", target, command)
 
 
-def launch(ssh: Ssh, count: int, key_name: str = "test", **options: Any) -> list[InstanceTypeDef]:
+def launch(
+    ssh: Ssh, count: int, key_name: str = "test", *, timeout_s: float = 60.0, **options: Any
+) -> list[InstanceTypeDef]:
     """Launches instances for `ssh` to log in to, and waits until they run. options: parameters of RunInstances."""
     ec2 = boto3.client("ec2")
     if key_name not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
@@ -99,7 +102,7 @@ def launch(ssh: Ssh, count: int, key_name: str = "test", **options: Any) -> list
     asked = {"ImageId": find_image(), "InstanceType": "g4dn.xlarge", "KeyName": key_name, **options}
     reservation = ec2.run_instances(MinCount=count, MaxCount=count, **asked)
     ids = [instance["InstanceId"] for instance in reservation["Instances"]]
-    wait_for(ec2, "instance_running", ids)
+    wait_for(ec2, "instance_running", ids, timeout_s=timeout_s)
     return describe(ec2, ids)
 
 
@@ -119,7 +122,7 @@ def find_image() -> str:
     return boto3.client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
 
 
-def wait_for(ec2: EC2Client, what: str, ids: list[str]) -> None:
+def wait_for(ec2: EC2Client, what: str, ids: list[str], *, timeout_s: float = 60.0) -> None:
     """Waits until all instances are in a state. what: instance_STATE.
 
     botocore's own waiter for the end fails for an instance that is still pending.
@@ -132,7 +135,7 @@ def wait_for(ec2: EC2Client, what: str, ids: list[str]) -> None:
         assert not seen & hopeless, seen
         return seen == {state}
 
-    until(arrived, f"{ids} not {state}")
+    until(arrived, f"{ids} not {state}", timeout_s=timeout_s)
 
 
 def describe(ec2: EC2Client, ids: list[str]) -> list[InstanceTypeDef]:

@@ -1,6 +1,7 @@
 """The files of a host, user data included, and the parts of the metadata service that need no host."""
 
 import gzip
+import json
 import os
 import subprocess
 import time
@@ -9,14 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ec2_sandbox.hosts.cloud_init import CLOUD, OUTPUT_LOG, RUNNER, STATE, find_type, render_first_boot
 from ec2_sandbox.hosts.files import (
-    CLOUD,
-    OUTPUT_LOG,
-    RUNNER,
     HostFile,
-    find_type,
     render_accounts,
-    render_first_boot,
     render_identity,
     render_network,
 )
@@ -98,7 +95,7 @@ def scripts_of(user_data: bytes) -> dict[str, str]:
 
 
 def paths_of(user_data: bytes) -> dict[str, str]:
-    return {file.path: file.content for file in render_first_boot("i-1", user_data)}
+    return {file.path: file.content for file in render_first_boot("i-1", user_data, has_cloud_init=False)}
 
 
 @pytest.mark.parametrize(
@@ -122,11 +119,17 @@ def test_invalid_user_data_is_not_a_script(broken: bytes) -> None:
 
 def test_boot_finished_exists_after_the_last_line_on_the_console(tmp_path: Path) -> None:
     """This holds even if `tee` is slow, and a script leaves a process that keeps the pipe open."""
-    folders = {CLOUD: str(tmp_path), OUTPUT_LOG: str(tmp_path / "log")}
+    runner_path = str(tmp_path / "runner")
+    folders = {
+        CLOUD: str(tmp_path),
+        OUTPUT_LOG: str(tmp_path / "log"),
+        STATE: str(tmp_path / "run"),
+        RUNNER: runner_path,
+    }
     script = b"#!/bin/sh\nsleep 60 & echo $! >" + str(tmp_path / "left").encode() + b"\necho the script ran\n"
-    for file in render_first_boot("i-1", script):
+    for file in render_first_boot("i-1", script, has_cloud_init=False):
         path = Path(replace_all(file.path, folders))
-        if not file.path.startswith(CLOUD):
+        if not file.path.startswith((CLOUD, RUNNER)):
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         if file.link:
@@ -141,7 +144,7 @@ def test_boot_finished_exists_after_the_last_line_on_the_console(tmp_path: Path)
     finished, console = tmp_path / "instance" / "boot-finished", tmp_path / "console"
     with console.open("wb") as stream:
         runner = subprocess.Popen(
-            [replace_all(RUNNER, folders)], stdout=stream, env={**os.environ, "PATH": f"{tee.parent}:/usr/bin:/bin"}
+            [runner_path], stdout=stream, env={**os.environ, "PATH": f"{tee.parent}:/usr/bin:/bin"}
         )
     try:
         deadline = time.monotonic() + 20
@@ -152,6 +155,8 @@ def test_boot_finished_exists_after_the_last_line_on_the_console(tmp_path: Path)
         assert said[0] == "the script ran"
         assert said[-1].startswith("Cloud-init v. sandbox finished at ")
         assert finished.read_text() == said[-1] + "\n"
+        assert json.loads((tmp_path / "run/result.json").read_text())["v1"]["errors"] == []
+        assert json.loads((tmp_path / "run/status.json").read_text())["v1"]["stage"] is None
         assert runner.poll() is None
     finally:
         os.kill(int((tmp_path / "left").read_text()), 9)

@@ -59,12 +59,13 @@ def test_programs_find_out_that_they_run_on_ec2(pair: list[InstanceTypeDef], ssh
     told = ssh.read(
         first["PrivateIpAddress"],
         "cd /sys/class/dmi/id && cat sys_vendor board_asset_tag product_name && sudo cat product_uuid product_serial;"
-        "cat product_uuid 2>/dev/null || echo refused; cat /sys/class/net/eth0/operstate; ls /sys/class/block",
+        "cat product_uuid 2>/dev/null || echo refused; cat /sys/class/net/eth0/operstate; ls /sys/class/block;"
+        "cat /sys/devices/virtual/dmi/id/bios_vendor /sys/devices/virtual/net/eth0/operstate; systemd-detect-virt",
     ).split("\n")
     assert told[:3] == ["Amazon EC2", first["InstanceId"], first["InstanceType"]]
     assert told[3] == told[4]
     assert uuid.UUID(told[3]).hex.startswith("ec2")
-    assert told[5:] == ["refused", "up"]
+    assert told[5:] == ["refused", "up", "Amazon EC2", "up", "amazon"]
 
 
 def test_orphans_are_reaped(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
