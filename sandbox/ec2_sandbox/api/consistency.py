@@ -18,7 +18,7 @@ MADE_BY: dict[str, tuple[str, ...]] = {
     "RunInstances": ("i", "vol"), "RequestSpotInstances": ("sir", "i"), "CreateSecurityGroup": ("sg",),
     "CreateVolume": ("vol",), "CreateNetworkInterface": ("eni",), "CreateSubnet": ("subnet",), "CreateVpc": ("vpc",),
     "CreatePlacementGroup": ("pg",), "ImportKeyPair": ("key",), "CreateKeyPair": ("key",),
-    "CreateImage": ("ami",),
+    "CreateImage": ("ami",), "RegisterImage": ("ami",), "CreateFleet": ("i",), "CreateSnapshot": ("snap",),
 }  # fmt: skip
 # By action: the kind of the resource that it creates by name, and the parameter with the name.
 NAMED_BY: dict[str, tuple[str, str]] = {
@@ -33,6 +33,7 @@ NOT_FOUND: dict[str, tuple[str, str]] = {
     "subnet": ("InvalidSubnetID.NotFound", "The subnet ID '{}' does not exist"),
     "vpc": ("InvalidVpcID.NotFound", "The vpc ID '{}' does not exist"),
     "vol": ("InvalidVolume.NotFound", "The volume '{}' does not exist."),
+    "snap": ("InvalidSnapshot.NotFound", "The snapshot '{}' does not exist."),
     "eni": ("InvalidNetworkInterfaceID.NotFound", "The networkInterface ID '{}' does not exist"),
     "sir": ("InvalidSpotInstanceRequestID.NotFound", "The spot instance request ID '{}' does not exist"),
     "pg": ("InvalidPlacementGroup.Unknown", "The Placement Group '{}' is unknown."),

@@ -130,8 +130,6 @@ class SandboxEC2Backend(EC2Backend):
         self, image_id: str, count: int, user_data: Any, security_group_names: list[str], **kwargs: Any
     ) -> Reservation:
         """As in moto, after more checks, and in a default subnet if the launch does not name one."""
-        if not image_id and kwargs.get("launch_template"):
-            image_id = self._get_template_from_args(kwargs["launch_template"]).image_id
         self.check_launch(image_id, kwargs.get("key_name"), kwargs["instance_type"], kwargs.get("placement"))
         nics = kwargs.get("nics") or []
         if not kwargs.get("subnet_id") and not any("SubnetId" in nic for nic in nics):

@@ -10,16 +10,14 @@ from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult, EmptyResult
 from moto.core.types import Base64EncodedString
 from moto.core.utils import utcnow
-from moto.ec2.exceptions import DryRunClientError, EC2ClientError, MissingParameterError
-from moto.ec2.models.instances import Reservation
-from moto.ec2.responses import EC2Response
-from moto.iam.models import iam_backends
+from moto.ec2.exceptions import DryRunClientError, EC2ClientError
 
-from ec2_sandbox.api import images, limits, volumes
-from ec2_sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE, SandboxEC2Backend, lock
-from ec2_sandbox.api.instances import PlacementGroup, SandboxInstance, register_spot_requests
+from ec2_sandbox.api import limits
+from ec2_sandbox.api.actions.disks import DiskActions
+from ec2_sandbox.api.actions.fleets import FleetActions
+from ec2_sandbox.api.ec2 import lock
+from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.prices import ON_DEMAND, spot_price, spot_times
-from ec2_sandbox.config import Market
 
 PRICE_PAGE = 1000
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15"
@@ -28,7 +26,7 @@ NOTHING_ELSE = r"(Response xmlns=[^>]*>(?:<requestId>[^<]*</requestId>)?)(</\w+R
 FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
 
 
-class SandboxEC2Response(EC2Response):
+class SandboxEC2Response(FleetActions, DiskActions):
     """moto's EC2 actions, with the sandbox's additions."""
 
     @classmethod
@@ -76,170 +74,6 @@ class SandboxEC2Response(EC2Response):
         status, headers, body = self.serialized(ActionResult(error))
         headers["status"] = str(status)
         return status, headers, body
-
-    @property
-    def sandbox_backend(self) -> SandboxEC2Backend:
-        """The backend of the call's region."""
-        return cast("SandboxEC2Backend", self.ec2_backend)
-
-    # --- RunInstances
-
-    def run_instances(self) -> ActionResult:
-        """Launches MinCount to MaxCount instances. A repeated ClientToken returns the same reservation."""
-        low, high = int(self._get_param("MinCount", 1)), int(self._get_param("MaxCount", 1))
-        if not 1 <= low <= high:
-            raise EC2ClientError(
-                "InvalidParameterValue", f"Invalid counts: MinCount {low}, MaxCount {high}; 1 <= MinCount <= MaxCount."
-            )
-        backend, token, given = self.sandbox_backend, self._get_param("ClientToken"), dict(self.params)
-        if token and not self._get_param("DryRun") and (again := backend.launches.find("RunInstances", token, given)):
-            return ActionResult(again)
-        self._check_launch()
-        fault_id = None
-        if not self._get_param("DryRun"):
-            zone, high, fault_id = self._reserve(low, high)
-            if not self._find_subnet_id():
-                self.params = {
-                    **self.params,
-                    "Placement": {**self._get_param("Placement", {}), "AvailabilityZone": zone},
-                }
-        # Instance store volumes come with the type, but EC2 accepts them in the mappings.
-        devices = [device for device in self._get_param("BlockDeviceMappings", []) if "VirtualName" not in device]
-        self.params = {**self.params, "MinCount": high, "BlockDeviceMappings": devices}
-        try:
-            result = super().run_instances()
-        except EC2ClientError:
-            if fault_id is not None:  # nothing was launched
-                backend.settings.book.spend(fault_id, "free", -high)
-            raise
-        reservation = cast("Reservation", result.result)
-        self._complete(cast("list[SandboxInstance]", reservation.instances), fault_id)
-        if token:
-            backend.launches.keep("RunInstances", token, given, reservation)
-        return result
-
-    def _find_template(self) -> dict[str, Any]:
-        """Returns the data of the launch template that the caller names, or {}."""
-        template = self._get_param("LaunchTemplate")
-        return self.ec2_backend._get_template_from_args(template).data if template else {}  # noqa: SLF001 -- moto has no public way to read a template
-
-    def _instance_type(self) -> str:
-        return str(self._get_param("InstanceType") or self._find_template().get("InstanceType", DEFAULT_INSTANCE_TYPE))
-
-    def _market(self) -> Market:
-        return "spot" if self._get_param("InstanceMarketOptions.MarketType") == "spot" else "on-demand"
-
-    def _find_subnet_id(self) -> str | None:
-        nics = self._get_param("NetworkInterfaces", [])
-        found = self._get_param("SubnetId") or next((nic["SubnetId"] for nic in nics if "SubnetId" in nic), None)
-        return cast("str | None", found)
-
-    def _find_zone(self) -> str | None:
-        """Returns the zone that the caller chose, by name or by subnet, or None."""
-        subnet_id = self._find_subnet_id()
-        if subnet_id:
-            return str(self.ec2_backend.get_subnet(subnet_id).availability_zone)
-        return cast("str | None", self._get_param("Placement.AvailabilityZone"))
-
-    def _check_launch(self) -> None:
-        backend, instance_type, zone = self.sandbox_backend, self._instance_type(), self._find_zone()
-        image_id = str(self._get_param("ImageId") or self._find_template().get("ImageId"))
-        backend.check_launch(image_id, self._get_param("KeyName"), instance_type, zone)
-        limits.check_architecture(instance_type, str(backend.amis[image_id].architecture))
-        if zone:
-            limits.check_offered(instance_type, zone, self.region)
-        if group := self._find_placement_group():
-            limits.check_strategy(instance_type, group.strategy, group.group_name)
-        self._check_profile()
-
-    def _check_profile(self) -> None:
-        """Raises EC2ClientError for an instance profile that does not exist, is not yet visible, or has no role."""
-        given: dict[str, str] = self._get_param("IamInstanceProfile", {})
-        profiles = list(iam_backends[self.current_account][self.partition].get_instance_profiles())
-        hides = self.sandbox_backend.unsettled.hides_made_at
-        known = [profile for profile in profiles if not hides(profile.create_date)]
-        for parameter, kind in (("Name", "name"), ("Arn", "ARN")):
-            if not (wanted := given.get(parameter)):
-                continue
-            found = next((one for one in known if wanted == (one.name if parameter == "Name" else one.arn)), None)
-            if found is None:
-                raise EC2ClientError(
-                    "InvalidParameterValue",
-                    f"Value ({wanted}) for parameter iamInstanceProfile.{parameter.lower()} is invalid. Invalid IAM "
-                    f"Instance Profile {kind}",
-                )
-            if not found.roles:
-                raise EC2ClientError(
-                    "InvalidParameterValue", f'IAM Instance Profile "{found.arn}" has no associated IAM Roles'
-                )
-        if all(given.get(parameter) for parameter in ("Name", "Arn")):
-            raise EC2ClientError(
-                "InvalidParameterCombination", "The parameter 'iamInstanceProfile.name' may not be used in combination "
-                "with 'iamInstanceProfile.arn'",
-            )  # fmt: skip
-
-    def _find_placement_group(self) -> PlacementGroup | None:
-        name = self._get_param("Placement.GroupName") or self._get_param("Placement.GroupId")
-        return self.sandbox_backend.placement_groups.get(name) if name else None
-
-    def _reserve(self, low: int, high: int) -> tuple[str, int, str | None]:
-        """Reserves capacity for a launch of `low` to `high` instances.
-
-        Returns the zone, the number of instances that quota and capacity allow, and the id of the capacity fault or
-        None.
-        """
-        backend, instance_type, market = self.sandbox_backend, self._instance_type(), self._market()
-        zone = self._find_zone()
-        if reservation_id := self._reservation_id():  # its capacity is reserved, and already counts against the quota
-            free = backend.capacity_reservations.check_launch(
-                reservation_id,
-                instance_type=instance_type,
-                zone=zone,
-                low=low,
-                market_type=self._get_param("InstanceMarketOptions.MarketType"),
-            )
-            return backend.capacity_reservations.get(reservation_id).availability_zone, min(high, free), None
-        zones = [zone] if zone else [
-            name for name in limits.zones_offering(instance_type, self.region) if name in backend.get_default_subnets()
-        ]  # fmt: skip
-        if not zones:
-            limits.check_offered(instance_type, f"{self.region}a", self.region)
-            raise EC2ClientError("MissingInput", "No subnets found for the default VPC. Please specify a subnet.")
-        high = backend.allow_by_quota(instance_type, market, low, high)
-        return limits.reserve_capacity(
-            instance_type, market, low, high, zones=zones, book=backend.settings.book, named=zone is not None
-        )
-
-    def _reservation_id(self) -> str | None:
-        target = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
-        return cast("str | None", self._get_param(target))
-
-    def _complete(self, launched: list[SandboxInstance], fault_id: str | None) -> None:
-        """Adds the attributes that moto omits, and the instance profile, which moto sets only on the first instance."""
-        profile = self._get_param("IamInstanceProfile", {})
-        if any(profile.values()):  # some launchers send an empty profile
-            for instance in launched[1:]:
-                self.ec2_backend.associate_iam_instance_profile(
-                    instance_id=instance.id,
-                    iam_instance_profile_name=profile.get("Name"),
-                    iam_instance_profile_arn=profile.get("Arn"),
-                )
-        group = self._find_placement_group()
-        for instance in launched:
-            instance.placement.group_name = group.group_name if group else ""
-            instance.placement.group_id = group.id if group else None  # type: ignore[attr-defined]
-            instance.capacity_fault = fault_id
-            instance.client_token = self._get_param("ClientToken", "")
-            if tags := self._parse_tag_specification().get("network-interface"):
-                self.ec2_backend.create_tags([nic.id for nic in instance.nics.values()], tags)
-        if reservation_id := self._reservation_id():
-            self.sandbox_backend.capacity_reservations.assign(launched, reservation_id)
-        if self._market() == "spot":
-            register_spot_requests(
-                launched, self._get_param("InstanceMarketOptions.SpotOptions", {}), self._parse_tag_specification()
-            )
-
-    # --- other actions
 
     def create_placement_group(self) -> ActionResult:
         """Creates a placement group."""
@@ -291,79 +125,6 @@ class SandboxEC2Response(EC2Response):
         self.sandbox_backend.capacity_reservations.get(self._get_param("CapacityReservationId")).state = "cancelled"
         return ActionResult({"Return": True})
 
-    def create_image(self) -> ActionResult:
-        """Starts to make an image of a stopped instance; the daemon copies its disk."""
-        backend, tags = self.sandbox_backend, self._parse_tag_specification()
-        made = images.bake(backend, self._get_param("InstanceId"), self._get_param("Name"), tags)
-        backend.settings.wake()
-        return ActionResult({"ImageId": made.id})
-
-    def describe_images(self) -> ActionResult:
-        """As in moto, but without images that are not yet visible."""
-        result = super().describe_images()
-        answer, hides = cast("dict[str, Any]", result.result), self.sandbox_backend.unsettled.hides
-        answer["Images"] = [image for image in answer["Images"] if not hides("ami", image.id)]
-        return result
-
-    def deregister_image(self) -> ActionResult:
-        """As in moto, and deletes the image's snapshot if the caller wants that. The daemon removes its disk."""
-        image = self.ec2_backend.amis.get(self._get_param("ImageId"))
-        super().deregister_image()
-        if image is None or not self._get_param("DeleteAssociatedSnapshots"):
-            return ActionResult({"Return": True})
-        self.ec2_backend.delete_snapshot(image.ebs_snapshot.id)
-        deleted = [{"SnapshotId": image.ebs_snapshot.id, "ReturnCode": "success"}]
-        return ActionResult({"Return": True, "DeleteSnapshotResults": deleted})
-
-    def create_volume(self) -> ActionResult:
-        """As in moto, but the daemon makes the volume `available`."""
-        result = super().create_volume()
-        self.sandbox_backend.settings.wake()
-        return result
-
-    def describe_volumes(self) -> ActionResult:
-        """As in moto, but without volumes that are not yet visible."""
-        result = super().describe_volumes()
-        answer = cast("dict[str, Any]", result.result)
-        hides = self.sandbox_backend.unsettled.hides
-        answer["Volumes"] = [volume for volume in answer["Volumes"] if not hides("vol", volume.id)]
-        return result
-
-    def attach_volume(self) -> ActionResult:
-        """Starts to attach a volume to an instance."""
-        return self._render_attachment(
-            volumes.attach(
-                self.sandbox_backend,
-                self._get_param("VolumeId", ""),
-                self._get_param("InstanceId", ""),
-                self._get_param("Device", ""),
-            )
-        )
-
-    def detach_volume(self) -> ActionResult:
-        """Starts to detach a volume from its instance."""
-        return self._render_attachment(
-            volumes.detach(
-                self.sandbox_backend,
-                self._get_param("VolumeId", ""),
-                self._get_param("InstanceId"),
-                self._get_param("Device"),
-            )
-        )
-
-    def _render_attachment(self, attachment: volumes.SandboxAttachment) -> ActionResult:
-        self.sandbox_backend.settings.wake()
-        return ActionResult(
-            {
-                "VolumeId": attachment.volume.id,
-                "InstanceId": attachment.instance.id,
-                "Device": attachment.device,
-                "State": attachment.status,
-                "AttachTime": attachment.attach_time,
-                "DeleteOnTermination": attachment.delete_on_termination,
-            }
-        )
-
     def describe_spot_price_history(self) -> ActionResult:
         """Returns invented prices, newest first. The price for a given time is always the same."""
         given = cast("dict[str, list[str]]", self._filters_from_querystring())
@@ -412,20 +173,6 @@ class SandboxEC2Response(EC2Response):
         hides = self.sandbox_backend.unsettled.hides
         answer["SecurityGroups"] = [group for group in answer["SecurityGroups"] if not hides("sg", group.id)]
         return result
-
-    @staticmethod
-    def _validate_block_device_mapping(device_mapping: dict[str, Any]) -> None:
-        """As in moto, but the image's own volumes need no size."""
-        if "NoDevice" not in device_mapping and "Ebs" not in device_mapping:
-            raise MissingParameterError("ebs")
-
-    def _parse_block_device_mapping(self) -> list[dict[str, Any]]:
-        """As in moto, but without defaults, so that the image's values apply."""
-        mappings = super()._parse_block_device_mapping()
-        for mapping, given in zip(mappings, self._get_param("BlockDeviceMappings", []), strict=True):
-            for option in ("DeleteOnTermination", "Encrypted"):
-                mapping["Ebs"][option] = given.get("Ebs", {}).get(option)
-        return mappings
 
     def terminate_instances(self) -> ActionResult:
         """As in moto, but with each instance's real state."""

@@ -1,0 +1,186 @@
+"""Launches from a template, and fleets of type instant, by real calls in this process."""
+
+import base64
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from ec2_sandbox.api.actions.fleets import split_capacity
+from ec2_sandbox.api.actions.templates import merge_launch
+from ec2_sandbox.api.prices import ON_DEMAND
+from provision_world import World
+
+SCRIPT = base64.b64encode(b"#!/bin/sh\necho hello").decode()
+ROOT, DATA = "/dev/sda1", "/dev/sdf"
+
+
+def tags(kind: str, **values: str) -> dict[str, Any]:
+    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in values.items()]}
+
+
+def as_dict(found: Any) -> dict[str, str]:
+    return {tag["Key"]: tag["Value"] for tag in found if not tag["Key"].startswith("aws:")}
+
+
+def make_template(world: World, **changes: Any) -> str:
+    """A template with everything that a launch needs; its name is "workers"."""
+    ec2: Any = world.clients.ec2
+    x86 = ec2.describe_images(Filters=[{"Name": "architecture", "Values": ["x86_64"]}])["Images"]
+    data: dict[str, Any] = {
+        "ImageId": x86[0]["ImageId"],
+        "InstanceType": "c5.large",
+        "UserData": SCRIPT,
+        "BlockDeviceMappings": [
+            {"DeviceName": ROOT, "Ebs": {"VolumeSize": 90}}, {"DeviceName": DATA, "Ebs": {"VolumeSize": 5}}
+        ],
+        "TagSpecifications": [tags("instance", team="ml", stage="test"), tags("volume", team="ml")],
+        **changes,
+    }  # fmt: skip
+    made = ec2.create_launch_template(
+        LaunchTemplateName="workers", LaunchTemplateData=data, TagSpecifications=[tags("launch-template", owner="ada")]
+    )
+    return str(made["LaunchTemplate"]["LaunchTemplateId"])
+
+
+def run(world: World, **asked: Any) -> list[Any]:
+    return list(world.clients.ec2.run_instances(**{"MinCount": 1, "MaxCount": 1, **asked})["Instances"])
+
+
+def test_a_launch_has_all_that_its_template_says(world: World) -> None:
+    ec2: Any = world.clients.ec2
+    ec2.create_key_pair(KeyName="ours", KeyType="ed25519")
+    group_id = ec2.create_security_group(GroupName="workers", Description="for a test")["GroupId"]
+    make_template(world, KeyName="ours", SecurityGroupIds=[group_id], InstanceMarketOptions={"MarketType": "spot"})
+    [instance] = run(
+        world,
+        LaunchTemplate={"LaunchTemplateName": "workers"},
+        BlockDeviceMappings=[{"DeviceName": ROOT, "Ebs": {"VolumeSize": 100}}],
+        TagSpecifications=[
+            tags("instance", stage="prod"), tags("network-interface", net="a"), tags("spot-instances-request", bid="b")
+        ],
+    )  # fmt: skip
+    assert (instance["InstanceType"], instance["KeyName"]) == ("c5.large", "ours")
+    assert [group["GroupId"] for group in instance["SecurityGroups"]] == [group_id]
+    assert instance["InstanceLifecycle"] == "spot"
+    assert as_dict(instance["Tags"]) == {"team": "ml", "stage": "prod"}
+    [user_data] = [ec2.describe_instance_attribute(InstanceId=instance["InstanceId"], Attribute="userData")["UserData"]]
+    assert user_data["Value"] == SCRIPT
+    attached = [{"Name": "attachment.instance-id", "Values": [instance["InstanceId"]]}]
+    volumes = ec2.describe_volumes(Filters=attached)["Volumes"]
+    assert {volume["Attachments"][0]["Device"]: volume["Size"] for volume in volumes} == {ROOT: 100, DATA: 5}
+    assert [as_dict(volume["Tags"]) for volume in volumes] == [{"team": "ml"}] * 2
+    [interface] = ec2.describe_network_interfaces(
+        Filters=[{"Name": "attachment.instance-id", "Values": [instance["InstanceId"]]}]
+    )["NetworkInterfaces"]
+    assert as_dict(interface["TagSet"]) == {"net": "a"}
+    [request] = ec2.describe_spot_instance_requests()["SpotInstanceRequests"]
+    assert as_dict(request["Tags"]) == {"bid": "b"}
+
+
+def test_versions_of_a_template(world: World) -> None:
+    ec2: Any = world.clients.ec2
+    template_id = make_template(world)
+    data = {"ImageId": ec2.describe_images()["Images"][0]["ImageId"], "InstanceType": "c5.xlarge", "UserData": SCRIPT}
+    ec2.create_launch_template_version(LaunchTemplateId=template_id, LaunchTemplateData=data)
+    for version, instance_type in (("", "c5.large"), ("$Default", "c5.large"), ("$Latest", "c5.xlarge"),
+                                   ("1", "c5.large"), ("2", "c5.xlarge")):  # fmt: skip
+        [instance] = run(world, LaunchTemplate={"LaunchTemplateId": template_id, "Version": version})
+        assert instance["InstanceType"] == instance_type
+    for named, code in (
+        ({"LaunchTemplateId": template_id, "Version": "0"}, r"InvalidLaunchTemplateId\.VersionNotFound"),
+        ({"LaunchTemplateId": "lt-0123456789abcdef0"}, r"InvalidLaunchTemplateId\.NotFound"),
+        ({"LaunchTemplateName": "others"}, r"InvalidLaunchTemplateName\.NotFoundException"),
+    ):
+        with pytest.raises(ClientError, match=code):
+            run(world, LaunchTemplate=named)
+
+
+def test_what_a_launch_cannot_tag(world: World) -> None:
+    with pytest.raises(ClientError, match="'snapshot' is not a valid taggable resource type"):
+        run(world, ImageId="ami-1", TagSpecifications=[tags("snapshot", a="b")])
+
+
+def test_groups_of_a_request_replace_the_templates() -> None:
+    template = {"SecurityGroups": ["default"], "KeyName": "ours", "UserData": None}
+    assert merge_launch(template, {"SecurityGroupIds": ["sg-1"]}) == {"KeyName": "ours", "SecurityGroupIds": ["sg-1"]}
+
+
+# --- fleets
+
+
+def create_fleet(world: World, template_id: str, overrides: list[Any], capacity: Any, **more: Any) -> Any:
+    named = {"LaunchTemplateId": template_id, "Version": "$Latest"}
+    configs: list[Any] = [{"LaunchTemplateSpecification": named, "Overrides": overrides}]
+    return world.clients.ec2.create_fleet(
+        Type="instant", LaunchTemplateConfigs=configs, TargetCapacitySpecification=capacity, **more
+    )
+
+
+def test_a_fleet_goes_on_to_the_next_pool(world: World) -> None:
+    """The cheapest has no capacity, and the error says which one it was; Karpenter reads both."""
+    template_id = make_template(world)
+    world.sandbox.book.arm("capacity type=c5.large market=spot")
+    world.sandbox.book.arm("capacity type=m5.large market=spot free=1")
+    overrides = [{"InstanceType": instance_type} for instance_type in ("r5.large", "m5.large", "c5.large")]
+    capacity = {"TotalTargetCapacity": 3, "DefaultTargetCapacityType": "spot"}
+    answer = create_fleet(
+        world, template_id, overrides, capacity, SpotOptions={"AllocationStrategy": "price-capacity-optimized"},
+        TagSpecifications=[tags("fleet", a="b"), tags("instance", pool="gpu")],
+    )  # fmt: skip
+    got = {one["InstanceType"]: len(one["InstanceIds"]) for one in answer["Instances"]}
+    assert got == {"m5.large": 1, "r5.large": 2}
+    assert {one["Lifecycle"] for one in answer["Instances"]} == {"spot"}
+    [error] = answer["Errors"]
+    assert error["ErrorCode"] == "InsufficientInstanceCapacity"
+    assert error["LaunchTemplateAndOverrides"]["Overrides"]["InstanceType"] == "c5.large"
+    assert error["LaunchTemplateAndOverrides"]["LaunchTemplateSpecification"]["LaunchTemplateId"] == template_id
+    ec2, fleet_id = world.clients.ec2, answer["FleetId"]
+    found = ec2.describe_instances(Filters=[{"Name": "tag:aws:ec2:fleet-id", "Values": [fleet_id]}])["Reservations"]
+    instances = [instance for reservation in found for instance in reservation["Instances"]]
+    assert [as_dict(one["Tags"])["pool"] for one in instances] == ["gpu"] * 3
+    [fleet] = ec2.describe_fleets(FleetIds=[fleet_id])["Fleets"]
+    assert (fleet["FulfilledCapacity"], fleet["Type"], as_dict(fleet["Tags"])) == (3.0, "instant", {"a": "b"})
+    assert len(ec2.describe_fleet_instances(FleetId=fleet_id)["ActiveInstances"]) == 3
+    ec2.delete_fleets(FleetIds=[fleet_id], TerminateInstances=True)
+    assert ec2.describe_fleet_instances(FleetId=fleet_id)["ActiveInstances"] == []
+
+
+def test_a_fleets_order_zones_and_weights(world: World) -> None:
+    ec2, template_id = world.clients.ec2, make_template(world)
+    [subnet] = ec2.describe_subnets(Filters=[{"Name": "availability-zone", "Values": ["us-east-1c"]}])["Subnets"]
+    assert ON_DEMAND["c5.large"] < ON_DEMAND["m5.xlarge"]
+    overrides = [
+        {"InstanceType": "c5.large", "Priority": 2},
+        {"InstanceType": "m5.xlarge", "Priority": 1, "WeightedCapacity": 2, "SubnetId": subnet["SubnetId"]},
+    ]
+    answer = create_fleet(
+        world, template_id, overrides, {"TotalTargetCapacity": 3, "OnDemandTargetCapacity": 3},
+        OnDemandOptions={"AllocationStrategy": "prioritized"},
+    )  # fmt: skip
+    [one] = answer["Instances"]
+    assert (one["InstanceType"], one["Lifecycle"], len(one["InstanceIds"])) == ("m5.xlarge", "on-demand", 2)
+    found = ec2.describe_instances(InstanceIds=one["InstanceIds"])["Reservations"]
+    assert {i["SubnetId"] for reservation in found for i in reservation["Instances"]} == {subnet["SubnetId"]}
+
+
+def test_a_fleet_that_maintains_itself_is_refused(world: World) -> None:
+    named: Any = {"LaunchTemplateId": make_template(world)}
+    with pytest.raises(ClientError, match="UnsupportedOperation"):
+        world.clients.ec2.create_fleet(
+            Type="maintain", LaunchTemplateConfigs=[{"LaunchTemplateSpecification": named}],
+            TargetCapacitySpecification={"TotalTargetCapacity": 1},
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "split"),
+    [
+        ({"TotalTargetCapacity": 3}, (3, 0)),
+        ({"TotalTargetCapacity": 3, "DefaultTargetCapacityType": "spot"}, (0, 3)),
+        ({"TotalTargetCapacity": 3, "OnDemandTargetCapacity": 1, "DefaultTargetCapacityType": "spot"}, (1, 2)),
+        ({"TotalTargetCapacity": 3, "OnDemandTargetCapacity": 1, "SpotTargetCapacity": 2}, (1, 2)),
+    ],
+)
+def test_markets_of_a_fleet(target: dict[str, Any], split: tuple[int, int]) -> None:
+    assert split_capacity(target) == {"on-demand": split[0], "spot": split[1]}
