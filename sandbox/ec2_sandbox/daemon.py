@@ -98,6 +98,8 @@ def main() -> None:
             wake=wake.set,
             read_console=fleet.read_console,
             enforce=fleet.enforce,
+            capture=fleet.capture,
+            check=fleet.check,
             config=config,
             book=book,
             note=StateLog(place.state_log).note,

@@ -30,9 +30,9 @@ from moto.ec2.models.vpcs import VPC
 
 from ec2_sandbox.api import limits
 from ec2_sandbox.api.consistency import Tokens, Unsettled
-from ec2_sandbox.api.instances import IncorrectInstanceStateError, PlacementGroups, SandboxInstance
+from ec2_sandbox.api.instances import Checks, IncorrectInstanceStateError, PlacementGroups, SandboxInstance
 from ec2_sandbox.api.reservations import CapacityReservations
-from ec2_sandbox.api.volumes import SandboxVolume
+from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
 from ec2_sandbox.config import Market, SandboxConfig
 from ec2_sandbox.faults import FaultBook
 from ec2_sandbox.hosts.network import Group, Rule
@@ -48,7 +48,8 @@ class Ec2Settings:
     wake: tells the daemon that it has something to do. read_console: returns an instance's console output so far.
     enforce: applies the security groups to the hosts' links. config: its settings. book: the armed faults.
     note: logs an instance's new state. find_host: returns the pid of an instance's host, or None if its programs do not
-    run. others: up to two more regions with instances.
+    run. others: up to two more regions with instances. capture: starts to copy what a snapshot's volume has now. check:
+    returns the state of a running instance's host.
     """
 
     region: str
@@ -62,6 +63,8 @@ class Ec2Settings:
     note: Callable[[SandboxInstance], None] = lambda _: None
     find_host: Callable[[str], int | None] = lambda _: None
     others: tuple[str, ...] = ()
+    capture: Callable[[SandboxSnapshot], None] = lambda _: None
+    check: Callable[[str], Checks] = lambda _: Checks(system="ok", instance="ok")
 
     def range_of(self, region: str) -> IPv4Network:
         """Returns the address range of a region's default VPC.
@@ -187,9 +190,11 @@ class SandboxEC2Backend(EC2Backend):
         complete = []
         for mapping in self.amis[image_id].block_device_mappings:
             own = next((m for m in mappings if m["DeviceName"] == mapping["DeviceName"]), None)
+            if own and own.get("NoDevice") is not None:
+                continue
             given = {k: v for k, v in own["Ebs"].items() if v is not None} if own else {}
             complete.append({"DeviceName": mapping["DeviceName"], "Ebs": {**mapping["Ebs"], **given}})
-        names = {mapping["DeviceName"] for mapping in complete}
+        names = {mapping["DeviceName"] for mapping in self.amis[image_id].block_device_mappings}
         further = [mapping for mapping in mappings if mapping["DeviceName"] not in names]
         for mapping in further:
             if mapping.get("NoDevice") is None and not (mapping["Ebs"]["VolumeSize"] or mapping["Ebs"]["SnapshotId"]):
@@ -201,7 +206,27 @@ class SandboxEC2Backend(EC2Backend):
         """As in moto, but raises EC2ClientError for a zone that does not exist."""
         if zone_name not in {zone.name for zone in self.describe_availability_zones()}:
             raise EC2ClientError("InvalidZone.NotFound", f"The zone '{zone_name}' does not exist.")
+        snapshot = self.snapshots.get(kwargs.get("snapshot_id") or "")
+        if snapshot is not None:
+            if snapshot.status != "completed":
+                raise EC2ClientError("IncorrectState", f"Snapshot is in invalid state - {snapshot.status}")
+            if size is not None and size < snapshot.volume_size:
+                raise EC2ClientError("InvalidParameterValue", "The size of the volume is smaller than the snapshot.")
         return super().create_volume(size, zone_name, *args, **kwargs)
+
+    def create_snapshot(self, *args: Any, **kwargs: Any) -> Any:
+        """As in moto, but the daemon copies the volume's bytes, as of now."""
+        snapshot = super().create_snapshot(*args, **kwargs)
+        if snapshot.status == "pending":
+            self.settings.capture(cast("SandboxSnapshot", snapshot))
+        return snapshot
+
+    def copy_snapshot(self, source_snapshot_id: str, *args: Any, **kwargs: Any) -> Any:
+        """As in moto, but with the bytes."""
+        snapshot = cast("SandboxSnapshot", super().copy_snapshot(source_snapshot_id, *args, **kwargs))
+        snapshot.copy_of = source_snapshot_id
+        self.settings.capture(snapshot)
+        return snapshot
 
     def attach_volume(self, volume_id: str, instance_id: str, device_path: str, *args: Any, **kwargs: Any) -> Any:
         """As in moto, but the attachment also says whether the volume is deleted with its instance."""
@@ -318,9 +343,23 @@ class SandboxEC2Backend(EC2Backend):
         """Returns all instances, including terminated ones."""
         return [i for r in self.reservations.values() for i in r.instances if isinstance(i, SandboxInstance)]
 
+    def check(self, instance: SandboxInstance) -> Checks:
+        """Returns the results of EC2's checks of an instance."""
+        if instance.never_boots:
+            return Checks(system="ok", instance="impaired")
+        if instance.state == "pending":
+            return Checks(system="initializing", instance="initializing")
+        if instance.state != "running":
+            return Checks(system="not-applicable", instance="not-applicable")
+        return self.settings.check(instance.id)
+
     def sandbox_volumes(self) -> list[SandboxVolume]:
         """Returns all volumes."""
         return [volume for volume in self.volumes.values() if isinstance(volume, SandboxVolume)]
+
+    def sandbox_snapshots(self) -> list[SandboxSnapshot]:
+        """Returns all snapshots."""
+        return [snapshot for snapshot in self.snapshots.values() if isinstance(snapshot, SandboxSnapshot)]
 
 
 class PublicAddresses:

@@ -15,6 +15,7 @@ from moto.ec2.exceptions import DryRunClientError, EC2ClientError
 from ec2_sandbox.api import limits
 from ec2_sandbox.api.actions.disks import DiskActions
 from ec2_sandbox.api.actions.fleets import FleetActions
+from ec2_sandbox.api.actions.statuses import StatusActions
 from ec2_sandbox.api.ec2 import lock
 from ec2_sandbox.api.instances import SandboxInstance
 from ec2_sandbox.api.prices import ON_DEMAND, spot_price, spot_times
@@ -26,7 +27,7 @@ NOTHING_ELSE = r"(Response xmlns=[^>]*>(?:<requestId>[^<]*</requestId>)?)(</\w+R
 FIREWALL_WORDS = ("SecurityGroup", "ModifyInstanceAttribute", "ModifyNetworkInterfaceAttribute")
 
 
-class SandboxEC2Response(FleetActions, DiskActions):
+class SandboxEC2Response(FleetActions, DiskActions, StatusActions):
     """moto's EC2 actions, with the sandbox's additions."""
 
     @classmethod

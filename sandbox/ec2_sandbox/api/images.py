@@ -7,7 +7,7 @@ Names and owners are those of the public images; the ids are invented. All these
 
 import datetime as dt
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
@@ -16,6 +16,12 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.amis import Ami
 from moto.ec2.utils import random_ami_id
 from moto.ssm.models import Parameter, ssm_backends
+
+from ec2_sandbox.api.instances import IncorrectInstanceStateError
+from ec2_sandbox.api.volumes import SandboxSnapshot
+
+Devices = Iterable[Mapping[str, Any]]
+"""Block devices, in the format of the API."""
 
 AMAZON = "898082745236"  # the account of the Deep Learning AMIs
 CANONICAL = "099720109477"
@@ -32,46 +38,115 @@ ARCHITECTURES = (("x86_64", "amd64"), ("arm64", "arm64"))
 
 
 class SandboxAmi(Ami):
-    """An image with a root volume of the real size; moto's images always have 15 GB."""
+    """An image with root volume of the real size, or with the volumes of its own snapshots. moto's have 15 GB.
+
+    devices: its own block devices; public images have a root volume only.
+    """
 
     root_gib = UBUNTU_ROOT_GIB
+    devices: tuple[dict[str, Any], ...] = ()
 
     @property
     def block_device_mappings(self) -> list[dict[str, Any]]:
-        """The root volume, which is deleted with the instance unless the launch specifies otherwise."""
+        """The volumes, which are deleted with the instance unless the image or the launch specifies otherwise."""
+        if self.devices:
+            return [*self.devices]
         [root] = super().block_device_mappings
         ebs = {"VolumeSize": self.root_gib, "DeleteOnTermination": True, "VolumeType": "gp3", "Encrypted": False}
         return [{**root, "Ebs": {**root["Ebs"], **ebs}}]
 
+    @property
+    def snapshots(self) -> list[SandboxSnapshot]:
+        """The snapshots of its volumes that still exist."""
+        known = self.ec2_backend.snapshots
+        ids = (device["Ebs"].get("SnapshotId") for device in self.block_device_mappings)
+        return [known[one] for one in ids if one in known]
 
-def bake(backend: EC2Backend, instance_id: str, name: str, tags: Mapping[str, Mapping[str, str]]) -> SandboxAmi:
-    """Adds an image of a stopped instance, which is `pending` until the daemon has copied its disk.
+    def follow_snapshots(self) -> None:
+        """Makes a pending image `available` once it has all snapshots, or `failed` if one has failed."""
+        states = {snapshot.status for snapshot in self.snapshots}
+        if self.state == "pending" and "pending" not in states:
+            self.state = "failed" if "error" in states else "available"
 
-    tags: of the image and of its snapshot, by kind. Raises EC2ClientError with EC2's codes.
+
+def bake(
+    backend: EC2Backend, instance_id: str, name: str, tags: Mapping[str, Mapping[str, str]], devices: Devices = ()
+) -> SandboxAmi:
+    """Adds an image of an instance, which is `pending` until the daemon has copied its disks.
+
+    tags: of the image and of its snapshots, by kind. devices: changes to the instance's block devices. Raises
+    EC2ClientError with EC2's codes.
     """
     instance: Any = backend.get_instance(instance_id)
-    if used := next((one.id for one in backend.amis.values() if one.name == name and not one.is_public), None):
-        raise EC2ClientError("InvalidAMIName.Duplicate", f"AMI name {name} is already in use by AMI {used}")
-    if instance.state != "stopped":
-        raise EC2ClientError("UnsupportedOperation", "The sandbox makes images of stopped instances only.")
-    source = backend.amis[instance.image_id]
-    ami = SandboxAmi(
+    _check_name(backend, name)
+    if instance.state not in ("running", "stopped"):
+        raise IncorrectInstanceStateError(instance_id, "imaged")
+    source = backend.amis.get(instance.image_id)
+    made: list[dict[str, Any]] = []
+    for device, attached in instance.block_device_mapping.items():
+        snapshot = backend.create_snapshot(attached.volume_id, f"Created by CreateImage({instance_id})")
+        snapshot.add_tags(dict(tags.get("snapshot", {})))
+        made.append({"DeviceName": device, "Ebs": {"SnapshotId": snapshot.id}})
+    return _add(
         backend,
-        random_ami_id(),
+        name,
+        merge_devices(made, devices),
+        tags,
         instance=instance,
-        name=name,
         state="pending",
-        image_location=f"{backend.account_id}/{name}",
-        hypervisor="xen",
-        root_device_type="ebs",
-        root_device_name=source.root_device_name,
-        boot_mode=source.boot_mode,
-        region_name=f"{backend.region_name}a",
+        root_device_name=instance.root_device_name,
+        boot_mode=source.boot_mode if source else "uefi-preferred",
         snapshot_description=f"Created by CreateImage({instance_id})",
     )
-    ami.root_gib = instance.root_volume_bytes >> 30
+
+
+def register(backend: EC2Backend, name: str, devices: Devices, root: str, **more: Any) -> SandboxAmi:
+    """Adds an image of snapshots. root: the device name of the root volume. Raises EC2ClientError."""
+    _check_name(backend, name)
+    tags = more.pop("tags")
+    if not any(device["DeviceName"] == root and device.get("Ebs", {}).get("SnapshotId") for device in devices):
+        raise EC2ClientError("InvalidBlockDeviceMapping", f"The device {root} has no root snapshot.")
+    return _add(backend, name, merge_devices((), devices), tags, root_device_name=root, **more)
+
+
+def merge_devices(devices: Devices, changes: Devices) -> list[dict[str, Any]]:
+    """Returns block devices with changes to them, and devices that only the changes have. Pure."""
+    merged = {device["DeviceName"]: dict(device) for device in devices}
+    for change in changes:
+        if change.get("NoDevice") is not None:
+            merged.pop(change["DeviceName"], None)
+        elif "Ebs" in change:
+            before = merged.get(change["DeviceName"], {"Ebs": {}})
+            merged[change["DeviceName"]] = {**change, "Ebs": {**before["Ebs"], **change["Ebs"]}}
+    return list(merged.values())
+
+
+def _check_name(backend: EC2Backend, name: str) -> None:
+    if used := next((one.id for one in backend.amis.values() if one.name == name and not one.is_public), None):
+        raise EC2ClientError("InvalidAMIName.Duplicate", f"AMI name {name} is already in use by AMI {used}")
+
+
+def _add(
+    backend: EC2Backend, name: str, devices: Devices, tags: Mapping[str, Mapping[str, str]], **more: Any
+) -> SandboxAmi:
+    """Adds an image of this account with the snapshots of `devices`."""
+    ami = SandboxAmi(
+        backend, random_ami_id(), name=name, image_location=f"{backend.account_id}/{name}", hypervisor="xen",
+        root_device_type="ebs", region_name=f"{backend.region_name}a", **more,
+    )  # fmt: skip
+    backend.delete_snapshot(ami.ebs_snapshot.id)  # that of moto
+    complete = []
+    for device in devices:
+        snapshot: Any = backend.get_snapshot(ebs["SnapshotId"]) if (ebs := device["Ebs"]).get("SnapshotId") else None
+        if snapshot is not None:
+            snapshot.from_ami = snapshot.from_ami or ami.id
+        size = {"VolumeSize": snapshot.volume_size} if snapshot is not None else {}
+        usual = {"DeleteOnTermination": True, "VolumeType": "gp3", "Encrypted": False, **size}
+        complete.append({"DeviceName": device["DeviceName"], "Ebs": {**usual, **ebs}})
+        if device["DeviceName"] == ami.root_device_name:
+            ami.ebs_snapshot = snapshot
+    ami.devices = tuple(complete)
     ami.add_tags(dict(tags.get("image", {})))
-    ami.ebs_snapshot.add_tags(dict(tags.get("snapshot", {})))
     backend.amis[ami.id] = ami
     return ami
 
@@ -139,7 +214,7 @@ def _publish(
         region_name=f"{backend.region_name}a",  # a zone
         **more,
     )
-    ami.root_gib = root_gib
+    ami.root_gib = ami.ebs_snapshot.volume.size = root_gib
     backend.amis[image_id] = ami
     return image_id
 

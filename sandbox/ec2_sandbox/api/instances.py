@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
@@ -21,6 +21,7 @@ from ec2_sandbox.hosts.network import mac_address_of
 STATES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopping": 64, "stopped": 80}
 ENDED = ("shutting-down", "terminated")
 INTERRUPTED = "Server.SpotInstanceTermination"  # the state reason of a spot instance that EC2 reclaimed
+CheckResult = Literal["ok", "impaired", "initializing", "not-applicable"]
 STRATEGIES = ("cluster", "spread", "partition")
 
 
@@ -31,6 +32,14 @@ class IncorrectInstanceStateError(EC2ClientError):
         super().__init__(
             "IncorrectInstanceState", f"The instance '{instance_id}' is not in a state from which it can be {action}."
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checks:
+    """The results of EC2's checks of a running instance: of the hardware below it, and of its own system."""
+
+    system: CheckResult
+    instance: CheckResult
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,6 +213,12 @@ class SandboxInstance(Instance):
         if self.state != "running":
             raise IncorrectInstanceStateError(self.id, "rebooted")
         self.reboots += 1
+
+    @property
+    def root_snapshot_id(self) -> str:
+        """The snapshot of its image, or "" without one."""
+        root = self.ec2_backend.get_volume(self.block_device_mapping[self.root_device_name].volume_id)
+        return str(root.snapshot_id or "")
 
     @property
     def root_volume_bytes(self) -> int:

@@ -40,7 +40,7 @@ from ec2_sandbox.api.on_hosts.instance_connect import SandboxInstanceConnectResp
 from ec2_sandbox.api.on_hosts.run_command import SandboxCommand, SandboxSsmResponse
 from ec2_sandbox.api.regions import Backend, Regions
 from ec2_sandbox.api.s3 import install_uploads
-from ec2_sandbox.api.volumes import SandboxAttachment, SandboxVolume
+from ec2_sandbox.api.volumes import SandboxAttachment, SandboxSnapshot, SandboxVolume
 from ec2_sandbox.hosts.names import Names
 
 # DescribeInstances' filters that moto lacks, and the instance attribute that each one compares.
@@ -67,6 +67,7 @@ def install(settings: Ec2Settings) -> Backend:
     ec2_utils.EC2_PREFIX_TO_RESOURCE["cr"] = "capacity-reservation"
     instances.Instance = SandboxInstance  # type: ignore[misc]
     elastic_block_store.Volume = SandboxVolume  # type: ignore[misc]
+    elastic_block_store.Snapshot = SandboxSnapshot  # type: ignore[misc]
     elastic_block_store.VolumeAttachment = SandboxAttachment  # type: ignore[misc]
     fsx_models.FileSystem = SandboxFileSystem  # type: ignore[misc]
     SandboxQuotasResponse.granted = settings.config.quotas

@@ -5,7 +5,7 @@ from typing import Any
 
 from ec2_sandbox.api.ec2 import SandboxEC2Backend
 from ec2_sandbox.api.instances import SandboxInstance
-from ec2_sandbox.api.volumes import SandboxVolume
+from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
 
 # Dicts of moto's backends, by id; the security groups by VPC.
 MERGED = ("volumes", "amis", "reservations", "groups", "enis", "managed_prefix_lists")
@@ -30,6 +30,10 @@ class Regions:
     def sandbox_volumes(self) -> list[SandboxVolume]:
         """Returns all volumes."""
         return [volume for backend in self._backends for volume in backend.sandbox_volumes()]
+
+    def sandbox_snapshots(self) -> list[SandboxSnapshot]:
+        """Returns all snapshots."""
+        return [snapshot for backend in self._backends for snapshot in backend.sandbox_snapshots()]
 
     def get_instance(self, instance_id: str) -> Any:
         """Returns an instance. Raises EC2ClientError for an unknown id."""

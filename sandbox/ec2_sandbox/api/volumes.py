@@ -6,7 +6,7 @@ https://docs.aws.amazon.com/ebs/latest/userguide/ebs-describing-volumes.html
 from typing import Any, cast
 
 from moto.ec2.exceptions import EC2ClientError
-from moto.ec2.models.elastic_block_store import Volume, VolumeAttachment
+from moto.ec2.models.elastic_block_store import Snapshot, Volume, VolumeAttachment
 
 from ec2_sandbox.api.instances import SandboxInstance
 
@@ -15,13 +15,27 @@ DEVICES = tuple(f"/dev/sd{letter}" for letter in "fghijklmnop") + tuple(f"/dev/x
 
 
 class SandboxAttachment(VolumeAttachment):
-    """An attachment. status: attaching, attached, busy or detaching.
-
-    by_call: whether AttachVolume created it; otherwise, the launch did.
-    """
+    """An attachment. status: attaching, attached, busy or detaching."""
 
     delete_on_termination = False
-    by_call = False
+
+
+class SandboxSnapshot(Snapshot):
+    """A snapshot that is `pending` until the daemon has its bytes.
+
+    The snapshots of public images have none. copy_of: the id of the snapshot that it copies, or "".
+    """
+
+    copy_of = ""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.status = "completed" if self.from_ami else "pending"
+
+    @property
+    def progress(self) -> str:
+        """How much of it is copied."""
+        return "100%" if self.status == "completed" else "0%"
 
 
 class SandboxVolume(Volume):
@@ -34,12 +48,18 @@ class SandboxVolume(Volume):
         """As in moto, but also `creating`."""
         return "creating" if not self.is_ready and self.attachment is None else super().status
 
+    @property
+    def is_root(self) -> bool:
+        """Whether it is the root volume of an instance."""
+        attachment = cast("SandboxAttachment | None", self.attachment)
+        return attachment is not None and attachment.device == attachment.instance.root_device_name
+
     def is_attached_to(self, instance_id: str) -> bool:
-        """Returns whether AttachVolume has attached it to this instance, or is attaching it."""
+        """Returns whether it is a disk of this instance besides the root volume, or is being attached."""
         attachment = cast("SandboxAttachment | None", self.attachment)
         return (
             attachment is not None
-            and attachment.by_call
+            and not self.is_root
             and attachment.status in ("attaching", "attached")
             and attachment.instance.id == instance_id
         )
@@ -74,7 +94,7 @@ def attach(backend: Any, volume_id: str, instance_id: str, device: str) -> Sandb
             "in use",
         )  # fmt: skip
     attachment = cast("SandboxAttachment", backend.attach_volume(volume_id, instance_id, device))
-    attachment.by_call, attachment.status = True, "attaching"
+    attachment.status = "attaching"
     return attachment
 
 

@@ -34,6 +34,19 @@ def make(path: Path, owner: int) -> None:
         os.chown(file, owner, owner)
 
 
+def freeze(path: Path) -> None:
+    """Stops all processes in a control group, and waits until they have stopped, at most END_TIMEOUT_S."""
+    (path / "cgroup.freeze").write_text("1")
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while "frozen 1" not in (path / "cgroup.events").read_text() and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def thaw(path: Path) -> None:
+    """Continues the processes that `freeze` stopped."""
+    (path / "cgroup.freeze").write_text("0")
+
+
 def remove(path: Path) -> None:
     """Kills all processes in a control group, and removes it with its subgroups.
 

@@ -13,15 +13,15 @@ from itertools import combinations
 from pathlib import Path
 from typing import cast
 
-from moto.ec2.models.amis import Ami
-
 from ec2_sandbox.api import ec2, regions
 from ec2_sandbox.api.ec2 import read_groups
-from ec2_sandbox.api.instances import SandboxInstance
-from ec2_sandbox.api.volumes import SandboxAttachment, SandboxVolume
+from ec2_sandbox.api.images import SandboxAmi
+from ec2_sandbox.api.instances import Checks, SandboxInstance
+from ec2_sandbox.api.volumes import SandboxAttachment, SandboxSnapshot, SandboxVolume
 from ec2_sandbox.faults import FaultBook
 from ec2_sandbox.hosts import cgroups, files, hosts, network
 from ec2_sandbox.hosts.cloud_init import RUNNER, render_first_boot
+from ec2_sandbox.hosts.copies import Copies
 from ec2_sandbox.hosts.disks import DiskBusyError, attach_disk, detach_disk
 from ec2_sandbox.hosts.files import HostSpec
 from ec2_sandbox.hosts.hosts import BootError, Host
@@ -139,18 +139,32 @@ class PhantomFleet:
                     self._advance(instance)
             for volume in backend.sandbox_volumes():
                 self._advance_volume(backend, volume)
+            for snapshot in backend.sandbox_snapshots():
+                if snapshot.status == "pending" and (succeeded := self._finish(snapshot.id)) is not None:
+                    snapshot.status = "completed" if succeeded else "error"
             for image in list(backend.amis.values()):
-                if image.state == "pending":
-                    self._advance_image(image)
+                if isinstance(image, SandboxAmi):
+                    image.follow_snapshots()
             self.enforce(backend)
 
-    def _advance_image(self, image: Ami) -> None:
-        """Advances a pending image by one step."""
-        image.state = "available"
+    def capture(self, _snapshot: SandboxSnapshot, /) -> None:
+        """Starts to copy the bytes that a snapshot's volume has now. Call it under EC2's lock."""
+
+    def check(self, _instance_id: str, /) -> Checks:
+        """Returns the state of the host of a running instance. Call it under EC2's lock."""
+        return Checks(system="ok", instance="ok")
+
+    def _finish(self, _snapshot_id: str, /) -> bool | None:
+        """Returns whether a snapshot has its bytes, or None if not yet."""
+        return True
+
+    def _fill(self, _volume: SandboxVolume, /) -> bool:
+        """Returns whether a volume has the bytes of its snapshot."""
+        return True
 
     def _advance_volume(self, backend: regions.Backend, volume: SandboxVolume) -> None:
         """Advances a volume and its attachment by one step."""
-        volume.is_ready = True
+        volume.is_ready = volume.is_ready or self._fill(volume)
         attachment = cast("SandboxAttachment | None", volume.attachment)
         if attachment is None:
             return
@@ -230,7 +244,7 @@ class Fleet(PhantomFleet):
         self._wake = wake
         self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fleet")
         self._slots: dict[str, HostSlot] = {}
-        self._copies: dict[str, Future[None]] = {}  # of disks, by image
+        self._copies = Copies(place, self._pool, wake)
         self._launched = 0
         # As on EC2, the output of terminated instances is kept, because it shows why a boot failed.
         self._last_consoles: dict[str, str] = {}
@@ -286,7 +300,7 @@ class Fleet(PhantomFleet):
     def _describe_host(self, instance: SandboxInstance, host: Host, *, first_uid: int | None, sshd: bool) -> HostSpec:
         private_ip, name = str(instance.private_ip), instance.private_dns_name
         ranges, folder = self._settings.ranges, host.folder
-        image = self._place.images_dir / instance.image_id
+        image = self._place.snapshots_dir / instance.root_snapshot_id
         own = IPv4Interface(f"{private_ip}/{ranges.private.prefixlen}")
         has_cloud_init = any(self._place.packages_dir.glob("*/cloud-init_*.deb"))
         contents = (
@@ -311,20 +325,29 @@ class Fleet(PhantomFleet):
     def reconcile(self, backend: regions.Backend) -> None:
         """Advances each instance, volume and image by one step, and removes the disks of deleted ones."""
         super().reconcile(backend)
-        for folder, known in ((self._place.volumes_dir, backend.volumes), (self._place.images_dir, backend.amis)):
-            if folder.exists():
-                with ec2.lock:
-                    for disk in folder.iterdir():
-                        if disk.stem not in known:
-                            disk.unlink()
+        with ec2.lock:
+            self._copies.remove_deleted(backend)
 
-    def _advance_image(self, image: Ami) -> None:
-        copy = self._copies.get(image.id)
-        if copy is None:
-            disk = hosts.Folder(self._place, str(image.instance_id)).disk
-            self._copies[image.id] = self._pool.submit(hosts.copy_disk, disk, self._place.images_dir / image.id)
-        elif copy.done():
-            image.state = "available" if copy.exception() is None else "failed"
+    def capture(self, snapshot: SandboxSnapshot, /) -> None:
+        """Starts to copy the bytes that a snapshot's volume has now. Call it under EC2's lock."""
+        attachment = snapshot.volume.attachment
+        slot = self._slots.get(attachment.instance.id) if attachment else None
+        self._copies.capture(snapshot, slot.host if slot and slot.boot.done() and slot.end is None else None)
+
+    def _finish(self, snapshot_id: str, /) -> bool | None:
+        return self._copies.finish(snapshot_id)
+
+    def _fill(self, volume: SandboxVolume, /) -> bool:
+        return self._copies.fill(volume)
+
+    def check(self, instance_id: str, /) -> Checks:
+        """Returns the state of the host of a running instance. Call it under EC2's lock."""
+        slot = self._slots.get(instance_id)
+        if slot is None or slot.end is not None or not slot.boot.done():
+            return Checks(system="ok", instance="initializing")
+        if slot.lost:
+            return Checks(system="impaired", instance="impaired")
+        return Checks(system="ok", instance="impaired" if slot.frozen else "ok")
 
     def _attach(self, volume: SandboxVolume, attachment: SandboxAttachment, /) -> bool:
         instance = cast("SandboxInstance", attachment.instance)
@@ -336,7 +359,7 @@ class Fleet(PhantomFleet):
     def _give_disk(self, slot: HostSlot, volume: SandboxVolume) -> bool:
         """Adds a volume's disk to the host. Returns whether the host has it; if not, the next step tries again."""
         image = self._place.volumes_dir / volume.id
-        if volume.id not in slot.disks and _try_disk(
+        if volume.id not in slot.disks and volume.is_ready and _try_disk(
             slot, volume.id, lambda: attach_disk(slot.host, volume.id, image, volume.image_bytes)
         ):
             slot.disks.add(volume.id)

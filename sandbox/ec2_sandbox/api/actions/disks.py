@@ -6,16 +6,38 @@ from moto.core.responses import ActionResult
 
 from ec2_sandbox.api import images, volumes
 from ec2_sandbox.api.actions.base import SandboxActions
+from ec2_sandbox.api.actions.templates import check_tagged
+from ec2_sandbox.api.instances import SandboxInstance
 
 
 class DiskActions(SandboxActions):
     """The daemon copies disks, and attaches and detaches them."""
 
     def create_image(self) -> ActionResult:
-        """Starts to make an image of a stopped instance; the daemon copies its disk."""
+        """Starts to make an image of an instance; the daemon copies its disks. A running instance reboots."""
         backend, tags = self.sandbox_backend, self._parse_tag_specification()
-        made = images.bake(backend, self._get_param("InstanceId"), self._get_param("Name"), tags)
+        devices = self._get_param("BlockDeviceMappings", [])
+        instance = cast("SandboxInstance", backend.get_instance(self._get_param("InstanceId")))
+        made = images.bake(backend, instance.id, self._get_param("Name"), tags, devices)
+        made.description = self._get_param("Description")
+        if instance.state == "running" and not self._get_param("NoReboot"):
+            instance.reboot()
         backend.settings.wake()
+        return ActionResult({"ImageId": made.id})
+
+    def register_image(self) -> ActionResult:
+        """Makes an image of snapshots."""
+        made = images.register(
+            self.sandbox_backend,
+            self._get_param("Name"),
+            self._get_param("BlockDeviceMappings", []),
+            self._get_param("RootDeviceName", "/dev/sda1"),
+            tags=self._parse_tag_specification("image"),
+            description=self._get_param("Description"),
+            architecture=self._get_param("Architecture", "i386"),
+            virtualization_type=self._get_param("VirtualizationType", "paravirtual"),
+            boot_mode=self._get_param("BootMode", "uefi-preferred"),
+        )
         return ActionResult({"ImageId": made.id})
 
     def describe_images(self) -> ActionResult:
@@ -31,9 +53,30 @@ class DiskActions(SandboxActions):
         super().deregister_image()
         if image is None or not self._get_param("DeleteAssociatedSnapshots"):
             return ActionResult({"Return": True})
-        self.ec2_backend.delete_snapshot(image.ebs_snapshot.id)
-        deleted = [{"SnapshotId": image.ebs_snapshot.id, "ReturnCode": "success"}]
+        deleted = []
+        for snapshot in image.snapshots:
+            self.ec2_backend.delete_snapshot(snapshot.id)
+            deleted.append({"SnapshotId": snapshot.id, "ReturnCode": "success"})
         return ActionResult({"Return": True, "DeleteSnapshotResults": deleted})
+
+    def create_snapshot(self) -> ActionResult:
+        """Starts to copy a volume's bytes; the daemon makes the snapshot `completed`."""
+        check_tagged(self._get_param("TagSpecifications", []), ("snapshot",))
+        result = super().create_snapshot()
+        self.sandbox_backend.settings.wake()
+        return result
+
+    def describe_snapshots(self) -> ActionResult:
+        """As in moto, but only those of the owners that the caller names, and without ones that are not yet visible."""
+        result = super().describe_snapshots()
+        answer, hides = cast("dict[str, Any]", result.result), self.sandbox_backend.unsettled.hides
+        owners = {{"self": self.current_account}.get(one, one) for one in self._get_param("OwnerIds", [])}
+        if "amazon" in owners:
+            owners.add(images.AMAZON)
+        answer["Snapshots"] = [
+            one for one in answer["Snapshots"] if not hides("snap", one.id) and (not owners or one.owner_id in owners)
+        ]
+        return result
 
     def create_volume(self) -> ActionResult:
         """As in moto, but the daemon makes the volume `available`."""

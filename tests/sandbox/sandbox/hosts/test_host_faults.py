@@ -57,6 +57,14 @@ def run_one(**options: Any) -> str:
     return made["InstanceId"]
 
 
+def checks_of(instance_id: str) -> tuple[str, str]:
+    """The results of EC2's checks of the system below an instance, and of the instance."""
+    [status] = boto3.client("ec2").describe_instance_status(InstanceIds=[instance_id], IncludeAllInstances=True)[
+        "InstanceStatuses"
+    ]
+    return status["SystemStatus"]["Status"], status["InstanceStatus"]["Status"]
+
+
 def test_no_boot(fault: Fault, sandbox: RunningSandbox) -> None:
     ec2 = boto3.client("ec2")
     fault("no-boot")
@@ -64,6 +72,7 @@ def test_no_boot(fault: Fault, sandbox: RunningSandbox) -> None:
     living = run_one()
     wait_for(ec2, "instance_running", [living])
     assert state_of(ec2, dead) == "pending"
+    assert (checks_of(dead), checks_of(living)) == (("ok", "impaired"), ("ok", "ok"))
     assert control.list_faults(sandbox.project_dir) == []
     ec2.terminate_instances(InstanceIds=[dead, living])
     wait_for(ec2, "instance_terminated", [dead, living])
@@ -86,6 +95,7 @@ def test_kill(fault: Fault, sandbox: RunningSandbox, ssh: Ssh, leaves: str, stat
     fault(f"kill instance={made['InstanceId']}{leaves}")
     until(lambda: not answers(made["PrivateIpAddress"]), "it still answers")
     until(lambda: state_of(ec2, made["InstanceId"]) == state, f"it is not {state}")
+    assert set(checks_of(made["InstanceId"])) == {"impaired" if leaves else "not-applicable"}
 
 
 def test_freeze_and_thaw(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
@@ -105,8 +115,10 @@ def test_freeze_and_thaw(fault: Fault, sandbox: RunningSandbox, pair: list[Insta
     assert "processes" in fault(f"freeze instance={instance_id}")["did"]
     assert not answers(address), "a frozen host accepts no connection"
     assert state_of(boto3.client("ec2"), instance_id) == "running"
+    assert checks_of(instance_id) == ("ok", "impaired")
     fault(f"thaw instance={instance_id}")
     until(lambda: speaks(address), "it does not continue")
+    assert checks_of(instance_id) == ("ok", "ok")
     before = counted()
     until(lambda: counted() > before, "its processes do not continue")
     assert state_of_the_stopped() == "T", "a process that was stopped before stays stopped"
