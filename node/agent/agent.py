@@ -25,13 +25,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from foundation.decode import decode
 from foundation.file_lock import is_held
 from node import children, job_folder, wire
-from node.agent import clues, environment, sampler, stack, work_folder
+from node.agent import clues, environment, sampler, stack, traffic, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
 from node.agent.data import JobData
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
@@ -63,6 +63,7 @@ from node.wire import (
     Start,
     TakeStack,
     ToAgent,
+    Used,
     VolumeDead,
 )
 from train.engines import ENGINES
@@ -207,7 +208,7 @@ class Agent(asyncio.Protocol):
             self._tasks.begin(self._reach(message))
         elif isinstance(message, Look) and message.p in self._processes:
             process = self._processes[message.p]
-            self.send(process.describe_use())
+            self._tasks.begin(self._describe_use(process, message.hosts))
             if message.place:
                 self._tasks.begin(self._find_place(process, native=message.native))
         elif isinstance(message, TakeStack) and message.p in self._processes:
@@ -331,6 +332,12 @@ class Agent(asyncio.Protocol):
             return None
         last = output.decode("utf-8", "replace").strip().rpartition("\n")[2]
         return f"{os.path.basename(engine)} could not start the job's container: {last}"
+
+    async def _describe_use(self, process: JobProcess, hosts: Collection[str]) -> None:
+        pids = [pid for pid, _, _ in process.find()]
+        use, size_bytes = process_tree.describe_use(pids), await traffic.count_bytes(pids, hosts)
+        stopped = tuple((pid, words) for pid, words in use["stopped"])
+        self.send(Used(process.number, use["cpu_s"], use["bytes"] + size_bytes, stopped))
 
     async def _find_place(self, process: JobProcess, *, native: bool = False, asked: bool = False) -> None:
         async with self._looking:  # not all at once, beside the processes that train

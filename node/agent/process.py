@@ -17,7 +17,7 @@ from node.agent.output import Item, OutputLines
 from node.agent.volumes import AFTER_FAILURE_S, LIMIT_S, find_dead
 from node.setup import process_tree
 from node.staging.words import replace_urls
-from node.wire import Bar, Exited, Joined, Output, Start, Started, Used
+from node.wire import Bar, Exited, Joined, Output, Start, Started
 from train.engines import ENGINES
 
 if TYPE_CHECKING:
@@ -207,11 +207,6 @@ class JobProcess:
         """Returns its processes: those with its mark, their descendants, and those in its container."""
         found = set(process_tree.find(self._mark, MARK))
         return sorted(found if self._contained is None else found | set(self._contained.find_inside()))
-
-    def describe_use(self) -> Used:
-        """Returns the resources that its processes have used."""
-        use = process_tree.describe_use([pid for pid, _, _ in self.find()])
-        return Used(self.number, use["cpu_s"], use["bytes"], tuple((pid, words) for pid, words in use["stopped"]))
 
     def _note_start(self, pid: int) -> None:
         """Reports the start of a command."""

@@ -88,7 +88,8 @@ def find_place(frames: Sequence[Frame]) -> Place:
     called = began[: began.index(first)]  # in C
     if all(frame.name != "<module>" for frame in frames):  # Python ends: it had fewer batches than those that wait
         return Place(text=f"the end of the program ({_printable(first.name)})", stack=render(frames))
-    at = next((frame for frame in frames if not LIBRARY.search(frame.filename)), first)
+    own = [frame for frame in frames if not LIBRARY.search(frame.filename)]
+    at = next((frame for frame in own if frame.filename != "<string>"), next(iter(own), first))  # MXNet generates some
     within = "" if first.name == "<module>" else f" in {first.name}()" if at is first else f" ({first.name})"
     waits = bool(WAITS_IN.search(first.filename)) or any(WAITS_IN_LIBRARY.search(one.filename) for one in called)
     return Place(text=at.place + _printable(within), waits=waits, stack=render(frames))

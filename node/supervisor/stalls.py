@@ -2,7 +2,8 @@
 
 Output of a worker is progress, and so is a progress bar that moves. So is the use of CPU, files or sockets by a worker
 or a server: an evaluation or a checkpoint may print nothing for a long time. The CPU of a worker that remains in a
-function which waits for others is none: NCCL and MPI wait so. For functions of C, the frames of C tell. While a worker
+function which waits for others is none: NCCL and MPI wait so, but not ps-lite: a job with servers that uses the CPU
+while MXNet's engine is waited for computes. For functions of C, the frames of C tell. While a worker
 is silent, the hosts report every few seconds where it is, which resources it and the servers have used, and which
 processes are stopped (SIGSTOP): ps-lite waits forever for a process that is stopped or unreachable. Without progress,
 the hosts also try to reach each other. A worker that has had fewer batches waits at another line than the others.
@@ -128,6 +129,7 @@ class Stalls:
         limit = order.train.stall_timeout_s
         self._is_watching = False
         self._limit_s = None if isinstance(limit, str) else limit
+        self._has_servers, self._hosts = order.spec.servers > 0, tuple(host.ip for host in order.hosts)
         self._every_s = min(LOOK_EVERY_S, self._limit_s / LOOKS) if self._limit_s else LOOK_EVERY_S
         self._proven_at = self._pace_s = 0.0
         self._cpu_at: dict[int, float] = {}  # when a process last made progress by its use of CPU alone
@@ -182,7 +184,7 @@ class Stalls:
             idle_share = self._processes.engine.idle_cpu_share
             moves = is_active(now - at, 0.0, look.bytes - size_bytes, idle_share)
             seen = self._seen.get(process.number)
-            spins = seen is not None and seen.waits and seen.stays
+            spins = seen is not None and seen.waits and seen.stays and not self._has_servers
             if not moves and (spins or not is_active(now - at, look.cpu_s - cpu_s, 0, idle_share)):
                 self._looks[process.number] = (at, cpu_s, size_bytes, stopped)
                 self._stopped[process.number] = sorted(stopped & stopped_before)
@@ -199,7 +201,7 @@ class Stalls:
         place = self._places[number] = self.complete(process, place)
         first_at = known.first_at if known is not None and known.text == place.text else now
         seen = self._seen[number] = Seen(place.text, place.waits, first_at, now)
-        if seen.waits and seen.stays and number in self._cpu_at:
+        if seen.waits and seen.stays and number in self._cpu_at and not self._has_servers:
             self._cpu_at[number] = min(self._cpu_at[number], seen.first_at)
 
     def complete(self, process: JobProcess, place: Place) -> Place:
@@ -214,7 +216,9 @@ class Stalls:
         True at most every NATIVE_EVERY_S.
         """
         seen = self._seen.get(number)
-        if seen is None or seen.waits or not seen.stays or self._cpu_at.get(number, 0.0) < seen.first_at:
+        if self._has_servers or seen is None or seen.waits or not seen.stays:
+            return False
+        if self._cpu_at.get(number, 0.0) < seen.first_at:
             return False
         is_due = now >= self._native_at.get(number, 0.0) + NATIVE_EVERY_S
         self._native_at[number] = now if is_due else self._native_at[number]
@@ -269,7 +273,7 @@ class Stalls:
             for process in silent:
                 is_worker = process.role == "worker"
                 native = is_worker and self._may_spin(process.number, now)
-                process.agent.put(Look(process.number, place=is_worker, native=native))
+                process.agent.put(Look(process.number, place=is_worker, native=native, hosts=self._hosts))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._reach_until = now + REACH_S
@@ -370,7 +374,7 @@ class Stalls:
             several = len({process.host for process in self._running()}) > 1
             parts.append(f"none of its processes is stopped{', and its nodes can reach each other' if several else ''}")
         places = self._find_places()
-        is_kv_store = self._order.spec.servers > 0 and self._order.spec.is_synchronous
+        is_kv_store = self._has_servers and self._order.spec.is_synchronous
         parts += [describe_places(places), describe_kv_store(places) if is_kv_store else "", describe_unseen(places)]
         return "; ".join(filter(None, parts))
 

@@ -15,6 +15,7 @@ SAVE = Frame(
     "save", "/e/site-packages/torch/distributed/checkpoint/saver.py", 9, "torch/distributed/checkpoint/saver.py"
 )
 PULL = Frame("NDArray.wait_to_read", "/e/site-packages/mxnet/ndarray/ndarray.py", 9, "mxnet/ndarray/ndarray.py")
+INVOKE = Frame("_imperative_invoke", "/e/site-packages/mxnet/_ctypes/ndarray.py", 9, "mxnet/_ctypes/ndarray.py")
 BARRIER = Frame("PMPI_Barrier", "/e/lib/libmpi.so.40", 0)
 NATIVE = Frame("pthread_cond_wait", "libc.so.6", 0)
 IMPORT = Frame("_find_and_load", "<frozen importlib._bootstrap>", 5)
@@ -31,6 +32,7 @@ DELETE = Frame("KVStore.__del__", "/e/lib/python3.11/site-packages/mxnet/kvstore
         ((IMPORT, MAIN), "train.py:11 (_find_and_load)"),
         ((Frame("<module>", "/usr/lib/python3/runpy.py", 2, "runpy.py"),), "runpy.py:2"),
         ((REDUCE, Frame("<module>", "<string>", 4)), "<string>:4 (all_reduce)"),
+        ((INVOKE, Frame("dot", "<string>", 39), MAIN), "train.py:11 (_imperative_invoke)"),  # MXNet's generated code
         ((Frame("<module>", "/w/\x1b.py", 2, "\x1b.py"),), "?.py:2"),
         ((DELETE,), "the end of the program (KVStore.__del__)"),
         ((NATIVE, REDUCE, MAIN), "train.py:11 (all_reduce)"),
