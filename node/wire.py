@@ -95,22 +95,24 @@ class Reach(Struct, tag=True):
 class Look(Struct, tag=True):
     """Report the resources that process `p` uses, with Used; with `place`, also where its program is, with Placed.
 
-    native: look at the frames of C, too, for which the program is stopped for about 0.1 s. hosts: the addresses of the
-    job's hosts; what goes to others, or comes from them, counts as used.
+    native: look at the frames of C, too, for which the program is stopped for about 0.1 s. nccl: ask NCCL, too. hosts:
+    the addresses of the job's hosts; what goes to others, or comes from them, counts as used.
     """
 
     p: int
     place: bool = False
     native: bool = False
+    nccl: bool = False
     hosts: tuple[str, ...] = ()
 
 
 class TakeStack(Struct, tag=True):
-    """Answer with Placed. whole: with the whole stacks of process `p`; native: with the frames of C."""
+    """Answer with Placed. whole: with the whole stacks of process `p`; native: with the frames of C; nccl: ask NCCL."""
 
     p: int
     whole: bool = False
     native: bool = False
+    nccl: bool = False
 
 
 class SaveCheckpoint(Struct, tag=True):

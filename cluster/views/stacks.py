@@ -10,6 +10,7 @@ from node.job.stacks import (
     describe_group,
     describe_kv_store,
     describe_unseen,
+    list_nccl,
     list_places,
 )
 from node.protocol import JobSpec
@@ -25,7 +26,7 @@ def render_stacks(stacks: Sequence[Stack], spec: JobSpec) -> str:
     if spec.servers and spec.is_synchronous:
         lines += filter(None, [describe_kv_store(workers)])
     lines += [f"servers: {text}" for text in list_places(others, most=MOST_GROUPS)]
-    lines += filter(None, [describe_unseen(workers | others)])
+    lines += [*filter(None, [describe_unseen(workers | others)]), *list_nccl(workers.values())]
     return "\n".join(lines or [f"none of its {len(stacks)} processes is a Python program"])
 
 
@@ -33,7 +34,8 @@ def render_rank(stack: Stack) -> str:
     """Renders all threads of a process, and of the Python programs that it has started."""
     head = describe_group(stack.place, [stack.name], is_last=True) if stack.place.text else ""
     why = f"no stack of {stack.name}: {stack.place.why}" if stack.place.why else ""
-    return "\n\n".join(filter(None, [head, why, *map(_render_program, stack.programs)]))
+    nccl = "\n".join(list_nccl([stack.place]))
+    return "\n\n".join(filter(None, [head, why, nccl, *map(_render_program, stack.programs)]))
 
 
 def _render_program(program: Program) -> str:
@@ -58,6 +60,7 @@ def stack_documents(stacks: Sequence[Stack]) -> list[dict[str, Any]]:
                 "waits": one.place.waits,
                 "stack": one.place.stack or None,
                 "why": one.place.why or None,
+                "nccl": one.place.nccl,
                 "programs": one.programs,
             }
         )

@@ -28,16 +28,19 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from foundation.decode import decode
 from foundation.file_lock import is_held
 from node import children, job_folder, wire
-from node.agent import clues, environment, sampler, stack, traffic, work_folder
+from node.agent import clues, environment, nccl_ras, sampler, stack, traffic, work_folder
 from node.agent.container import EnginesLast, Mount, find_mounts, remove_all, start_container
 from node.agent.data import JobData
 from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
 from node.agent.notice import watch as watch_notices
 from node.agent.process import MARK, JobProcess
 from node.agent.volumes import watch as watch_volumes
+from node.job.stacks import Program
 from node.protocol import Container, NewFiles
 from node.samples import Sample
 from node.setup import process_tree
@@ -210,7 +213,7 @@ class Agent(asyncio.Protocol):
             process = self._processes[message.p]
             self._tasks.begin(self._describe_use(process, message.hosts))
             if message.place:
-                self._tasks.begin(self._find_place(process, native=message.native))
+                self._tasks.begin(self._take_stack(process, message))
         elif isinstance(message, TakeStack) and message.p in self._processes:
             self._tasks.begin(self._take_stack(self._processes[message.p], message))
         elif isinstance(message, SaveCheckpoint):
@@ -339,17 +342,19 @@ class Agent(asyncio.Protocol):
         stopped = tuple((pid, words) for pid, words in use["stopped"])
         self.send(Used(process.number, use["cpu_s"], use["bytes"] + size_bytes, stopped))
 
-    async def _find_place(self, process: JobProcess, *, native: bool = False, asked: bool = False) -> None:
-        async with self._looking:  # not all at once, beside the processes that train
-            place = await stack.take_place(process.find(), native=native)
-        self.send(Placed(process.number, place, asked=asked))
+    async def _take_stack(self, process: JobProcess, wanted: Look | TakeStack) -> None:
+        nccl = asyncio.ensure_future(self._ask_nccl()) if wanted.nccl else None
+        programs: tuple[Program, ...] = ()
+        if isinstance(wanted, TakeStack) and wanted.whole:
+            place, programs = await stack.take_programs(process.find(), native=wanted.native)
+        else:
+            async with self._looking:  # not all at once, beside the processes that train
+                place = await stack.take_place(process.find(), native=wanted.native)
+        place = replace(place, nccl=await nccl) if nccl is not None else place
+        self.send(Placed(process.number, place, programs, asked=isinstance(wanted, TakeStack)))
 
-    async def _take_stack(self, process: JobProcess, wanted: TakeStack) -> None:
-        if not wanted.whole:
-            await self._find_place(process, asked=True)
-            return
-        place, programs = await stack.take_programs(process.find(), native=wanted.native)
-        self.send(Placed(process.number, place, programs, asked=True))
+    async def _ask_nccl(self) -> tuple[str, ...]:
+        return await nccl_ras.ask({pid for pid, _, _ in process_tree.find(self.order.spec.id)})
 
     async def _reach(self, message: Reach) -> None:
         found = await asyncio.to_thread(environment.find_unreachable, message.places)

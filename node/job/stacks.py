@@ -1,7 +1,7 @@
 """The stacks of a job's processes: where each one is, and for which ones the others wait. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -56,12 +56,14 @@ class Place(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the program of a process is. text: such as "train.py:11 (barrier)"; "" if unknown: `why` is the reason.
 
     waits: it is in a function that waits for other processes. stack: its own frames in one line, the innermost first.
+    nccl: what NCCL, asked in this process, finds wrong with the job.
     """
 
     text: Text = ""
     waits: bool = False
     stack: Text = ""
     why: Text = ""
+    nccl: tuple[Text, ...] = ()
 
 
 class Stack(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -161,6 +163,11 @@ def describe_unseen(places: Mapping[str, Place]) -> str:
         return ""
     who = ", ".join(unseen) if len(unseen) <= MOST_PLACES else f"{len(unseen)} processes"
     return f"no stack of {who}: {places[unseen[0]].why}"
+
+
+def list_nccl(places: Iterable[Place]) -> list[str]:
+    """What NCCL says, one line each."""
+    return [f"NCCL: {text}" for place in places for text in place.nccl]
 
 
 def list_stacks(places: Mapping[str, Place]) -> tuple[str, ...]:

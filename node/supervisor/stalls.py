@@ -27,6 +27,7 @@ from node.job.stacks import (
     describe_places,
     describe_unseen,
     group_places,
+    list_nccl,
     list_stacks,
 )
 from node.protocol import Order
@@ -270,10 +271,11 @@ class Stalls:
         running = self._running()
         silent = [process for process in running if now >= self._lines_at.get(process.number, 0.0) + self._every_s]
         if any(process.role == "worker" for process in silent):  # other roles never print
+            first = next(process for process in silent if process.role == "worker")
             for process in silent:
-                is_worker = process.role == "worker"
+                is_worker, nccl = process.role == "worker", process is first
                 native = is_worker and self._may_spin(process.number, now)
-                process.agent.put(Look(process.number, place=is_worker, native=native, hosts=self._hosts))
+                process.agent.put(Look(process.number, place=is_worker, native=native, nccl=nccl, hosts=self._hosts))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._reach_until = now + REACH_S
@@ -376,6 +378,7 @@ class Stalls:
         places = self._find_places()
         is_kv_store = self._has_servers and self._order.spec.is_synchronous
         parts += [describe_places(places), describe_kv_store(places) if is_kv_store else "", describe_unseen(places)]
+        parts += list_nccl(places.values())
         return "; ".join(filter(None, parts))
 
     def _describe_stopped(self, process: JobProcess) -> str:

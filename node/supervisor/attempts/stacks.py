@@ -34,7 +34,9 @@ class StackRequests:
             return Stacks(error="none of its processes runs" if wanted.rank is None else f"no rank {wanted.rank} runs")
         for process in chosen:
             self._asked[process.number] = asyncio.get_running_loop().create_future()
-            process.agent.put(TakeStack(process.number, whole=wanted.rank is not None, native=wanted.native))
+            is_first = process is chosen[0]  # NCCL's answer is about the whole job
+            whole, native = wanted.rank is not None, wanted.native
+            process.agent.put(TakeStack(process.number, whole=whole, native=native, nccl=is_first))
         asked = {process.number: self._asked[process.number] for process in chosen}
         await wait_for(list(asked.values()), ANSWERS_S)
         return Stacks(stacks=tuple(_describe(process, asked[process.number]) for process in chosen))

@@ -25,6 +25,10 @@ def test_the_process_that_is_elsewhere_comes_first() -> None:
         "servers: server 0 on node-0, server 1 on node-0 wait at train.py:1 (KVStoreServer.run)",
         "no stack of scheduler on node-0: its node did not answer within 10 s",
     ]
+    asked = [replace(RANKS[0], place=replace(WAITS, nccl=("Missing data from 1 rank",))), *RANKS[1:]]
+    assert render_stacks(asked, SPEC).split("\n")[-1] == "NCCL: Missing data from 1 rank"
+    assert render_rank(asked[0]).endswith("\n\nNCCL: Missing data from 1 rank")
+    assert stack_documents(asked)[0]["nccl"] == ["Missing data from 1 rank"]
     asynchronous = replace(SPEC, train=TrainSettings(kv_store="dist_async"))
     assert "kv-store" not in render_stacks(RANKS, asynchronous)
     (first, *_) = stack_documents([RANKS[5]])

@@ -103,6 +103,7 @@ class HostsAgent:
         assert process.host == self._host
         if isinstance(message, Look):
             self._job.looks += 1
+            self._job.asked_nccl |= {process.name} if message.nccl else set()
             self._job.stalls.on_look(process, self._job.uses[process.name])
             if message.place and process.name in self._job.places:
                 place = place_of(self._job.places[process.name])
@@ -130,6 +131,7 @@ class Job:
         self.places: dict[str, str] = {}  # the lines at which workers are, by their names
         self.spins: set[str] = set()  # the workers whose frames of C show that they wait
         self.kept: list[tuple[str, ...]] = []
+        self.asked_nccl: set[str] = set()
         self.stalls = stalls.Stalls(order, self.processes, self.timers, self.tell, self.end, keep=self.kept.append)
         others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
         for role, host in [("scheduler", "node-0"), *others]:
@@ -276,6 +278,18 @@ def test_the_reason_for_an_unknown_place_is_told(job: Job) -> None:
         job.stalls.on_place(worker, Place(why="py-spy did not answer within 3 s"))
         job.run(10)
     assert job.told[0][1].endswith("; no stack of worker 0 on node-1: py-spy did not answer within 3 s")
+
+
+def test_what_nccl_says_is_told(job: Job) -> None:
+    """One worker is asked: NCCL answers for the whole job."""
+    job.run(100, prints_every_s=1.0)
+    job.asked_nccl.clear()
+    place = Place(text="train.py:31 (all_reduce)", waits=True, nccl=("Missing communicator data from 1 rank",))
+    for _ in range(200):
+        job.stalls.on_place(job.worker(0), place)
+        job.run(10)
+    assert job.told[0][1].endswith("; NCCL: Missing communicator data from 1 rank")
+    assert job.asked_nccl == {job.worker(0).name}
 
 
 AGO = "worker 1 on node-2 ended with exit code 0 40 s ago; "

@@ -1,0 +1,138 @@
+"""What NCCL's RAS service says. Not run with NCCL: a server here answers as its source and documentation show."""
+
+import asyncio
+import os
+import socketserver
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from node.agent.nccl_ras import ask, find_troubles
+
+SUMMARY = """\
+NCCL version 2.28.9+cuda12.9 compiled with CUDA 12.9
+CUDA runtime version 12090, driver version 13000
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      4          8            1         32       32
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+"""
+HEALTHY = "    0    8    4    1    4    32   RUNNING    OK\n\nErrors\n======\n\nWarnings\n========\n\n"
+# Both from the NCCL user guide: "Reliability, Availability and Serviceability", the counts as NCCL 2.26 prints them.
+STOPPED = """\
+    0         1         4       7-8        32        32   RUNNING  INCOMPLETE
+
+Errors
+======
+
+INCOMPLETE
+  Missing communicator data from 1 job process
+  Process 3487984 on node 172.16.64.213 managing GPU 5
+
+#0-0 (cf264af53edbe986) INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 21 -- [process information not found]
+
+Warnings
+========
+
+TIMEOUT
+  Encountered 2 communication timeouts while gathering communicator data
+
+"""
+MISMATCH = """\
+    0         1         4         8        32        32   RUNNING  MISMATCH
+
+Errors
+======
+
+Warnings
+========
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  31 ranks have launched up to operation 6650
+  Rank 5 has launched up to operation 6649 -- GPU 5 managed by process 483077 on node 172.16.64.210
+
+"""
+RANK_5 = (
+    "Communicator ranks have different AllReduce operation counts; 31 ranks have launched up to operation 6650; "
+    "Rank 5 has launched up to operation 6649 -- GPU 5 managed by process 483077 on node 172.16.64.210"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "troubles"),
+    [
+        (SUMMARY + HEALTHY, ()),
+        (
+            SUMMARY + STOPPED,
+            (
+                "Missing communicator data from 1 job process; Process 3487984 on node 172.16.64.213 managing GPU 5",
+                "Missing communicator data from 1 rank; Rank 21 -- [process information not found]",
+                "Encountered 2 communication timeouts while gathering communicator data",
+            ),
+        ),
+        (SUMMARY + MISMATCH, (RANK_5,)),
+        (f"\nErrors\n======\n\nX\n  \x1b]0;{'y' * 9999}\n\n" + 99 * "X\n  z\n\n", ("]0;" + 397 * "y", *5 * ("z",))),
+        ("", ()),
+    ],
+)
+def test_the_troubles_in_a_status(text: str, troubles: tuple[str, ...]) -> None:
+    assert find_troubles(text) == troubles
+
+
+class Ras(socketserver.StreamRequestHandler):
+    """Speaks the protocol."""
+
+    silent = 0  # so many connections get no answer, as from a process that is stopped
+
+    def handle(self) -> None:
+        if Ras.silent:
+            Ras.silent -= 1
+            self.rfile.read()
+            return
+        while line := self.rfile.readline():
+            if line.startswith(b"CLIENT PROTOCOL "):
+                self.wfile.write(b"SERVER PROTOCOL 2\n")
+            elif line.startswith(b"TIMEOUT "):
+                self.wfile.write(b"OK\n")
+            elif line == b"VERBOSE STATUS\n":
+                self.wfile.write((SUMMARY + MISMATCH).encode())
+                return
+            else:
+                self.wfile.write(b"ERROR: Unknown command\n")
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Ras) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_process_of_the_job_is_asked(port: int, silent: int) -> None:
+    Ras.silent = silent
+    assert asyncio.run(ask({os.getpid()}, port)) == (RANK_5,)
+
+
+def test_another_jobs_service_is_not_asked(port: int) -> None:
+    assert asyncio.run(ask({1}, port)) == ()
+
+
+def test_one_that_does_not_answer_is_named(port: int) -> None:
+    Ras.silent = 3
+    (said,) = asyncio.run(ask({os.getpid()}, port))
+    assert said == f"its RAS service on port {port} does not answer: timed out"
