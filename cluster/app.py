@@ -55,6 +55,7 @@ class App:
         self.copies_results = False  # once the job has ended, the command copies its files and writes its report
         self.job_dir = self.project_dir  # the folder with the job's files; cluster replay has another one
         self.is_brief = False  # finished steps of single nodes are shown only if they took LONG_S
+        self.is_temporary = False  # the cluster, which a command has made for itself: no next commands, no receipt
         self._sandbox_region: str | None = None
         self._clients: tuple[Clients, float] | None = None  # with the time at which they were made
 

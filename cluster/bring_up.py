@@ -20,6 +20,7 @@ from foundation.progress import Event
 from foundation.user_folders import cache_folder
 from provision.aws.clients import make_clients
 from provision.config import all_regions, all_types
+from provision.model import ClusterState
 from provision.oracle.decide import check_mxnet
 from provision.oracle.torch import check_torch
 from provision.plan import Plan
@@ -160,14 +161,19 @@ def bring_up(
             with ready_nodes(app, Ec2Nodes(state, config.provision), wait_s=BOOT_TIMEOUT_S) as (ready, _):
                 changed = changed or any(node.changed for node in ready)
                 send_lease(app, state, ready, now=time.time())
-    app.print(render_nodes(state, columns=app.find_columns()))
     if not state.nodes:
         app.files.keep_addresses({})  # later commands do not look for these nodes as lost
-    else:
-        ready_text = f"cluster {config.name} is ready"
+    _show_end(app, state, changed=changed)
+    return True
+
+
+def _show_end(app: App, state: ClusterState, *, changed: bool) -> None:
+    if not app.is_temporary:
+        app.print(render_nodes(state, columns=app.find_columns()))
+    if state.nodes and not app.is_temporary:
+        ready_text = f"cluster {app.config.name} is ready"
         app.say(ready_text if changed else f"{ready_text}; there was nothing to do", style="green")
         app.say("next: cluster train; cluster down terminates the nodes")
-    return True
 
 
 def _ask(app: App, plan: Plan) -> None:

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from msgspec import Struct, json
+from msgspec.structs import replace
 
 from bootstrap.apply import ReadyNode
 from bootstrap.homes import Turns, find_homes_of
@@ -36,10 +37,14 @@ class NodeFinding(Struct, frozen=True, kw_only=True):
 
 
 class Findings(Struct, frozen=True, kw_only=True):
-    """The reports of node/health.py on all nodes, by name, and their clocks compared with this machine's."""
+    """The reports of node/health.py on all nodes, by name, and their clocks compared with this machine's.
+
+    errors: of the nodes that could not be looked at.
+    """
 
     reports: Mapping[str, health.Report]
     offsets: Mapping[str, Offset]
+    errors: Mapping[str, ClusterError] = {}
 
 
 def check_before_set_up(
@@ -66,9 +71,19 @@ def check_before_set_up(
 
 
 def describe_health(nodes: Sequence[ReadyNode]) -> Findings:
-    """Checks nodes that have been set up. Raises ClusterError, which names every node that cannot be checked."""
-    found = {node.host.name: node.connection for node in nodes}
-    return _check_all(list(found), lambda name: check_node(found[name]))
+    """Checks nodes that have been set up."""
+    found: dict[str, NodeFinding] = {}
+    errors: dict[str, ClusterError] = {}
+
+    def put(node: ReadyNode) -> None:
+        try:
+            found[node.host.name] = check_node(node.connection)
+        except ClusterError as error:
+            errors[node.host.name] = error
+
+    on_all(nodes, put)
+    names = [node.host.name for node in nodes]
+    return replace(_gather({name: found[name] for name in names if name in found}), errors=errors)
 
 
 def check_node(connection: NodeConnection) -> NodeFinding:
@@ -86,9 +101,12 @@ def _check_all(names: Sequence[str], examine: Callable[[str], NodeFinding]) -> F
         found[name] = examine(name)
 
     on_all(names, put)
-    return Findings(
-        reports={name: found[name].report for name in names}, offsets={name: found[name].offset for name in names}
-    )
+    return _gather(found)
+
+
+def _gather(found: Mapping[str, NodeFinding]) -> Findings:
+    reports = {name: one.report for name, one in found.items()}
+    return Findings(reports=reports, offsets={name: one.offset for name, one in found.items()})
 
 
 def find_unhealthy(findings: Findings, hardware: Mapping[str, Hardware]) -> Unhealthy:
@@ -110,7 +128,8 @@ def keep_on_head(
     Only warns if that fails: a head whose disk is not writable is itself among the unhealthy nodes.
     """
     kept = {name: Kept(id=ids[name], reasons=reasons) for name, reasons in unhealthy.items()}
-    if findings.reports[head.host.name].kept == kept:
+    before = findings.reports.get(head.host.name)
+    if before is None or before.kept == kept:
         return
     path = health.KEPT
     written = Quoted(json.encode(kept).decode())

@@ -4,7 +4,7 @@ import click
 from msgspec.structs import replace
 
 from bootstrap.container.check import check_containers
-from bootstrap.verify.checks import check_clocks
+from bootstrap.verify.checks import check_clocks, check_connection
 from bootstrap.verify.health import check_health, describe_health, find_unhealthy, keep_on_head
 from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.volumes import check_volumes
@@ -43,6 +43,8 @@ def verify(app: App, *, deep: bool, as_json: bool) -> None:
             check_health(name, report, unhealthy.get(name, ()), hardware.get(name))
             for name, report in findings.reports.items()
         ]
+        known = {check.node for check in checks if check.check == "connection"}
+        more += [check_connection(name, error) for name, error in findings.errors.items() if name not in known]
         more += check_clocks(findings.offsets)
         more += check_volumes(nodes, mounts)
         if app.config.container.image:

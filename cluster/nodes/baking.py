@@ -51,6 +51,7 @@ def bake(app: App, *, name: str | None, yes: bool) -> None:
     own = {"name": bake_name(cluster), "train.script": shipped_scripts()[0], "volumes": []}
     own["provision.instance_profile"] = {"auto": "none"}.get(config.instance_profile, config.instance_profile)
     own["provision.ami"] = {"baked": "auto"}.get(config.ami, config.ami)
+    app.is_temporary = True
     for key, value in {**SETTINGS, **own}.items():
         app.override(key, value)
     try:

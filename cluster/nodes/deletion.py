@@ -48,7 +48,8 @@ def delete_cluster(app: App, *, yes: bool, as_json: bool) -> None:
                 (carry_out(part.ending, clients=part.clients, files=part.files, report=app.report) for part in parts),
             )
         receipt = replace(receipt, bill=find_bill(app, before))
-    _print(app, receipt, as_json=as_json)
+    if receipt.leftovers or not app.is_temporary:
+        _print(app, receipt, as_json=as_json)
     if receipt.leftovers:
         raise ClusterError("not everything could be deleted", hint="run cluster down again in a minute")
     for unseen in receipt.unseen:

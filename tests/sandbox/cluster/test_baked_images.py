@@ -99,7 +99,8 @@ def test_nodes_from_a_baked_image_install_nothing_and_have_no_secrets(
 ) -> None:
     write(project)
     project.run("up")
-    project.run("image", "bake", "--name", "ready")
+    made = project.run("image", "bake", "--name", "ready")
+    assert (made.stdout, "cluster train" in made.stderr) == ("", False)  # neither its node nor its receipt
     assert [node["state"] for node in json.loads(project.run("status", "--json").stdout)["nodes"]] == ["running"] * 2
     assert "images, which cost money until `cluster image rm`: ready" in project.run("down", "--yes").stdout
     [disk] = place_of(project.directory).snapshots_dir.iterdir()

@@ -23,7 +23,7 @@ from bootstrap.verify.health import Findings, check_health, describe_health, fin
 from cluster.nodes.health import refuse_unhealthy
 from foundation.decode import convert, decode
 from foundation.errors import ClusterError
-from local_nodes import LocalConnection, channels, local_node
+from local_nodes import LocalConnection, LostConnection, channels, local_node
 from node import health
 from node.health import Gpu
 from node.setup import health as observe
@@ -351,14 +351,16 @@ def test_clocks(ahead_s: dict[str, float], wrong: set[str]) -> None:
 
 
 def test_nodes_are_looked_at_over_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that is lost meanwhile leaves the findings of the others."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    nodes = [local_node(index) for index in range(2)]
+    nodes = [*(local_node(index) for index in range(2)), local_node(2, LostConnection())]
     try:
         found = describe_health(nodes)
     finally:
         for channel in channels(nodes):
             channel.end()
     assert list(found.reports) == ["node-0", "node-1"]
+    assert {name: error.hint for name, error in found.errors.items()} == {"node-2": "cluster status"}
     assert find_unhealthy(found, {}) == {}
     assert all(abs(offset.ahead_s) <= offset.error_s for offset in found.offsets.values())
     assert list(tmp_path.iterdir()) == []

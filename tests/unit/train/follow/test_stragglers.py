@@ -54,6 +54,8 @@ MEASURED = (
         (sampled(EVEN, EVEN, [(0.9, 0.0)] * 6), 3),  # slower by itself
         (sampled(EVEN, [(0.5, 0.4)] * 6, EVEN), 2),  # others use its CPUs
         (sampled(EVEN, EVEN, [(0.7, 0.0)] * 6), None),  # not clearly
+        (sampled([(0.14, 0.83)] * 5, [(0.1, 0.69)] * 5), 1),  # measured: 1.5 times the work, on two busy cores
+        (sampled([(0.14, 0.808)] * 5, [(0.144, 0.828)] * 5), None),  # measured: even, there
         (sampled(EVEN, EVEN, [*EVEN[:5], (4.0, 0.0)]), None),  # a burst
         (sampled(EVEN, EVEN, [(4.0, 0.0)] * 2 + EVEN), None),  # no longer
         (sampled(EVEN, EVEN, [(0.9, 0.0)] * 2), None),  # not yet
