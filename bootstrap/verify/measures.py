@@ -9,12 +9,13 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from bootstrap.ssh.node_program import read_program
-from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult
+from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult, Status
 from foundation.decode import convert
 
 TIMEOUT_S = 1200.0
 ENOUGH, ENOUGH_COMPUTED, ENOUGH_OF_TWO = 0.6, 0.8, 0.5
 """The share of the median that is not far from it: of rates, which vary, of what GPUs compute, of the better of two."""
+COMPUTED = ("matmul", "memory")
 
 
 class _Line(Struct, frozen=True):
@@ -56,14 +57,11 @@ def _to_check(node: str, message: Mapping[str, Any]) -> Check:
         line = convert(message, _Line)
     except ValueError as error:
         line = _Line(measure="?", failed=f"the node sent an invalid measure: {error}")
+    node = EVERYWHERE if line.measure.startswith("all_reduce") else node
+    status: Status = "failed" if line.failed else "unchecked" if line.skipped else "ok"
+    said = line.failed or (f"not measured: {line.skipped}" if line.skipped else "passed")
     return Check(
-        node=EVERYWHERE if line.measure.startswith("all_reduce") else node,
-        check="measure",
-        subject=line.measure,
-        status="failed" if line.failed else "unchecked" if line.skipped else "ok",
-        said=line.failed or (f"not measured: {line.skipped}" if line.skipped else "passed"),
-        value=line.value,
-        unit=line.unit,
+        node=node, check="measure", subject=line.measure, status=status, said=said, value=line.value, unit=line.unit
     )
 
 
@@ -73,28 +71,24 @@ def judge(checks: Sequence[Check], kinds: Mapping[str, Hashable]) -> list[Check]
     kinds: nodes of different kinds, by name, are not compared.
     """
     groups: dict[Hashable, list[float]] = defaultdict(list)
-    keys = [(kinds.get(check.node), check.subject.rstrip("()0123456789")) for check in checks]
-    for key, check in zip(keys, checks, strict=True):
-        if check.value is not None:
-            groups[key].append(check.value)
+    for check in checks:
+        groups[_group(check, kinds)] += [] if check.value is None else [check.value]
     return [
-        check if check.value is None or check.status == "failed" else _compare(check, check.value, groups[key])
-        for key, check in zip(keys, checks, strict=True)
+        check if check.value is None or check.status == "failed" else _compare(check, groups[_group(check, kinds)])
+        for check in checks
     ]
 
 
-def find_least(values: Sequence[float], *, is_computed: bool) -> float:
-    """The least value that is not far from the others."""
-    if len(values) == 2:
-        return ENOUGH_OF_TWO * max(values)
-    return (ENOUGH_COMPUTED if is_computed else ENOUGH) * statistics.median(values) if len(values) > 2 else 0.0
+def _group(check: Check, kinds: Mapping[str, Hashable]) -> Hashable:
+    return kinds.get(check.node), check.subject.rstrip("()0123456789")
 
 
-def _compare(check: Check, value: float, values: Sequence[float]) -> Check:
-    median = statistics.median(values)
+def _compare(check: Check, values: Sequence[float]) -> Check:
+    value, median, is_computed = check.value or 0.0, statistics.median(values), check.subject.startswith(COMPUTED)
     said = f"{_number(value)} {check.unit}" + f", median {_number(median)}" * (len(values) > 1)
     check = replace(check, said=said, median=median)
-    if value >= find_least(values, is_computed=check.subject.startswith(("matmul", "memory"))):
+    least = (ENOUGH_COMPUTED if is_computed else ENOUGH) * median
+    if value >= (ENOUGH_OF_TWO * max(values) if len(values) == 2 else least):
         return check
     return replace(
         check,

@@ -79,6 +79,7 @@ SPARED_S = 1.5  # less than the time before SIGKILL
 FLUSH_S = 30.0
 LONGEST_LINE = 1 << 20
 STACKS_AT_ONCE = 4
+TRACKED = 8  # what goes to other hosts counts less than files: trackers go on sending a few kB/s while a job hangs
 FOLDER = "/tmp/cluster-"  # noqa: S108 - not in the home folder: network file systems may have no sockets
 
 
@@ -340,7 +341,7 @@ class Agent(asyncio.Protocol):
         pids = [pid for pid, _, _ in process.find()]
         use, size_bytes = process_tree.describe_use(pids), await traffic.count_bytes(pids, hosts)
         stopped = tuple((pid, words) for pid, words in use["stopped"])
-        self.send(Used(process.number, use["cpu_s"], use["bytes"] + size_bytes, stopped))
+        self.send(Used(process.number, use["cpu_s"], use["bytes"] + size_bytes // TRACKED, stopped))
 
     async def _take_stack(self, process: JobProcess, wanted: Look | TakeStack) -> None:
         nccl = asyncio.ensure_future(self._ask_nccl()) if wanted.nccl else None
