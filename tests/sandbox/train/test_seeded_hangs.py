@@ -91,6 +91,20 @@ def test_stacks_of_a_job_that_hangs_and_starts_again(nodes: Project) -> None:
     assert where in record["attempts"][0]["error"]
 
 
+@pytest.mark.parametrize("nodes", ["mxnet"], indirect=True)
+def test_what_nccl_says_stands_beside_the_stacks(nodes: Project) -> None:
+    """Without NCCL: the program answers on its port as NCCL's documentation and source show."""
+    (nodes.directory / "ras.py").write_text(PROGRAM.with_name("ras.py").read_text())
+    (nodes.directory / "stall.toml").write_text('stall_timeout = "30s"\n')
+    words = ("-n", "2", "--launcher", "env", "--kv-store", "none")
+    with running(nodes, "--job", "stall.toml", *words, command=("--", "python", "ras.py"), waiting=2) as job:
+        said = "NCCL: Missing data from 1 rank"
+        assert nodes.run("stacks").stdout.splitlines()[-1] == said
+        job.struck_at = time.monotonic()
+        assert job.ends(silence_s=SILENCE_S)[0] == 124
+    assert job_of(nodes, job.id)["error"].endswith(f"; {said}")
+
+
 @pytest.mark.parametrize("nodes", ["mxnet", "torch"], indirect=True)
 def test_a_rank_that_evaluates_and_saves_raises_no_alarm(nodes: Project, request: pytest.FixtureRequest) -> None:
     """While the others wait for it, both for longer than stall_timeout."""
