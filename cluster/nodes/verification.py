@@ -71,17 +71,14 @@ def render_troubles(checks: Sequence[Check], status: str) -> str:
 
     Pure.
     """
-    same: dict[tuple[str, ...], list[str]] = {}
+    same: dict[str, dict[str, str]] = {}
     for check in checks:
         if check.status == status:
-            key = (check.check, check.subject, check.said, check.cause or "", check.hint or "")
+            text = f"{check.check}, {check.subject}: {check.said}"
+            text += (f"\n    cause: {check.cause}" if check.cause else "") + (
+                f"\n    try: {check.hint}" if check.hint else ""
+            )
             # The causes and hints of the same failure differ only in the node's own name.
-            own = rf"\b{re.escape(check.node)}\b"
-            same.setdefault(tuple(re.sub(own, "NODE", word) for word in key), []).append(check.node)
-    lines = []
-    for (what, subject, said, cause, hint), nodes in same.items():
-        name = nodes[0] if len(nodes) == 1 else "NODE"
-        shown = [word.replace("NODE", name) for word in (subject, said, cause, hint)]
-        lines.append(f"  {', '.join(nodes)}: {what}, {shown[0]}: {shown[1]}")
-        lines += [f"    cause: {shown[2]}"] * bool(cause) + [f"    try: {shown[3]}"] * bool(hint)
-    return "\n".join(lines)
+            same.setdefault(re.sub(rf"\b{re.escape(check.node)}\b", "NODE", text), {})[check.node] = text
+    shown = ((list(texts), text if len(texts) > 1 else next(iter(texts.values()))) for text, texts in same.items())
+    return "\n".join(f"  {', '.join(nodes)}: {text}" for nodes, text in shown)

@@ -344,18 +344,16 @@ class Agent(asyncio.Protocol):
         self.send(Used(process.number, use["cpu_s"], use["bytes"] + size_bytes // TRACKED, stopped))
 
     async def _take_stack(self, process: JobProcess, wanted: Look | TakeStack) -> None:
-        nccl = asyncio.ensure_future(self._ask_nccl()) if wanted.nccl else None
+        pids = {pid for pid, _, _ in process_tree.find(self.order.spec.id)} if wanted.nccl else set()
+        nccl = asyncio.ensure_future(nccl_ras.ask(pids))
         programs: tuple[Program, ...] = ()
         if isinstance(wanted, TakeStack) and wanted.whole:
             place, programs = await stack.take_programs(process.find(), native=wanted.native)
         else:
             async with self._looking:  # not all at once, beside the processes that train
                 place = await stack.take_place(process.find(), native=wanted.native)
-        place = replace(place, nccl=await nccl) if nccl is not None else place
+        place = replace(place, nccl=await nccl)
         self.send(Placed(process.number, place, programs, asked=isinstance(wanted, TakeStack)))
-
-    async def _ask_nccl(self) -> tuple[str, ...]:
-        return await nccl_ras.ask({pid for pid, _, _ in process_tree.find(self.order.spec.id)})
 
     async def _reach(self, message: Reach) -> None:
         found = await asyncio.to_thread(environment.find_unreachable, message.places)

@@ -23,6 +23,8 @@ MOST_TROUBLES, LONGEST = 6, 400
 
 async def ask(pids: Collection[int], port: int = PORT) -> tuple[str, ...]:
     """What NCCL finds wrong, if one of these processes listens on the port; else ()."""
+    if not pids:
+        return ()
     try:
         listeners = await run([*LISTENERS, f"= :{port}"], TIMEOUT_S)
     except OSError:  # no `ss`

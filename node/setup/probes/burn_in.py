@@ -136,11 +136,10 @@ def run_dcgm():
 
 def read_dcgm(lines):
     """The result in dcgmi's table, such as "| Memory | Fail - GPU 3 |". Pure."""
-    rows = [" ".join(line.replace("|", " ").split()) for line in lines]
-    failed = [row for row in rows if "Fail" in row]
-    if failed:
-        return {"failed": "; ".join(failed)[:500]}
-    return {} if any("Pass" in row for row in rows) else {"skipped": "; ".join(filter(None, rows))[:500]}
+    rows = list(filter(None, (" ".join(line.replace("|", " ").split()) for line in lines)))
+    if any("Fail" in row for row in rows):
+        return {"failed": "; ".join(row for row in rows if "Fail" in row)[:500]}
+    return {} if any("Pass" in row for row in rows) else {"skipped": "; ".join(rows)[:500]}
 
 
 def main():
