@@ -65,6 +65,8 @@ def enter(project_dir: Path, *, start: bool, report: Report, for_all: bool = Fal
     # In a shell that sudo opened, the SUDO_ variables would name another user.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")}
     environment[AGAIN] = "1"
+    # There, the user's id is root's; pytest's temporary folder, for one, must not be that of the machine's root.
+    environment.setdefault("LOGNAME", pwd.getpwuid(os.getuid()).pw_name)
     words = (PYTHON, "-I", "-S", "-B", str(ENTER), str(holder), str(Path.cwd()), *sys.orig_argv)
     sys.stdout.flush()
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

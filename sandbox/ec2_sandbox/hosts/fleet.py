@@ -493,8 +493,8 @@ class Fleet(PhantomFleet):
                 detach_disk(slot.host, volume_id)
         for path in self._place.hosts_dir.iterdir():
             shutil.rmtree(path)
-        for known in (self._slots, self.links, self._copies, self._last_consoles):
-            known.clear()
+        self._slots.clear()
+        self.links.clear()
 
     def end_all(self) -> None:
         """Ends all hosts and waits for them."""

@@ -19,6 +19,7 @@ from waits import until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(1200)]
 
+PYTEST = (".venv/bin/pytest", "-q", "-p", "no:cacheprovider")  # as root, whose files the user cannot write
 SPOT = '''
 import socket, subprocess
 import pytest
@@ -144,21 +145,21 @@ def as_root(stranger: User, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_plugin_imports_nothing_until_it_is_used(stranger: User) -> None:
-    as_root(stranger, ".venv/bin/pytest", "-q", "test_unused.py")
+    as_root(stranger, *PYTEST, "test_unused.py")
 
 
 def test_a_spot_instance_as_root(stranger: User) -> None:
-    as_root(stranger, ".venv/bin/pytest", "-q", "test_spot.py")
+    as_root(stranger, *PYTEST, "test_spot.py")
 
 
 @pytest.mark.parametrize("parallel", [(), ("-n", "2")])
 def test_isolation_as_root(parallel: tuple[str, ...], stranger: User) -> None:
-    done = as_root(stranger, ".venv/bin/pytest", "-q", "--strict-markers", *parallel, "test_isolated.py")
+    done = as_root(stranger, *PYTEST, "--strict-markers", *parallel, "test_isolated.py")
     assert "6 passed" in done.stdout
 
 
 def test_ctrl_c_removes_the_sandbox(stranger: User) -> None:
-    words = (".venv/bin/pytest", "-q", "-s", "test_waiting.py")
+    words = (*PYTEST, "-s", "test_waiting.py")
     with subprocess.Popen(
         words, cwd=stranger.source, env=root_environment(stranger), stdout=subprocess.PIPE, text=True
     ) as pytest_:
