@@ -3,6 +3,7 @@
 import base64
 import datetime as dt
 import re
+from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from moto.core.common_types import TYPE_RESPONSE
@@ -129,7 +130,11 @@ class SandboxEC2Response(FleetActions, DiskActions, StatusActions):
     def describe_spot_price_history(self) -> ActionResult:
         """Returns invented prices, newest first. The price for a given time is always the same."""
         given = cast("dict[str, list[str]]", self._filters_from_querystring())
-        types: list[str] = self._get_param("InstanceTypes", []) or given.get("instance-type") or []
+        if unknown := set(given) - {"instance-type", "availability-zone", "product-description"}:
+            raise EC2ClientError("InvalidParameterValue", f"The filter '{min(unknown)}' is invalid")
+        patterns = given.get("instance-type", ["*"])
+        types = [name for name in self._get_param("InstanceTypes", []) or ON_DEMAND
+                 if any(fnmatchcase(name, pattern) for pattern in patterns)]  # fmt: skip
         zones = [self._get_param("AvailabilityZone")] if self._get_param("AvailabilityZone") else []
         zones = zones or given.get("availability-zone") or []
         products: list[str] = (
@@ -147,7 +152,7 @@ class SandboxEC2Response(FleetActions, DiskActions, StatusActions):
                 "Timestamp": at,
             }
             for at in spot_times(begin, end, now)
-            for instance_type in types or ON_DEMAND
+            for instance_type in types
             for zone in limits.zones_offering(instance_type, self.region)
             if (not zones or zone in zones) and any(product.startswith("Linux/UNIX") for product in products)
             if (price := spot_price(instance_type, zone, at)) is not None

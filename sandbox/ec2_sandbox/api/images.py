@@ -50,7 +50,7 @@ class SandboxAmi(Ami):
     def block_device_mappings(self) -> list[dict[str, Any]]:
         """The volumes, which are deleted with the instance unless the image or the launch specifies otherwise."""
         if self.devices:
-            return [*self.devices]
+            return [{**device, "Ebs": {**device["Ebs"]}} for device in self.devices]
         [root] = super().block_device_mappings
         ebs = {"VolumeSize": self.root_gib, "DeleteOnTermination": True, "VolumeType": "gp3", "Encrypted": False}
         return [{**root, "Ebs": {**root["Ebs"], **ebs}}]
@@ -107,6 +107,26 @@ def register(backend: EC2Backend, name: str, devices: Devices, root: str, **more
     if not any(device["DeviceName"] == root and device.get("Ebs", {}).get("SnapshotId") for device in devices):
         raise EC2ClientError("InvalidBlockDeviceMapping", f"The device {root} has no root snapshot.")
     return _add(backend, name, merge_devices((), devices), tags, root_device_name=root, **more)
+
+
+def copy(
+    backend: EC2Backend, source: Ami, name: str, tags: Mapping[str, Mapping[str, str]], *, region: str, **more: Any
+) -> SandboxAmi:
+    """Adds a copy of an image. region: the image's. Raises EC2ClientError."""
+    _check_name(backend, name)
+    if source.state != "available":
+        raise EC2ClientError("InvalidRequest", f"Image {source.id} is not available for copying.")
+    devices = source.block_device_mappings
+    for device in devices:
+        snapshot_id, description = device["Ebs"].pop("SnapshotId", None), f"Copied for {name} from {source.id}"
+        if snapshot_id:
+            snapshot = backend.copy_snapshot(snapshot_id, region, description, None)
+            snapshot.add_tags(dict(tags.get("snapshot", {})))
+            device["Ebs"]["SnapshotId"] = snapshot.id
+    root, mode = source.root_device_name, source.boot_mode
+    return _add(
+        backend, name, devices, tags, source_ami=source, state="pending", root_device_name=root, boot_mode=mode, **more
+    )
 
 
 def merge_devices(devices: Devices, changes: Devices) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 from moto.core.responses import ActionResult
+from moto.ec2.models import ec2_backends
 
 from ec2_sandbox.api import images, volumes
 from ec2_sandbox.api.actions.base import SandboxActions
@@ -38,6 +39,20 @@ class DiskActions(SandboxActions):
             virtualization_type=self._get_param("VirtualizationType", "paravirtual"),
             boot_mode=self._get_param("BootMode", "uefi-preferred"),
         )
+        return ActionResult({"ImageId": made.id})
+
+    def copy_image(self) -> ActionResult:
+        """Makes an image of copies of another image's snapshots."""
+        region = self._get_param("SourceRegion")
+        made = images.copy(
+            self.sandbox_backend,
+            ec2_backends[self.current_account][region].describe_images(ami_ids=[self._get_param("SourceImageId")])[0],
+            self._get_param("Name"),
+            self._parse_tag_specification(),
+            region=region,
+            description=self._get_param("Description"),
+        )
+        self.sandbox_backend.settings.wake()
         return ActionResult({"ImageId": made.id})
 
     def describe_images(self) -> ActionResult:

@@ -15,6 +15,9 @@ from ec2_sandbox.api.ec2 import DEFAULT_INSTANCE_TYPE
 from ec2_sandbox.api.instances import PlacementGroup, SandboxInstance, register_spot_requests
 from ec2_sandbox.config import Market
 
+# A page of DescribeLaunchTemplates when the caller does not say how long it is; moto has one page only.
+ALL_TEMPLATES = 10_000
+
 
 class LaunchActions(SandboxActions):
     """RunInstances, with the parameters of its launch template."""
@@ -76,6 +79,13 @@ class LaunchActions(SandboxActions):
         if version.lower() not in known:
             raise InvalidLaunchTemplateVersionNotFound(template_id=template.id, version=version)
         return template.get_version(version)
+
+    def describe_launch_templates(self) -> ActionResult:
+        """As in moto, but raises EC2ClientError for an unknown id, and without moto's limit of 15 templates."""
+        for template_id in self._get_param("LaunchTemplateIds", []):
+            self.sandbox_backend.get_launch_template(template_id)
+        self.params = {"MaxResults": ALL_TEMPLATES, **self.params}
+        return super().describe_launch_templates()
 
     def _instance_type(self) -> str:
         return str(self._get_param("InstanceType") or DEFAULT_INSTANCE_TYPE)
