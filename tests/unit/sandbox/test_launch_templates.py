@@ -83,7 +83,9 @@ def test_versions_of_a_template(world: World) -> None:
     template_id = make_template(world)
     data = {"ImageId": ec2.describe_images()["Images"][0]["ImageId"], "InstanceType": "c5.xlarge", "UserData": SCRIPT}
     ec2.create_launch_template_version(LaunchTemplateId=template_id, LaunchTemplateData=data)
-    for version, instance_type in (("", "c5.large"), ("$Default", "c5.large"), ("$Latest", "c5.xlarge"),
+    changes = {"InstanceType": "c5.2xlarge"}
+    ec2.create_launch_template_version(LaunchTemplateId=template_id, SourceVersion="2", LaunchTemplateData=changes)
+    for version, instance_type in (("", "c5.large"), ("$Default", "c5.large"), ("$Latest", "c5.2xlarge"),
                                    ("1", "c5.large"), ("2", "c5.xlarge")):  # fmt: skip
         [instance] = run(world, LaunchTemplate={"LaunchTemplateId": template_id, "Version": version})
         assert instance["InstanceType"] == instance_type

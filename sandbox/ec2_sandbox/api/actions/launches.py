@@ -80,6 +80,14 @@ class LaunchActions(SandboxActions):
             raise InvalidLaunchTemplateVersionNotFound(template_id=template.id, version=version)
         return template.get_version(version)
 
+    def create_launch_template_version(self) -> ActionResult:
+        """As in moto, but with the parameters of the source version that the caller does not give."""
+        if source := self._get_param("SourceVersion"):
+            version = self.find_template({**self.params, "Version": source})
+            data = {**version.data, **self._get_param("LaunchTemplateData", {})}
+            self.params = {**self.params, "LaunchTemplateData": data}
+        return super().create_launch_template_version()
+
     def describe_launch_templates(self) -> ActionResult:
         """As in moto, but raises EC2ClientError for an unknown id, and without moto's limit of 15 templates."""
         for template_id in self._get_param("LaunchTemplateIds", []):
