@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from ec2_sandbox import control, start
 from foundation.progress import silent
-from preloaded import start_daemon
+from preloaded import ADDRESS, preloaded, start_daemon
 from project import REPOSITORY, Project, cluster_in, configure
 
 # A test process creates hundreds of AWS sessions. With one loader, it reads each service's description only once.
@@ -46,6 +46,12 @@ LONGEST = (
 
 # Long enough on two cores that run four other slow tests at the same time.
 SLOW_TIMEOUT_S = 3 * 3600
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The processes of pytest-xdist share one preloaded server, as each would import everything for its own."""
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ[ADDRESS] = preloaded().address
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -38,6 +38,7 @@ SERVICES = ("ec2", "s3", "ssm", "sts", "iam", "service-quotas", "pricing")
 ACCOUNT = "123456789012"  # of the sandbox
 STARTED_WITH = dict(os.environ)  # tests change this process's environment, which must not affect imports
 DIFFERS = ("PYTHON", "LC_", "LANG")  # variables that Python reads when it starts
+ADDRESS = "PRELOADED_ADDRESS"  # for the processes of pytest-xdist, which share one server
 PADDING = " " * 400  # room for the arguments of a daemon, by which the sandbox finds it
 
 
@@ -104,8 +105,8 @@ class Started:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-class Preloaded:
-    """A process that has imported everything; it ends with this one."""
+class Server:
+    """A process that has imported everything; it ends with this one. address: of the socket at which it listens."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="preloaded-")
@@ -116,13 +117,20 @@ class Preloaded:
             orders.listen()
             fds = [orders.fileno(), theirs.fileno()]
             command = [sys.executable, __file__, *map(str, fds), self.address, PADDING]
-            self._server = subprocess.Popen(command, pass_fds=fds, env=STARTED_WITH)
+            self._process = subprocess.Popen(command, pass_fds=fds, env=STARTED_WITH)
         atexit.register(self.close)
 
     def close(self) -> None:
         self._alive.close()
-        self._server.wait()
+        self._process.wait()
         self._folder.cleanup()
+
+
+class Preloaded:
+    """Runs commands in forks of the server at this address."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
 
     def run(
         self,
@@ -182,8 +190,8 @@ class Preloaded:
 
 @functools.cache
 def preloaded() -> Preloaded:
-    """The single instance of this process."""
-    return Preloaded()
+    """The single instance of this process. Its server is pytest's, or the one that its environment names."""
+    return Preloaded(os.environ.get(ADDRESS) or Server().address)
 
 
 def may_run(env: Mapping[str, str]) -> bool:
