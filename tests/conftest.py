@@ -1,15 +1,18 @@
 import functools
+import itertools
 import os
 import platform
 import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import botocore.loaders
 import botocore.session
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from ec2_sandbox import control, start
 from foundation.progress import silent
@@ -41,11 +44,37 @@ LONGEST = (
     "random_kills", "any_order", "leases", "jobs_in_containers", "torch_jobs", "end_to_end", "supervise",
     "jobs", "job_faults", "volumes", "train", "attempts", "scheduled_jobs", "faults_in_containers", "crashes",
     "installation", "scripts_on_nodes", "under_sudo", "node_faults", "head_replaces", "down",
-    "costs_and_events", "existing_hosts", "interruptions", "saving", "networks",
+    "costs_and_events", "existing_hosts", "interruptions", "saving", "networks", "baked_images", "deep_verify",
 )  # fmt: skip
+
+# Of pytest-xdist's processes, as many set up `two_nodes`.
+SHARERS = 3
 
 # Long enough on two cores that run four other slow tests at the same time.
 SLOW_TIMEOUT_S = 3 * 3600
+
+
+class SharedNodes(LoadFileScheduling):  # type: ignore[misc]
+    """One process runs a file's tests, and few processes run all files that use `two_nodes`, which each sets up."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._next = itertools.cycle(f"two_nodes {number}" for number in range(SHARERS))
+        self._scopes: dict[str, str] = {}
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        if file not in self._scopes:
+            shares = "two_nodes: Project" in (REPOSITORY / file).read_text()
+            self._scopes[file] = next(self._next) if shares else file
+        return self._scopes[file]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedNodes | None:
+    """Not for slow tests, of which three processes would take too long."""
+    is_fast = config.getoption("dist") == "loadfile" and config.getoption("markexpr") == "not slow"
+    return SharedNodes(config, log) if is_fast else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

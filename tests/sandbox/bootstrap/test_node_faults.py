@@ -251,3 +251,14 @@ def test_s3_that_refuses(
     assert re.search(r"failed: worker 0 on node-0 \(process \d+\) ended with exit code 1", done.stderr)
     assert f"hint [worker 0 node-0]: {advice}" in done.stderr
     assert f"<Code>{code}</Code>" in done.stdout
+
+
+@pytest.mark.slow
+def test_damage_on_a_node_is_repaired(two_nodes: Project) -> None:
+    """A killed run leaves an incomplete environment; the next run replaces it."""
+    program = "import glob, os; [os.remove(p) for p in glob.glob(os.path.expanduser('~/.cluster/env/*/.complete'))]"
+    two_nodes.run("train", "--kv-store", "dist_sync", "--", "python", "-c", program, code=None)
+    done = two_nodes.run("up")
+    assert "ready to train" in done.stderr
+    two_nodes.run("verify")
+    assert two_nodes.run("up").stderr.count("nothing to change") == 2

@@ -112,17 +112,6 @@ def running_instances(project: Project) -> list[str]:
     return [host["instance_id"] for host in hosts if host["state"] in {"pending", "running"}]
 
 
-@pytest.mark.slow
-def test_damage_on_a_node_is_repaired(two_nodes: Project) -> None:
-    """A killed run leaves an incomplete environment; the next run replaces it."""
-    program = "import glob, os; [os.remove(p) for p in glob.glob(os.path.expanduser('~/.cluster/env/*/.complete'))]"
-    two_nodes.run("train", "--kv-store", "dist_sync", "--", "python", "-c", program, code=None)
-    done = two_nodes.run("up")
-    assert "ready to train" in done.stderr
-    two_nodes.run("verify")
-    assert two_nodes.run("up").stderr.count("nothing to change") == 2
-
-
 def test_the_demo_runs_as_it_is_typed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Runs `make demo` in the checkout itself; its sandbox is not one of the tests'."""
     root = request.config.rootpath
