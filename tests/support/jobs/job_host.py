@@ -125,7 +125,12 @@ exit $((code < 128 ? code : 255))
 # and scheduler `attend` the workers: like ps-lite's, they end after all of them.
 ROLE = """
 attend() {
-    until [ "$(ls "$HOME/done-$CLUSTER_JOB_ID"-* 2>/dev/null | wc -l)" -ge "$DMLC_NUM_WORKER" ]; do sleep 0.05; done
+    shopt -s nullglob  # bash counts by itself, many times a second
+    for ((ended = 0; ended < DMLC_NUM_WORKER; )); do
+        set -- "$HOME/done-$CLUSTER_JOB_ID"-*
+        ended=$#
+        ((ended >= DMLC_NUM_WORKER)) || sleep 0.05
+    done
 }
 case $DMLC_ROLE in
 scheduler) eval "${SCHEDULER:-attend}";;
