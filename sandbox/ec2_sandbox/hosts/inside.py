@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ec2_sandbox.hosts.fleet import Fleet, PhantomFleet
 
 NAMESPACES = ("--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
 TIMEOUT_S = 30
+POLL_S = 0.01
 
 
 def find_reachable(fleet: PhantomFleet, instance_id: str) -> int | None:
@@ -53,8 +55,18 @@ def kill_inside(process: subprocess.Popen[bytes]) -> None:
 
     nsenter itself must stay, because only a parent can reap it, and the kernel ends a host only when all are reaped.
     """
-    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while process.poll() is None:
         try:
-            os.killpg(int(child), signal.SIGKILL)
-        except ProcessLookupError:  # it has ended, or has no session yet
-            os.kill(int(child), signal.SIGKILL)
+            found = [int(child) for child in children.read_text().split()]
+        except FileNotFoundError:  # it has ended
+            return
+        for child in found:
+            try:
+                # Until it has a session of its own, its group is nsenter's.
+                (os.killpg if os.getpgid(child) == child else os.kill)(child, signal.SIGKILL)
+            except ProcessLookupError:  # it has ended
+                continue
+        if found:
+            return
+        time.sleep(POLL_S)  # nsenter has not started the program yet

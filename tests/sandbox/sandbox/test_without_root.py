@@ -8,9 +8,27 @@ from pathlib import Path
 import pytest
 
 from ordinary_user import NAME, NEEDS_NAMESPACES, SUBORDINATE_IDS, UID, User, ordinary_user
+from sandbox_steps import UBUNTU
 from waits import until
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(1200), NEEDS_NAMESPACES]
+
+RUN_COMMAND = f"""
+import boto3
+ec2, ssm = boto3.client("ec2"), boto3.client("ssm")
+image = ssm.get_parameter(Name="{UBUNTU}")["Parameter"]["Value"]
+[host] = ec2.run_instances(ImageId=image, InstanceType="t3.micro", MinCount=1, MaxCount=1)["Instances"]
+ids = [host["InstanceId"]]
+ec2.get_waiter("instance_running").wait(InstanceIds=ids, WaiterConfig={{"Delay": 1, "MaxAttempts": 300}})
+unit = "[Service]\\nExecStart=/bin/sleep 1234"
+commands = ["id -un", "cat /sys/class/dmi/id/sys_vendor", f"printf '{{unit}}' >/etc/systemd/system/one.service",
+            "systemctl start one && systemctl is-active one"]
+sent = ssm.send_command(InstanceIds=ids, DocumentName="AWS-RunShellScript", Parameters={{"commands": commands}})
+where = {{"CommandId": sent["Command"]["CommandId"], "InstanceId": ids[0]}}
+ssm.get_waiter("command_executed").wait(**where, WaiterConfig={{"Delay": 1, "MaxAttempts": 300}})
+done = ssm.get_command_invocation(**where)
+print(done["Status"], done["StandardOutputContent"], sep="\\n")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +84,14 @@ def test_the_users_own_tools(user: User) -> None:
     assert user.cluster("sandbox", "shell", "--", ".venv/bin/python", "-c", program).stdout == "True\n"
     assert user.cluster("sandbox", "shell", "--", "false", check=False).returncode == 1
     user.cluster("sandbox", "stop")
+
+
+def test_commands_run_on_the_hosts(user: User) -> None:
+    """Run Command enters the namespaces of a host, which are below the user's own."""
+    user.cluster("sandbox", "start")
+    done = user.cluster("sandbox", "shell", "--", ".venv/bin/python", "-c", RUN_COMMAND)
+    assert done.stdout.split("\n")[:4] == ["Success", "root", "Amazon EC2", "active"]
+    user.cluster("sandbox", "stop", "--yes")
 
 
 @pytest.mark.parametrize(

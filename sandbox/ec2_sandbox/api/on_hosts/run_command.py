@@ -69,25 +69,30 @@ class Invocation:
             self.status = self.details = "InProgress"
             words = ("sh", "-euc", RUN, "sh", self._folder, self._command.working_directory)
             region = self._command.backend_region
-            self._process = start_inside(pid, words, AWS_SSM_INSTANCE_ID=self.instance_id, AWS_SSM_REGION_NAME=region)
+            process = start_inside(pid, words, AWS_SSM_INSTANCE_ID=self.instance_id, AWS_SSM_REGION_NAME=region)
+            self._process = process
         try:
-            failure, _ = self._process.communicate(self._command.script.encode(), self._command.timeout_s)
-            code = self._process.returncode
+            failure, _ = process.communicate(self._command.script.encode(), self._command.timeout_s)
+            is_late = False
         except subprocess.TimeoutExpired:
-            kill_inside(self._process)
-            failure, _ = self._process.communicate()
-            code = None
+            is_late = True
+            kill_inside(process)
+            failure, _ = process.communicate()
         self._read_output(pid, failure)
         with self._lock:
-            if self.status == "Cancelling":
-                self._finish("Cancelled", "Cancelled", KILLED_CODE)
-            elif code is None:
-                self._finish("TimedOut", "ExecutionTimedOut", KILLED_CODE)
-            else:
-                code = KILLED_CODE if code < 0 else code
-                status = "Success" if code == 0 else "Failed"
-                self.stderr += f"failed to run commands: exit status {code}" if code else ""
-                self._finish(status, status, code)
+            self._conclude(process.returncode, is_late=is_late)
+
+    def _conclude(self, code: int, *, is_late: bool) -> None:
+        if self.status == "Cancelling":
+            self._finish("Cancelled", "Cancelled", KILLED_CODE)
+        elif is_late:
+            self._finish("TimedOut", "ExecutionTimedOut", KILLED_CODE)
+        elif code == 0:
+            self._finish("Success", "Success", code)
+        else:
+            code = KILLED_CODE if code < 0 else code
+            self.stderr += f"failed to run commands: exit status {code}"
+            self._finish("Failed", "Failed", code)
 
     def cancel(self) -> None:
         """Kills the script, or lets it never begin."""
