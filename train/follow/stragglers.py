@@ -17,7 +17,7 @@ from train.follow.events import Process
 
 WINDOW_S = 30.0
 COVERED = 0.6  # of the window: a worker with fewer samples does not count
-CLEARLY = 1.2  # times as busy as the median of the others: one with 1.5 times the work was 1.23 to 1.45
+CLEARLY = 1.2  # times as busy as the median of the others; measured: at least 1.23 with 1.5 times the work, even 1.1
 LEADS = 0.75  # of the samples in which it has to be busier than this median, as a burst is not
 LEAST_BUSY = 0.2  # threads: below that, nothing computes
 CROWDED = 0.4  # of its busy time for which it has no CPU
