@@ -12,7 +12,7 @@ from typing import Any
 
 import boto3
 
-from ec2_sandbox import control
+from ec2_sandbox import Sandbox, control
 from ec2_sandbox.config import SandboxConfig
 from foundation.progress import silent
 
@@ -37,6 +37,24 @@ def sandbox(config: SandboxConfig) -> Iterator[tuple[Any, str, Path]]:
         shutil.rmtree(folder)
         os.environ.clear()
         os.environ.update(before)
+
+
+def measure_starts() -> list[str]:
+    """Starts sandboxes without hosts. Returns rows with the seconds of a start and of a clear, and the memory."""
+    starts, clears, sizes = [], [], []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        with Sandbox(hosts="none") as one:
+            starts.append(time.perf_counter() - begun)
+            sizes.append(pss_kib(one.pid) / 1000)
+            begun = time.perf_counter()
+            one.clear()
+            clears.append(time.perf_counter() - begun)
+    return [
+        f"| start of a sandbox, with its imports, s | {spread(starts)} |",
+        f"| its daemon without hosts, own memory (PSS), MB | {spread(sizes)} |",
+        f"| clear without hosts, s | {spread(clears)} |",
+    ]
 
 
 def launch(ec2: Any, image: str, count: int) -> tuple[float, list[str]]:
@@ -109,7 +127,7 @@ def available_mb() -> float:
 
 def run() -> str:
     """Runs the benchmark and returns its section of RESULTS.md."""
-    lines = ["## The sandbox's scale", "", "| what | median | min | max |", "|---|---|---|---|"]
+    lines = ["## The sandbox's scale", "", "| what | median | min | max |", "|---|---|---|---|", *measure_starts()]
     with sandbox(SandboxConfig()) as (ec2, image, folder):
         for count in SIZES:
             up, gone = [], []

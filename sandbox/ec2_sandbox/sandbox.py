@@ -153,6 +153,11 @@ class Sandbox:
         return self._region
 
     @property
+    def pid(self) -> int:
+        """The pid of its daemon."""
+        return self._running.pid
+
+    @property
     def environment(self) -> dict[str, str]:
         """This process's environment, changed so that all AWS tools in a child process use the sandbox."""
         unset = control.unset_environment(os.environ)
