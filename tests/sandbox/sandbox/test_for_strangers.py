@@ -103,6 +103,7 @@ def stranger() -> Iterator[User]:
         subprocess.run((UV, *words), check=True, cwd=home)
         [wheel] = home.glob("*.whl")
         user.source.mkdir()
+        (home / "tmp").mkdir()
         environment = user.source / ".venv"
         subprocess.run((UV, "venv", "--quiet", "--python", "/usr/bin/python3", environment), check=True)
         copied = ("--quiet", "--python", environment / "bin/python", "--link-mode", "copy")
@@ -144,6 +145,11 @@ def as_root(stranger: User, *words: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+def as_user(stranger: User, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    # Another run's user has the same name, and pytest's folder for temporary files in /tmp.
+    return stranger.run("env", f"TMPDIR={stranger.home / 'tmp'}", *words, check=check)
+
+
 def test_the_plugin_imports_nothing_until_it_is_used(stranger: User) -> None:
     as_root(stranger, *PYTEST, "test_unused.py")
 
@@ -172,7 +178,7 @@ def test_ctrl_c_removes_the_sandbox(stranger: User) -> None:
 
 @NEEDS_NAMESPACES
 def test_a_spot_instance_without_root(stranger: User) -> None:
-    done = stranger.run(".venv/bin/pytest", "-q", "test_spot.py")
+    done = as_user(stranger, ".venv/bin/pytest", "-q", "test_spot.py")
     assert "1 passed" in done.stdout
     assert done.stderr.count("running pytest again in your namespaces") == 1
 
@@ -180,8 +186,8 @@ def test_a_spot_instance_without_root(stranger: User) -> None:
 @NEEDS_NAMESPACES
 def test_in_parallel_without_root(stranger: User) -> None:
     asked = "-q -n 2 --deselect test_isolated.py::test_without_it test_isolated.py"  # in the shell, all have it
-    refused = stranger.run(".venv/bin/pytest", *asked.split(), check=False)
+    refused = as_user(stranger, ".venv/bin/pytest", *asked.split(), check=False)
     command = f"ec2-sandbox shell -- pytest {asked}"
     assert (refused.returncode, f"try: {command}" in refused.stdout) == (1, True), refused.stdout
-    done = stranger.run("sh", "-c", f"PATH=$PWD/.venv/bin:$PATH; {command}")
+    done = as_user(stranger, "sh", "-c", f"PATH=$PWD/.venv/bin:$PATH; {command}")
     assert "5 passed" in done.stdout
