@@ -359,8 +359,10 @@ class Fleet(PhantomFleet):
     def _give_disk(self, slot: HostSlot, volume: SandboxVolume) -> bool:
         """Adds a volume's disk to the host. Returns whether the host has it; if not, the next step tries again."""
         image = self._place.volumes_dir / volume.id
-        if volume.id not in slot.disks and volume.is_ready and _try_disk(
-            slot, volume.id, lambda: attach_disk(slot.host, volume.id, image, volume.image_bytes)
+        if (
+            volume.id not in slot.disks
+            and volume.is_ready
+            and _try_disk(slot, volume.id, lambda: attach_disk(slot.host, volume.id, image, volume.image_bytes))
         ):
             slot.disks.add(volume.id)
             log.info("%s: has the disk of %s", slot.host.folder.path.name, volume.id)
