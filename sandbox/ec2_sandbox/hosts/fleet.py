@@ -493,6 +493,7 @@ class Fleet(PhantomFleet):
             end.result()
             for volume_id in slot.disks:
                 detach_disk(slot.host, volume_id)
+        self._copies.clear()
         for path in self._place.hosts_dir.iterdir():
             shutil.rmtree(path)
         self._slots.clear()

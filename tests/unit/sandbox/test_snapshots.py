@@ -1,11 +1,16 @@
 """Snapshots and the images that are made of them, by real calls in this process."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from ec2_sandbox.api.images import AMAZON, merge_devices
+from ec2_sandbox.hosts.copies import Copies
+from ec2_sandbox.place import Place
 from provision_world import World
 
 ZONE, ROOT = "us-east-1a", "/dev/sda1"
@@ -67,6 +72,22 @@ def test_a_copied_image_has_its_own_snapshots(world: World) -> None:
     assert first["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"] == snapshot_id
     made = world.sandbox.backend.snapshots[second["BlockDeviceMappings"][0]["Ebs"]["SnapshotId"]]
     assert (getattr(made, "copy_of"), made.status, made.volume_size) == (snapshot_id, "completed", 3)  # noqa: B009
+
+
+def test_copies_are_awaited_when_they_are_cleared(world: World, tmp_path: Path) -> None:
+    """`clear` forgets the sandbox's snapshots. Then no copy may write another."""
+    snapshot: Any = world.sandbox.backend.snapshots[take(world)["SnapshotId"]]
+    place, woken = Place(id="copies", state_dir=tmp_path), threading.Event()
+    place.volumes_dir.mkdir()
+    (place.volumes_dir / snapshot.volume.id).write_bytes(b"bytes")
+    with ThreadPoolExecutor(1) as pool:
+        copies = Copies(place, pool, woken.set)
+        copies.capture(snapshot, None)
+        copies.clear()
+        assert (place.snapshots_dir / snapshot.id).read_bytes() == b"bytes"
+        with pytest.raises(KeyError):
+            copies.finish(snapshot.id)
+        assert woken.wait(10)
 
 
 def test_changes_to_an_images_devices() -> None:
