@@ -23,6 +23,7 @@ SOURCES = (
     "train",
     "bootstrap",
     "provision",
+    "node",
     "foundation",
     "sandbox",
 )
@@ -103,7 +104,7 @@ def test_an_installed_project_needs_no_checkout(installed_by_uv: str, tmp_path: 
         (tmp_path / "theirs" / f"{name}.py").write_text("raise SystemExit('imported by cluster')")
     project = Project(tmp_path / "empty", command=installed_by_uv, env={"PYTHONPATH": f"{tmp_path / 'theirs'}:."})
     try:
-        project.run("init")
+        project.run("init", "--template", "mnist")
         url = tomllib.loads((project.directory / "cluster.toml").read_text())["data"]["url"]
         project.run("up")
         project.run("data", "demo", "demo-data")
@@ -115,7 +116,7 @@ def test_an_installed_project_needs_no_checkout(installed_by_uv: str, tmp_path: 
         project.run("cp", "node-0:model.txt", ".")
         assert (project.directory / "model.txt").read_text() == "1 epochs"
         project.run("down", "--yes")
-        project.run("sandbox", "stop")
+        project.run("sandbox", "stop", "--yes")
     finally:
         project.run("sandbox", "reset", "--yes", code=None)
 
