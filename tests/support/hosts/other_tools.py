@@ -1,4 +1,4 @@
-"""Programs as installed from PyPI, in the environment that docs/sandbox.md describes."""
+"""Programs as installed from PyPI or Debian, in the environment that docs/sandbox.md describes."""
 
 import os
 import ssl
@@ -48,13 +48,28 @@ def install(directory: Path, *requirements: str, python: str = sys.executable) -
 
     Skips the test if pip has no index with these packages.
     """
-    subprocess.run((python, "-m", "venv", str(directory)), check=True, timeout=120)
+    subprocess.run((python, "-m", "venv", str(directory)), check=True, timeout=600)
     words = (str(directory / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     pip = subprocess.run((*words, *requirements), capture_output=True, text=True, timeout=900, check=False)
     if pip.returncode != 0 and any(words in pip.stderr for words in NO_INDEX):
         pytest.skip(f"pip finds no {' '.join(requirements)} here: {pip.stderr.strip().splitlines()[-1]}")
     assert pip.returncode == 0, pip.stderr
     return directory / "bin"
+
+
+def unpack(directory: Path, package: str) -> Path:
+    """Unpacks a package of Debian, which the machine need not have installed; returns its folder usr/bin.
+
+    Skips the test if apt-get does not find the package.
+    """
+    directory.mkdir()
+    words = ("apt-get", "download", "--quiet", package)
+    apt = subprocess.run(words, cwd=directory, capture_output=True, text=True, timeout=300, check=False)
+    if apt.returncode != 0:
+        pytest.skip(f"apt-get finds no {package} here: {apt.stderr.strip().splitlines()[-1]}")
+    [archive] = directory.glob("*.deb")
+    subprocess.run(("dpkg", "--extract", archive, "."), cwd=directory, check=True, timeout=120)
+    return directory / "usr/bin"
 
 
 def environment_of(project_dir: Path, *, home: Path, programs: Path | None = None) -> dict[str, str]:
