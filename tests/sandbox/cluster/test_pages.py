@@ -47,7 +47,6 @@ NOT_TYPED = {  # lines
     "cluster data fetch cifar10 s3://bucket/cifar10/": "downloads from the Internet",
     "cluster init --cloud aws --instance-type g5.xlarge": "AWS",
     "cluster list": "AWS",
-    "cluster sandbox shell                       # a shell there: aws, ssh to the hosts, your own tools": "a shell",
     "cluster sandbox prune               # removes those that have crashed or whose folder is gone": "others', too",
     "cluster sandbox stop                # ends it and deletes all instances and objects; asks if there are any": ENDS,
     "cluster sandbox reset               # the same, whatever state it is in": ENDS,
