@@ -30,7 +30,10 @@ def test_a_real_connection() -> None:
         other = server.accept()[0]
         one.sendall(bytes(1000))
         assert other.recv(1000)
-        shown = subprocess.run(COMMAND, capture_output=True, text=True, check=True).stdout
+        lines = subprocess.run(COMMAND, capture_output=True, text=True, check=True).stdout.splitlines(keepends=True)
+        # This process may have other connections.
+        shown = "".join(line for line in lines if f"127.0.0.1:{server.getsockname()[1]} " in line)
         other.close()
     assert sum_bytes(shown, {os.getpid()}, ()) == 0
-    assert 2000 <= sum_bytes(shown.replace("127.0.0.1", "192.0.2.1"), {os.getpid()}, ()) <= 2010
+    # What was sent counts only when the kernel has acknowledged it.
+    assert 1000 <= sum_bytes(shown.replace("127.0.0.1", "192.0.2.1"), {os.getpid()}, ()) <= 2010
