@@ -6,7 +6,7 @@
     @pytest.mark.ec2_sandbox(region="eu-west-1", quotas={"L-1216C47A": 8}, faults=["throttle action=RunInstances"])
     def test_throttled(ec2_sandbox): ...
 
-A process has one sandbox, which starts with the first test that uses it (1 s) and ends with the session, however that
+A process has one sandbox, which starts with the first test that uses it (2 s) and ends with the session, however that
 ends. Each test begins with a sandbox as after its start. With pytest-xdist, each worker has a sandbox of its own.
 
 Without root, pytest runs itself again in the user's namespaces as soon as it has collected a test that uses the

@@ -95,7 +95,7 @@ class Sandbox:
         self.stop()
 
     def start(self) -> None:
-        """Starts the sandbox, which takes about a second.
+        """Starts the sandbox, which takes about two seconds.
 
         Raises SandboxError if this machine cannot run it, if this process lacks the rights, or if the folder already
         has a running sandbox. Its `hint` is the next command to run.
