@@ -92,7 +92,7 @@ class Reach(Struct, tag=True):
     places: tuple[tuple[str, int], ...]
 
 
-class Look(Struct, tag=True):
+class Inspect(Struct, tag=True):
     """Report the resources that process `p` uses, with Used; with `place`, also where its program is, with Placed.
 
     native: look at the frames of C, too, for which the program is stopped for about 0.1 s. nccl: ask NCCL, too. hosts:
@@ -129,7 +129,7 @@ class Ping(Struct, tag=True):
     """Sent by both sides every few seconds: silence, or the end of the stream, means that the other side is lost."""
 
 
-ToAgent = Start | Refuse | Reach | Look | TakeStack | SaveCheckpoint | End | Ping
+ToAgent = Start | Refuse | Reach | Inspect | TakeStack | SaveCheckpoint | End | Ping
 
 # -- from an agent to the supervisor -----------------------------------------------------------------------------------
 

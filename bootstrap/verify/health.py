@@ -39,7 +39,7 @@ class NodeFinding(Struct, frozen=True, kw_only=True):
 class Findings(Struct, frozen=True, kw_only=True):
     """The reports of node/health.py on all nodes, by name, and their clocks compared with this machine's.
 
-    errors: of the nodes that could not be looked at.
+    errors: of the nodes that could not be checked.
     """
 
     reports: Mapping[str, health.Report]

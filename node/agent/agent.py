@@ -53,7 +53,7 @@ from node.wire import (
     Closed,
     Copying,
     End,
-    Look,
+    Inspect,
     Noticed,
     Ping,
     Placed,
@@ -210,7 +210,7 @@ class Agent(asyncio.Protocol):
             self._shims[message.shim].set_result(message if isinstance(message, Start) else None)
         elif isinstance(message, Reach):
             self._tasks.begin(self._reach(message))
-        elif isinstance(message, Look) and message.p in self._processes:
+        elif isinstance(message, Inspect) and message.p in self._processes:
             process = self._processes[message.p]
             self._tasks.begin(self._describe_use(process, message.hosts))
             if message.place:
@@ -343,7 +343,7 @@ class Agent(asyncio.Protocol):
         stopped = tuple((pid, words) for pid, words in use["stopped"])
         self.send(Used(process.number, use["cpu_s"], use["bytes"] + size_bytes // TRACKED, stopped))
 
-    async def _take_stack(self, process: JobProcess, wanted: Look | TakeStack) -> None:
+    async def _take_stack(self, process: JobProcess, wanted: Inspect | TakeStack) -> None:
         pids = {pid for pid, _, _ in process_tree.find(self.order.spec.id)} if wanted.nccl else set()
         nccl = asyncio.ensure_future(nccl_ras.ask(pids))
         programs: tuple[Program, ...] = ()

@@ -33,15 +33,15 @@ from node.job.stacks import (
 from node.protocol import Order
 from node.supervisor.processes import JobProcess, Processes, printable
 from node.tasks import Tasks
-from node.wire import Found, Look, Used
+from node.wire import Found, Inspect, Used
 
-LOOK_EVERY_S = 10.0
-LOOKS = 6  # the minimum number within stall_timeout
+CHECK_EVERY_S = 10.0
+CHECKS = 6  # the minimum number within stall_timeout
 ANSWERS_S = 1.0  # for the hosts to answer
 REACH_S = 4.5  # for all hosts to try each other; more than the agent takes
 REACH_AGAIN_S = 60.0
 NATIVE_EVERY_S = 20.0  # one look may show no frames of C
-TELL_AGAIN_S = 120.0  # doubles each time
+REPORT_AGAIN_S = 120.0  # doubles each time
 APART_S, BLOCKED_S, UNEXPLAINED_S = 30.0, 60.0, 1800.0  # without progress, before telling the user
 ENDED_S = 40.0  # from the end of the first worker on, before telling the user
 PACE = 3.0  # times the longest time without progress so far, until the user is told
@@ -131,13 +131,13 @@ class Stalls:
         self._is_watching = False
         self._limit_s = None if isinstance(limit, str) else limit
         self._has_servers, self._hosts = order.spec.servers > 0, tuple(host.ip for host in order.hosts)
-        self._every_s = min(LOOK_EVERY_S, self._limit_s / LOOKS) if self._limit_s else LOOK_EVERY_S
+        self._every_s = min(CHECK_EVERY_S, self._limit_s / CHECKS) if self._limit_s else CHECK_EVERY_S
         self._proven_at = self._pace_s = 0.0
         self._cpu_at: dict[int, float] = {}  # when a process last made progress by its use of CPU alone
         self._positions: dict[int, str] = {}  # of the progress bars, by the worker's number
         self._lines_at: dict[int, float] = {}  # the time of its last line, by the worker's number
         # By a process's number: when it was last active, its cpu_s and size_bytes then; its stopped processes now.
-        self._looks: dict[int, tuple[float, float, int, set[Found]]] = {}
+        self._used: dict[int, tuple[float, float, int, set[Found]]] = {}
         # By a process's number: its stopped processes, if stopped in two looks without progress.
         self._stopped: dict[int, list[Found]] = {}
         self._places: dict[int, Place] = {}  # where workers without progress are, by their numbers
@@ -148,7 +148,7 @@ class Stalls:
         self._blocked = ""
         self._finished: list[tuple[float, JobProcess]] = []  # the workers that have succeeded, and when
         # The last message to the user: time, seconds before the next, finding.
-        self._told: tuple[float, float, str] | None = None
+        self._reported: tuple[float, float, str] | None = None
 
     def start(self) -> None:
         """Starts watching, because all processes have started."""
@@ -163,7 +163,7 @@ class Stalls:
         if self._is_watching and not (report is not None and report.is_noise):
             now = time.monotonic()
             self._lines_at[process.number] = now
-            self._looks.pop(process.number, None)
+            self._used.pop(process.number, None)
             self._stopped.pop(process.number, None)
             self._seen.pop(process.number, None)
             self._note_progress(now)
@@ -175,25 +175,25 @@ class Stalls:
             self._positions[process.number] = position
             self.on_line(process, text)
 
-    def on_look(self, process: JobProcess, look: Used) -> None:
+    def on_use(self, process: JobProcess, use: Used) -> None:
         """Handles a host's report of the resources that a process has used."""
         now = time.monotonic()
-        stopped = set(look.stopped)
-        known = self._looks.get(process.number)
+        stopped = set(use.stopped)
+        known = self._used.get(process.number)
         if known is not None:
             at, cpu_s, size_bytes, stopped_before = known
             idle_share = self._processes.engine.idle_cpu_share
-            moves = is_active(now - at, 0.0, look.bytes - size_bytes, idle_share)
+            moves = is_active(now - at, 0.0, use.bytes - size_bytes, idle_share)
             seen = self._seen.get(process.number)
             spins = seen is not None and seen.waits and seen.stays and not self._has_servers
-            if not moves and (spins or not is_active(now - at, look.cpu_s - cpu_s, 0, idle_share)):
-                self._looks[process.number] = (at, cpu_s, size_bytes, stopped)
+            if not moves and (spins or not is_active(now - at, use.cpu_s - cpu_s, 0, idle_share)):
+                self._used[process.number] = (at, cpu_s, size_bytes, stopped)
                 self._stopped[process.number] = sorted(stopped & stopped_before)
                 return
             self._stopped.pop(process.number, None)
             if process.role != "scheduler" and not self._finished:
                 self._note_progress(now, None if moves else process)
-        self._looks[process.number] = (now, look.cpu_s, look.bytes, stopped)
+        self._used[process.number] = (now, use.cpu_s, use.bytes, stopped)
 
     def on_place(self, process: JobProcess, place: Place) -> None:
         """Handles a host's report of where a worker is. One that waits there since before has made no progress."""
@@ -237,7 +237,7 @@ class Stalls:
         self._note_progress(now)
         self._finished.append((now, process))
         if len(self._finished) == 1:
-            self._tasks.later(patience_s("ended", 0.0, self._limit_s), self._tell_ended)
+            self._tasks.later(patience_s("ended", 0.0, self._limit_s), self._report_ended)
 
     @property
     def _progress_at(self) -> float:
@@ -260,11 +260,11 @@ class Stalls:
         await asyncio.sleep(answers_s)
         while True:
             await asyncio.sleep(self._every_s - answers_s)
-            self._look()
+            self._check()
             await asyncio.sleep(answers_s)
-            self._look_at_answers()
+            self._check_answers()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Asks the hosts about silent processes."""
         now = time.monotonic()
         quiet_s = now - self._progress_at
@@ -275,13 +275,13 @@ class Stalls:
             for process in silent:
                 is_worker, nccl = process.role == "worker", process is first
                 native = is_worker and self._may_spin(process.number, now)
-                process.agent.put(Look(process.number, place=is_worker, native=native, nccl=nccl, hosts=self._hosts))
+                process.agent.put(Inspect(process.number, place=is_worker, native=native, nccl=nccl, hosts=self._hosts))
         is_due = self._reach_until is None and (self._reached_at is None or now >= self._reached_at + REACH_AGAIN_S)
         if is_due and quiet_s >= patience_s("blocked", self._pace_s, self._limit_s):
             self._reach_until = now + REACH_S
             self._processes.have_them_reach(running)
 
-    def _look_at_answers(self) -> None:
+    def _check_answers(self) -> None:
         """Evaluates the hosts' answers."""
         now = time.monotonic()
         quiet_s = now - self._progress_at
@@ -305,13 +305,13 @@ class Stalls:
     def _weigh(self, now: float, quiet_s: float) -> None:
         kind = self._classify()
         if kind in ("ended", "apart", None) and quiet_s < 2 * self._every_s:
-            if self._told is not None:
-                self._told = None
+            if self._reported is not None:
+                self._reported = None
                 self._tell("the job makes progress again", None)
             return
-        told, found = self._told, self._describe(kind)
+        reported, found = self._reported, self._describe(kind)
         news = found if kind in ("stopped", "blocked") else kind or ""  # a program that polls is now here, now there
-        is_news = told is None or news != told[2] or now >= told[0] + told[1]
+        is_news = reported is None or news != reported[2] or now >= reported[0] + reported[1]
         ends = self._order.train.on_stall != "report"
         what = decide(quiet_s, self._pace_s, self._limit_s, kind, is_news=is_news, ends=ends)
         if what == "end":
@@ -319,7 +319,7 @@ class Stalls:
             limit = render_minutes(self._limit_s or 0.0)
             self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
         elif what == "tell":
-            self._told = (now, TELL_AGAIN_S if told is None or news != told[2] else 2 * told[1], news)
+            self._reported = (now, REPORT_AGAIN_S if reported is None or news != reported[2] else 2 * reported[1], news)
             explains = kind == "ended" or quiet_s < 2 * self._every_s
             text = found if explains else f"no worker has made progress for {render_minutes(quiet_s)}: {found}"
             self._tell(text, quiet_s)
@@ -344,14 +344,14 @@ class Stalls:
         """Whether workers have ended, and no other has made progress since."""
         return bool(self._finished) and self._progress_at <= self._finished[-1][0]
 
-    def _tell_ended(self) -> None:
+    def _report_ended(self) -> None:
         """Tells the user that a worker has ended, while others run."""
         now = time.monotonic()
         if all(process.role != "worker" for process in self._running()):
             return
         if self._is_waiting():
             self._weigh(now, now - self._progress_at)
-        elif self._told is None:
+        elif self._reported is None:
             self._tell(self._describe_ended("still runs", "still run"), None)
 
     def _describe_ended(self, one: str, several: str) -> str:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ec2_sandbox.errors import SandboxError
+from ec2_sandbox.hosts.hosts import words_inside
 from ec2_sandbox.place import HostStatus
 
 FETCH_TIMEOUT_S = 1800
@@ -62,8 +63,8 @@ def install(folder: Path, hosts: Sequence[HostStatus]) -> None:
 
 def _install(folder: Path, host: HostStatus) -> None:
     files = [str(SEEN_AT / folder.name / path.name) for path in folder.glob("*.deb")]
-    words = ("nsenter", f"--target={host.pid}", "--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup",
-             "env", "--ignore-environment", *ENVIRONMENT, "dpkg", "--install", *files)  # fmt: skip
+    assert host.pid is not None  # noqa: S101 -- it runs
+    words = words_inside(host.pid, "env", "--ignore-environment", *ENVIRONMENT, "dpkg", "--install", *files)
     done = _run(words)
     if done.returncode != 0:  # a package may need another package to be configured before it (Pre-Depends)
         done = _run(words)

@@ -29,7 +29,7 @@ from ec2_sandbox.config import SandboxConfig, check_fault, check_quota_code
 from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.faults import Fault, fault, parse_fault, render_fault
 from ec2_sandbox.hosts.files import PATH
-from ec2_sandbox.hosts.hosts import Folder
+from ec2_sandbox.hosts.hosts import Folder, words_inside
 from ec2_sandbox.place import HostStatus, place_of
 from ec2_sandbox.progress import Report, silent
 
@@ -37,8 +37,6 @@ __all__ = ["Host", "Sandbox", "fault"]
 
 TEMPORARY = "ec2-sandbox-"
 """With this, the name of a sandbox's temporary folder begins. The folder stays empty."""
-# As in `ec2-sandbox install`: all of a host's namespaces.
-NAMESPACES = ("--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
 
 
 class Sandbox:
@@ -274,7 +272,7 @@ class Host(HostStatus):
             raise SandboxError(f"{self.instance_id} is {self.state}, and has no running host.")
         environment = ("env", "--ignore-environment", f"PATH={PATH}", "HOME=/root", "LANG=C.UTF-8")
         return subprocess.run(
-            ("nsenter", f"--target={self.pid}", *NAMESPACES, "--wd=/", "--", *environment, *words), input=stdin,
+            words_inside(self.pid, "--wd=/", "--", *environment, *words), input=stdin,
             capture_output=True, text=True, errors="replace", check=check, timeout=timeout_s,
         )  # fmt: skip
 

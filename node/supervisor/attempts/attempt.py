@@ -258,7 +258,7 @@ class Attempt:
         elif isinstance(message, Exited):
             self.note_exit(process, message)
         elif isinstance(message, Used):
-            self.stalls.on_look(process, message)
+            self.stalls.on_use(process, message)
         elif isinstance(message, Placed):
             self.on_place(process, message)
         else:

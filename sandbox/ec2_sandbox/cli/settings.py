@@ -11,6 +11,7 @@ from msgspec.structs import fields
 
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.errors import UsageError
+from ec2_sandbox.place import MAX_OTHERS
 
 TABLE = "[tool.ec2-sandbox]"
 DEFAULT_REGION = "us-east-1"
@@ -31,7 +32,7 @@ class FolderSettings(SandboxConfig, frozen=True, kw_only=True):
     region: Annotated[str, _check_region, Meta(description="its region")] = DEFAULT_REGION
     others: Annotated[
         tuple[Annotated[str, _check_region], ...],
-        Meta(max_length=2, description="up to two more regions that can have instances"),
+        Meta(max_length=MAX_OTHERS, description="up to two more regions that can have instances"),
     ] = ()
 
     def without_regions(self) -> SandboxConfig:

@@ -230,6 +230,12 @@ def make_disk(folder: Folder, disk_bytes: int, image: str = "") -> None:
     fresh.rename(folder.disk)
 
 
+def words_inside(pid: int, *words: str) -> tuple[str, ...]:
+    """Returns the command that runs `words` in all namespaces of a host. pid: the machine's pid of its process 1."""
+    namespaces = ("--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
+    return ("nsenter", f"--target={pid}", *namespaces, *words)
+
+
 # --- requirements of the machine
 
 # The folders of sshd and other commands, which are not in an ordinary user's PATH.

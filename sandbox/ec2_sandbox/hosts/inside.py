@@ -10,8 +10,8 @@ from pathlib import Path
 from ec2_sandbox.api import ec2
 from ec2_sandbox.hosts.files import PATH
 from ec2_sandbox.hosts.fleet import Fleet, PhantomFleet
+from ec2_sandbox.hosts.hosts import words_inside
 
-NAMESPACES = ("--user", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup")
 TIMEOUT_S = 30
 POLL_S = 0.01
 
@@ -27,7 +27,7 @@ def find_reachable(fleet: PhantomFleet, instance_id: str) -> int | None:
 def start_inside(pid: int, words: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
     """Starts a program in a session of its own, with pipes. pid: the machine's pid of the host's process 1."""
     return subprocess.Popen(
-        ("nsenter", f"--target={pid}", *NAMESPACES, "setsid", *words),
+        words_inside(pid, "setsid", *words),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
         env={"PATH": PATH, "LANG": "C.UTF-8", **environment}, start_new_session=True,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from foundation.file_lock import FileLock
 from node import job_folder, wire
 from node.programs import shim_words
 from node.setup import process_tree, setup_env
-from node.wire import Announced, Blocked, Booted, Closed, End, Exited, Look, Reach, Refuse, Started, Used
+from node.wire import Announced, Blocked, Booted, Closed, End, Exited, Inspect, Reach, Refuse, Started, Used
 from node_agent import NodeAgent, end_from_outside, home, run_agent
 from train.engines import ENGINES
 from waits import until
@@ -126,7 +126,7 @@ def test_it_tries_ports_and_reports_use_on_request() -> None:
         pid = int(agent.read_line())
         os.kill(pid, signal.SIGSTOP)
         until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
-        agent.send(Look(0))
+        agent.send(Inspect(0))
         used = agent.read_until(Used)
     assert used.cpu_s >= 0.2  # in whole ticks
     assert used.bytes > 0

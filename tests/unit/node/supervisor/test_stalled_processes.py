@@ -1,0 +1,51 @@
+"""Stopped processes and a silent job, with real processes. test_stalls.py has what follows from them."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from job_host import LocalHead, job_host, lines_of
+from node.setup import process_tree
+
+__all__ = ["job_host"]
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
+def test_stopped_processes_are_found_but_not_those_of_a_debugger(sleeper: "subprocess.Popen[bytes]") -> None:
+    def stopped() -> list[int]:
+        return [pid for pid, _ in process_tree.describe_use([os.getpid(), sleeper.pid])["stopped"]]
+
+    assert sleeper.pid not in stopped()
+    sleeper.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, sleeper.pid, os.WSTOPPED | os.WNOWAIT)
+    assert process_tree.describe_use([os.getpid(), sleeper.pid])["stopped"] == [[sleeper.pid, "sleep 600"]]
+    attach = "import ctypes, sys; ctypes.CDLL(None).ptrace(16, int(sys.argv[1]), 0, 0); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", attach, str(sleeper.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as debugger:
+        debugger.stdout.readline()
+        held = sleeper.pid not in stopped()
+        debugger.kill()
+    assert held
+
+
+HANGS = {"WORKER": "echo here; sleep 100", "SERVER": "sleep 100"}
+
+
+def test_a_silent_job_is_ended_with_the_cause(job_host: LocalHead) -> None:
+    result, log = job_host.run(job_host.order(env=HANGS, stall_timeout=3))
+    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 124, {})
+    found = "none of its processes is stopped, and its nodes can reach each other"
+    assert result["error"].startswith(f"no worker made progress for 3 s (stall_timeout): {found}")
+    assert job_host.record()["stall"] is None
+    assert lines_of(log, "worker").count("here") == 2
