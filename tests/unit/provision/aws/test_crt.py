@@ -1,0 +1,32 @@
+"""Commands start without awscrt, unless a profile needs it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+IMPORTS = """
+from provision.aws.crt import skip_unused_crt
+skip_unused_crt()
+from botocore.compat import HAS_CRT
+print(HAS_CRT)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "is_imported"),
+    [
+        (None, False),
+        ("[default]\nregion = us-east-1\n", False),
+        ("[default]\n[profile work]\nlogin_session = arn:aws:iam::123456789012:user/me\n", True),
+    ],
+)
+def test_awscrt_is_imported_for_login_sessions_alone(tmp_path: Path, *, text: str | None, is_imported: bool) -> None:
+    config = tmp_path / "config"
+    if text is not None:
+        config.write_text(text)
+    environment = {"AWS_CONFIG_FILE": str(config), "PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", IMPORTS]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout == f"{is_imported}\n"
