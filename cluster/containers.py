@@ -15,7 +15,7 @@ from cluster.session import ready_nodes
 from foundation.errors import AwsError, ConfigError
 from provision.aws.clients import aws_errors
 from train.job.containers import shell_words
-from train.job.plan import choose_launcher_use
+from train.job.job_plan import choose_launcher_use
 
 
 def find_login(app: App) -> FindLogin:

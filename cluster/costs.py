@@ -15,7 +15,7 @@ from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, note
 from provision.cost.observe import find_histories, find_prices, observe
 from provision.describe import describe_cluster
-from provision.lease.plan import Spending
+from provision.lease.lease_plan import Spending
 
 
 def find_bills(app: App, ledger: Ledger, *, now: float) -> tuple[ClusterBill, ...]:

@@ -40,7 +40,7 @@ from train.follow.records import (
 from train.follow.run import STOPPED, LogStream, end_everywhere, render_left, run_job, stop_job
 from train.follow.samples import read_samples
 from train.follow.stragglers import WINDOW_S, Straggler, find_culprit
-from train.job.plan import Job
+from train.job.job_plan import Job
 
 PATIENCE_S = 4.0  # the longest time to wait for the head's answer
 BRIEF_PATIENCE_S = 2.0  # without a question, for which the user waits anyway

@@ -18,7 +18,7 @@ from foundation.remote_command import run_as_root
 from foundation.thread_pool import map_in_threads
 from provision.apply import apply
 from provision.lease.arm import plan_lease
-from provision.lease.plan import describe_lease, update_budget
+from provision.lease.lease_plan import describe_lease, update_budget
 from provision.lease.terms import Lease, render_lease
 from provision.lease.user_data import PROGRAM
 from provision.model import ClusterState

@@ -17,7 +17,7 @@ PROGRAMS = {
     "agent": "node.agent.agent",
     "send_files": "node.job.send_files",
     "results": "node.job.results",
-    "health": "node.setup.health",
+    "health": "node.setup.health_report",
     "verify": "node.setup.verify",
     "exec": "node.setup.exec_command",
     "notify": "node.setup.notify",

@@ -1,4 +1,4 @@
-"""Judges the health of nodes by the reports of node/setup/health.py. Pure, except `read_kept` and `keep`."""
+"""Judges the health of nodes by the reports of node/setup/health_report.py. Pure, except `read_kept` and `keep`."""
 
 import re
 from collections.abc import Iterable, Mapping

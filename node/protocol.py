@@ -25,7 +25,7 @@ STAGED = "CLUSTER_DATA_STAGED"
 SAVED_AT = "CLUSTER_DATA_SAVED"
 """The variable of a job with the URLs to which it saves by files in $CLUSTER_OUTPUT_DIR, separated by blanks."""
 OUR_JOB_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
-"""The ids that train.job.plan.new_job_id creates."""
+"""The ids that train.job.job_plan.new_job_id creates."""
 
 Role = Literal["scheduler", "server", "worker", "launcher", "setup"]
 JobState = Literal[

@@ -18,7 +18,7 @@ from provision.aws.clients import Clients
 from provision.cost.bill import ClusterBill
 from provision.describe import describe_cluster
 from provision.files import ClusterFiles
-from provision.lease.plan import describe_lease
+from provision.lease.lease_plan import describe_lease
 from provision.model import ClusterState
 from provision.plan import Context, Plan, Request, Step
 from provision.preflight.machines import describe_baked

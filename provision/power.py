@@ -22,7 +22,7 @@ from provision.describe import describe_cluster, describe_now
 from provision.files import ClusterFiles
 from provision.lease.arm import SetLease
 from provision.lease.config import LeaseConfig
-from provision.lease.plan import Spending, make_lease
+from provision.lease.lease_plan import Spending, make_lease
 from provision.lease.terms import Lease
 from provision.membership import no_nodes
 from provision.model import (

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from provision.lease.plan import describe_config, describe_lease
+from provision.lease.lease_plan import describe_config, describe_lease
 from provision.model import LaunchOption, Permissions, Preflight, count
 from provision.plan import Plan, World
 from provision.preflight.mounts import find_volume_gib

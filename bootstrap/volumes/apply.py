@@ -10,7 +10,7 @@ from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.volumes import commands
 from bootstrap.volumes.commands import S3Access
-from bootstrap.volumes.plan import NodePlan, VolumeFacts, note_of, path_of, plan_volumes
+from bootstrap.volumes.mount_plan import NodePlan, VolumeFacts, note_of, path_of, plan_volumes
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from provision.volumes.source import MountSource

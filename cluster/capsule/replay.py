@@ -26,7 +26,7 @@ from foundation.errors import ClusterError
 from node.job_folder import HIDDEN
 from node.protocol import JobSpec, Order
 from train.job.config import TrainConfig
-from train.job.replacement import restore_config
+from train.job.lost_nodes import restore_config
 
 _PACKAGE = re.compile(r"(?!mxnet_cluster==)[A-Za-z0-9._-]+==[A-Za-z0-9.!+_]+")
 

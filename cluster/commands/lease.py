@@ -13,7 +13,7 @@ from cluster.views.status import lease_document, render_lease, render_lease_tabl
 from foundation.durations import parse_duration
 from foundation.errors import ClusterError
 from foundation.progress import Event
-from provision.lease.plan import Change, change_lease, find_near_end
+from provision.lease.lease_plan import Change, change_lease, find_near_end
 from provision.membership import no_nodes
 
 

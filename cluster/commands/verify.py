@@ -5,12 +5,12 @@ from msgspec.structs import replace
 
 from bootstrap.container.check import check_containers
 from bootstrap.verify.checks import check_clocks, check_connection
-from bootstrap.verify.health import check_health, describe_health, find_unhealthy, keep_on_head
+from bootstrap.verify.node_health import check_health, describe_health, find_unhealthy, keep_on_head
 from bootstrap.verify.nodes import sort_checks
 from bootstrap.verify.volumes import check_volumes
 from cluster.app import App, pass_app
 from cluster.containers import find_login
-from cluster.nodes.health import find_hardware, ids_of
+from cluster.nodes.health_check import find_hardware, ids_of
 from cluster.nodes.verification import check_nodes, measure_nodes, show_checks
 from cluster.session import describe_and_warn, ready_nodes, source_of
 

@@ -30,8 +30,7 @@ from provision.status import find_lease_end
 from train.follow.events import EventReader
 from train.follow.records import open_s3_log, read_s3_records
 from train.follow.run import continue_job, render_left
-from train.job.reading import find_scope
-from train.job.replacement import (
+from train.job.lost_nodes import (
     check_restarts,
     continue_order,
     end_attempts,
@@ -40,6 +39,7 @@ from train.job.replacement import (
     have_files_changed,
     restore_config,
 )
+from train.job.reading import find_scope
 
 
 class LostHead(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from cluster.containers import find_login, prepare_image
 from cluster.costs import find_node_prices, noting_costs
 from cluster.jobs import ask_head, head_of, open_head
 from cluster.nodes.ec2 import Ec2Nodes
-from cluster.nodes.health import find_hardware
+from cluster.nodes.health_check import find_hardware
 from cluster.recovery.consent import check_consent
 from cluster.session import BOOT_TIMEOUT_S, describe, find_request, open_connections, ready_nodes
 from cluster.views.status import HeadJob
@@ -36,7 +36,7 @@ from provision.resources.instances import TerminateInstances
 from provision.up import prepare_replacement
 from provision.up import up as carry_out
 from train.follow.run import HeadReplacesError, NotReplacedError, replace_nodes
-from train.job.replacement import check_setup, find_lost, find_paths, plan_hosts
+from train.job.lost_nodes import check_setup, find_lost, find_paths, plan_hosts
 
 SEND_TIMEOUT_S = 900.0
 HEAD_EVERY_S = 1.0

@@ -12,7 +12,7 @@ from bootstrap.ssh.node_program import NodeProgram
 from cluster.app import App
 from cluster.containers import prepare_image
 from cluster.costs import find_node_prices
-from cluster.nodes.health import find_hardware
+from cluster.nodes.health_check import find_hardware
 from cluster.nodes.source import Nodes
 from cluster.session import find_notify, source_of
 from foundation.thread_pool import run_in_thread
@@ -21,7 +21,7 @@ from provision.aws.clients import Clients
 from provision.aws.iam_policy import S3Scope, render_job_policy
 from train.follow.head import Head, run_jobs
 from train.job.config import TrainConfig
-from train.job.plan import Job, find_used, plan_job
+from train.job.job_plan import Job, find_used, plan_job
 from train.job.program import read_program
 from train.job.reading import render_access
 from train.job.survey import Surveyor, find_folder_data

@@ -29,7 +29,7 @@ from foundation.errors import ClusterError, NotFoundError, UsageError
 from provision.plan import Plan
 from provision.resources.launch import LaunchNodes
 from provision.up import refuse_no_nodes
-from train.job.plan import new_job_id
+from train.job.job_plan import new_job_id
 
 USUAL_HOURS = 1.0
 

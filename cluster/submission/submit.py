@@ -16,7 +16,7 @@ from cluster.app import App, if_interrupted
 from cluster.config import load_config
 from cluster.containers import find_login
 from cluster.jobs import head_of
-from cluster.nodes.health import leave_out_unhealthy
+from cluster.nodes.health_check import leave_out_unhealthy
 from cluster.nodes.other_hosts import note_job
 from cluster.nodes.source import Nodes
 from cluster.recovery.lost_head import check_head
@@ -33,8 +33,8 @@ from train.engines import find_engine
 from train.engines.schedulers import SCHEDULERS
 from train.job.checks import check_framework
 from train.job.defaults import render_settings
+from train.job.job_plan import Job, new_job_id
 from train.job.payload import find_script, find_shadowed
-from train.job.plan import Job, new_job_id
 from train.job.program import find_command
 from train.job.reading import find_scope
 

@@ -11,7 +11,7 @@ from cluster.views.document import as_document, pick
 from cluster.views.layout import render_table
 from cluster.views.status import lease_document, render_usd
 from foundation.durations import render_age, render_duration
-from provision.lease.plan import render_left
+from provision.lease.lease_plan import render_left
 from provision.lease.terms import Lease, find_newest
 from provision.membership import describe_untrusted
 from provision.model import ClusterState

@@ -12,7 +12,7 @@ from cluster.app import App
 from provision.model import count
 from train.s3 import transfer
 from train.s3.operations import Done
-from train.s3.plan import Download, Upload
+from train.s3.transfer_plan import Download, Upload
 
 if TYPE_CHECKING:
     from rich.console import Console

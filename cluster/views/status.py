@@ -15,7 +15,7 @@ from cluster.views.results import render_files
 from foundation.durations import render_age
 from node.protocol import Unhealthy, shorten
 from provision.cost.bill import NodeBill
-from provision.lease.plan import describe_lease
+from provision.lease.lease_plan import describe_lease
 from provision.lease.terms import Lease
 from provision.model import ClusterState, Instance, Node, UntrustedInstance, count
 from provision.resources.shared_volume import SharedVolume

@@ -6,7 +6,7 @@ from typing import Any
 import pynvml
 
 from node.samples import GpuSample
-from node.setup.health import THROTTLED
+from node.setup.health_report import THROTTLED
 
 _POWER_CAP = (0x04, "software power cap")  # nvml.h; health does not count it: it is usual at full load
 _REASONS = (*THROTTLED, _POWER_CAP)

@@ -21,11 +21,11 @@ from node import instance_credentials, job_folder, wire
 from node.job.cost import find_cost
 from node.job.samples import SampleFile
 from node.protocol import AllocationRequest, JobState, Left, NewFiles, Order, Record, Stall
-from node.supervisor import health, job_log, launching, publish, recovery
+from node.supervisor import job_log, launching, publish, recovery, unhealthy_nodes
 from node.supervisor.allocation import Allocation, Client
 from node.supervisor.attempts import restarts
 from node.supervisor.attempts.attempt import Attempt
-from node.supervisor.attempts.replacement import Replacement
+from node.supervisor.attempts.new_nodes import Replacement
 from node.supervisor.clients import Clients
 from node.supervisor.notifier import Notifier
 from node.tasks import Tasks
@@ -427,15 +427,15 @@ class Supervisor:
             return  # nothing ran on a node
         silent = {*attempt.outcome.silent_hosts, *attempt.lost}
         try:
-            found = await health.find_unhealthy(order.hosts, silent)
-            health.keep(order.hosts, found)
+            found = await unhealthy_nodes.find_unhealthy(order.hosts, silent)
+            unhealthy_nodes.keep(order.hosts, found)
         except OSError as error:  # such as a full disk
             self.say(f"cannot check the nodes' health: {job_folder.describe(error)}")
             return
-        self.unhealthy = health.render(found)
+        self.unhealthy = unhealthy_nodes.render(found)
         self.warn("health", self.unhealthy or None)
         for name, reasons in found.items():
-            self.notifier.send("unhealthy", health.render({name: reasons}), node=name)
+            self.notifier.send("unhealthy", unhealthy_nodes.render({name: reasons}), node=name)
         attempt.unhealthy = restarts.find_replaceable(order, found)
 
     async def conclude(self, left: Left) -> None:

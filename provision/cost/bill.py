@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from provision.cost.ledger import MINIMUM_S, Ledger, LedgerNode, Period
-from provision.lease.plan import Spending
+from provision.lease.lease_plan import Spending
 from provision.model import Market
 from provision.preflight.prices import USD_PER_ADDRESS_HOUR, SpotHistory, integrate_spot
 from provision.status import add_up

@@ -21,7 +21,7 @@ from provision.describe import describe_now
 from provision.files import TOKEN_LIFETIME_S
 from provision.lease.arm import tag_lease
 from provision.lease.config import NO_LEASE, LeaseConfig
-from provision.lease.plan import Spending, make_lease
+from provision.lease.lease_plan import Spending, make_lease
 from provision.lease.terms import Lease, parse_lease, render_lease
 from provision.model import LaunchOption, Quota, count, format_indices
 from provision.plan import Context, Step, World

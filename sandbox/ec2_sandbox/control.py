@@ -24,7 +24,7 @@ from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.faults import FaultError
 from ec2_sandbox.hosts.hosts import check_kernel, check_machine, sudo_command
-from ec2_sandbox.place import (
+from ec2_sandbox.paths import (
     CHECKIP_PATH,
     CONTROL_TIMEOUT_S,
     MAX_OTHERS,

@@ -52,7 +52,7 @@ from ec2_sandbox.hosts.names import Names, serve_names
 from ec2_sandbox.hosts.network import NAME_SERVER_ADDRESS, CommandError, Network, name_server_of, open_network
 from ec2_sandbox.iam.authentication import Authentication
 from ec2_sandbox.iam.principals import install_principals, name_caller
-from ec2_sandbox.place import (
+from ec2_sandbox.paths import (
     CONTROL_TIMEOUT_S,
     AccessKey,
     DaemonStatus,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ec2_sandbox import control
-from ec2_sandbox.place import place_of
+from ec2_sandbox.paths import place_of
 from ec2_sandbox.progress import silent
 from ec2_sandbox.sandbox import remove_temporary_folder
 

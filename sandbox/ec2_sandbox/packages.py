@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts.hosts import words_inside
-from ec2_sandbox.place import HostStatus
+from ec2_sandbox.paths import HostStatus
 
 FETCH_TIMEOUT_S = 1800
 MAX_THREADS = 8

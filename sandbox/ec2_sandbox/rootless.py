@@ -17,7 +17,7 @@ from pathlib import Path
 from ec2_sandbox.enter import SIGNALS
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts.hosts import PYTHON, add_sbin, sudo_command
-from ec2_sandbox.place import USERS_MARK, find_processes, place_of, read_arguments
+from ec2_sandbox.paths import USERS_MARK, find_processes, place_of, read_arguments
 from ec2_sandbox.progress import Event, Report
 from ec2_sandbox.sudo import AGAIN
 

@@ -30,7 +30,7 @@ from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.faults import Fault, fault, parse_fault, render_fault
 from ec2_sandbox.hosts.files import PATH
 from ec2_sandbox.hosts.hosts import Folder, words_inside
-from ec2_sandbox.place import HostStatus, place_of
+from ec2_sandbox.paths import HostStatus, place_of
 from ec2_sandbox.progress import Report, silent
 
 __all__ = ["Host", "Sandbox", "fault"]

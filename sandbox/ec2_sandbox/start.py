@@ -12,7 +12,7 @@ from typing import IO
 
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.errors import SandboxError
-from ec2_sandbox.place import (
+from ec2_sandbox.paths import (
     AccessKey,
     Place,
     Settings,

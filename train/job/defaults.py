@@ -21,7 +21,7 @@ from train.job.reading import render_reading
 
 if TYPE_CHECKING:
     from bootstrap.apply import ReadyNode
-    from train.job.plan import Job
+    from train.job.job_plan import Job
 
 KV_STORE_OPTION = "--kv-store"
 """The option for kv_store of this project's own scripts."""

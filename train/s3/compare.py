@@ -10,8 +10,8 @@ from foundation.errors import ClusterError, NotFoundError, list_lines
 from foundation.thread_pool import Check, map_in_threads
 from train.s3.connection import Connection
 from train.s3.content import COMPARED_AT_ONCE, is_same
-from train.s3.plan import FoundObject
 from train.s3.sources import find_files, find_objects
+from train.s3.transfer_plan import FoundObject
 from train.s3.url import S3Url, compile_excludes, parse_url
 
 _BLOCK_BYTES = 2**20

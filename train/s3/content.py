@@ -11,7 +11,7 @@ from isal.isal_zlib import crc32, crc32_combine
 from foundation.thread_pool import Check, map_in_threads
 from node.staging import integrity
 from train.s3.connection import Connection
-from train.s3.plan import Download, FoundObject, Upload
+from train.s3.transfer_plan import Download, FoundObject, Upload
 from train.s3.url import S3Object
 
 Headers = Mapping[str, str]

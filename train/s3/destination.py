@@ -9,7 +9,7 @@ from foundation.errors import AwsError, NotFoundError
 from foundation.progress import Event, Report
 from train.s3.connection import Connection
 from train.s3.errors import OwnBucketError, S3AccessDeniedError
-from train.s3.plan import Upload
+from train.s3.transfer_plan import Upload
 from train.s3.url import S3Object, S3Url
 
 UNFINISHED_DAYS = 7

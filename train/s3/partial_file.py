@@ -13,7 +13,7 @@ from pathlib import Path
 
 from foundation.errors import ClusterError
 from foundation.file_lock import locked
-from train.s3.plan import Download
+from train.s3.transfer_plan import Download
 
 PREFIX, _SUFFIX = ".cluster-get-", ".part"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from foundation.errors import ClusterError, NotFoundError
 from train.s3.connection import Connection
-from train.s3.plan import FoundFile, FoundObject
+from train.s3.transfer_plan import FoundFile, FoundObject
 from train.s3.url import S3Object, S3Url, compile_glob, has_glob, is_marker, literal_prefix
 
 

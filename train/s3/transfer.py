@@ -21,7 +21,7 @@ from train.s3.connection import Connection
 from train.s3.content import RangeDigests, find_digests, verify_open
 from train.s3.errors import BrokenReadError
 from train.s3.partial_file import PartialFile, find_file_mode
-from train.s3.plan import Download, Upload
+from train.s3.transfer_plan import Download, Upload
 
 MIB = 2**20
 PART_BYTES = 8 * MIB

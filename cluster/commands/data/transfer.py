@@ -27,7 +27,7 @@ from provision.model import count
 from train.s3 import compare
 from train.s3 import operations as s3
 from train.s3.contents import Entry
-from train.s3.plan import Plan
+from train.s3.transfer_plan import Plan
 from train.s3.url import S3Object, has_glob, is_s3
 
 _exclude = click.option(

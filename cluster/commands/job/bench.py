@@ -20,7 +20,7 @@ from node.train_settings import KvStore
 from train.follow.events import Event
 from train.follow.run import check_result
 from train.job.config import DataConfig, TrainConfig
-from train.job.plan import Job, new_job_id, plan_job
+from train.job.job_plan import Job, new_job_id, plan_job
 from train.s3.environment import S3Access
 
 DIST_STORES = tuple(name for name in get_args(KvStore) if name.startswith("dist"))

@@ -23,7 +23,7 @@ from werkzeug.wsgi import LimitedStream
 
 from ec2_sandbox.api.log import CALL_KEY
 from ec2_sandbox.api.refusals import SANDBOX_BROKEN, UNSUPPORTED, refuse
-from ec2_sandbox.place import CHECKIP_PATH, Place
+from ec2_sandbox.paths import CHECKIP_PATH, Place
 
 IDLE_TIMEOUT_S = 120.0
 

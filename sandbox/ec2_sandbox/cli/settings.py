@@ -11,7 +11,7 @@ from msgspec.structs import fields
 
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.errors import UsageError
-from ec2_sandbox.place import MAX_OTHERS
+from ec2_sandbox.paths import MAX_OTHERS
 
 TABLE = "[tool.ec2-sandbox]"
 DEFAULT_REGION = "us-east-1"

@@ -15,7 +15,7 @@ from ec2_sandbox.api.regions import Backend
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
 from ec2_sandbox.hosts import cgroups
 from ec2_sandbox.hosts.hosts import Folder, Host, copy_disk
-from ec2_sandbox.place import Place
+from ec2_sandbox.paths import Place
 
 log = logging.getLogger("ec2_sandbox.copies")
 libc = ctypes.CDLL(None, use_errno=True)

@@ -11,7 +11,7 @@ from ec2_sandbox.api.instances import Interruption, SandboxInstance
 from ec2_sandbox.faults import Act, FaultError
 from ec2_sandbox.hosts.fleet import Fleet, HostSlot
 from ec2_sandbox.hosts.network import CommandError
-from ec2_sandbox.place import wait_until
+from ec2_sandbox.paths import wait_until
 
 SPOT_NOTICE_S = 120.0
 # In the host's root folder, owned by root, until `free-disk` or a process of the host removes it.

@@ -26,7 +26,7 @@ from ec2_sandbox.hosts.hosts import BootError, Host
 from ec2_sandbox.hosts.links import Links
 from ec2_sandbox.hosts.network import CommandError, Network, mac_address_of
 from ec2_sandbox.hosts.system import copy_system, find_links, is_machines_root
-from ec2_sandbox.place import HostStatus, Place, Settings
+from ec2_sandbox.paths import HostStatus, Place, Settings
 
 MAX_THREADS = 16
 # Each host has its own range of the machine's user ids, with room for containers (subuid(5)). The ranges are in the

@@ -19,7 +19,7 @@ from ec2_sandbox.hosts import cgroups
 from ec2_sandbox.hosts.files import PATH, POWER_OFF_SIGNAL, HostSpec
 from ec2_sandbox.hosts.namespaces import check, libc
 from ec2_sandbox.hosts.network import CommandError, Network, run_quietly
-from ec2_sandbox.place import Place, wait_for_loop_devices, wait_until
+from ec2_sandbox.paths import Place, wait_for_loop_devices, wait_until
 
 PID1 = Path(__file__).with_name("pid1.py")
 PYTHON = "/usr/bin/python3"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ec2_sandbox.hosts.hosts import Folder
-from ec2_sandbox.place import place_of
+from ec2_sandbox.paths import place_of
 from project import Project
 from sandbox_steps import Ssh
 

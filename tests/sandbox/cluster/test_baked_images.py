@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ec2_sandbox import control
-from ec2_sandbox.place import place_of
+from ec2_sandbox.paths import place_of
 from foundation.progress import silent
 from project import Project
 from provision.model import bake_name

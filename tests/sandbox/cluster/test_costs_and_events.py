@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ec2_sandbox import control
-from ec2_sandbox.place import place_of
+from ec2_sandbox.paths import place_of
 from foundation.progress import silent
 from job_steps import hosts_of
 from project import REPOSITORY, Project, configure

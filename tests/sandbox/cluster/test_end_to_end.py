@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ec2_sandbox.place import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, place_of
 from project import REPOSITORY, Project, configure, processes_of
 from waits import until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ec2_sandbox import control
-from ec2_sandbox.place import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, place_of
 from foundation.progress import silent
 from project import REPOSITORY, Project
 

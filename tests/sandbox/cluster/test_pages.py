@@ -14,7 +14,7 @@ from PIL import Image
 
 from container_nodes import PACKAGES as PODMAN
 from ec2_sandbox import control
-from ec2_sandbox.place import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, place_of
 from foundation.progress import silent
 from oci_images import plain_image, write_archive
 from own_hosts import make_own_hosts

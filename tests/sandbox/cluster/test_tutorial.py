@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from ec2_sandbox.place import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, place_of
 from project import REPOSITORY, Project
 
 pytestmark = pytest.mark.sandbox

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ec2_sandbox.place import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, place_of
 from iam_calls import find_denied
 from job_steps import hosts_of
 from project import REPOSITORY, Project

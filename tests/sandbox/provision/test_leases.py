@@ -17,7 +17,7 @@ import boto3
 import pytest
 
 from ec2_sandbox import control
-from ec2_sandbox.place import place_of
+from ec2_sandbox.paths import place_of
 from forked import Act, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
 from job_steps import ec2_of

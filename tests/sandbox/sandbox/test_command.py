@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ec2_sandbox import control
-from ec2_sandbox.place import find_leftovers as leftovers_of
-from ec2_sandbox.place import place_of, read_arguments, remove_all
+from ec2_sandbox.paths import find_leftovers as leftovers_of
+from ec2_sandbox.paths import place_of, read_arguments, remove_all
 from foundation.progress import silent
 from project import CLUSTER, REPOSITORY, Project
 from sandbox_steps import find_leftovers

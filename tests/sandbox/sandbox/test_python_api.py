@@ -14,7 +14,7 @@ import pytest
 from ec2_sandbox import Host, Sandbox, control, fault
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.faults import FaultError
-from ec2_sandbox.place import place_of
+from ec2_sandbox.paths import place_of
 from sandbox_steps import UBUNTU, find_leftovers
 from waits import until
 

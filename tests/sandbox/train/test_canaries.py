@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ec2_sandbox.place import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, place_of
 from project import REPOSITORY, Project, processes_of
 from secret_watch import files_with, watching
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ec2_sandbox.place import find_processes
+from ec2_sandbox.paths import find_processes
 from project import REPOSITORY
 from waits import until
 

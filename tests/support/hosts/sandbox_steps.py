@@ -16,7 +16,7 @@ from mypy_boto3_ec2.client import EC2Client
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from bootstrap.ssh.host import quote_path
-from ec2_sandbox import control, place
+from ec2_sandbox import control, paths
 from ec2_sandbox.config import SandboxConfig
 from foundation.progress import silent
 from waits import until
@@ -52,8 +52,8 @@ def enter(sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", boto3.Session(botocore_session=session))
 
 
-def find_leftovers(project_dir: Path) -> place.Leftovers:
-    return place.find_leftovers(place.place_of(project_dir))
+def find_leftovers(project_dir: Path) -> paths.Leftovers:
+    return paths.find_leftovers(paths.place_of(project_dir))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.host import Host
 from node_facts import FACTS
 from train.job.config import DataConfig, TrainConfig
-from train.job.plan import Job, plan_job
+from train.job.job_plan import Job, plan_job
 from train.s3.environment import S3Access
 
 CODE_DIR = "/home/ubuntu/.cluster/runtime/cd"

@@ -21,7 +21,7 @@ from node.protocol import JobSpec
 from node.setup import process_tree
 from node.train_settings import TrainSettings
 from node.wire import AgentOrder, Closed, End, FromAgent, Output, Ping, RoleOrder, Start
-from train.job.plan import new_job_id
+from train.job.job_plan import new_job_id
 
 T = TypeVar("T")
 

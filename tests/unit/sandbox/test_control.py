@@ -13,7 +13,7 @@ from cluster.config import parse_config
 from ec2_sandbox import control
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts import hosts
-from ec2_sandbox.place import (
+from ec2_sandbox.paths import (
     DaemonStatus,
     HostStatus,
     Place,

@@ -7,7 +7,7 @@ import pytest
 
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts.network import Cuts, Group, Port, Rule, render_ruleset
-from ec2_sandbox.place import PRIVATE_POOLS, PUBLIC_POOLS, choose_ranges, find_name_servers
+from ec2_sandbox.paths import PRIVATE_POOLS, PUBLIC_POOLS, choose_ranges, find_name_servers
 
 
 def networks(*texts: str) -> list[IPv4Network]:

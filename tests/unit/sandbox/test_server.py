@@ -13,7 +13,7 @@ import pytest
 
 from ec2_sandbox.api.log import ApiLog, describe_call, find_error_code
 from ec2_sandbox.api.server import TlsServer, answer_checkip, catch_errors, make_tls_context
-from ec2_sandbox.place import Place
+from ec2_sandbox.paths import Place
 
 Connect = Callable[[], http.client.HTTPSConnection]
 

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from ec2_sandbox.api.images import AMAZON, merge_devices
 from ec2_sandbox.hosts.copies import Copies
-from ec2_sandbox.place import Place
+from ec2_sandbox.paths import Place
 from provision_world import World
 
 ZONE, ROOT = "us-east-1a", "/dev/sda1"

@@ -6,7 +6,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from ec2_sandbox.place import place_of
+from ec2_sandbox.paths import place_of
 from provision.aws.clients import make_clients
 from provision.volumes.file_systems import find_file_system
 from sandbox_steps import REGION, RunningSandbox

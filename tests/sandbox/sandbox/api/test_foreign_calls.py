@@ -8,7 +8,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError
 
-from ec2_sandbox.place import place_of
+from ec2_sandbox.paths import place_of
 from sandbox_steps import REGION, RunningSandbox
 
 pytestmark = pytest.mark.sandbox

@@ -11,7 +11,7 @@ from botocore.config import Config
 from obstore.store import S3Store
 
 from ec2_client import refused_as
-from ec2_sandbox.place import place_of
+from ec2_sandbox.paths import place_of
 from iam_steps import client_of
 from sandbox_steps import REGION, RunningSandbox
 

@@ -13,7 +13,7 @@ from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox import control
 from ec2_sandbox.errors import SandboxError
-from ec2_sandbox.place import read_arguments
+from ec2_sandbox.paths import read_arguments
 from sandbox_steps import (
     RunningSandbox,
     Ssh,

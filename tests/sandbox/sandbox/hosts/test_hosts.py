@@ -14,7 +14,7 @@ from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox import control
 from ec2_sandbox.hosts.system import is_machines_root
-from ec2_sandbox.place import find_processes, place_of, read_arguments
+from ec2_sandbox.paths import find_processes, place_of, read_arguments
 from foundation.progress import silent
 from sandbox_steps import (
     RunningSandbox,

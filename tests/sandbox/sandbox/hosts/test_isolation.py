@@ -14,7 +14,7 @@ import pytest
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox import control
-from ec2_sandbox.place import Place, place_of
+from ec2_sandbox.paths import Place, place_of
 from sandbox_steps import RunningSandbox, Ssh, enter, find_image, find_live, launch, start_sandbox, wait_for
 
 pytestmark = pytest.mark.sandbox

@@ -9,7 +9,7 @@ import pytest
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of
-from ec2_sandbox.place import Settings, place_of, read_json
+from ec2_sandbox.paths import Settings, place_of, read_json
 from sandbox_steps import RunningSandbox, Ssh, describe, wait_for
 
 pytestmark = pytest.mark.sandbox

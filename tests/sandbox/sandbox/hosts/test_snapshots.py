@@ -5,7 +5,7 @@ import pytest
 from botocore.exceptions import ClientError
 from mypy_boto3_ec2.client import EC2Client
 
-from ec2_sandbox.place import place_of
+from ec2_sandbox.paths import place_of
 from sandbox_steps import RunningSandbox, Ssh, launch, state_of
 from waits import until
 

@@ -19,14 +19,14 @@ from msgspec.structs import replace
 
 from bootstrap.ssh.host import Host
 from bootstrap.verify.checks import Offset
-from bootstrap.verify.health import Findings, check_health, describe_health, find_unhealthy
-from cluster.nodes.health import refuse_unhealthy
+from bootstrap.verify.node_health import Findings, check_health, describe_health, find_unhealthy
+from cluster.nodes.health_check import refuse_unhealthy
 from foundation.decode import convert, decode
 from foundation.errors import ClusterError
 from local_nodes import LocalConnection, LostConnection, channels, local_node
 from node import health
 from node.health import Gpu
-from node.setup import health as observe
+from node.setup import health_report as observe
 from project import REPOSITORY
 from provision.preflight.machines import Hardware
 
@@ -100,9 +100,9 @@ def fake_environment(library: Path, gpus: Sequence[FakeGpu], *, init: int = 0) -
 def describe_gpus(
     environment: Mapping[str, str], *, timeout_s: float = 10.0
 ) -> tuple[tuple[Gpu, ...] | None, str | None]:
-    """(GPUs, driver error), as node/setup/health.py reads them in a process of its own."""
+    """(GPUs, driver error), as node/setup/health_report.py reads them in a process of its own."""
     program = (
-        "import os; from msgspec import json; from node.setup import health;"
+        "import os; from msgspec import json; from node.setup import health_report as health;"
         f"print(json.encode(health.describe_gpus({timeout_s})).decode(), flush=True); os._exit(0)"
     )
     done = subprocess.run(
@@ -368,7 +368,7 @@ def test_nodes_are_looked_at_over_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_the_program_ends_when_the_driver_hangs(library: Path) -> None:
     environment = fake_environment(library, [], init=-1)
-    code = "from node.setup import health; health.GPUS_TIMEOUT_S = 0.3; health.main()"
+    code = "from node.setup import health_report as health; health.GPUS_TIMEOUT_S = 0.3; health.main()"
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", code],

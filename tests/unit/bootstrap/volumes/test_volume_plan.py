@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from bootstrap.ssh.host import Host
 from bootstrap.volumes import commands
 from bootstrap.volumes.commands import S3Access
-from bootstrap.volumes.plan import NodePlan, VolumeFacts, note_of, plan_volumes
+from bootstrap.volumes.mount_plan import NodePlan, VolumeFacts, note_of, plan_volumes
 from provision.volumes.source import MountSource
 
 HOSTS = tuple(

@@ -21,7 +21,7 @@ from cluster.submission.run import (
 )
 from cluster.views.status import HeadJob
 from foundation.errors import ClusterError, JobError, NotFoundError, UsageError
-from provision.lease.plan import Spending
+from provision.lease.lease_plan import Spending
 from provision.plan import Plan
 from provision.up import prepare_up
 from provision_world import World, make_config

@@ -17,7 +17,7 @@ from node.protocol import Container
 from node.setup.process_tree import start_time
 from node.wire import Closed, Exited, Started
 from node_agent import NodeAgent, end_from_outside, home, run_agent
-from train.job.plan import new_job_id
+from train.job.job_plan import new_job_id
 from waits import until
 
 __all__ = ["home"]

@@ -11,7 +11,7 @@ from node.programs import program_words
 from node.protocol import Container
 from node.setup import setup_env
 from node_agent import home, make_agent_order, make_order
-from train.job.plan import new_job_id
+from train.job.job_plan import new_job_id
 
 pytestmark = pytest.mark.usefixtures("home")
 __all__ = ["home"]

@@ -12,7 +12,7 @@ from foundation.settings import check
 from provision.apply import apply
 from provision.lease.arm import SetLease, plan_lease
 from provision.lease.config import LeaseConfig
-from provision.lease.plan import Spending
+from provision.lease.lease_plan import Spending
 from provision.lease.terms import Lease, parse_lease, render_lease
 from provision.lease.user_data import render_user_data
 from provision.model import ClusterState

@@ -5,7 +5,7 @@ import pytest
 from foundation.errors import ClusterError, ConfigError, UsageError
 from foundation.settings import check
 from provision.lease.config import LeaseConfig, find_conflicts
-from provision.lease.plan import (
+from provision.lease.lease_plan import (
     Change,
     Spending,
     change_lease,

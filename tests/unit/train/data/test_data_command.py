@@ -17,7 +17,7 @@ from folders import read_files
 from project import CLUSTER, Project
 from s3_server import S3Server
 from terminal import Terminal
-from train.s3.plan import Upload
+from train.s3.transfer_plan import Upload
 from train.s3.url import S3Url
 
 

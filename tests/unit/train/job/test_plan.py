@@ -19,8 +19,8 @@ from node.protocol import Machine
 from provision.preflight.machines import Hardware
 from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
+from train.job.job_plan import new_job_id
 from train.job.placement import place, share_gpus
-from train.job.plan import new_job_id
 from train.job.survey import Survey
 
 

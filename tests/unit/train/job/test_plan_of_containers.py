@@ -23,7 +23,7 @@ from train.job.checks import check_framework
 from train.job.config import TrainConfig
 from train.job.containers import shell_words
 from train.job.defaults import render_settings
-from train.job.plan import choose_launcher_use, find_used
+from train.job.job_plan import choose_launcher_use, find_used
 
 REFERENCE = "r.example.com/train@sha256:" + "ab" * 32
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1"

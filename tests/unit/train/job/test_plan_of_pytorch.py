@@ -12,7 +12,7 @@ from node.wire import encode
 from train.job.checks import check_framework
 from train.job.config import QueueConfig, TrainConfig
 from train.job.defaults import render_settings
-from train.job.plan import Job
+from train.job.job_plan import Job
 
 
 def plan_torch(config: TrainConfig, nodes: Any = 2, **more: Any) -> Job:

@@ -9,7 +9,7 @@ from cluster.config import parse_config
 from foundation.errors import ConfigError
 from foundation.settings import check
 from train.job.config import QueueConfig
-from train.job.plan import make_request
+from train.job.job_plan import make_request
 
 
 @pytest.mark.parametrize(

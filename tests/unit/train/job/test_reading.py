@@ -10,7 +10,7 @@ from job_world import NO_ACCESS, plan
 from node.protocol import SAVED_AT, STAGED
 from provision.aws.iam_policy import S3Scope
 from train.job.config import DataConfig, TrainConfig
-from train.job.plan import name_prefix
+from train.job.job_plan import name_prefix
 from train.job.reading import (
     Reading,
     find_scope,

@@ -10,7 +10,7 @@ from job_forms import make_record as record_of
 from job_world import OWN_SCRIPT, SCRIPT, cpus, plan, with_files
 from node.protocol import Attempt, JobHost, Record
 from train.job.config import TrainConfig
-from train.job.replacement import (
+from train.job.lost_nodes import (
     check_restarts,
     continue_order,
     end_attempts,

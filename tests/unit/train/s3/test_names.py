@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import ClusterError, UsageError
-from train.s3.plan import FoundObject, plan_get, plan_put
 from train.s3.sources import find_files
 from train.s3.transfer import MAX_PARTS, PART_BYTES, part_size
+from train.s3.transfer_plan import FoundObject, plan_get, plan_put
 from train.s3.url import S3Url, compile_glob, explain_key, parse_url
 
 TREE = ("a.rec", "b.rec", "sub/c.rec", "sub/deep/d.rec", "sub2/a.rec")

@@ -17,8 +17,8 @@ from foundation.progress import Event, silent
 from s3_proxies import Cuts, cutting_proxy
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
-from train.s3.plan import Download, Upload
 from train.s3.transfer import PART_BYTES, Progress
+from train.s3.transfer_plan import Download, Upload
 from train.s3.url import S3Object, S3Url
 
 BUCKET = "datasets"

@@ -13,9 +13,9 @@ from foundation.progress import silent
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.compare import verify
-from train.s3.plan import Download, Plan, Upload
 from train.s3.run_journal import Run, noted
 from train.s3.transfer import PART_BYTES
+from train.s3.transfer_plan import Download, Plan, Upload
 
 BUCKET = "datasets"
 TREE = {"a.rec": b"aaa", "sub/b.rec": b"bbb", "sub/c.txt": b"c", "notes.txt": b"n"}

@@ -1,4 +1,4 @@
-"""Finds unhealthy nodes: node/health.py observes all nodes at the same time, and this machine judges the reports."""
+"""Finds unhealthy nodes: health_report.py observes all nodes at the same time, and this machine judges the reports."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +30,14 @@ Unhealthy = Mapping[str, tuple[str, ...]]
 
 
 class NodeFinding(Struct, frozen=True, kw_only=True):
-    """The report of node/health.py on a node, and the node's clock compared with this machine's."""
+    """The report of health_report.py on a node, and the node's clock compared with this machine's."""
 
     report: health.Report
     offset: Offset
 
 
 class Findings(Struct, frozen=True, kw_only=True):
-    """The reports of node/health.py on all nodes, by name, and their clocks compared with this machine's.
+    """The reports of health_report.py on all nodes, by name, and their clocks compared with this machine's.
 
     errors: of the nodes that could not be checked.
     """

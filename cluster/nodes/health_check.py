@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
-from bootstrap.verify.health import Unhealthy, advise, check_before_set_up, find_unhealthy, keep_on_head
+from bootstrap.verify.node_health import Unhealthy, advise, check_before_set_up, find_unhealthy, keep_on_head
 from cluster.app import App
 from cluster.nodes.ec2 import Ec2Nodes
 from cluster.nodes.source import Nodes

@@ -1,4 +1,4 @@
-"""Finds unhealthy nodes after a failed job: runs health.py on all of its hosts at the same time."""
+"""Finds unhealthy nodes after a failed job: runs health_report.py on all of its hosts at the same time."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ async def find_unhealthy(hosts: Sequence[JobHost], silent: Collection[str]) -> d
 
 
 async def check(host: JobHost, *, is_here: bool) -> tuple[health.Report, float] | None:
-    """Runs health.py on a host. Returns its report, and by how many seconds its clock is certainly ahead of this one.
+    """Runs health_report.py on a host. Returns its report, and how many seconds its clock is certainly ahead of ours.
 
     Negative: behind. None: it fails, or does not answer in time. Raises OSError.
     """
