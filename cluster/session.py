@@ -26,7 +26,7 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import Connections
 from bootstrap.ssh.host import Host
 from bootstrap.ssh.node_program import NodeProgram
-from bootstrap.transfer.sync import Found, measure_ignored
+from bootstrap.transfer.sync import SyncFiles, measure_ignored
 from cluster.app import App
 from cluster.nodes.ec2 import ANSWER_TIMEOUT_S, Ec2Source
 from cluster.nodes.hosts import HostSource
@@ -289,7 +289,7 @@ def check_ahead(app: App) -> None:
     )
 
 
-def _approve(app: App, folders: Sequence[Path], found: Found, *, is_job: bool) -> None:
+def _approve(app: App, folders: Sequence[Path], found: SyncFiles, *, is_job: bool) -> None:
     """Reports which of the user's files are sent, and which .gitignore leaves out; for a job, also if there are none.
 
     Asks for confirmation if they are large, unless they are named. Raises UsageError.
@@ -311,7 +311,7 @@ def _approve(app: App, folders: Sequence[Path], found: Found, *, is_job: bool) -
         raise UsageError("nothing was sent", hint=hint)
 
 
-def render_files(folders: Sequence[Path], found: Found) -> str:
+def render_files(folders: Sequence[Path], found: SyncFiles) -> str:
     """The number of files, their size, and the folders that they are in. Pure."""
     size_bytes = sum(status.st_size for _, status in found.files.values())
     amount = f"{count(len(found.files), 'file')} ({decimal(size_bytes)})" if found.files else "no files"

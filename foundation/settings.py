@@ -113,7 +113,7 @@ def find_mistakes(kind: type[Settings], table: Mapping[str, Any]) -> list[tuple[
     return reader.mistakes
 
 
-class _Place(Struct, frozen=True, kw_only=True):
+class _TableKey(Struct, frozen=True, kw_only=True):
     """A place in the table, and what is allowed there. `key`: the setting's; `hidden`: never show the value."""
 
     key: str
@@ -162,7 +162,7 @@ class _Reader:
     def _read_setting(self, setting: Setting, value: Any, path: tuple[str, ...]) -> Any:
         key = ".".join(path)
         if setting.table is None:
-            place = _Place(
+            place = _TableKey(
                 key=key,
                 shown=key,
                 annotation=setting.annotation,
@@ -182,7 +182,7 @@ class _Reader:
         self.mistakes.append((key, f"{shown}: must be {allowed} written as {setting.written}"))
         return None
 
-    def _read(self, value: Any, annotation: Any, place: _Place) -> Any:
+    def _read(self, value: Any, annotation: Any, place: _TableKey) -> Any:
         """Returns the normalized value. The result for a wrong value is meaningless."""
         before = len(self.mistakes)
         base, notes = split(annotation)
@@ -200,7 +200,7 @@ class _Reader:
                 value = self._normalize(value, normalize, place)
         return value
 
-    def _convert(self, value: Any, annotation: Any, place: _Place) -> Any:
+    def _convert(self, value: Any, annotation: Any, place: _TableKey) -> Any:
         shape = _find_shape(annotation)
         try:
             converted = convert(value, annotation)
@@ -210,20 +210,20 @@ class _Reader:
             return self._refuse(value, place)
         return converted
 
-    def _read_branch(self, value: Any, branches: Sequence[Any], place: _Place) -> Any:
+    def _read_branch(self, value: Any, branches: Sequence[Any], place: _TableKey) -> Any:
         if len(branches) == 1:  # the other is None, which TOML cannot express
             return self._read(value, branches[0], replace(place, annotation=branches[0]))
         fitting = [branch for branch in branches if _fits(value, branch)]
         # The message for a wrong value lists everything that is allowed.
         return self._read(value, fitting[0], place) if fitting else self._refuse(value, place)
 
-    def _normalize(self, value: Any, normalize: Any, place: _Place) -> Any:
+    def _normalize(self, value: Any, normalize: Any, place: _TableKey) -> Any:
         try:
             return normalize(value)
         except ValueError as error:
             self._add_problem(value, str(error), place)
 
-    def _read_list(self, value: Any, entry: Any, place: _Place, *, alone: bool) -> tuple[Any, ...]:
+    def _read_list(self, value: Any, entry: Any, place: _TableKey, *, alone: bool) -> tuple[Any, ...]:
         if not isinstance(value, Sequence) or isinstance(value, str):
             if not alone:
                 example = f" such as [{show(value)}]" if isinstance(value, str) and _WORD.fullmatch(value) else ""
@@ -234,7 +234,7 @@ class _Reader:
         places = (replace(place, shown=f"{place.shown}[{at}]", annotation=entry) for at in range(len(value)))
         return tuple(self._read(one, entry, there) for one, there in zip(value, places, strict=True))
 
-    def _read_names(self, value: Any, types: tuple[Any, Any], place: _Place) -> dict[str, Any]:
+    def _read_names(self, value: Any, types: tuple[Any, Any], place: _TableKey) -> dict[str, Any]:
         name_type, value_type = types
         hidden = HIDDEN in split(value_type)[1]
         if not isinstance(value, Mapping):
@@ -247,7 +247,7 @@ class _Reader:
             read[read_name] = self._read(one, value_type, replace(here, annotation=value_type, hidden=hidden))
         return read
 
-    def _refuse(self, value: Any, place: _Place) -> None:
+    def _refuse(self, value: Any, place: _TableKey) -> None:
         shape = _find_shape(place.annotation)
         if shape is not None and shape.words:
             problem = f"must be {shape.words}"
@@ -260,7 +260,7 @@ class _Reader:
             problem = f"must be {name_allowed(place.annotation)} ({place.description})"
         self._add_problem(value, problem, place)
 
-    def _add_problem(self, value: Any, problem: str, place: _Place) -> None:
+    def _add_problem(self, value: Any, problem: str, place: _TableKey) -> None:
         shown = place.shown if place.hidden else f"{place.shown} = {show(value)}"
         self.mistakes.append((place.key, f"{shown}: {problem}"))
 

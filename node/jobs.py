@@ -22,8 +22,8 @@ Answers are lines of JSON on stdout, with the exit code 0:
              instance id, "reasons": [...]}, ...} if there are unhealthy nodes
     stop     protocol.StopAnswer when all processes have ended; "already": true if the job had ended before: then the
              processes that it left are ended
-    replace  wire.Answer, with the nodes that are still missing; the job continues once there are none
-    say      wire.Answer
+    replace  wire.Reply, with the nodes that are still missing; the job continues once there are none
+    say      wire.Reply
     stacks   wire.Stacks
     samples  {"samples": true}, then the samples of the job's nodes after SINCE, a samples.Sample each, the newest first
 or {"error": text}. Every verb except check also ends the processes of killed supervisors, and completes their records.
@@ -404,7 +404,7 @@ def take_stacks(words: Sequence[str]) -> None:
     ask_supervisor(words[0], TakeStacks(rank, native=words[2:] == ["native"]), wire.Stacks)
 
 
-def ask_supervisor(job: str, message: Replace | Say | TakeStacks, kind: Any = wire.Answer) -> None:
+def ask_supervisor(job: str, message: Replace | Say | TakeStacks, kind: Any = wire.Reply) -> None:
     """Sends a message to a job's supervisor and prints its answer; an error if there is none, or it refuses.
 
     kind: the type of the answer.
@@ -424,7 +424,7 @@ def ask_supervisor(job: str, message: Replace | Say | TakeStacks, kind: Any = wi
                 plug.sendall(wire.encode(message))
                 reply = decode(plug.makefile("rb").readline(), kind)
                 if reply.error is None:
-                    if isinstance(reply, wire.Answer):
+                    if isinstance(reply, wire.Reply):
                         reply.job = job
                     answer(reply)
                     return

@@ -12,7 +12,7 @@ TOKEN_S = 60
 LARGEST_ANSWER = 1 << 16
 
 
-class Answer(NamedTuple):
+class MetadataResponse(NamedTuple):
     """An answer of the service. status, reason: those of HTTP."""
 
     status: int
@@ -20,7 +20,7 @@ class Answer(NamedTuple):
     text: str
 
 
-def get(path: str, address: str = ADDRESS) -> Answer:
+def get(path: str, address: str = ADDRESS) -> MetadataResponse:
     """Returns the service's answer for a path, or for the token if that is refused. Raises OSError without an answer.
 
     It needs no proxy.
@@ -29,7 +29,7 @@ def get(path: str, address: str = ADDRESS) -> Answer:
     return given if given.status != 200 else _ask(address, "GET", path, {"X-aws-ec2-metadata-token": given.text})
 
 
-def _ask(address: str, method: str, path: str, headers: dict[str, str]) -> Answer:
+def _ask(address: str, method: str, path: str, headers: dict[str, str]) -> MetadataResponse:
     # With ssl, this takes a sixth of the start of each process of a job, and only one on each host needs it.
     from http.client import HTTPConnection, HTTPException  # noqa: PLC0415
 
@@ -42,4 +42,4 @@ def _ask(address: str, method: str, path: str, headers: dict[str, str]) -> Answe
         raise OSError(f"its answer is not HTTP: {error}") from error
     finally:
         connection.close()
-    return Answer(answer.status, answer.reason, text)
+    return MetadataResponse(answer.status, answer.reason, text)

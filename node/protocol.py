@@ -60,7 +60,7 @@ Left = dict[Name, LeftOnHost]
 # -- order -------------------------------------------------------------------------------------------------------------
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class OtherHost(Struct, frozen=True, kw_only=True):
     """How to run a job on a host that is not a node of the cluster.
 
     code_dir: this project's files there. cwd, command, tree: as in the order for the nodes.
@@ -118,7 +118,7 @@ class JobHost(Struct, frozen=True, kw_only=True):
     workers: Count = 0
     servers: Count = 0
     instance_id: Annotated[str, Meta(max_length=255)] | None = None
-    place: Place | None = None
+    place: OtherHost | None = None
     usd_per_hour: Usd | None = None
     gpus: Count | None = None
     memory_mib: Annotated[int, Meta(ge=0)] | None = None

@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from node.job.stacks import Place, Program, Stack
+from node.job.stacks import Location, Program, Stack
 from node.protocol import Container, JobHost, JobResult, JobSpec, NewFiles
 from node.samples import Sample
 
 LONGEST_REST_S = 0.5
 REST_STEP_S = 0.05
-Found = tuple[int, str]
+PidAndCommand = tuple[int, str]
 """A process: its pid and its command line."""
 
 
@@ -208,14 +208,14 @@ class Used(Struct, tag=True):
     p: int
     cpu_s: float
     bytes: int
-    stopped: tuple[Found, ...]
+    stopped: tuple[PidAndCommand, ...]
 
 
 class Placed(Struct, tag=True):
     """Where the Python program of process `p` is, and its stacks if they were asked for. asked: by TakeStack."""
 
     p: int
-    place: Place
+    place: Location
     programs: tuple[Program, ...] = ()
     asked: bool = False
 
@@ -259,7 +259,7 @@ class Copying(Struct, tag=True):
 class Closed(Struct, tag=True):
     """All processes have ended, except those in `left`. files: the job's new files on the host."""
 
-    left: tuple[Found, ...] = ()
+    left: tuple[PidAndCommand, ...] = ()
     files: NewFiles | None = None
 
 
@@ -296,13 +296,13 @@ class Stop(Struct, tag=True):
 
 
 class Replace(Struct, tag=True):
-    """Use these hosts in place of those for which the job waits. The answer is an Answer."""
+    """Use these hosts in place of those for which the job waits. The answer is a Reply."""
 
     hosts: tuple[JobHost, ...]
 
 
 class Say(Struct, tag=True):
-    """Add a line to the job's log. The answer is an Answer."""
+    """Add a line to the job's log. The answer is a Reply."""
 
     text: str
 
@@ -335,7 +335,7 @@ class NotStarted(Struct, tag=True):
 Request = Watch | Stop | Replace | Say | TakeStacks | Launch | RunProgram | NotStarted
 
 
-class Answer(Struct, kw_only=True, omit_defaults=True):
+class Reply(Struct, kw_only=True, omit_defaults=True):
     """The supervisor's answer to `Replace` and `Say`. job: set by jobs.py, which passes it on. error: why it refuses.
 
     waiting_for: the nodes still missing. by_head: the head's own command is replacing them.

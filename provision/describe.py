@@ -55,7 +55,7 @@ _RUNS = ("pending", "running")
 _PAGE_SIZE = 1000
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class ClaimedInstance(Struct, frozen=True, kw_only=True):
     """An instance with the cluster's tag, and what it claims to be."""
 
     instance: InstanceTypeDef
@@ -111,12 +111,12 @@ def find_end(ec2: EC2Client, instance_id: str) -> str | None:
     return next((f"is {state}" + (f": {why}" if why else "") for state, why in states if state not in _RUNS), None)
 
 
-def _find_tagged(ec2: EC2Client, *, name: str) -> list[Found]:
+def _find_tagged(ec2: EC2Client, *, name: str) -> list[ClaimedInstance]:
     with aws_errors(f"looking for the nodes of cluster {name}"):
         return find_instances(ec2, tagged(name))
 
 
-def find_instances(ec2: EC2Client, wanted: FilterTypeDef) -> list[Found]:
+def find_instances(ec2: EC2Client, wanted: FilterTypeDef) -> list[ClaimedInstance]:
     """Returns instances, also ended ones, 1000 with each call. Raises boto3's errors."""
     pages = ec2.get_paginator("describe_instances")
     return [
@@ -127,7 +127,7 @@ def find_instances(ec2: EC2Client, wanted: FilterTypeDef) -> list[Found]:
     ]
 
 
-def _claimed(reservation_id: str, instance: InstanceTypeDef) -> Found:
+def _claimed(reservation_id: str, instance: InstanceTypeDef) -> ClaimedInstance:
     claim = Claim(
         instance_id=instance["InstanceId"],
         reservation_id=reservation_id,
@@ -136,12 +136,12 @@ def _claimed(reservation_id: str, instance: InstanceTypeDef) -> Found:
         client_token=instance.get("ClientToken") or None,
         launched_at=first_launched(instance).timestamp(),
     )
-    return Found(instance=instance, claim=claim)
+    return ClaimedInstance(instance=instance, claim=claim)
 
 
 def _read_state(
     name: str,
-    found: list[Found],
+    found: list[ClaimedInstance],
     key_pair: KeyPair | None,
     groups: Collection[SecurityGroup],
     known: KnownInstances,
@@ -245,7 +245,7 @@ def _node(instance: InstanceTypeDef, *, index: int, head: bool) -> Node:
     return Node(index=index, role="head" if head else "worker", **_describe(instance))
 
 
-def _untrusted(found: Found, *, is_known: bool, problems: tuple[str, ...]) -> UntrustedInstance:
+def _untrusted(found: ClaimedInstance, *, is_known: bool, problems: tuple[str, ...]) -> UntrustedInstance:
     return UntrustedInstance(
         owner=find_tag(found.instance.get("Tags", []), TAG_OWNER),
         key_name=found.claim.key_name,

@@ -73,7 +73,7 @@ class PreparedImage(Struct, frozen=True, kw_only=True):
     launcher: str | None = None
 
 
-class _Found(Struct, frozen=True):
+class _EngineFacts(Struct, frozen=True):
     engine: tuple[str, ...] | None
     said: tuple[str, ...]
     ids: tuple[int, int]
@@ -106,9 +106,9 @@ class ContainerNode(NodeProgram):
         self.name = node.host.name
         self.node = node
 
-    def find_engine(self, wanted: str) -> _Found:
+    def find_engine(self, wanted: str) -> _EngineFacts:
         """Has the node find its engine. wanted: [container] engine."""
-        return self.call({"find": wanted}, _Found)
+        return self.call({"find": wanted}, _EngineFacts)
 
     def inspect(self, reference: str) -> _Image | None:
         """The image; None if the node does not have it."""
@@ -140,7 +140,7 @@ def prepare(
     reference = parse_reference(config.image)
     with ExitStack() as stack:
         sessions: dict[str, ContainerNode] = {}
-        found: dict[str, _Found] = {}
+        found: dict[str, _EngineFacts] = {}
 
         def check(node: ReadyNode) -> None:
             sessions[node.host.name] = session = ContainerNode(node)
@@ -182,7 +182,7 @@ def prepare(
     )
 
 
-def check_nodes(found: Mapping[str, _Found], config: ContainerConfig) -> None:
+def check_nodes(found: Mapping[str, _EngineFacts], config: ContainerConfig) -> None:
     """Raises ClusterError for nodes without an engine, or with a /dev/shm that is too small. Pure."""
     lacking = {name: one for name, one in found.items() if one.engine is None}
     if lacking:

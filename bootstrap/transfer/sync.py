@@ -39,7 +39,7 @@ EXCLUDE_HINT = "leave it out with [bootstrap] exclude"
 
 
 @dataclass(kw_only=True, slots=True)
-class Found:
+class SyncFiles:
     """The files to send, by their path below the project's folder.
 
     files: the path on this machine (for a link, its target) and the status of each. folders: the empty folders.
@@ -54,7 +54,7 @@ class Found:
     secrets: list[str] = field(default_factory=list)
 
 
-def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]) -> Found:
+def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]) -> SyncFiles:
     """Finds the files that `sync` names and `exclude` does not match. Follows links within the project's folder.
 
     project_dir: the folder of cluster.toml, which both are relative to. Raises ConfigError for an entry that is missing
@@ -68,7 +68,7 @@ def find_files(project_dir: Path, *, sync: Sequence[str], exclude: Sequence[str]
     return walk.found
 
 
-def find_below(folders: Sequence[str], *, named: Sequence[str], project_dir: Path, exclude: Sequence[str]) -> Found:
+def find_below(folders: Sequence[str], *, named: Sequence[str], project_dir: Path, exclude: Sequence[str]) -> SyncFiles:
     """Finds the files in folders that can be sent, except those that .gitignore files and `exclude` match.
 
     folders: paths below project_dir, or ".". Also leaves out cluster.toml and virtual environments, and everything but
@@ -86,7 +86,7 @@ def find_below(folders: Sequence[str], *, named: Sequence[str], project_dir: Pat
     return walk.found
 
 
-def read_found(found: Found, *, project_dir: Path, report: Report) -> Tree:
+def read_sync_files(found: SyncFiles, *, project_dir: Path, report: Report) -> Tree:
     """Hashes the files, and makes the tree. Reports the files that are left out. Raises ClusterError."""
     _report_left_out(sorted(set(found.left_out)), report)
     secrets = sorted(set(found.secrets) - found.files.keys())
@@ -135,7 +135,7 @@ class Size(Struct, frozen=True, kw_only=True):
     complete: bool
 
 
-def measure_ignored(found: Found, *, project_dir: Path) -> tuple[Size, ...]:
+def measure_ignored(found: SyncFiles, *, project_dir: Path) -> tuple[Size, ...]:
     """The sizes of what .gitignore files leave out, the largest first. Skips hidden files and caches."""
     shown = (path for path in found.ignored if not path.rstrip("/").rpartition("/")[2].startswith("."))
     sizes = (_measure(path, project_dir / path) for path in shown)
@@ -241,7 +241,7 @@ class _Walk(Struct, frozen=True, kw_only=True):
     patterns: Patterns
     ignores: GitIgnores | None = None
     is_lenient: bool = False
-    found: Found = msgspec.field(default_factory=Found)
+    found: SyncFiles = msgspec.field(default_factory=SyncFiles)
 
     def check_entry(self, entry: str) -> None:
         """Raises ConfigError for an entry of `sync` that would send nothing, or the whole home folder."""

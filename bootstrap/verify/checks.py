@@ -348,7 +348,7 @@ def _show_ahead(ahead_s: float) -> str:
     return f"{abs(ahead_s):.3f} s {'ahead of' if ahead_s >= 0 else 'behind'}"
 
 
-class Attempt(Struct, frozen=True, kw_only=True):
+class PortTest(Struct, frozen=True, kw_only=True):
     """One connection from a node to a port of another. error: in the words of node/verify.py; None if it worked."""
 
     source: str
@@ -360,7 +360,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 def check_ports(
     listening: Mapping[str, Sequence[int]],
     refused: Mapping[str, str],
-    attempts: Collection[Attempt],
+    attempts: Collection[PortTest],
     *,
     has_group: bool = True,
 ) -> tuple[Check, ...]:

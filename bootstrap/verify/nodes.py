@@ -14,9 +14,9 @@ from bootstrap.ssh.node_program import LOADER, NodeProgram
 from bootstrap.verify.checks import (
     EVERYWHERE,
     RANGES,
-    Attempt,
     Check,
     Kind,
+    PortTest,
     Probe,
     ProbeResult,
     all_reduce_probes,
@@ -59,11 +59,11 @@ class _Tried(Struct, frozen=True):
     ports: tuple[tuple[str, Port, str | None], ...]
 
 
-class _Found(Struct, kw_only=True):
+class _Result(Struct, kw_only=True):
     """The results of a node so far; `error` is the reason why the rest is missing."""
 
     begun: _Begun = field(default_factory=_Begun)
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[PortTest, ...] = ()
     results: list[tuple[Probe, ProbeResult]] = field(default_factory=list)
     error: ClusterError | None = None
 
@@ -80,7 +80,7 @@ def verify(
     """
     probes = (*compute_probes(nodes[0].framework), *probes)
     probes += (burn_in_probe(nodes[0].framework),) if is_deep else ()
-    found = {node.host.name: _Found() for node in nodes}
+    found = {node.host.name: _Result() for node in nodes}
     talks: dict[str, _Talk] = {}
 
     def begin(node: ReadyNode) -> None:
@@ -123,7 +123,7 @@ def verify(
 
 
 def _run_together(
-    nodes: Sequence[ReadyNode], found: Mapping[str, _Found], talks: Mapping[str, "_Talk"], *, is_deep: bool
+    nodes: Sequence[ReadyNode], found: Mapping[str, _Result], talks: Mapping[str, "_Talk"], *, is_deep: bool
 ) -> list[Check]:
     """The checks of one all_reduce over these nodes, whose own probes have ended."""
     if not nodes:
@@ -163,7 +163,7 @@ def _find_checks(node: ReadyNode, probe: Probe, result: ProbeResult) -> tuple[Ch
     return (*probe.to_checks(node, result), *find_measures(node.host.name, probe, result))
 
 
-def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Found]) -> list[Check]:
+def _make_checks(nodes: Sequence[ReadyNode], found: Mapping[str, _Result]) -> list[Check]:
     checks: list[Check] = []
     for node in nodes:
         name = node.host.name
@@ -198,11 +198,11 @@ class _Talk(NodeProgram):
         """Has the node listen."""
         return self.call(order, _Begun, timeout_s=ANSWER_TIMEOUT_S)
 
-    def finish(self, found: _Found, peers: Sequence[tuple[str, str, Sequence[int]]], probes: Sequence[Probe]) -> None:
+    def finish(self, found: _Result, peers: Sequence[tuple[str, str, Sequence[int]]], probes: Sequence[Probe]) -> None:
         """Has the node connect to its peers and run its probes, one after the other: they would compete for cores."""
         tried = self.call({"peers": peers}, _Tried, timeout_s=PORTS_TIMEOUT_S)
         found.attempts = tuple(
-            Attempt(source=self.connection.host.name, target=target, port=port, error=error)
+            PortTest(source=self.connection.host.name, target=target, port=port, error=error)
             for target, port, error in tried.ports
             if target in {name for name, _, _ in peers}
         )

@@ -10,7 +10,7 @@ from bootstrap.ssh.connections import on_all
 from bootstrap.ssh.node_program import NodeProgram
 from bootstrap.volumes import commands
 from bootstrap.volumes.commands import S3Access
-from bootstrap.volumes.mount_plan import NodePlan, VolumeFacts, note_of, path_of, plan_volumes
+from bootstrap.volumes.mount_plan import MountPlan, VolumeFacts, note_of, path_of, plan_volumes
 from foundation.errors import ClusterError
 from foundation.progress import Event, Report
 from provision.volumes.source import MountSource
@@ -96,7 +96,7 @@ class _Mounting:
     def _describe(self, session: _Session) -> None:
         self._facts[session.name] = session.describe(self._sources)
 
-    def _prepare(self, session: _Session, plan: NodePlan) -> None:
+    def _prepare(self, session: _Session, plan: MountPlan) -> None:
         """Unmounts old volumes, installs packages, and mounts the disks."""
         for path in plan.unmount:
             session.do("unmount", what=f"unmounting {path}", mount=path, lazily=True)
@@ -119,7 +119,7 @@ class _Mounting:
             if formatted:
                 self._report_failure(session, f"the disk of {source.mount} was blank, and has a new ext4 file system")
 
-    def _serve(self, session: _Session, plan: NodePlan) -> None:
+    def _serve(self, session: _Session, plan: MountPlan) -> None:
         """Has the node serve its volumes to the others."""
         if plan.exports:
             address = session.connection.host.private_ip
@@ -127,7 +127,7 @@ class _Mounting:
             exports = commands.render_nfs_exports(plan.exports, others)
             session.do("serve", what="exporting volumes", timeout_s=SERVE_S, exports=exports)
 
-    def _mount(self, session: _Session, plan: NodePlan) -> None:
+    def _mount(self, session: _Session, plan: MountPlan) -> None:
         """Mounts the missing volumes. Remounts those that need new keys, unless they are in use."""
         for mount in plan.mounts:
             path = mount.source.mount

@@ -71,7 +71,7 @@ class Mount:
         return hashlib.sha256(json.dumps(self.words).encode()).hexdigest()[:16]
 
 
-class NodePlan(Struct, frozen=True, kw_only=True):
+class MountPlan(Struct, frozen=True, kw_only=True):
     """The changes on a node, in this order, except that `renew` comes just before the mounts. Empty if none is needed.
 
     unmount: folders to unmount. renew: folders whose keys expire soon, which are unmounted unless they are in use.
@@ -94,7 +94,7 @@ def plan_volumes(
     *,
     s3: S3Access | None,
     now: float,
-) -> dict[str, NodePlan]:
+) -> dict[str, MountPlan]:
     """Plans the changes on each node, by its name. hosts: the nodes, the head first. facts: by the node's name.
 
     now: the time in seconds since the epoch. Raises ClusterError for a bucket without credentials.
@@ -115,7 +115,7 @@ def plan_volumes(
         missing = [mount for mount in wanted if not _is_current(mount, here)]
         old = [mount for mount in wanted if mount not in missing and _ends_soon(here.noted[mount.source.mount], now)]
         mine = [source for source in sources if servers.get(source.mount) == host and len(hosts) > 1]
-        planned[host.name] = NodePlan(
+        planned[host.name] = MountPlan(
             unmount=(*gone, *(mount.source.mount for mount in missing if mount.source.mount in here.noted)),
             renew=tuple(mount.source.mount for mount in old),
             install=_find_packages([*missing, *old], here, serves=bool(mine)),

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from bootstrap.environment.file_cache import find_digest
-from bootstrap.transfer.sync import SECRETS, find_files, read_found
+from bootstrap.transfer.sync import SECRETS, find_files, read_sync_files
 from bootstrap.transfer.tree import EXECUTABLE, PLAIN, Tree, TreeFile, file_of_bytes, make_tree, write_archive
 from cluster.capsule.contents import Ingredients
 from foundation.decode import decode
@@ -105,7 +105,7 @@ def unpack(path: Path, folder: Path) -> None:
 
 def read_tree(folder: Path) -> Tree:
     """The tree of all files in a folder. Raises ClusterError."""
-    return read_found(find_files(folder, sync=["."], exclude=ALL_FILES), project_dir=folder, report=silent)
+    return read_sync_files(find_files(folder, sync=["."], exclude=ALL_FILES), project_dir=folder, report=silent)
 
 
 def find_differences(folder: Path, manifest: Manifest) -> Iterator[str]:

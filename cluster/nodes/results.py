@@ -29,7 +29,7 @@ VOLUME = "volume"
 
 
 @dataclass(kw_only=True)
-class Found:
+class JobResults:
     """A job's files. listings: by the node's name, or VOLUME. s3_names: those below `s3_url`, if that is set.
 
     gone: nodes that no longer run, with files. errors: of nodes that cannot be asked, or S3, by name.
@@ -62,12 +62,12 @@ def copy_job(app: App, job: str | None, folder: Path | None = None) -> None:
 
 
 @contextmanager
-def open_results(app: App, record: JobRecord, nodes: Nodes | None) -> Iterator[Found]:
+def open_results(app: App, record: JobRecord, nodes: Nodes | None) -> Iterator[JobResults]:
     """Yields a job's files. nodes: the cluster's, if there is one. The connections are closed at the end of the block.
 
     Raises ClusterError when no node can be reached from this machine.
     """
-    found = Found()
+    found = JobResults()
     with ExitStack() as stack:
         connects = _find_connects(app, record, nodes, found, stack)
 
@@ -96,7 +96,7 @@ def open_results(app: App, record: JobRecord, nodes: Nodes | None) -> Iterator[F
 
 
 def _find_connects(
-    app: App, record: JobRecord, nodes: Nodes | None, found: Found, stack: ExitStack
+    app: App, record: JobRecord, nodes: Nodes | None, found: JobResults, stack: ExitStack
 ) -> dict[str, Callable[[], NodeConnection]]:
     """Returns functions that connect to the job's hosts that run, by name; adds the others to `found.gone`."""
     connects: dict[str, Callable[[], NodeConnection]] = {}
@@ -135,7 +135,7 @@ def is_ours(name: str) -> bool:
     return OURS.fullmatch(name) is not None
 
 
-def copy_results(app: App, record: JobRecord, found: Found, folder: Path) -> None:
+def copy_results(app: App, record: JobRecord, found: JobResults, folder: Path) -> None:
     """Copies the files, and says what was copied, and what are no files that can be copied.
 
     Raises ClusterError if the folder cannot be written to, or files could not be copied.

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from foundation.decode import decode
 from node.children import run
-from node.job.stacks import NOT_PYTHON, Place, Program, Thread, find_place
+from node.job.stacks import NOT_PYTHON, Location, Program, Thread, find_location
 from node.setup import process_tree
 
 TIMEOUT_S = 3.0
@@ -26,7 +26,7 @@ SCOPE = "sys/kernel/yama/ptrace_scope"
 NO_PYTHON = "Failed to find python version"  # py-spy's message
 
 
-async def take_place(found: Sequence[process_tree.Process], *, native: bool = False) -> Place:
+async def take_place(found: Sequence[process_tree.Process], *, native: bool = False) -> Location:
     """Where the first of these processes that is a Python program is, or why that is unknown."""
     why = NOT_PYTHON
     for pid, _, _ in sorted(found)[:MOST_TRIED]:
@@ -34,28 +34,28 @@ async def take_place(found: Sequence[process_tree.Process], *, native: bool = Fa
         if threads:
             return _place_of(pid, threads)
         why = reason or why
-    return Place(why=why)
+    return Location(why=why)
 
 
-async def take_programs(found: Sequence[process_tree.Process], *, native: bool) -> tuple[Place, tuple[Program, ...]]:
+async def take_programs(found: Sequence[process_tree.Process], *, native: bool) -> tuple[Location, tuple[Program, ...]]:
     """The stacks of these processes that are Python programs, and the place of the first one. native: only of that."""
-    place, programs = Place(why=NOT_PYTHON), list[Program]()
+    place, programs = Location(why=NOT_PYTHON), list[Program]()
     for pid, _, words in sorted(found):
         threads, reason = await _dump(pid, native=native and not programs)
         if threads:
             place = place if programs else _place_of(pid, threads)
             programs.append(Program(pid=pid, words=words[:LONGEST_WORDS], threads=threads))
         elif reason and not programs:
-            place = Place(why=reason)
+            place = Location(why=reason)
         frames = sum(len(thread.frames) for program in programs for thread in program.threads)
         if len(programs) == MOST_PROGRAMS or frames > MOST_FRAMES:
             break  # a message is limited
     return place, tuple(programs)
 
 
-def _place_of(pid: int, threads: Sequence[Thread]) -> Place:
+def _place_of(pid: int, threads: Sequence[Thread]) -> Location:
     """The place of the main thread."""
-    place = find_place(next((one for one in threads if one.os_thread_id == pid), threads[0]).frames)
+    place = find_location(next((one for one in threads if one.os_thread_id == pid), threads[0]).frames)
     fields = process_tree.stat(pid)
     if not place.text or fields is None or fields[0] != b"T":
         return place

@@ -52,7 +52,7 @@ class Program(Struct, frozen=True, kw_only=True):
     threads: tuple[Thread, ...] = ()
 
 
-class Place(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Location(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the program of a process is. text: such as "train.py:11 (barrier)"; "" if unknown: `why` is the reason.
 
     waits: it is in a function that waits for other processes. stack: its own frames in one line, the innermost first.
@@ -72,7 +72,7 @@ class Stack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: Name
     host: Name
     rank: Count | None = None
-    place: Place = Place()
+    place: Location = Location()
     programs: tuple[Program, ...] = ()
 
     @property
@@ -81,20 +81,20 @@ class Stack(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.role}{'' if self.rank is None else f' {self.rank}'} on {self.host}"
 
 
-def find_place(frames: Sequence[Frame]) -> Place:
+def find_location(frames: Sequence[Frame]) -> Location:
     """Where a thread is: at its program's own line, and in what that calls. frames: the innermost one first."""
     began, frames = frames, [frame for frame in frames if frame.filename.endswith((".py", ">"))]
     if not frames:
-        return Place(why=NOT_PYTHON)
+        return Location(why=NOT_PYTHON)
     first = frames[0]
     called = began[: began.index(first)]  # in C
     if all(frame.name != "<module>" for frame in frames):  # Python ends: it had fewer batches than those that wait
-        return Place(text=f"the end of the program ({_printable(first.name)})", stack=render(frames))
+        return Location(text=f"the end of the program ({_printable(first.name)})", stack=render(frames))
     own = [frame for frame in frames if not LIBRARY.search(frame.filename)]
     at = next((frame for frame in own if frame.filename != "<string>"), next(iter(own), first))  # MXNet generates some
     within = "" if first.name == "<module>" else f" in {first.name}()" if at is first else f" ({first.name})"
     waits = bool(WAITS_IN.search(first.filename)) or any(WAITS_IN_LIBRARY.search(one.filename) for one in called)
-    return Place(text=at.place + _printable(within), waits=waits, stack=render(frames))
+    return Location(text=at.place + _printable(within), waits=waits, stack=render(frames))
 
 
 def render(frames: Sequence[Frame]) -> str:
@@ -107,25 +107,25 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text[:200])
 
 
-def group_places(places: Mapping[str, Place]) -> list[tuple[Place, list[str]]]:
+def group_places(places: Mapping[str, Location]) -> list[tuple[Location, list[str]]]:
     """Groups processes by the line at which they are: [(place, names), ...].
 
     First those that do not wait, for which the others may wait; then those apart from most others. Two calls in one
     line are one place.
     """
-    groups: dict[tuple[str, bool], tuple[Place, list[str]]] = {}
+    groups: dict[tuple[str, bool], tuple[Location, list[str]]] = {}
     for name, place in places.items():
         if place.text:
             groups.setdefault((place.text.partition(" (")[0], place.waits), (place, []))[1].append(name)
     return sorted(groups.values(), key=lambda group: (group[0].waits, len(group[1])))
 
 
-def describe_places(places: Mapping[str, Place]) -> str:
+def describe_locations(places: Mapping[str, Location]) -> str:
     """Describes at which lines processes are, in the order of group_places; "" for none."""
     return "; ".join(list_places(places, most=MOST_PLACES))
 
 
-def list_places(places: Mapping[str, Place], *, most: int) -> list[str]:
+def list_places(places: Mapping[str, Location], *, most: int) -> list[str]:
     """Describes the groups of group_places, one by one, and the last one in place of those beyond `most`."""
     groups = group_places(places)
     if len(groups) == 1 < len(places) == len(groups[0][1]):
@@ -136,7 +136,7 @@ def list_places(places: Mapping[str, Place], *, most: int) -> list[str]:
     return [describe_group(place, names, is_last=names is last) for place, names in shown]
 
 
-def describe_group(place: Place, names: Sequence[str], *, is_last: bool) -> str:
+def describe_group(place: Location, names: Sequence[str], *, is_last: bool) -> str:
     """Describes where the processes of a group are. is_last: without names, unless it is only one."""
     is_one = len(names) == 1
     who = ", ".join(names) if is_one or (len(names) <= MOST_PLACES and not is_last) else f"{len(names)} others"
@@ -144,7 +144,7 @@ def describe_group(place: Place, names: Sequence[str], *, is_last: bool) -> str:
     return f"{who} {verb} at {place.text}"
 
 
-def describe_kv_store(places: Mapping[str, Place]) -> str:
+def describe_kv_store(places: Mapping[str, Location]) -> str:
     """Describes for which workers a synchronous kv-store waits: while others wait, they have not pushed. "" for none.
 
     places: of the workers.
@@ -156,7 +156,7 @@ def describe_kv_store(places: Mapping[str, Place]) -> str:
     return f"the kv-store waits for what {who} {'pushes' if len(late) == 1 else 'push'}"
 
 
-def describe_unseen(places: Mapping[str, Place]) -> str:
+def describe_unseen(places: Mapping[str, Location]) -> str:
     """Describes of which processes the place is unknown, and why; "" for none. Programs without Python do not count."""
     unseen = [name for name, place in places.items() if place.why and place.why != NOT_PYTHON]
     if not unseen:
@@ -165,11 +165,11 @@ def describe_unseen(places: Mapping[str, Place]) -> str:
     return f"no stack of {who}: {places[unseen[0]].why}"
 
 
-def list_nccl(places: Iterable[Place]) -> list[str]:
+def list_nccl(places: Iterable[Location]) -> list[str]:
     """What NCCL says, one line each."""
     return [f"NCCL: {text}" for place in places for text in place.nccl]
 
 
-def list_stacks(places: Mapping[str, Place]) -> tuple[str, ...]:
+def list_stacks(places: Mapping[str, Location]) -> tuple[str, ...]:
     """The stacks of one process of each group, in the order of group_places, one line each."""
     return tuple(f"{names[0]}: {place.stack}" for place, names in group_places(places)[:MOST_PLACES] if place.stack)

@@ -19,7 +19,7 @@ from train.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
-    Answer,
+    Response,
     Scheduler,
     count_nodes,
     render_clock,
@@ -49,16 +49,16 @@ class Client:
             env = setup_env.merge(env, setup_env.read(os.path.join(os.path.expanduser("~"), ".cluster"), setup))
         self._env = env
 
-    async def ask(self, words: Sequence[str], timeout_s: float | None = None) -> Answer:
+    async def ask(self, words: Sequence[str], timeout_s: float | None = None) -> Response:
         """Runs a command. The answer also says that it cannot be started, or does not end in time."""
         timeout_s = timeout_s or ANSWER_TIMEOUT_S
         try:
             code, out, message = await run(words, timeout_s, env=self._env)
         except OSError as error:
-            return Answer("", f"{words[0]}: {error.strerror or error}", NOT_FOUND)
+            return Response("", f"{words[0]}: {error.strerror or error}", NOT_FOUND)
         if code is None:
-            return Answer("", f"{words[0]} did not end within {timeout_s:g} s", TIMED_OUT)
-        return Answer(out.decode("utf-8", "replace"), message.decode("utf-8", "replace"), code)
+            return Response("", f"{words[0]} did not end within {timeout_s:g} s", TIMED_OUT)
+        return Response(out.decode("utf-8", "replace"), message.decode("utf-8", "replace"), code)
 
     async def check(self, request: AllocationRequest) -> AllocationRequest:
         """Returns the request, completed with its queue's values. Raises ValueError if the queue does not allow it."""

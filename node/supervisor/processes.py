@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from node import job_folder
 from node.causes.cause import MOST_LINES
 from node.programs import CODE_DIR, PYTHON_OPTIONS, shim_words
-from node.protocol import SAVED_AT, STAGED, Container, JobHost, Order, Place, RecordRole
+from node.protocol import SAVED_AT, STAGED, Container, JobHost, Order, OtherHost, RecordRole
 from node.setup import process_tree
 from node.supervisor.agents import Agent
 from node.wire import Exited, Reach, RoleOrder
@@ -111,7 +111,7 @@ class Processes:
         self.all: list[JobProcess] = []
         self.use(order.hosts)
         # The place of the cluster's nodes, in the same form as that of other hosts.
-        self._node = Place(
+        self._node = OtherHost(
             user="",
             port=SSH_PORT,
             python=order.spec.python,
@@ -286,7 +286,7 @@ class Processes:
             return found if found is not None and not found.has_environment else None
         return found if process.role in JOB_ROLES else None
 
-    def _launcher_words(self, place: Place, launched: Mapping[str, str], *, in_image: bool) -> tuple[str, ...]:
+    def _launcher_words(self, place: OtherHost, launched: Mapping[str, str], *, in_image: bool) -> tuple[str, ...]:
         """Returns the command line of a launcher on a host. in_image: whether it is the image's own launcher."""
         variables = self.engine.variables
         if in_image:
@@ -297,7 +297,7 @@ class Processes:
             return words
         return tuple(word for word in words if word != PYTHON_OPTIONS)  # images may need their PYTHONPATH
 
-    def _env_at(self, place: Place) -> dict[str, str]:
+    def _env_at(self, place: OtherHost) -> dict[str, str]:
         """Returns the job's variables; on a host that is not a node, with that host's Python first on PATH."""
         env = dict(self.order.env)
         if place is self._node:
@@ -308,7 +308,7 @@ class Processes:
         env.pop("CLUSTER_DATA_CREDENTIALS", None)  # without an instance profile it uses the head's credentials
         return env
 
-    def preparation(self, place: Place | None = None) -> tuple[tuple[str, ...], ...]:
+    def preparation(self, place: OtherHost | None = None) -> tuple[tuple[str, ...], ...]:
         """Returns the commands that a host (default: a node) runs before the job, the same number on each."""
         place = place or self._node
         path = os.path.dirname(place.python)

@@ -9,7 +9,7 @@ from node import ssh
 from node.children import Ended, end_processes, run
 from node.protocol import JobHost, Left, LeftOnHost
 from node.setup import process_tree
-from node.wire import Found
+from node.wire import PidAndCommand
 
 SEARCH_TIMEOUT_S = 8.0
 CONNECT_S, SILENT_CONNECT_S = 5, 2
@@ -61,7 +61,7 @@ def search_program(job: str, host: JobHost) -> RemoteCommand:
     return program
 
 
-async def search(words: Sequence[str], timeout_s: float = SEARCH_TIMEOUT_S) -> tuple[list[Found], str]:
+async def search(words: Sequence[str], timeout_s: float = SEARCH_TIMEOUT_S) -> tuple[list[PidAndCommand], str]:
     """Runs a search. Returns the processes that it could not end, and the host's boot, "" if it does not answer."""
     ended = await run(words, timeout_s)
     found, boot = read_answer(ended)
@@ -69,7 +69,7 @@ async def search(words: Sequence[str], timeout_s: float = SEARCH_TIMEOUT_S) -> t
     return ([(0, "could not be searched: " + (message or "no answer"))] if found is None else found), boot
 
 
-def read_answer(ended: Ended) -> tuple[list[Found] | None, str]:
+def read_answer(ended: Ended) -> tuple[list[PidAndCommand] | None, str]:
     """Returns what a search has printed: the processes that remain, None if it failed; the host's boot."""
     before, _, last = ended.stdout.strip().rpartition(b"\n")
     boot = before.rpartition(b"\n")[2].decode("ascii", "replace")

@@ -22,9 +22,9 @@ from msgspec.structs import replace
 
 from foundation.durations import render_minutes
 from node.job.stacks import (
-    Place,
+    Location,
     describe_kv_store,
-    describe_places,
+    describe_locations,
     describe_unseen,
     group_places,
     list_nccl,
@@ -33,7 +33,7 @@ from node.job.stacks import (
 from node.protocol import Order
 from node.supervisor.processes import JobProcess, Processes, printable
 from node.tasks import Tasks
-from node.wire import Found, Inspect, Used
+from node.wire import Inspect, PidAndCommand, Used
 
 CHECK_EVERY_S = 10.0
 CHECKS = 6  # the minimum number within stall_timeout
@@ -137,10 +137,10 @@ class Stalls:
         self._positions: dict[int, str] = {}  # of the progress bars, by the worker's number
         self._lines_at: dict[int, float] = {}  # the time of its last line, by the worker's number
         # By a process's number: when it was last active, its cpu_s and size_bytes then; its stopped processes now.
-        self._used: dict[int, tuple[float, float, int, set[Found]]] = {}
+        self._used: dict[int, tuple[float, float, int, set[PidAndCommand]]] = {}
         # By a process's number: its stopped processes, if stopped in two looks without progress.
-        self._stopped: dict[int, list[Found]] = {}
-        self._places: dict[int, Place] = {}  # where workers without progress are, by their numbers
+        self._stopped: dict[int, list[PidAndCommand]] = {}
+        self._places: dict[int, Location] = {}  # where workers without progress are, by their numbers
         self._seen: dict[int, Seen] = {}  # where silent workers are
         self._native_at: dict[int, float] = {}  # when their frames of C were last looked at
         self._reach_until: float | None = None
@@ -195,7 +195,7 @@ class Stalls:
                 self._note_progress(now, None if moves else process)
         self._used[process.number] = (now, use.cpu_s, use.bytes, stopped)
 
-    def on_place(self, process: JobProcess, place: Place) -> None:
+    def on_place(self, process: JobProcess, place: Location) -> None:
         """Handles a host's report of where a worker is. One that waits there since before has made no progress."""
         number, now = process.number, time.monotonic()
         known = self._seen.get(number)
@@ -205,7 +205,7 @@ class Stalls:
         if seen.waits and seen.stays and number in self._cpu_at and not self._has_servers:
             self._cpu_at[number] = min(self._cpu_at[number], seen.first_at)
 
-    def complete(self, process: JobProcess, place: Place) -> Place:
+    def complete(self, process: JobProcess, place: Location) -> Location:
         """Returns the place of a process, with what the frames of C have shown there."""
         known = self._seen.get(process.number)
         waits = known is not None and known.waits and known.text == place.text
@@ -335,7 +335,7 @@ class Stalls:
             return "ended"
         return "apart" if len(group_places(self._find_places())) > 1 else None
 
-    def _find_places(self) -> dict[str, Place]:
+    def _find_places(self) -> dict[str, Location]:
         """Returns where workers are, as far as they have been looked at, by their names."""
         known = ((one, self._places.get(one.number)) for one in self._running() if one.role == "worker")
         return {one.short_name: place for one, place in known if place is not None}
@@ -377,7 +377,7 @@ class Stalls:
             parts.append(f"none of its processes is stopped{', and its nodes can reach each other' if several else ''}")
         places = self._find_places()
         is_kv_store = self._has_servers and self._order.spec.is_synchronous
-        parts += [describe_places(places), describe_kv_store(places) if is_kv_store else "", describe_unseen(places)]
+        parts += [describe_locations(places), describe_kv_store(places) if is_kv_store else "", describe_unseen(places)]
         parts += list_nccl(places.values())
         return "; ".join(filter(None, parts))
 

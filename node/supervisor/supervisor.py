@@ -24,12 +24,12 @@ from node.protocol import AllocationRequest, JobState, Left, NewFiles, Order, Re
 from node.supervisor import job_log, launching, publish, recovery, unhealthy_nodes
 from node.supervisor.allocation import Allocation, Client
 from node.supervisor.attempts import restarts
-from node.supervisor.attempts.attempt import Attempt
+from node.supervisor.attempts.attempt import RunningAttempt
 from node.supervisor.attempts.new_nodes import Replacement
 from node.supervisor.clients import Clients
 from node.supervisor.notifier import Notifier
 from node.tasks import Tasks
-from node.wire import Answer, Done, Launch, NotStarted, Replace, RunProgram, Say, TakeStacks
+from node.wire import Done, Launch, NotStarted, Replace, Reply, RunProgram, Say, TakeStacks
 from train.engines.engine import assign_hosts
 from train.engines.scheduler import Scheduler
 from train.engines.schedulers import SCHEDULERS
@@ -81,9 +81,9 @@ class Supervisor:
         self.done: dict[str, int] | None = None  # the last batch that they have finished
         self.attempt = self.make_attempt(len(self.ended) + 1, order.first_process)
 
-    def make_attempt(self, number: int, first_process: int = 0) -> Attempt:
+    def make_attempt(self, number: int, first_process: int = 0) -> RunningAttempt:
         """Creates an attempt on the hosts of the job's order, which does not start yet."""
-        return Attempt(number, restarts.next_order(self.order, number), self, first_process)
+        return RunningAttempt(number, restarts.next_order(self.order, number), self, first_process)
 
     async def open(self) -> None:
         """Opens the socket. Raises OSError."""
@@ -278,7 +278,7 @@ class Supervisor:
             self.attempt.outcome.stop()
         return True
 
-    def note_ended(self, attempt: Attempt) -> None:
+    def note_ended(self, attempt: RunningAttempt) -> None:
         """Adds an attempt that has ended to the record, before the next one."""
         self.ended.append(attempt.record())
         self.done = attempt.done or self.done
@@ -325,7 +325,7 @@ class Supervisor:
 
     async def answer(self, message: Any) -> bytes | None:
         """Carries out a client's request. Returns the answer; b"" for none; None to refuse it."""
-        answer: Any = Answer()
+        answer: Any = Reply()
         if isinstance(message, Launch):
             code = await self.attempt.launch_for(message)
             answer = None if code is None else Done(exit_code=code)
@@ -334,7 +334,7 @@ class Supervisor:
         elif isinstance(message, Replace) and self.replacement is not None:
             answer = self.replacement.take(message.hosts)
         elif isinstance(message, Replace):
-            answer = Answer(error=restarts.find_refused(message.hosts, ()))
+            answer = Reply(error=restarts.find_refused(message.hosts, ()))
         elif isinstance(message, TakeStacks):
             answer = await self.attempt.stacks.take(message)
         elif isinstance(message, Say):
@@ -400,7 +400,7 @@ class Supervisor:
                 self.files[name] = agent.closed.files
         return tuple(self.files[host] for host in sorted(self.files))
 
-    def note_lost_batches(self, attempt: Attempt) -> None:
+    def note_lost_batches(self, attempt: RunningAttempt) -> None:
         """Completes the record of the previous attempt, once it is known where this one resumes."""
         if self.ended and self.ended[-1].lost_batches is None and attempt.resumed is not None:
             lost = restarts.count_lost_batches(self.done, attempt.resumed)

@@ -32,7 +32,7 @@ from ec2_sandbox.paths import (
     AccessKey,
     DaemonStatus,
     HostStatus,
-    Place,
+    SandboxPaths,
     Settings,
     find_daemon,
     find_leftovers,
@@ -186,7 +186,7 @@ def list_all() -> list[SandboxOnMachine]:
     return [_describe_on_machine(place) for place in find_places()] if sys.platform == "linux" else []
 
 
-def _describe_on_machine(place: Place) -> SandboxOnMachine:
+def _describe_on_machine(place: SandboxPaths) -> SandboxOnMachine:
     status, settings = find_daemon(place), _find_settings(place)
     pid = status.pid if status else None
     if settings is None:
@@ -199,7 +199,7 @@ def _describe_on_machine(place: Place) -> SandboxOnMachine:
     )  # fmt: skip
 
 
-def _find_settings(place: Place) -> Settings | None:
+def _find_settings(place: SandboxPaths) -> Settings | None:
     """Returns the sandbox's settings, or None if their file is missing or damaged."""
     try:
         return read_json(place.settings_file, Settings)
@@ -334,7 +334,7 @@ def ask(path: Path, asked: dict[str, str]) -> Any:
     return answer["result"]
 
 
-def _find_place(project_dir: Path) -> Place:
+def _find_place(project_dir: Path) -> SandboxPaths:
     """Returns the sandbox's place. Raises SandboxError if another user started it, whose files are not readable."""
     place = place_of(project_dir)
     with as_root():

@@ -57,7 +57,7 @@ from ec2_sandbox.paths import (
     AccessKey,
     DaemonStatus,
     HostStatus,
-    Place,
+    SandboxPaths,
     Settings,
     read_json,
     write_json,
@@ -74,7 +74,7 @@ log = logging.getLogger("ec2_sandbox")
 
 def main() -> None:
     """Runs until SIGTERM."""
-    place = Place(id=sys.argv[1].rpartition(":")[2], state_dir=Path(sys.argv[2]))
+    place = SandboxPaths(id=sys.argv[1].rpartition(":")[2], state_dir=Path(sys.argv[2]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     settings = read_json(place.settings_file, Settings)
     adopt_hosts()
@@ -207,7 +207,7 @@ class StatusFile:
             self._written = status
 
 
-def open_server(place: Place, settings: Settings, book: FaultBook) -> TlsServer:
+def open_server(place: SandboxPaths, settings: Settings, book: FaultBook) -> TlsServer:
     """Returns the API server, which listens only on the sandbox's own address."""
     address = str(settings.ranges.gateway.ip)
     tls = make_tls_context(place, address)

@@ -58,7 +58,7 @@ STATE_ROOT = _find_state_root()
 
 
 @dataclass
-class Place:
+class SandboxPaths:
     """The files and names of one sandbox on this machine."""
 
     id: str
@@ -89,18 +89,18 @@ class Place:
         self.packages_dir = self.state_dir / "packages"  # a folder for each `ec2-sandbox install`, with its packages
 
 
-def place_of(project_dir: Path) -> Place:
+def place_of(project_dir: Path) -> SandboxPaths:
     """Returns the place of the sandbox that belongs to a project's folder."""
     resolved = os.fsencode(project_dir.resolve())
     sandbox_id = hashlib.sha256(resolved).hexdigest()[:8]
-    return Place(id=sandbox_id, state_dir=STATE_ROOT / sandbox_id)
+    return SandboxPaths(id=sandbox_id, state_dir=STATE_ROOT / sandbox_id)
 
 
-def find_places() -> list[Place]:
+def find_places() -> list[SandboxPaths]:
     """Returns the places of all sandboxes in STATE_ROOT, running or not; [] if that is another user's."""
     if not os.access(STATE_ROOT, os.R_OK | os.X_OK, effective_ids=True):
         return []
-    return [Place(id=path.name, state_dir=path) for path in sorted(STATE_ROOT.iterdir())]
+    return [SandboxPaths(id=path.name, state_dir=path) for path in sorted(STATE_ROOT.iterdir())]
 
 
 def find_processes(mark: str) -> Iterator[int]:
@@ -197,7 +197,7 @@ def read_json(path: Path, kind: type[T]) -> T:
     return cast("T", _DECODERS[kind].decode(path.read_bytes()))
 
 
-def find_daemon(place: Place) -> DaemonStatus | None:
+def find_daemon(place: SandboxPaths) -> DaemonStatus | None:
     """Returns the daemon's status if it is alive, or None. Another process with its pid does not count."""
     try:
         status = read_json(place.status_file, DaemonStatus)
@@ -223,7 +223,7 @@ class Leftovers:
         return any((self.processes, self.mounts, self.interfaces, self.loop_devices, self.folders))
 
 
-def find_leftovers(place: Place) -> Leftovers:
+def find_leftovers(place: SandboxPaths) -> Leftovers:
     """Returns everything that currently belongs to the sandbox, whether it runs or has crashed."""
     return Leftovers(
         processes=tuple(find_processes(place.mark)),
@@ -234,7 +234,7 @@ def find_leftovers(place: Place) -> Leftovers:
     )
 
 
-def remove_all(place: Place) -> None:
+def remove_all(place: SandboxPaths) -> None:
     """Removes everything that belongs to a sandbox. Raises SandboxError that lists what could not be removed.
 
     Ends the processes first: with a host's last process, the kernel removes its mounts, loop device and network.
@@ -272,7 +272,7 @@ def wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def _kill_all(place: Place) -> list[int]:
+def _kill_all(place: SandboxPaths) -> list[int]:
     """Kills the sandbox's processes, and returns the pids that it found."""
     processes = list(find_processes(place.mark))
     for pid in processes:
@@ -283,7 +283,7 @@ def _kill_all(place: Place) -> list[int]:
     return processes
 
 
-def _has_interface(place: Place) -> bool:
+def _has_interface(place: SandboxPaths) -> bool:
     return Path("/sys/class/net", place.interface).exists()
 
 

@@ -14,7 +14,7 @@ from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.paths import (
     AccessKey,
-    Place,
+    SandboxPaths,
     Settings,
     choose_ranges,
     describe_taken,
@@ -30,7 +30,7 @@ LOG_LINES = 10
 
 
 def prepare(
-    place: Place,
+    place: SandboxPaths,
     project_dir: Path,
     region: str,
     config: SandboxConfig,
@@ -61,7 +61,7 @@ def prepare(
         _give_to_caller(path)
 
 
-def launch(place: Place) -> None:
+def launch(place: SandboxPaths) -> None:
     """Starts the daemon and waits until it serves. Raises SandboxError with the end of its log."""
     words = (sys.executable, "-m", "ec2_sandbox.daemon", place.mark, str(place.state_dir))
     with place.daemon_log.open("ab") as log:
@@ -86,7 +86,7 @@ def start_daemon(words: Sequence[str], log: IO[bytes], env: Mapping[str, str]) -
     )
 
 
-def _clean_environment(place: Place) -> dict[str, str]:
+def _clean_environment(place: SandboxPaths) -> dict[str, str]:
     """Returns the daemon's environment. Of the user's variables, it has only the paths of programs and modules."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     if find_caller() is not None:

@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from node.protocol import JobHost, Order, Place
+from node.protocol import JobHost, Order, OtherHost
 
 SSH_PORT = 22
 
@@ -143,7 +143,7 @@ class Engine(ABC):
     def plan_launches(self, order: Order, head: Head) -> tuple[Launch, ...]:
         """The launches for an order."""
 
-    def launcher_words(self, place: Place, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
+    def launcher_words(self, at: OtherHost, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
         """The command line of a launcher on a host (HostLaunch). role_words: the command line of one process there."""
         return tuple(role_words)
 

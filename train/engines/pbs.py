@@ -9,8 +9,8 @@ from train.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
-    Answer,
     QueueLimits,
+    Response,
     Scheduler,
     begin_with_letter,
     parse_clock,
@@ -59,7 +59,7 @@ class PbsScheduler(Scheduler):
         """OpenPBS shows ended jobs only with -x, which the others lack, so a job that qstat does not find has ended."""
         return ("qstat", "-f", number)
 
-    def parse_state(self, answer: Answer, number: str) -> AllocationState:
+    def parse_state(self, answer: Response, number: str) -> AllocationState:
         """The state, from state_command. Raises ValueError if the server does not answer."""
         if "job_state" not in answer.stdout:
             message = answer.stderr.lower()

@@ -25,7 +25,7 @@ HOLD_EVERY_S = 5
 _ENDLESS = frozenset({"", "UNLIMITED", "INFINITY", "NONE", "INFINITE"})
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """The output and exit code of a scheduler's program."""
 
     stdout: str
@@ -136,7 +136,7 @@ class Scheduler(ABC):
         """More commands that describe the request's queue."""
         return ()
 
-    def add_details(self, limits: QueueLimits, answers: Sequence[Answer]) -> QueueLimits:
+    def add_details(self, limits: QueueLimits, answers: Sequence[Response]) -> QueueLimits:
         """The queue's limits, completed from the output of these commands."""
         return limits
 
@@ -185,14 +185,14 @@ class Scheduler(ABC):
         """The command that shows the state of a job."""
 
     @abstractmethod
-    def parse_state(self, answer: Answer, number: str) -> AllocationState:
+    def parse_state(self, answer: Response, number: str) -> AllocationState:
         """The state, from state_command. Raises ValueError if the scheduler does not answer."""
 
     def more_command(self, number: str, found: AllocationState) -> tuple[str, ...]:
         """The command that reports what a state lacks, its reason or the nodes' addresses; () if it lacks nothing."""
         return ()
 
-    def parse_more(self, answer: Answer, found: AllocationState) -> AllocationState:
+    def parse_more(self, answer: Response, found: AllocationState) -> AllocationState:
         """The state, completed from more_command."""
         return found
 

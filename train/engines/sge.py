@@ -12,8 +12,8 @@ from train.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
-    Answer,
     QueueLimits,
+    Response,
     Scheduler,
     add_reason,
     begin_with_letter,
@@ -76,7 +76,7 @@ class SgeScheduler(Scheduler):
         """The commands that describe the queue's parallel environments."""
         return tuple(("qconf", "-sp", name) for name in limits.rules)
 
-    def add_details(self, limits: QueueLimits, answers: Sequence[Answer]) -> QueueLimits:
+    def add_details(self, limits: QueueLimits, answers: Sequence[Response]) -> QueueLimits:
         """The queue's limits with the allocation rules of its parallel environments."""
         rules = {}
         for answer in answers:
@@ -113,7 +113,7 @@ class SgeScheduler(Scheduler):
         """The command that lists all jobs of this user, with a line for each slot."""
         return ("qstat", "-xml", "-g", "t")
 
-    def parse_state(self, answer: Answer, number: str) -> AllocationState:
+    def parse_state(self, answer: Response, number: str) -> AllocationState:
         """The state, from state_command. Raises ValueError if the qmaster does not answer."""
         if answer.exit_code != 0 or "<job_info" not in answer.stdout:
             raise ValueError(answer.error)
@@ -135,7 +135,7 @@ class SgeScheduler(Scheduler):
         """The command that reports why the job waits, or how it ended."""
         return {"pending": ("qstat", "-j", number), "ended": ("qacct", "-j", number), "running": ()}[found.state]
 
-    def parse_more(self, answer: Answer, found: AllocationState) -> AllocationState:
+    def parse_more(self, answer: Response, found: AllocationState) -> AllocationState:
         """The state with its reason. How a job has ended is known only where the accounting file can be read."""
         if found.state == "ended":
             return add_reason(found, _explain_end(_parse_fields(answer.stdout)))

@@ -11,8 +11,8 @@ from train.engines.scheduler import (
     REACHED_WALLTIME,
     AllocatedNode,
     AllocationState,
-    Answer,
     QueueLimits,
+    Response,
     Scheduler,
     parse_clock,
     parse_count,
@@ -82,7 +82,7 @@ class SlurmScheduler(Scheduler):
         """Slurm shows a job for some minutes after its end (MinJobAge)."""
         return ("scontrol", "--oneliner", "show", "job", number)
 
-    def parse_state(self, answer: Answer, number: str) -> AllocationState:
+    def parse_state(self, answer: Response, number: str) -> AllocationState:
         """The state, from state_command. Raises ValueError if slurmctld does not answer."""
         if _UNKNOWN in answer.stderr:
             return AllocationState("ended", "Slurm no longer has the job", is_vague=True)
@@ -108,7 +108,7 @@ class SlurmScheduler(Scheduler):
             return ()
         return ("scontrol", "--oneliner", "show", "node", found.nodes[0].address)
 
-    def parse_more(self, answer: Answer, found: AllocationState) -> AllocationState:
+    def parse_more(self, answer: Response, found: AllocationState) -> AllocationState:
         """The state with all nodes. Raises ValueError if slurmctld does not answer."""
         nodes = [_parse_fields(line) for line in answer.stdout.splitlines() if "NodeName=" in line]
         if answer.exit_code != 0 or not nodes:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from node.programs import program_words
-from node.protocol import JobHost, Order, Place
+from node.protocol import JobHost, Order, OtherHost
 from train.engines.engine import (
     ADDRESSES,
     INIT_METHOD,
@@ -109,10 +109,10 @@ class TorchrunEngine(TorchEngine):
             for number, host, _ in nodes
         )
 
-    def launcher_words(self, place: Place, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
+    def launcher_words(self, at: OtherHost, launched: Mapping[str, str], role_words: Sequence[str]) -> tuple[str, ...]:
         """The command line of torchrun. PyTorch 1.13 accepts its options only with underscores."""
         return (
-            *program_words("torchrun", python=place.python, code_dir=place.code_dir),
+            *program_words("torchrun", python=at.python, code_dir=at.code_dir),
             *("--nnodes", launched["GROUP_WORLD_SIZE"], "--node_rank", launched["GROUP_RANK"]),
             *("--nproc_per_node", launched["LOCAL_WORLD_SIZE"], "--max_restarts", "0", "--rdzv_backend", "static"),
             *("--master_addr", launched["MASTER_ADDR"], "--master_port", launched["MASTER_PORT"]),

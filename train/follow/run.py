@@ -27,7 +27,7 @@ from node.protocol import (
     find_first_key,
     shorten,
 )
-from node.wire import Answer
+from node.wire import Reply
 from train.follow.events import Event, EventReader
 from train.follow.head import SILENCE_S, Head
 
@@ -347,7 +347,7 @@ def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, 
     if find_first_key(line) == "error":
         error = head.failed(line, hint="cluster jobs")
         raise NotReplacedError(error.message, hint=error.hint)
-    reply = head.read(line, Answer)
+    reply = head.read(line, Reply)
     if reply.by_head and not hosts:
         raise HeadReplacesError(
             f"job {job} waits for {', '.join(reply.waiting_for)}, and the head is replacing "

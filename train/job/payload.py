@@ -8,12 +8,12 @@ from typing import Literal
 from msgspec import Struct
 
 from bootstrap.runtime.code import SCRIPTS_DIR, find_part
-from bootstrap.transfer.sync import Found, find_below, find_files, read_found
+from bootstrap.transfer.sync import SyncFiles, find_below, find_files, read_sync_files
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ConfigError
 from foundation.progress import Event, Report
 
-Approve = Callable[[tuple[Path, ...], Found], None]
+Approve = Callable[[tuple[Path, ...], SyncFiles], None]
 """Called with the folders that the files are in, and the files; raises to refuse."""
 
 
@@ -97,11 +97,11 @@ def collect_trees(
     approve(tuple(project_dir / folder for folder in folders) or beside, found)
     project = None
     if found.files or found.folders:
-        project = read_found(found, project_dir=project_dir, report=report)
+        project = read_sync_files(found, project_dir=project_dir, report=report)
     return Payload(project=project, script=path, is_own=own is not None)
 
 
-def _leave_out(found: Found, private: Path, report: Report) -> None:
+def _leave_out(found: SyncFiles, private: Path, report: Report) -> None:
     """Leaves out a file, and links to it."""
     kept = {path: file for path, file in found.files.items() if file[0].resolve() != private}
     if len(kept) < len(found.files):
@@ -150,7 +150,7 @@ def find_shadowed(script: str, *, project_dir: Path) -> str | None:
     )
 
 
-def _add_script(found: Found, script: Path, project_dir: Path) -> str:
+def _add_script(found: SyncFiles, script: Path, project_dir: Path) -> str:
     """Adds the user's script to the files; returns its path in the tree. Raises ConfigError."""
     path = os.path.relpath(script, project_dir)
     if path.startswith("../"):

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 from bootstrap.apply import ReadyNode
 from bootstrap.ssh.host import Host
 from foundation.errors import ConfigError
-from node.protocol import JobHost, Machine, Place
+from node.protocol import JobHost, Machine, OtherHost
 from train.engines import ENGINES
 
 SSH_PORT = "22"
@@ -124,8 +124,8 @@ def describe_hosts(
     words: the command of the job's processes on a host. folder: where they run. prices: see plan_job.
     """
 
-    def place_of(node: ReadyNode) -> Place:
-        return Place(
+    def place_of(node: ReadyNode) -> OtherHost:
+        return OtherHost(
             user=node.host.user,
             port=node.host.port,
             python=node.python,

@@ -17,7 +17,7 @@ UNFINISHED_DAYS = 7
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class Target:
     """A destination's state in S3. bucket: "closed" if the caller may not list it, such as another account's."""
 
     bucket: Literal["there", "missing", "closed"]
@@ -26,7 +26,7 @@ class Found:
 
 def describe_destination(
     connection: Connection, planned: Sequence[Upload], folder: S3Url, kept: Collection[S3Url], *, whole: bool
-) -> Found:
+) -> Target:
     """Finds the objects at the destinations of the uploads (`kept`). whole: also everything else in the folder.
 
     Raises AwsError, but S3AccessDeniedError only with `whole`.
@@ -35,17 +35,19 @@ def describe_destination(
         if len(planned) == 1 and not whole:
             found = connection.find_object(planned[0].destination)
             # S3 gives the same answer for a missing object and a missing bucket: a listing tells them apart.
-            return Found(bucket="there", objects=[found] if found else connection.list_objects(folder, limit=1))
-        return Found(bucket="there", objects=connection.list_objects(folder, only=None if whole else kept, exact=whole))
+            return Target(bucket="there", objects=[found] if found else connection.list_objects(folder, limit=1))
+        return Target(
+            bucket="there", objects=connection.list_objects(folder, only=None if whole else kept, exact=whole)
+        )
     except S3AccessDeniedError:
         if whole:
             raise
-        return Found(bucket="closed")
+        return Target(bucket="closed")
     except NotFoundError:
-        return Found(bucket="missing")
+        return Target(bucket="missing")
 
 
-def prepare_bucket(connection: Connection, found: Found, bucket: str, report: Report) -> None:
+def prepare_bucket(connection: Connection, found: Target, bucket: str, report: Report) -> None:
     """Creates the bucket unless it exists. Raises AwsError if this caller may not create buckets.
 
     S3 makes every new bucket private, and encrypts its objects, since April 2023.

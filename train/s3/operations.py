@@ -20,7 +20,7 @@ from train.s3.partial_file import find_surplus_files, refuse_links, remove_unfin
 from train.s3.run_journal import Run, abort_unfinished, noted
 from train.s3.sources import find_files, find_objects
 from train.s3.transfer import Progress, is_in_parts
-from train.s3.transfer_plan import Download, Plan, Upload, find_surplus_objects, plan_get, plan_put
+from train.s3.transfer_plan import Download, TransferPlan, Upload, find_surplus_objects, plan_get, plan_put
 from train.s3.url import compile_excludes, has_glob, parse_url
 
 __all__ = ["Done", "du", "find_whole_buckets", "get", "ls", "put", "rm", "unwatched", "yes"]
@@ -28,7 +28,7 @@ __all__ = ["Done", "du", "find_whole_buckets", "get", "ls", "put", "rm", "unwatc
 # Takes the transfers that are about to start; returns their Progress.
 Watch = Callable[[Sequence[Upload | Download]], Progress]
 # Takes the plan; returns whether to carry it out.
-Decide = Callable[[Plan], bool]
+Decide = Callable[[TransferPlan], bool]
 
 
 class Done(Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Done(Struct, frozen=True, kw_only=True):
     unverified: downloads for which only the length was verified, because S3 keeps no checksum to compare with.
     """
 
-    plan: Plan
+    plan: TransferPlan
     carried_out: bool
     unverified: Sequence[Download] = ()
 
@@ -47,7 +47,7 @@ def unwatched(_transfers: Sequence[Upload | Download]) -> Progress:
     return Progress()
 
 
-def yes(_plan: Plan) -> bool:
+def yes(_plan: TransferPlan) -> bool:
     """A Decide that always agrees."""
     return True
 
@@ -87,7 +87,7 @@ def put(
         _refuse_missing_bucket(target.bucket)
     to_copy, unchanged = choose_uploads(connection, planned, found.objects)
     surplus = find_surplus_objects(folder, found.objects, kept, is_excluded) if delete and not refused else ()
-    plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus, refused=refused)
+    plan = TransferPlan(transfers=to_copy, unchanged=unchanged, deletions=surplus, refused=refused)
     if not decide(plan):
         return Done(plan=plan, carried_out=False)
     if create_bucket:
@@ -135,7 +135,7 @@ def get(
     refuse_links(folder, (download.destination for download in planned))
     to_copy, unchanged = choose_downloads(connection, planned)
     surplus = find_surplus_files(folder, planned, is_excluded) if delete and not refused else ()
-    plan = Plan(transfers=to_copy, unchanged=unchanged, deletions=surplus, refused=refused)
+    plan = TransferPlan(transfers=to_copy, unchanged=unchanged, deletions=surplus, refused=refused)
     if not decide(plan):
         return Done(plan=plan, carried_out=False)
     remove_unfinished({download.destination.parent for download in planned})

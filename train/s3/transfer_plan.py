@@ -63,7 +63,7 @@ class Download(Struct, frozen=True, kw_only=True):
     etag: str
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class TransferPlan(Struct, frozen=True, kw_only=True):
     """What a put or get is about to do.
 
     deletions: files or objects in the destination that are not at the sources; none if a source cannot be copied.

@@ -27,7 +27,7 @@ from provision.model import count
 from train.s3 import compare
 from train.s3 import operations as s3
 from train.s3.contents import Entry
-from train.s3.transfer_plan import Plan
+from train.s3.transfer_plan import TransferPlan
 from train.s3.url import S3Object, has_glob, is_s3
 
 _exclude = click.option(
@@ -226,7 +226,7 @@ def verify(app: App, *, url: str, local: str, exclude: tuple[str, ...], as_json:
     app.say(f"{url} and {local} are the same: {verdict.compared} objects")
 
 
-def _decide(app: App, plan: Plan, destination: str, *, dry_run: bool, yes: bool) -> bool:
+def _decide(app: App, plan: TransferPlan, destination: str, *, dry_run: bool, yes: bool) -> bool:
     if dry_run:
         for transfer in plan.transfers:
             app.print_line(f"copy    {transfer.source} -> {transfer.destination}")

@@ -45,7 +45,7 @@ PIPE_EVERY_S = 0.02
 TRY_TIMEOUT_S = 120
 LONGEST_SAID = 4000
 MEMORY = "/dev/shm"  # noqa: S108 - we create a folder of our own in it
-Answer = dict[str, Any]
+Message = dict[str, Any]
 
 
 class Failed(Exception):
@@ -64,15 +64,15 @@ class Node:
         self._engine: list[str] = []
         self._child: subprocess.Popen[bytes] | None = None
 
-    def answer(self, request: Answer) -> Answer:
+    def answer(self, request: Message) -> Message:
         """Does what a request's verb, its first key, says. Returns the answer."""
         try:
-            answer: Answer | None = getattr(self, f"do_{next(iter(request))}")(*request.values())
+            answer: Message | None = getattr(self, f"do_{next(iter(request))}")(*request.values())
         except Failed as error:
             return {"failed": str(error)}
         return answer or {"done": True}
 
-    def do_find(self, wanted: str) -> Answer:
+    def do_find(self, wanted: str) -> Message:
         """Finds the engine."""
         # Otherwise engines would create the folders for mounts, in the containers' home folder, as another user.
         inside = [os.path.join(engine.HOME_FOLDER, ".cluster", name) for name in engine.MOUNT_FOLDERS]
@@ -88,12 +88,12 @@ class Node:
             "shm_bytes": shutil.disk_usage(MEMORY).total if os.path.isdir(MEMORY) else 0,
         }
 
-    def do_inspect(self, reference: str) -> Answer:
+    def do_inspect(self, reference: str) -> Message:
         """Describes an image, if the node has it."""
         code, out, _ = self._call([*self._engine, "image", "inspect", reference])
         return {"image": describe(json.loads(out)[0]) if code == 0 else None}
 
-    def do_pull(self, reference: str, login: Mapping[str, str] | None) -> Answer:
+    def do_pull(self, reference: str, login: Mapping[str, str] | None) -> Message:
         """Pulls an image, and describes it."""
         if login is None:
             self._run(engine.pull_words(self._engine, reference, None))
@@ -129,7 +129,7 @@ class Node:
         if done is not None:
             open(done, "w").close()
 
-    def do_take(self, name: str, order: Mapping[str, Any]) -> Answer:
+    def do_take(self, name: str, order: Mapping[str, Any]) -> Message:
         """Takes files out of an image."""
         folder = os.path.join(os.path.expanduser("~"), name)
         if os.path.isdir(folder):
@@ -147,7 +147,7 @@ class Node:
             shutil.rmtree(draft, ignore_errors=True)
         return {"taken": folder}
 
-    def do_save(self, image: str) -> Answer:
+    def do_save(self, image: str) -> Message:
         """Saves an image to the store, for other nodes."""
 
         def write(path: str) -> None:
@@ -246,7 +246,7 @@ def is_inside(name: str) -> bool:
     return not name.startswith("/") and ".." not in name.split("/")
 
 
-def describe(found: Mapping[str, Any]) -> Answer:
+def describe(found: Mapping[str, Any]) -> Message:
     """The description of an image for an answer, from that of docker or podman."""
     config = found.get("Config") or {}
     env = dict(entry.partition("=")[::2] for entry in config.get("Env") or [])

@@ -58,7 +58,7 @@ FIRST_PROGRAM = 1 << 20  # the number of the first of mpirun's daemons; those of
 ProcessReport = Started | Bar | Joined | Exited | Used | Placed | Blocked
 
 
-class Attempt:
+class RunningAttempt:
     """An attempt. number: 1 for the first. order: the attempt's own, with its hosts. started_at: None before `start`.
 
     is_over: whether no more of its processes may start.

@@ -15,7 +15,7 @@ from node.setup import process_tree
 from node.supervisor import launching
 from node.supervisor.attempts import restarts
 from node.tasks import Tasks
-from node.wire import Answer
+from node.wire import Reply
 
 
 class Replacement:
@@ -63,13 +63,13 @@ class Replacement:
     def _is_one(self) -> bool:
         return len(self.waiting_for) == 1
 
-    def take(self, hosts: tuple[JobHost, ...]) -> Answer:
+    def take(self, hosts: tuple[JobHost, ...]) -> Reply:
         """Uses new hosts for nodes that the job waits for. An empty list means that a client begins to replace them."""
         refusal = restarts.find_refused(hosts, self.waiting_for, [host.name for host in self._order.hosts[1:]])
         if refusal is not None:
-            return Answer(error=refusal, waiting_for=self.waiting_for)
+            return Reply(error=refusal, waiting_for=self.waiting_for)
         if not hosts:
-            return Answer(waiting_for=self.waiting_for, by_head=self._child is not None)
+            return Reply(waiting_for=self.waiting_for, by_head=self._child is not None)
         restarts.replace_hosts(self._order, hosts)
         for host in hosts:
             self._say(f"{host.name} is there again: {host.instance_id or host.ip}")
@@ -78,7 +78,7 @@ class Replacement:
         self._note_change()
         if not self.waiting_for:
             self._is_complete.set()
-        return Answer(waiting_for=self.waiting_for)
+        return Reply(waiting_for=self.waiting_for)
 
     # -- replace_command -----------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from node.job.stacks import Place, Stack
+from node.job.stacks import Location, Stack
 from node.supervisor.agents import wait_for
 from node.supervisor.processes import JobProcess, Processes
 from node.wire import Placed, Stacks, TakeStack, TakeStacks
@@ -43,5 +43,5 @@ class StackRequests:
 
 
 def _describe(process: JobProcess, asked: "asyncio.Future[Placed]") -> Stack:
-    placed = asked.result() if asked.done() else Placed(process.number, Place(why=UNANSWERED))
+    placed = asked.result() if asked.done() else Placed(process.number, Location(why=UNANSWERED))
     return Stack(role=process.role, host=process.host, rank=process.rank, place=placed.place, programs=placed.programs)

@@ -23,14 +23,14 @@ from werkzeug.wsgi import LimitedStream
 
 from ec2_sandbox.api.log import CALL_KEY
 from ec2_sandbox.api.refusals import SANDBOX_BROKEN, UNSUPPORTED, refuse
-from ec2_sandbox.paths import CHECKIP_PATH, Place
+from ec2_sandbox.paths import CHECKIP_PATH, SandboxPaths
 
 IDLE_TIMEOUT_S = 120.0
 
 log = logging.getLogger("ec2_sandbox.server")
 
 
-def make_tls_context(place: Place, gateway: str) -> ssl.SSLContext:
+def make_tls_context(place: SandboxPaths, gateway: str) -> ssl.SSLContext:
     """Creates a new certificate authority, and returns a server's TLS context for `gateway`.
 
     Writes the authority's certificate into the sandbox's folder.

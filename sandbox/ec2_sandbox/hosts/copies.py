@@ -15,7 +15,7 @@ from ec2_sandbox.api.regions import Backend
 from ec2_sandbox.api.volumes import SandboxSnapshot, SandboxVolume
 from ec2_sandbox.hosts import cgroups
 from ec2_sandbox.hosts.hosts import Folder, Host, copy_disk
-from ec2_sandbox.paths import Place
+from ec2_sandbox.paths import SandboxPaths
 
 log = logging.getLogger("ec2_sandbox.copies")
 libc = ctypes.CDLL(None, use_errno=True)
@@ -32,7 +32,7 @@ class Copy:
 class Copies:
     """The copies in progress, by the id of the snapshot or volume that they make."""
 
-    def __init__(self, place: Place, pool: Executor, wake: Callable[[], None]) -> None:
+    def __init__(self, place: SandboxPaths, pool: Executor, wake: Callable[[], None]) -> None:
         self._place = place
         self._pool = pool
         self._wake = wake

@@ -26,7 +26,7 @@ from ec2_sandbox.hosts.hosts import BootError, Host
 from ec2_sandbox.hosts.links import Links
 from ec2_sandbox.hosts.network import CommandError, Network, mac_address_of
 from ec2_sandbox.hosts.system import copy_system, find_links, is_machines_root
-from ec2_sandbox.paths import HostStatus, Place, Settings
+from ec2_sandbox.paths import HostStatus, SandboxPaths, Settings
 
 MAX_THREADS = 16
 # Each host has its own range of the machine's user ids, with room for containers (subuid(5)). The ranges are in the
@@ -162,7 +162,7 @@ class Fleet(PhantomFleet):
     """
 
     def __init__(
-        self, place: Place, settings: Settings, network: Network, book: FaultBook, wake: Callable[[], None]
+        self, place: SandboxPaths, settings: Settings, network: Network, book: FaultBook, wake: Callable[[], None]
     ) -> None:
         self.links = Links(network)
         self._place = place

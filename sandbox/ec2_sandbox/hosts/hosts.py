@@ -19,7 +19,7 @@ from ec2_sandbox.hosts import cgroups
 from ec2_sandbox.hosts.files import PATH, POWER_OFF_SIGNAL, HostSpec
 from ec2_sandbox.hosts.namespaces import check, libc
 from ec2_sandbox.hosts.network import CommandError, Network, run_quietly
-from ec2_sandbox.paths import Place, wait_for_loop_devices, wait_until
+from ec2_sandbox.paths import SandboxPaths, wait_for_loop_devices, wait_until
 
 PID1 = Path(__file__).with_name("pid1.py")
 PYTHON = "/usr/bin/python3"
@@ -39,7 +39,7 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 class Folder:
     """An instance's folder on the machine."""
 
-    def __init__(self, place: Place, instance_id: str) -> None:
+    def __init__(self, place: SandboxPaths, instance_id: str) -> None:
         self.path = place.hosts_dir / instance_id
         self.disk = self.path / "disk"  # the image of the root volume; sparse
         # pid1.py mounts the root volume, the machine's system and the host's root here, in its own mount namespace.
@@ -182,7 +182,7 @@ def adopt_hosts() -> None:
     check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
-def spawn(place: Place, instance_id: str) -> Host:
+def spawn(place: SandboxPaths, instance_id: str) -> Host:
     """Starts the process that creates an instance's namespaces and process 1 when `Host.boot` is called.
 
     Call it in the main thread: the host must end with the daemon, and the kernel sends the signal for that when the

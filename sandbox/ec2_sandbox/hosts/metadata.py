@@ -202,7 +202,7 @@ def _role(instance: SandboxInstance, credentials: RoleCredentials) -> dict[str, 
     return tree
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """A response. `hops`: the IP time to live of its packets."""
 
     status: HTTPStatus
@@ -239,21 +239,21 @@ class MetadataService:
         self._tokens = Tokens()
         self._credentials = RoleCredentials()
 
-    def answer(self, peer: str, method: str, path: str, headers: Any) -> Answer:
+    def answer(self, peer: str, method: str, path: str, headers: Any) -> HttpResponse:
         """Returns the response to a request from the host with the address `peer`."""
         with ec2.lock:
             instance = self._find(peer)
             if instance is None:
-                return Answer(HTTPStatus.NOT_FOUND)
+                return HttpResponse(HTTPStatus.NOT_FOUND)
             options = instance.metadata_options
             if options.http_endpoint == "disabled":
-                return Answer(HTTPStatus.FORBIDDEN)
+                return HttpResponse(HTTPStatus.FORBIDDEN)
             if method == "PUT":
                 return self._issue_token(instance, path, headers)
             if method not in ("GET", "HEAD"):
-                return Answer(HTTPStatus.METHOD_NOT_ALLOWED)
+                return HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED)
             if not self._is_admitted(instance, headers.get(TOKEN_HEADER)):
-                return Answer(HTTPStatus.UNAUTHORIZED)
+                return HttpResponse(HTTPStatus.UNAUTHORIZED)
             return self._look_up(instance, path)
 
     def _is_admitted(self, instance: SandboxInstance, token: str | None) -> bool:
@@ -268,33 +268,33 @@ class MetadataService:
                 return instance
         return None
 
-    def _issue_token(self, instance: SandboxInstance, path: str, headers: Any) -> Answer:
+    def _issue_token(self, instance: SandboxInstance, path: str, headers: Any) -> HttpResponse:
         if path != TOKEN_PATH:
-            return Answer(HTTPStatus.METHOD_NOT_ALLOWED)
+            return HttpResponse(HTTPStatus.METHOD_NOT_ALLOWED)
         if "X-Forwarded-For" in headers:  # from an open proxy in the host
-            return Answer(HTTPStatus.FORBIDDEN)
+            return HttpResponse(HTTPStatus.FORBIDDEN)
         ttl = headers.get(TTL_HEADER, "")
         if not ttl.isdecimal() or not 1 <= int(ttl) <= MAX_TTL_S:
-            return Answer(HTTPStatus.BAD_REQUEST)
+            return HttpResponse(HTTPStatus.BAD_REQUEST)
         token = self._tokens.issue(instance.id, int(ttl)).encode()
         hops = instance.metadata_options.http_put_response_hop_limit
-        return Answer(HTTPStatus.OK, token, ((TTL_HEADER, ttl),), hops=hops)
+        return HttpResponse(HTTPStatus.OK, token, ((TTL_HEADER, ttl),), hops=hops)
 
-    def _look_up(self, instance: SandboxInstance, path: str) -> Answer:
+    def _look_up(self, instance: SandboxInstance, path: str) -> HttpResponse:
         version, _, below = path.strip("/").partition("/")
         if not version:
-            return Answer(HTTPStatus.OK, b"latest")
+            return HttpResponse(HTTPStatus.OK, b"latest")
         if version != "latest" and not version[:4].isdecimal():
-            return Answer(HTTPStatus.NOT_FOUND)
+            return HttpResponse(HTTPStatus.NOT_FOUND)
         below = below.strip("/")
         if below == "user-data":
             user_data = read_user_data(instance)
-            return Answer(HTTPStatus.OK if user_data else HTTPStatus.NOT_FOUND, user_data)
+            return HttpResponse(HTTPStatus.OK if user_data else HTTPStatus.NOT_FOUND, user_data)
         if not below:
-            return Answer(HTTPStatus.OK, "\n".join(ROOTS).encode())
+            return HttpResponse(HTTPStatus.OK, "\n".join(ROOTS).encode())
         tree = read_tree(self._backend, instance, self._credentials)
         text = tree.get(below) or list_folder(tree, below, instance.key_name)
-        return Answer(HTTPStatus.NOT_FOUND) if text is None else Answer(HTTPStatus.OK, text.encode())
+        return HttpResponse(HTTPStatus.NOT_FOUND) if text is None else HttpResponse(HTTPStatus.OK, text.encode())
 
 
 class MetadataServer(Server):

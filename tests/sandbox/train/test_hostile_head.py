@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hostile_answers import ANSWERS, Answer
+from hostile_answers import ANSWERS, Script
 from job_steps import hosts_of
 from preloaded import preloaded
 from project import CLUSTER, Project
@@ -57,7 +57,7 @@ def read_all(descriptor: int, into: bytearray) -> None:
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=[*ANSWERS])
-def test_an_answer_of_a_hostile_head(answer: Answer, two_nodes: Project, jobs_py: list[Path]) -> None:
+def test_an_answer_of_a_hostile_head(answer: Script, two_nodes: Project, jobs_py: list[Path]) -> None:
     for place in jobs_py:
         hostile = f"import sys\nif sys.argv[1] == 'jobs':\n    exec({answer.source!r})\n    sys.exit()\n"
         replace(place, hostile.encode() + place.read_bytes())

@@ -32,7 +32,7 @@ def record(**values):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Script:
     """One answer. command: arguments of `cluster`; says: a part of its output; code: its exit code.
 
     rows: the other record, or the other lines, are shown as well.
@@ -55,44 +55,44 @@ class Answer:
 
 LOGS = ("logs", "20261121-000000-abcdef")
 ANSWERS = {
-    "missing keys": Answer(program='records(\'{"id": "20261121-000001-abcdef"}\')', says="damaged", rows=True),
-    "deeply nested": Answer(program='records(record()[:-1] + \', "x": \' + "[" * 10**5 + "]" * 10**5 + "}")',
+    "missing keys": Script(program='records(\'{"id": "20261121-000001-abcdef"}\')', says="damaged", rows=True),
+    "deeply nested": Script(program='records(record()[:-1] + \', "x": \' + "[" * 10**5 + "]" * 10**5 + "}")',
                             says="nested too deeply", rows=True),
-    "escapes in a name": Answer(program=r"records(record(name='\x1b]0;owned\x07\x1b[2J\u202e'))",
+    "escapes in a name": Script(program=r"records(record(name='\x1b]0;owned\x07\x1b[2J\u202e'))",
                                 says=r"\x1b]0;owned\x07\x1b[2J\u202e", rows=True),
-    "escapes in an error": Answer(program=r"records(record(error='\x1b]52;c;cm0K\x07\nTraceback'))",
+    "escapes in an error": Script(program=r"records(record(error='\x1b]52;c;cm0K\x07\nTraceback'))",
                                   says=r"\x1b]52;c;cm0K\x07", rows=True),
-    "an error of escapes": Answer(program=r"""say('{"error": "\\u001b[31m\\u009b2J[red]gone[/red]\\nTraceback"}')""",
+    "an error of escapes": Script(program=r"""say('{"error": "\\u001b[31m\\u009b2J[red]gone[/red]\\nTraceback"}')""",
                                   says=r"error: node-0: \x1b[31m\x9b2J[red]gone[/red]; Traceback", code=1),
-    "a line without end": Answer(program="""
+    "a line without end": Script(program="""
 say('{"jobs": [', end="")
 while True:
     say("[" * 65536, end="")
 """, says="jobs.py has sent a line of more than 8 MiB", code=1),
-    "a dense line": Answer(program='say(\'{"jobs": [\' + "[]," * 2_700_000 + "[]]}")',
+    "a dense line": Script(program='say(\'{"jobs": [\' + "[]," * 2_700_000 + "[]]}")',
                            says="more than 600000 values in the list of jobs", code=1),
-    "a traceback": Answer(program=r"raise KeyError('\x1b]0;owned\x07')", says=r"KeyError: '\x1b]0;owned\x07'", code=1),
-    "damaged lines of a log": Answer(program=LOG + r"""
+    "a traceback": Script(program=r"raise KeyError('\x1b]0;owned\x07')", says=r"KeyError: '\x1b]0;owned\x07'", code=1),
+    "damaged lines of a log": Script(program=LOG + r"""
 say('{"t": 1.0, "p": 7, "line": "of nobody"}')
 say('{"t": 1.0, "p": "x", "line": "of no number"}')
 say('{"t": 1.0, "x": ' + "[" * 10**5 + "]" * 10**5 + '}')
 say('{"t": NaN, "say": "never"}')
 say('{"t": 1.0, "p": 0, "kind of a later version": {}}')
 """ + END, says="process 7 is unknown", command=LOGS, rows=True),
-    "escapes in a log": Answer(program=LOG + r"""
+    "escapes in a log": Script(program=LOG + r"""
 say('{"t": 1.0, "p": 0, "line": "\\u001b]0;owned\\u0007\\u001b[2J over\\rwritten"}')
 say('{"t": 1.0, "say": "\\u001b[1;1H\\u009d0;x\\u009c [red]:warning:"}')
 """ + END, says=r"[supervisor node-0] \x1b[1;1H\x9d0;x\x9c [red]:warning:", command=LOGS, rows=True),
-    "an invalid answer to stop": Answer(program="""
+    "an invalid answer to stop": Script(program="""
 if sys.argv[1] == "list":
     records(record(state="running", ended_at=None, exit_code=None))
 else:
     say('{"result": {"state": "stopped", "exit_code": "x", "left": 5}}')
 """, says="sent an invalid answer", command=("stop",)),
-    "an invalid answer to an order": Answer(
+    "an invalid answer to an order": Script(
         program=r"""say('{"refused": {"id": "\\u001b[2J"}}')""",
         says="sent an invalid answer",
         command=("train", "--kv-store", "local", "-n", "1", "--", "true"), code=1),
-    "a status of damaged records": Answer(program='records("5", record(state="running", workers=[]))',
+    "a status of damaged records": Script(program='records("5", record(state="running", workers=[]))',
                                           says="job    none", command=("status",)),
 }  # fmt: skip

@@ -94,14 +94,14 @@ def channel(*pieces: bytes | None, exit_code: int = 0, stderr: bytes = b"") -> C
     return Channel(deque(pieces), exit_code=exit_code, stderr=stderr)
 
 
-Answer = Callable[[Sequence[str]], Channel]
+Opener = Callable[[Sequence[str]], Channel]
 
 
 @dataclass
 class FakeHead:
     """Calls `answer` with the arguments of each run of jobs.py; the next connections raise the errors in `refuse`."""
 
-    answer: Answer
+    answer: Opener
     refuse: list[Exception] = field(default_factory=list)
     asked: list[list[str]] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)

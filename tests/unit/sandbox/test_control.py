@@ -16,7 +16,7 @@ from ec2_sandbox.hosts import hosts
 from ec2_sandbox.paths import (
     DaemonStatus,
     HostStatus,
-    Place,
+    SandboxPaths,
     find_daemon,
     find_processes,
     place_of,
@@ -111,13 +111,13 @@ def test_status_is_written_atomically(tmp_path: Path) -> None:
 
 
 def test_a_damaged_status_means_no_running_sandbox(tmp_path: Path) -> None:
-    place = Place(id="00000000", state_dir=tmp_path)
+    place = SandboxPaths(id="00000000", state_dir=tmp_path)
     place.status_file.write_text('{"pid": 1')
     assert find_daemon(place) is None
 
 
 def test_another_process_with_the_daemons_pid_is_not_the_daemon(tmp_path: Path) -> None:
-    place = Place(id="00000000", state_dir=tmp_path)
+    place = SandboxPaths(id="00000000", state_dir=tmp_path)
     place.status_file.write_text(json.dumps({"pid": os.getpid(), "port": 1, "hosts": []}))
     assert find_daemon(place) is None
 

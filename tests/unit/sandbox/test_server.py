@@ -13,7 +13,7 @@ import pytest
 
 from ec2_sandbox.api.log import ApiLog, describe_call, find_error_code
 from ec2_sandbox.api.server import TlsServer, answer_checkip, catch_errors, make_tls_context
-from ec2_sandbox.paths import Place
+from ec2_sandbox.paths import SandboxPaths
 
 Connect = Callable[[], http.client.HTTPSConnection]
 
@@ -33,12 +33,12 @@ def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(id="00000000", state_dir=tmp_path)
+def place(tmp_path: Path) -> SandboxPaths:
+    return SandboxPaths(id="00000000", state_dir=tmp_path)
 
 
 @pytest.fixture
-def server(place: Place) -> Iterator[TlsServer]:
+def server(place: SandboxPaths) -> Iterator[TlsServer]:
     tls = make_tls_context(place, "127.0.0.1")
     server = TlsServer("127.0.0.1", answer_checkip(ApiLog(catch_errors(application), place.api_log)), tls)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -49,7 +49,7 @@ def server(place: Place) -> Iterator[TlsServer]:
 
 
 @pytest.fixture
-def connect(server: TlsServer, place: Place) -> Iterator[Connect]:
+def connect(server: TlsServer, place: SandboxPaths) -> Iterator[Connect]:
     opened = []
 
     def connect() -> http.client.HTTPSConnection:
@@ -95,7 +95,7 @@ def test_internal_errors_have_each_protocols_form(connect: Connect) -> None:
     assert json.loads(for_json)["__type"] == "InternalFailure"
 
 
-def test_log_has_a_line_for_each_call(connect: Connect, place: Place) -> None:
+def test_log_has_a_line_for_each_call(connect: Connect, place: SandboxPaths) -> None:
     connection = connect()
     ask(connection, "/bucket", b"x" * 10)
     ask(connection, "/missing")

@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 
 from ec2_sandbox.api.images import AMAZON, merge_devices
 from ec2_sandbox.hosts.copies import Copies
-from ec2_sandbox.paths import Place
+from ec2_sandbox.paths import SandboxPaths
 from provision_world import World
 
 ZONE, ROOT = "us-east-1a", "/dev/sda1"
@@ -77,7 +77,7 @@ def test_a_copied_image_has_its_own_snapshots(world: World) -> None:
 def test_copies_are_awaited_when_they_are_cleared(world: World, tmp_path: Path) -> None:
     """`clear` forgets the sandbox's snapshots. Then no copy may write another."""
     snapshot: Any = world.sandbox.backend.snapshots[take(world)["SnapshotId"]]
-    place, woken = Place(id="copies", state_dir=tmp_path), threading.Event()
+    place, woken = SandboxPaths(id="copies", state_dir=tmp_path), threading.Event()
     place.volumes_dir.mkdir()
     (place.volumes_dir / snapshot.volume.id).write_bytes(b"bytes")
     with ThreadPoolExecutor(1) as pool:

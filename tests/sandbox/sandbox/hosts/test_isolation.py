@@ -14,7 +14,7 @@ import pytest
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox import control
-from ec2_sandbox.paths import Place, place_of
+from ec2_sandbox.paths import SandboxPaths, place_of
 from sandbox_steps import RunningSandbox, Ssh, enter, find_image, find_live, launch, start_sandbox, wait_for
 
 pytestmark = pytest.mark.sandbox
@@ -46,7 +46,7 @@ def host(pair: list[InstanceTypeDef]) -> InstanceTypeDef:
 
 
 @pytest.fixture
-def place(sandbox: RunningSandbox) -> Place:
+def place(sandbox: RunningSandbox) -> SandboxPaths:
     return place_of(sandbox.project_dir)
 
 
@@ -67,7 +67,7 @@ def pid_of(sandbox: RunningSandbox, host: InstanceTypeDef) -> int:
 # --- another user of the machine
 
 
-def test_another_user_cannot_read_the_folder(place: Place, host: InstanceTypeDef) -> None:
+def test_another_user_cannot_read_the_folder(place: SandboxPaths, host: InstanceTypeDef) -> None:
     python = sys.executable if as_nobody(sys.executable, "-c", "").returncode == 0 else "/usr/bin/python3"
     assert "PermissionError" in as_nobody(python, "-c", LISTS, str(place.state_dir)).stderr
     files = [
@@ -155,7 +155,7 @@ def test_root_in_a_host_cannot_change_the_machines_settings(setting: str, host: 
 
 
 def test_root_in_a_host_cannot_change_the_machines_cgroups(
-    host: InstanceTypeDef, ssh: Ssh, place: Place, sandbox: RunningSandbox
+    host: InstanceTypeDef, ssh: Ssh, place: SandboxPaths, sandbox: RunningSandbox
 ) -> None:
     address = host["PrivateIpAddress"]
     # It has a subtree of its own ...

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.transfer.sync import Found, Size, find_below, find_files, measure_ignored, read_found
+from bootstrap.transfer.sync import Size, SyncFiles, find_below, find_files, measure_ignored, read_sync_files
 from bootstrap.transfer.tree import Tree
 from foundation.errors import ClusterError, ConfigError
 from foundation.progress import Event, silent
@@ -34,13 +34,13 @@ def project(tmp_path: Path) -> Path:
     return fill(tmp_path / "project", *paths, ".ssh/id_rsa", ".aws/credentials", ".cluster/ssh/id_ed25519")
 
 
-def find(project: Path, sync: tuple[str, ...], exclude: tuple[str, ...] = ()) -> Found:
+def find(project: Path, sync: tuple[str, ...], exclude: tuple[str, ...] = ()) -> SyncFiles:
     return find_files(project, sync=sync, exclude=exclude)
 
 
 def read(project: Path, *sync: str, exclude: tuple[str, ...] = ()) -> Tree:
     found = find(project, sync or (".",), exclude)
-    return read_found(found, project_dir=project, report=silent)
+    return read_sync_files(found, project_dir=project, report=silent)
 
 
 MY = ["my/data/a.rec", "my/data/b.txt", "my/logs/", "my/net/model.py", "my/sub/", "my/train.py"]
@@ -167,7 +167,7 @@ def test_unsendable_files_are_skipped_with_a_warning(
     found = find(project, ("my", "my/net"), exclude)
     assert "my/x" not in found.files
     events: list[Event] = []
-    read_found(found, project_dir=project, report=events.append)
+    read_sync_files(found, project_dir=project, report=events.append)
     assert [(event.kind, event.what) for event in events] == [("warn", f"not sent: 'my/x' {said}")]
 
 
@@ -204,7 +204,7 @@ def test_a_vanished_file_is_an_error(project: Path) -> None:
     found = find(project, ("my",))
     (project / "my" / "train.py").unlink()
     with pytest.raises(ClusterError, match=r"my/train\.py' cannot be read: No such file"):
-        read_found(found, project_dir=project, report=silent)
+        read_sync_files(found, project_dir=project, report=silent)
 
 
 # -- sync = "auto" -----------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def beside(project: Path, script: str, *exclude: str) -> Found:
+def beside(project: Path, script: str, *exclude: str) -> SyncFiles:
     return find_below([str(Path(script).parent)], named=[script], project_dir=project, exclude=exclude)
 
 
@@ -285,7 +285,7 @@ def test_files_that_may_have_a_secret_are_not_sent(tmp_path: Path, *, is_auto: b
     found = beside(project, "train.py") if is_auto else find(project, (".",))
     assert sorted(found.files) == sorted(["train.py", *HARMLESS])
     events: list[Event] = []
-    read_found(found, project_dir=project, report=events.append)
+    read_sync_files(found, project_dir=project, report=events.append)
     assert [event.what for event in events if "secret" in event.what] == [
         f'not sent, since they may have secrets: {", ".join(SECRET)} (to send one: [bootstrap] exclude = ["!.env"])'
     ]

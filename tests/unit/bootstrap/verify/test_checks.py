@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from bootstrap.environment.framework import Torch
 from bootstrap.verify.checks import (
-    Attempt,
     Check,
     Offset,
+    PortTest,
     Probe,
     ProbeResult,
     all_reduce_probes,
@@ -31,10 +31,10 @@ V100 = ("7.0", "Tesla V100")
 # Ports.
 
 
-def attempts(*blocked: tuple[int, int], nodes: int = 4, error: str = "timed out") -> list[Attempt]:
+def attempts(*blocked: tuple[int, int], nodes: int = 4, error: str = "timed out") -> list[PortTest]:
     """The connections of each node to both ports of each other node. Those from a to b fail for (a, b) in `blocked`."""
     return [
-        Attempt(source=f"node-{a}", target=f"node-{b}", port=port, error=error if (a, b) in blocked else None)
+        PortTest(source=f"node-{a}", target=f"node-{b}", port=port, error=error if (a, b) in blocked else None)
         for a in range(nodes)
         for b in range(nodes)
         if a != b
@@ -42,7 +42,7 @@ def attempts(*blocked: tuple[int, int], nodes: int = 4, error: str = "timed out"
     ]
 
 
-def ports(tried: list[Attempt], nodes: int = 4) -> list[tuple[str, str, str]]:
+def ports(tried: list[PortTest], nodes: int = 4) -> list[tuple[str, str, str]]:
     listening = {f"node-{n}": (9100 + n, 20000 + n) for n in range(nodes)}
     return [
         (check.node, check.subject, check.said) for check in check_ports(listening, {}, tried) if check.status != "ok"
@@ -67,8 +67,8 @@ def test_each_node_names_those_that_do_not_reach_it(
 
 
 def test_a_single_port_is_named() -> None:
-    tried = [Attempt(source="node-0", target="node-1", port=9093, error="refused")]
-    tried += [Attempt(source="node-0", target="node-1", port=20000, error=None)]
+    tried = [PortTest(source="node-0", target="node-1", port=9093, error="refused")]
+    tried += [PortTest(source="node-0", target="node-1", port=20000, error=None)]
     failed, *_ = check_ports({"node-1": (9093, 20000)}, {}, tried)
     assert failed.said == "port 9093: refused"
     assert "security group" in (failed.cause or "")

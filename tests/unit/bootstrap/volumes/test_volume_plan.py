@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from bootstrap.ssh.host import Host
 from bootstrap.volumes import commands
 from bootstrap.volumes.commands import S3Access
-from bootstrap.volumes.mount_plan import NodePlan, VolumeFacts, note_of, plan_volumes
+from bootstrap.volumes.mount_plan import MountPlan, VolumeFacts, note_of, plan_volumes
 from provision.volumes.source import MountSource
 
 HOSTS = tuple(
@@ -44,7 +44,7 @@ ACCESS = S3Access(region="us-east-1", keys={"AWS_ACCESS_KEY_ID": "a", "AWS_SECRE
 
 def plan(
     *sources: MountSource, facts: VolumeFacts = UBUNTU, now: float = 0.0, **others: VolumeFacts
-) -> dict[str, NodePlan]:
+) -> dict[str, MountPlan]:
     """The plan for all hosts. others: the facts of single nodes, as in node_1=..."""
     found = {host.name: others.get(host.name.replace("-", "_"), facts) for host in HOSTS}
     return plan_volumes(sources, HOSTS, found, s3=ACCESS, now=now)

@@ -3,13 +3,13 @@
 from msgspec.structs import replace
 
 from cluster.views.stacks import render_rank, render_stacks, stack_documents
-from node.job.stacks import Frame, Place, Program, Stack, Thread
+from node.job.stacks import Frame, Location, Program, Stack, Thread
 from node.protocol import JobSpec
 from node.train_settings import TrainSettings
 
-LOADS = Place(text="data.py:88 in load()", stack="load (data.py:88)")
-WAITS = Place(text="train.py:120 (all_reduce)", waits=True, stack="all_reduce (c10d.py:3)")
-SERVES = Place(text="train.py:1 (KVStoreServer.run)", waits=True)
+LOADS = Location(text="data.py:88 in load()", stack="load (data.py:88)")
+WAITS = Location(text="train.py:120 (all_reduce)", waits=True, stack="all_reduce (c10d.py:3)")
+SERVES = Location(text="train.py:1 (KVStoreServer.run)", waits=True)
 SPEC = JobSpec(id="j", name="mine", workers=16, servers=2)
 RANKS = [Stack(role="worker", host=f"node-{rank // 2}", rank=rank, place=WAITS) for rank in range(16)]
 RANKS[5] = replace(RANKS[5], place=LOADS)
@@ -17,7 +17,7 @@ RANKS[5] = replace(RANKS[5], place=LOADS)
 
 def test_the_process_that_is_elsewhere_comes_first() -> None:
     servers = [Stack(role="server", host="node-0", rank=rank, place=SERVES) for rank in range(2)]
-    dead = Stack(role="scheduler", host="node-0", place=Place(why="its node did not answer within 10 s"))
+    dead = Stack(role="scheduler", host="node-0", place=Location(why="its node did not answer within 10 s"))
     assert render_stacks([dead, *servers, *RANKS], SPEC).split("\n") == [
         "worker 5 on node-2 is at data.py:88 in load()",
         "15 others wait at train.py:120 (all_reduce)",
@@ -44,4 +44,6 @@ def test_a_rank_with_its_data_loader() -> None:
         *("process 7: python train.py", "  MainThread", "    load (/w/data.py:88)", "    <module> (/w/train.py:9)", ""),
         *("process 8: python train.py", "  thread 8", "    read (/w/data.py:3)"),
     ]
-    assert render_rank(Stack(role="worker", host="n", place=Place(why="no sudo"))) == "no stack of worker on n: no sudo"
+    assert (
+        render_rank(Stack(role="worker", host="n", place=Location(why="no sudo"))) == "no stack of worker on n: no sudo"
+    )

@@ -6,7 +6,7 @@ import pytest
 
 from node.agent import stack
 from node.children import Ended
-from node.job.stacks import Frame, Place, find_place
+from node.job.stacks import Frame, Location, find_location
 from node.setup import process_tree
 
 MAIN = Frame("<module>", "/jobs/1/work/train.py", 11, "train.py")
@@ -40,7 +40,7 @@ DELETE = Frame("KVStore.__del__", "/e/lib/python3.11/site-packages/mxnet/kvstore
     ],
 )
 def test_the_programs_own_line_and_what_it_calls(frames: tuple[Frame, ...], place: str) -> None:
-    assert find_place(frames).text == place
+    assert find_location(frames).text == place
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_programs_own_line_and_what_it_calls(frames: tuple[Frame, ...], plac
     [(REDUCE, True), (PULL, True), (SAVE, False), (IMPORT, False), (DELETE, False), (MAIN, False), (BARRIER, True)],
 )
 def test_functions_that_wait_for_other_processes(frame: Frame, *, waits: bool) -> None:
-    assert find_place([frame] if frame is DELETE else [frame, MAIN]).waits == waits
+    assert find_location([frame] if frame is DELETE else [frame, MAIN]).waits == waits
 
 
 # -- py-spy ------------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ NO_SUDO = Ended(1, b"", b"sudo: a password is required\n")
 NOT_PYTHON = Ended(1, b"", b"Error: Failed to find python version from target process\n\nStack backtrace:")
 TORN = Ended(1, b"", b"Error: Failed to get stack traces\n")
 LATE = Ended(None, b"", b"")
-FOUND = Place(text="/w/a.py:3", stack="<module> (/w/a.py:3)")
+FOUND = Location(text="/w/a.py:3", stack="<module> (/w/a.py:3)")
 
 
 @pytest.mark.parametrize(
@@ -67,22 +67,22 @@ FOUND = Place(text="/w/a.py:3", stack="<module> (/w/a.py:3)")
     [
         ([STACK], FOUND),
         ([TORN, STACK], FOUND),
-        ([TORN, TORN, TORN], Place(why="Failed to get stack traces")),
+        ([TORN, TORN, TORN], Location(why="Failed to get stack traces")),
         ([REFUSED, STACK], FOUND),
         (
             [REFUSED, NO_SUDO],
-            Place(
+            Location(
                 why="only root may read its memory (kernel.yama.ptrace_scope is 1), and sudo -n failed: "
                 "sudo: a password is required"
             ),
         ),
-        ([NOT_PYTHON], Place(why="it runs no Python program")),
-        ([LATE], Place(why="py-spy did not answer within 3 s")),
-        ([FileNotFoundError("py-spy")], Place(why="cannot run py-spy: py-spy")),
+        ([NOT_PYTHON], Location(why="it runs no Python program")),
+        ([LATE], Location(why="py-spy did not answer within 3 s")),
+        ([FileNotFoundError("py-spy")], Location(why="cannot run py-spy: py-spy")),
     ],
 )
 def test_a_stack_or_the_reason_for_none(
-    monkeypatch: pytest.MonkeyPatch, answers: list[Ended | OSError], place: Place
+    monkeypatch: pytest.MonkeyPatch, answers: list[Ended | OSError], place: Location
 ) -> None:
     asked: list[str] = []
 

@@ -6,12 +6,12 @@ import pytest
 
 from job_host import LocalHead, job_host
 from node.job.cost import cost_of
-from node.protocol import JobHost, Place
+from node.protocol import JobHost, OtherHost
 from waits import until
 
 __all__ = ["job_host"]
 
-OWN = Place(user="ada", port=22, python="python3", code_dir="/c", cwd="/c", command=("true",))
+OWN = OtherHost(user="ada", port=22, python="python3", code_dir="/c", cwd="/c", command=("true",))
 
 
 @pytest.mark.parametrize(

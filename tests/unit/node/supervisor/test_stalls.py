@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from fake_timers import Timers, timers
 from foundation.durations import render_minutes
 from job_channels import make_agents, make_order
-from node.job.stacks import Place, describe_places
-from node.protocol import JobHost
-from node.protocol import Place as HostPlace
+from node.job.stacks import Location, describe_locations
+from node.protocol import JobHost, OtherHost
 from node.supervisor import stalls
 from node.supervisor.processes import Processes
 from node.wire import Inspect, Reach, Used
@@ -77,9 +76,9 @@ def test_durations_are_round_numbers(seconds: float, text: str) -> None:
 ADDRESSES = {"node-0": "10.0.0.4", "node-1": "10.0.0.5", "node-2": "10.0.0.6"}
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> Location:
     """One that waits for others if the text names a call."""
-    return Place(text=text, waits=" (" in text, stack=f"stack at {text}")
+    return Location(text=text, waits=" (" in text, stack=f"stack at {text}")
 
 
 class HostsAgent:
@@ -210,7 +209,7 @@ def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job
     ],
 )
 def test_workers_apart_from_most_others_come_first(places: str, said: str) -> None:
-    assert describe_places({f"w{rank}": Place(text=place) for rank, place in enumerate(places)}) == said
+    assert describe_locations({f"w{rank}": Location(text=place) for rank, place in enumerate(places)}) == said
 
 
 ELSEWHERE = "worker 1 on node-2 is at data.py:88 in load(); worker 0 on node-1 waits at train.py:31 (all_reduce)"
@@ -240,8 +239,8 @@ def test_a_worker_that_spins_in_a_function_of_c_makes_no_progress(timers: Timers
     at, text = job.told[0]
     assert 100 + stalls.APART_S <= at <= 160
     assert text.endswith("worker 1 on node-2 is at data.py:88 in load(); worker 0 on node-1 waits at train.py:31")
-    assert job.stalls.complete(job.worker(0), Place(text="train.py:31")).waits
-    assert not job.stalls.complete(job.worker(0), Place(text="train.py:32")).waits
+    assert job.stalls.complete(job.worker(0), Location(text="train.py:31")).waits
+    assert not job.stalls.complete(job.worker(0), Location(text="train.py:32")).waits
 
 
 def test_the_kv_store_waits_for_a_worker_but_not_while_one_computes(job: Job) -> None:
@@ -268,7 +267,7 @@ def test_the_reason_for_an_unknown_place_is_told(job: Job) -> None:
     job.run(100, prints_every_s=1.0)
     worker = job.worker(0)
     for _ in range(200):
-        job.stalls.on_place(worker, Place(why="py-spy did not answer within 3 s"))
+        job.stalls.on_place(worker, Location(why="py-spy did not answer within 3 s"))
         job.run(10)
     assert job.told[0][1].endswith("; no stack of worker 0 on node-1: py-spy did not answer within 3 s")
 
@@ -277,7 +276,7 @@ def test_what_nccl_says_is_told(job: Job) -> None:
     """One worker is asked: NCCL answers for the whole job."""
     job.run(100, prints_every_s=1.0)
     job.asked_nccl.clear()
-    place = Place(text="train.py:31 (all_reduce)", waits=True, nccl=("Missing communicator data from 1 rank",))
+    place = Location(text="train.py:31 (all_reduce)", waits=True, nccl=("Missing communicator data from 1 rank",))
     for _ in range(200):
         job.stalls.on_place(job.worker(0), place)
         job.run(10)
@@ -462,7 +461,7 @@ def test_stall_timeout_none_turns_it_off(timers: Timers) -> None:
 
 
 def test_the_users_own_hosts_are_tried_only_at_ps_lites_ports() -> None:
-    place = HostPlace(user="me", port=22, python="/usr/bin/python3", code_dir="/c", cwd="/", command=())
+    place = OtherHost(user="me", port=22, python="/usr/bin/python3", code_dir="/c", cwd="/", command=())
     nodes = (JobHost(name="node-0", ip="10.0.0.4"), JobHost(name="node-1", ip="10.0.0.5"))
     order = make_order(hosts=(*nodes, JobHost(name="lab", ip="10.0.0.9", place=place)))
     known = Processes(order, make_agents(order))

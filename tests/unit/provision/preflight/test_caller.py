@@ -35,7 +35,7 @@ class TlsServer(socketserver.ThreadingMixIn, HTTPServer):
 def checkip(answer: bytes, tmp_path: Path, *, trusted: bool = True) -> Iterator[tuple[str, Path]]:
     """Serves like checkip.amazonaws.com, over TLS; yields the URL, and the file of the authority to trust."""
 
-    class Answer(BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
@@ -49,7 +49,7 @@ def checkip(answer: bytes, tmp_path: Path, *, trusted: bool = True) -> Iterator[
     authority.issue_cert("127.0.0.1").configure_cert(context)
     bundle = tmp_path / "ca.pem"
     (authority if trusted else trustme.CA()).cert_pem.write_to_path(bundle)
-    with TlsServer(("127.0.0.1", 0), Answer) as server:
+    with TlsServer(("127.0.0.1", 0), Handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

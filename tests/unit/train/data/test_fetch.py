@@ -23,7 +23,7 @@ from train.data.fetch import fetched
 from train.data.work import move_files
 
 CONTENT = random.Random(7).randbytes(1_000_000)
-Answer = Callable[[BaseHTTPRequestHandler, bytes], None]
+Responder = Callable[[BaseHTTPRequestHandler, bytes], None]
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class Mirror:
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Responder] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
@@ -60,7 +60,7 @@ def give(handler: BaseHTTPRequestHandler, content: bytes, *, most: int | None = 
     handler.wfile.write(content[:most])
 
 
-def cut(after_bytes: int) -> Answer:
+def cut(after_bytes: int) -> Responder:
     return lambda handler, content: give(handler, content, most=after_bytes)
 
 
@@ -82,7 +82,7 @@ def give_more(handler: BaseHTTPRequestHandler, content: bytes) -> None:
     give_all(handler, content + b"x" * 100)
 
 
-def refuse(status: int) -> Answer:
+def refuse(status: int) -> Responder:
     return lambda handler, _: handler.send_error(status)
 
 
@@ -132,7 +132,7 @@ def test_mirrors(
     mirrors: list[Mirror],
     tmp_path: Path,
     *,
-    first: list[Answer],
+    first: list[Responder],
     asked: tuple[int, int],
     warned: str | None,
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from node.protocol import AllocationRequest
 from train.engines.pbs import PbsScheduler
-from train.engines.scheduler import AllocatedNode, Answer
+from train.engines.scheduler import AllocatedNode, Response
 
 PBS = PbsScheduler()
 QUEUES = """\
@@ -132,29 +132,29 @@ def test_an_unknown_queue_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("answer", "state", "reason"),
     [
-        (Answer(WRAPPED.format(state="Q")), "pending", "waits for free nodes"),
-        (Answer(WRAPPED.format(state="C")), "ended", "PBS ended the job"),
+        (Response(WRAPPED.format(state="Q")), "pending", "waits for free nodes"),
+        (Response(WRAPPED.format(state="C")), "ended", "PBS ended the job"),
         (
-            Answer(OPENPBS.format(state="Q", status=0)),
+            Response(OPENPBS.format(state="Q", status=0)),
             "pending",
             "Not Running: Insufficient amount of resource:ncpus",
         ),
-        (Answer(OPENPBS.format(state="F", status=3)), "ended", "its batch script ended (exit code 3)"),
-        (Answer(OPENPBS.format(state="F", status=-29)), "ended", "it reached its walltime"),
+        (Response(OPENPBS.format(state="F", status=3)), "ended", "its batch script ended (exit code 3)"),
+        (Response(OPENPBS.format(state="F", status=-29)), "ended", "it reached its walltime"),
         (
-            Answer(OPENPBS.format(state="C", status=271)),
+            Response(OPENPBS.format(state="C", status=271)),
             "ended",
             "its batch script was killed by signal 15 (qdel, or the walltime)",
         ),
-        (Answer("", "", 153), "ended", "PBS no longer has the job"),
+        (Response("", "", 153), "ended", "PBS no longer has the job"),
         (
-            Answer("", "qstat: 17.head Job has finished, use -x or -H to obtain historical job information\n", 35),
+            Response("", "qstat: 17.head Job has finished, use -x or -H to obtain historical job information\n", 35),
             "ended",
             "PBS no longer has the job",
         ),
     ],
 )
-def test_states(answer: Answer, state: str, reason: str) -> None:
+def test_states(answer: Response, state: str, reason: str) -> None:
     found = PBS.parse_state(answer, "17.head")
     assert (found.state, found.reason) == (state, reason)
 
@@ -167,9 +167,9 @@ def test_states(answer: Answer, state: str, reason: str) -> None:
     ],
 )
 def test_nodes(text: str, names: list[str]) -> None:
-    assert PBS.parse_state(Answer(text), "4").nodes == tuple(AllocatedNode(name) for name in names)
+    assert PBS.parse_state(Response(text), "4").nodes == tuple(AllocatedNode(name) for name in names)
 
 
 def test_no_answer_is_not_an_end() -> None:
     with pytest.raises(ValueError, match="cannot connect to server head"):
-        PBS.parse_state(Answer("", "qstat: cannot connect to server head (errno=111)\n", 2), "4")
+        PBS.parse_state(Response("", "qstat: cannot connect to server head (errno=111)\n", 2), "4")

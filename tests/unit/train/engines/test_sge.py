@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from node.protocol import AllocationRequest
-from train.engines.scheduler import AllocatedNode, AllocationState, Answer
+from train.engines.scheduler import AllocatedNode, AllocationState, Response
 from train.engines.sge import VAGUE, SgeScheduler
 
 SGE = SgeScheduler()
@@ -26,9 +26,9 @@ s_rt                  INFINITY
 h_rt                  00:01:30,[ip-10-208-0-5.ec2.internal=00:00:30]
 """
 ENVIRONMENT = "pe_name            {name}\nslots              999\nallocation_rule    {rule}\ncontrol_slaves     TRUE\n"
-RULES = [Answer(ENVIRONMENT.format(name=name, rule=rule)) for name, rule in (("one", "1"), ("two", "2"))]
-FILL = Answer(ENVIRONMENT.format(name="fill", rule="$fill_up"))
-SMP = Answer(ENVIRONMENT.format(name="smp", rule="$pe_slots"))
+RULES = [Response(ENVIRONMENT.format(name=name, rule=rule)) for name, rule in (("one", "1"), ("two", "2"))]
+FILL = Response(ENVIRONMENT.format(name="fill", rule="$fill_up"))
+SMP = Response(ENVIRONMENT.format(name="smp", rule="$pe_slots"))
 ROW = """\
     <job_list state="{kind}">
       <JB_job_number>{number}</JB_job_number>
@@ -57,8 +57,8 @@ def request(**more: Any) -> AllocationRequest:
     return AllocationRequest(**{"job": "20260101-000000-abcdef", "name": "mlp", "nodes": 2, **more})
 
 
-def show_jobs(*rows: str) -> Answer:
-    return Answer(f"<?xml version='1.0'?>\n<job_info  xmlns:xsd=\"x\">\n{''.join(rows)}</job_info>\n")
+def show_jobs(*rows: str) -> Response:
+    return Response(f"<?xml version='1.0'?>\n<job_info  xmlns:xsd=\"x\">\n{''.join(rows)}</job_info>\n")
 
 
 def row(number: int, state: str, queue: str = "", master: str = "") -> str:
@@ -143,7 +143,7 @@ def test_several_nodes_need_a_queue(more: dict[str, Any], error: str | None) -> 
     ],
 )
 def test_the_parallel_environment(
-    more: dict[str, Any], environments: list[Answer], environment: str, slots: int
+    more: dict[str, Any], environments: list[Response], environment: str, slots: int
 ) -> None:
     asked = request(queue="all.q", **more)
     queue = SGE.find_queue(asked, SGE.parse_limits(QUEUES))
@@ -187,37 +187,41 @@ def test_no_parallel_environment(queue: str, more: dict[str, Any], said: str) ->
         ),
     ],
 )
-def test_states(answer: Answer, found: AllocationState) -> None:
+def test_states(answer: Response, found: AllocationState) -> None:
     assert SGE.parse_state(answer, "2") == found
 
 
 @pytest.mark.parametrize(
     ("state", "answer", "reason"),
     [
-        ("pending", Answer(REASONS), 'cannot run in PE "two" because it only offers 2 slots'),
+        ("pending", Response(REASONS), 'cannot run in PE "two" because it only offers 2 slots'),
         # A job that the scheduler has not looked at: these queues were full for the job before.
-        ("pending", Answer(REASONS.partition("    cannot")[0]), "before"),
-        ("pending", Answer(REASONS.replace("full", "disabled").partition("    cannot")[0]), f"{DROPPED} disabled"),
-        ("pending", Answer("", "no", 1), "before"),
-        ("pending", Answer("scheduling info:            There are no messages available\n"), "before"),
+        ("pending", Response(REASONS.partition("    cannot")[0]), "before"),
+        (
+            "pending",
+            Response(REASONS.replace("full", "disabled").partition("    cannot")[0]),
+            f"{DROPPED} disabled",
+        ),
+        ("pending", Response("", "no", 1), "before"),
+        ("pending", Response("scheduling info:            There are no messages available\n"), "before"),
         (
             "ended",
-            Answer(ACCOUNT.format(failed="37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", code="137 (Killed)")),
+            Response(ACCOUNT.format(failed="37  : qmaster enforced h_rt, h_cpu, or h_vmem limit", code="137 (Killed)")),
             "it reached its walltime (h_rt)",
         ),
         (
             "ended",
-            Answer(ACCOUNT.format(failed="100 : assumedly after job", code="137                  (Killed)")),
+            Response(ACCOUNT.format(failed="100 : assumedly after job", code="137                  (Killed)")),
             "its batch script was killed (exit code 137): qdel, or a limit",
         ),
-        ("ended", Answer(ACCOUNT.format(failed="0", code="3")), "its batch script ended (exit code 3)"),
-        ("ended", Answer("", "error: job id 2 not found\n", 1), "before"),
+        ("ended", Response(ACCOUNT.format(failed="0", code="3")), "its batch script ended (exit code 3)"),
+        ("ended", Response("", "error: job id 2 not found\n", 1), "before"),
     ],
 )
-def test_reasons(state: Any, answer: Answer, reason: str) -> None:
+def test_reasons(state: Any, answer: Response, reason: str) -> None:
     assert SGE.parse_more(answer, AllocationState(state, "before")).reason == reason
 
 
 def test_no_answer_is_not_an_end() -> None:
     with pytest.raises(ValueError, match="unable to send message to qmaster"):
-        SGE.parse_state(Answer("", 'error: unable to send message to qmaster using port 6444 on host "h"\n', 1), "2")
+        SGE.parse_state(Response("", 'error: unable to send message to qmaster using port 6444 on host "h"\n', 1), "2")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from node.protocol import AllocationRequest
-from train.engines.scheduler import AllocatedNode, AllocationState, Answer
+from train.engines.scheduler import AllocatedNode, AllocationState, Response
 from train.engines.slurm import SlurmScheduler
 
 SLURM = SlurmScheduler()
@@ -33,8 +33,8 @@ def request(**more: Any) -> AllocationRequest:
     return AllocationRequest(**{"job": "20260101-000000-abcdef", "name": "mlp", "nodes": 2, **more})
 
 
-def show_job(state: str, *, reason: str = "None", code: str = "0:0", name: str = "mlp") -> Answer:
-    return Answer(JOB.format(state=state, reason=reason, code=code, nodes="ip-10-131-0-[4-5]", name=name))
+def show_job(state: str, *, reason: str = "None", code: str = "0:0", name: str = "mlp") -> Response:
+    return Response(JOB.format(state=state, reason=reason, code=code, nodes="ip-10-131-0-[4-5]", name=name))
 
 
 def test_the_script_of_a_request_with_every_setting() -> None:
@@ -122,10 +122,14 @@ def test_an_unknown_partition_is_refused_with_the_known_ones() -> None:
         (show_job("FAILED", reason="NonZeroExitCode", code="3:0"), "ended", "its batch script failed (exit code 3)"),
         (show_job("COMPLETED", name="JobState=RUNNING"), "ended", "its batch script ended"),
         (show_job("LAUNCH_FAILED"), "ended", "its state is LAUNCH_FAILED"),
-        (Answer("", "slurm_load_jobs error: Invalid job id specified\n", 1), "ended", "Slurm no longer has the job"),
+        (
+            Response("", "slurm_load_jobs error: Invalid job id specified\n", 1),
+            "ended",
+            "Slurm no longer has the job",
+        ),
     ],
 )
-def test_states(answer: Answer, state: str, reason: str) -> None:
+def test_states(answer: Response, state: str, reason: str) -> None:
     found = SLURM.parse_state(answer, "3")
     assert (found.state, found.reason) == (state, reason)
     assert SLURM.more_command("3", found) == ()
@@ -135,16 +139,16 @@ def test_nodes_come_with_their_addresses_that_of_the_script_first() -> None:
     found = SLURM.parse_state(show_job("RUNNING"), "3")
     assert SLURM.more_command("3", found)[-1] == "ip-10-131-0-[4-5]"
     nodes = (AllocatedNode("ip-10-131-0-5", "10.131.0.5"), AllocatedNode("ip-10-131-0-4", "10.131.0.4"))
-    assert SLURM.parse_more(Answer(NODES), found) == AllocationState("running", nodes=nodes)
+    assert SLURM.parse_more(Response(NODES), found) == AllocationState("running", nodes=nodes)
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Answer("", "slurm_load_jobs error: Unable to contact slurm controller\n", 1), "Unable to contact"),
-        (Answer(""), "exit code 0"),
+        (Response("", "slurm_load_jobs error: Unable to contact slurm controller\n", 1), "Unable to contact"),
+        (Response(""), "exit code 0"),
     ],
 )
-def test_no_answer_is_not_an_end(answer: Answer, said: str) -> None:
+def test_no_answer_is_not_an_end(answer: Response, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         SLURM.parse_state(answer, "3")

@@ -15,7 +15,7 @@ from train.s3 import operations as s3
 from train.s3.compare import verify
 from train.s3.run_journal import Run, noted
 from train.s3.transfer import PART_BYTES
-from train.s3.transfer_plan import Download, Plan, Upload
+from train.s3.transfer_plan import Download, TransferPlan, Upload
 
 BUCKET = "datasets"
 TREE = {"a.rec": b"aaa", "sub/b.rec": b"bbb", "sub/c.txt": b"c", "notes.txt": b"n"}
@@ -125,7 +125,7 @@ def test_exclude(server: S3Server, local: Path, patterns: list[str], left: set[s
 def test_a_declined_plan_is_not_carried_out(server: S3Server, local: Path, tmp_path: Path) -> None:
     seen = []
 
-    def decline(plan: Plan) -> bool:
+    def decline(plan: TransferPlan) -> bool:
         seen.append((len(plan.transfers), len(plan.unchanged), len(plan.deletions)))
         return False
 
