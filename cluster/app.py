@@ -323,9 +323,9 @@ def _explain_missing(*, has_crashed: bool) -> NotFoundError:
 
 def sandbox_files_dir(project_dir: Path) -> Path:
     """Returns the folder for files of the clusters in a folder's sandbox. It is deleted with the sandbox."""
-    from ec2_sandbox.paths import place_of  # noqa: PLC0415 - as in enter_cloud
+    from ec2_sandbox.paths import paths_of  # noqa: PLC0415 - as in enter_cloud
 
-    return state_folder() / f"sandbox-{place_of(project_dir).id}"
+    return state_folder() / f"sandbox-{paths_of(project_dir).id}"
 
 
 def pass_app(command: Callable[Concatenate[App, P], T]) -> Callable[P, T]:

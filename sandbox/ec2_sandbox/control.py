@@ -37,7 +37,7 @@ from ec2_sandbox.paths import (
     find_daemon,
     find_leftovers,
     find_places,
-    place_of,
+    paths_of,
     read_json,
     remove_all,
 )
@@ -123,7 +123,7 @@ def start(
     Raises SandboxError if this machine cannot run a sandbox, or if the sandbox runs in another region.
     """
     check_machine()
-    place = place_of(project_dir)
+    paths = paths_of(project_dir)
     config = config or SandboxConfig()
     with locked():
         info = find_running(project_dir)
@@ -133,30 +133,30 @@ def start(
                     f"The sandbox of {project_dir} runs in region {info.region}, not in {region}.",
                     hint="ec2-sandbox stop",
                 )
-            if astuple(read_json(place.settings_file, Settings).config) != astuple(config):
+            if astuple(read_json(paths.settings_file, Settings).config) != astuple(config):
                 what = "the settings have changed; they take effect after ec2-sandbox stop"
                 report(Event(kind="warn", what=what))
             report(Event(kind="same", what=f"the sandbox runs at {info.endpoint_url}"))
             return info
-        if find_leftovers(place):
+        if find_leftovers(paths):
             report(Event(kind="warn", what="the sandbox had crashed; removing what it left"))
-            remove_all(place)
+            remove_all(paths)
         check_kernel()
         begun = time.monotonic()
         report(Event(kind="start", what="starting the sandbox"))
-        prepare(place, project_dir, region, config, others=others[:MAX_OTHERS], owner=owner)
+        prepare(paths, project_dir, region, config, others=others[:MAX_OTHERS], owner=owner)
         try:
             if config.packages:
                 report(Event(kind="start", what=f"fetching {', '.join(config.packages)}"))
-                packages.fetch(config.packages, place.packages_dir)
+                packages.fetch(config.packages, paths.packages_dir)
         except SandboxError:
-            remove_all(place)
+            remove_all(paths)
             raise
-        launch(place)
+        launch(paths)
         info = find_running(project_dir)
         if info is None:
             raise SandboxError(
-                f"The sandbox ended right after its start. The reason is in {place.daemon_log}.",
+                f"The sandbox ended right after its start. The reason is in {paths.daemon_log}.",
                 hint="ec2-sandbox reset",
             )
         report(Event(kind="done", what=f"the sandbox runs at {info.endpoint_url}", duration_s=time.monotonic() - begun))
@@ -169,13 +169,13 @@ def reset(project_dir: Path, *, report: Report) -> bool:
 
     Raises SandboxError that lists what could not be removed.
     """
-    place = place_of(project_dir)
-    if sys.platform != "linux" or not find_leftovers(place):
+    paths = paths_of(project_dir)
+    if sys.platform != "linux" or not find_leftovers(paths):
         report(Event(kind="same", what="this folder has no sandbox"))
         return False
     check_machine()
     with locked():
-        remove_all(place)
+        remove_all(paths)
     report(Event(kind="done", what="removed the sandbox and everything in it"))
     return True
 
@@ -183,26 +183,26 @@ def reset(project_dir: Path, *, report: Report) -> bool:
 @as_root()
 def list_all() -> list[SandboxOnMachine]:
     """Returns all sandboxes of this machine that this user can see."""
-    return [_describe_on_machine(place) for place in find_places()] if sys.platform == "linux" else []
+    return [_describe_on_machine(paths) for paths in find_places()] if sys.platform == "linux" else []
 
 
-def _describe_on_machine(place: SandboxPaths) -> SandboxOnMachine:
-    status, settings = find_daemon(place), _find_settings(place)
+def _describe_on_machine(paths: SandboxPaths) -> SandboxOnMachine:
+    status, settings = find_daemon(paths), _find_settings(paths)
     pid = status.pid if status else None
     if settings is None:
-        return SandboxOnMachine(id=place.id, state="crashed", pid=pid)
+        return SandboxOnMachine(id=paths.id, state="crashed", pid=pid)
     is_there = Path(settings.project_dir).is_dir()
     return SandboxOnMachine(
-        id=place.id, state="folder gone" if not is_there else "running" if status else "crashed",
+        id=paths.id, state="folder gone" if not is_there else "running" if status else "crashed",
         folder=settings.project_dir, pid=pid, endpoint_url=_endpoint_url(settings, status) if status else None,
         nodes=sum(host.state == "running" for host in status.hosts) if status else 0,
     )  # fmt: skip
 
 
-def _find_settings(place: SandboxPaths) -> Settings | None:
+def _find_settings(paths: SandboxPaths) -> Settings | None:
     """Returns the sandbox's settings, or None if their file is missing or damaged."""
     try:
-        return read_json(place.settings_file, Settings)
+        return read_json(paths.settings_file, Settings)
     except (OSError, ValueError):
         return None
 
@@ -212,10 +212,10 @@ def prune(ids: Sequence[str], *, report: Report) -> None:
     """Removes those of these sandboxes that have crashed or whose folder is gone. Raises SandboxError."""
     check_machine()
     with locked():
-        for place in find_places():
-            if place.id in ids and (found := _describe_on_machine(place)).state != "running":
-                remove_all(place)
-                report(Event(kind="done", what=f"removed the sandbox {place.id} of {found.folder or 'unknown folder'}"))
+        for paths in find_places():
+            if paths.id in ids and (found := _describe_on_machine(paths)).state != "running":
+                remove_all(paths)
+                report(Event(kind="done", what=f"removed the sandbox {paths.id} of {found.folder or 'unknown folder'}"))
 
 
 def find_running(project_dir: Path) -> SandboxInfo | None:
@@ -223,26 +223,26 @@ def find_running(project_dir: Path) -> SandboxInfo | None:
 
     Raises SandboxError if it belongs to another user or its files are damaged.
     """
-    place = _find_place(project_dir)
-    status = find_daemon(place)
+    paths = _find_paths(project_dir)
+    status = find_daemon(paths)
     if status is None:
         return None
     try:
         with as_root():
-            settings = read_json(place.settings_file, Settings)
-            key = read_json(place.credentials_file, AccessKey)
+            settings = read_json(paths.settings_file, Settings)
+            key = read_json(paths.credentials_file, AccessKey)
     except PermissionError as error:
         raise _belongs_to_another(project_dir) from error
     except (OSError, ValueError) as error:
         raise SandboxError(
-            f"The sandbox of {project_dir} runs, but its files in {place.state_dir} are damaged: {error}",
+            f"The sandbox of {project_dir} runs, but its files in {paths.state_dir} are damaged: {error}",
             hint="ec2-sandbox reset",
         ) from error
     if settings.owner is not None and not Path(f"/proc/{settings.owner}").exists():
         return None  # it is ending
     endpoint_url = _endpoint_url(settings, status)
     return SandboxInfo(
-        id=place.id, pid=status.pid, endpoint_url=endpoint_url, ca_bundle=place.ca_file, aws_dir=place.aws_dir,
+        id=paths.id, pid=status.pid, endpoint_url=endpoint_url, ca_bundle=paths.ca_file, aws_dir=paths.aws_dir,
         region=settings.region, access_key_id=key.access_key_id, secret_access_key=key.secret_access_key,
         checkip_url=endpoint_url + CHECKIP_PATH, private_cidr=settings.private, public_cidr=settings.public,
     )  # fmt: skip
@@ -256,10 +256,10 @@ def install(project_dir: Path, names: Sequence[str], *, report: Report) -> int:
     fetched, or if a host cannot install them.
     """
     find_required(project_dir)
-    place = place_of(project_dir)
+    paths = paths_of(project_dir)
     with locked():
         report(Event(kind="start", what=f"fetching {', '.join(names)}"))
-        folder = packages.fetch(names, place.packages_dir)
+        folder = packages.fetch(names, paths.packages_dir)
         hosts = [host for host in describe(project_dir).hosts if host.state == "running"]
         if folder is None:
             report(Event(kind="same", what="this machine already has them, and so do all hosts"))
@@ -306,7 +306,7 @@ def _ask(project_dir: Path, **asked: str) -> Any:
     find_required(project_dir)
     try:
         with as_root():
-            return ask(place_of(project_dir).control_socket, asked)
+            return ask(paths_of(project_dir).control_socket, asked)
     except FaultError as error:
         raise SandboxError(str(error), hint="ec2-sandbox fault --help") from error
     except PermissionError as error:
@@ -334,13 +334,13 @@ def ask(path: Path, asked: dict[str, str]) -> Any:
     return answer["result"]
 
 
-def _find_place(project_dir: Path) -> SandboxPaths:
-    """Returns the sandbox's place. Raises SandboxError if another user started it, whose files are not readable."""
-    place = place_of(project_dir)
+def _find_paths(project_dir: Path) -> SandboxPaths:
+    """Returns the sandbox's paths. Raises SandboxError if another user started it, whose files are not readable."""
+    paths = paths_of(project_dir)
     with as_root():
-        if place.state_dir.exists() and not os.access(place.state_dir, os.R_OK | os.X_OK, effective_ids=True):
+        if paths.state_dir.exists() and not os.access(paths.state_dir, os.R_OK | os.X_OK, effective_ids=True):
             raise _belongs_to_another(project_dir)
-    return place
+    return paths
 
 
 def _belongs_to_another(project_dir: Path) -> SandboxError:
@@ -361,7 +361,7 @@ def api_log(project_dir: Path) -> Path:
     Raises SandboxError if the sandbox is not running.
     """
     find_required(project_dir)
-    return place_of(project_dir).api_log
+    return paths_of(project_dir).api_log
 
 
 def describe(project_dir: Path) -> SandboxStatus:
@@ -369,15 +369,15 @@ def describe(project_dir: Path) -> SandboxStatus:
 
     Raises SandboxError if it belongs to another user.
     """
-    place = _find_place(project_dir)
-    status = find_daemon(place)
+    paths = _find_paths(project_dir)
+    status = find_daemon(paths)
     if status is None:
-        return SandboxStatus(id=place.id, state="crashed" if find_leftovers(place) else "stopped")
-    settings = _find_settings(place)
+        return SandboxStatus(id=paths.id, state="crashed" if find_leftovers(paths) else "stopped")
+    settings = _find_settings(paths)
     if settings is None:
-        return SandboxStatus(id=place.id, state="crashed", state_dir=place.state_dir, pid=status.pid)
+        return SandboxStatus(id=paths.id, state="crashed", state_dir=paths.state_dir, pid=status.pid)
     return SandboxStatus(
-        id=place.id, state="running", state_dir=place.state_dir, pid=status.pid,
+        id=paths.id, state="running", state_dir=paths.state_dir, pid=status.pid,
         endpoint_url=_endpoint_url(settings, status), region=settings.region, private_cidr=settings.private,
         public_cidr=settings.public, hosts=status.hosts,
     )  # fmt: skip

@@ -74,9 +74,9 @@ log = logging.getLogger("ec2_sandbox")
 
 def main() -> None:
     """Runs until SIGTERM."""
-    place = SandboxPaths(id=sys.argv[1].rpartition(":")[2], state_dir=Path(sys.argv[2]))
+    paths = SandboxPaths(id=sys.argv[1].rpartition(":")[2], state_dir=Path(sys.argv[2]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    settings = read_json(place.settings_file, Settings)
+    settings = read_json(paths.settings_file, Settings)
     adopt_hosts()
     wake = threading.Event()
     shutdown = Shutdown(wake)
@@ -87,9 +87,9 @@ def main() -> None:
     book.restart(config.faults)
     calls = MainThreadCalls(wake.set)
     ranges = settings.ranges
-    network = open_network(place.mark, place.interface, ranges.gateway, ranges.public)
-    server = open_server(place, settings, book)
-    fleet = PhantomFleet() if config.hosts == "none" else Fleet(place, settings, network, book, wake.set)
+    network = open_network(paths.mark, paths.interface, ranges.gateway, ranges.public)
+    server = open_server(paths, settings, book)
+    fleet = PhantomFleet() if config.hosts == "none" else Fleet(paths, settings, network, book, wake.set)
     backend = install(
         Ec2Settings(
             region=settings.region,
@@ -102,15 +102,15 @@ def main() -> None:
             check=fleet.check,
             config=config,
             book=book,
-            note=StateLog(place.state_log).note,
+            note=StateLog(paths.state_log).note,
             find_host=partial(find_reachable, fleet),
             others=settings.others,
         )
     )
-    key = read_json(place.credentials_file, AccessKey)
+    key = read_json(paths.credentials_file, AccessKey)
     install_principals(key.access_key_id, key.secret_access_key)
     immediate = HostFaults(fleet, backend).acts if isinstance(fleet, Fleet) else {}
-    status = StatusFile(place.status_file, server.port, lambda: fleet.describe(backend))
+    status = StatusFile(paths.status_file, server.port, lambda: fleet.describe(backend))
 
     def clear() -> None:
         with ec2.lock:
@@ -118,7 +118,7 @@ def main() -> None:
             forget(backend)
             install_principals(key.access_key_id, key.secret_access_key)
             book.restart(config.faults)
-        for path in (place.api_log, place.state_log):
+        for path in (paths.api_log, paths.state_log):
             os.truncate(path, 0)
         status.update()
 
@@ -126,7 +126,7 @@ def main() -> None:
         "clear": lambda: calls.call(clear),
         "hosts": lambda: [asdict(host) for host in fleet.describe(backend)],
     }
-    ControlServer(place.control_socket, ControlApi(book, calls, immediate, simple)).start()
+    ControlServer(paths.control_socket, ControlApi(book, calls, immediate, simple)).start()
     serve_hosts(network, settings, backend)
     threading.Thread(target=server.serve_forever, args=(SERVER_POLL_S,), name="server", daemon=True).start()
     # The main thread starts all hosts, because a host ends with the thread that started it.
@@ -207,13 +207,13 @@ class StatusFile:
             self._written = status
 
 
-def open_server(place: SandboxPaths, settings: Settings, book: FaultBook) -> TlsServer:
+def open_server(paths: SandboxPaths, settings: Settings, book: FaultBook) -> TlsServer:
     """Returns the API server, which listens only on the sandbox's own address."""
     address = str(settings.ranges.gateway.ip)
-    tls = make_tls_context(place, address)
+    tls = make_tls_context(paths, address)
     moto = answer_pricing(hide_content_types(DomainDispatcherApplication(create_app)), settings.region, settings.others)
     guarded = catch_errors(Authentication(moto, (settings.region, *settings.others)))
-    return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), place.api_log)), tls)
+    return TlsServer(address, answer_checkip(ApiLog(ApiFaults(guarded, book, name_caller), paths.api_log)), tls)
 
 
 # --- the socket for the command line

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from ec2_sandbox import control
-from ec2_sandbox.paths import place_of
+from ec2_sandbox.paths import paths_of
 from ec2_sandbox.progress import silent
 from ec2_sandbox.sandbox import remove_temporary_folder
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    control.prune([place_of(folder).id], report=silent)  # not a sandbox that the folder has had since
+    control.prune([paths_of(folder).id], report=silent)  # not a sandbox that the folder has had since
     remove_temporary_folder(folder)

@@ -89,8 +89,8 @@ class SandboxPaths:
         self.packages_dir = self.state_dir / "packages"  # a folder for each `ec2-sandbox install`, with its packages
 
 
-def place_of(project_dir: Path) -> SandboxPaths:
-    """Returns the place of the sandbox that belongs to a project's folder."""
+def paths_of(project_dir: Path) -> SandboxPaths:
+    """Returns the paths of the sandbox that belongs to a project's folder."""
     resolved = os.fsencode(project_dir.resolve())
     sandbox_id = hashlib.sha256(resolved).hexdigest()[:8]
     return SandboxPaths(id=sandbox_id, state_dir=STATE_ROOT / sandbox_id)
@@ -197,13 +197,13 @@ def read_json(path: Path, kind: type[T]) -> T:
     return cast("T", _DECODERS[kind].decode(path.read_bytes()))
 
 
-def find_daemon(place: SandboxPaths) -> DaemonStatus | None:
+def find_daemon(paths: SandboxPaths) -> DaemonStatus | None:
     """Returns the daemon's status if it is alive, or None. Another process with its pid does not count."""
     try:
-        status = read_json(place.status_file, DaemonStatus)
+        status = read_json(paths.status_file, DaemonStatus)
     except (OSError, ValueError):
         return None
-    return status if place.mark in read_arguments(status.pid) else None
+    return status if paths.mark in read_arguments(status.pid) else None
 
 
 # --- removal
@@ -223,38 +223,38 @@ class Leftovers:
         return any((self.processes, self.mounts, self.interfaces, self.loop_devices, self.folders))
 
 
-def find_leftovers(place: SandboxPaths) -> Leftovers:
+def find_leftovers(paths: SandboxPaths) -> Leftovers:
     """Returns everything that currently belongs to the sandbox, whether it runs or has crashed."""
     return Leftovers(
-        processes=tuple(find_processes(place.mark)),
-        mounts=tuple(_mounts_below(place.state_dir)),
-        interfaces=(place.interface,) if _has_interface(place) else (),
-        loop_devices=tuple(_loop_devices_below(place.state_dir)),
-        folders=tuple(folder for folder in (place.state_dir, place.cgroup) if folder and folder.exists()),
+        processes=tuple(find_processes(paths.mark)),
+        mounts=tuple(_mounts_below(paths.state_dir)),
+        interfaces=(paths.interface,) if _has_interface(paths) else (),
+        loop_devices=tuple(_loop_devices_below(paths.state_dir)),
+        folders=tuple(folder for folder in (paths.state_dir, paths.cgroup) if folder and folder.exists()),
     )
 
 
-def remove_all(place: SandboxPaths) -> None:
+def remove_all(paths: SandboxPaths) -> None:
     """Removes everything that belongs to a sandbox. Raises SandboxError that lists what could not be removed.
 
     Ends the processes first: with a host's last process, the kernel removes its mounts, loop device and network.
     """
-    wait_until(lambda: not _kill_all(place), KILL_TIMEOUT_S)
-    for target in reversed(_mounts_below(place.state_dir)):
+    wait_until(lambda: not _kill_all(paths), KILL_TIMEOUT_S)
+    for target in reversed(_mounts_below(paths.state_dir)):
         _try("umount", "--lazy", target)
-    wait_for_loop_devices(place.state_dir, KILL_TIMEOUT_S)
-    for device in _loop_devices_below(place.state_dir):
+    wait_for_loop_devices(paths.state_dir, KILL_TIMEOUT_S)
+    for device in _loop_devices_below(paths.state_dir):
         _try("losetup", "--detach", f"/dev/{device}")
     # The kernel removes it too, but that takes seconds with many hosts. It may already have started.
-    _try("ip", "link", "delete", place.interface)
-    wait_until(lambda: not _has_interface(place), KILL_TIMEOUT_S)
-    if place.cgroup and place.cgroup.exists():
-        cgroups.remove(place.cgroup)
-    if place.state_dir.exists():
-        shutil.rmtree(place.state_dir)
-    if left := find_leftovers(place):
+    _try("ip", "link", "delete", paths.interface)
+    wait_until(lambda: not _has_interface(paths), KILL_TIMEOUT_S)
+    if paths.cgroup and paths.cgroup.exists():
+        cgroups.remove(paths.cgroup)
+    if paths.state_dir.exists():
+        shutil.rmtree(paths.state_dir)
+    if left := find_leftovers(paths):
         raise SandboxError(
-            f"Could not remove everything of the sandbox {place.id}. This is left: {left}", hint="ec2-sandbox reset"
+            f"Could not remove everything of the sandbox {paths.id}. This is left: {left}", hint="ec2-sandbox reset"
         )
 
 
@@ -272,9 +272,9 @@ def wait_until(done: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def _kill_all(place: SandboxPaths) -> list[int]:
+def _kill_all(paths: SandboxPaths) -> list[int]:
     """Kills the sandbox's processes, and returns the pids that it found."""
-    processes = list(find_processes(place.mark))
+    processes = list(find_processes(paths.mark))
     for pid in processes:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -283,8 +283,8 @@ def _kill_all(place: SandboxPaths) -> list[int]:
     return processes
 
 
-def _has_interface(place: SandboxPaths) -> bool:
-    return Path("/sys/class/net", place.interface).exists()
+def _has_interface(paths: SandboxPaths) -> bool:
+    return Path("/sys/class/net", paths.interface).exists()
 
 
 def _mounts_below(path: Path) -> list[str]:

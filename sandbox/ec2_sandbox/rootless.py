@@ -17,7 +17,7 @@ from pathlib import Path
 from ec2_sandbox.enter import SIGNALS
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.hosts.hosts import PYTHON, add_sbin, sudo_command
-from ec2_sandbox.paths import USERS_MARK, find_processes, place_of, read_arguments
+from ec2_sandbox.paths import USERS_MARK, find_processes, paths_of, read_arguments
 from ec2_sandbox.progress import Event, Report
 from ec2_sandbox.sudo import AGAIN
 
@@ -47,13 +47,13 @@ def enter(project_dir: Path, *, start: bool, report: Report, for_all: bool = Fal
     namespaces, or run the command under sudo if the machine does not allow that. for_all: the command is for all
     folders' sandboxes. Raises SandboxError, with the command that helps, if sudo cannot be used either.
     """
-    if not is_ordinary_user() or place_of(project_dir).state_dir.exists():
+    if not is_ordinary_user() or paths_of(project_dir).state_dir.exists():
         return
     add_sbin()
     state_root = find_state_folder() / "sandboxes"
     holder = _find_holder()
     if holder is None:
-        left = state_root if for_all else state_root / place_of(project_dir).id
+        left = state_root if for_all else state_root / paths_of(project_dir).id
         if not start and not left.exists():  # no sandbox has crashed
             return
         try:
@@ -78,7 +78,7 @@ def become_root(project_dir: Path, *, report: Report) -> None:
 
     Returns if that is not needed, or if sudo cannot be used.
     """
-    if is_ordinary_user() and place_of(project_dir).state_dir.exists():
+    if is_ordinary_user() and paths_of(project_dir).state_dir.exists():
         _run_under_sudo(SandboxError("The sandbox of this folder runs as root."), report)
 
 

@@ -30,7 +30,7 @@ from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.faults import Fault, fault, parse_fault, render_fault
 from ec2_sandbox.hosts.files import PATH
 from ec2_sandbox.hosts.hosts import Folder, words_inside
-from ec2_sandbox.paths import HostStatus, place_of
+from ec2_sandbox.paths import HostStatus, paths_of
 from ec2_sandbox.progress import Report, silent
 
 __all__ = ["Host", "Sandbox", "fault"]
@@ -191,9 +191,9 @@ class Sandbox:
     @property
     def hosts(self) -> dict[str, "Host"]:
         """The hosts at this moment, by the ids of the instances that are not terminated."""
-        place = place_of(self._home)
+        paths = paths_of(self._home)
         return {
-            host.instance_id: Host(**asdict(host), console_file=Folder(place, host.instance_id).console)
+            host.instance_id: Host(**asdict(host), console_file=Folder(paths, host.instance_id).console)
             for host in control.list_hosts(self._home)
         }
 

@@ -30,7 +30,7 @@ LOG_LINES = 10
 
 
 def prepare(
-    place: SandboxPaths,
+    paths: SandboxPaths,
     project_dir: Path,
     region: str,
     config: SandboxConfig,
@@ -39,43 +39,43 @@ def prepare(
     owner: int | None = None,
 ) -> None:
     """Writes the daemon's settings and the credentials. Raises SandboxError if no address range is free."""
-    ranges = choose_ranges(describe_taken(), seed=int(place.id, 16))
-    place.state_dir.mkdir(mode=0o700)
-    _give_to_caller(place.state_dir)
-    place.hosts_dir.mkdir()
-    place.packages_dir.mkdir()
-    place.objects_dir.mkdir(mode=0o700)
+    ranges = choose_ranges(describe_taken(), seed=int(paths.id, 16))
+    paths.state_dir.mkdir(mode=0o700)
+    _give_to_caller(paths.state_dir)
+    paths.hosts_dir.mkdir()
+    paths.packages_dir.mkdir()
+    paths.objects_dir.mkdir(mode=0o700)
     settings = Settings(
         project_dir=str(project_dir.resolve()), region=region, private=str(ranges.private),
         public=str(ranges.public), config=config, others=tuple(others), owner=owner,
     )  # fmt: skip
-    write_json(place.settings_file, settings)
+    write_json(paths.settings_file, settings)
     letters = string.ascii_uppercase + "234567"
     key_id = "AKIA" + "".join(secrets.choice(letters) for _ in range(16))
     key = AccessKey(access_key_id=key_id, secret_access_key=secrets.token_urlsafe(30))
-    write_json(place.credentials_file, key, mode=0o600)
-    place.aws_dir.mkdir()
-    for path in (place.credentials_file, place.aws_dir, place.aws_dir / "config", place.aws_dir / "credentials"):
+    write_json(paths.credentials_file, key, mode=0o600)
+    paths.aws_dir.mkdir()
+    for path in (paths.credentials_file, paths.aws_dir, paths.aws_dir / "config", paths.aws_dir / "credentials"):
         if not path.exists():
             path.touch()
         _give_to_caller(path)
 
 
-def launch(place: SandboxPaths) -> None:
+def launch(paths: SandboxPaths) -> None:
     """Starts the daemon and waits until it serves. Raises SandboxError with the end of its log."""
-    words = (sys.executable, "-m", "ec2_sandbox.daemon", place.mark, str(place.state_dir))
-    with place.daemon_log.open("ab") as log:
-        daemon = start_daemon(words, log, _clean_environment(place))
+    words = (sys.executable, "-m", "ec2_sandbox.daemon", paths.mark, str(paths.state_dir))
+    with paths.daemon_log.open("ab") as log:
+        daemon = start_daemon(words, log, _clean_environment(paths))
     deadline = time.monotonic() + START_TIMEOUT_S
-    while find_daemon(place) is None:
+    while find_daemon(paths) is None:
         code = daemon.poll()
         if code is not None or time.monotonic() > deadline:
-            message = "\n".join(place.daemon_log.read_text(errors="replace").splitlines()[-LOG_LINES:])
-            remove_all(place)
+            message = "\n".join(paths.daemon_log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+            remove_all(paths)
             what = f"ended with code {code}" if code is not None else f"did not answer within {START_TIMEOUT_S:.0f} s"
             raise SandboxError(f"The sandbox could not be started: its daemon {what}.\n{message}".rstrip())
         time.sleep(POLL_S)
-    _give_to_caller(place.control_socket)
+    _give_to_caller(paths.control_socket)
     daemon.returncode = 0  # it outlives this process, and Popen must not warn about that
 
 
@@ -86,12 +86,12 @@ def start_daemon(words: Sequence[str], log: IO[bytes], env: Mapping[str, str]) -
     )
 
 
-def _clean_environment(place: SandboxPaths) -> dict[str, str]:
+def _clean_environment(paths: SandboxPaths) -> dict[str, str]:
     """Returns the daemon's environment. Of the user's variables, it has only the paths of programs and modules."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
     if find_caller() is not None:
         kept["PYTHONDONTWRITEBYTECODE"] = "1"  # they would be root's files in the user's folders
-    return {**kept, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": str(place.objects_dir),
+    return {**kept, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "TMPDIR": str(paths.objects_dir),
             "MOTO_IAM_LOAD_MANAGED_POLICIES": "true"}  # fmt: skip
 
 

@@ -30,14 +30,14 @@ IDLE_TIMEOUT_S = 120.0
 log = logging.getLogger("ec2_sandbox.server")
 
 
-def make_tls_context(place: SandboxPaths, gateway: str) -> ssl.SSLContext:
+def make_tls_context(paths: SandboxPaths, gateway: str) -> ssl.SSLContext:
     """Creates a new certificate authority, and returns a server's TLS context for `gateway`.
 
     Writes the authority's certificate into the sandbox's folder.
     """
-    authority = trustme.CA(organization_name="ec2-sandbox", organization_unit_name=place.id)
-    authority.cert_pem.write_to_path(str(place.ca_file))
-    place.ca_file.chmod(0o644)
+    authority = trustme.CA(organization_name="ec2-sandbox", organization_unit_name=paths.id)
+    authority.cert_pem.write_to_path(str(paths.ca_file))
+    paths.ca_file.chmod(0o644)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(gateway, "localhost", "127.0.0.1").configure_cert(context)
     return context

@@ -32,8 +32,8 @@ class Copy:
 class Copies:
     """The copies in progress, by the id of the snapshot or volume that they make."""
 
-    def __init__(self, place: SandboxPaths, pool: Executor, wake: Callable[[], None]) -> None:
-        self._place = place
+    def __init__(self, paths: SandboxPaths, pool: Executor, wake: Callable[[], None]) -> None:
+        self._paths = paths
         self._pool = pool
         self._wake = wake
         self._copies: dict[str, Copy] = {}
@@ -41,20 +41,20 @@ class Copies:
     def capture(self, snapshot: SandboxSnapshot, host: Host | None) -> None:
         """Starts to copy the bytes that a snapshot's volume has now. host: the running host whose disk it is."""
         attachment = snapshot.volume.attachment
-        source = self._place.volumes_dir / snapshot.volume.id
+        source = self._paths.volumes_dir / snapshot.volume.id
         if snapshot.copy_of:
-            source, host = self._place.snapshots_dir / snapshot.copy_of, None
+            source, host = self._paths.snapshots_dir / snapshot.copy_of, None
         elif snapshot.volume.is_root:
-            source = Folder(self._place, attachment.instance.id).disk
+            source = Folder(self._paths, attachment.instance.id).disk
         if host is not None and host.pid is not None:
             hold(host, host.pid)
-        self._start(snapshot.id, source, self._place.snapshots_dir / snapshot.id, 0, host)
+        self._start(snapshot.id, source, self._paths.snapshots_dir / snapshot.id, 0, host)
 
     def fill(self, volume: SandboxVolume) -> bool:
         """Copies a snapshot to a volume made from it. Returns whether this is done. A root volume does it at boot."""
         if volume.id in self._copies:
             return bool(self.finish(volume.id))
-        source, target = self._place.snapshots_dir / str(volume.snapshot_id), self._place.volumes_dir / volume.id
+        source, target = self._paths.snapshots_dir / str(volume.snapshot_id), self._paths.volumes_dir / volume.id
         if volume.is_root or target.exists() or not source.exists():
             return True
         self._start(volume.id, source, target, volume.image_bytes, None)
@@ -80,7 +80,7 @@ class Copies:
     def remove_deleted(self, backend: Backend) -> None:
         """Removes the disks of deleted volumes and snapshots, unless a copy in progress may need them."""
         snapshots = {snapshot.id for snapshot in backend.sandbox_snapshots()}
-        for folder, known in ((self._place.volumes_dir, backend.volumes), (self._place.snapshots_dir, snapshots)):
+        for folder, known in ((self._paths.volumes_dir, backend.volumes), (self._paths.snapshots_dir, snapshots)):
             if folder.exists() and not self._copies:
                 for disk in folder.iterdir():
                     if disk.stem not in known:

@@ -162,23 +162,23 @@ class Fleet(PhantomFleet):
     """
 
     def __init__(
-        self, place: SandboxPaths, settings: Settings, network: Network, book: FaultBook, wake: Callable[[], None]
+        self, paths: SandboxPaths, settings: Settings, network: Network, book: FaultBook, wake: Callable[[], None]
     ) -> None:
         self.links = Links(network)
-        self._place = place
+        self._paths = paths
         self._settings = settings
         self._network = network
         self._book = book
         self._wake = wake
         self._pool = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="fleet")
         self._slots: dict[str, HostSlot] = {}
-        self._copies = Copies(place, self._pool, wake)
+        self._copies = Copies(paths, self._pool, wake)
         self._launched = 0
         # As on EC2, the output of terminated instances is kept, because it shows why a boot failed.
         self._last_consoles: dict[str, str] = {}
-        self._ca_pem = place.ca_file.read_text()
+        self._ca_pem = paths.ca_file.read_text()
         self._is_machines_root = is_machines_root()
-        self._layers = copy_system(place.system_dir, as_own=not self._is_machines_root)
+        self._layers = copy_system(paths.system_dir, as_own=not self._is_machines_root)
         self._links = find_links()
         self._outer_cgroup = cgroups.find_own()
         self._accounts = files.render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
@@ -204,7 +204,7 @@ class Fleet(PhantomFleet):
             return
         self._launched += 1
         try:
-            host = hosts.spawn(self._place, instance.id)
+            host = hosts.spawn(self._paths, instance.id)
         except OSError as error:
             log.error("%s: %s", instance.id, error)  # noqa: TRY400 -- the message is enough
             instance.fail_to_boot(str(error))
@@ -228,9 +228,9 @@ class Fleet(PhantomFleet):
     def _describe_host(self, instance: SandboxInstance, host: Host, *, first_uid: int | None, sshd: bool) -> HostSpec:
         private_ip, name = str(instance.private_ip), instance.private_dns_name
         ranges, folder = self._settings.ranges, host.folder
-        image = self._place.snapshots_dir / instance.root_snapshot_id
+        image = self._paths.snapshots_dir / instance.root_snapshot_id
         own = IPv4Interface(f"{private_ip}/{ranges.private.prefixlen}")
-        has_cloud_init = any(self._place.packages_dir.glob("*/cloud-init_*.deb"))
+        has_cloud_init = any(self._paths.packages_dir.glob("*/cloud-init_*.deb"))
         contents = (
             *self._accounts,
             *files.render_home(instance.public_key),
@@ -243,7 +243,7 @@ class Fleet(PhantomFleet):
             instance_id=instance.id, hostname=name.partition(".")[0],
             dmi=files.render_dmi(instance.id, instance.instance_type),
             folder=str(folder.path), disk_bytes=instance.root_volume_bytes, image=str(image) if image.exists() else "",
-            packages=str(self._place.packages_dir), layers=self._layers, links=self._links, files=contents,
+            packages=str(self._paths.packages_dir), layers=self._layers, links=self._links, files=contents,
             first_uid=first_uid, uids=UIDS, cgroup=str(folder.cgroup or ""), outer_cgroup=self._outer_cgroup,
             fuse=self._is_machines_root and Path("/dev/fuse").exists(),
             network=files.render_network(own, instance.public_ip, str(ranges.public), network.MTU),
@@ -286,7 +286,7 @@ class Fleet(PhantomFleet):
 
     def _give_disk(self, slot: HostSlot, volume: SandboxVolume) -> bool:
         """Adds a volume's disk to the host. Returns whether the host has it; if not, the next step tries again."""
-        image = self._place.volumes_dir / volume.id
+        image = self._paths.volumes_dir / volume.id
         if (
             volume.id not in slot.disks
             and volume.is_ready
@@ -372,7 +372,7 @@ class Fleet(PhantomFleet):
         if not instance.may_arrive:
             return
         if instance.state == "shutting-down":
-            folder = hosts.Folder(self._place, instance.id)
+            folder = hosts.Folder(self._paths, instance.id)
             if folder.path.exists():
                 self._last_consoles[instance.id] = self.read_console(instance.id)
                 try:
@@ -396,7 +396,7 @@ class Fleet(PhantomFleet):
 
     def read_console(self, instance_id: str, /) -> str:
         """Returns the last 64 KB of the host's console output."""
-        console = hosts.Folder(self._place, instance_id).console
+        console = hosts.Folder(self._paths, instance_id).console
         try:
             with console.open("rb") as stream:
                 stream.seek(-min(CONSOLE_BYTES, console.stat().st_size), 2)
@@ -422,7 +422,7 @@ class Fleet(PhantomFleet):
             for volume_id in slot.disks:
                 detach_disk(slot.host, volume_id)
         self._copies.clear()
-        for path in self._place.hosts_dir.iterdir():
+        for path in self._paths.hosts_dir.iterdir():
             shutil.rmtree(path)
         self._slots.clear()
         self.links.clear()

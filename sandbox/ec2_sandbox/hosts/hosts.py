@@ -39,13 +39,13 @@ PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 class Folder:
     """An instance's folder on the machine."""
 
-    def __init__(self, place: SandboxPaths, instance_id: str) -> None:
-        self.path = place.hosts_dir / instance_id
+    def __init__(self, paths: SandboxPaths, instance_id: str) -> None:
+        self.path = paths.hosts_dir / instance_id
         self.disk = self.path / "disk"  # the image of the root volume; sparse
         # pid1.py mounts the root volume, the machine's system and the host's root here, in its own mount namespace.
         self.mount_points = tuple(self.path / name for name in ("volume", "stage", "root"))
         self.console = self.path / "console.log"  # the console output since the launch
-        self.cgroup = place.cgroup / instance_id if place.cgroup else None
+        self.cgroup = paths.cgroup / instance_id if paths.cgroup else None
 
 
 class BootError(Exception):
@@ -182,19 +182,19 @@ def adopt_hosts() -> None:
     check(libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
-def spawn(place: SandboxPaths, instance_id: str) -> Host:
+def spawn(paths: SandboxPaths, instance_id: str) -> Host:
     """Starts the process that creates an instance's namespaces and process 1 when `Host.boot` is called.
 
     Call it in the main thread: the host must end with the daemon, and the kernel sends the signal for that when the
     *thread* that started a process ends.
     """
-    folder = Folder(place, instance_id)
+    folder = Folder(paths, instance_id)
     for path in folder.mount_points:
         path.mkdir(parents=True, exist_ok=True)
     ready_read, ready_write = os.pipe()
     with folder.console.open("ab") as console:
         starter = subprocess.Popen(
-            (PYTHON, "-I", "-S", "-B", str(PID1), f"{place.mark}:{instance_id}", str(ready_write)),
+            (PYTHON, "-I", "-S", "-B", str(PID1), f"{paths.mark}:{instance_id}", str(ready_write)),
             stdin=subprocess.PIPE, stdout=console, stderr=console, start_new_session=True, cwd="/",
             env={"PATH": PATH, "LANG": "C.UTF-8"}, pass_fds=(ready_write,),
         )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ec2_sandbox.hosts.hosts import Folder
-from ec2_sandbox.paths import place_of
+from ec2_sandbox.paths import paths_of
 from project import Project
 from sandbox_steps import Ssh
 
@@ -40,7 +40,7 @@ def nodes_of(project: Project) -> list[dict[str, Any]]:
 
 def console_of(project: Project, instance_id: str) -> Path:
     """The file of the host's console, which GetConsoleOutput reads."""
-    return Folder(place_of(project.directory), instance_id).console
+    return Folder(paths_of(project.directory), instance_id).console
 
 
 def looks_at_consoles(project: Project) -> int:

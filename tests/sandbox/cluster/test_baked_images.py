@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ec2_sandbox import control
-from ec2_sandbox.paths import place_of
+from ec2_sandbox.paths import paths_of
 from foundation.progress import silent
 from project import Project
 from provision.model import bake_name
@@ -103,7 +103,7 @@ def test_nodes_from_a_baked_image_install_nothing_and_have_no_secrets(
     assert (made.stdout, "cluster train" in made.stderr) == ("", False)  # neither its node nor its receipt
     assert [node["state"] for node in json.loads(project.run("status", "--json").stdout)["nodes"]] == ["running"] * 2
     assert "images, which cost money until `cluster image rm`: ready" in project.run("down", "--yes").stdout
-    [disk] = place_of(project.directory).snapshots_dir.iterdir()
+    [disk] = paths_of(project.directory).snapshots_dir.iterdir()
     stored = read_disk(disk)
     for secret in (b"PLANTED-secret", b"PLANTED-history", b"PLANTED-job", b"PLANTED-log", b"BEGIN OPENSSH PRIVATE KEY"):
         assert secret not in stored

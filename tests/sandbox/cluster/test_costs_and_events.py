@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ec2_sandbox import control
-from ec2_sandbox.paths import place_of
+from ec2_sandbox.paths import paths_of
 from foundation.progress import silent
 from job_steps import hosts_of
 from project import REPOSITORY, Project, configure
@@ -86,7 +86,7 @@ class Lived:
         return document
 
     def states(self) -> list[dict[str, Any]]:
-        return read_states(place_of(self.project.directory).state_log)
+        return read_states(paths_of(self.project.directory).state_log)
 
     def wait_for_state(self, state: str) -> None:
         until(lambda: any(entry["state"] == state for entry in self.states()), state)
@@ -195,7 +195,7 @@ def test_the_url_of_the_webhook_is_nowhere(lived: Lived, tmp_path: Path) -> None
     assert [text for text in lived.said if SECRET in text] == []
     assert any("cluster.toml is not sent: its [notify] webhook is a secret" in text for text in lived.said)
     state = [path for path in (project.directory / "state").rglob("*") if path.is_file()]
-    state += [path for path in place_of(project.directory).state_dir.glob("*") if path.is_file()]
+    state += [path for path in paths_of(project.directory).state_dir.glob("*") if path.is_file()]
     assert any(path.name == "demo.costs.json" for path in state)
     assert [path for path in state if has_any(path, [SECRET])] == []
     project.run("data", "get", "s3://cluster-lived/", str(tmp_path / "s3"))

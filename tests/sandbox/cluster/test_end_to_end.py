@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ec2_sandbox.paths import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, paths_of
 from project import REPOSITORY, Project, configure, processes_of
 from waits import until
 
@@ -53,7 +53,7 @@ def test_a_clusters_life(project: Project) -> None:
     assert "no nodes" in project.run("status").stdout
     assert "no nodes" in project.run("train", code=1).stderr
     project.run("sandbox", "stop")
-    assert not find_leftovers(place_of(project.directory))
+    assert not find_leftovers(paths_of(project.directory))
     assert not list((project.directory / "state").rglob("id_ed25519"))
 
 
@@ -125,6 +125,6 @@ def test_the_demo_runs_as_it_is_typed(tmp_path: Path, request: pytest.FixtureReq
     assert set(accuracies(done.stdout)) == {"node-0", "node-1"}
     assert min(accuracies(done.stdout).values()) >= 0.95
     assert re.search(r"left +nothing", done.stdout)
-    assert not find_leftovers(place_of(root))
+    assert not find_leftovers(paths_of(root))
     (job,) = re.findall(r"^job (\S+): done", done.stderr, re.MULTILINE)
     assert not processes_of("CLUSTER_JOB_ID", job)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ec2_sandbox import control
-from ec2_sandbox.paths import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, paths_of
 from foundation.progress import silent
 from project import REPOSITORY, Project
 
@@ -39,7 +39,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield project
         receipt, _ = (project.run(*shlex.split(command)[1:], "--yes").stdout for command in ENDS)
         assert re.search(r"left +nothing", receipt)
-        assert not find_leftovers(place_of(project.directory))
+        assert not find_leftovers(paths_of(project.directory))
     finally:
         control.reset(project.directory, report=silent)
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from container_nodes import PACKAGES as PODMAN
 from ec2_sandbox import control
-from ec2_sandbox.paths import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, paths_of
 from foundation.progress import silent
 from oci_images import plain_image, write_archive
 from own_hosts import make_own_hosts
@@ -227,7 +227,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     project.env["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))  # the folder is sent to the nodes
     yield project
     control.reset(project.directory, report=silent)
-    assert not find_leftovers(place_of(project.directory))
+    assert not find_leftovers(paths_of(project.directory))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from ec2_sandbox.paths import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, paths_of
 from project import REPOSITORY, Project
 
 pytestmark = pytest.mark.sandbox
@@ -52,4 +52,4 @@ def test_the_tutorial_works_as_printed(
     )
     assert (project.directory / "model" / "model.params").stat().st_size > 20 * 10 * 4
     assert re.search(r"left +nothing", said["down"].stdout)
-    assert not find_leftovers(place_of(project.directory))
+    assert not find_leftovers(paths_of(project.directory))

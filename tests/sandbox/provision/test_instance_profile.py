@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ec2_sandbox.paths import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, paths_of
 from iam_calls import find_denied
 from job_steps import hosts_of
 from project import REPOSITORY, Project
@@ -150,7 +150,7 @@ def test_every_command_works_with_the_printed_policy(project: Project) -> None:
     made = {call["action"] for call in calls(project)}
     assert {"PutRolePolicy", "DeleteRole", "CreateTags", "StopInstances", "StartInstances"} <= made
     project.run("sandbox", "stop", "--yes")
-    assert not find_leftovers(place_of(project.directory))
+    assert not find_leftovers(paths_of(project.directory))
 
 
 def test_nodes_without_the_profile_run_no_job(two_nodes: Project) -> None:

@@ -17,7 +17,7 @@ import boto3
 import pytest
 
 from ec2_sandbox import control
-from ec2_sandbox.paths import place_of
+from ec2_sandbox.paths import paths_of
 from forked import Act, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
 from job_steps import ec2_of
@@ -83,7 +83,7 @@ def is_armed(ssh: Ssh, address: str) -> bool:
 def find_ends(project_dir: Path) -> dict[str, float]:
     """The times at which instances ended, by id, from the sandbox's log: calls to EC2 cost CPU time."""
     time.sleep(0.2)  # so does this
-    logged = [line for line in place_of(project_dir).state_log.read_text().splitlines() if ENDED.search(line)]
+    logged = [line for line in paths_of(project_dir).state_log.read_text().splitlines() if ENDED.search(line)]
     entries = [json.loads(line) for line in logged]
     return {entry["instance"]: datetime.fromisoformat(entry["time"]).timestamp() for entry in entries}
 

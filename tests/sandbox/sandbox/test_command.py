@@ -12,7 +12,7 @@ import pytest
 
 from ec2_sandbox import control
 from ec2_sandbox.paths import find_leftovers as leftovers_of
-from ec2_sandbox.paths import place_of, read_arguments, remove_all
+from ec2_sandbox.paths import paths_of, read_arguments, remove_all
 from foundation.progress import silent
 from project import CLUSTER, REPOSITORY, Project
 from sandbox_steps import find_leftovers
@@ -58,14 +58,14 @@ def test_a_sandbox_whose_folder_was_moved_is_listed_and_pruned(tmp_path: Path) -
     project.write((REPOSITORY / "cluster.toml").read_text())
     project.run("sandbox", "start")
     try:
-        place = place_of(project.directory)
+        paths = paths_of(project.directory)
         moved = Project(project.directory.rename(tmp_path / "after"))
-        (found,) = (one for one in json.loads(moved.run("sandbox", "list", "--json").stdout) if one["id"] == place.id)
+        (found,) = (one for one in json.loads(moved.run("sandbox", "list", "--json").stdout) if one["id"] == paths.id)
         assert (found["state"], found["folder"]) == ("folder gone", str(project.directory))
-        control.prune([place.id], report=silent)  # the command would also remove what other tests have crashed
-        assert not leftovers_of(place)
+        control.prune([paths.id], report=silent)  # the command would also remove what other tests have crashed
+        assert not leftovers_of(paths)
     finally:
-        remove_all(place_of(project.directory))
+        remove_all(paths_of(project.directory))
 
 
 def test_env_and_log(running: Project) -> None:

@@ -14,7 +14,7 @@ import pytest
 from ec2_sandbox import Host, Sandbox, control, fault
 from ec2_sandbox.errors import SandboxError
 from ec2_sandbox.faults import FaultError
-from ec2_sandbox.paths import place_of
+from ec2_sandbox.paths import paths_of
 from sandbox_steps import UBUNTU, find_leftovers
 from waits import until
 
@@ -108,7 +108,7 @@ def test_clear_is_a_start(sandbox: Sandbox) -> None:
     again = describe(sandbox)
     assert {name: (fresh[name], again[name]) for name in fresh if fresh[name] != again[name]} == {}
     assert not Path(f"/proc/{host.pid}").exists()
-    assert not list(place_of(sandbox._home).hosts_dir.iterdir())
+    assert not list(paths_of(sandbox._home).hosts_dir.iterdir())
     refused = sandbox.client("ec2", aws_access_key_id=session["AccessKeyId"], aws_session_token=session["SessionToken"],
                              aws_secret_access_key=session["SecretAccessKey"])  # fmt: skip
     with pytest.raises(Exception, match="AuthFailure"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ec2_sandbox.paths import find_leftovers, place_of
+from ec2_sandbox.paths import find_leftovers, paths_of
 from project import REPOSITORY, Project, processes_of
 from secret_watch import files_with, watching
 
@@ -99,4 +99,4 @@ def test_no_canary_is_found_on_a_node(tmp_path: Path) -> None:
         assert not [canary for canary in everywhere if canary in said]
     finally:
         project.run("sandbox", "reset", "--yes")
-    assert not find_leftovers(place_of(tmp_path))
+    assert not find_leftovers(paths_of(tmp_path))

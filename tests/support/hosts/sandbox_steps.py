@@ -53,7 +53,7 @@ def enter(sandbox: RunningSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def find_leftovers(project_dir: Path) -> paths.Leftovers:
-    return paths.find_leftovers(paths.place_of(project_dir))
+    return paths.find_leftovers(paths.paths_of(project_dir))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

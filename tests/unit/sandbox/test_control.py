@@ -19,7 +19,7 @@ from ec2_sandbox.paths import (
     SandboxPaths,
     find_daemon,
     find_processes,
-    place_of,
+    paths_of,
     read_arguments,
     read_json,
     write_json,
@@ -63,9 +63,9 @@ def test_the_sandbox_is_reached_without_a_proxy(
 
 def test_a_sandbox_belongs_to_a_folder(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    assert place_of(tmp_path) == place_of(tmp_path / "link")
-    assert place_of(tmp_path) != place_of(tmp_path / "other")
-    assert len(place_of(tmp_path).interface) <= 15  # IFNAMSIZ
+    assert paths_of(tmp_path) == paths_of(tmp_path / "link")
+    assert paths_of(tmp_path) != paths_of(tmp_path / "other")
+    assert len(paths_of(tmp_path).interface) <= 15  # IFNAMSIZ
 
 
 def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -111,15 +111,15 @@ def test_status_is_written_atomically(tmp_path: Path) -> None:
 
 
 def test_a_damaged_status_means_no_running_sandbox(tmp_path: Path) -> None:
-    place = SandboxPaths(id="00000000", state_dir=tmp_path)
-    place.status_file.write_text('{"pid": 1')
-    assert find_daemon(place) is None
+    paths = SandboxPaths(id="00000000", state_dir=tmp_path)
+    paths.status_file.write_text('{"pid": 1')
+    assert find_daemon(paths) is None
 
 
 def test_another_process_with_the_daemons_pid_is_not_the_daemon(tmp_path: Path) -> None:
-    place = SandboxPaths(id="00000000", state_dir=tmp_path)
-    place.status_file.write_text(json.dumps({"pid": os.getpid(), "port": 1, "hosts": []}))
-    assert find_daemon(place) is None
+    paths = SandboxPaths(id="00000000", state_dir=tmp_path)
+    paths.status_file.write_text(json.dumps({"pid": os.getpid(), "port": 1, "hosts": []}))
+    assert find_daemon(paths) is None
 
 
 def test_processes_are_found_by_a_whole_argument(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,14 +33,14 @@ def application(environ: dict[str, Any], start_response: Any) -> list[bytes]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> SandboxPaths:
+def paths(tmp_path: Path) -> SandboxPaths:
     return SandboxPaths(id="00000000", state_dir=tmp_path)
 
 
 @pytest.fixture
-def server(place: SandboxPaths) -> Iterator[TlsServer]:
-    tls = make_tls_context(place, "127.0.0.1")
-    server = TlsServer("127.0.0.1", answer_checkip(ApiLog(catch_errors(application), place.api_log)), tls)
+def server(paths: SandboxPaths) -> Iterator[TlsServer]:
+    tls = make_tls_context(paths, "127.0.0.1")
+    server = TlsServer("127.0.0.1", answer_checkip(ApiLog(catch_errors(application), paths.api_log)), tls)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -49,11 +49,11 @@ def server(place: SandboxPaths) -> Iterator[TlsServer]:
 
 
 @pytest.fixture
-def connect(server: TlsServer, place: SandboxPaths) -> Iterator[Connect]:
+def connect(server: TlsServer, paths: SandboxPaths) -> Iterator[Connect]:
     opened = []
 
     def connect() -> http.client.HTTPSConnection:
-        context = ssl.create_default_context(cafile=str(place.ca_file))
+        context = ssl.create_default_context(cafile=str(paths.ca_file))
         opened.append(http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=10))
         return opened[-1]
 
@@ -95,12 +95,12 @@ def test_internal_errors_have_each_protocols_form(connect: Connect) -> None:
     assert json.loads(for_json)["__type"] == "InternalFailure"
 
 
-def test_log_has_a_line_for_each_call(connect: Connect, place: SandboxPaths) -> None:
+def test_log_has_a_line_for_each_call(connect: Connect, paths: SandboxPaths) -> None:
     connection = connect()
     ask(connection, "/bucket", b"x" * 10)
     ask(connection, "/missing")
     ask(connection, "/broken")
-    calls = [json.loads(line) for line in place.api_log.read_text().splitlines()]
+    calls = [json.loads(line) for line in paths.api_log.read_text().splitlines()]
     assert [(call["action"], call["status"], call["error"]) for call in calls] == [
         ("PostObject", 200, None),
         ("PostObject", 404, "NoSuchKey"),

@@ -77,14 +77,14 @@ def test_a_copied_image_has_its_own_snapshots(world: World) -> None:
 def test_copies_are_awaited_when_they_are_cleared(world: World, tmp_path: Path) -> None:
     """`clear` forgets the sandbox's snapshots. Then no copy may write another."""
     snapshot: Any = world.sandbox.backend.snapshots[take(world)["SnapshotId"]]
-    place, woken = SandboxPaths(id="copies", state_dir=tmp_path), threading.Event()
-    place.volumes_dir.mkdir()
-    (place.volumes_dir / snapshot.volume.id).write_bytes(b"bytes")
+    paths, woken = SandboxPaths(id="copies", state_dir=tmp_path), threading.Event()
+    paths.volumes_dir.mkdir()
+    (paths.volumes_dir / snapshot.volume.id).write_bytes(b"bytes")
     with ThreadPoolExecutor(1) as pool:
-        copies = Copies(place, pool, woken.set)
+        copies = Copies(paths, pool, woken.set)
         copies.capture(snapshot, None)
         copies.clear()
-        assert (place.snapshots_dir / snapshot.id).read_bytes() == b"bytes"
+        assert (paths.snapshots_dir / snapshot.id).read_bytes() == b"bytes"
         with pytest.raises(KeyError):
             copies.finish(snapshot.id)
         assert woken.wait(10)

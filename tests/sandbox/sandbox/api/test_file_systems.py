@@ -6,7 +6,7 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from ec2_sandbox.paths import place_of
+from ec2_sandbox.paths import paths_of
 from provision.aws.clients import make_clients
 from provision.volumes.file_systems import find_file_system
 from sandbox_steps import REGION, RunningSandbox
@@ -22,7 +22,7 @@ def test_both_are_described_by_signed_calls(phantom: RunningSandbox) -> None:
     fsx_id = fsx.create_file_system(FileSystemType="LUSTRE", StorageCapacity=1200, SubnetIds=[subnet["SubnetId"]])[
         "FileSystem"
     ]["FileSystemId"]
-    log = place_of(phantom.project_dir).api_log
+    log = paths_of(phantom.project_dir).api_log
     before = len(log.read_text().splitlines())
 
     found = [find_file_system(make_clients(REGION), each) for each in (efs_id, fsx_id)]

@@ -8,7 +8,7 @@ import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError
 
-from ec2_sandbox.paths import place_of
+from ec2_sandbox.paths import paths_of
 from sandbox_steps import REGION, RunningSandbox
 
 pytestmark = pytest.mark.sandbox
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.sandbox
 def test_unsupported_calls_fail_at_once(
     phantom: RunningSandbox, service: Any, operation: str, arguments: dict[str, Any]
 ) -> None:
-    log = place_of(phantom.project_dir).api_log
+    log = paths_of(phantom.project_dir).api_log
     before = len(log.read_text().splitlines())
     with pytest.raises(ClientError) as caught:
         getattr(boto3.client(service), operation)(**arguments)

@@ -11,7 +11,7 @@ from botocore.config import Config
 from obstore.store import S3Store
 
 from ec2_client import refused_as
-from ec2_sandbox.paths import place_of
+from ec2_sandbox.paths import paths_of
 from iam_steps import client_of
 from sandbox_steps import REGION, RunningSandbox
 
@@ -60,10 +60,10 @@ def test_object_names_as_clients_escape_them(phantom: RunningSandbox, name: str)
 def test_the_logs_have_no_key(phantom: RunningSandbox) -> None:
     boto3.client("sts").get_caller_identity()
     get(phantom, boto3.client("s3", config=Config(signature_version="s3v4")).generate_presigned_url("list_buckets"))
-    place = place_of(phantom.project_dir)
-    logged = place.api_log.read_text()
+    paths = paths_of(phantom.project_dir)
+    logged = paths.api_log.read_text()
     assert '"caller": "arn:aws:iam::123456789012:user/operator"' in logged
-    for text in (logged, place.daemon_log.read_text()):
+    for text in (logged, paths.daemon_log.read_text()):
         assert phantom.info.access_key_id not in text
         assert "X-Amz-Credential" not in text
 

@@ -8,7 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 from mypy_boto3_ec2.client import EC2Client
 
-from ec2_sandbox.paths import place_of
+from ec2_sandbox.paths import paths_of
 from sandbox_steps import (
     RunningSandbox,
     Ssh,
@@ -101,7 +101,7 @@ def test_a_created_key_pair_logs_in(ec2: EC2Client, ssh: Ssh, tmp_path: Any) -> 
 
 
 def test_a_host_that_does_not_boot_terminates_with_a_reason(ec2: EC2Client, sandbox: RunningSandbox) -> None:
-    hosts_dir = place_of(sandbox.project_dir).hosts_dir
+    hosts_dir = paths_of(sandbox.project_dir).hosts_dir
     hosts_dir.rename(hosts_dir.with_suffix(".away"))
     hosts_dir.write_text("a file, so that no host can have a folder in it")
     try:

@@ -14,7 +14,7 @@ from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox import control
 from ec2_sandbox.hosts.system import is_machines_root
-from ec2_sandbox.paths import find_processes, place_of, read_arguments
+from ec2_sandbox.paths import find_processes, paths_of, read_arguments
 from foundation.progress import silent
 from sandbox_steps import (
     RunningSandbox,
@@ -136,13 +136,13 @@ def test_termination_removes_the_host(sandbox: RunningSandbox, ssh: Ssh) -> None
     ec2 = boto3.client("ec2")
     [host] = launch(ssh, 1)
     instance_id, address = host["InstanceId"], host["PrivateIpAddress"]
-    folder = place_of(sandbox.project_dir).hosts_dir / instance_id
+    folder = paths_of(sandbox.project_dir).hosts_dir / instance_id
     assert folder.exists()
     [ending] = ec2.terminate_instances(InstanceIds=[instance_id])["TerminatingInstances"]
     assert (ending["PreviousState"]["Name"], ending["CurrentState"]["Name"]) == ("running", "shutting-down")
     wait_for(ec2, "instance_terminated", [instance_id])
     assert not folder.exists()
-    assert not list(find_processes(f"{place_of(sandbox.project_dir).mark}:{instance_id}"))
+    assert not list(find_processes(f"{paths_of(sandbox.project_dir).mark}:{instance_id}"))
     assert ssh.run(address, "true", check=False).returncode == 255
 
 
@@ -182,7 +182,7 @@ def test_nothing_is_left_after_a_kill_and_reset(
     running = start_sandbox(own_project)
     enter(running, monkeypatch)
     launch(ssh, 2)
-    place = place_of(own_project)
+    paths = paths_of(own_project)
     before = find_leftovers(own_project)
     assert len(before.processes) == 4
     assert len(before.loop_devices) == (2 if is_machines_root() else 0)  # without root, there are none
@@ -208,8 +208,8 @@ def test_nothing_is_left_after_a_kill_and_reset(
     assert not left, left
     # A zombie has no command line. The daemon is a zombie until this process, its parent, ends.
     assert [pid for pid in (*before.processes, *sshds) if read_arguments(pid)] == []
-    assert place.id not in subprocess.run(("losetup", "-a"), capture_output=True, text=True, check=True).stdout
-    assert place.interface not in os.listdir("/sys/class/net")
+    assert paths.id not in subprocess.run(("losetup", "-a"), capture_output=True, text=True, check=True).stdout
+    assert paths.interface not in os.listdir("/sys/class/net")
     assert not control.reset(own_project, report=silent)
 
 
@@ -223,7 +223,7 @@ def process_state(pid: int) -> str:
 
 def test_the_daemons_death_ends_all_hosts(own_project: Path, monkeypatch: pytest.MonkeyPatch, ssh: Ssh) -> None:
     """For other damage, see tests/unit/sandbox/test_control.py."""
-    running, place = start_sandbox(own_project), place_of(own_project)
+    running, paths = start_sandbox(own_project), paths_of(own_project)
     enter(running, monkeypatch)
     launch(ssh, 2)
     os.kill(running.info.pid, signal.SIGKILL)
@@ -235,7 +235,7 @@ def test_the_daemons_death_ends_all_hosts(own_project: Path, monkeypatch: pytest
     assert again.info.pid != running.info.pid
     os.kill(again.info.pid, signal.SIGSTOP)  # so that it does not write its files again
     until(lambda: process_state(again.info.pid) == "T", "it does not stop")
-    for file in (place.status_file, place.settings_file, place.credentials_file):
+    for file in (paths.status_file, paths.settings_file, paths.credentials_file):
         file.write_text("{")
     assert control.describe(own_project).state == "crashed"
     assert control.reset(own_project, report=silent)

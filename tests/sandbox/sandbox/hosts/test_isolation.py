@@ -14,7 +14,7 @@ import pytest
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox import control
-from ec2_sandbox.paths import SandboxPaths, place_of
+from ec2_sandbox.paths import SandboxPaths, paths_of
 from sandbox_steps import RunningSandbox, Ssh, enter, find_image, find_live, launch, start_sandbox, wait_for
 
 pytestmark = pytest.mark.sandbox
@@ -46,8 +46,8 @@ def host(pair: list[InstanceTypeDef]) -> InstanceTypeDef:
 
 
 @pytest.fixture
-def place(sandbox: RunningSandbox) -> SandboxPaths:
-    return place_of(sandbox.project_dir)
+def paths(sandbox: RunningSandbox) -> SandboxPaths:
+    return paths_of(sandbox.project_dir)
 
 
 def as_nobody(*words: str) -> subprocess.CompletedProcess[str]:
@@ -67,16 +67,16 @@ def pid_of(sandbox: RunningSandbox, host: InstanceTypeDef) -> int:
 # --- another user of the machine
 
 
-def test_another_user_cannot_read_the_folder(place: SandboxPaths, host: InstanceTypeDef) -> None:
+def test_another_user_cannot_read_the_folder(paths: SandboxPaths, host: InstanceTypeDef) -> None:
     python = sys.executable if as_nobody(sys.executable, "-c", "").returncode == 0 else "/usr/bin/python3"
-    assert "PermissionError" in as_nobody(python, "-c", LISTS, str(place.state_dir)).stderr
+    assert "PermissionError" in as_nobody(python, "-c", LISTS, str(paths.state_dir)).stderr
     files = [
-        path for path in place.state_dir.rglob("*") if path.is_file() and not path.is_relative_to(place.system_dir)
+        path for path in paths.state_dir.rglob("*") if path.is_file() and not path.is_relative_to(paths.system_dir)
     ]
-    assert {place.credentials_file, place.api_log, place.settings_file, place.ca_file} <= set(files)
+    assert {paths.credentials_file, paths.api_log, paths.settings_file, paths.ca_file} <= set(files)
     for path in files:
         assert "PermissionError" in as_nobody(python, "-c", READS, str(path)).stderr, path
-    assert "PermissionError" in as_nobody(python, "-c", CONNECTS, str(place.control_socket)).stderr
+    assert "PermissionError" in as_nobody(python, "-c", CONNECTS, str(paths.control_socket)).stderr
 
 
 @pytest.mark.parametrize(
@@ -155,16 +155,16 @@ def test_root_in_a_host_cannot_change_the_machines_settings(setting: str, host: 
 
 
 def test_root_in_a_host_cannot_change_the_machines_cgroups(
-    host: InstanceTypeDef, ssh: Ssh, place: SandboxPaths, sandbox: RunningSandbox
+    host: InstanceTypeDef, ssh: Ssh, paths: SandboxPaths, sandbox: RunningSandbox
 ) -> None:
     address = host["PrivateIpAddress"]
     # It has a subtree of its own ...
     ssh.run(address, "sudo sh -euc 'mkdir /sys/fs/cgroup/mine; echo $$ >/sys/fs/cgroup/mine/cgroup.procs'")
-    assert place.cgroup is not None
-    assert (place.cgroup / host["InstanceId"] / "mine").is_dir()
+    assert paths.cgroup is not None
+    assert (paths.cgroup / host["InstanceId"] / "mine").is_dir()
     # ... and cannot leave it.
     ssh.run(address, "sudo unshare --mount sh -euc 'mount -t cgroup2 none /mnt; mkdir /mnt/also-mine'")
-    assert (place.cgroup / host["InstanceId"] / "also-mine").is_dir()
+    assert (paths.cgroup / host["InstanceId"] / "also-mine").is_dir()
     for name in ("memory", "devices", "cpu"):
         escape = f"mount -t cgroup -o {name} none /mnt && mkdir /mnt/escaped"
         assert ssh.run(address, f"sudo unshare --mount sh -c '{escape}'", check=False).returncode != 0

@@ -9,7 +9,7 @@ import pytest
 from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of
-from ec2_sandbox.paths import Settings, place_of, read_json
+from ec2_sandbox.paths import Settings, paths_of, read_json
 from sandbox_steps import RunningSandbox, Ssh, describe, wait_for
 
 pytestmark = pytest.mark.sandbox
@@ -97,7 +97,7 @@ def test_names_resolve_to_the_other_host(inside: Inside, pair: list[InstanceType
 def test_name_server_answers_at_both_addresses(
     inside: Inside, pair: list[InstanceTypeDef], sandbox: RunningSandbox
 ) -> None:
-    settings = read_json(place_of(sandbox.project_dir).settings_file, Settings)
+    settings = read_json(paths_of(sandbox.project_dir).settings_file, Settings)
     query = dns.message.make_query(pair[1]["PrivateDnsName"], "A")
     for server in (NAME_SERVER_ADDRESS, name_server_of(settings.ranges.private)):
         reply = inside.read(f"python3 -c '{ASK_BY_UDP}' {server} {query.to_wire().hex()}")
@@ -115,13 +115,13 @@ def test_unknown_names_fail_at_once(inside: Inside) -> None:
 def test_packets_to_the_outside_are_rejected_at_once(
     inside: Inside, pair: list[InstanceTypeDef], sandbox: RunningSandbox
 ) -> None:
-    gateway = read_json(place_of(sandbox.project_dir).settings_file, Settings).ranges.gateway.ip
+    gateway = read_json(paths_of(sandbox.project_dir).settings_file, Settings).ranges.gateway.ip
     assert inside.read("ip route show default") == f"default via {gateway} dev eth0"
     # Programs find their own address like this.
     assert f" src {inside.address} " in inside.read("ip -o route get 8.8.8.8")
     # Protocol 0: until it is bound, it would receive from all interfaces.
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0) as arriving:
-        arriving.bind((place_of(sandbox.project_dir).interface, ETH_P_IP))
+        arriving.bind((paths_of(sandbox.project_dir).interface, ETH_P_IP))
         arriving.settimeout(0)
         # More connections than the kernel's own limit per second.
         for address in ("1.1.1.1", "192.168.77.1", "10.255.255.1", "169.254.1.1"):

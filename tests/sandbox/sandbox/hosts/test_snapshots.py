@@ -5,7 +5,7 @@ import pytest
 from botocore.exceptions import ClientError
 from mypy_boto3_ec2.client import EC2Client
 
-from ec2_sandbox.paths import place_of
+from ec2_sandbox.paths import paths_of
 from sandbox_steps import RunningSandbox, Ssh, launch, state_of
 from waits import until
 
@@ -60,7 +60,7 @@ def test_a_snapshot_has_the_bytes_of_the_call(sandbox: RunningSandbox, ssh: Ssh)
     ec2.deregister_image(ImageId=image_id)
     for snapshot_id in made.values():
         ec2.delete_snapshot(SnapshotId=snapshot_id)
-    until(lambda: not [*place_of(sandbox.project_dir).snapshots_dir.iterdir()], "the bytes are still there")
+    until(lambda: not [*paths_of(sandbox.project_dir).snapshots_dir.iterdir()], "the bytes are still there")
 
 
 def test_an_image_of_a_running_host(sandbox: RunningSandbox, ssh: Ssh) -> None:
