@@ -111,30 +111,24 @@ def wait_for_ends(project_dir: Path, names: Callable[[str], bool], *, but: Colle
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["some", "everything"])
 def test_up_killed_leaves_nothing_alive_after_the_deadline(
     own_sandbox: RunningSandbox,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
-    *,
-    everything: bool,
 ) -> None:
-    """No other command is run. The kills before the launch leave nothing that runs."""
+    """At every point; no other command is run. The kills before the launch leave nothing that runs."""
     enter(own_sandbox, monkeypatch)
     read_descriptions()
     lifetime = "12s"
-    points = run(leased(f"whole-{everything}", tmp_path, lifetime=lifetime)).points
-    if everything:
-        kills = [Kill(point=number, before=before) for number in range(len(points)) for before in (True, False)]
-    else:
-        launch = find_changes(points).index("RunInstances")
-        kills = [Kill(point=launch, before=False, changes=True)]
+    points = run(leased("whole", tmp_path, lifetime=lifetime)).points
+    kills = [Kill(point=number, before=before) for number in range(len(points)) for before in (True, False)]
     killed = 0
     for number, kill in enumerate(kills):
-        killed += run(leased(f"kill-{everything}-{number}", tmp_path, lifetime=lifetime), kill).killed
-    wrong = wait_for_ends(own_sandbox.project_dir, lambda name: name.startswith(("kill-", "whole-")))
+        killed += run(leased(f"kill-{number}", tmp_path, lifetime=lifetime), kill).killed
+    wrong = wait_for_ends(own_sandbox.project_dir, lambda name: name == "whole" or name.startswith("kill-"))
     record_property("result", f"{killed} of {len(kills)} killed, {len(find_instances())} nodes, {len(wrong)} alive")
     # A run that polls less often than the counted one ends before a late kill.
     assert killed >= len(kills) * 0.9
@@ -182,7 +176,7 @@ def test_up_killed_and_its_head_fails(
 def test_faults_do_not_keep_nodes_alive(
     own_sandbox: RunningSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk, no metadata, a cut network, a killed program, a broken `shutdown`, and a frozen head."""
+    """A killed `up`, a full disk, no metadata, a cut network, a killed program, a broken `shutdown`, a frozen head."""
     enter(own_sandbox, monkeypatch)
     ec2, folder = boto3.client("ec2"), own_sandbox.project_dir
 
@@ -198,14 +192,17 @@ def test_faults_do_not_keep_nodes_alive(
         return Ssh(key=tmp_path / name / "id_ed25519")
 
     # Where `shutdown` is broken, the end takes 20 s more.
-    run(leased("frozen", tmp_path, lifetime="25s", nodes=2, then="stop"))
+    points = run(leased("frozen", tmp_path, lifetime="25s", nodes=2, then="stop")).points
     (frozen, _), (_, broken) = hosts("frozen")
     ssh = reach("frozen")
     until(partial(is_armed, ssh, broken), "the lease program")
     ssh.run(broken, "printf '#!/bin/sh\\nexit 1\\n' | sudo tee /usr/sbin/shutdown >/dev/null")
     cause(f"freeze instance={frozen}")
-    run(leased("faults", tmp_path, lifetime="35s", nodes=4))
+    launch = max(number for number, name in enumerate(find_changes(points)) if name == "RunInstances")  # not a dry run
+    launched = Kill(point=launch, before=False, changes=True)
+    assert run(leased("faults", tmp_path, lifetime="35s", nodes=4), launched).killed
     full, dumb, cut, orphan = hosts("faults")
+    wait_for(ec2, "instance_running", [full[0], dumb[0], cut[0], orphan[0]])
     ec2.modify_instance_metadata_options(InstanceId=dumb[0], HttpEndpoint="disabled")
     ssh = reach("faults")
     until(partial(is_armed, ssh, orphan[1]), "the lease program")
