@@ -162,37 +162,17 @@ def test_the_api_accepts_role_credentials(metadata: Metadata, instance: Instance
     assert json.loads(metadata.read("iam/security-credentials/trainer")) == found
 
 
-@pytest.mark.parametrize(
-    ("behavior", "command", "state"),
-    [
-        ("stop", "sudo shutdown -h now", "stopped"),
-        ("terminate", "sudo poweroff", "terminated"),
-    ],
-)
-def test_shutdown_inside(sandbox: RunningSandbox, ssh: Ssh, behavior: str, command: str, state: str) -> None:
+@pytest.mark.slow
+def test_a_host_that_is_shut_down_inside_may_be_terminated(sandbox: RunningSandbox, ssh: Ssh) -> None:
     ec2 = boto3.client("ec2")
-    [made] = launch(ssh, 1, InstanceInitiatedShutdownBehavior=behavior)
-    ssh.run(made["PublicIpAddress"], f"{command}; sleep 5", check=False)
-    until(lambda: state_of(ec2, made["InstanceId"]) == state, f"it did not become {state}")
+    [made] = launch(ssh, 1, InstanceInitiatedShutdownBehavior="terminate")
+    ssh.run(made["PublicIpAddress"], "sudo poweroff; sleep 5", check=False)
+    until(lambda: state_of(ec2, made["InstanceId"]) == "terminated", "it is not terminated")
     assert describe(ec2, [made["InstanceId"]])[0]["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
 
 
-def test_a_scheduled_shutdown_can_be_cancelled(sandbox: RunningSandbox, ssh: Ssh) -> None:
-    [made] = launch(ssh, 1)
-    address = made["PublicIpAddress"]
-    assert "use 'shutdown -c' to cancel" in ssh.read(address, "sudo shutdown -h +1")
-    until(lambda: ssh.run(address, "test -e /run/shutdown.pid", check=False).returncode == 0, "not scheduled")
-
-    def waiting() -> str:
-        return ssh.run(address, "pgrep -fc '[k]ill -38 1'", check=False).stdout.strip()
-
-    # A new child has its parent's command line until it executes its own program.
-    until(lambda: waiting() == "1", "not one process waits for its time")
-    ssh.run(address, "sudo shutdown -c")
-    until(lambda: waiting() == "0", "it is not cancelled")
-
-
-def test_reboot_inside_keeps_everything_but_processes(sandbox: RunningSandbox, ssh: Ssh) -> None:
+def test_reboot_and_shutdown_inside(sandbox: RunningSandbox, ssh: Ssh) -> None:
+    """A reboot keeps everything but processes. A scheduled shutdown can be cancelled, another one stops the host."""
     ec2 = boto3.client("ec2")
     [made] = launch(ssh, 1)
     address = made["PublicIpAddress"]
@@ -210,3 +190,21 @@ def test_reboot_inside_keeps_everything_but_processes(sandbox: RunningSandbox, s
     [after] = describe(ec2, [made["InstanceId"]])
     assert after["State"]["Name"] == "running"
     assert (after["PublicIpAddress"], after["PrivateIpAddress"]) == (address, made["PrivateIpAddress"])
+    check_schedule(ssh, address)
+    ssh.run(address, "sudo shutdown -h now; sleep 5", check=False)
+    until(lambda: state_of(ec2, made["InstanceId"]) == "stopped", "it is not stopped")
+    assert describe(ec2, [made["InstanceId"]])[0]["StateReason"]["Code"] == "Client.InstanceInitiatedShutdown"
+
+
+def check_schedule(ssh: Ssh, address: str) -> None:
+    """A shutdown that is scheduled waits for its time until it is cancelled."""
+    assert "use 'shutdown -c' to cancel" in ssh.read(address, "sudo shutdown -h +1")
+    until(lambda: ssh.run(address, "test -e /run/shutdown.pid", check=False).returncode == 0, "not scheduled")
+
+    def waiting() -> str:
+        return ssh.run(address, "pgrep -fc '[k]ill -38 1'", check=False).stdout.strip()
+
+    # A new child has its parent's command line until it executes its own program.
+    until(lambda: waiting() == "1", "not one process waits for its time")
+    ssh.run(address, "sudo shutdown -c")
+    until(lambda: waiting() == "0", "it is not cancelled")

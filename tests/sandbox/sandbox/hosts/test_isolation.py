@@ -37,7 +37,10 @@ except urllib.error.HTTPError as error:
 print(answer.status, answer.read().decode())
 """
 # Settings of the machine that root in a host must not change.
-SETTINGS = ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory")
+SETTINGS = (
+    "/proc/sys/kernel/core_pattern",
+    pytest.param("/proc/sys/vm/overcommit_memory", marks=pytest.mark.slow),
+)
 
 
 @pytest.fixture

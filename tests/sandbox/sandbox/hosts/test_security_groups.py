@@ -128,8 +128,8 @@ def test_packets_that_no_rule_allows_do_not_arrive(ec2: EC2Client, hosts: tuple[
     ("allowed", "passes"),
     [
         (rule("tcp", (7000, 7000), cidr="0.0.0.0/0"), {"tcp"}),
-        (rule("udp", (7000, 7000), cidr="0.0.0.0/0"), {"udp"}),
-        (rule("-1", cidr="0.0.0.0/0"), {"tcp", "udp"}),
+        pytest.param(rule("udp", (7000, 7000), cidr="0.0.0.0/0"), {"udp"}, marks=pytest.mark.slow),
+        pytest.param(rule("-1", cidr="0.0.0.0/0"), {"tcp", "udp"}, marks=pytest.mark.slow),
     ],
 )
 def test_rules_of_protocols_ports_and_networks(
