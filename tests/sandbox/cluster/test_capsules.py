@@ -12,23 +12,13 @@ from project import Project
 pytestmark = pytest.mark.sandbox
 
 TRAIN = """
-import argparse, os
-import mxnet as mx
+import argparse, os, random
 parser = argparse.ArgumentParser()
 parser.add_argument("--seed", type=int)
 parser.add_argument("--kv-store")
-args = parser.parse_args()
-mx.random.seed(args.seed)
-data = mx.nd.random.uniform(shape=(256, 8))
-network = mx.gluon.nn.Dense(1)
-network.initialize(mx.init.Xavier())
-trainer = mx.gluon.Trainer(network.collect_params(), "sgd", {"learning_rate": 0.1})
+draw = random.Random(parser.parse_args().seed)
 for epoch in range(5):
-    with mx.autograd.record():
-        loss = ((network(data) - data.sum(axis=1, keepdims=True)) ** 2).mean()
-    loss.backward()
-    trainer.step(1)
-    print("Epoch[%d] loss=%.9f" % (epoch, loss.asscalar()), flush=True)
+    print("Epoch[%d] loss=%.9f" % (epoch, draw.random()), flush=True)
 print("login with password=hunter2hunter2 as", os.environ["GREETING"])
 """
 SECRETS = (

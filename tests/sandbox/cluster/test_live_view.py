@@ -108,7 +108,7 @@ def test_watching_a_job(two_nodes: Project) -> None:
     assert code == 130
     assert f"error: job {job} was stopped" in text[text.rindex("\x1b[?1049l") :]
     assert set(map(int, re.findall(r"[34]8;5;(\d+)", text))) <= {16, 231, *range(232, 256)}  # NO_COLOR: shades of grey
-    with two_nodes.running("watch", "--web", job) as process:
+    with two_nodes.following("watch", "--web", job) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         with urllib.request.urlopen(url) as answer:
