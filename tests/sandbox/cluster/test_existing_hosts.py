@@ -184,7 +184,7 @@ def test_verify_and_exec(world: World) -> None:
         'setup = ["touch reached", "sudo true"]',
         pytest.param('setup = ["touch reached", "sudo -S true"]', marks=pytest.mark.slow),
         pytest.param('setup = ["touch reached", "echo 1 | sudo tee /etc/one"]', marks=pytest.mark.slow),
-        '[[volumes]]\nmount = "/shared"\nsource = "gpu1:/srv"\n',
+        pytest.param('[[volumes]]\nmount = "/shared"\nsource = "gpu1:/srv"\n', marks=pytest.mark.slow),
     ],
 )
 def test_up_says_that_sudo_asks(world: World, setting: str) -> None:
