@@ -184,7 +184,7 @@ def start_program(how: str) -> "tuple[subprocess.Popen[str], Path]":
     return program, Path(program.stdout.readline().strip())
 
 
-@pytest.mark.parametrize(("how", "number"), [("fail", 0), ("wait", signal.SIGINT)])
+@pytest.mark.parametrize(("how", "number"), [pytest.param("fail", 0, marks=pytest.mark.slow), ("wait", signal.SIGINT)])
 def test_an_exception_or_ctrl_c_removes_it(how: str, number: int) -> None:
     program, folder = start_program(how)
     if number:
@@ -194,7 +194,9 @@ def test_an_exception_or_ctrl_c_removes_it(how: str, number: int) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGTERM, signal.SIGHUP))]
+)
 def test_it_ends_with_a_killed_program(number: int) -> None:
     program, folder = start_program("wait")
     program.send_signal(number)
