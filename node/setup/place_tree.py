@@ -2,7 +2,7 @@
 
     tree/DIGEST/             files and folders
     tree/DIGEST/.complete    created last; a tree without it does not count
-    tree/DIGEST.new/         a tree that is being created
+    tree/DIGEST.PID.new/     a tree that is being created
     tree/DIGEST.PID.old/     a tree that is being removed
 
 The runtime of our programs is such a tree in runtime/, with a link to its Python (bootstrap/runtime/runtime.py).
@@ -40,7 +40,8 @@ def place(home, task):
         os.makedirs(trees, mode=0o700, exist_ok=True)
         for name in os.listdir(trees):
             if name.endswith(".new"):
-                shutil.rmtree(os.path.join(trees, name))
+                # A killed call's tar may still write there; what it adds meanwhile is removed the next time.
+                shutil.rmtree(os.path.join(trees, name), ignore_errors=True)
         if os.path.isdir(final):
             set_aside(final)
         make(final, os.path.join(home, task["archive"]), python and os.path.join(home, python))
@@ -56,8 +57,11 @@ def is_complete(final, has_python):
 
 
 def make(final, archive, python=None):
-    """Creates a tree under a temporary name, and renames it when all of it is on the disk. python: an absolute path."""
-    new = final + ".new"
+    """Creates a tree under a temporary name, and renames it when all of it is on the disk. python: an absolute path.
+
+    The name is this process's own: the tar of a killed call may outlive it, and would write to the same name.
+    """
+    new = "%s.%d.new" % (final, os.getpid())
     try:
         os.mkdir(new, 0o755)
         unpack(archive, new)

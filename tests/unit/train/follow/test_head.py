@@ -64,7 +64,7 @@ def test_command_lines_quote_their_words() -> None:
         ({"older": "complete", "newer": "complete"}, "newer"),
         ({"older": "complete", "own": "half made"}, "older"),
         ({"own": "half made"}, ""),
-        ({"older": "complete", "own.77.old": "complete", "own.new": "complete"}, "older"),
+        ({"older": "complete", "own.77.old": "complete", "own.77.new": "complete"}, "older"),
         ({"own": "complete, without its Python"}, ""),
     ],
 )
