@@ -23,9 +23,10 @@ EMPTY_IN_VAR = (("cache", 0o755), ("local", 0o755), ("log", 0o755), ("mail", 0o7
                 ("tmp", 0o1777))  # fmt: skip
 LINKS_IN_VAR = {"lock": "/run/lock", "run": "/run"}
 # Hosts have only the folders of /var that belong to packages: copies of the small ones, and the machine's package
-# database. Without man-db, dpkg does not rebuild the index of all manual pages, which takes five seconds.
+# database, each with the large folder in it whose files dpkg and apt read or replace, but never change. Without man-db,
+# dpkg does not rebuild the index of all manual pages, which takes five seconds.
 COPIED_OF_VAR_LIB = ("pam", "python", "ucf", "sgml-base", "xml-core", "ca-certificates")
-SHARED_OF_VAR_LIB = ("dpkg", "apt")
+SHARED_OF_VAR_LIB = {"dpkg": "info", "apt": "lists"}
 # These may contain secrets, because their files are not from packages of the distribution.
 MASKED = ("opt", "usr/local")
 # Folders with set-uid programs, and with files that sudo accepts only if root owns them.
@@ -52,15 +53,18 @@ def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
     """Copies the parts of /etc and /var that hosts see to `target`, masks secrets, and returns the layers.
 
     Outer layers come first. as_own: this process is not the machine's root, and must own the files that belong to root
-    in a host.
+    in a host. Then the copies are in memory, because they have every folder of the machine's system.
     """
+    if as_own:
+        target.mkdir()
+        subprocess.run(("mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", str(target)), check=True)
     masks = {name: tuple(_find_unreadable(Path("/", name))) for name in MASKED}
     copy_readable(Path("/etc"), target / "etc", NOT_IN_ETC)
     for name, mode in (*EMPTY_IN_VAR, ("lib", 0o755)):
         _make_folder(target / "var" / name, mode)
     for name, leads_to in LINKS_IN_VAR.items():
         (target / "var" / name).symlink_to(leads_to)
-    for name in (*COPIED_OF_VAR_LIB, *(SHARED_OF_VAR_LIB if as_own else ())):
+    for name in COPIED_OF_VAR_LIB:
         if Path("/var/lib", name).is_dir():
             copy_readable(Path("/var/lib", name), target / "var/lib" / name)
     layers = [Layer(name=name, sources=(str(target / name),)) for name in ("etc", "var")]
@@ -72,37 +76,54 @@ def copy_system(target: Path, *, as_own: bool = False) -> tuple[Layer, ...]:
             sources: tuple[str, ...] = (str(mask),)
         elif as_own:  # this process cannot read files that others cannot read
             own_folders(Path(whole), mask)
+            own_programs(Path(whole), mask)
             sources = (str(mask), whole)
         else:
             write_mask(target / "masks", hidden)
             sources = (str(mask), whole) if hidden else (whole,)
         layers.append(Layer(name=name, sources=sources))
-    shared = [] if as_own else [f"var/lib/{name}" for name in SHARED_OF_VAR_LIB]
     real = [name for name in MERGED_USR if not Path("/", name).is_symlink()]
-    layers += [Layer(name=name, sources=(f"/{name}",)) for name in (*shared, *real) if Path("/", name).is_dir()]
-    return tuple(layers)
+    layers += [Layer(name=name, sources=(f"/{name}",)) for name in real if Path("/", name).is_dir()]
+    return (*layers, *_share_databases(target / "masks", as_own=as_own))
+
+
+def _share_databases(masks: Path, *, as_own: bool) -> Iterator[Layer]:
+    for name, replaced in SHARED_OF_VAR_LIB.items():
+        source, mask = Path("/var/lib", name), masks / "var/lib" / name
+        if as_own and source.is_dir():
+            copy_readable(source, mask, (replaced,))
+            own_folders(source, mask)
+            write_mask(masks, _find_unreadable(source))  # such as locks
+        if source.is_dir():
+            yield Layer(name=f"var/lib/{name}", sources=(str(mask), str(source)) if as_own else (str(source),))
 
 
 def own_folders(source: Path, target: Path) -> None:
-    """Creates a layer in `target` in which the folders of `source` and its set-uid programs belong to this process.
+    """Creates a layer in `target` in which the folders of `source` belong to this process.
 
-    Root in a host cannot write to a folder of an unknown user, nor become root by another user's set-uid program.
+    Root in a host cannot write to a folder of an unknown user. A machine has tens of thousands of folders.
     """
-    # find exits with an error if it cannot enter a folder.
-    found = subprocess.run(("find", str(source), "-xdev", "-type", "d", "-print0"), check=False, capture_output=True)
-    for name in found.stdout.split(b"\0")[:-1]:
-        folder = Path(os.fsdecode(name))
-        with suppress(FileNotFoundError):  # deleted in the meantime
-            mode = folder.stat().st_mode
-            if is_readable(mode):
-                _make_folder(target / folder.relative_to(source), stat.S_IMODE(mode))
+    for line in _find(source, "-type", "d", "-perm", "-0005", "-printf", r"%m %P\0"):
+        mode, _, path = line.partition(" ")
+        folder = f"{target}/{path}"
+        with suppress(FileExistsError):
+            os.mkdir(folder)  # noqa: PTH102 -- for speed
+        if mode != "755":
+            os.chmod(folder, int(mode, 8))  # noqa: PTH101 -- as above
+
+
+def own_programs(source: Path, target: Path) -> None:
+    """Copies the set-uid programs and sudo's files in `source`. Another user's could not make a host's user root."""
     for folder in (Path("/", name) for name in RUNS_AS_ROOT if Path("/", name).is_relative_to(source)):
-        for path in folder.glob("**/*"):
-            mode = path.lstat().st_mode
-            is_privileged = mode & (stat.S_ISUID | stat.S_ISGID) or folder.name == "sudo"
-            if stat.S_ISREG(mode) and is_privileged and is_readable(mode):
-                shutil.copyfile(path, target / path.relative_to(source))
-                (target / path.relative_to(source)).chmod(stat.S_IMODE(mode))
+        privileged = () if folder.name == "sudo" else ("-perm", "/6000")
+        for name in _find(folder, "-type", "f", "-perm", "-0004", *privileged, "-print0"):
+            shutil.copy(name, target / Path(name).relative_to(source))
+
+
+def _find(folder: Path, *tests: str) -> list[str]:
+    """Returns what find(1) prints, whose exit code is that of folders which it could not enter."""
+    found = subprocess.run(("find", str(folder), "-xdev", *tests), check=False, capture_output=True)
+    return [os.fsdecode(name) for name in found.stdout.split(b"\0")[:-1]]
 
 
 def find_links() -> tuple[tuple[str, str], ...]:
@@ -156,14 +177,26 @@ def _find_unreadable(folder: Path) -> Iterator[Path]:
     """Yields the topmost files and folders in a folder of the machine that not all users can read."""
     if not folder.is_dir():
         return
-    # find fails for folders that it cannot enter, but prints them first.
-    found = subprocess.run(
-        ("find", str(folder), "-xdev", "(", "-type", "d", "!", "-perm", "-0005",
-         "-o", "!", "-type", "d", "!", "-type", "l", "!", "-perm", "-0004", ")", "-print0", "-prune"),
-        check=False, capture_output=True,
-    )  # fmt: skip
-    for path in found.stdout.split(b"\0")[:-1]:
-        yield Path(os.fsdecode(path))
+    hidden = (
+        "(",
+        "-type",
+        "d",
+        "!",
+        "-perm",
+        "-0005",
+        "-o",
+        "!",
+        "-type",
+        "d",
+        "!",
+        "-type",
+        "l",
+        "!",
+        "-perm",
+        "-0004",
+        ")",
+    )
+    yield from map(Path, _find(folder, *hidden, "-print0", "-prune"))
 
 
 def _give(path: Path, like: os.stat_result) -> None:

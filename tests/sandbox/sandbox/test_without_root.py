@@ -22,7 +22,7 @@ ids = [host["InstanceId"]]
 ec2.get_waiter("instance_running").wait(InstanceIds=ids, WaiterConfig={{"Delay": 1, "MaxAttempts": 300}})
 unit = "[Service]\\nExecStart=/bin/sleep 1234"
 commands = ["id -un", "cat /sys/class/dmi/id/sys_vendor", f"printf '{{unit}}' >/etc/systemd/system/one.service",
-            "systemctl start one && systemctl is-active one"]
+            "systemctl start one && systemctl is-active one", "dpkg --configure --pending && echo installed"]
 sent = ssm.send_command(InstanceIds=ids, DocumentName="AWS-RunShellScript", Parameters={{"commands": commands}})
 where = {{"CommandId": sent["Command"]["CommandId"], "InstanceId": ids[0]}}
 ssm.get_waiter("command_executed").wait(**where, WaiterConfig={{"Delay": 1, "MaxAttempts": 300}})
@@ -90,7 +90,7 @@ def test_commands_run_on_the_hosts(user: User) -> None:
     """Run Command enters the namespaces of a host, which are below the user's own."""
     user.cluster("sandbox", "start")
     done = user.cluster("sandbox", "shell", "--", ".venv/bin/python", "-c", RUN_COMMAND)
-    assert done.stdout.split("\n")[:4] == ["Success", "root", "Amazon EC2", "active"]
+    assert done.stdout.split("\n")[:5] == ["Success", "root", "Amazon EC2", "active", "installed"]
     user.cluster("sandbox", "stop", "--yes")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ec2_sandbox.hosts.system import Layer, copy_readable, copy_system, is_readable, write_mask
+from ec2_sandbox.hosts.system import Layer, copy_readable, copy_system, is_readable, own_folders, write_mask
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes files of other owners, and devices")
 
@@ -65,6 +65,17 @@ def test_a_mask_hides_names_and_shows_folders_as_they_are(tmp_path: Path) -> Non
     )
     done = subprocess.run(("unshare", "--mount", "sh", "-euc", script), capture_output=True, text=True, check=False)
     assert done.stdout == "751 7 8\nprogram\n", done.stderr
+
+
+def test_a_layer_has_the_folders_that_everybody_can_read(tmp_path: Path) -> None:
+    for name, mode in (("source", 0o755), ("source/a", 0o755), ("source/a/b", 0o2775), ("source/secret", 0o750)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "source/a/file").touch()
+    (tmp_path / "target/a").mkdir(parents=True)
+    own_folders(tmp_path / "source", tmp_path / "target")
+    found = {path.relative_to(tmp_path): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("target/**/*")}
+    assert found == {Path("target/a"): 0o755, Path("target/a/b"): 0o2775}
 
 
 @needs_root
