@@ -5,14 +5,19 @@ GetFederationToken replace those of moto, which return the same keys to all call
 """
 
 import datetime as dt
+import importlib
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.core.responses import ActionResult
 from moto.core.utils import utcnow
-from moto.iam.models import IAMBackend, Role, User, iam_backends
+from moto.iam import aws_managed_policies as aws
+from moto.iam import models as iam_models
+from moto.iam import urls as iam_urls
+from moto.iam.models import AWSManagedPolicy, IAMBackend, ManagedPolicy, Role, User, iam_backends
 from moto.sts import urls as sts_urls
 from moto.sts.exceptions import STSClientError, STSValidationError
 from moto.sts.models import STSBackend, sts_backends
@@ -54,6 +59,28 @@ class Session:
     def federated_arn(self) -> str:
         """The ARN of a federated user."""
         return f"arn:{PARTITION}:sts::{DEFAULT_ACCOUNT_ID}:federated-user/{self.federated}"
+
+
+class SandboxIamBackend(IAMBackend):
+    """moto's IAM, which reads AWS's own policies when a call needs them: with their text they take 18 MB."""
+
+    _url_module = iam_urls
+
+    def __init__(self, region_name: str, account_id: str) -> None:
+        super().__init__(region_name, account_id)
+        del self.aws_managed_policies, self.managed_policies  # both are empty: moto's setting is off
+
+    @cached_property
+    def aws_managed_policies(self) -> list[ManagedPolicy]:  # type: ignore[override]
+        """AWS's own policies."""
+        found = json.loads(importlib.reload(aws).aws_managed_policies_data)
+        aws.aws_managed_policies_data = ""
+        return [AWSManagedPolicy.from_data(name, self.account_id, self.region_name, it) for name, it in found.items()]
+
+    @cached_property
+    def managed_policies(self) -> dict[str, ManagedPolicy]:  # type: ignore[override]
+        """All policies, by ARN."""
+        return {policy.arn: policy for policy in self.aws_managed_policies}
 
 
 class SandboxStsBackend(STSBackend):
@@ -138,6 +165,8 @@ def _check_policy(policy: str | None) -> None:
 
 def install_principals(access_key_id: str, secret_access_key: str) -> None:
     """Creates the sandbox's own user."""
+    iam_backends.backend = SandboxIamBackend
+    aws.aws_managed_policies_data = iam_models.aws_managed_policies_data = ""  # type: ignore[attr-defined]
     sts_backends.backend = SandboxStsBackend
     sts_urls.url_paths = {"{0}/$": SandboxStsResponse.dispatch}
     user = _iam().create_user("us-east-1", OPERATOR)  # IAM is global; moto derives the partition from this name

@@ -305,8 +305,6 @@ def import_programs() -> None:
     session = botocore.session.get_session()
     for service in SERVICES:
         session.create_client(service, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
-    os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"  # as for the daemon
-    assert importlib.import_module("moto.iam.models").iam_backends[ACCOUNT]["aws"].managed_policies
 
 
 def carry_out(words: list[str], address: str, moto_settings: Mapping[str, str]) -> NoReturn:
