@@ -3,15 +3,18 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from mypy_boto3_ec2.client import EC2Client
 
 from ec2_client import client
 from ec2_sandbox import control
 from foundation.progress import silent
 from sandbox_steps import RunningSandbox, Ssh, enter, find_leftovers, find_live, start_sandbox, terminate_all
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +29,7 @@ def shared_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running
 
 
 @pytest.fixture(scope="session")
-def keeper(shared_sandbox: RunningSandbox) -> EC2Client:
+def keeper(shared_sandbox: RunningSandbox) -> "EC2Client":
     """A client of the shared sandbox's EC2, which no test closes or changes."""
     with pytest.MonkeyPatch.context() as patch:
         enter(shared_sandbox, patch)
@@ -37,7 +40,7 @@ def keeper(shared_sandbox: RunningSandbox) -> EC2Client:
 
 @pytest.fixture
 def sandbox(
-    shared_sandbox: RunningSandbox, keeper: EC2Client, monkeypatch: pytest.MonkeyPatch
+    shared_sandbox: RunningSandbox, keeper: "EC2Client", monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RunningSandbox]:
     """The shared sandbox, with this test's environment pointing at it. Instances that the test launches end with it."""
     enter(shared_sandbox, monkeypatch)

@@ -177,7 +177,8 @@ def _find_unreadable(folder: Path) -> Iterator[Path]:
     """Yields the topmost files and folders in a folder of the machine that not all users can read."""
     if not folder.is_dir():
         return
-    hidden = "( -type d ! -perm -0005 -o ! -type d ! -type l ! -perm -0004 )".split()
+    hidden = ("(", "-type", "d", "!", "-perm", "-0005", "-o",
+              "!", "-type", "d", "!", "-type", "l", "!", "-perm", "-0004", ")")  # fmt: skip
     yield from map(Path, _find(folder, *hidden, "-print0", "-prune"))
 
 

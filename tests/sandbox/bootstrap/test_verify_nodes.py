@@ -4,16 +4,18 @@ import json
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from mypy_boto3_ec2.client import EC2Client
-from mypy_boto3_s3.client import S3Client
 
 from ec2_sandbox import control
 from job_steps import ec2_of
 from project import Project
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
+    from mypy_boto3_s3.client import S3Client
 
 pytestmark = pytest.mark.sandbox
 
@@ -34,13 +36,13 @@ def own_folder(two_nodes: Project) -> Iterator[None]:
 
 
 @pytest.fixture
-def ec2(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
+def ec2(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> "EC2Client":
     """EC2 of the two nodes' sandbox, at which all AWS clients of this process are pointed."""
     return ec2_of(two_nodes, monkeypatch)
 
 
 @pytest.fixture
-def record(ec2: EC2Client) -> Iterator[S3Client]:
+def record(ec2: "EC2Client") -> "Iterator[S3Client]":
     """[data] url holds one object, with one record of 5 bytes."""
     s3 = boto3.client("s3")
     exists = BUCKET in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]
@@ -86,7 +88,9 @@ def test_healthy_nodes_pass_every_check(two_nodes: Project) -> None:
     assert {check["said"] for check in read} == {"read by MXNet, a record of 5 bytes"}
 
 
-def test_missing_data_is_a_warning_and_a_full_disk_a_failure(two_nodes: Project, record: S3Client, second: str) -> None:
+def test_missing_data_is_a_warning_and_a_full_disk_a_failure(
+    two_nodes: Project, record: "S3Client", second: str
+) -> None:
     record.delete_object(Bucket=BUCKET, Key=KEY)
     others = [item["Key"] for item in record.list_objects_v2(Bucket=BUCKET, Prefix=f"{FOLDER}/").get("Contents", [])]
     assert not others
@@ -134,7 +138,7 @@ def test_a_denied_listing_is_one_check(two_nodes: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_blocking_security_group_is_reported_and_repaired(two_nodes: Project, ec2: EC2Client) -> None:
+def test_a_blocking_security_group_is_reported_and_repaired(two_nodes: Project, ec2: "EC2Client") -> None:
     [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
     rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
     ec2.revoke_security_group_ingress(GroupId=group["GroupId"], IpPermissions=rules)

@@ -13,15 +13,18 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 from ec2_sandbox import control
 from forked import Act, Ending, Kill, find_changes, read_descriptions, run
 from foundation.progress import silent
 from sandbox_steps import RunningSandbox, enter, start_sandbox
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 pytestmark = pytest.mark.sandbox
 

@@ -4,16 +4,19 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 from ec2_sandbox import control
 from foundation.progress import silent
 from job_steps import ec2_of, hosts_of
 from project import REPOSITORY, Project, configure
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
 
 pytestmark = pytest.mark.sandbox
 

@@ -3,9 +3,9 @@
 import json
 import re
 import signal
+from typing import TYPE_CHECKING
 
 import pytest
-from mypy_boto3_ec2.client import EC2Client
 
 from job_steps import (
     END_S,
@@ -18,6 +18,9 @@ from job_steps import (
 from mxnet_cluster.recordio import encode_record
 from odd_words import CHECK, VALUE, WORDS
 from project import Project, processes_of
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
 
 pytestmark = pytest.mark.sandbox
 
@@ -132,12 +135,12 @@ def test_a_worker_ends_however_its_script_does(two_nodes: Project, how: str, cod
 
 
 @pytest.fixture
-def ec2(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
+def ec2(two_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> "EC2Client":
     return ec2_of(two_nodes, monkeypatch)
 
 
 @pytest.mark.slow
-def test_training_needs_the_rule_between_members(two_nodes: Project, ec2: EC2Client) -> None:
+def test_training_needs_the_rule_between_members(two_nodes: Project, ec2: "EC2Client") -> None:
     with only_these_ports_between_members(ec2):
         failed = two_nodes.run("train", *python(SUM), "0", code=None)
         assert failed.returncode != 0

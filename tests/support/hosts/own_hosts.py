@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import boto3
-from mypy_boto3_ec2.client import EC2Client
 
 from ec2_sandbox import control
 from project import Project
 from sandbox_steps import Ssh, launch
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +70,7 @@ def make_own_hosts(
     return hosts
 
 
-def open_all(ec2: EC2Client) -> None:
+def open_all(ec2: "EC2Client") -> None:
     """Opens all ports between the hosts, as in a lab's network."""
     [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
     ec2.authorize_security_group_ingress(

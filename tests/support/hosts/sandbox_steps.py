@@ -6,20 +6,22 @@ import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import botocore.loaders
 import botocore.session
 import pytest
-from mypy_boto3_ec2.client import EC2Client
-from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from bootstrap.ssh.host import quote_path
 from ec2_sandbox import control, paths
 from ec2_sandbox.config import SandboxConfig
 from foundation.progress import silent
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 REGION = "us-east-1"
 UBUNTU = "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id"
@@ -93,7 +95,7 @@ class Ssh:
 
 def launch(
     ssh: Ssh, count: int, key_name: str = "test", *, timeout_s: float = 60.0, **options: Any
-) -> list[InstanceTypeDef]:
+) -> "list[InstanceTypeDef]":
     """Launches instances for `ssh` to log in to, and waits until they run. options: parameters of RunInstances."""
     ec2 = boto3.client("ec2")
     if key_name not in {key["KeyName"] for key in ec2.describe_key_pairs()["KeyPairs"]}:
@@ -106,7 +108,7 @@ def launch(
     return describe(ec2, ids)
 
 
-def open_ssh(ec2: EC2Client) -> str:
+def open_ssh(ec2: "EC2Client") -> str:
     """Opens port 22 of the default group for everybody; returns the group's id."""
     [group] = ec2.describe_security_groups(GroupNames=["default"])["SecurityGroups"]
     if not any(rule.get("FromPort") == 22 for rule in group["IpPermissions"]):
@@ -122,7 +124,7 @@ def find_image() -> str:
     return boto3.client("ssm").get_parameter(Name=UBUNTU)["Parameter"]["Value"]
 
 
-def wait_for(ec2: EC2Client, what: str, ids: list[str], *, timeout_s: float = 60.0) -> None:
+def wait_for(ec2: "EC2Client", what: str, ids: list[str], *, timeout_s: float = 60.0) -> None:
     """Waits until all instances are in a state. what: instance_STATE.
 
     botocore's own waiter for the end fails for an instance that is still pending.
@@ -138,12 +140,12 @@ def wait_for(ec2: EC2Client, what: str, ids: list[str], *, timeout_s: float = 60
     until(arrived, f"{ids} not {state}", timeout_s=timeout_s)
 
 
-def describe(ec2: EC2Client, ids: list[str]) -> list[InstanceTypeDef]:
+def describe(ec2: "EC2Client", ids: list[str]) -> "list[InstanceTypeDef]":
     reservations = ec2.describe_instances(InstanceIds=ids)["Reservations"]
     return [instance for reservation in reservations for instance in reservation["Instances"]]
 
 
-def state_of(ec2: EC2Client, instance_id: str) -> str:
+def state_of(ec2: "EC2Client", instance_id: str) -> str:
     return describe(ec2, [instance_id])[0]["State"]["Name"]
 
 
@@ -156,14 +158,14 @@ def answers(address: str, port: int = 22, *, timeout_s: float = 1.0) -> bool:
         return False
 
 
-def terminate_all(ec2: EC2Client) -> None:
+def terminate_all(ec2: "EC2Client") -> None:
     """Terminates all instances, and waits until they are."""
     if ids := [*find_live(ec2)]:
         ec2.terminate_instances(InstanceIds=ids)
         wait_for(ec2, "instance_terminated", ids)
 
 
-def find_live(ec2: EC2Client, states: tuple[str, ...] = (*LIVE_STATES, "shutting-down")) -> set[str]:
+def find_live(ec2: "EC2Client", states: tuple[str, ...] = (*LIVE_STATES, "shutting-down")) -> set[str]:
     """The ids of all instances in these states, by default of all that are not terminated."""
     pages = ec2.get_paginator("describe_instances").paginate(
         Filters=[{"Name": "instance-state-name", "Values": states}]

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from mypy_boto3_ec2.client import EC2Client
-from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
 from ec2_sandbox import control
 from node.agent.shim import WAIT
@@ -26,6 +24,10 @@ from preloaded import Started
 from project import Project, processes_of
 from sandbox_steps import LIVE_STATES, RunningSandbox, enter, find_live
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
+    from mypy_boto3_ec2.type_defs import IpPermissionTypeDef
 
 END_S = 10.0
 """The time that a job may take to end on all nodes after a fault."""
@@ -130,12 +132,12 @@ def wait_for_state(project: Project, job: str, *states: str, timeout_s: float = 
     return job_of(project, job)
 
 
-def live(ec2: EC2Client) -> set[str]:
+def live(ec2: "EC2Client") -> set[str]:
     """Returns the ids of the instances that run or may run again."""
     return find_live(ec2, LIVE_STATES)
 
 
-def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
+def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> "EC2Client":
     """A client for the EC2 of a project's cluster."""
     info = control.find_running(project.directory)
     assert info is not None
@@ -145,7 +147,7 @@ def ec2_of(project: Project, monkeypatch: pytest.MonkeyPatch) -> EC2Client:
 
 
 @contextmanager
-def only_these_ports_between_members(ec2: EC2Client, *ranges: tuple[int, int]) -> Iterator[None]:
+def only_these_ports_between_members(ec2: "EC2Client", *ranges: tuple[int, int]) -> Iterator[None]:
     """Within the block, members of the cluster's security group reach each other only on these ports."""
     [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
     group_id = group["GroupId"]

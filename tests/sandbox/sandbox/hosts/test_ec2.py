@@ -1,12 +1,11 @@
 """EC2 with hosts as botocore's client sees it, where plain moto would be wrong."""
 
 import ipaddress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from mypy_boto3_ec2.client import EC2Client
 
 from ec2_sandbox.paths import paths_of
 from sandbox_steps import (
@@ -18,23 +17,26 @@ from sandbox_steps import (
     wait_for,
 )
 
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
+
 pytestmark = pytest.mark.sandbox
 
 
 @pytest.fixture
-def ec2(sandbox: RunningSandbox) -> EC2Client:
+def ec2(sandbox: RunningSandbox) -> "EC2Client":
     client = boto3.client("ec2")
     open_ssh(client)
     return client
 
 
-def run(ec2: EC2Client, **changes: Any) -> list[str]:
+def run(ec2: "EC2Client", **changes: Any) -> list[str]:
     asked: dict[str, Any] = {"ImageId": find_image(), "InstanceType": "t3.micro", "MinCount": 1, "MaxCount": 1}
     reservation = ec2.run_instances(**asked | changes)
     return [instance["InstanceId"] for instance in reservation["Instances"]]
 
 
-def test_addresses_are_in_the_sandboxs_ranges(sandbox: RunningSandbox, ec2: EC2Client) -> None:
+def test_addresses_are_in_the_sandboxs_ranges(sandbox: RunningSandbox, ec2: "EC2Client") -> None:
     private, public = (ipaddress.IPv4Network(c) for c in (sandbox.info.private_cidr, sandbox.info.public_cidr))
     [vpc] = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
     assert vpc["CidrBlock"] == str(private)
@@ -49,7 +51,7 @@ def test_addresses_are_in_the_sandboxs_ranges(sandbox: RunningSandbox, ec2: EC2C
         assert instance["VpcId"] == vpc["VpcId"]
 
 
-def test_interface_and_volume_are_deleted_with_their_instance(ec2: EC2Client) -> None:
+def test_interface_and_volume_are_deleted_with_their_instance(ec2: "EC2Client") -> None:
     ids = run(ec2, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 20, "Encrypted": True}}])
     wait_for(ec2, "instance_running", ids)
     [instance] = describe(ec2, ids)
@@ -65,7 +67,7 @@ def test_interface_and_volume_are_deleted_with_their_instance(ec2: EC2Client) ->
     assert interface_id not in {i["NetworkInterfaceId"] for i in interfaces}
 
 
-def test_security_group_in_use_cannot_be_deleted(ec2: EC2Client) -> None:
+def test_security_group_in_use_cannot_be_deleted(ec2: "EC2Client") -> None:
     group_id = ec2.create_security_group(GroupName="in-use", Description="for a test")["GroupId"]
     # A rule that names its own group does not prevent the group's deletion.
     ec2.authorize_security_group_ingress(
@@ -88,7 +90,7 @@ def test_security_group_in_use_cannot_be_deleted(ec2: EC2Client) -> None:
         ec2.delete_security_group(GroupId=group_id)
 
 
-def test_a_created_key_pair_logs_in(ec2: EC2Client, ssh: Ssh, tmp_path: Any) -> None:
+def test_a_created_key_pair_logs_in(ec2: "EC2Client", ssh: Ssh, tmp_path: Any) -> None:
     created = ec2.create_key_pair(KeyName="created", KeyType="ed25519")
     key = tmp_path / "key.pem"
     key.write_text(created["KeyMaterial"])
@@ -100,7 +102,7 @@ def test_a_created_key_pair_logs_in(ec2: EC2Client, ssh: Ssh, tmp_path: Any) -> 
     assert ssh.run(address, "true", check=False).returncode == 255
 
 
-def test_a_host_that_does_not_boot_terminates_with_a_reason(ec2: EC2Client, sandbox: RunningSandbox) -> None:
+def test_a_host_that_does_not_boot_terminates_with_a_reason(ec2: "EC2Client", sandbox: RunningSandbox) -> None:
     hosts_dir = paths_of(sandbox.project_dir).hosts_dir
     hosts_dir.rename(hosts_dir.with_suffix(".away"))
     hosts_dir.write_text("a file, so that no host can have a folder in it")

@@ -5,11 +5,10 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox import control
 from ec2_sandbox.errors import SandboxError
@@ -28,6 +27,9 @@ from sandbox_steps import (
     wait_for,
 )
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 pytestmark = pytest.mark.sandbox
 
@@ -105,7 +107,7 @@ def test_kill(fault: Fault, sandbox: RunningSandbox, ssh: Ssh) -> None:
     assert set(checks_of(instance_id)) == {"impaired"}
 
 
-def test_freeze_and_thaw(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_freeze_and_thaw(fault: Fault, sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     address, instance_id = pair[0]["PrivateIpAddress"], pair[0]["InstanceId"]
     count = "while :; do echo >>/tmp/count; sleep 0.05; done"
     ssh.run(address, f"setsid sh -c '{count}' >/dev/null 2>&1 & setsid sleep 98765 >/dev/null 2>&1 &")
@@ -134,10 +136,10 @@ def test_freeze_and_thaw(fault: Fault, sandbox: RunningSandbox, pair: list[Insta
     ssh.run(address, "pkill -KILL -x -f 'sleep 98765'; pkill -KILL -f '>>/tmp/[c]ount'; rm /tmp/count")
 
 
-def test_partition_and_heal(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_partition_and_heal(fault: Fault, sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     one, other = pair
 
-    def reaches(source: InstanceTypeDef, target: InstanceTypeDef, *, expected: bool = True) -> bool:
+    def reaches(source: "InstanceTypeDef", target: "InstanceTypeDef", *, expected: bool = True) -> bool:
         """Whether a connection succeeds; waits longer if it should."""
         command = f"timeout {10 if expected else 1} bash -c 'exec 3<>/dev/tcp/{target['PrivateIpAddress']}/22'"
         return ssh.run(source["PrivateIpAddress"], command, check=False).returncode == 0
@@ -161,7 +163,7 @@ def test_partition_and_heal(fault: Fault, sandbox: RunningSandbox, pair: list[In
         fault(f"heal {both}")
 
 
-def test_full_disk(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_full_disk(fault: Fault, sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     address, instance_id = pair[0]["PrivateIpAddress"], pair[0]["InstanceId"]
     fault(f"full-disk instance={instance_id}")
     written = ssh.run(address, "dd if=/dev/zero of=/tmp/more bs=64k count=16", check=False)
@@ -186,7 +188,7 @@ def overlimits(project_dir: Path, address: str, ssh: Ssh) -> tuple[int, int]:
     return tuple(int(count.group(1)) if count else -1 for count in counts)  # type: ignore[return-value]
 
 
-def test_link(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_link(fault: Fault, sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     address, instance_id = pair[0]["PrivateIpAddress"], pair[0]["InstanceId"]
     assert overlimits(sandbox.project_dir, address, ssh) == (-1, -1)
     fault(f"link instance={instance_id} mbit=20")
@@ -209,7 +211,7 @@ def test_link_mbit_limits_all_links(own_project: Path, monkeypatch: pytest.Monke
     assert "rate 25Mbit" in ssh.read(made["PrivateIpAddress"], "/usr/sbin/tc qdisc show dev eth0")
 
 
-def test_spot_notice(fault: Fault, sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_spot_notice(fault: Fault, sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     ec2 = boto3.client("ec2")
     with pytest.raises(SandboxError, match="not a spot instance"):
         fault(f"spot-notice instance={pair[0]['InstanceId']}")

@@ -6,11 +6,11 @@ import subprocess
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox import control
 from ec2_sandbox.hosts.system import is_machines_root
@@ -29,15 +29,18 @@ from sandbox_steps import (
 )
 from waits import until
 
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
+
 pytestmark = pytest.mark.sandbox
 
 
-def test_user_is_ubuntu_with_sudo(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_user_is_ubuntu_with_sudo(pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     for host in pair:
         assert ssh.read(host["PrivateIpAddress"], "id -un; id -u; sudo -n id -un") == "ubuntu\n1000\nroot"
 
 
-def test_both_addresses_reach_the_same_host(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_both_addresses_reach_the_same_host(pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     for host in pair:
         by_private = ssh.read(host["PrivateIpAddress"], "cat /etc/machine-id")
         assert ssh.read(host["PublicIpAddress"], "cat /etc/machine-id") == by_private
@@ -46,7 +49,7 @@ def test_both_addresses_reach_the_same_host(pair: list[InstanceTypeDef], ssh: Ss
     assert len(machine_ids | {ours.read_text().strip() if ours.exists() else "none"}) == 3
 
 
-def test_processes_are_the_hosts_own(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_processes_are_the_hosts_own(pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     first, second = (host["PrivateIpAddress"] for host in pair)
     ssh.run(first, "exec -a only-on-the-first sleep 300 >/dev/null 2>&1 &")
     assert "only-on-the-first" in ssh.read(first, "ps -eo args")
@@ -54,7 +57,7 @@ def test_processes_are_the_hosts_own(pair: list[InstanceTypeDef], ssh: Ssh) -> N
     assert "ec2_sandbox.daemon" not in ssh.read(first, "ps -eo args")
 
 
-def test_programs_find_out_that_they_run_on_ec2(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_programs_find_out_that_they_run_on_ec2(pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     [first, _] = pair
     told = ssh.read(
         first["PrivateIpAddress"],
@@ -68,13 +71,13 @@ def test_programs_find_out_that_they_run_on_ec2(pair: list[InstanceTypeDef], ssh
     assert told[5:] == ["refused", "up", "Amazon EC2", "up", "amazon"]
 
 
-def test_orphans_are_reaped(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_orphans_are_reaped(pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     address = pair[0]["PrivateIpAddress"]
     ssh.run(address, "for i in 1 2 3; do setsid sh -c 'sleep 0.1 & exec true' & done; wait")
     until(lambda: ssh.run(address, "ps -eo stat | grep Z", check=False).stdout == "", "zombies stay")
 
 
-def test_files_are_the_hosts_own(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_files_are_the_hosts_own(pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     first, second = (host["PrivateIpAddress"] for host in pair)
     for folder in ("/tmp", "/usr/local", "/etc", "/opt", "/home/ubuntu", "/var/tmp"):
         ssh.run(first, f"sudo sh -c 'echo mine > {folder}/of-the-first'")
@@ -83,7 +86,7 @@ def test_files_are_the_hosts_own(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
         assert not Path(folder, "of-the-first").exists()
 
 
-def test_hosts_do_not_see_the_machines_own_folders(pair: list[InstanceTypeDef], ssh: Ssh, tmp_path: Path) -> None:
+def test_hosts_do_not_see_the_machines_own_folders(pair: "list[InstanceTypeDef]", ssh: Ssh, tmp_path: Path) -> None:
     address = pair[0]["PrivateIpAddress"]
     (tmp_path / "secret").write_text("of the machine")
     assert (
@@ -98,7 +101,7 @@ def test_hosts_do_not_see_the_machines_own_folders(pair: list[InstanceTypeDef], 
     assert ssh.read(address, "ls /dev/sd* /dev/vd* /dev/nvme* /dev/loop* /dev/mem 2>/dev/null || echo none") == "none"
 
 
-def test_host_keys_and_accounts_are_new(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_host_keys_and_accounts_are_new(pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     first, second = (host["PrivateIpAddress"] for host in pair)
     keys = "cat /etc/ssh/ssh_host_ed25519_key.pub"
     machine = Path("/etc/ssh/ssh_host_ed25519_key.pub")
@@ -110,7 +113,7 @@ def test_host_keys_and_accounts_are_new(pair: list[InstanceTypeDef], ssh: Ssh) -
     assert ssh.read(first, "stat -c %a ~/.ssh ~/.ssh/authorized_keys") == "700\n600"
 
 
-def test_console_shows_the_fingerprint_that_ssh_sees(pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_console_shows_the_fingerprint_that_ssh_sees(pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     host = pair[0]
     console = boto3.client("ec2").get_console_output(InstanceId=host["InstanceId"])["Output"]
     fingerprint = ssh.read(host["PrivateIpAddress"], "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub").split()[1]
@@ -118,13 +121,13 @@ def test_console_shows_the_fingerprint_that_ssh_sees(pair: list[InstanceTypeDef]
     assert fingerprint in block
 
 
-def test_root_disk_has_the_volumes_size(sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_root_disk_has_the_volumes_size(sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     size_gib = int(ssh.read(pair[0]["PrivateIpAddress"], "df --output=size -BG / | tail -n 1").rstrip("G"))
     assert 7 <= size_gib <= 8  # the Ubuntu image's volume, less the space reserved by the file system
 
 
 def test_nothing_of_the_daemons_environment_leaks(
-    sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh
+    sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh
 ) -> None:
     address = pair[0]["PrivateIpAddress"]
     environments = ssh.read(address, "sudo sh -c 'cat /proc/[0-9]*/environ' | tr '\\0' '\\n' | cut -d = -f 1 | sort -u")

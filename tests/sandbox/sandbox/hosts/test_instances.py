@@ -3,26 +3,29 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from mypy_boto3_ec2.client import EC2Client
-from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from iam_steps import instance_profile
 from sandbox_steps import RunningSandbox, Ssh, describe, enter, launch, state_of
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 pytestmark = pytest.mark.sandbox
 
 METADATA = "http://169.254.169.254"
 
 
-def console_of(ec2: EC2Client, instance_id: str) -> str:
+def console_of(ec2: "EC2Client", instance_id: str) -> str:
     return ec2.get_console_output(InstanceId=instance_id)["Output"]
 
 
-def until_on_console(ec2: EC2Client, instance_id: str, words: str) -> None:
+def until_on_console(ec2: "EC2Client", instance_id: str, words: str) -> None:
     until(lambda: words in console_of(ec2, instance_id), f"not on the console: {words}")
 
 
@@ -52,7 +55,7 @@ class Metadata:
 
 
 @pytest.fixture(scope="module")
-def instance(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[InstanceTypeDef]:
+def instance(shared_sandbox: RunningSandbox, ssh: Ssh) -> "Iterator[InstanceTypeDef]":
     """An instance with a role, user data and IMDSv2 required, for the tests that do not change it."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         enter(shared_sandbox, monkeypatch)
@@ -70,12 +73,12 @@ def instance(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[InstanceTypeD
 
 
 @pytest.fixture
-def metadata(sandbox: RunningSandbox, instance: InstanceTypeDef, ssh: Ssh) -> Metadata:
+def metadata(sandbox: RunningSandbox, instance: "InstanceTypeDef", ssh: Ssh) -> Metadata:
     return Metadata(ssh, instance["PublicIpAddress"])
 
 
 def test_user_data_runs_as_root_and_shows_on_the_console(
-    sandbox: RunningSandbox, instance: InstanceTypeDef, ssh: Ssh
+    sandbox: RunningSandbox, instance: "InstanceTypeDef", ssh: Ssh
 ) -> None:
     address, ec2 = instance["PublicIpAddress"], boto3.client("ec2")
     ssh.run(address, "cloud-init status --wait")
@@ -88,7 +91,7 @@ def test_user_data_runs_as_root_and_shows_on_the_console(
     until(lambda: "the user data ran as root" in ssh.read(address, f"cat {log}"), "it is not in the log")
 
 
-def test_metadata_has_the_same_values_as_the_api(metadata: Metadata, instance: InstanceTypeDef) -> None:
+def test_metadata_has_the_same_values_as_the_api(metadata: Metadata, instance: "InstanceTypeDef") -> None:
     interface = instance["NetworkInterfaces"][0]
     for path, value in {
         "instance-id": instance["InstanceId"],
@@ -148,7 +151,7 @@ def test_metadata_token_stays_within_the_hop_limit(metadata: Metadata, ssh: Ssh,
     assert ssh.read(metadata.address, ask % 20) == "200"
 
 
-def test_the_api_accepts_role_credentials(metadata: Metadata, instance: InstanceTypeDef) -> None:
+def test_the_api_accepts_role_credentials(metadata: Metadata, instance: "InstanceTypeDef") -> None:
     found = json.loads(metadata.read("iam/security-credentials/trainer"))
     assert found["Code"] == "Success"
     keys = {

@@ -8,14 +8,17 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox import control
 from ec2_sandbox.paths import SandboxPaths, paths_of
 from sandbox_steps import RunningSandbox, Ssh, enter, find_image, find_live, launch, start_sandbox, wait_for
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 pytestmark = pytest.mark.sandbox
 
@@ -44,7 +47,7 @@ SETTINGS = (
 
 
 @pytest.fixture
-def host(pair: list[InstanceTypeDef]) -> InstanceTypeDef:
+def host(pair: "list[InstanceTypeDef]") -> "InstanceTypeDef":
     return pair[0]
 
 
@@ -61,7 +64,7 @@ def as_nobody(*words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def pid_of(sandbox: RunningSandbox, host: InstanceTypeDef) -> int:
+def pid_of(sandbox: RunningSandbox, host: "InstanceTypeDef") -> int:
     [status] = [one for one in control.describe(sandbox.project_dir).hosts if one.instance_id == host["InstanceId"]]
     assert status.pid is not None
     return status.pid
@@ -70,7 +73,7 @@ def pid_of(sandbox: RunningSandbox, host: InstanceTypeDef) -> int:
 # --- another user of the machine
 
 
-def test_another_user_cannot_read_the_folder(paths: SandboxPaths, host: InstanceTypeDef) -> None:
+def test_another_user_cannot_read_the_folder(paths: SandboxPaths, host: "InstanceTypeDef") -> None:
     python = sys.executable if as_nobody(sys.executable, "-c", "").returncode == 0 else "/usr/bin/python3"
     assert "PermissionError" in as_nobody(python, "-c", LISTS, str(paths.state_dir)).stderr
     files = [
@@ -105,7 +108,7 @@ def test_another_user_cannot_call_the_api(sandbox: RunningSandbox, authorization
 
 
 def test_another_user_cannot_enter_a_host(
-    sandbox: RunningSandbox, host: InstanceTypeDef, ssh: Ssh, tmp_path: Path
+    sandbox: RunningSandbox, host: "InstanceTypeDef", ssh: Ssh, tmp_path: Path
 ) -> None:
     assert "denied" in as_nobody("nsenter", f"--target={pid_of(sandbox, host)}", "--user", "--mount", "id").stderr
     key = tmp_path / "id"
@@ -132,7 +135,7 @@ def test_another_users_sandbox_is_reported_as_such(sandbox: RunningSandbox) -> N
 # --- root in a host
 
 
-def test_root_in_a_host_is_an_ordinary_user_of_the_machine(sandbox: RunningSandbox, host: InstanceTypeDef) -> None:
+def test_root_in_a_host_is_an_ordinary_user_of_the_machine(sandbox: RunningSandbox, host: "InstanceTypeDef") -> None:
     lines = Path(f"/proc/{pid_of(sandbox, host)}/status").read_text().splitlines()
     ids = {int(word) for line in lines if line.startswith(("Uid:", "Gid:")) for word in line.split()[1:]}
     assert len(ids) == 1
@@ -140,7 +143,7 @@ def test_root_in_a_host_is_an_ordinary_user_of_the_machine(sandbox: RunningSandb
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_root_in_a_host_cannot_change_the_machines_settings(setting: str, host: InstanceTypeDef, ssh: Ssh) -> None:
+def test_root_in_a_host_cannot_change_the_machines_settings(setting: str, host: "InstanceTypeDef", ssh: Ssh) -> None:
     before = Path(setting).read_text()
     new_proc = "mkdir -p /tmp/proc; mount -t proc proc /tmp/proc"
     for command in (
@@ -158,7 +161,7 @@ def test_root_in_a_host_cannot_change_the_machines_settings(setting: str, host: 
 
 
 def test_root_in_a_host_cannot_change_the_machines_cgroups(
-    host: InstanceTypeDef, ssh: Ssh, paths: SandboxPaths, sandbox: RunningSandbox
+    host: "InstanceTypeDef", ssh: Ssh, paths: SandboxPaths, sandbox: RunningSandbox
 ) -> None:
     address = host["PrivateIpAddress"]
     # It has a subtree of its own ...
@@ -184,7 +187,7 @@ def test_root_in_a_host_cannot_change_the_machines_cgroups(
         "losetup -f /etc/hostname",
     ],
 )  # fmt: skip
-def test_root_in_a_host_cannot_reach_the_machine(command: str, host: InstanceTypeDef, ssh: Ssh) -> None:
+def test_root_in_a_host_cannot_reach_the_machine(command: str, host: "InstanceTypeDef", ssh: Ssh) -> None:
     done = ssh.run(host["PrivateIpAddress"], f"sudo unshare --mount sh -c '{command}'", check=False)
     assert done.returncode != 0, done
 

@@ -2,15 +2,18 @@
 
 import socket
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import boto3
 import dns.message
 import pytest
-from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from ec2_sandbox.hosts.network import NAME_SERVER_ADDRESS, name_server_of
 from ec2_sandbox.paths import Settings, paths_of, read_json
 from sandbox_steps import RunningSandbox, Ssh, describe, wait_for
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 pytestmark = pytest.mark.sandbox
 
@@ -45,12 +48,12 @@ class Inside:
 
 
 @pytest.fixture
-def inside(sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> Inside:
+def inside(sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh) -> Inside:
     """Commands in the first of the two hosts."""
     return Inside(ssh, pair[0]["PrivateIpAddress"])
 
 
-def names_of(instance: InstanceTypeDef) -> set[str]:
+def names_of(instance: "InstanceTypeDef") -> set[str]:
     """All names of an instance in EC2."""
     [interface] = instance["NetworkInterfaces"]
     return {
@@ -59,7 +62,7 @@ def names_of(instance: InstanceTypeDef) -> set[str]:
     }  # fmt: skip
 
 
-def check_names(inside: Inside, instance: InstanceTypeDef) -> None:
+def check_names(inside: Inside, instance: "InstanceTypeDef") -> None:
     address = instance["PrivateIpAddress"]
     assert len(names_of(instance)) == 2
     for name in names_of(instance):
@@ -73,7 +76,7 @@ def check_names(inside: Inside, instance: InstanceTypeDef) -> None:
 
 
 @pytest.mark.slow
-def test_names_resolve_to_the_other_host(inside: Inside, pair: list[InstanceTypeDef]) -> None:
+def test_names_resolve_to_the_other_host(inside: Inside, pair: "list[InstanceTypeDef]") -> None:
     """Also after stop and start."""
     ec2 = boto3.client("ec2")
     other = pair[1]
@@ -95,7 +98,7 @@ def test_names_resolve_to_the_other_host(inside: Inside, pair: list[InstanceType
 
 
 def test_name_server_answers_at_both_addresses(
-    inside: Inside, pair: list[InstanceTypeDef], sandbox: RunningSandbox
+    inside: Inside, pair: "list[InstanceTypeDef]", sandbox: RunningSandbox
 ) -> None:
     settings = read_json(paths_of(sandbox.project_dir).settings_file, Settings)
     query = dns.message.make_query(pair[1]["PrivateDnsName"], "A")
@@ -113,7 +116,7 @@ def test_unknown_names_fail_at_once(inside: Inside) -> None:
 
 
 def test_packets_to_the_outside_are_rejected_at_once(
-    inside: Inside, pair: list[InstanceTypeDef], sandbox: RunningSandbox
+    inside: Inside, pair: "list[InstanceTypeDef]", sandbox: RunningSandbox
 ) -> None:
     gateway = read_json(paths_of(sandbox.project_dir).settings_file, Settings).ranges.gateway.ip
     assert inside.read("ip route show default") == f"default via {gateway} dev eth0"

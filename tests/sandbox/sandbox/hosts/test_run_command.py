@@ -3,16 +3,18 @@
 import contextlib
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
 from botocore.exceptions import ClientError, WaiterError
-from mypy_boto3_ec2.type_defs import InstanceTypeDef
-from mypy_boto3_ssm.type_defs import TargetTypeDef
 
 from sandbox_steps import RunningSandbox, Ssh
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
+    from mypy_boto3_ssm.type_defs import TargetTypeDef
 
 pytestmark = pytest.mark.sandbox
 
@@ -31,7 +33,7 @@ def run_on(instance_id: str, *commands: str, **parameters: list[str]) -> dict[st
     return {**ssm.get_command_invocation(**where)}
 
 
-def test_a_command_runs_as_root_on_the_host(sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_a_command_runs_as_root_on_the_host(sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     [host, _] = pair
     done = run_on(
         host["InstanceId"], "id -un; pwd", "hostname", "echo $AWS_SSM_INSTANCE_ID; echo oops >&2",
@@ -51,7 +53,7 @@ def test_a_command_runs_as_root_on_the_host(sandbox: RunningSandbox, pair: list[
 
 
 def test_a_command_ends_at_its_time_limit_and_when_it_is_cancelled(
-    sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh
+    sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh
 ) -> None:
     ssm, ids = boto3.client("ssm"), [host["InstanceId"] for host in pair]
     late = run_on(ids[0], "echo begun; sleep 987; echo ended", executionTimeout=["1"])
@@ -76,7 +78,7 @@ def test_a_command_ends_at_its_time_limit_and_when_it_is_cancelled(
         assert "sleep 987" not in ssh.read(host["PrivateIpAddress"], "ps -eo args")
 
 
-def test_the_managed_nodes_are_the_running_hosts(sandbox: RunningSandbox, pair: list[InstanceTypeDef]) -> None:
+def test_the_managed_nodes_are_the_running_hosts(sandbox: RunningSandbox, pair: "list[InstanceTypeDef]") -> None:
     ssm, ids = boto3.client("ssm"), {host["InstanceId"] for host in pair}
     nodes = ssm.get_paginator("describe_instance_information").paginate(
         Filters=[{"Key": "InstanceIds", "Values": [*ids, "i-0"]}]
@@ -89,7 +91,7 @@ def test_the_managed_nodes_are_the_running_hosts(sandbox: RunningSandbox, pair: 
 
 
 def test_instance_connects_key_logs_in_until_it_expires(
-    sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh, tmp_path: Path
+    sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh, tmp_path: Path
 ) -> None:
     connect, [host, _] = boto3.client("ec2-instance-connect"), pair
     new = Ssh(key=tmp_path / "key")

@@ -3,13 +3,15 @@
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from mypy_boto3_ec2.client import EC2Client
 
 from sandbox_steps import RunningSandbox, Ssh, answers, describe, enter, find_image, state_of, wait_for
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
 
 pytestmark = pytest.mark.sandbox
 
@@ -100,7 +102,7 @@ def hosts(shared_sandbox: RunningSandbox, ssh: Ssh) -> Iterator[tuple[Host, Host
 
 
 @pytest.fixture
-def ec2(sandbox: RunningSandbox, hosts: tuple[Host, Host]) -> Iterator[EC2Client]:
+def ec2(sandbox: RunningSandbox, hosts: tuple[Host, Host]) -> "Iterator[EC2Client]":
     """The client; restores the groups at the end of the test."""
     client = boto3.client("ec2")
     groups = [host.group for host in hosts]
@@ -117,7 +119,7 @@ def ec2(sandbox: RunningSandbox, hosts: tuple[Host, Host]) -> Iterator[EC2Client
                     getattr(client, f"{change}_security_group_{name}")(GroupId=group["GroupId"], IpPermissions=rules)
 
 
-def test_packets_that_no_rule_allows_do_not_arrive(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+def test_packets_that_no_rule_allows_do_not_arrive(ec2: "EC2Client", hosts: tuple[Host, Host]) -> None:
     one, other = hosts
     assert one.reaches(other.private, 22)
     assert not one.probe({"tcp": False, "udp": False}, other.private)
@@ -133,14 +135,14 @@ def test_packets_that_no_rule_allows_do_not_arrive(ec2: EC2Client, hosts: tuple[
     ],
 )
 def test_rules_of_protocols_ports_and_networks(
-    ec2: EC2Client, hosts: tuple[Host, Host], allowed: Any, passes: set[str]
+    ec2: "EC2Client", hosts: tuple[Host, Host], allowed: Any, passes: set[str]
 ) -> None:
     one, other = hosts
     ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[allowed])
     assert one.probe({name: name in passes for name in ("tcp", "udp")}, other.private) == passes
 
 
-def test_a_group_as_source_means_its_members_private_addresses(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+def test_a_group_as_source_means_its_members_private_addresses(ec2: "EC2Client", hosts: tuple[Host, Host]) -> None:
     one, other = hosts
     ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[rule(group=one.group)])
     assert one.probe({"tcp": True, "udp": True}, other.private) == {"tcp", "udp"}
@@ -157,7 +159,7 @@ def test_a_group_as_source_means_its_members_private_addresses(ec2: EC2Client, h
     ec2.modify_instance_attribute(InstanceId=one.instance_id, Groups=[one.group])
 
 
-def test_public_addresses_are_reached_from_public_ones(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+def test_public_addresses_are_reached_from_public_ones(ec2: "EC2Client", hosts: tuple[Host, Host]) -> None:
     one, other = hosts
     allowed = rule("tcp", (7000, 7000), cidr=f"{one.public}/32")
     ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[allowed])
@@ -166,7 +168,7 @@ def test_public_addresses_are_reached_from_public_ones(ec2: EC2Client, hosts: tu
 
 
 def test_the_groups_apply_to_this_machine_as_to_the_internet(
-    ec2: EC2Client, hosts: tuple[Host, Host], sandbox: RunningSandbox
+    ec2: "EC2Client", hosts: tuple[Host, Host], sandbox: RunningSandbox
 ) -> None:
     _, other = hosts
     with pytest.raises(TimeoutError):
@@ -178,7 +180,7 @@ def test_the_groups_apply_to_this_machine_as_to_the_internet(
         socket.create_connection((address, 7000), timeout=5.0).close()
 
 
-def test_egress_rules(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+def test_egress_rules(ec2: "EC2Client", hosts: tuple[Host, Host]) -> None:
     one, other = hosts
     everything = rule("-1", cidr="0.0.0.0/0")
     ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[everything])
@@ -190,7 +192,7 @@ def test_egress_rules(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
     assert not one.reaches(other.private, 22, expected=False)
 
 
-def test_open_connections_outlive_their_rule(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+def test_open_connections_outlive_their_rule(ec2: "EC2Client", hosts: tuple[Host, Host]) -> None:
     _, other = hosts
     allowed = rule("tcp", (7000, 7000), cidr="0.0.0.0/0")
     ec2.authorize_security_group_ingress(GroupId=other.group, IpPermissions=[allowed])
@@ -202,7 +204,7 @@ def test_open_connections_outlive_their_rule(ec2: EC2Client, hosts: tuple[Host, 
             socket.create_connection((other.public, 7000), timeout=1.0)
 
 
-def test_the_hosts_own_firewall_is_its_own(ec2: EC2Client, hosts: tuple[Host, Host]) -> None:
+def test_the_hosts_own_firewall_is_its_own(ec2: "EC2Client", hosts: tuple[Host, Host]) -> None:
     """The host itself has no rules of the security groups that its root could see or undo."""
     one, other = hosts
     assert one.ssh.read(other.private, "sudo nft list ruleset; sudo nft flush ruleset") == ""
@@ -210,7 +212,7 @@ def test_the_hosts_own_firewall_is_its_own(ec2: EC2Client, hosts: tuple[Host, Ho
 
 
 def test_the_groups_apply_from_the_first_packet(
-    ec2: EC2Client, hosts: tuple[Host, Host], sandbox: RunningSandbox
+    ec2: "EC2Client", hosts: tuple[Host, Host], sandbox: RunningSandbox
 ) -> None:
     group = ec2.create_security_group(GroupName="closed", Description="closed")["GroupId"]
     [made] = ec2.run_instances(

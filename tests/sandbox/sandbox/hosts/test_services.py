@@ -1,13 +1,16 @@
 """What runs on hosts as on EC2: cloud-init's own stages, and the daemons of packages, by systemctl."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from sandbox_steps import RunningSandbox, Ssh, enter, launch, start_sandbox
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 pytestmark = pytest.mark.sandbox
 
@@ -36,7 +39,7 @@ runcmd:
 
 
 def test_systemctl_runs_the_commands_of_a_unit_file(
-    sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh
+    sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh
 ) -> None:
     address = pair[0]["PrivateIpAddress"]
     ssh.run(address, "sudo tee /etc/systemd/system/greeter.service", stdin=UNIT)
@@ -52,7 +55,7 @@ def test_systemctl_runs_the_commands_of_a_unit_file(
     assert ssh.run(address, "sudo systemctl start nothing", check=False).returncode != 0
 
 
-def test_systemctl_reloads_sshd(sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_systemctl_reloads_sshd(sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     address = pair[1]["PrivateIpAddress"]
     ssh.run(
         address, "echo 'SetEnv RELOADED=yes' | sudo tee /etc/ssh/sshd_config.d/one.conf && sudo systemctl restart ssh"
@@ -61,7 +64,7 @@ def test_systemctl_reloads_sshd(sandbox: RunningSandbox, pair: list[InstanceType
     ssh.run(address, "sudo rm /etc/ssh/sshd_config.d/one.conf && sudo systemctl reload sshd")
 
 
-def test_users_without_a_password_log_in(sandbox: RunningSandbox, pair: list[InstanceTypeDef], ssh: Ssh) -> None:
+def test_users_without_a_password_log_in(sandbox: RunningSandbox, pair: "list[InstanceTypeDef]", ssh: Ssh) -> None:
     address = pair[0]["PrivateIpAddress"]
     ssh.run(address, "sudo useradd -m bob && sudo cp -r ~/.ssh /home/bob && sudo chown -R bob /home/bob/.ssh")
     assert ssh.read(address, "sudo grep -o '^bob:!' /etc/shadow") == "bob:!"

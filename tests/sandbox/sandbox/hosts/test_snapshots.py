@@ -1,13 +1,17 @@
 """Snapshots of volumes of running hosts, and the volumes and images that are made of them."""
 
+from typing import TYPE_CHECKING
+
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from mypy_boto3_ec2.client import EC2Client
 
 from ec2_sandbox.paths import paths_of
 from sandbox_steps import RunningSandbox, Ssh, launch, state_of
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
 
 pytestmark = pytest.mark.sandbox
 
@@ -24,7 +28,7 @@ def write(ssh: Ssh, address: str, text: str) -> None:
     )
 
 
-def complete(ec2: EC2Client, snapshot_id: str) -> None:
+def complete(ec2: "EC2Client", snapshot_id: str) -> None:
     def state() -> str:
         return ec2.describe_snapshots(SnapshotIds=[snapshot_id])["Snapshots"][0]["State"]
 

@@ -5,14 +5,17 @@ https://github.com/nchammas/flintrock
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from mypy_boto3_ec2.client import EC2Client
-from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 from other_tools import Tool, environment_of, install, own_address
 from sandbox_steps import RunningSandbox, Ssh, wait_for
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
+    from mypy_boto3_ec2.type_defs import InstanceTypeDef
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -57,13 +60,13 @@ def installed_flintrock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ec2(sandbox: RunningSandbox) -> EC2Client:
+def ec2(sandbox: RunningSandbox) -> "EC2Client":
     return boto3.client("ec2")
 
 
 @pytest.fixture
 def flintrock(
-    sandbox: RunningSandbox, ec2: EC2Client, ssh: Ssh, installed_flintrock: Path, tmp_path: Path
+    sandbox: RunningSandbox, ec2: "EC2Client", ssh: Ssh, installed_flintrock: Path, tmp_path: Path
 ) -> Iterator[Tool]:
     """Flintrock with its config file, and the resources that this file names."""
     env = environment_of(sandbox.project_dir, home=tmp_path)
@@ -87,7 +90,7 @@ def flintrock(
     ec2.delete_key_pair(KeyName="flintrock")
 
 
-def of_flintrock(ec2: EC2Client) -> list[InstanceTypeDef]:
+def of_flintrock(ec2: "EC2Client") -> "list[InstanceTypeDef]":
     """Flintrock's instances that are not terminated, the leading one first."""
     answer = ec2.describe_instances(
         Filters=[{"Name": "tag-key", "Values": ["flintrock-name"]},
@@ -96,16 +99,16 @@ def of_flintrock(ec2: EC2Client) -> list[InstanceTypeDef]:
     return sorted((i for r in answer["Reservations"] for i in r["Instances"]), key=lambda i: tags_of(i)["Name"])
 
 
-def tags_of(instance: InstanceTypeDef) -> dict[str, str]:
+def tags_of(instance: "InstanceTypeDef") -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in instance["Tags"]}
 
 
-def flintrock_groups(ec2: EC2Client) -> set[str]:
+def flintrock_groups(ec2: "EC2Client") -> set[str]:
     groups = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": ["flintrock*"]}])
     return {group["GroupName"] for group in groups["SecurityGroups"]}
 
 
-def test_flintrock_until_it_needs_the_internet(flintrock: Tool, ec2: EC2Client, ssh: Ssh) -> None:
+def test_flintrock_until_it_needs_the_internet(flintrock: Tool, ec2: "EC2Client", ssh: Ssh) -> None:
     (flintrock.directory / "user-data").write_text(FLINTROCK_NEEDS_PYTHON)
     said = flintrock.run("launch", "some", "--ec2-user-data", "user-data", stdin="n\n", code=1)
     assert said.count("SSH online.") == 3
@@ -129,7 +132,7 @@ def test_flintrock_until_it_needs_the_internet(flintrock: Tool, ec2: EC2Client, 
     assert flintrock_groups(ec2) == {"flintrock"}
 
 
-def test_all_of_flintrock_with_an_image_that_has_what_it_needs(flintrock: Tool, ec2: EC2Client, ssh: Ssh) -> None:
+def test_all_of_flintrock_with_an_image_that_has_what_it_needs(flintrock: Tool, ec2: "EC2Client", ssh: Ssh) -> None:
     (flintrock.directory / "user-data").write_text(FLINTROCK_NEEDS_NOTHING)
     said = flintrock.run("launch", "some", "--ec2-user-data", "user-data", "--assume-yes")
     assert "Login with: flintrock login some" in said

@@ -7,16 +7,19 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import boto3
 import pytest
-from mypy_boto3_ec2.client import EC2Client
 
 from ec2_sandbox.errors import SandboxError
 from job_steps import cause, ec2_of, hosts_of, live
 from project import REPOSITORY, Project, cluster_in, configure
 from spot_trainings import slow_down, training
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -43,7 +46,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             assert not live(ec2_of(project, patch))
 
 
-def strike(project: Project, ec2: EC2Client, instance_id: str, how: str) -> None:
+def strike(project: Project, ec2: "EC2Client", instance_id: str, how: str) -> None:
     """Cuts an instance's power. EC2 then shows it as stopped, as after a scheduled retirement, or as terminated."""
 
     def has_struck() -> bool:
@@ -61,7 +64,7 @@ def strike(project: Project, ec2: EC2Client, instance_id: str, how: str) -> None
 class Row:
     """A training, and a kill at a moment. which: "head" or "worker"; how: "end" or "stop"."""
 
-    def __init__(self, project: Project, ec2: EC2Client, name: str, which: str, how: str) -> None:
+    def __init__(self, project: Project, ec2: "EC2Client", name: str, which: str, how: str) -> None:
         self.project, self.ec2, self.how = project, ec2, how
         self.name, self.victim = name, "node-0" if which == "head" else "node-1"
         self.has_role = 'instance_profile = "auto"' in (project.directory / "cluster.toml").read_text()

@@ -3,16 +3,18 @@
 import json
 import os
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from mypy_boto3_ec2.client import EC2Client
 
 from job_forms import nest_record
 from job_steps import Host, cause, ec2_of, gone, hosts_of, job_of, live, python, records, wait_for_state
 from project import Project
 from waits import until
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.client import EC2Client
 
 pytestmark = pytest.mark.sandbox
 
@@ -133,7 +135,7 @@ def forged(spot_nodes: Project, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ids
 
 
-def lose_at_once(project: Project, ec2: EC2Client, host: Host) -> None:
+def lose_at_once(project: Project, ec2: "EC2Client", host: Host) -> None:
     """Cuts the host's power, then ends its instance in EC2: no process of it can report anything."""
     cause(project, "kill", f"instance={host.instance_id}", "leaves=running")
     ec2.terminate_instances(InstanceIds=[host.instance_id])

@@ -6,7 +6,7 @@ import ssl
 import threading
 from getpass import getpass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import botocore.credentials
 import pytest
@@ -26,7 +26,6 @@ from botocore.exceptions import (
     UnauthorizedSSOTokenError,
 )
 from moto import mock_aws
-from mypy_boto3_ec2 import EC2Client
 
 from foundation.errors import AwsError
 from foundation.thread_pool import bounded_pool, run_in_thread
@@ -36,6 +35,9 @@ from provision.describe import describe_cluster
 from provision.membership import KnownInstances
 from provision_world import World, aws_error, listening, make_config
 from s3_server import serve_s3_over_tls
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
 
 WITH_MFA = """
 [profile base]
@@ -59,7 +61,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 
 
-def failing_read(ec2: EC2Client) -> AwsError:
+def failing_read(ec2: "EC2Client") -> AwsError:
     with pytest.raises(AwsError) as caught:
         describe_cluster(ec2, name="demo", known=KnownInstances())
     return caught.value

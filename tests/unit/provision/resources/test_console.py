@@ -1,14 +1,13 @@
 """The host keys' fingerprints and the last lines of EC2's console output."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
 from botocore.stub import Stubber
 from hypothesis import given
 from hypothesis import strategies as st
-from mypy_boto3_ec2 import EC2Client
 
 from foundation.errors import AwsError
 from provision.resources.console import (
@@ -17,6 +16,9 @@ from provision.resources.console import (
     parse_fingerprints,
     parse_last_lines,
 )
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
 
 BEGIN = "-----BEGIN SSH HOST KEY FINGERPRINTS-----"
 END = "-----END SSH HOST KEY FINGERPRINTS-----"
@@ -100,12 +102,12 @@ def test_reads_any_console(console: str) -> None:
 
 
 @pytest.fixture
-def ec2() -> EC2Client:
+def ec2() -> "EC2Client":
     return boto3.client("ec2", region_name="us-east-1", aws_access_key_id="testing", aws_secret_access_key="testing")
 
 
 @pytest.fixture
-def answers(ec2: EC2Client) -> Iterator[Stubber]:
+def answers(ec2: "EC2Client") -> Iterator[Stubber]:
     with Stubber(ec2) as stubber:
         yield stubber
         stubber.assert_no_pending_responses()
@@ -120,7 +122,7 @@ def refuse(answers: Stubber, code: str, words: str = "no way") -> None:
     answers.add_client_error("get_console_output", code, words, expected_params={"InstanceId": "i-1", "Latest": True})
 
 
-def test_an_instance_type_without_the_latest_output(ec2: EC2Client, answers: Stubber) -> None:
+def test_an_instance_type_without_the_latest_output(ec2: "EC2Client", answers: Stubber) -> None:
     words = "This instance type does not support retrieving the latest console logs."
     refuse(answers, "UnsupportedOperation", words)
     say(answers, UBUNTU, latest=False)
@@ -131,7 +133,7 @@ def test_an_instance_type_without_the_latest_output(ec2: EC2Client, answers: Stu
     assert last.endswith("Up 22.12 seconds")
 
 
-def test_a_missing_permission(ec2: EC2Client, answers: Stubber) -> None:
+def test_a_missing_permission(ec2: "EC2Client", answers: Stubber) -> None:
     refuse(answers, "UnauthorizedOperation", "You are not authorized to perform this operation.")
     with pytest.raises(AwsError) as caught:
         find_host_fingerprints(ec2, "i-1")
@@ -142,7 +144,7 @@ def test_a_missing_permission(ec2: EC2Client, answers: Stubber) -> None:
     assert "ec2:GetConsoleOutput" in str(caught.value.hint)
 
 
-def test_throttling_is_not_an_error(ec2: EC2Client, answers: Stubber) -> None:
+def test_throttling_is_not_an_error(ec2: "EC2Client", answers: Stubber) -> None:
     """The caller tries again later, up to a time limit."""
     refuse(answers, "InvalidInstanceID.NotFound")
     with pytest.raises(AwsError, match=r"InvalidInstanceID\.NotFound"):
