@@ -16,4 +16,5 @@ def skip_unused_crt() -> None:
     with suppress(OSError, RuntimeError):  # botocore reports what cannot be read; there may be no home
         text = config.read_bytes()
     if b"login_session" not in text:
-        sys.modules["awscrt"] = None  # type: ignore[assignment]  # as documented: an import raises ModuleNotFoundError
+        # As documented, an import of None raises ModuleNotFoundError.
+        sys.modules.setdefault("awscrt", None)  # type: ignore[arg-type]
