@@ -8,9 +8,12 @@ import base64
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,19 +24,18 @@ from node.supervisor.processes import JOB_ROLES
 from oci_images import mxnet_image, plain_image, torch_image
 from odd_words import VALUE, WORDS
 from real_registry import USER
-from secret_watch import has_any, watching
+from secret_watch import Watch, has_any, watching
 from waits import until
 
 pytestmark = pytest.mark.sandbox
 
 LOOK = """
 import json, os, sys
-names = ("CLUSTER_RANK", "CLUSTER_WORLD_SIZE", "CLUSTER_OUTPUT_DIR", "OF_JOB")
 home = os.path.expanduser("~")
 print(json.dumps({
     "uid": os.getuid(), "python": sys.executable, "keys": os.path.exists(home + "/.ssh"), "cwd": os.getcwd(),
     "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize, "seen": os.listdir("/seen"),
-    "env": {name: os.environ.get(name) for name in names}, "words": sys.argv[1:],
+    "env": dict(os.environ), "words": sys.argv[1:],
     "system": open("/etc/debian_version").read().strip(),
 }))
 with open(os.environ["CLUSTER_OUTPUT_DIR"] + "/written", "w") as stream:
@@ -46,13 +48,14 @@ EPOCHS = ("--network", "mlp", "--num-epochs", "3")
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerNodes]:
     with container_nodes(tmp_path_factory.mktemp("containers"), framework="none") as nodes:
-        put_digits(nodes)
         yield nodes
 
 
-def put_digits(nodes: ContainerNodes) -> None:
-    nodes.project.run("data", "demo", "digits")
-    nodes.project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
+@pytest.fixture(scope="module")
+def digits(shared: ContainerNodes) -> None:
+    """[data] url has what the shipped scripts train on."""
+    shared.project.run("data", "demo", "digits")
+    shared.project.run("data", "put", "--create-bucket", "digits/", "s3://cluster-demo/digits/")
 
 
 @pytest.fixture
@@ -70,16 +73,31 @@ def plain(shared: ContainerNodes) -> str:
 # -- how they run ------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_process_sees(nodes: ContainerNodes, plain: str) -> None:
+@dataclass(frozen=True)
+class Seen:
+    """The first job, for which the nodes pull the image: what it printed, and all that could be seen meanwhile."""
+
+    done: "subprocess.CompletedProcess[str]"
+    record: dict[str, Any]
+    watch: Watch
+
+
+@pytest.fixture(scope="module")
+def first(shared: ContainerNodes, plain: str) -> Seen:
+    shared.project.run("exec", "--", "sh", "-c", "mkdir -p seen && touch seen/$(hostname)")
+    settings = {"mounts": ["~/seen:/seen:ro"], "shm_size": "100m", "env": {"OF_JOB": VALUE}}
+    with watching() as watch, shared.configured(plain, **settings):
+        done = shared.project.run("train", "--launcher", "env", "--", "python3", "-c", LOOK, *WORDS)
+    return Seen(done, json.loads(shared.project.run("jobs", "--json").stdout)[0], watch)
+
+
+def test_what_a_process_sees(nodes: ContainerNodes, plain: str, first: Seen) -> None:
     """The node user's id, the image's Python, the job's variables, a mount, its own /dev/shm, and no ssh keys."""
-    nodes.project.run("exec", "--", "sh", "-c", "mkdir -p seen && touch seen/$(hostname)")
-    with nodes.configured(plain, mounts=["~/seen:/seen:ro"], shm_size="100m", env={"OF_JOB": VALUE}):
-        done = nodes.project.run("train", "--launcher", "env", "--", "python3", "-c", LOOK, *WORDS)
     seen = {
         node: json.loads(text)
-        for node, text in re.findall(r"^\[worker \d (node-\d)\] (\{.*)$", done.stdout, re.MULTILINE)
+        for node, text in re.findall(r"^\[worker \d (node-\d)\] (\{.*)$", first.done.stdout, re.MULTILINE)
     }
-    assert set(seen) == {"node-0", "node-1"}, done.stdout
+    assert set(seen) == {"node-0", "node-1"}, first.done.stdout
     for node, told in seen.items():
         rank = node[-1]
         assert (told["uid"], told["python"], told["keys"]) == (1000, "/usr/bin/python3", False)
@@ -88,8 +106,7 @@ def test_what_a_process_sees(nodes: ContainerNodes, plain: str) -> None:
         assert (told["env"]["OF_JOB"], told["words"]) == (VALUE, list(WORDS))
         written = nodes.hosts[node].root / told["env"]["CLUSTER_OUTPUT_DIR"].lstrip("/") / "written"
         assert (written.read_text(), written.stat().st_uid) == (rank, nodes.uid_of(node))
-    record = json.loads(nodes.project.run("jobs", "--json").stdout)[0]
-    assert record["image"] == f"{plain.removesuffix(':latest')}@{plain_image().digest}"
+    assert first.record["image"] == f"{plain.removesuffix(':latest')}@{plain_image().digest}"
 
 
 @pytest.mark.slow
@@ -104,6 +121,7 @@ def test_the_stacks_of_processes(nodes: ContainerNodes, plain: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("digits")
 def test_digits_with_the_images_mxnet(nodes: ContainerNodes) -> None:
     """`framework = "none"`: launch.py and MXNet come from the image; nodes have neither."""
     with nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
@@ -114,6 +132,7 @@ def test_digits_with_the_images_mxnet(nodes: ContainerNodes) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("digits")
 def test_digits_with_a_mounted_environment(nodes: ContainerNodes, plain: str) -> None:
     """`framework = "mxnet"`: the nodes' environment is mounted into an image that has only Python."""
     with nodes.configured(plain, framework="mxnet"):
@@ -122,6 +141,7 @@ def test_digits_with_a_mounted_environment(nodes: ContainerNodes, plain: str) ->
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("digits")
 @pytest.mark.parametrize("launcher", ["env", "torchrun"])
 def test_digits_with_the_images_torch(nodes: ContainerNodes, launcher: str) -> None:
     with nodes.configured(nodes.push(torch_image(), "tests/torch:2.13"), script="train_mnist_torch.py"):
@@ -159,6 +179,7 @@ def open_mpi(nodes: ContainerNodes, *packages: str) -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("digits")
 def test_mpi_with_the_images_mxnet(nodes: ContainerNodes) -> None:
     """mpirun comes from the nodes; launch.py and MXNet come from the image."""
     with open_mpi(nodes), nodes.configured(nodes.push(mxnet_image(), "tests/mxnet:1.7")):
@@ -168,6 +189,7 @@ def test_mpi_with_the_images_mxnet(nodes: ContainerNodes) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("digits")
 def test_slurm_and_pbs_with_an_image(nodes: ContainerNodes, plain: str) -> None:
     """They assign the nodes. The image's own launch.py starts the processes; an image without MXNet needs none."""
     packages = (*real_slurm.PACKAGES, *real_slurm.PBS_PACKAGES)
@@ -231,13 +253,7 @@ def test_a_wrong_password(nodes: ContainerNodes, plain: str, monkeypatch: pytest
     assert "canaryWr0ng" not in said
 
 
-def test_an_unknown_image(nodes: ContainerNodes) -> None:
-    with nodes.configured(f"{nodes.registry.server}/tests/plain:no-such-tag"):
-        said = refused(nodes)
-    assert f"{nodes.registry.server} has no image tests/plain" in said
-    assert "correct [container] image" in said
-
-
+@pytest.mark.slow
 def test_a_shared_memory_that_is_full(nodes: ContainerNodes, plain: str) -> None:
     """The job ends with SIGBUS at once, and the message says what to do."""
     program = "import mmap, os; f = open('/dev/shm/big', 'wb+'); f.truncate(1 << 28); m = mmap.mmap(f.fileno(), 0)"
@@ -252,19 +268,17 @@ def test_a_shared_memory_that_is_full(nodes: ContainerNodes, plain: str) -> None
 # -- secrets -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_password_is_found_nowhere(nodes: ContainerNodes) -> None:
+def test_the_password_is_found_nowhere(nodes: ContainerNodes, first: Seen) -> None:
     """It is in no command line and no file of a node, nor in the project's folder, during the pull and later."""
-    with watching() as watch, nodes.configured(nodes.push(plain_image(), "tests/secret:latest")):
-        done = nodes.project.run("train", "--launcher", "env", "--", "sh", "-c", "env; sleep 1")
-        failed = nodes.project.run("exec", "--", "podman", "rmi", "--force", "--all")
-    assert "GET /v2/tests/secret/manifests/" in nodes.registry.log.read_text()
+    watch = first.watch
+    assert "GET /v2/tests/plain/manifests/" in nodes.registry.log.read_text()
     assert not watch.lines_with(PASSWORD)
     # The user's own commands on this machine, and their children, have the variable. No process on a node has it.
     inside = {host.namespace for host in nodes.hosts.values()}
     holders = {env for env, spaces in watch.namespaces.items() if PASSWORD.encode() in env and spaces & inside}
     assert not holders
     assert len([env for env, spaces in watch.namespaces.items() if spaces & inside]) > 10
-    assert PASSWORD not in done.stdout + done.stderr + failed.stdout + failed.stderr
+    assert PASSWORD not in first.done.stdout + first.done.stderr
     found = [path for host in nodes.hosts.values() for path in all_files_with(host.root, [PASSWORD, AUTH])]
     assert found == []
     assert all_files_with(nodes.project.directory, [PASSWORD, AUTH]) == []
