@@ -29,7 +29,7 @@ class Models(botocore.loaders.JSONFileLoader):
 
 def _drop_documentation(found: dict[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("documentation"), str):
-        del found["documentation"]
+        found["documentation"] = ""  # botocore looks for some of them
     return found
 
 
