@@ -75,13 +75,13 @@ unexport PYTHONDONTWRITEBYTECODE
 export PIP_RETRIES ?= 8
 # Five processes: most of the time of the sandbox's tests is waiting for hosts. A file's tests share what they set up.
 PYTEST := $(SUDO) $(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder
-test: checks test-packages ## lint, types, unit, sandbox and end-to-end tests (root or sudo)
+test: checks ## lint, types, unit, sandbox and end-to-end tests (root or sudo)
 	@$(PYTEST) -m 'not slow'
 
-test-all: checks test-packages ## also what is slow on purpose
+test-all: checks ## also what is slow on purpose
 	@$(PYTEST)
 
-coverage: checks test-packages ## the lines that no test reaches here; what runs on the sandbox's hosts is not counted
+coverage: checks ## the lines that no test reaches here; what runs on the sandbox's hosts is not counted
 	@$(SUDO) rm -rf build/coverage && mkdir -p build/coverage
 	@$(SUDO) $(BIN)/coverage run -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m 'not slow'
 	@$(SUDO) $(BIN)/coverage combine --quiet && $(SUDO) $(BIN)/coverage report
@@ -93,7 +93,7 @@ test-aws: install ## the main job on your AWS account, below two dollars: says t
 	@$(BIN)/python -m bench.aws
 
 checks: install-dev .venv/.installed-docs
-	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types docs tests-compiled
+	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types docs tests-compiled test-packages
 
 test-packages: install-dev
 	@sandbox/ec2_sandbox/system-packages fish tcsh zsh
