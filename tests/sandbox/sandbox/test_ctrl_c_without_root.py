@@ -133,7 +133,10 @@ def shell(opened: Shell) -> Iterator[Shell]:
     until(lambda: not sleepers(), "a process is left on the node")
 
 
-@pytest.mark.parametrize(("answer", "words"), [("s\n", r"error: job \S+ was stopped\n"), ("\x03", RUNS_ON)])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [pytest.param("s\n", r"error: job \S+ was stopped\n", marks=pytest.mark.slow), ("\x03", RUNS_ON)],
+)
 def test_train_asks_and_says_what_runs_on(shell: Shell, answer: str, words: str) -> None:
     shell.start(f"cluster train -- {SLEEP}")
     shell.press("\x03", after="running 1 s")
