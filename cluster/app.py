@@ -226,7 +226,7 @@ class App:
         """Prints a message to stderr. It is never interpreted as markup."""
         say(self.console, text, style=style)
 
-    def say_command(self, line: str) -> None:
+    def show_command(self, line: str) -> None:
         """Prints a command line that people copy to stderr: on a line of its own, which is not wrapped."""
         say(self.console, f"    {line}", wrapped=False)
 

@@ -286,7 +286,7 @@ def warn_uncopied(app: App, job: HeadJob | None) -> None:
     for record in uncopied[:MOST_UNCOPIED]:
         what = render_new_files(record.files)
         app.say(f"not copied: {what}, of job {record.id} ({record.name}); to copy them first:", style="yellow")
-        app.say_command(f"cluster results {record.id}")
+        app.show_command(f"cluster results {record.id}")
     if len(uncopied) > MOST_UNCOPIED:
         more = count(len(uncopied) - MOST_UNCOPIED, "other job")
         app.say(f"not copied: the files of {more}, which cluster jobs lists", style="yellow")

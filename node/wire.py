@@ -11,8 +11,8 @@ from node.job.stacks import Location, Program, Stack
 from node.protocol import Container, JobHost, JobResult, JobSpec, NewFiles
 from node.samples import Sample
 
-LONGEST_REST_S = 0.5
-REST_STEP_S = 0.05
+LONGEST_DELAY_S = 0.5
+DELAY_STEP_S = 0.05
 PidAndCommand = tuple[int, str]
 """A process: its pid and its command line."""
 
@@ -405,17 +405,17 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._came_at = self._rest_s = self._until = 0.0
+        self._came_at = self._delay_s = self._until = 0.0
 
     def note(self) -> None:
         """Records that output has arrived."""
         now = time.monotonic()
-        is_stream = now < self._came_at + 2 * LONGEST_REST_S
-        self._rest_s = min(self._rest_s + REST_STEP_S, LONGEST_REST_S) if is_stream else 0.0
-        self._came_at, self._until = now, now + self._rest_s
+        is_stream = now < self._came_at + 2 * LONGEST_DELAY_S
+        self._delay_s = min(self._delay_s + DELAY_STEP_S, LONGEST_DELAY_S) if is_stream else 0.0
+        self._came_at, self._until = now, now + self._delay_s
 
     @property
-    def rest_s(self) -> float:
+    def delay_s(self) -> float:
         """The remaining time to wait."""
         return max(0.0, self._until - time.monotonic())
 

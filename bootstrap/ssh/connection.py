@@ -306,8 +306,8 @@ def wait_for_connection(
                 if refused is not None and isinstance(cause, paramiko.SSHException | EOFError):
                     error, cause = refused, refused.__cause__
                 raise _give_up(host, error, private_key=private_key, console=console) from cause
-            rest_s = max(pause_s, contact.pause_s) if isinstance(cause, UnverifiedHostKey) else pause_s
-        time.sleep(rest_s)
+            delay_s = max(pause_s, contact.pause_s) if isinstance(cause, UnverifiedHostKey) else pause_s
+        time.sleep(delay_s)
         pause_s = min(pause_s * 1.5, 2.0)
 
 

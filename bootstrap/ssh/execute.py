@@ -159,7 +159,7 @@ class _Run:
             if self._stopped.is_set():
                 raise ConnectError(f"{self.host.name}: the command was not started")
             self._program = program = NodeProgram(connection, "exec")
-            program.tell({"words": ["sh", "-c", ACTIVATE + RUN_WORDS, "sh", *self._words]})
+            program.send_message({"words": ["sh", "-c", ACTIVATE + RUN_WORDS, "sh", *self._words]})
         with closing(program):
             for message in program.messages():
                 piece = program.read(message, _Piece)

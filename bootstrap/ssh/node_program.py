@@ -117,7 +117,7 @@ class NodeProgram:
         self._rest = bytearray()
         self._has_begun = False
 
-    def tell(self, message: Any) -> None:
+    def send_message(self, message: Any) -> None:
         """Sends a message. Raises ConnectError."""
         self.send(json.dumps(to_builtins(message)).encode() + b"\n")
 
@@ -145,7 +145,7 @@ class NodeProgram:
 
         what, hint: for an error that the program reports. Raises as `messages`, and ClusterError for such an error.
         """
-        self.tell(message)
+        self.send_message(message)
         answer = next(self.messages(time.monotonic() + timeout_s))
         if answer.get("error") is not None:
             raise ClusterError(
@@ -176,7 +176,7 @@ class NodeProgram:
         connection is lost, AnswerError if the program sends other lines until the deadline, or one that is too long,
         and NodeCommandError if it fails.
         """
-        heard_at = time.monotonic()
+        received_at = time.monotonic()
         while True:
             check()
             # Stored in self, not in this generator: the caller may stop here and continue with another one.
@@ -190,15 +190,15 @@ class NodeProgram:
             if data == b"":
                 self._check_end()
                 return
-            heard_at = now if data else heard_at
-            if now - heard_at > self.silence_s:
+            received_at = now if data else received_at
+            if now - received_at > self.silence_s:
                 raise self._silent()
             if now > deadline:
-                raise self._late() if now - heard_at < STILL_TALKS_S else self._silent()
+                raise self._late() if now - received_at < STILL_TALKS_S else self._silent()
 
     def read_bytes(self, count: int) -> bytes:
         """The next bytes of the program's output, after the last line. Raises ConnectError, NodeCommandError."""
-        heard_at = time.monotonic()
+        received_at = time.monotonic()
         while len(self._rest) < count:
             data = self._receive()
             if data == b"":
@@ -206,8 +206,8 @@ class NodeProgram:
                 raise self._lost()
             if data:
                 self._rest += data
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > self.silence_s:
+                received_at = time.monotonic()
+            elif time.monotonic() - received_at > self.silence_s:
                 raise self._silent()
         found = bytes(self._rest[:count])
         del self._rest[:count]

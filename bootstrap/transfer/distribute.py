@@ -34,7 +34,7 @@ class Agent(NodeProgram):
     def __init__(self, connection: NodeConnection, *, python: str, order: Mapping[str, Any]) -> None:
         super().__init__(connection, "agent", command=run_program(python, "-c", LOADER))
         self.send(read_modules(MODULES))
-        self.tell(order)
+        self.send_message(order)
 
     def talk(self, deadline: float = math.inf) -> "Iterator[_Message]":
         """Yields its messages. Raises as `messages`."""
@@ -57,7 +57,7 @@ class Agent(NodeProgram):
         with path.open("rb") as source:
             size = source.seek(0, 2) - offset
             source.seek(offset)
-            self.tell({"upload": sha256, "offset": offset, "size": size})
+            self.send_message({"upload": sha256, "offset": offset, "size": size})
             while data := source.read(UPLOAD_BYTES):
                 if self._channel.closed or self._channel.recv_ready():
                     self._receive_lines()
@@ -245,7 +245,7 @@ class _Conversation:
     def _direct_to(self, peers: Sequence[Peer], files: Collection[str]) -> None:
         for sha256 in files:
             self._asked[sha256].update(peers)
-        self._agent.tell({"peers": [[peer.address, peer.port] for peer in peers]})
+        self._agent.send_message({"peers": [[peer.address, peer.port] for peer in peers]})
 
     def _help(self, sha256: str, *, offset: int, why: Sequence[str]) -> None:
         """Names another source for a file that none of the node's sources provides, or uploads the file."""
@@ -266,7 +266,7 @@ class _Conversation:
             return
         if self._distribution.sources.is_for_node(file):
             self._by_url.add(sha256)
-            self._agent.tell({"index": True, "first_s": sources.FIRST_S})
+            self._agent.send_message({"index": True, "first_s": sources.FIRST_S})
         else:
             self._upload(file, offset)
 

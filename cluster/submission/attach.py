@@ -173,7 +173,7 @@ def report_results(app: App, job: JobSpec, files: Sequence[NewFiles], *, hosts: 
             app.say(where)
         return
     app.say(f"{where}; to {'copy' if command.startswith('cluster results') else 'list'} them:")
-    app.say_command(command)
+    app.show_command(command)
 
 
 def _submit(head: Head, order: Order, submission: NodeProgram | None) -> Started:

@@ -94,7 +94,7 @@ def submit(
         order = job.order
         job_id = order.spec.id
         complete(order, ready)
-        _tell(app, job, replaced=request.replaced)
+        _report_job(app, job, replaced=request.replaced)
         if dry_run:
             show_check(app, head, order)
             return 0
@@ -209,7 +209,7 @@ def _requested(app: App, nodes: Nodes) -> int:
     return app.config.provision.nodes if app.has_instances else len(nodes.names)
 
 
-def _tell(app: App, job: Job, *, replaced: str) -> None:
+def _report_job(app: App, job: Job, *, replaced: str) -> None:
     """Prints the settings that were chosen for the user, and the warnings. replaced: see TrainRequest."""
     script = job.order.spec.script
     shadowed = find_shadowed(script, project_dir=app.job_dir) if script is not None else None

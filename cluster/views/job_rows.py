@@ -113,7 +113,7 @@ def choose_ranks(
 
     def key(position: int) -> tuple[bool, bool, bool]:
         rank = ranks[position]
-        return rank.has_ended, now - rank.heard_at <= SILENT_S, rank.process.number not in slow
+        return rank.has_ended, now - rank.received_at <= SILENT_S, rank.process.number not in slow
 
     return tuple(ranks[position] for position in sorted(sorted(range(len(ranks)), key=key)[:room]))
 
@@ -137,7 +137,7 @@ def _known(number: int | None) -> str:
 
 
 def _silence(rank: RankProgress, now: float) -> str:
-    silence_s = now - rank.heard_at
+    silence_s = now - rank.received_at
     return render_rounded(silence_s) if silence_s > SILENT_S and not rank.has_ended else ""
 
 

@@ -105,7 +105,7 @@ class JobDisplay:
         if not only_in_view:
             self._show(self._tracebacks.take(event) if shown and self._tracebacks is not None else [event] * shown)
         if event.kind == "result":
-            self._say_repeated()
+            self._show_repeated()
 
     def _take_bar(self, event: Event) -> None:
         if self._view is not None:
@@ -121,7 +121,7 @@ class JobDisplay:
             if line is not None:
                 self._print(line)
 
-    def _say_repeated(self) -> None:
+    def _show_repeated(self) -> None:
         """Says which tracebacks are those of several processes, once."""
         tracebacks, self._tracebacks = self._tracebacks, None
         if tracebacks is not None:
@@ -152,7 +152,7 @@ class JobDisplay:
         """Removes the view, and prints a summary of the workers' reports and the warnings. Can be called twice."""
         if self._closed:
             return
-        self._say_repeated()
+        self._show_repeated()
         self._closed = True
         if self._view is not None:
             self._view.close()
@@ -215,7 +215,7 @@ class LiveView:
         self._waiting: list[str] = []
         self._shown = True
         self._draw_at = 0.0
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._failure: OSError | None = None
         self._ending = threading.Event()
         self._on_stop = signal.getsignal(signal.SIGTSTP)
@@ -228,7 +228,7 @@ class LiveView:
         """Records an event for the view. Returns the report in its line, if any."""
         with self._lock:
             report = self._progress.take(event)
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             if report is not None or event.kind != "line":
                 self._draw_at = 0.0
         return report
@@ -300,7 +300,7 @@ class LiveView:
         if not self._progress.now:
             return ()  # no event has arrived yet
         columns, lines = self._region.size
-        now = self._progress.now + (time.monotonic() - self._heard_at)
+        now = self._progress.now + (time.monotonic() - self._received_at)
         rows = render_view(self._progress, title=self._title, now=now, columns=columns, lines=lines)
         return tuple(replace(row, text=cut(escape_line(row.text), columns - 1)) for row in rows)
 

@@ -53,7 +53,7 @@ class JobModel:
         self.straggler: Straggler | None = None
         self.error: BaseException | None = None
         self._leading: int | None = None  # the process at whose reports the curves get their points
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._left = threading.Event()
 
     def take(self, event: Event) -> None:
@@ -61,7 +61,7 @@ class JobModel:
         with self.lock:
             warnings = [text for text in event.warnings if text not in self.progress.warnings]
             report = self.progress.take(event)
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             is_in_table = event.kind == "warnings" or (report is not None and report.is_passing)
             line = None if is_in_table else render_line(event, head=self._head)
             texts = [*([] if line is None else [line]), *(f"[cluster] warning: {text}" for text in warnings)]
@@ -105,7 +105,7 @@ class JobModel:
     def now(self) -> float:
         """The time by the log's clock, in seconds since the epoch."""
         progress = self.progress
-        return progress.ended_at or progress.now + (time.monotonic() - self._heard_at)
+        return progress.ended_at or progress.now + (time.monotonic() - self._received_at)
 
     def _add(self, text: str, rank: int | None) -> None:
         for one in text[: 8 * LONGEST_LINE].split("\n"):

@@ -132,7 +132,7 @@ class Agent(asyncio.Protocol):
         self._shims: list[asyncio.Future[Start | None]] = []  # the answers to their announcements
         self._is_over = asyncio.Event()
         self._is_lost = self._is_closed = self._is_noticed = self._is_ending = False
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._placing = asyncio.Lock()
         self._looking = asyncio.Semaphore(STACKS_AT_ONCE)
         self.data = JobData(order.spec.id, self._tasks)
@@ -198,7 +198,7 @@ class Agent(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handles messages of the supervisor."""
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         for line in self._input.feed(data):
             self._receive(decode(line, ToAgent))  # type: ignore[arg-type] # a union
 
@@ -239,7 +239,7 @@ class Agent(asyncio.Protocol):
             if not self._output.get_write_buffer_size():
                 self.send(Copying() if self.data.is_finishing or self._placing.locked() else Ping())
             patience_s = self.order.patience_s
-            if patience_s is not None and time.monotonic() > self._heard_at + patience_s:
+            if patience_s is not None and time.monotonic() > self._received_at + patience_s:
                 self._lose()  # the supervisor should notice first
 
     def _send_sample(self, sample: Sample) -> None:
@@ -351,7 +351,7 @@ class Agent(asyncio.Protocol):
             place, programs = await stack.take_programs(process.find(), native=wanted.native)
         else:
             async with self._looking:  # not all at once, beside the processes that train
-                place = await stack.take_place(process.find(), native=wanted.native)
+                place = await stack.take_location(process.find(), native=wanted.native)
         place = replace(place, nccl=await nccl)
         self.send(Placed(process.number, place, programs, asked=isinstance(wanted, TakeStack)))
 

@@ -75,8 +75,8 @@ def find_address(env: Mapping[str, str]) -> str:
     return urlsplit(env.get(ENDPOINT, "")).netloc or metadata.ADDRESS
 
 
-async def watch(tell: Callable[[Notice], None], address: str) -> None:
-    """Asks for a notice every few seconds, and calls `tell` once. Errors are ignored.
+async def watch(report: Callable[[Notice], None], address: str) -> None:
+    """Asks for a notice every few seconds, and calls `report` once. Errors are ignored.
 
     A host without the metadata service causes such errors.
     """
@@ -84,7 +84,7 @@ async def watch(tell: Callable[[Notice], None], address: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             notice = await asyncio.to_thread(find_notice, address)
             if notice is not None:
-                tell(notice)
+                report(notice)
                 return
         await asyncio.sleep(EVERY_S)
 

@@ -239,9 +239,9 @@ class JobProcess:
                 await self._host.has_room.wait()
                 if data and len(data) < FEW_BYTES:
                     pace.note()
-                    if pace.rest_s and not transport.is_closing():
+                    if pace.delay_s and not transport.is_closing():
                         transport.pause_reading()
-                        await asyncio.wait([exited], timeout=pace.rest_s)
+                        await asyncio.wait([exited], timeout=pace.delay_s)
                         transport.resume_reading()
         finally:
             transport.close()

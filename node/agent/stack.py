@@ -26,13 +26,13 @@ SCOPE = "sys/kernel/yama/ptrace_scope"
 NO_PYTHON = "Failed to find python version"  # py-spy's message
 
 
-async def take_place(found: Sequence[process_tree.Process], *, native: bool = False) -> Location:
+async def take_location(found: Sequence[process_tree.Process], *, native: bool = False) -> Location:
     """Where the first of these processes that is a Python program is, or why that is unknown."""
     why = NOT_PYTHON
     for pid, _, _ in sorted(found)[:MOST_TRIED]:
         threads, reason = await _dump(pid, native=native)
         if threads:
-            return _place_of(pid, threads)
+            return _location_of(pid, threads)
         why = reason or why
     return Location(why=why)
 
@@ -43,7 +43,7 @@ async def take_programs(found: Sequence[process_tree.Process], *, native: bool) 
     for pid, _, words in sorted(found):
         threads, reason = await _dump(pid, native=native and not programs)
         if threads:
-            place = place if programs else _place_of(pid, threads)
+            place = place if programs else _location_of(pid, threads)
             programs.append(Program(pid=pid, words=words[:LONGEST_WORDS], threads=threads))
         elif reason and not programs:
             place = Location(why=reason)
@@ -53,7 +53,7 @@ async def take_programs(found: Sequence[process_tree.Process], *, native: bool) 
     return place, tuple(programs)
 
 
-def _place_of(pid: int, threads: Sequence[Thread]) -> Location:
+def _location_of(pid: int, threads: Sequence[Thread]) -> Location:
     """The place of the main thread."""
     place = find_location(next((one for one in threads if one.os_thread_id == pid), threads[0]).frames)
     fields = process_tree.stat(pid)

@@ -74,7 +74,7 @@ class Agent(object):
         self.wanted = []
         self.store = None
 
-    def tell(self, message):
+    def report(self, message):
         """Sends a message to the user's machine."""
         with self.speaking:
             sys.stdout.write(json.dumps(message) + "\n")
@@ -115,7 +115,7 @@ class Agent(object):
                 try:
                     self.take_one(direction, arriving)
                 except chain.Stuck as stuck:
-                    self.tell({"stuck": arriving.sha256, "have": arriving.have, "why": stuck.why})
+                    self.report({"stuck": arriving.sha256, "have": arriving.have, "why": stuck.why})
                     direction = self.read_direction()
 
     def take_one(self, direction, arriving):
@@ -185,7 +185,7 @@ class Agent(object):
             with self.busy:
                 if self.leaving:
                     leave()
-                self.tell({"begun": index})
+                self.report({"begun": index})
                 if task["kind"] == "tree":
                     place_tree.place(self.root, task)
                 else:
@@ -201,7 +201,7 @@ class Agent(object):
         with tempfile.NamedTemporaryFile("w", prefix="script-", dir=incoming, encoding="utf-8") as text:
             text.write(task["text"])
             text.flush()
-            code, lines = follow(["/bin/sh", text.name], task, lock, self.tell)
+            code, lines = follow(["/bin/sh", text.name], task, lock, self.report)
         if code != 0:
             raise Failed(task["what"], code, lines)
 
@@ -209,7 +209,7 @@ class Agent(object):
         """Reports, every ALIVE_EVERY_S seconds, how many bytes have arrived."""
         while True:
             time.sleep(ALIVE_EVERY_S)
-            self.tell({"alive": sum(arriving.have for arriving in self.wanted)})
+            self.report({"alive": sum(arriving.have for arriving in self.wanted)})
 
     def run(self):
         """Runs the whole set-up, in a thread of its own: the main thread reads stdin."""
@@ -237,23 +237,23 @@ class Agent(object):
         self.wanted = self.store.expect(self.order["files"])
         self.store.forget_partial()
         server = chain.Server(self.store, self.order["address"], self.secret)
-        self.tell({"listening": server.port})
+        self.report({"listening": server.port})
         if self.wanted:
             self.take_files()
         self.run_tasks(lock)
         os.close(lock)
-        self.tell({"done": True})
+        self.report({"done": True})
 
     def fail(self, said):
         """Reports the failure, and exits. Nodes that take from this one notice, and take from the one before it."""
-        self.tell({"failed": said})
+        self.report({"failed": said})
         os._exit(1)
 
 
-def follow(command, task, lock, tell):
+def follow(command, task, lock, report):
     """Runs a task's command to its end. Returns its exit code and its last lines.
 
-    lock: the descriptor that its parent holds. tell: called with the messages for the user's machine.
+    lock: the descriptor that its parent holds. report: called with the messages for the user's machine.
     """
     child = subprocess.Popen(
         ["/bin/sh", "-c", KEEPER % lock, "sh"] + command,
@@ -267,14 +267,14 @@ def follow(command, task, lock, tell):
     output = Output(child.stdout)
     over = threading.Event()
     reader = start_thread(output.read)
-    start_thread(watch_silence, child, output, task, over, tell)
+    start_thread(watch_silence, child, output, task, over, report)
     code = child.wait()
     over.set()
     reader.join(REST_OF_OUTPUT_S)  # background processes may hold its output open
     return code, output.last_lines()
 
 
-def watch_silence(child, output, task, over, tell):
+def watch_silence(child, output, task, over, report):
     """Reports each silence of notice_s seconds; after silence_s, kills the script and the processes of its group."""
     silence_s, notice_s = task["silence_s"], task.get("notice_s")
     told = None
@@ -287,7 +287,7 @@ def watch_silence(child, output, task, over, tell):
         if notice_s and told != heard and time.monotonic() > heard + notice_s:
             told = heard
             last = "".join(output.last_lines()[-1:])
-            tell({"notice": "%s has printed nothing for %d s, after: %s" % (task["what"], notice_s, last)})
+            report({"notice": "%s has printed nothing for %d s, after: %s" % (task["what"], notice_s, last)})
 
 
 class Output(object):

@@ -21,7 +21,7 @@ from typing import IO, NoReturn
 
 from node.protocol import OUTPUT_ENCODING
 from node.setup import process_tree, setup_env
-from node.setup.messages import end_with_stdin, stay_alive, tell
+from node.setup.messages import end_with_stdin, send_message, stay_alive
 
 QUIET_S = 0.5  # after the command's end, for pipes that background processes hold open
 LAST_WORD_S = 5
@@ -36,7 +36,7 @@ def main() -> NoReturn:
     words = [word.encode("utf-8", "surrogateescape") for word in order["words"]]
     home = os.path.expanduser("~")
     code, left = follow(process_tree.start(words, setup_env.reach_near(os.environ), home, stderr=subprocess.PIPE))
-    tell({"exit": 128 - code if code < 0 else code, "signal": -code if code < 0 else None, "left": left})
+    send_message({"exit": 128 - code if code < 0 else code, "signal": -code if code < 0 else None, "left": left})
     os._exit(0)  # does not wait for threads
 
 
@@ -75,7 +75,7 @@ def pass_on(name: str, stream: IO[bytes], ended: threading.Event) -> None:
             if not data:
                 return
             try:
-                tell({name: data.decode(OUTPUT_ENCODING)})
+                send_message({name: data.decode(OUTPUT_ENCODING)})
             except OSError:  # the other side is gone, even if stdin has not ended
                 os.kill(os.getpid(), signal.SIGHUP)
                 return

@@ -16,7 +16,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _telling = threading.Lock()
 
 
-def tell(message: Mapping[str, Any]) -> None:
+def send_message(message: Mapping[str, Any]) -> None:
     """Sends a message."""
     line = json.dumps(message).encode() + b"\n"
     with _telling:
@@ -33,7 +33,7 @@ def _stay_alive() -> None:
     while True:
         time.sleep(ALIVE_EVERY_S)
         try:
-            tell({"alive": True})
+            send_message({"alive": True})
         except OSError:
             return  # the program ends when stdin does
 
@@ -65,7 +65,7 @@ def serve(answer: Callable[[dict[str, Any]], Mapping[str, Any]]) -> NoReturn:
     code = 1
     try:
         while True:
-            tell(answer(json.loads(requests.get())))
+            send_message(answer(json.loads(requests.get())))
     except SystemExit:
         code = 0
     except Exception:  # noqa: BLE001 - at its own end, Python would wait for the thread that reads stdin, and abort

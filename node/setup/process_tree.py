@@ -23,7 +23,7 @@ OUR_PROGRAM = "/node agent"  # in the command line of the program that runs a jo
 ENGINE_PROGRAMS = frozenset(("docker", "podman", "conmon", "crun", "runc", "fuse-overlayfs", "slirp4netns"))
 # Command lines of the process with which podman keeps a user's namespace; it belongs to no container, and does not end.
 PAUSES = ("catatonit -P", "podman pause", "podman")
-# `kill` for root: $1 is the signal. SIGCONT comes second, as in `tell`; a process that has just ended is not an error.
+# `kill` for root: $1 is the signal. SIGCONT comes second, as in `signal_all`; one that has just ended is no error.
 KILL_AS_ROOT = 'number=$1; shift; kill -"$number" "$@"; kill -CONT "$@"'
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61  # linux/prctl.h
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -182,10 +182,10 @@ class Ending:
         self._find = find
         self._spare = spare
         # The time after the first signals, not before: a busy machine may delay this process.
-        self._told_at: float | None = None
+        self._signaled_at: float | None = None
         self._killed_at: float | None = None
         self._check_at = 0.0
-        self._told: set[tuple[Process, int]] = set()
+        self._signaled: set[tuple[Process, int]] = set()
         self.left: list[Process] = []
         self.over_at: float | None = None
 
@@ -201,18 +201,18 @@ class Ending:
         if not found or (self._killed_at is not None and now >= self._killed_at + TERM_GRACE_S):
             self.over_at = now
             return False
-        is_late = self._told_at is not None and now >= self._told_at + TERM_GRACE_S
+        is_late = self._signaled_at is not None and now >= self._signaled_at + TERM_GRACE_S
         number = signal.SIGKILL if is_late else signal.SIGTERM
-        new = [entry for entry in self.left if (entry, number) not in self._told]
-        tell([entry[0] for entry in new], number)
-        self._told.update((entry, number) for entry in new)
-        self._told_at = self._told_at or time.monotonic()
+        new = [entry for entry in self.left if (entry, number) not in self._signaled]
+        signal_all([entry[0] for entry in new], number)
+        self._signaled.update((entry, number) for entry in new)
+        self._signaled_at = self._signaled_at or time.monotonic()
         if is_late and self._killed_at is None:
             self._killed_at = time.monotonic()
         return True
 
 
-def tell(pids: Iterable[int], number: int) -> None:
+def signal_all(pids: Iterable[int], number: int) -> None:
     """Sends a signal to processes; as root, if necessary. Then continues them: a stopped process would not get it."""
     refused: list[str] = []
     for pid in pids:

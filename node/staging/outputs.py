@@ -56,7 +56,7 @@ class Outputs:
         self._list = job_folder.path(job, COPIED)
         self._store = s3.Store(env)
         self._say = say
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self._lacks_bucket = False
         self._copied: dict[str, Copied] = {}
         with contextlib.suppress(FileNotFoundError, ValueError):  # ValueError: cut off by a full disk
@@ -204,8 +204,8 @@ class Outputs:
             self._report_once(f"{self._list}: {job_folder.describe(error)}")
 
     def _report_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             self._say(f"{self._host}: $CLUSTER_OUTPUT_DIR cannot be copied now: {text}")
 
 

@@ -30,7 +30,7 @@ class Agent:
     def __init__(self, host: JobHost, child: "subprocess.Popen[bytes]", *, is_here: bool) -> None:
         self.host, self.is_here = host, is_here
         self.introduced_at = time.monotonic()
-        self.heard_at: float | None = None  # when it last sent a message, by the monotonic clock
+        self.received_at: float | None = None  # when it last sent a message, by the monotonic clock
         self.copying_at: float | None = None  # when it last said that it copies the job's files
         self.boot: str | None = None  # process_tree.boot of the host
         self.clues = Clues()  # to the first failure there
@@ -115,7 +115,7 @@ class Agents:
                     message: Any = decode(line, FromAgent)  # type: ignore[arg-type] # a union
                 except ValueError:  # from a login shell, or a damaged node
                     continue
-                agent.heard_at = time.monotonic()
+                agent.received_at = time.monotonic()
                 if isinstance(message, Clues):
                     agent.clues = message
                 elif isinstance(message, Closed):

@@ -181,9 +181,9 @@ class Follower:
         wait_s = ALIVE_EVERY_S / 2 if self.changes is not None else CHECK_EVERY_S
         wait_s, changes = RETRY_S if self.supervisor is None else wait_s, self.changes
         # The supervisor's report of the job's end is handled at once.
-        rest_s = self.pace.rest_s
-        if rest_s and changes is not None:
-            wait_s, changes = min(wait_s, rest_s), None
+        delay_s = self.pace.delay_s
+        if delay_s and changes is not None:
+            wait_s, changes = min(wait_s, delay_s), None
         ready, _, _ = select.select([one for one in (changes, self.supervisor) if one is not None], [], [], wait_s)
         if changes is not None and changes in ready:
             wire.read_now(changes)

@@ -101,10 +101,10 @@ class Outcome:
         for agent in self._agents.values():
             if not agent.is_open:
                 continue
-            if agent.heard_at is None:  # ssh is still connecting, or Python starting
+            if agent.received_at is None:  # ssh is still connecting, or Python starting
                 limit_s, since = max(silence_s, self._order.train.start_timeout_s), agent.introduced_at
             else:
-                limit_s, since = silence_s, agent.heard_at
+                limit_s, since = silence_s, agent.received_at
             if time.monotonic() > since + limit_s:
                 host = agent.host.name
                 self.suspects.add(host)

@@ -44,7 +44,7 @@ class Copying:
         self._place = url if url.startswith("/") else "S3"
         self._folder = job_folder.path(job)
         self._say = say
-        self._kinds_said: set[object] = set()
+        self._reported_kinds: set[object] = set()
         self._published: dict[str, tuple[int, int]] = {}
         self._ending = threading.Event()
         self._waking = threading.Event()  # also set together with _ending
@@ -131,8 +131,8 @@ class Copying:
 
     def _report(self, kind: object, text: str) -> None:
         """Adds a message for the user, once for each kind of problem."""
-        if kind not in self._kinds_said:
-            self._kinds_said.add(kind)
+        if kind not in self._reported_kinds:
+            self._reported_kinds.add(kind)
             self._say(text)
 
 

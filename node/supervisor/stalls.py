@@ -70,15 +70,15 @@ def patience_s(found: str | None, pace_s: float, limit_s: float | None) -> float
 
 def decide(
     quiet_s: float, pace_s: float, limit_s: float | None, found: str | None, *, is_news: bool, ends: bool = True
-) -> Literal["end", "tell", "wait"]:
-    """Decides what to do: "end" the attempt, "tell" the user, or "wait". Pure.
+) -> Literal["end", "report", "wait"]:
+    """Decides what to do: "end" the attempt, "report" it, or "wait". Pure.
 
     quiet_s: the time without progress. pace_s, limit_s, found: as in `patience_s`. is_news: whether the user has not
     been told yet, or not recently. ends: whether the limit ends the attempt.
     """
     if ends and limit_s is not None and quiet_s >= limit_s:
         return "end"
-    return "tell" if is_news and quiet_s >= patience_s(found, pace_s, limit_s) else "wait"
+    return "report" if is_news and quiet_s >= patience_s(found, pace_s, limit_s) else "wait"
 
 
 def is_active(seconds: float, cpu_s: float, size_bytes: int, idle_cpu_share: float) -> bool:
@@ -110,7 +110,7 @@ class Seen(NamedTuple):
 
 
 class Stalls:
-    """Watches one job. tell(text, seconds): tells the user. keep(stacks): keeps them. end(error): ends the attempt.
+    """Watches one job. report(text, seconds): tells the user. keep(stacks): keeps them. end(error): ends the attempt.
 
     seconds: the time without progress; None if the job makes progress again.
     """
@@ -120,13 +120,13 @@ class Stalls:
         order: Order,
         processes: Processes,
         tasks: Tasks,
-        tell: Callable[[str, float | None], None],
+        report: Callable[[str, float | None], None],
         end: Callable[[str], None],
         *,
         keep: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._order, self._processes, self._tasks = order, processes, tasks
-        self._tell, self._end, self._keep = tell, end, keep
+        self._report, self._end, self._keep = report, end, keep
         limit = order.train.stall_timeout_s
         self._is_watching = False
         self._limit_s = None if isinstance(limit, str) else limit
@@ -195,7 +195,7 @@ class Stalls:
                 self._note_progress(now, None if moves else process)
         self._used[process.number] = (now, use.cpu_s, use.bytes, stopped)
 
-    def on_place(self, process: JobProcess, place: Location) -> None:
+    def on_location(self, process: JobProcess, place: Location) -> None:
         """Handles a host's report of where a worker is. One that waits there since before has made no progress."""
         number, now = process.number, time.monotonic()
         known = self._seen.get(number)
@@ -307,7 +307,7 @@ class Stalls:
         if kind in ("ended", "apart", None) and quiet_s < 2 * self._every_s:
             if self._reported is not None:
                 self._reported = None
-                self._tell("the job makes progress again", None)
+                self._report("the job makes progress again", None)
             return
         reported, found = self._reported, self._describe(kind)
         news = found if kind in ("stopped", "blocked") else kind or ""  # a program that polls is now here, now there
@@ -318,11 +318,11 @@ class Stalls:
             self._keep(list_stacks(self._find_places()))
             limit = render_minutes(self._limit_s or 0.0)
             self._end(f"no worker made progress for {limit} (stall_timeout): {found}")
-        elif what == "tell":
+        elif what == "report":
             self._reported = (now, REPORT_AGAIN_S if reported is None or news != reported[2] else 2 * reported[1], news)
             explains = kind == "ended" or quiet_s < 2 * self._every_s
             text = found if explains else f"no worker has made progress for {render_minutes(quiet_s)}: {found}"
-            self._tell(text, quiet_s)
+            self._report(text, quiet_s)
             self._keep(list_stacks(self._find_places()))
 
     def _classify(self) -> str | None:
@@ -352,7 +352,7 @@ class Stalls:
         if self._is_waiting():
             self._weigh(now, now - self._progress_at)
         elif self._reported is None:
-            self._tell(self._describe_ended("still runs", "still run"), None)
+            self._report(self._describe_ended("still runs", "still run"), None)
 
     def _describe_ended(self, one: str, several: str) -> str:
         """Describes the end of the first worker. one, several: what another one does, or others do."""

@@ -128,7 +128,7 @@ class Supervisor:
         order = self.order
         if order.before:
             self.start_copying()  # the queue must survive the loss of this head
-        await self.wait_for_turn()
+        await self.wait_in_queue()
         if order.spec.scheduler is not None and order.request is not None:
             try:
                 await self.allocate(SCHEDULERS[order.spec.scheduler], order.request)
@@ -191,7 +191,7 @@ class Supervisor:
 
     # -- start ---------------------------------------------------------------------------------------------------
 
-    async def wait_for_turn(self) -> None:
+    async def wait_in_queue(self) -> None:
         """Waits for the job's turn: jobs run one at a time, in the order of submission, but for those beside them."""
         before = list(self.order.before)
         self.set_state("queued" if before else "starting")

@@ -25,14 +25,14 @@ LONGEST_BAR = 300  # characters of each
 
 
 class RankProgress(Struct, kw_only=True):
-    """One worker's progress. speed: smoothed samples/s. heard_at: time of its last output, seconds since the epoch.
+    """One worker's progress. speed: smoothed samples/s. received_at: time of its last output, seconds since the epoch.
 
     epoch_s: the duration of its last whole epoch. bar: the rows of its current progress bar. epochs: how many there
     will be. first_epoch: the first one that it reported. epoch_at: when it first reported the current one.
     """
 
     process: Process
-    heard_at: float
+    received_at: float
     epoch: int | None = None
     batch: int | None = None
     speed: float | None = None
@@ -61,7 +61,7 @@ class RankProgress(Struct, kw_only=True):
             self._take_epoch(report.epoch)
         if report.batch is not None:
             self.batch = report.batch
-        numbers = self.numbers.read(report, self.heard_at)
+        numbers = self.numbers.read(report, self.received_at)
         speed, self.epoch_s = numbers.pop(SPEED, None), numbers.pop(EPOCH_TIME, self.epoch_s)
         if speed is not None and not same_batch:
             # Before 1.2, MXNet printed one line for each metric, all with the same speed.
@@ -74,8 +74,8 @@ class RankProgress(Struct, kw_only=True):
         if self.epoch is None:
             self.first_epoch = epoch
         elif epoch == self.epoch + 1:
-            self.epoch_s = self.heard_at - self.epoch_at
-        self.epoch, self.batch, self.epoch_at = epoch, None, self.heard_at
+            self.epoch_s = self.received_at - self.epoch_at
+        self.epoch, self.batch, self.epoch_at = epoch, None, self.received_at
 
     def find_goal(self, epochs: int | None, *, now: float) -> Goal | None:
         """How far it is; None if nothing says how far it has to go. epochs: of the command line."""
@@ -84,7 +84,7 @@ class RankProgress(Struct, kw_only=True):
             return None
         if self.process.exit_code == 0:
             return Goal(1.0, None)
-        elapsed_s = (self.heard_at if self.has_ended else now) - self.epoch_at
+        elapsed_s = (self.received_at if self.has_ended else now) - self.epoch_at
         goal = describe_goal(epochs, self.epoch, first=self.first_epoch, epoch_s=self.epoch_s, elapsed_s=elapsed_s)
         return Goal(goal.share, None) if self.has_ended else goal
 
@@ -93,7 +93,7 @@ class RankProgress(Struct, kw_only=True):
         text = text[: MOST_BARS * LONGEST_BAR]
         self.bar = tuple(row for row in text.split("\n")[:MOST_BARS] if row)
         if self.bar:
-            self.heard_at = at
+            self.received_at = at
             self.epochs = parse_epochs(self.bar[0]) or self.epochs
         for report in parse_bars(text):
             self.take(report)
@@ -135,7 +135,7 @@ class Progress:
     def _take_output(self, event: Event, process: Process) -> Report | None:
         rank = self._ranks.get(process.number)
         if rank is None:
-            rank = self._ranks[process.number] = RankProgress(process=process, heard_at=event.at)
+            rank = self._ranks[process.number] = RankProgress(process=process, received_at=event.at)
         rank.process = process
         if rank.has_ended:
             rank.bar = ()
@@ -143,7 +143,7 @@ class Progress:
             rank.take_bar(event.text, event.at)
         if event.kind != "line":
             return None
-        rank.heard_at = event.at
+        rank.received_at = event.at
         report = parse_report(event.text)
         if report is not None:
             rank.take(report)

@@ -60,7 +60,7 @@ class Listing(NodeProgram):
 
         write(number, data): receives each piece of a file, and None at its end.
         """
-        self.tell(wanted)
+        self.send_message(wanted)
         refused = {}
         for number in wanted:
             left = self.files[number].size_bytes

@@ -92,7 +92,7 @@ def check_order(head: Head, order: Order) -> str | None:
     Raises UsageError for a job that cannot run, ConnectError, ClusterError for the head's errors.
     """
     with closing(head.open("check")) as program:
-        program.tell(order)
+        program.send_message(order)
         line = program.answer(timeout_s=SUBMIT_TIMEOUT_S)
     reply = head.read(line or b"{}", Checked)
     if reply.unrunnable is not None:
@@ -110,7 +110,7 @@ def _hand_over(
     log: sent after the order; see continue_job.
     """
     program.silence_s = silence_s
-    program.tell(order)
+    program.send_message(order)
     program.send(log)
     program.end_input()
     try:
@@ -186,7 +186,7 @@ class LogStream:
         self._wanted, self._begin = wanted, begin
         self._lost_at: float | None = None  # None while connected
         self._pause_s = 0.0
-        self._told = ""
+        self._reported = ""
 
     def lines(self, program: NodeProgram | None = None) -> Generator[bytes]:
         """The lines from the offset on, without newlines. program: one that already sends them.
@@ -224,7 +224,7 @@ class LogStream:
     def _hear(self) -> None:
         if self._lost_at is not None:
             self._say(f"reconnected to {self._head.name}")
-            self._lost_at, self._told = None, ""
+            self._lost_at, self._reported = None, ""
 
     def _is_for_reader(self, line: bytes) -> bool:
         """Whether a line is from the log, which it counts, or a bar, and not from the protocol around them.
@@ -259,10 +259,10 @@ class LogStream:
                 f"{error.message}\n  gave up after {minutes}; job {self._job} may still run",
                 hint=f"cluster logs -f {self._job}",
             ) from error
-        told = error.message.partition("\n")[0]
-        if told != self._told:
-            self._say(told if self._told else f"{told}; job {self._job} keeps running; retrying for {minutes}")
-            self._told = told
+        cause = error.message.partition("\n")[0]
+        if cause != self._reported:
+            self._say(cause if self._reported else f"{cause}; job {self._job} keeps running; retrying for {minutes}")
+            self._reported = cause
 
     def _rest(self) -> None:
         until = time.monotonic() + self._pause_s
@@ -342,7 +342,7 @@ def replace_nodes(head: Head, job: str, hosts: Sequence[JobHost]) -> tuple[str, 
     head replaces the nodes itself.
     """
     with closing(head.open("replace", job)) as program:
-        program.tell(hosts)
+        program.send_message(hosts)
         line = program.answer(timeout_s=STOP_TIMEOUT_S)
     if find_first_key(line) == "error":
         error = head.failed(line, hint="cluster jobs")

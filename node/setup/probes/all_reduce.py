@@ -24,7 +24,7 @@ SIZES_MIB, PAIR_MIB = (1, 16, 128), 16
 REPEATS, ROUNDS = 5, 3
 
 
-def tell(**message):
+def report(**message):
     """Prints one line of JSON to stdout."""
     print(json.dumps(message), flush=True)
 
@@ -55,7 +55,7 @@ def main():
         text = "%s: %s" % (type(error).__name__, error)
         for name, address in order["nodes"]:
             text = re.sub(r"(?<![0-9.])%s(?![0-9])" % re.escape(address), "%s (%s)" % (name, address), text)
-        tell(error=text[:4000])
+        report(error=text[:4000])
     sys.stdout.flush()
     os._exit(0)  # does not wait for threads of a process group that has failed
 
@@ -82,42 +82,42 @@ def measure(distributed, make, rank, size):
             best = max(best, find_rate(distributed, make(PAIR_MIB), 2, group)) if rank in pair else best
         distributed.barrier()
     if size > 2:
-        tell(measure="network", value=best, unit="GB/s")
+        report(measure="network", value=best, unit="GB/s")
     for mib in SIZES_MIB:
         rate = find_rate(distributed, make(mib), size)
         if rank == 0:
-            tell(measure="all_reduce %d MiB" % mib, value=rate, unit="GB/s")
+            report(measure="all_reduce %d MiB" % mib, value=rate, unit="GB/s")
 
 
 def reduce_all(order):
     """Joins the other nodes, creates the process group, and adds up the tensor. Raises PyTorch's errors."""
-    tell(step="import")
+    report(step="import")
     import torch
     from torch import distributed
 
     rank, size = order["rank"], len(order["nodes"])
     timeout = dt.timedelta(seconds=order["timeout_s"])
-    tell(step="store")
+    report(step="store")
     store = distributed.TCPStore(
         order["nodes"][0][1], order["port"], size, rank == 0, timeout=timeout, wait_for_workers=False
     )
-    tell(step="join")
+    report(step="join")
     store.set("joined/%d" % rank, "yes")
     missing = find_missing(store, order)
     if missing:
-        tell(missing=missing)
+        report(missing=missing)
         return
-    tell(step="group")
+    report(step="group")
     device = "cuda:0" if order["backend"] == "nccl" else "cpu"
     if order["backend"] == "nccl":
         torch.cuda.set_device(0)
     distributed.init_process_group(
         order["backend"], store=distributed.PrefixStore("group", store), rank=rank, world_size=size, timeout=timeout
     )
-    tell(step="reduce")
+    report(step="reduce")
     tensor = torch.full((1024,), float(rank + 1), device=device)
     distributed.all_reduce(tensor)
-    tell(sum=float(tensor.max()), expected=size * (size + 1) / 2.0)
+    report(sum=float(tensor.max()), expected=size * (size + 1) / 2.0)
     if order["is_deep"] and size > 1:
         measure(distributed, lambda mib: torch.zeros(mib << 18, device=device), rank, size)
     store.set("done/%d" % rank, "yes")

@@ -15,7 +15,7 @@ import sys
 import sysconfig
 
 
-def tell(**message):
+def report(**message):
     """Prints one line of JSON to stdout."""
     print(json.dumps(message), flush=True)
 
@@ -24,10 +24,10 @@ def use_mxnet():
     """The devices, a function that computes on one, and the error that it may raise."""
     for path in glob.glob(os.path.join(sysconfig.get_paths()["purelib"], "mxnet*.dist-info"))[:1]:
         name, _, version = os.path.basename(path)[: -len(".dist-info")].partition("-")
-        tell(wheel="%s==%s" % (name.replace("_", "-"), version))
+        report(wheel="%s==%s" % (name.replace("_", "-"), version))
     import mxnet as mx
 
-    tell(version=mx.__version__)
+    report(version=mx.__version__)
     devices = [mx.gpu(i) for i in range(mx.context.num_gpus())] or [mx.cpu()]
     return devices, lambda context: (mx.nd.ones((2, 3), ctx=context) * 2 + 1).asnumpy(), mx.base.MXNetError
 
@@ -36,7 +36,7 @@ def use_torch():
     """As use_mxnet."""
     import torch
 
-    tell(wheel="torch==%s" % torch.__version__, version=str(torch.__version__))
+    report(wheel="torch==%s" % torch.__version__, version=str(torch.__version__))
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     devices = ["cuda:%d" % i for i in range(count)] or ["cpu"]
     return devices, lambda device: torch.ones((2, 3), device=device) * 2 + 1, RuntimeError
@@ -47,12 +47,12 @@ def main():
     framework = json.loads(sys.stdin.buffer.readline().decode("utf-8"))["framework"]
     devices, compute, expected_error = use_mxnet() if framework == "mxnet" else use_torch()
     for device in devices:
-        tell(trying=str(device))
+        report(trying=str(device))
         try:
             values = compute(device).tolist()
             # JSON has neither nan nor inf, which a faulty device may compute.
             values = [[value if abs(value) < float("inf") else str(value) for value in row] for row in values]
         except expected_error as error:
-            tell(device=str(device), error=str(error))
+            report(device=str(device), error=str(error))
         else:
-            tell(device=str(device), values=values)
+            report(device=str(device), values=values)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from node.setup.messages import stay_alive, tell
+from node.setup.messages import send_message, stay_alive
 from node.setup.volumes import volume_probe
 from node.setup.volumes.volume_probe import DISKS, NOTES, RUN
 
@@ -306,7 +306,7 @@ def main() -> None:
         for line in sys.stdin.buffer:
             order = json.loads(line)
             try:
-                tell({"result": STEPS[order.pop("step")](**order)})
+                send_message({"result": STEPS[order.pop("step")](**order)})
             except (Failed, OSError) as error:
-                tell({"error": str(error)})
+                send_message({"error": str(error)})
     os._exit(0)  # does not wait for the thread, which may hold stdout's lock

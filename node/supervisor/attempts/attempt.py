@@ -260,16 +260,16 @@ class RunningAttempt:
         elif isinstance(message, Used):
             self.stalls.on_use(process, message)
         elif isinstance(message, Placed):
-            self.on_place(process, message)
+            self.on_location(process, message)
         else:
             process.blocked = message.places
 
-    def on_place(self, process: JobProcess, message: Placed) -> None:
+    def on_location(self, process: JobProcess, message: Placed) -> None:
         """Handles a report about where a process is."""
         if message.asked:
             self.stacks.on_message(replace(message, place=self.stalls.complete(process, message.place)))
         else:
-            self.stalls.on_place(process, message.place)
+            self.stalls.on_location(process, message.place)
 
     def on_numbers(self, agent: Agent, message: Reported) -> None:
         """Handles the numbers that the job's program on a host has written."""
@@ -340,7 +340,7 @@ class RunningAttempt:
         copy_s = STOP_COPY_S if self.ending.reason == "stopped" else None
         for agent in agents:
             agent.put(End(copy_s))
-        awaited = [one for one in agents if one.heard_at is not None and one.host.name not in silent]
+        awaited = [one for one in agents if one.received_at is not None and one.host.name not in silent]
         copying = awaited
         while copying:
             await wait_for([asyncio.ensure_future(one.is_done.wait()) for one in copying], AGENTS_END_S)

@@ -47,14 +47,14 @@ class Replacement:
             self._say(f"waiting for {names}: the head replaces {'it' if self._is_one else 'them'}")
             self._tasks.begin(self._run_command())
         else:
-            self._say_who()
+            self._report_missing()
         try:
             await self._is_complete.wait()
         finally:
             if self.waiting_for and self._child is not None:  # the command continues if it has replaced the nodes
                 self._child.terminate()
 
-    def _say_who(self) -> None:
+    def _report_missing(self) -> None:
         names = restarts.join(self.waiting_for)
         them = "it" if self._is_one else "them"
         self._say(f"waiting for {names}: `cluster up` replaces {them}, or the `cluster train` that is attached")
@@ -91,21 +91,21 @@ class Replacement:
             self._child = process_tree.start(words, env, job_folder.path(order.spec.id))
         except OSError as error:
             self._say(f"{words[0]} cannot be started: {job_folder.describe(error)}")
-            self._say_who()
+            self._report_missing()
             self._ask()
             return
         exited = children.watch(self._child)
         assert self._child.stdout is not None
-        saying = self._tasks.begin(self._say_lines(self._child.stdout))
+        saying = self._tasks.begin(self._report_lines(self._child.stdout))
         code = await exited
         await asyncio.wait([saying], timeout=children.KILLED_S)
         self._child = None
         if self.waiting_for:
             self._say(f"the head did not replace {restarts.join(self.waiting_for)} (exit code {code})")
-            self._say_who()
+            self._report_missing()
             self._ask()
 
-    async def _say_lines(self, stream: IO[bytes]) -> None:
+    async def _report_lines(self, stream: IO[bytes]) -> None:
         """Shows the user what the command prints."""
         output, _ = await children.open_output(stream)
         lines = wire.LineBuffer()

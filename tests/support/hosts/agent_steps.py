@@ -74,9 +74,9 @@ class RawAgent(LocalChannel):
         self._lines = self._ours.makefile("rb")
         self.sendall(SOURCES)
         order = {"address": address, "secret": secret, "lock_timeout_s": lock_timeout_s, "files": files}
-        self.tell({**order, "tasks": list(tasks)})
+        self.send_message({**order, "tasks": list(tasks)})
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def send_message(self, message: Mapping[str, Any]) -> None:
         self.sendall(json.dumps(message).encode() + b"\n")
 
     def read_message(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class RawAgent(LocalChannel):
         message: dict[str, Any] = json.loads(line)
         return message
 
-    def hear(self, *kinds: str) -> Any:
+    def expect(self, *kinds: str) -> Any:
         """Waits for messages of these kinds, ignoring signs of life; returns the value of the last one."""
         for kind in kinds:
             said = self._next()
@@ -99,11 +99,11 @@ class RawAgent(LocalChannel):
         return said
 
     def listen(self) -> "RawAgent":
-        self.port = self.hear("listening")
+        self.port = self.expect("listening")
         return self
 
     def take_from(self, *peers: tuple[str, int]) -> None:
-        self.tell({"peers": list(peers)})
+        self.send_message({"peers": list(peers)})
 
     @property
     def peer(self) -> tuple[str, int]:
@@ -111,7 +111,7 @@ class RawAgent(LocalChannel):
 
     def upload(self, data: bytes, *, offset: int = 0, until: int | None = None) -> None:
         """Sends the bytes from an offset on; those after `until` are announced but not sent."""
-        self.tell({"upload": digest_of(data), "offset": offset, "size": len(data) - offset})
+        self.send_message({"upload": digest_of(data), "offset": offset, "size": len(data) - offset})
         self.sendall(data[offset:until])
 
     def path(self, data: bytes, name: str = "some.whl") -> Path:

@@ -52,10 +52,10 @@ def test_streaming_output_is_collected(
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     pace, rests = wire.Pace(), []
-    assert not pace.rest_s
+    assert not pace.delay_s
     for now in came_at:  # noqa: B007 - the clock
         pace.note()
-        rests.append(pace.rest_s)
+        rests.append(pace.delay_s)
     assert rests == pytest.approx(rests_s)
-    now += wire.LONGEST_REST_S
-    assert not pace.rest_s
+    now += wire.LONGEST_DELAY_S
+    assert not pace.delay_s

@@ -262,7 +262,7 @@ class NodeSide:
         self.process.stdin.flush()
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.tell(request)
+        self.send_message(request)
         assert self.process.stdout is not None
         for line in self.process.stdout:
             answer: dict[str, Any] = json.loads(line)
@@ -270,7 +270,7 @@ class NodeSide:
                 return answer
         raise AssertionError("it has ended")
 
-    def tell(self, request: dict[str, Any]) -> None:
+    def send_message(self, request: dict[str, Any]) -> None:
         self._write(json.dumps(request).encode() + b"\n")
 
     def read(self, name: str) -> str:
@@ -306,7 +306,7 @@ def test_the_engine_reads_the_password_from_a_pipe(node: NodeSide) -> None:
 def test_no_password_is_left_by_a_killed_pull(node: NodeSide, number: signal.Signals | None) -> None:
     """With None, the other side closes the connection. Only SIGKILL leaves the pipe behind, and the pipe is empty."""
     node.ask({"find": "podman"})
-    node.tell({"pull": "slow", "login": LOGIN_MESSAGE})
+    node.send_message({"pull": "slow", "login": LOGIN_MESSAGE})
     until(lambda: node.read("second"), "the engine reads")
     path = Path(node.read("path"))
     if number is None:

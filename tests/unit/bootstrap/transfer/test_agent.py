@@ -171,7 +171,7 @@ def test_no_such_python(tmp_path: Path) -> None:
 )
 def test_failing_scripts(home: Path, start_agent: StartAgent, text: str, code: int, lines: list[str]) -> None:
     agent = start_agent(home, tasks=[script(text, silence_s=0.2 if "begun" in text else 60)])
-    failed = agent.hear("listening", "begun", "failed")
+    failed = agent.expect("listening", "begun", "failed")
     shown = [str(home.resolve()) if line == "HOME" else line for line in lines]
     assert (failed["what"], failed["exit_code"], failed["output"]) == ("a script", code, shown)
     assert agent.process.wait() == 1
@@ -184,18 +184,18 @@ def home(tmp_path: Path) -> Path:
 
 def test_a_silent_script_is_reported(home: Path, start_agent: StartAgent) -> None:
     agent = start_agent(home, tasks=[script("printf 'Sure? [y/n] '; sleep 60", silence_s=1, notice_s=0.2)])
-    agent.hear("listening", "begun")
-    assert agent.hear("notice") == "a script has printed nothing for 0 s, after: Sure? [y/n] "
-    assert agent.hear("failed")["output"] == ["Sure? [y/n] ", "(killed after 1 s without output)"]
+    agent.expect("listening", "begun")
+    assert agent.expect("notice") == "a script has printed nothing for 0 s, after: Sure? [y/n] "
+    assert agent.expect("failed")["output"] == ["Sure? [y/n] ", "(killed after 1 s without output)"]
 
 
 def test_scripts_run_in_order_until_one_fails(home: Path, start_agent: StartAgent) -> None:
     texts = ["echo a >>log", "echo b >>log", "echo c >>log; false", "echo d >>log"]
     tasks = [script(text) for text in texts]
     agent = start_agent(home, tasks=tasks)
-    agent.hear("listening")
-    assert [agent.hear("begun") for _ in range(3)] == [0, 1, 2]
-    agent.hear("failed")
+    agent.expect("listening")
+    assert [agent.expect("begun") for _ in range(3)] == [0, 1, 2]
+    agent.expect("failed")
     assert (home / "log").read_text() == "a\nb\nc\n"
 
 
@@ -203,7 +203,7 @@ def test_scripts_run_in_order_until_one_fails(home: Path, start_agent: StartAgen
 def test_an_agent_ends_with_its_stdin(home: Path, start_agent: StartAgent, when: str) -> None:
     data = b"x" * (1 << 20)
     other = start_agent(home)
-    other.hear("listening", "done")
+    other.expect("listening", "done")
     if when == "done":
         assert other.hang_up() == 0
         return
@@ -211,10 +211,10 @@ def test_an_agent_ends_with_its_stdin(home: Path, start_agent: StartAgent, when:
         other.hang_up()
     agent = start_agent(home, entry(data))
     if when in ("before the peers", "in an upload"):
-        agent.hear("listening")
+        agent.expect("listening")
     if when == "in an upload":
         agent.take_from()
-        agent.hear("stuck")
+        agent.expect("stuck")
         agent.upload(data, until=1000)
     assert agent.hang_up() == 0
     assert not list(home.glob(".cluster/files/*"))
@@ -226,7 +226,7 @@ def test_a_running_script_finishes(home: Path, start_agent: StartAgent) -> None:
         agent = start_agent(
             home, tasks=[script("echo begun >log; while [ ! -e go ]; do sleep 0.05; done; echo whole >>log")]
         )
-        agent.hear("listening", "begun")
+        agent.expect("listening", "begun")
         until(lambda: (home / "log").exists() and (home / "log").read_text() == "begun\n", "it does not begin")
         if kill_it:
             agent.send(signal.SIGKILL)
@@ -234,7 +234,7 @@ def test_a_running_script_finishes(home: Path, start_agent: StartAgent) -> None:
             agent.shutdown_write()
         later = start_agent(home, tasks=[script("echo after >>log")])
         (home / "go").touch()
-        later.hear("listening", "begun", "done")
+        later.expect("listening", "begun", "done")
         assert (home / "log").read_text() == "begun\nwhole\nafter\n"
         assert agent.process.wait() == (-9 if kill_it else 0)
         later.hang_up()
@@ -244,32 +244,32 @@ def test_a_running_script_finishes(home: Path, start_agent: StartAgent) -> None:
 
 def test_background_processes_do_not_hold_the_lock(home: Path, start_agent: StartAgent) -> None:
     agent = start_agent(home, tasks=[script("sleep 60 >/dev/null 2>&1 & echo $! >pid")])
-    agent.hear("listening", "begun", "done")
+    agent.expect("listening", "begun", "done")
     agent.hang_up()
-    start_agent(home, lock_timeout_s=0.1).hear("listening")
+    start_agent(home, lock_timeout_s=0.1).expect("listening")
     os.kill(int((home / "pid").read_text()), signal.SIGKILL)
 
 
 def test_set_ups_of_a_node_exclude_each_other(home: Path, start_agent: StartAgent) -> None:
     running = start_agent(home, entry(b"some"))
-    running.hear("listening")
+    running.expect("listening")
     locked_out = start_agent(home, lock_timeout_s=0.1)
-    assert "another set-up of this node" in locked_out.hear("failed")["what"]
+    assert "another set-up of this node" in locked_out.expect("failed")["what"]
     assert locked_out.process.wait() == 1
     waiting = start_agent(home)
     running.send()
-    waiting.hear("listening")
+    waiting.expect("listening")
 
 
 def test_an_unwritable_home(home: Path, start_agent: StartAgent) -> None:
     home.mkdir()
     (home / ".cluster").write_text("a file")
-    assert start_agent(home).hear("failed")["what"].startswith(str(home))
+    assert start_agent(home).expect("failed")["what"].startswith(str(home))
 
 
 def test_an_agent_sends_signs_of_life(home: Path, start_agent: StartAgent) -> None:
     agent = start_agent(home, entry(b"some"))
-    agent.hear("listening")
+    agent.expect("listening")
     assert "alive" in agent.read_message()
 
 

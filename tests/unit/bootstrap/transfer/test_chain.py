@@ -35,7 +35,7 @@ def holder(start: Start, number: int, tmp_path: Path, *contents: bytes) -> RawAg
     for data in contents:
         hold(tmp_path / str(number), data)
     agent = start(number)
-    agent.hear("done")
+    agent.expect("done")
     return agent
 
 
@@ -47,10 +47,10 @@ def test_files_of_every_size(start: Start, size: int) -> None:
     second.take_from(first.peer)
     first.take_from()
     if size:
-        assert first.hear("stuck") == digest_of(data)
+        assert first.expect("stuck") == digest_of(data)
         first.upload(data)
     for agent in (first, second, third):
-        agent.hear("done")
+        agent.expect("done")
         assert agent.path(data).read_bytes() == data
         assert not list((agent.home / ".cluster" / "incoming").iterdir())
 
@@ -61,7 +61,7 @@ def test_files_that_are_there_are_not_taken(start: Start, tmp_path: Path) -> Non
     hold(tmp_path / "2", contents[1])
     taker = start(2, *(entry(data) for data in contents))
     taker.take_from(source.peer)
-    taker.hear("done")
+    taker.expect("done")
     assert [taker.path(data).read_bytes() for data in contents] == contents
 
 
@@ -70,9 +70,9 @@ def test_a_missing_file_is_uploaded_and_the_next_one_taken(start: Start, tmp_pat
     near = holder(start, 1, tmp_path, has)
     taker = start(2, entry(lacks, "other.whl"), entry(has))
     taker.take_from(near.peer)
-    assert taker.hear("stuck") == digest_of(lacks)
+    assert taker.expect("stuck") == digest_of(lacks)
     taker.upload(lacks)
-    taker.hear("done")  # the second file, from the first peer
+    taker.expect("done")  # the second file, from the first peer
     assert taker.path(has).read_bytes() == has
 
 
@@ -81,7 +81,7 @@ def test_the_next_peer_is_asked(start: Start, tmp_path: Path) -> None:
     near = holder(start, 2, tmp_path)
     taker = start(3, entry(SOME))
     taker.take_from(near.peer, far.peer)
-    taker.hear("done")
+    taker.expect("done")
 
 
 @pytest.mark.parametrize("kept", [1, len(SOME) // 2, len(SOME), len(SOME) + 9])
@@ -95,17 +95,17 @@ def test_a_damaged_partial_file_is_replaced(start: Start, tmp_path: Path, kept: 
     taker, alone = start(2, entry(SOME)), start(3, entry(SOME))
     taker.take_from(source.peer)
     if kept < len(SOME):
-        taker.hear("stuck")
+        taker.expect("stuck")
         taker.take_from(source.peer)
-    taker.hear("done")
+    taker.expect("done")
     assert taker.path(SOME).read_bytes() == SOME
     alone.take_from()
-    alone.hear("stuck")
+    alone.expect("stuck")
     if kept < len(SOME):
         alone.upload(SOME, offset=kept)
-        alone.hear("stuck")
+        alone.expect("stuck")
     alone.upload(SOME)
-    alone.hear("done")
+    alone.expect("done")
     assert alone.path(SOME).read_bytes() == SOME
 
 
@@ -139,11 +139,11 @@ def test_a_flipped_byte(start: Start, tmp_path: Path) -> None:
         proxy.daemon_threads = True
         threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True).start()
         taker.take_from(("127.0.0.9", proxy.server_address[1]))
-        taker.hear("stuck")
+        taker.expect("stuck")
         proxy.shutdown()
     assert not any((taker.home / ".cluster" / "files").rglob("*.whl"))
     taker.take_from(source.peer)
-    taker.hear("done")
+    taker.expect("done")
     assert taker.path(SOME).read_bytes() == SOME
 
 
@@ -151,7 +151,7 @@ def test_a_node_without_the_secret_gets_nothing(start: Start, tmp_path: Path) ->
     source = holder(start, 1, tmp_path, SOME)
     stranger = start(2, entry(SOME), secret="00" * 32)
     stranger.take_from(source.peer)
-    assert stranger.hear("stuck") == digest_of(SOME)
+    assert stranger.expect("stuck") == digest_of(SOME)
     assert stranger.arrived_bytes(SOME) == 0
     with socket.create_connection(source.peer) as connection:
         connection.settimeout(5)
@@ -169,7 +169,7 @@ def test_a_node_without_the_secret_gives_nothing(start: Start) -> None:
             connection.sendall(os.urandom(32))
             asked = connection.recv(64)
             connection.sendall(asked[32:])  # the taker's own proof
-            assert taker.hear("stuck") == digest_of(SOME)
+            assert taker.expect("stuck") == digest_of(SOME)
             assert connection.recv(1) == b""
     assert bytes.fromhex(SECRET) not in asked
     assert taker.arrived_bytes(SOME) == 0
@@ -181,16 +181,16 @@ def test_a_frozen_node_is_skipped(start: Start) -> None:
     first.take_from()
     still.take_from(first.peer)
     last.take_from(still.peer, first.peer)
-    first.hear("stuck")
+    first.expect("stuck")
     first.upload(SOME, until=half)
     until(lambda: last.arrived_bytes(SOME) == half, "the half does not get through")
     still.send(signal.SIGSTOP)
     first.sendall(SOME[half:])
-    first.hear("done")
-    last.hear("done")
+    first.expect("done")
+    last.expect("done")
     assert last.path(SOME).read_bytes() == SOME
     still.send(signal.SIGCONT)
-    still.hear("done")
+    still.expect("done")
     assert still.path(SOME).read_bytes() == SOME
 
 
@@ -207,8 +207,8 @@ def test_tasks_run_after_the_files_arrive(start: Start, tmp_path: Path) -> None:
     check = f'sha256sum "$HOME/.cluster/files/{digest_of(SOME)}/some.whl" >sum'
     taker = start(2, entry(SOME), tasks=[script(check)])
     taker.take_from(source.peer)
-    assert taker.hear("begun") == 0
-    taker.hear("done")
+    assert taker.expect("begun") == 0
+    taker.expect("done")
     assert (tmp_path / "2" / "sum").read_text().startswith(digest_of(SOME))
 
 

@@ -22,9 +22,9 @@ class Machine:
         self.left = [STUBBORN]
         self.told: list[tuple[list[int], signal.Signals]] = []
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(process_tree, "tell", self.tell)
+        monkeypatch.setattr(process_tree, "signal_all", self.signal_all)
 
-    def tell(self, pids: list[int], number: signal.Signals) -> None:
+    def signal_all(self, pids: list[int], number: signal.Signals) -> None:
         if pids:
             self.told.append((pids, number))
         if number == signal.SIGKILL:
@@ -72,7 +72,7 @@ def test_a_stopped_process_of_root_receives_sigterm_at_once(tmp_path: Path, monk
         os.waitid(os.P_PID, root.pid, os.WSTOPPED | os.WNOWAIT)
         with monkeypatch.context() as refusing:
             refusing.setattr(os, "kill", refuse)
-            process_tree.tell([root.pid], signal.SIGTERM)
+            process_tree.signal_all([root.pid], signal.SIGTERM)
         try:
             assert root.wait(timeout=10) == 3
         finally:

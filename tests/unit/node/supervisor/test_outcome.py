@@ -227,8 +227,8 @@ def test_a_job_ends_after_its_longest_time(timers: Timers) -> None:
 
 
 def test_a_node_that_sends_no_messages_is_lost(job: Job) -> None:
-    for agent, heard_at in zip(job.agents.values(), (95.0, 0.0), strict=True):
-        agent.heard_at = heard_at
+    for agent, received_at in zip(job.agents.values(), (95.0, 0.0), strict=True):
+        agent.received_at = received_at
     job.wait(100.0)
     job.outcome._check_silence()
     assert job.error == "worker on node-1 (process 2): no sign of life from its node for 15 s"

@@ -48,10 +48,10 @@ def test_the_user_is_told_later_for_slow_jobs_and_unknown_causes(
     ("quiet_s", "limit_s", "found", "is_news", "what"),
     [
         (0, None, None, True, "wait"),
-        (0, None, "stopped", True, "tell"),
+        (0, None, "stopped", True, "report"),
         (300 * MIN, None, "stopped", False, "wait"),
         (59, None, "blocked", True, "wait"),
-        (61, None, "blocked", True, "tell"),
+        (61, None, "blocked", True, "report"),
         (9 * MIN, 10 * MIN, "stopped", False, "wait"),
         (10 * MIN, 10 * MIN, None, True, "end"),
         (10 * MIN, 10 * MIN, "stopped", False, "end"),
@@ -100,7 +100,7 @@ class HostsAgent:
             if message.place and process.name in self._job.places:
                 place = place_of(self._job.places[process.name])
                 is_native = message.native and process.name in self._job.spins
-                self._job.stalls.on_place(process, replace(place, waits=True) if is_native else place)
+                self._job.stalls.on_location(process, replace(place, waits=True) if is_native else place)
         else:
             lost = {ADDRESSES[name] for name in self._job.lost.get(self._host, ())}
             process.blocked = tuple(f"{ip}:{port}" for ip, port in message.places if ip in lost)
@@ -124,7 +124,7 @@ class Job:
         self.spins: set[str] = set()  # the workers whose frames of C show that they wait
         self.kept: list[tuple[str, ...]] = []
         self.asked_nccl: set[str] = set()
-        self.stalls = stalls.Stalls(order, self.processes, self.timers, self.tell, self.end, keep=self.kept.append)
+        self.stalls = stalls.Stalls(order, self.processes, self.timers, self.report, self.end, keep=self.kept.append)
         others = [(role, host) for role in ("server", "worker") for host in ("node-1", "node-2")]
         for role, host in [("scheduler", "node-0"), *others]:
             made = self.processes.add(role, host)
@@ -134,7 +134,7 @@ class Job:
         self.uses = {one.name: Used(one.number, cpu_s=0.0, bytes=0, stopped=()) for one in self.processes.all}
         self.stalls.start()
 
-    def tell(self, text: str, seconds: float | None) -> None:
+    def report(self, text: str, seconds: float | None) -> None:
         assert (seconds is None) == ("again" in text or "still run" in text)
         self.told.append((self.timers.now, text))
 
@@ -267,7 +267,7 @@ def test_the_reason_for_an_unknown_place_is_told(job: Job) -> None:
     job.run(100, prints_every_s=1.0)
     worker = job.worker(0)
     for _ in range(200):
-        job.stalls.on_place(worker, Location(why="py-spy did not answer within 3 s"))
+        job.stalls.on_location(worker, Location(why="py-spy did not answer within 3 s"))
         job.run(10)
     assert job.told[0][1].endswith("; no stack of worker 0 on node-1: py-spy did not answer within 3 s")
 
@@ -278,7 +278,7 @@ def test_what_nccl_says_is_told(job: Job) -> None:
     job.asked_nccl.clear()
     place = Location(text="train.py:31 (all_reduce)", waits=True, nccl=("Missing communicator data from 1 rank",))
     for _ in range(200):
-        job.stalls.on_place(job.worker(0), place)
+        job.stalls.on_location(job.worker(0), place)
         job.run(10)
     assert job.told[0][1].endswith("; NCCL: Missing communicator data from 1 rank")
     assert job.asked_nccl == {job.worker(0).name}
