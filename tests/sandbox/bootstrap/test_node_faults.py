@@ -187,6 +187,7 @@ def full_disk(project: Project, host: str) -> Iterator[None]:
         cause(project, "free-disk", f"instance={instance}")
 
 
+@pytest.mark.slow
 def test_a_head_whose_disk_is_full(nodes: Project, record_property: Tell) -> None:
     program = "echo waits; while sleep 0.2; do echo a line of the log; done"
     with running(nodes, command=("--", "sh", "-c", program)) as job:
@@ -232,11 +233,12 @@ def forbidden(project: Project) -> Iterator[None]:
     control.disarm_faults(project.directory, "all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "code", "advice"),
     [
         pytest.param(forbidden, "AccessDenied", "S3 denied access: ", id="403"),
-        pytest.param(unavailable, "SlowDown", "S3 limits the request rate", id="503", marks=pytest.mark.slow),
+        pytest.param(unavailable, "SlowDown", "S3 limits the request rate", id="503"),
     ],
 )
 def test_s3_that_refuses(

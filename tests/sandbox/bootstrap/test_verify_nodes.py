@@ -88,6 +88,7 @@ def test_healthy_nodes_pass_every_check(two_nodes: Project) -> None:
     assert {check["said"] for check in read} == {"read by MXNet, a record of 5 bytes"}
 
 
+@pytest.mark.slow
 def test_missing_data_is_a_warning_and_a_full_disk_a_failure(
     two_nodes: Project, record: "S3Client", second: str
 ) -> None:

@@ -63,19 +63,13 @@ KILLED = (
 )
 
 
-@pytest.mark.parametrize("row", KILLED, ids=[row.what for row in KILLED])
+@pytest.mark.parametrize(
+    "row", [pytest.param(KILLED[0], id="worker"), pytest.param(KILLED[1], id="supervisor", marks=pytest.mark.slow)]
+)
 def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Killed) -> None:
     with running(nodes, command=STARTS) as job:
         job.kill(row.find(job))
         check(f"{row.what} killed", job, (row.code, "failed: " + row.said), record_property)
-
-
-def test_a_worker_exits_with_a_code(nodes: Project, record_property: Tell) -> None:
-    program = "echo waits; until [ -e ~/now ]; do sleep 0.1; done; "
-    program += "case $DMLC_ROLE-$CLUSTER_HOST in worker-node-1) exit 7;; esac; sleep 600"
-    said = r"failed: worker.* on node-[01] \(process \d+\) ended with exit code 7"
-    with running(nodes, command=("--", "sh", "-c", program)) as job, job.told("now"):
-        check("a worker exits with code 7", job, (7, said), record_property)
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------

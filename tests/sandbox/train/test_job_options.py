@@ -105,6 +105,7 @@ def test_a_job_with_a_store_of_its_own_runs_on_the_node_that_is_named(two_nodes:
     assert re.search(rf"files for the job: \d+ files? \(.*\) of {re.escape(str(two_nodes.directory))}\n", done.stderr)
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_before_the_start_ends_the_job_with_its_code(two_nodes: Project) -> None:
     (two_nodes.directory / "job.toml").write_text(
         'command = ["echo", "never"]\nsetup = ["test $CLUSTER_HOST = node-0 || exit 9"]\n'

@@ -127,7 +127,11 @@ def test_odd_output_and_a_question(nodes: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sink", "said"), [("| head -n 1", "is still running"), ("> /dev/full", "No space left on device")]
+    ("sink", "said"),
+    [
+        ("| head -n 1", "is still running"),
+        pytest.param("> /dev/full", "No space left on device", marks=pytest.mark.slow),
+    ],
 )
 def test_an_output_that_takes_no_more(nodes: Project, sink: str, said: str) -> None:
     script = "import time; print('first', flush=True); time.sleep(2); print('second', flush=True); time.sleep(100)"

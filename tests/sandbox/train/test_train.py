@@ -37,6 +37,7 @@ sys.exit(int(sys.argv[1]) if kv.rank == 1 else 0)
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_comes_through_a_flood_of_output(two_nodes: Project) -> None:
     with two_nodes.following("train", *ONE_WORKER, "--", "yes") as process:
         assert process.stdout is not None
