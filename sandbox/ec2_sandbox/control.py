@@ -23,7 +23,7 @@ from ec2_sandbox import packages
 from ec2_sandbox.config import SandboxConfig
 from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.faults import FaultError
-from ec2_sandbox.hosts.hosts import check_kernel, check_machine, sudo_command
+from ec2_sandbox.hosts.hosts import check_kernel, check_machine, check_state_folder, sudo_command
 from ec2_sandbox.paths import (
     CHECKIP_PATH,
     CONTROL_TIMEOUT_S,
@@ -39,6 +39,7 @@ from ec2_sandbox.paths import (
     find_places,
     paths_of,
     read_json,
+    read_log_end,
     remove_all,
 )
 from ec2_sandbox.progress import Event, Report
@@ -48,6 +49,7 @@ from ec2_sandbox.sudo import as_root
 # Variables that direct an AWS client away from the sandbox, or to the credentials of another account.
 UNSET = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_ROLE_ARN",
          "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")  # fmt: skip
+START = "ec2-sandbox start"
 UNSET_PREFIX = "AWS_ENDPOINT_URL_"
 # Never reached through a proxy. The instance metadata service is at the last address.
 LOCAL = ("localhost", "127.0.0.1", "169.254.169.254")
@@ -142,6 +144,8 @@ def start(
             report(Event(kind="warn", what="the sandbox had crashed; removing what it left"))
             remove_all(paths)
         check_kernel()
+        if config.hosts == "real":
+            check_state_folder(STATE_ROOT)
         begun = time.monotonic()
         report(Event(kind="start", what="starting the sandbox"))
         prepare(paths, project_dir, region, config, others=others[:MAX_OTHERS], owner=owner)
@@ -351,8 +355,21 @@ def find_required(project_dir: Path) -> SandboxInfo:
     """Returns the project's running sandbox. Raises NotFoundError if there is none."""
     info = find_running(project_dir)
     if info is None:
-        raise NotFoundError("the sandbox of this folder is not running", hint="ec2-sandbox start")
+        raise find_crash(project_dir) or NotFoundError("the sandbox of this folder is not running", hint=START)
     return info
+
+
+def find_crash(project_dir: Path) -> NotFoundError | None:
+    """Returns an error with the end of the log of a daemon that has ended by itself, or None."""
+    paths = paths_of(project_dir)
+    try:
+        with as_root():
+            log = read_log_end(paths)
+    except OSError:
+        return None
+    if find_daemon(paths) is not None:
+        return None
+    return NotFoundError(f"the sandbox of this folder has crashed; its log ends with:\n{log}", hint=START)
 
 
 def api_log(project_dir: Path) -> Path:

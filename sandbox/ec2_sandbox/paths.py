@@ -32,6 +32,7 @@ CONTROL_TIMEOUT_S = 30.0
 
 KILL_TIMEOUT_S = 10.0
 POLL_S = 0.02
+LOG_LINES = 10
 T = TypeVar("T")
 
 
@@ -204,6 +205,11 @@ def find_daemon(paths: SandboxPaths) -> DaemonStatus | None:
     except (OSError, ValueError):
         return None
     return status if paths.mark in read_arguments(status.pid) else None
+
+
+def read_log_end(paths: SandboxPaths) -> str:
+    """Returns the last lines of the daemon's log. Raises OSError if there is none."""
+    return "\n".join(paths.daemon_log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
 # --- removal

@@ -89,7 +89,9 @@ class Sandbox:
         self.start()
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, _e: BaseException | None, _t: TracebackType | None) -> None:
+    def __exit__(self, _kind: type[BaseException] | None, e: BaseException | None, _t: TracebackType | None) -> None:
+        if e is not None and (crash := self.find_crash()):
+            e.add_note(crash)
         self.stop()
 
     def start(self) -> None:
@@ -131,6 +133,11 @@ class Sandbox:
             self._starter, self._info = 0, None
             if self._temporary is not None:
                 remove_temporary_folder(self._temporary)
+
+    def find_crash(self) -> str | None:
+        """Returns what its daemon said last if it has ended by itself, or None. A client only gets no connection."""
+        crash = control.find_crash(self._home) if self._info is not None else None
+        return crash.message if crash else None
 
     def clear(self) -> None:
         """Ends all hosts, and forgets the state of EC2, S3 and all other services, as after `start`.

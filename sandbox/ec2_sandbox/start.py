@@ -19,6 +19,7 @@ from ec2_sandbox.paths import (
     choose_ranges,
     describe_taken,
     find_daemon,
+    read_log_end,
     remove_all,
     write_json,
 )
@@ -26,7 +27,6 @@ from ec2_sandbox.sudo import find_caller
 
 START_TIMEOUT_S = 60.0
 POLL_S = 0.05
-LOG_LINES = 10
 
 
 def prepare(
@@ -70,7 +70,7 @@ def launch(paths: SandboxPaths) -> None:
     while find_daemon(paths) is None:
         code = daemon.poll()
         if code is not None or time.monotonic() > deadline:
-            message = "\n".join(paths.daemon_log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+            message = read_log_end(paths)
             remove_all(paths)
             what = f"ended with code {code}" if code is not None else f"did not answer within {START_TIMEOUT_S:.0f} s"
             raise SandboxError(f"The sandbox could not be started: its daemon {what}.\n{message}".rstrip())

@@ -181,6 +181,7 @@ class Fleet(PhantomFleet):
         self._layers = copy_system(paths.system_dir, as_own=not self._is_machines_root)
         self._links = find_links()
         self._outer_cgroup = cgroups.find_own()
+        self._commands = files.render_commands()
         self._accounts = files.render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
 
     def _advance(self, instance: SandboxInstance) -> None:
@@ -236,7 +237,7 @@ class Fleet(PhantomFleet):
             *files.render_home(instance.public_key),
             *files.render_identity(name, private_ip, network.name_server_of(ranges.private), uuid.uuid4().hex),
             *files.render_services(self._ca_pem),
-            *files.render_commands(),
+            *self._commands,
             *render_first_boot(instance.id, read_user_data(instance), has_cloud_init=has_cloud_init),
         )
         return HostSpec(

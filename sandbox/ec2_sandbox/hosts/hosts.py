@@ -19,6 +19,7 @@ from ec2_sandbox.hosts import cgroups
 from ec2_sandbox.hosts.files import PATH, POWER_OFF_SIGNAL, HostSpec
 from ec2_sandbox.hosts.namespaces import check, libc
 from ec2_sandbox.hosts.network import CommandError, Network, run_quietly
+from ec2_sandbox.hosts.system import is_machines_root
 from ec2_sandbox.paths import SandboxPaths, wait_for_loop_devices, wait_until
 
 PID1 = Path(__file__).with_name("pid1.py")
@@ -272,6 +273,17 @@ def add_sbin() -> None:
 def sudo_command() -> str:
     """Returns the command line that runs this command under sudo."""
     return shlex.join(["sudo", "-E", *sys.argv])
+
+
+def check_state_folder(folder: Path) -> None:
+    """Raises SandboxError if an ordinary user's hosts cannot have their disks in this folder: on an overlay."""
+    words = ("findmnt", "--noheadings", "--output", "FSTYPE", "--target", str(folder))
+    if not is_machines_root() and run_quietly(words).strip() == "overlay":
+        raise SandboxError(
+            f"Without root, hosts have their disks in {folder}, which is on an overlay file system, as in a container. "
+            "On an overlay, they cannot boot.",
+            hint="a volume or tmpfs at ~/.local/state, or XDG_STATE_HOME=FOLDER with a folder on one",
+        )
 
 
 def check_kernel() -> None:

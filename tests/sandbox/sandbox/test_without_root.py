@@ -108,6 +108,15 @@ def test_missing_requirements_are_named_with_a_command(extra: str, hint: str, us
     assert not user.processes()
 
 
+def test_a_folder_on_an_overlay_is_refused(user: User) -> None:
+    overlay = f"""mkdir -p /mnt/upper /mnt/folder "$HOME/.local/state"
+        mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/upper,workdir=/mnt/folder "$HOME/.local/state"
+        chown -R {UID} "$HOME/.local" """
+    failed = user.cluster("sandbox", "start", extra=overlay, check=False)
+    assert (failed.returncode, "which is on an overlay file system" in failed.stderr) == (1, True), failed.stderr
+    assert "try: a volume or tmpfs at ~/.local/state" in failed.stderr
+
+
 def _owned_processes() -> list[int]:
     """The pids of the processes of users in hosts, who have the user's subordinate ids."""
     found = []

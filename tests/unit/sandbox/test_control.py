@@ -11,7 +11,7 @@ from botocore.utils import should_bypass_proxies
 
 from cluster.config import parse_config
 from ec2_sandbox import control
-from ec2_sandbox.errors import SandboxError
+from ec2_sandbox.errors import NotFoundError, SandboxError
 from ec2_sandbox.hosts import hosts
 from ec2_sandbox.paths import (
     DaemonStatus,
@@ -120,6 +120,15 @@ def test_another_process_with_the_daemons_pid_is_not_the_daemon(tmp_path: Path) 
     paths = SandboxPaths(id="00000000", state_dir=tmp_path)
     paths.status_file.write_text(json.dumps({"pid": os.getpid(), "port": 1, "hosts": []}))
     assert find_daemon(paths) is None
+
+
+def test_a_daemon_that_ended_by_itself_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("ec2_sandbox.paths.STATE_ROOT", tmp_path / "sandboxes")
+    log = paths_of(tmp_path).daemon_log
+    log.parent.mkdir(parents=True)
+    log.write_text("starting\n" * 20 + "ModuleNotFoundError: No module named 'one'\n")
+    with pytest.raises(NotFoundError, match=r"has crashed; its log ends with:\n(starting\n){9}ModuleNotFoundError"):
+        control.find_required(tmp_path)
 
 
 def test_processes_are_found_by_a_whole_argument(monkeypatch: pytest.MonkeyPatch) -> None:
