@@ -75,6 +75,7 @@ def test_a_program_that_is_killed(nodes: Project, record_property: Tell, row: Ki
 # -- clients -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_clients_that_start_a_job_at_the_same_moment(nodes: Project) -> None:
     """One job runs, and the other is refused with the name of the first."""
     words = ("train", *ONE_WORKER, "--name", "sleeper", "--", "sleep", "600")

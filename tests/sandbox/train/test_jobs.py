@@ -118,11 +118,9 @@ def test_a_second_job_is_refused_or_waits_for_its_turn(nodes: Nodes) -> None:
     assert f"cluster train --queue ..., or cluster stop {first}" in refused.stderr
     assert not refused.stdout
     until(lambda: nodes.jobs()[first]["state"] == "running", "the first job does not run")
-    for words in (("down",), ("resize", "1"), ("stop", "--nodes")):  # each would end the job
-        asked = nodes.run(*words, code=2)
-        assert f"this would interrupt job {first} (first)" in asked.stderr
-        assert "without a terminal, this needs --yes" in asked.stderr
-        assert not asked.stdout
+    asked = nodes.run("down", code=2)
+    assert f"this would interrupt job {first} (first)" in asked.stderr
+    assert "without a terminal, this needs --yes" in asked.stderr
     second = nodes.detach(*ONE_WORKER, "--queue", "--name", "mine", *python("print('second')"))
     third = nodes.detach(*ONE_WORKER, "--queue", "--name", "mine", *python("print('third')"))
     listed = json.loads(nodes.run("jobs", "--json").stdout)
@@ -135,8 +133,6 @@ def test_a_second_job_is_refused_or_waits_for_its_turn(nodes: Nodes) -> None:
     assert [records[job]["state"] for job in (first, second, third)] == ["stopped", "done", "stopped"]
     assert records[third]["started_at"] is None
     assert records[first]["ended_at"] <= records[second]["started_at"]
-    table = nodes.run("jobs").stdout.splitlines()
-    assert [line.split()[:3] for line in table if line.startswith(first)] == [[first, "first", "stopped"]]
 
 
 @pytest.mark.slow
@@ -180,33 +176,37 @@ def test_logs_show_what_is_asked_for(nodes: Nodes) -> None:
         f"[worker 1 {host}] before",  # although its rank was not known yet
         f"[worker 1 {host}] rank 1",
     ]
-    assert nodes.run("logs", "--rank", "1", "--tail", "1", "ranks").stdout == f"[worker 1 {host}] rank 1\n"
     assert nodes.run("logs", "-f", "--rank", "1", "--tail", "1", "ranks").stdout == f"[worker 1 {host}] rank 1\n"
-    assert "before" not in nodes.run("logs", "--since", "2100-01-01").stdout
     lines = [json.loads(line) for line in nodes.run("logs", "--json", "--since", "10m").stdout.splitlines()]
     assert {line["rank"] for line in lines if line.get("text", "").startswith("rank ")} == {0, 1}
     assert lines[-1]["state"] == "done"
     assert "there is no job" in nodes.run("logs", "nonsense", code=1).stderr
 
 
-def test_logs_end_with_the_reader_of_their_output(nodes: Nodes) -> None:
-    """It exits with 0, and reads no more of the log, also when no line is shown any longer."""
-    job = nodes.detach(*ONE_WORKER, *python("import time\nwhile True: print('line', flush=True); time.sleep(0.01)"))
-    until(lambda: "line" in nodes.run("logs", "--tail", "1", job).stdout)
-    for words, reader in (("", "head -1"), ("-f --plain --tail 5", "head -1"), ("-f --role scheduler", "true")):
-        piped = f"set -o pipefail; {CLUSTER} logs {words} {job} | {reader}"
-        done = subprocess.run(
-            ["bash", "-c", piped],
-            check=False,
-            cwd=nodes.directory,
-            env=nodes.environment(),
-            capture_output=True,
-            timeout=TIMEOUT_S,
-        )
-        assert (done.returncode, done.stderr) == (0, b"")
-    nodes.run("stop", job)
+@pytest.mark.parametrize(
+    ("words", "reader"),
+    [
+        ("-f --plain --tail 5", "head -1"),
+        pytest.param("", "head -1", marks=pytest.mark.slow),
+        pytest.param("-f --role scheduler", "true", marks=pytest.mark.slow),  # when no line is shown any longer
+    ],
+)
+def test_logs_end_with_the_reader_of_their_output(nodes: Nodes, words: str, reader: str) -> None:
+    """It exits with 0, and reads no more of the log."""
+    job = nodes.detach(*ONE_WORKER, *python("import time\nwhile True: print('line', flush=True); time.sleep(0.1)"))
+    piped = f"set -o pipefail; {CLUSTER} logs {words} {job} | {reader}"
+    done = subprocess.run(
+        ["bash", "-c", piped],
+        check=False,
+        cwd=nodes.directory,
+        env=nodes.environment(),
+        capture_output=True,
+        timeout=TIMEOUT_S,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_a_job_that_runs_too_long_is_ended(nodes: Nodes) -> None:
     done = nodes.run("train", *ONE_WORKER, "--max-duration", "2", *python(WAIT), code=124)
     assert "max_duration" in done.stderr

@@ -244,6 +244,7 @@ def refused(nodes: ContainerNodes, *words: str, code: int = 1) -> str:
     return " ".join(failed.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_wrong_password(nodes: ContainerNodes, plain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(nodes.project.env, VARIABLE, "canaryWr0ng")
     with nodes.configured(plain):
