@@ -132,6 +132,50 @@ def test_states_take_at_least_the_delays_that_are_set(own_project: Path, monkeyp
     assert time.monotonic() - begun >= 1.0
 
 
+# --- what goes with an instance, and what does not
+
+
+def test_interface_and_volume_are_deleted_with_their_instance(ec2: Client) -> None:
+    ids = ids_of(
+        run(ec2, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 20, "Encrypted": True}}])
+    )
+    wait_for(ec2, "instance_running", ids)
+    [instance] = describe(ec2, InstanceIds=ids)
+    [mapping] = instance["BlockDeviceMappings"]
+    volume_id = mapping["Ebs"]["VolumeId"]
+    [volume] = ec2.describe_volumes(VolumeIds=[volume_id])["Volumes"]
+    assert (volume["Size"], volume["Encrypted"], volume["VolumeType"]) == (20, True, "gp3")
+    interface_id = instance["NetworkInterfaces"][0]["NetworkInterfaceId"]
+    ec2.terminate_instances(InstanceIds=ids)
+    wait_for(ec2, "instance_terminated", ids)
+    assert volume_id not in {v["VolumeId"] for v in ec2.describe_volumes()["Volumes"]}
+    interfaces = ec2.describe_network_interfaces()["NetworkInterfaces"]
+    assert interface_id not in {i["NetworkInterfaceId"] for i in interfaces}
+
+
+def test_security_group_in_use_cannot_be_deleted(ec2: Client) -> None:
+    group_id = ec2.create_security_group(GroupName="in-use", Description="for a test")["GroupId"]
+    # A rule that names its own group does not prevent the group's deletion.
+    ec2.authorize_security_group_ingress(
+        GroupId=group_id, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
+    )
+    other_id = ec2.create_security_group(GroupName="refers", Description="for a test")["GroupId"]
+    ec2.authorize_security_group_ingress(
+        GroupId=other_id, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
+    )
+    ids = ids_of(run(ec2, SecurityGroupIds=[group_id]))
+    with refused_as("DependencyViolation"):
+        ec2.delete_security_group(GroupId=group_id)
+    ec2.terminate_instances(InstanceIds=ids)
+    wait_for(ec2, "instance_terminated", ids)
+    with refused_as("DependencyViolation"):
+        ec2.delete_security_group(GroupId=group_id)
+    ec2.delete_security_group(GroupId=other_id)
+    ec2.delete_security_group(GroupId=group_id)
+    with refused_as("InvalidGroup.NotFound"):
+        ec2.delete_security_group(GroupId=group_id)
+
+
 # --- placement groups
 
 

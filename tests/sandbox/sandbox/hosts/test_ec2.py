@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError
 
 from ec2_sandbox.paths import paths_of
 from sandbox_steps import (
@@ -49,45 +48,6 @@ def test_addresses_are_in_the_sandboxs_ranges(sandbox: RunningSandbox, ec2: "EC2
         assert ipaddress.ip_address(instance["PrivateIpAddress"]) in private
         assert ipaddress.ip_address(instance["PublicIpAddress"]) in public
         assert instance["VpcId"] == vpc["VpcId"]
-
-
-def test_interface_and_volume_are_deleted_with_their_instance(ec2: "EC2Client") -> None:
-    ids = run(ec2, BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 20, "Encrypted": True}}])
-    wait_for(ec2, "instance_running", ids)
-    [instance] = describe(ec2, ids)
-    [mapping] = instance["BlockDeviceMappings"]
-    volume_id = mapping["Ebs"]["VolumeId"]
-    [volume] = ec2.describe_volumes(VolumeIds=[volume_id])["Volumes"]
-    assert (volume["Size"], volume["Encrypted"], volume["VolumeType"]) == (20, True, "gp3")
-    interface_id = instance["NetworkInterfaces"][0]["NetworkInterfaceId"]
-    ec2.terminate_instances(InstanceIds=ids)
-    wait_for(ec2, "instance_terminated", ids)
-    assert volume_id not in {v["VolumeId"] for v in ec2.describe_volumes()["Volumes"]}
-    interfaces = ec2.describe_network_interfaces()["NetworkInterfaces"]
-    assert interface_id not in {i["NetworkInterfaceId"] for i in interfaces}
-
-
-def test_security_group_in_use_cannot_be_deleted(ec2: "EC2Client") -> None:
-    group_id = ec2.create_security_group(GroupName="in-use", Description="for a test")["GroupId"]
-    # A rule that names its own group does not prevent the group's deletion.
-    ec2.authorize_security_group_ingress(
-        GroupId=group_id, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
-    )
-    other_id = ec2.create_security_group(GroupName="refers", Description="for a test")["GroupId"]
-    ec2.authorize_security_group_ingress(
-        GroupId=other_id, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
-    )
-    ids = run(ec2, SecurityGroupIds=[group_id])
-    with pytest.raises(ClientError, match="DependencyViolation"):
-        ec2.delete_security_group(GroupId=group_id)
-    ec2.terminate_instances(InstanceIds=ids)
-    wait_for(ec2, "instance_terminated", ids)
-    with pytest.raises(ClientError, match="DependencyViolation"):
-        ec2.delete_security_group(GroupId=group_id)
-    ec2.delete_security_group(GroupId=other_id)
-    ec2.delete_security_group(GroupId=group_id)
-    with pytest.raises(ClientError, match=r"InvalidGroup\.NotFound"):
-        ec2.delete_security_group(GroupId=group_id)
 
 
 def test_a_created_key_pair_logs_in(ec2: "EC2Client", ssh: Ssh, tmp_path: Any) -> None:

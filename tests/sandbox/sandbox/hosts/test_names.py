@@ -27,7 +27,7 @@ asker.connect((sys.argv[1], 53))
 asker.send(bytes.fromhex(sys.argv[2]))
 print(asker.recv(4096).hex())
 """
-CONNECT = "python3 -c 'import socket, sys; socket.create_connection((sys.argv[1], 443), timeout=10)'"
+CONNECT = "timeout 10 bash -c 'exec 3<>/dev/tcp/$0/443'"
 ETH_P_IP = 0x0800  # linux/if_ether.h
 
 
@@ -129,7 +129,7 @@ def test_packets_to_the_outside_are_rejected_at_once(
         # More connections than the kernel's own limit per second.
         for address in ("1.1.1.1", "192.168.77.1", "10.255.255.1", "169.254.1.1"):
             said = inside.fail(f"for i in 1 2 3 4 5 6 7 8; do {CONNECT} {address} || failed=$?; done; exit $failed")
-            assert said.count("OSError: [Errno 101] Network is unreachable") == 8
+            assert said.count("connect: Network is unreachable") == 8
         seen = set()
         try:
             while True:
