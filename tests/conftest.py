@@ -48,7 +48,7 @@ LONGEST = (
 )  # fmt: skip
 
 # Of pytest-xdist's processes, as many set up `two_nodes`.
-SHARERS = 3
+SHARERS = 2
 
 # Long enough on two cores that run four other slow tests at the same time.
 SLOW_TIMEOUT_S = 3 * 3600
