@@ -26,7 +26,7 @@ from project import Project
 from sandbox_steps import enter, start_sandbox
 from waits import until
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 CONFIG = """
 name = "plain"
@@ -117,7 +117,6 @@ def make_world(directory: Path) -> World:
     return World(**vars(hosts))
 
 
-@pytest.mark.slow
 def test_hosts_are_set_up_and_launched_by_nobody(world: World) -> None:
     project = world.project
     shown = project.run("up", "--dry-run")
@@ -165,7 +164,7 @@ def test_hosts_are_set_up_and_launched_by_nobody(world: World) -> None:
 
 
 def test_verify_and_exec(world: World) -> None:
-    """Two of the hosts are used: one with sudo and one without. MXNet would take longest; slow tests have it."""
+    """Two of the hosts are used: one with sudo and one without."""
     project = world.project
     project.write(CONFIG.replace("[bootstrap]\n", '[bootstrap]\nframework = "none"\n').replace('"gpu2", ', ""))
     checks = json.loads(project.run("verify", "--json").stdout)
@@ -182,9 +181,9 @@ def test_verify_and_exec(world: World) -> None:
     "setting",
     [
         'setup = ["touch reached", "sudo true"]',
-        pytest.param('setup = ["touch reached", "sudo -S true"]', marks=pytest.mark.slow),
-        pytest.param('setup = ["touch reached", "echo 1 | sudo tee /etc/one"]', marks=pytest.mark.slow),
-        pytest.param('[[volumes]]\nmount = "/shared"\nsource = "gpu1:/srv"\n', marks=pytest.mark.slow),
+        'setup = ["touch reached", "sudo -S true"]',
+        'setup = ["touch reached", "echo 1 | sudo tee /etc/one"]',
+        '[[volumes]]\nmount = "/shared"\nsource = "gpu1:/srv"\n',
     ],
 )
 def test_up_says_that_sudo_asks(world: World, setting: str) -> None:
@@ -201,7 +200,6 @@ def test_up_says_that_sudo_asks(world: World, setting: str) -> None:
     project.write(CONFIG)
 
 
-@pytest.mark.slow
 def test_ssh_and_cp(world: World, tmp_path: Path) -> None:
     """As ssh reads the configuration in the home of the user's account, a stand-in names that of the test."""
     project = world.project
@@ -235,7 +233,6 @@ def type_into(project: Project, words: str, typed: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_jobs_on_the_hosts(world: World) -> None:
     project = world.project
     done = project.run("train").stdout
@@ -258,7 +255,6 @@ def test_jobs_on_the_hosts(world: World) -> None:
     until(lambda: not world.processes(), f"left: {world.processes()}")
 
 
-@pytest.mark.slow
 def test_mpi_starts_its_daemons_in_any_shell(world: World) -> None:
     """mpirun chooses what it sends by the login shell of its own user, the head's."""
     project = world.project
@@ -273,7 +269,6 @@ def test_mpi_starts_its_daemons_in_any_shell(world: World) -> None:
     project.write(CONFIG)
 
 
-@pytest.mark.slow
 def test_down_stops_the_job_and_leaves_nothing(world: World) -> None:
     project = world.project
     job = project.run("train", "--detach", "own.py", "600").stdout.strip()
@@ -293,7 +288,6 @@ def test_down_stops_the_job_and_leaves_nothing(world: World) -> None:
     assert "has left nothing on existing hosts" in project.run("down").stdout
 
 
-@pytest.mark.slow
 def test_the_hosts_of_an_option_are_the_cluster(world: World) -> None:
     """Without [hosts] names: the head is the first host, and later commands find it."""
     project = world.project
@@ -312,7 +306,6 @@ def test_the_hosts_of_an_option_are_the_cluster(world: World) -> None:
     assert not [path for path in (project.directory / "state").rglob("*") if path.is_file()]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not may_place_command(), reason=f"hosts have no {PYTHON}, or share this folder")
 def test_inside_an_allocation_the_head_is_this_machine(world: World) -> None:
     """The command runs on gpu1, which resolves its own name to a loopback address, as on Debian."""

@@ -1,9 +1,11 @@
 """cloud = "hosts" where the second host's home folder is the first one's, as over NFS, which this kernel lacks.
 
 The hosts are odd in other ways, too: both have a bridge with the same address, as Docker makes one, and a second
-network, their /tmp is mounted noexec, and they resolve no names, not even their own.
+network, their /tmp is mounted noexec, and they resolve no names, not even their own. On the second one, sudo asks for a
+password.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,6 +53,7 @@ printf %s '{key}' >/root/key && chmod 600 /root/key
 links=$(sshfs --help 2>&1 | grep -ow no_contain_symlinks | head -n 1)
 sshfs -o allow_other,default_permissions,dir_cache=no,attr_timeout=0,entry_timeout=0 \
     -o IdentityFile=/root/key,StrictHostKeyChecking=no${{links:+,$links}} ubuntu@{address}:/home/ubuntu /home/ubuntu
+rm /etc/sudoers.d/*
 """
 
 
@@ -87,6 +90,14 @@ def make_world(directory: Path) -> World:
     return World(project=hosts.project, home=home, keys=(home / ".ssh/authorized_keys").read_text())
 
 
+def test_up_says_that_sudo_asks(world: World) -> None:
+    """For a password, which nobody can type there."""
+    world.project.write(CONFIG.replace("setup = [", 'setup = ["sudo true", '))
+    failed = world.project.run("up", code=1)
+    assert failed.stderr.splitlines()[-1].startswith("  try: sudo asks for a password on two: allow this user")
+    world.project.write(CONFIG)
+
+
 def test_set_up_job_and_down(world: World) -> None:
     """One host after the other is set up, the job's files are copied once, and `down` cleans once."""
     done = world.project.run("train", "own.py")
@@ -95,5 +106,9 @@ def test_set_up_job_and_down(world: World) -> None:
     [work] = world.home.glob(".cluster/jobs/*/work")
     assert sorted(path.name for path in work.glob("out-*")) == ["out-one", "out-two"]
     assert len(list(world.home.glob(".cluster/env/*"))) == 1
+    checks = json.loads(world.project.run("verify", "--json").stdout)
+    assert {check["node"] for check in checks if check["check"] == "disk"} == {"one", "two"}
+    assert not [check for check in checks if check["status"] == "failed"]
+    assert world.project.run("exec", "--node", "two", "--", "whoami").stdout == "[two] ubuntu\n"
     assert "cleaned one, two" in world.project.run("down", "--yes").stdout
     assert world.is_clean()
