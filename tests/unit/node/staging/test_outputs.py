@@ -119,7 +119,7 @@ def test_a_file_may_be_a_part_if_something_else_killed_its_program(server: S3Ser
     assert read(server, bucket) == names
 
 
-@pytest.mark.parametrize("size", [1000, s3.ONE_PUT_BYTES + 1])
+@pytest.mark.parametrize("size", [1000, pytest.param(s3.ONE_PUT_BYTES + 1, marks=pytest.mark.slow)])
 def test_a_file_that_changes_meanwhile_is_not_copied(server: S3Server, bucket: str, size: int) -> None:
     store = s3.Store(make_env(server.url, bucket))
     file = write("net", bytes(size))

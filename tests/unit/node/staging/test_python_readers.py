@@ -53,6 +53,7 @@ def read(**env: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("server")
 def test_mxnet_alone_fails_and_the_hint_helps(tmp_path: Path) -> None:
     with serve_s3_over_tls(tmp_path) as port:

@@ -115,6 +115,7 @@ def test_cifar10_in_the_order_of_its_batches(tmp_path: Path, out: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == ["train", "val"]
 
 
+@pytest.mark.slow
 def test_mxnet_reads_the_records(tmp_path: Path, out: Path) -> None:
     batches = publish_cifar(tmp_path)
     DATASETS["cifar10"].write(tmp_path, out, 1)

@@ -209,6 +209,13 @@ def test_straight_to_s3(run_here: Run, tmp_path: Path, photos: Path, bucket: S3S
     assert not list((tmp_path / "cache" / "cluster" / "packing").iterdir())
     with pytest.raises(UsageError, match="has shards already"):
         run_here("pack", "photos", "s3://bucket/train/")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("photos")
+def test_commands_for_shards_in_s3(run_here: Run, bucket: S3Server) -> None:
+    words = ("--resize", "32", "--shards", "3", "--processes", "1")
+    run_here("pack", "photos", "s3://bucket/train", *words, "--create-bucket")
     run_here("split", "s3://bucket/train/", "s3://bucket/two/", "--shards", "2")
     objects = bucket.read("bucket")
     assert len([name for name in objects if name.startswith("two/") and name.endswith(".rec")]) == 2

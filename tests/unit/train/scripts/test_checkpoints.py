@@ -98,7 +98,7 @@ def test_damaged_ones_do_not_count(
     assert find(open_checkpoints(checkpoints, str(tmp_path / "net"))) == (1, 0, "first")
 
 
-@pytest.mark.parametrize("stride", [23, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [46, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_any_line(checkpoints: ModuleType, tmp_path: Path, stride: int) -> None:
     """Each process writes epoch 2 again and removes epoch 1, and then writes over the older of two batches."""
     seen = set()

@@ -1,6 +1,5 @@
 """The PyTorch script: its options and data without PyTorch, and trainings with the real one where there is a wheel."""
 
-import io
 import os
 import re
 import socket
@@ -9,9 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from mxnet_cluster.recordio import ImageRecord, encode_image, encode_record
 from node.reports import parse_report
 from project import REPOSITORY
 from real_torch import real_torch
@@ -113,23 +110,6 @@ def test_two_ranks_train(torch_python: str, tmp_path: Path) -> None:
     assert [output.count("Saved checkpoint") for _, output, _ in ranks] == [2, 0]
     files = [f"net-{epoch:04}.{kind}" for epoch in (1, 2) for kind in ("params", "states")]
     assert sorted(path.name for path in prefix.parent.iterdir()) == [*files, "net-checkpoints.json"]
-
-
-def test_records_are_read(torch_python: str, tmp_path: Path) -> None:
-    """In a folder, and in a file."""
-    images = [Image.new("L", (28, 28), 25 * label) for label in range(10)]
-    records = []
-    for number in range(64):
-        picture = io.BytesIO()
-        images[number % 10].save(picture, "PNG")
-        records.append(encode_record(encode_image(ImageRecord((number % 10,), number, picture.getvalue()))))
-    (tmp_path / "a.rec").write_bytes(b"".join(records[:32]))
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "b.rec").write_bytes(b"".join(records[32:]))
-    words = ("--data-train", f"{tmp_path}/train/;{tmp_path}/a.rec", "--num-epochs", "1", "--batch-size", "8")
-    done = run_script(torch_python, *words)
-    assert done.returncode == 0, done.stderr
-    assert "Rank 0 of 1 on cpu, 8 batches of 8 per epoch" in done.stdout
 
 
 def test_a_rank_that_does_not_join_is_named(torch_python: str, tmp_path: Path) -> None:

@@ -196,7 +196,6 @@ def torch_training(python: str, folder: Path, *words: str, ranks: int = 1) -> Tr
 SLOW = ("--network", "lenet", "--batch-size", "16", "--lr", "0.01")
 OPTIONS = (*SLOW, "--num-epochs", "6", "--lr-step-epochs", "1", "--disp-batches", "5", "--resume")
 SHORT = ("--num-epochs", "2")
-SHORT = ("--num-epochs", "2")
 
 
 @pytest.fixture
@@ -251,7 +250,7 @@ def training(framework: str, processes: int, digits: Path, folder: Path, *words:
     ("who", "moments", "words"),
     [
         (("mxnet", 1), (27,), SHORT),
-        (("torch", 1), (27,), SHORT),
+        pytest.param(("torch", 1), (27,), SHORT, marks=pytest.mark.slow),
         pytest.param(("mxnet", 1), (1, 20, 21, 55), ("--macrobatch-size", "64"), marks=pytest.mark.slow),
         pytest.param(("mxnet", 1), (30,), ("--optimizer", "adam", "--lr", "0.001"), marks=pytest.mark.slow),
         pytest.param(("mxnet", 2), (1, 10, 14, 25), (), marks=pytest.mark.slow),
@@ -262,7 +261,6 @@ def test_one_batch_is_lost_at_most(
     tmp_path: Path, digits: Path, who: tuple[str, int], moments: tuple[int, ...], words: tuple[str, ...]
 ) -> None:
     """After a notice. With several steps per update, one update. What remains is trained, and reported as it is."""
-    epochs = 2 if words == SHORT else 6
     epochs = 2 if words == SHORT else 6
     for number, after in enumerate(moments):
         folder = tmp_path / str(after)
