@@ -50,7 +50,9 @@ def kill(nodes: Nodes, *victims: int) -> None:
         nodes.all[victim].agent.process.kill()
 
 
-@pytest.mark.parametrize("victims", [(), (0,), (2, 3), (0, 1, 2, 3)])
+@pytest.mark.parametrize(
+    "victims", [(2, 3), *(pytest.param(victims, marks=pytest.mark.slow) for victims in ((), (0,), (0, 1, 2, 3)))]
+)
 def test_killed_at_half_time(tmp_path: Path, file: BundleFile, small: BundleFile, victims: tuple[int, ...]) -> None:
     with Nodes(tmp_path, 5, gate_bytes=HALF) as nodes:
         nodes.start(*nodes.all, files=(file, small))
@@ -106,7 +108,7 @@ def test_a_complete_node_serves_the_others(tmp_path: Path, file: BundleFile, sma
         assert len(idle.channels) == 1
 
 
-@pytest.mark.parametrize("full", [0, 1])
+@pytest.mark.parametrize("full", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_full_disk(tmp_path: Path, file: BundleFile, full: int) -> None:
     with Nodes(tmp_path, 3) as nodes:
         nodes.all[full].limit = "ulimit -f 1000"
@@ -123,7 +125,9 @@ def test_a_full_disk(tmp_path: Path, file: BundleFile, full: int) -> None:
         assert all(node.has(file) for node in nodes.all)
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
+@pytest.mark.parametrize(
+    "damage", ["flip", *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("truncate", "remove"))]
+)
 def test_damaged_on_this_machine(tmp_path: Path, file: BundleFile, damage: str) -> None:
     path = tmp_path / file.name
     data = bytearray(file.path.read_bytes())

@@ -40,7 +40,7 @@ def node(tmp_path: Path) -> Iterator[NodeDir]:
         yield NodeDir(home=tmp_path / "home", cache=tmp_path / "cache", placer=placer)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(first=trees(), second=trees(), shared=trees())
 def test_a_placed_tree_equals_the_sent_tree(node: NodeDir, first: Tree, second: Tree, shared: Tree) -> None:
     """The trees are placed one after the other on the same node."""

@@ -74,8 +74,11 @@ def signing_in(user: User, answer: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("code", ["TOKEN_EXPIRED", "INSUFFICIENT_PERMISSIONS"])
-@pytest.mark.parametrize("words", [("data", "ls", f"s3://{BUCKET}/"), ("status",)], ids=["s3", "ec2"])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("TOKEN_EXPIRED", ("data", "ls", f"s3://{BUCKET}/")), ("INSUFFICIENT_PERMISSIONS", ("status",))],
+    ids=["s3", "ec2"],
+)
 def test_a_refused_renewal_is_explained(server: S3Server, tmp_path: Path, *, code: str, words: tuple[str, ...]) -> None:
     user = User(tmp_path, ends_in_s=-60)
     with signing_in(user, {"error": code, "message": "no"}):

@@ -61,7 +61,7 @@ def test_memory_of_a_large_file(tmp_path: Path) -> None:
         assert peak_bytes(tmp_path, url, "get", "s3://bucket/in/zeros", "back") < 192 * 2**20
 
 
-@pytest.mark.parametrize("big_files", [0, 1], ids=["small", "mixed"])
+@pytest.mark.parametrize("big_files", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["small", "mixed"])
 def test_memory_of_many_at_once(tmp_path: Path, big_files: int) -> None:
     """Many threads send the largest files of their tier to a slow S3, so that all are under way at once."""
     content = bytes(range(256)) * 2**11
