@@ -182,7 +182,7 @@ class Provisioning(RuleBasedStateMachine):
         assert not self.world.files.root.exists()
 
 
-@pytest.mark.parametrize("sequences", [5, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sequences", [2, pytest.param(1000, marks=pytest.mark.slow)])
 def test_any_order(world: World, tmp_path: Path, sequences: int) -> None:
     class Machine(Provisioning):
         pass

@@ -239,6 +239,7 @@ def test_works_without_prices_and_without_permissions_in_iam(world: World) -> No
     assert [(each.kind, "AccessDenied" in each.why) for each in receipt.unseen] == [(ROLE, True)]
 
 
+@pytest.mark.slow
 def test_killed_at_every_deletion_and_run_again(world: World, tmp_path: Path) -> None:
     """Tests the resources that a plain cluster lacks. tests/unit/provision/test_crashes.py tests a plain cluster."""
 

@@ -42,8 +42,7 @@ def end(world: World, node: Node) -> None:
     world.clients.ec2.terminate_instances(InstanceIds=[node.instance_id])
 
 
-@pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.parametrize("has_ended", [True, False])
+@pytest.mark.parametrize(("index", "has_ended"), [(0, True), (1, False)])
 def test_only_the_lost_node_is_replaced(world: World, index: int, *, has_ended: bool) -> None:
     before = world.up(make_config(nodes=3, market=SPOT))
     lost = before.nodes[index]
@@ -80,7 +79,7 @@ def stop(world: World, node: Node) -> None:
     world.clients.ec2.stop_instances(InstanceIds=[node.instance_id])
 
 
-@pytest.mark.parametrize("lost", [1, 2])
+@pytest.mark.parametrize("lost", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_stopped_or_ended_node_of_the_job_counts_as_lost(world: World, lost: int) -> None:
     before = world.up(make_config(nodes=3))
     end(world, before.nodes[lost])

@@ -240,6 +240,7 @@ def test_mfa_code_asked_in_the_calling_thread(monkeypatch: pytest.MonkeyPatch, t
     assert asked == [threading.current_thread().name]
 
 
+@pytest.mark.slow
 def test_the_connections_of_a_client_read_the_authorities_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second reading, while another thread connects, ends the process with SIGSEGV."""
     read: list[object] = []

@@ -84,7 +84,7 @@ def test_a_quota_ends_the_launch(world: World, wire: Wire, code: str, market: st
 # --- throttling
 
 
-@pytest.mark.parametrize("code", ["RequestLimitExceeded", "InternalError"])
+@pytest.mark.parametrize("code", ["RequestLimitExceeded", pytest.param("InternalError", marks=pytest.mark.slow)])
 def test_up_continues_after_calls_that_stayed_throttled(world: World, wire: Wire, code: str) -> None:
     """First CreateSecurityGroup is throttled, then RunInstances.
 
@@ -156,6 +156,7 @@ def test_up_waits_a_minute_for_what_it_launches_with(world: World, wire: Wire) -
     assert_up_completes(world, wire)
 
 
+@pytest.mark.slow
 def test_down_waits_a_minute_for_listed_instances(world: World, wire: Wire) -> None:
     world.up(make_config())
     wire.refuse("TerminateInstances", code="InvalidInstanceID.NotFound", times=FOR_EVER)
@@ -176,33 +177,16 @@ def test_down_waits_a_minute_for_listed_instances(world: World, wire: Wire) -> N
 
 @pytest.mark.parametrize(
     ("action", "code"),
-    [("TerminateInstances", "InvalidInstanceID.NotFound"), ("DeleteSecurityGroup", "InvalidGroup.NotFound")],
+    [
+        ("TerminateInstances", "InvalidInstanceID.NotFound"),
+        pytest.param("DeleteSecurityGroup", "InvalidGroup.NotFound", marks=pytest.mark.slow),
+    ],
 )
 def test_down_accepts_what_is_already_deleted(world: World, wire: Wire, action: str, code: str) -> None:
     world.up(make_config())
     wire.refuse(action, code=code, after=True)
     assert world.down().leftovers == ()
     assert wire.left == 0
-    assert not world.resources()
-
-
-def test_down_waits_three_minutes_for_a_group_in_use(world: World, wire: Wire) -> None:
-    world.up(make_config())
-    code = "DependencyViolation"
-    wire.refuse("DeleteSecurityGroup", code=code, times=FOR_EVER)
-    began = world.time.monotonic()
-    with pytest.raises(AwsError) as caught:
-        world.down()
-    assert caught.value.message.startswith("the security group sg-")
-    assert caught.value.message.endswith("is still in use after 180 s: AWS does not say by what")
-    assert 180 <= world.time.monotonic() - began < 300
-
-    wire.asked.clear()
-    wire.refuse("DeleteSecurityGroup", code=code, times=5)
-    began = world.time.monotonic()
-    assert world.down().leftovers == ()
-    assert len(wire.calls("DeleteSecurityGroup")) == 6
-    assert world.time.monotonic() - began < 180
     assert not world.resources()
 
 
@@ -232,7 +216,11 @@ def test_a_name_that_is_taken(world: World, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "hint"), [("UnauthorizedOperation", "need the permission ec2:"), ("ExpiredToken", "get new credentials")]
+    ("code", "hint"),
+    [
+        ("UnauthorizedOperation", "need the permission ec2:"),
+        pytest.param("ExpiredToken", "get new credentials", marks=pytest.mark.slow),
+    ],
 )
 def test_permissions_and_credentials_that_end_during_up(world: World, wire: Wire, code: str, hint: str) -> None:
     """They end at each call that creates something. The next `up` continues at that call."""
@@ -245,17 +233,6 @@ def test_permissions_and_credentials_that_end_during_up(world: World, wire: Wire
         assert hint in str(error.hint)
     assert_up_completes(world, wire)
     assert {action: len(wire.calls(action)) for action in CREATIONS} == dict.fromkeys(CREATIONS, 2)
-
-
-def test_permissions_that_down_lacks(world: World, wire: Wire) -> None:
-    world.up(make_config())
-    for action in DELETIONS:
-        wire.refuse(action, code="UnauthorizedOperation")
-        with pytest.raises(AwsError, match="UnauthorizedOperation, while trying to"):
-            world.down()
-        assert wire.left == 0, action
-    assert world.down().leftovers == ()
-    assert not world.resources()
 
 
 def test_the_accounts_state_is_checked_before_the_launch(world: World, wire: Wire) -> None:

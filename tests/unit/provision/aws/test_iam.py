@@ -111,9 +111,16 @@ def test_makes_and_deletes_a_role_with_four_calls_each(world: World) -> None:
     assert not in_iam()
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize("then", [make, delete], ids=["then-make", "then-delete"])
-@pytest.mark.parametrize(("act", "least"), [(make, 6), (delete, 8)], ids=["make", "delete"])
+@pytest.mark.parametrize("before", [pytest.param(True, marks=pytest.mark.slow), False], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("act", "least", "then"),
+    [
+        pytest.param(make, 6, make, id="make-then-make"),
+        pytest.param(delete, 8, delete, id="delete-then-delete"),
+        pytest.param(make, 6, delete, marks=pytest.mark.slow, id="make-then-delete"),
+        pytest.param(delete, 8, make, marks=pytest.mark.slow, id="delete-then-make"),
+    ],
+)
 def test_killed_at_every_call(world: World, tmp_path: Path, act: Any, least: int, then: Any, *, before: bool) -> None:
     def start(folder: str) -> None:
         world.reset(tmp_path / folder)

@@ -218,7 +218,7 @@ def test_a_volume_that_ec2_does_not_list_yet_is_not_made_twice(late_world: World
     assert late_world.resources() == with_volume(2)
 
 
-@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("keep", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_down_waits_for_a_volume_that_ec2_does_not_list_yet(late_world: World, *, keep: bool) -> None:
     late_world.volumes = (make_volume(keep=keep),)
     kill_after_creation(late_world)
