@@ -68,7 +68,7 @@ def test_an_error_is_one_line_and_an_exit_code(
     ("line", "code", "said"),
     [
         ("completion bash >&-", 0, ""),
-        ("-c no.toml down <&-", 2, "error: no.toml: there is no such file"),
+        pytest.param("-c no.toml down <&-", 2, "error: no.toml: there is no such file", marks=pytest.mark.slow),
         ("-c no.toml status >&- 2>&- <&-", 2, ""),
     ],
 )

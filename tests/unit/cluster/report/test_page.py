@@ -154,7 +154,7 @@ def test_a_word_of_a_megabyte_is_cut() -> None:
     assert len(html) < 50_000
 
 
-@pytest.mark.parametrize("ranks", [1, 8, 64, 512])
+@pytest.mark.parametrize("ranks", [1, 8, 64, pytest.param(512, marks=pytest.mark.slow)])
 def test_the_page_of_many_ranks_is_small(ranks: int) -> None:
     values = [100.0 + rank for rank in range(ranks)]
     html = render_report([make_job(lines_of(ranks, speeds(60, *values)))])

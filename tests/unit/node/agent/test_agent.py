@@ -239,7 +239,7 @@ def test_a_process_that_is_started_after_the_end_does_not_run() -> None:
     assert Exited(p=1, exit_code=143, signal=15, ended=True) in agent.messages
 
 
-@pytest.mark.parametrize("how", ["hang up", "SIGHUP", "silence"])
+@pytest.mark.parametrize("how", ["hang up", pytest.param("SIGHUP", marks=pytest.mark.slow), "silence"])
 def test_an_agent_without_its_supervisor_ends_the_job_on_this_host(how: str) -> None:
     with run_agent(**({"patience_s": 0.6} if how == "silence" else {})) as agent:
         agent.start("/bin/sh", "-c", f"exec 2>&-; {STRANGER}; {WAITS}")

@@ -104,7 +104,7 @@ def test_it_ends_when_the_supervisor_goes_away(home: Path) -> None:
     assert start_time(pid) is None
 
 
-@pytest.mark.parametrize("name", ["podman", "conmon"])
+@pytest.mark.parametrize("name", [pytest.param("podman", marks=pytest.mark.slow), "conmon"])
 def test_a_killed_engine_ends_the_program(home: Path, name: str) -> None:
     with contained(home, "sleep", "1000") as agent:
         pid = agent.read_until(Started).pid

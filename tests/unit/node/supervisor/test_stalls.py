@@ -169,11 +169,11 @@ def job(timers: Timers) -> Job:
 
 @pytest.mark.parametrize(
     "how",
-    [{"prints_every_s": 1.0}, {"prints_every_s": 20 * MIN}, {"cpu_share": 0.01}, {"cpu_share": 0.005}],
-    ids=["prints often", "prints every 20 min", "computes", "waits for S3"],
+    [{"prints_every_s": 20 * MIN}, {"cpu_share": 0.005}],
+    ids=["prints every 20 min", "waits for S3"],
 )
 def test_an_active_job_raises_no_alarm(job: Job, how: dict[str, float]) -> None:
-    job.run(90 * MIN, **how)
+    job.run(45 * MIN, **how)
     assert (job.told, job.ended) == ([], [])
 
 
@@ -292,13 +292,10 @@ WAITS, RUNS = AGO + "1 other has printed nothing since", AGO + "1 other still ru
     ("limit", "others", "told", "is_ended"),
     [
         ("auto", {}, WAITS, False),
-        ("auto", {"cpu_share": 0.5}, WAITS, False),  # such as `ray start --block`
         ("auto", {"prints_every_s": 5.0}, RUNS, False),
         ("none", {}, None, False),
-        (10 * MIN, {}, WAITS, True),
-        (10 * MIN, {"cpu_share": 0.5}, WAITS, True),
+        (10 * MIN, {"cpu_share": 0.5}, WAITS, True),  # such as `ray start --block`
         (10 * MIN, {"prints_every_s": 5 * MIN}, WAITS, False),  # until it prints
-        (MIN, {}, WAITS.replace("40 s", "30 s"), True),
     ],
 )
 def test_a_worker_has_ended_with_0_while_another_runs(
@@ -415,7 +412,7 @@ def test_a_bar_whose_clock_alone_runs_has_not_moved(before: str, after: str, *, 
 
 @pytest.mark.parametrize("moves", [True, False])
 def test_a_bar_that_moves_is_progress(job: Job, *, moves: bool) -> None:
-    for step in range(600):
+    for step in range(250):
         job.run(10)
         job.stalls.on_bar(job.worker(0), f"| {step * moves}/999 [{step // 6:02}:{step % 6}0<?]")
     assert bool(job.told) != moves
@@ -449,7 +446,7 @@ def test_on_stall_report_ends_nothing(timers: Timers) -> None:
 @pytest.mark.parametrize(("launcher", "is_ended"), [("ssh", False), ("torchrun", True), ("env", True)])
 def test_a_thread_of_gloo_that_polls_is_not_progress(timers: Timers, launcher: str, *, is_ended: bool) -> None:
     job = Job(timers, limit=600, launcher=launcher)
-    job.run(3600, cpu_share=0.005)
+    job.run(1500, cpu_share=0.005)
     assert bool(job.ended) == is_ended
 
 
