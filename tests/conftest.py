@@ -44,7 +44,7 @@ LONGEST = (
     "random_kills", "any_order", "leases", "jobs_in_containers", "torch_jobs", "end_to_end", "supervise",
     "jobs", "job_faults", "volumes", "train", "attempts", "scheduled_jobs", "faults_in_containers", "crashes",
     "installation", "scripts_on_nodes", "under_sudo", "node_faults", "head_replaces", "down",
-    "costs_and_events", "existing_hosts", "interruptions", "saving", "networks", "baked_images", "deep_verify",
+    "costs_and_events", "existing_hosts", "interruptions", "saving", "networks", "baked_images",
 )  # fmt: skip
 
 # Of pytest-xdist's processes, as many set up `two_nodes`.

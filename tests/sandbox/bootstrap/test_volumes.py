@@ -1,4 +1,7 @@
-"""Volumes on real hosts: the head's disk over NFS, for which the sandbox's hosts use sshfs, and S3 over s3fs."""
+"""Volumes on real hosts: the head's disk over NFS, for which the sandbox's hosts use sshfs, and S3 over s3fs.
+
+One row measures these nodes, which have no framework, by `cluster verify --deep`.
+"""
 
 import json
 import os
@@ -9,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -184,7 +188,7 @@ def test_all_nodes_mount_the_disk_of_the_head_and_a_bucket(volumes: Volumes) -> 
     assert "mounted" not in said
 
 
-@pytest.mark.parametrize(("on_head", "in_s3"), [(60, 10), pytest.param(1000, 60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("on_head", "in_s3"), [(20, 4), pytest.param(1000, 60, marks=pytest.mark.slow)])
 def test_what_a_node_has_closed_another_one_reads(volumes: Volumes, on_head: int, in_s3: int) -> None:
     for folder, rounds in (("/shared", on_head), ("/s3", in_s3)):
         shown = volumes.train("reads.py", folder, str(rounds))
@@ -245,6 +249,39 @@ def test_data_and_results_on_a_volume(volumes: Volumes) -> None:
         assert (record["state"], record["exit_code"]) == ("done", 0)
     finally:
         project.write(TOML)
+
+
+def test_the_node_with_a_slow_link_is_named(volumes: Volumes, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, node = volumes.project, hosts_of(volumes.project)["node-1"].instance_id
+    ec2_of(project, monkeypatch)
+    boto3.client("s3").put_object(Bucket=BUCKET, Key="deep/data.bin", Body=bytes(20_000_000))
+    project.write(f'{TOML}[data]\nurl = "s3://{BUCKET}/deep/"\n')
+    control.cause_fault(project.directory, f"link instance={node} mbit=40")
+    try:
+        done = project.run("verify", "--deep", "--json", code=1)
+    finally:
+        control.cause_fault(project.directory, f"link instance={node} mbit=0")
+        project.write(TOML)
+    checks: list[dict[str, Any]] = json.loads(done.stdout)
+    measures = {(check["node"], check["subject"]): check for check in checks if check["check"] == "measure"}
+    assert sorted(measures) == [
+        (name, subject)
+        for name in ("node-0", "node-1")
+        for subject in ("DCGM level 2", "GPUs", "S3 read", "disk read", "disk write")
+    ]
+    assert [check["node"] for check in checks if check["subject"] == "S3 read" and check["status"] == "failed"] == [
+        "node-1"
+    ]
+    assert measures["node-1", "S3 read"]["value"] < 0.6 * measures["node-1", "S3 read"]["median"]
+    for name in ("node-0", "node-1"):
+        assert measures[name, "disk write"]["value"] > 0
+        assert measures[name, "GPUs"]["said"] == "not measured: no framework"
+        assert measures[name, "DCGM level 2"]["said"] == "not measured: no dcgmi"
+    assert "node-1: measure, S3 read" in done.stderr
+    assert "cause: it is far from the others" in done.stderr
+    assert "measuring takes one to four minutes" in done.stderr
+    left = project.run("exec", "--", "find", ".", "/tmp", "-xdev", "-type", "f", "-size", "+10M", code=None).stdout
+    assert "tmp" not in left
 
 
 @pytest.mark.slow
