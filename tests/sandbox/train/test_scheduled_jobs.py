@@ -84,9 +84,15 @@ class Batch:
 def slurm_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     project = Project(tmp_path_factory.mktemp("slurm"))
     try:
-        yield real_slurm.set_up(project, framework="none")
+        yield real_slurm.set_up(project, with_pbs=False, framework="none")
     finally:
         control.reset(project.directory, report=silent)
+
+
+@pytest.fixture(scope="module")
+def pbs_nodes(slurm_nodes: Nodes) -> Nodes:
+    slurm_nodes.project.run("sandbox", "install", *real_slurm.PBS_PACKAGES, timeout_s=600)
+    return slurm_nodes
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +114,9 @@ def slurm(slurm_nodes: Nodes) -> Iterator[Batch]:
 
 
 @pytest.fixture
-def pbs(slurm_nodes: Nodes) -> Iterator[Batch]:
-    with borrowed(slurm_nodes.project):
-        yield Batch("pbs", slurm_nodes, "squeue --noheader")
+def pbs(pbs_nodes: Nodes) -> Iterator[Batch]:
+    with borrowed(pbs_nodes.project):
+        yield Batch("pbs", pbs_nodes, "squeue --noheader")
 
 
 @pytest.fixture
@@ -153,6 +159,7 @@ def test_a_job_on_the_nodes_that_are_assigned(batch: Batch) -> None:
     batch.is_free_again()
 
 
+@pytest.mark.slow
 @mostly_on_slurm
 def test_the_exit_code_of_the_rank_that_fails(batch: Batch) -> None:
     failed = batch.train(*FAILS, code=7)
@@ -252,6 +259,7 @@ def test_a_job_that_exceeds_the_walltime(batch: Batch) -> None:
 # -- what is refused, and what is only shown ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch", "queue", "words", "said"),
     [
@@ -261,8 +269,8 @@ def test_a_job_that_exceeds_the_walltime(batch: Batch) -> None:
             ("--nodes", "1"),
             "allows at most 0:01:00 (MaxTime=00:01:00), and the job asks for 0:02:00",
         ),
-        pytest.param("pbs", {"name": "nope"}, (), 'PBS has no queue "nope"', marks=pytest.mark.slow),
-        pytest.param("sge", {"name": "nope"}, (), 'Grid Engine has no queue "nope" (', marks=pytest.mark.slow),
+        ("pbs", {"name": "nope"}, (), 'PBS has no queue "nope"'),
+        ("sge", {"name": "nope"}, (), 'Grid Engine has no queue "nope" ('),
     ],
     indirect=["batch"],
 )
