@@ -5,11 +5,13 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from foundation.user_folders import cache_folder
 from project import REPOSITORY, Project
+from project import configure as configure_keys
 
 pytestmark = pytest.mark.sandbox
 
@@ -27,6 +29,22 @@ def ask(project: Project, command: str) -> str:
     return project.run("exec", "--node", "node-0", "--", "sh", "-c", command).stdout.removeprefix("[node-0] ")
 
 
+@pytest.fixture
+def nodes(two_nodes: Project) -> Iterator[Project]:
+    """The shared cluster, without the test's settings afterwards."""
+    before = (two_nodes.directory / "cluster.toml").read_text()
+    try:
+        yield two_nodes
+    finally:
+        two_nodes.write(before)
+
+
+def set_keys(project: Project, **bootstrap: Any) -> None:
+    """Writes the shared cluster's cluster.toml with these keys of [bootstrap]."""
+    configure(project, nodes=2, **bootstrap)
+    project.write(configure_keys((project.directory / "cluster.toml").read_text(), idle="1d"))
+
+
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     project = Project(tmp_path_factory.mktemp("environment"))
@@ -36,26 +54,25 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         project.run("sandbox", "reset", "--yes")
 
 
-def test_set_up_commands_run_once_and_again_when_they_change(node: Project) -> None:
+def test_set_up_commands_run_once_and_again_when_they_change(nodes: Project) -> None:
     count = "echo run >>$HOME/'it''s $(odd)'"
-    configure(node, framework="none", setup=[count, "sudo touch /opt/by-sudo"])
-    node.run("up", "--yes")
-    assert "nothing to do" in node.run("up").stderr
-    assert ask(node, "cat ~/it*odd*; ls /opt/by-sudo").split() == ["run", "[node-0]", "/opt/by-sudo"]
-    configure(node, framework="none", setup=[count])
-    node.run("up")
-    assert ask(node, "cat ~/it*odd* | wc -l").strip() == "2"
+    set_keys(nodes, setup=[count, "sudo touch /opt/by-sudo"])
+    nodes.run("up")
+    assert "nothing to do" in nodes.run("up").stderr
+    assert ask(nodes, "cat ~/it*odd*; ls /opt/by-sudo").split() == ["run", "[node-0]", "/opt/by-sudo"]
+    set_keys(nodes, setup=[count])
+    nodes.run("up")
+    assert ask(nodes, "cat ~/it*odd* | wc -l").strip() == "2"
 
 
-def test_a_failing_set_up_command_is_reported_and_repaired(node: Project) -> None:
-    configure(node, framework="none", setup=["echo the first", "echo what it said; sh -c 'exit 7'", "touch ~/never"])
-    said = node.run("up", code=1).stderr
+def test_a_failing_set_up_command_is_reported_and_repaired(nodes: Project) -> None:
+    set_keys(nodes, setup=["echo the first", "echo what it said; sh -c 'exit 7'", "touch ~/never"])
+    said = nodes.run("up", code=1).stderr
     assert re.search(r"node-0: exit code 7 from: ", said)
     assert "  | what it said" in said
     assert "setup command 2 of 3 ended with exit code 7: echo what it said; sh -c 'exit 7'" in said
-    configure(node, framework="none", setup=["test ! -e ~/never"])
-    node.run("up")
-    assert "nothing to do" in node.run("up").stderr
+    set_keys(nodes, setup=["test ! -e ~/never"])
+    nodes.run("up")
 
 
 @pytest.mark.slow
@@ -103,9 +120,9 @@ def copy_cache(copy: Path, *, damage: str) -> list[Path]:
     return damaged
 
 
-def test_a_missing_python_is_refused(node: Project) -> None:
-    configure(node, framework="none", python="/opt/no/python")
-    said = node.run("up", code=1).stderr
+def test_a_missing_python_is_refused(nodes: Project) -> None:
+    set_keys(nodes, framework="none", python="/opt/no/python")
+    said = nodes.run("up", code=1).stderr
     assert 'node-0: [bootstrap] python = "/opt/no/python": no working Python there' in said
     assert '"3.11"' in said
 
