@@ -128,12 +128,13 @@ def test_output_of_each_node_is_copied_to_results(nodes: Project) -> None:
 
 
 def test_what_a_command_saves_at_a_url_is_there_for_the_next_job(nodes: Project) -> None:
-    """On the node's disk, for a program that cannot open s3://."""
-    line = f"cat {SAVED_URL}m/net; echo from $CLUSTER_JOB_NAME >{SAVED_URL}m/net"
-    with nodes.configured(**SETTINGS, mode="stage"):
+    """On the node's disk, for a program that cannot open s3://. $CLUSTER_DATA_DIR has the data."""
+    line = f"cat {SAVED_URL}m/net; echo from $CLUSTER_JOB_NAME >{SAVED_URL}m/net; ls $CLUSTER_DATA_DIR"
+    with nodes.configured(**SETTINGS, mode="stage", url=URL):
         for name in ("one", "two"):
             said = nodes.run("train", "--name", name, "--launcher", "env", "-n", "1", "--", "sh", "-c", line).stdout
     assert "] from one" in said
+    assert said.count("] s-") == len(COUNTS)
 
 
 @pytest.mark.slow
