@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from job_steps import Running, Tell, borrowed, check, python, records, running
+from job_steps import SLEEPS, Running, Tell, borrowed, check, python, records, running
 from project import REPOSITORY, Project
 from waits import until
 
@@ -91,9 +91,12 @@ def stop(job: Running, pid: int) -> int:
     "role", ["worker", *(pytest.param(role, marks=pytest.mark.slow) for role in ("scheduler", "server"))]
 )
 def test_a_stopped_process_is_named_and_the_job_is_ended(nodes: Project, record_property: Tell, role: str) -> None:
-    host = "node-1" if role == "worker" else "node-0"
-    with running(nodes, "--job", "stall.toml", "-s", "1", command=python(TRAINS), waiting=2) as job:
-        pid = stop(job, job.training_process(role, host))
+    """A worker needs no MXNet for it."""
+    host, options, command, program = "node-0", ("-s", "1"), python(TRAINS), "python"
+    if role == "worker":
+        host, options, command, program = "node-1", ("--launcher", "env"), SLEEPS, "sh"
+    with running(nodes, "--job", "stall.toml", *options, command=command, waiting=2) as job:
+        pid = stop(job, job.training_process(role, host, program=program))
         who = rf"{role}( \d)? on {host} \(process {pid}\) is stopped, as by SIGSTOP"
         found = rf"{who}; `cluster exec --node {host} -- kill -CONT {pid}` resumes it"
         words = rf"failed: no worker made progress for 6 s \(stall_timeout\): {found}"
@@ -104,7 +107,7 @@ def test_a_stopped_process_is_named_and_the_job_is_ended(nodes: Project, record_
 
 def test_a_worker_with_fewer_batches_is_named(nodes: Project, record_property: Tell) -> None:
     """It has ended its script, and waits for the other at the end of the program."""
-    with running(nodes, "--job", "stall.toml", command=python(UNEVEN), waiting=2) as job:
+    with running(nodes, "--job", "stall.toml", "-s", "1", command=python(UNEVEN), waiting=2) as job:
         job.struck_at = time.monotonic()
         ended = r"worker 0 on node-\d is at the end of the program \(KVStore.__del__\)"
         waits = r"worker 1 on node-\d waits at <string>:10 \(NDArray.wait_to_read\)"
