@@ -121,7 +121,11 @@ def test_a_job_continues_while_no_command_runs(nodes: Project, monkeypatch: pyte
     assert "waiting for node-1: the head replaces it" in log
     assert "cluster` command" not in log
     after = check_replaced(nodes, job, before)
-    assert [attempt["instances"]["node-1"] for attempt in record_of(nodes, job)["attempts"]] == [
+    first, second = record_of(nodes, job)["attempts"]
+    assert (first["reason"], first["lost"], second["reason"]) == ("notice", ["node-1"], "done")
+    assert first["cost_usd"] > 0
+    assert "node-1 interrupted (spot notice)" in nodes.run("jobs").stdout
+    assert [attempt["instances"]["node-1"] for attempt in (first, second)] == [
         before["node-1"].instance_id,
         after["node-1"].instance_id,
     ]
