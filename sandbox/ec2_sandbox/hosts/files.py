@@ -374,12 +374,14 @@ def render_services(ca_pem: str) -> tuple[HostFile, ...]:
     )
 
 
-def render_network(private: ipaddress.IPv4Interface, public_ip: str | None, public_range: str, mtu: int) -> str:
+def render_network(
+    private: ipaddress.IPv4Interface, public_ip: str | None, public_range: str, machine: str, mtu: int
+) -> str:
     """Returns the input of `ip -batch` that sets up eth0.
 
     The public address is on lo, because on EC2, too, it is not on the instance's interface. It is the source address of
-    packets to other public addresses, as if EC2's gateway translated it. Without one, the host cannot reach them. The
-    metric makes the unreachable route the last choice; Network.move_public_address adds and removes the other route.
+    packets to other public addresses, and from other VPCs to `machine`, which is outside them, as if EC2's gateway
+    translated it. Without one, the host cannot reach them. The metric makes the unreachable route the last choice.
     """
     lines = [
         "link set lo up",
@@ -390,7 +392,9 @@ def render_network(private: ipaddress.IPv4Interface, public_ip: str | None, publ
         f"route add unreachable {public_range} metric 9999",
     ]
     if public_ip is not None:
-        lines += [f"addr add {public_ip}/32 dev lo", f"route add {public_range} dev eth0 src {public_ip}"]
+        outside = [public_range] if ipaddress.ip_address(machine) in private.network else [public_range, machine]
+        lines.append(f"addr add {public_ip}/32 dev lo")
+        lines += [f"route add {destination} dev eth0 src {public_ip}" for destination in outside]
     return _lines(lines)
 
 

@@ -247,7 +247,9 @@ class Fleet(PhantomFleet):
             packages=str(self._paths.packages_dir), layers=self._layers, links=self._links, files=contents,
             first_uid=first_uid, uids=UIDS, cgroup=str(folder.cgroup or ""), outer_cgroup=self._outer_cgroup,
             fuse=self._is_machines_root and Path("/dev/fuse").exists(),
-            network=files.render_network(own, instance.public_ip, str(ranges.public), network.MTU),
+            network=files.render_network(
+                own, instance.public_ip, str(ranges.public), str(ranges.gateway.ip), network.MTU
+            ),
             after_boot=(RUNNER,), sshd=sshd,
         )  # fmt: skip
 

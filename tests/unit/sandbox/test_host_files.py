@@ -73,13 +73,16 @@ def test_the_hosts_name_resolves_to_its_address(domain: str) -> None:
     assert files["/etc/resolv.conf"].content == f"nameserver 10.1.0.2\nsearch {domain}\n"
 
 
+@pytest.mark.parametrize("machine", ["10.1.0.1", "10.7.0.1"])
 @pytest.mark.parametrize("public_ip", ["198.18.0.9", None])
-def test_network(public_ip: str | None) -> None:
-    batch = render_network(IPv4Interface("10.1.2.3/16"), public_ip, "198.18.0.0/20", 9001).splitlines()
+def test_network(public_ip: str | None, machine: str) -> None:
+    batch = render_network(IPv4Interface("10.1.2.3/16"), public_ip, "198.18.0.0/20", machine, 9001).splitlines()
     assert "addr add 10.1.2.3/16 brd + dev eth0" in batch
     assert "route add 169.254.169.254/32 dev eth0 src 10.1.2.3" in batch
     # Like EC2's gateway: a host reaches public addresses from its own public address, and none without one.
     assert ("route add 198.18.0.0/20 dev eth0 src 198.18.0.9" in batch) == (public_ip is not None)
+    from_another_vpc = public_ip is not None and machine == "10.7.0.1"
+    assert (f"route add {machine} dev eth0 src 198.18.0.9" in batch) == from_another_vpc
     assert ("addr add 198.18.0.9/32 dev lo" in batch) == (public_ip is not None)
     assert "route add default via 10.1.0.1 dev eth0" in batch
     assert not [line for line in batch if "None" in line]
