@@ -73,8 +73,8 @@ unit: install-dev ## tests that need neither root nor the sandbox
 unexport PYTHONDONTWRITEBYTECODE
 # An index that is out of reach for a minute, as when names cannot be resolved, fails nothing.
 export PIP_RETRIES ?= 8
-# Five processes: most of the time of the sandbox's tests is waiting for hosts. A file's tests share what they set up.
-PYTEST := $(SUDO) $(BIN)/pytest -n 5 --dist loadfile --no-loadscope-reorder
+# Four processes: the tests of the sandbox wait for hosts. A file's tests share what they set up.
+PYTEST := $(SUDO) $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 test: checks ## lint, types, unit, sandbox and end-to-end tests (root or sudo)
 	@$(PYTEST) -m 'not slow'
 
