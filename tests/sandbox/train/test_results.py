@@ -84,7 +84,7 @@ os.makedirs("out", exist_ok=True)
 
 
 def test_the_page_of_a_job(nodes: Project) -> None:
-    """Its curves have what each rank printed; its path is printed. tests/unit/cluster/report has the rest."""
+    """Its curves have what each rank printed; its path is printed; two jobs have one page."""
     (nodes.directory / "speed.py").write_text(REPORT)
     done = nodes.run("train", "--launcher", "env", "speed.py")
     job = re.findall(r"^job (\S+): done", done.stderr, re.MULTILINE)[0]
@@ -96,3 +96,7 @@ def test_the_page_of_a_job(nodes: Project) -> None:
     page = (nodes.directory / f"report-{job}.html").read_text()
     assert "samples/s by rank" in page
     assert "c5.xlarge" in page
+    nodes.run("train", "--launcher", "env", "-n", "1", "--name", "other", "--", "true")
+    shown = nodes.run("report", "--compare", "-o", "-").stdout
+    assert shown.startswith("<!doctype html>")
+    assert "2 jobs: other, speed" in shown
