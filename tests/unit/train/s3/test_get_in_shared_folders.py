@@ -148,6 +148,7 @@ def read_begin(path: Path) -> bytes:
         return file.read(MIB)
 
 
+@pytest.mark.slow
 def test_the_next_get_deletes_what_a_kill_left(project: Project, server: S3Server) -> None:
     server.put("bucket", {"in/sub/large": LARGE, "in/a": b"a"})
     out = project.directory / "out"
