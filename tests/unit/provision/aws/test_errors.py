@@ -235,6 +235,17 @@ def test_permissions_and_credentials_that_end_during_up(world: World, wire: Wire
     assert {action: len(wire.calls(action)) for action in CREATIONS} == dict.fromkeys(CREATIONS, 2)
 
 
+def test_permissions_that_down_lacks(world: World, wire: Wire) -> None:
+    world.up(make_config())
+    for action in DELETIONS:
+        wire.refuse(action, code="UnauthorizedOperation")
+        with pytest.raises(AwsError, match="UnauthorizedOperation, while trying to"):
+            world.down()
+        assert wire.left == 0, action
+    assert world.down().leftovers == ()
+    assert not world.resources()
+
+
 def test_the_accounts_state_is_checked_before_the_launch(world: World, wire: Wire) -> None:
     wire.refuse("RunInstances", code="OptInRequired", times=FOR_EVER)
     error = refused(world)
