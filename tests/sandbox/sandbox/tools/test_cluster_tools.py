@@ -1,4 +1,4 @@
-"""SkyPilot's provisioner, Ray, libcloud and DVC, as installed from PyPI."""
+"""SkyPilot's provisioner, Ray, parsl, libcloud and DVC, as installed from PyPI."""
 
 import json
 import shutil
@@ -9,8 +9,8 @@ from pathlib import Path
 import boto3
 import pytest
 
-from other_tools import Tool, environment_of, install
-from sandbox_steps import REGION, RunningSandbox, find_image, find_live
+from other_tools import Tool, environment_of, install, own_address
+from sandbox_steps import LIVE_STATES, REGION, RunningSandbox, find_image, find_live
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -113,6 +113,32 @@ left = instance.query_instances("by-sky", "by-sky", provider)
 print("found:", json.dumps([len(made.created_instance_ids), len(addresses), len(stopped), len(left)]))
 """
 
+# What the instance would download is in a folder that the hosts also see.
+WITH_PARSL = """
+import os, socket, sys
+import parsl
+from parsl.config import Config
+from parsl.executors import HighThroughputExecutor
+from parsl.providers import AWSProvider
+
+image, key, own_address, programs = sys.argv[1:]
+provider = AWSProvider(image, key, region=os.environ["AWS_REGION"], instance_type="m5.large", max_blocks=1,
+                       worker_init=f"export PATH={programs}:$PATH")
+# Encryption needs a file system that the instance shares.
+executor = HighThroughputExecutor(address=own_address, max_workers_per_node=1, provider=provider, encrypted=False)
+
+@parsl.python_app
+def name():
+    import socket
+    return socket.gethostname()
+
+with parsl.load(Config(executors=[executor])):
+    print("elsewhere:", name().result(timeout=240) != socket.gethostname())
+    blocks = [*provider.resources]
+    print("at work:", [status.state.name for status in provider.status(blocks)])
+print("cancelled:", [status.state.name for status in provider.status(blocks)])
+"""
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
@@ -170,6 +196,17 @@ def test_ray_up_with_a_worker(sandbox: RunningSandbox, home: Path, seen_by_hosts
     finally:
         ray.run("down", "--yes", "ray.yaml", timeout_s=300)
     assert not find_live(boto3.client("ec2"))
+
+
+@pytest.mark.timeout(600)
+def test_parsl_runs_an_app_on_a_block(sandbox: RunningSandbox, home: Path, seen_by_hosts: Path) -> None:
+    """Parsl makes a VPC of its own, and a block joins the executor by user data."""
+    programs = install(seen_by_hosts / "venv", "parsl==2026.10.26", "boto3", python="/usr/bin/python3")
+    python = tool(sandbox, programs, "python", home)
+    boto3.client("ec2").create_key_pair(KeyName="parsl")
+    said = python.run("-c", WITH_PARSL, find_image(), "parsl", own_address(python.env), str(programs), timeout_s=300)
+    assert said.splitlines()[-3:] == ["elsewhere: True", "at work: ['RUNNING']", "cancelled: ['COMPLETED']"]
+    assert not find_live(boto3.client("ec2"), LIVE_STATES)
 
 
 def test_skypilots_provisioner(sandbox: RunningSandbox, home: Path, tmp_path: Path) -> None:
