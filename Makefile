@@ -73,7 +73,7 @@ unit: install-dev ## tests that need neither root nor the sandbox
 unexport PYTHONDONTWRITEBYTECODE
 # An index that is out of reach for a minute, as when names cannot be resolved, fails nothing.
 export PIP_RETRIES ?= 8
-# Four processes: the tests of the sandbox wait for hosts. A file's tests share what they set up.
+# Four processes keep two cores busy while some wait for hosts. A file's tests share what they set up.
 PYTEST := $(SUDO) $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 test: checks ## lint, types, unit, sandbox and end-to-end tests (root or sudo)
 	@$(PYTEST) -m 'not slow'

@@ -72,7 +72,7 @@ class SharedNodes(LoadFileScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedNodes | None:
-    """Not for slow tests, of which three processes would take too long."""
+    """Not for slow tests, of which few processes would take too long."""
     is_fast = config.getoption("dist") == "loadfile" and config.getoption("markexpr") == "not slow"
     return SharedNodes(config, log) if is_fast else None
 

@@ -181,7 +181,7 @@ class Fleet(PhantomFleet):
         self._layers = copy_system(paths.system_dir, as_own=not self._is_machines_root)
         self._links = find_links()
         self._outer_cgroup = cgroups.find_own()
-        self._commands = files.render_commands()
+        self._commands = files.render_commands()  # now: a package that is missing fails the start
         self._accounts = files.render_accounts(Path("/etc/passwd").read_text(), Path("/etc/group").read_text())
 
     def _advance(self, instance: SandboxInstance) -> None:

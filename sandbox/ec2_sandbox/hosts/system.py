@@ -101,9 +101,10 @@ def _share_databases(masks: Path, *, as_own: bool) -> Iterator[Layer]:
 def own_folders(source: Path, target: Path) -> None:
     """Creates a layer in `target` in which the folders of `source` belong to this process.
 
-    Root in a host cannot write to a folder of an unknown user. A machine has tens of thousands of folders.
+    Root in a host cannot write to a folder of an unknown user. A folder that only some users can read is left out with
+    all in it. A machine has tens of thousands of folders.
     """
-    for line in _find(source, "-type", "d", "-perm", "-0005", "-printf", r"%m %P\0"):
+    for line in _find(source, "-type", "d", "(", "-perm", "-0005", "-printf", r"%m %P\0", "-o", "-prune", ")"):
         mode, _, path = line.partition(" ")
         folder = f"{target}/{path}"
         with suppress(FileExistsError):

@@ -68,7 +68,8 @@ def test_a_mask_hides_names_and_shows_folders_as_they_are(tmp_path: Path) -> Non
 
 
 def test_a_layer_has_the_folders_that_everybody_can_read(tmp_path: Path) -> None:
-    for name, mode in (("source", 0o755), ("source/a", 0o755), ("source/a/b", 0o2775), ("source/secret", 0o750)):
+    for name, mode in (("source", 0o755), ("source/a", 0o755), ("source/a/b", 0o2775), ("source/secret", 0o750),
+                       ("source/secret/open", 0o755)):  # fmt: skip
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(mode)
     (tmp_path / "source/a/file").touch()
