@@ -17,15 +17,13 @@ print(HAS_CRT)
 @pytest.mark.parametrize(
     ("text", "is_imported"),
     [
-        (None, False),
         ("[default]\nregion = us-east-1\n", False),
         ("[default]\n[profile work]\nlogin_session = arn:aws:iam::123456789012:user/me\n", True),
     ],
 )
-def test_awscrt_is_imported_for_login_sessions_alone(tmp_path: Path, *, text: str | None, is_imported: bool) -> None:
+def test_awscrt_is_imported_for_login_sessions_alone(tmp_path: Path, *, text: str, is_imported: bool) -> None:
     config = tmp_path / "config"
-    if text is not None:
-        config.write_text(text)
+    config.write_text(text)
     environment = {"AWS_CONFIG_FILE": str(config), "PYTHONPATH": ":".join(sys.path)}
     command = [sys.executable, "-c", IMPORTS]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

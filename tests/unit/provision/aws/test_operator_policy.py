@@ -20,127 +20,132 @@ from provision.volumes.config import VolumeConfig
 from train.s3.errors import ACTIONS
 
 
+def with_volume(source: str) -> str:
+    volumes = (VolumeConfig(mount="/v", source=source),)
+    return render_operator_policy(ProvisionConfig(), name="demo", data_url=DATA, results_url=RESULTS, volumes=volumes)
+
+
+STS = f"arn:aws:sts::{ACCOUNT}:federated-user"
+S3 = "arn:aws:s3:::"
+PLAIN, EVERY = operator(), operator(name=None)
+OWN_ROLE, NAMED_ROLE = operator(instance_profile="auto"), operator(instance_profile="trainers")
+HEAD, EFS = with_volume("head"), with_volume("fs-0123abcd")
+ROLE = iam("role/cluster-us-east-1-demo")
+TO_EC2 = {"iam__PassedToService": "ec2.amazonaws.com"}
+SPOT_ROLE = iam("role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot")
+FOR_SPOT = {"iam__AWSServiceName": "spot.amazonaws.com"}
+LEASE, KEEP = {"aws__TagKeys": "cluster:lease"}, {"aws__TagKeys": "cluster:keep"}
+
+
 @pytest.mark.parametrize(
-    ("action", "resource", "context", "allowed"),
+    ("document", "action", "resource", "context", "allowed"),
     [
-        ("ec2:TerminateInstances", "instance/i-1", OURS, True),
-        ("ec2:TerminateInstances", "instance/i-1", NEIGHBOURS, False),
-        ("ec2:TerminateInstances", "instance/i-1", {}, False),
-        ("ec2:StopInstances", "instance/i-1", NEIGHBOURS, False),
-        ("ec2:GetConsoleOutput", "instance/i-1", {}, False),
-        ("ec2:DeleteSecurityGroup", "security-group/sg-1", OURS, True),
-        ("ec2:AuthorizeSecurityGroupIngress", "security-group/sg-1", {}, False),
-        ("ec2:DeleteKeyPair", "key-pair/cluster-demo", {}, False),
-        ("ec2:RunInstances", "instance/*", MADE, True),
-        ("ec2:RunInstances", "instance/*", {}, False),
-        ("ec2:RunInstances", "volume/*", {}, False),
-        ("ec2:RunInstances", "security-group/sg-default", {}, True),
-        ("ec2:RunInstances", "key-pair/cluster-demo", {}, True),
-        ("ec2:RunInstances", "key-pair/cluster-other", {}, False),
-        ("ec2:CreateSecurityGroup", "security-group/*", MADE, True),
-        ("ec2:CreateSecurityGroup", "security-group/*", {}, False),
-        ("ec2:CreateSecurityGroup", "vpc/vpc-1", {}, True),
-        ("ec2:ImportKeyPair", "key-pair/cluster-demo", MADE, True),
-        ("ec2:ImportKeyPair", "key-pair/mine", MADE, False),
-        ("ec2:CreateTags", "instance/*", {**MADE, "ec2__CreateAction": "RunInstances"}, True),
-        ("ec2:CreateTags", "instance/i-1", MADE, False),
-        ("ec2:CreateTags", "instance/i-1", {**OURS, "aws__TagKeys": "cluster:lease"}, True),
-        ("ec2:CreateTags", "instance/i-1", {**OURS, "aws__TagKeys": "cluster:name"}, False),
-        ("ec2:CreateTags", "instance/i-1", {**NEIGHBOURS, "aws__TagKeys": "cluster:lease"}, False),
-        ("ec2:DeleteTags", "instance/i-1", OURS, False),
-        ("ec2:CreateTags", "security-group/sg-1", {**OURS, "aws__TagKeys": "cluster:lease"}, True),
-        ("ec2:ModifyInstanceAttribute", "instance/i-1", OURS, True),
-        ("ec2:ModifyInstanceAttribute", "instance/i-1", NEIGHBOURS, False),
-        ("ec2:RunInstances", "instance/*", {"aws__RequestTag___cluster__name": bake_name("demo")}, True),
-        ("ec2:ImportKeyPair", f"key-pair/cluster-{bake_name('demo')}", MADE, True),
-        ("ec2:CreateImage", "instance/i-1", OURS, True),
-        ("ec2:CreateImage", "instance/i-1", NEIGHBOURS, False),
-        ("ec2:CreateImage", "snapshot/*", MADE, True),
-        ("ec2:CreateImage", "snapshot/*", {}, False),
-        ("ec2:DeregisterImage", "image/ami-1", OURS, True),
-        ("ec2:DeregisterImage", "image/ami-1", {}, False),
-        ("ec2:DeleteSnapshot", "snapshot/snap-1", NEIGHBOURS, False),
+        # Only what has the cluster's tag is changed.
+        (PLAIN, "ec2:TerminateInstances", ec2("instance/i-1"), OURS, True),
+        (PLAIN, "ec2:TerminateInstances", ec2("instance/i-1"), NEIGHBOURS, False),
+        (PLAIN, "ec2:StopInstances", ec2("instance/i-1"), NEIGHBOURS, False),
+        (PLAIN, "ec2:GetConsoleOutput", ec2("instance/i-1"), {}, False),
+        (PLAIN, "ec2:DeleteSecurityGroup", ec2("security-group/sg-1"), OURS, True),
+        (PLAIN, "ec2:AuthorizeSecurityGroupIngress", ec2("security-group/sg-1"), {}, False),
+        (PLAIN, "ec2:DeleteKeyPair", ec2("key-pair/cluster-demo"), {}, False),
+        (PLAIN, "ec2:RunInstances", ec2("instance/*"), MADE, True),
+        (PLAIN, "ec2:RunInstances", ec2("instance/*"), {}, False),
+        (PLAIN, "ec2:RunInstances", ec2("volume/*"), {}, False),
+        (PLAIN, "ec2:RunInstances", ec2("key-pair/cluster-demo"), {}, True),
+        (PLAIN, "ec2:RunInstances", ec2("key-pair/cluster-other"), {}, False),
+        (PLAIN, "ec2:CreateSecurityGroup", ec2("security-group/*"), MADE, True),
+        (PLAIN, "ec2:CreateSecurityGroup", ec2("security-group/*"), {}, False),
+        (PLAIN, "ec2:CreateSecurityGroup", ec2("vpc/vpc-1"), {}, True),
+        (PLAIN, "ec2:ImportKeyPair", ec2("key-pair/cluster-demo"), MADE, True),
+        (PLAIN, "ec2:ImportKeyPair", ec2("key-pair/mine"), MADE, False),
+        (PLAIN, "ec2:CreateTags", ec2("instance/*"), {**MADE, "ec2__CreateAction": "RunInstances"}, True),
+        (PLAIN, "ec2:CreateTags", ec2("instance/i-1"), MADE, False),
+        (PLAIN, "ec2:CreateTags", ec2("instance/i-1"), {**OURS, **LEASE}, True),
+        (PLAIN, "ec2:CreateTags", ec2("instance/i-1"), {**OURS, "aws__TagKeys": "cluster:name"}, False),
+        (PLAIN, "ec2:CreateTags", ec2("instance/i-1"), {**NEIGHBOURS, **LEASE}, False),
+        (PLAIN, "ec2:CreateTags", ec2("security-group/sg-1"), {**OURS, **LEASE}, True),
+        (PLAIN, "ec2:DeleteTags", ec2("instance/i-1"), OURS, False),
+        (PLAIN, "ec2:ModifyInstanceAttribute", ec2("instance/i-1"), OURS, True),
+        (PLAIN, "ec2:ModifyInstanceAttribute", ec2("instance/i-1"), NEIGHBOURS, False),
+        (EVERY, "ec2:TerminateInstances", ec2("instance/i-1"), NEIGHBOURS, True),
+        (EVERY, "ec2:TerminateInstances", ec2("instance/i-1"), {}, False),
+        (EVERY, "ec2:ImportKeyPair", ec2("key-pair/cluster-other"), MADE, True),
+        (EVERY, "ec2:ImportKeyPair", ec2("key-pair/mine"), MADE, False),
+        # Reads, in the cluster's region.
+        (PLAIN, "ec2:DescribeInstances", "*", {}, True),
+        (PLAIN, "ec2:DescribeInstances", "*", {"aws__RequestedRegion": "eu-west-1"}, False),
+        (PLAIN, "ec2:DescribeInstanceAttribute", ec2("instance/i-1"), {}, False),
+        # Images, and the cluster that bakes them.
+        (PLAIN, "ec2:RunInstances", ec2("instance/*"), {"aws__RequestTag___cluster__name": bake_name("demo")}, True),
+        (PLAIN, "ec2:ImportKeyPair", ec2(f"key-pair/cluster-{bake_name('demo')}"), MADE, True),
+        (PLAIN, "ec2:CreateImage", ec2("instance/i-1"), OURS, True),
+        (PLAIN, "ec2:CreateImage", ec2("instance/i-1"), NEIGHBOURS, False),
+        (PLAIN, "ec2:CreateImage", ec2("snapshot/*"), MADE, True),
+        (PLAIN, "ec2:DeregisterImage", ec2("image/ami-1"), OURS, True),
+        (PLAIN, "ec2:DeregisterImage", ec2("image/ami-1"), {}, False),
+        (PLAIN, "ec2:DeleteSnapshot", ec2("snapshot/snap-1"), NEIGHBOURS, False),
+        # The cluster's own role, and only with "auto".
+        (PLAIN, "iam:PutRolePolicy", ROLE, {}, False),
+        (PLAIN, "iam:PassRole", ROLE, TO_EC2, False),
+        (OWN_ROLE, "iam:PutRolePolicy", ROLE, {}, True),
+        (OWN_ROLE, "iam:PutRolePolicy", iam("role/admin"), {}, False),
+        (OWN_ROLE, "iam:PassRole", ROLE, TO_EC2, True),
+        (OWN_ROLE, "iam:PassRole", ROLE, {"iam__PassedToService": "lambda.amazonaws.com"}, False),
+        (OWN_ROLE, "iam:PassRole", iam("role/admin"), TO_EC2, False),
+        (NAMED_ROLE, "iam:PassRole", iam("role/trainers"), TO_EC2, True),
+        (NAMED_ROLE, "iam:GetInstanceProfile", iam("instance-profile/trainers"), {}, True),
+        (NAMED_ROLE, "iam:PutRolePolicy", iam("role/trainers"), {}, False),
+        # Credentials for jobs, unless the nodes have a role.
+        (PLAIN, "sts:GetFederationToken", f"{STS}/{federated_name('demo')}", {}, True),
+        (PLAIN, "sts:GetFederationToken", f"{STS}/cluster-other", {}, False),
+        (EVERY, "sts:GetFederationToken", f"{STS}/{federated_name('x' * 32)}", {}, True),
+        (OWN_ROLE, "sts:GetFederationToken", f"{STS}/cluster-demo", {}, False),
+        # Spot.
+        (operator(market="spot"), "ec2:RunInstances", ec2("spot-instances-request/*"), {}, True),
+        (PLAIN, "ec2:RunInstances", ec2("spot-instances-request/*"), {}, False),
+        (operator(market="spot"), "iam:CreateServiceLinkedRole", SPOT_ROLE, FOR_SPOT, True),
+        (PLAIN, "iam:CreateServiceLinkedRole", SPOT_ROLE, FOR_SPOT, False),
+        # The configured buckets.
+        (PLAIN, "s3:PutObject", f"{S3}data/any/key", {}, True),
+        (PLAIN, "s3:PutObject", f"{S3}other/any/key", {}, False),
+        (operator(data=None, results=None), "s3:PutObject", f"{S3}data/any/key", {}, False),
+        (with_volume("s3://volumes/a/"), "s3:GetObject", f"{S3}volumes/a/file", {}, True),
+        (HEAD, "s3:GetObject", f"{S3}volumes/a/file", {}, False),
+        # The cluster's volume; file systems are only described.
+        (HEAD, "ec2:CreateVolume", ec2("volume/*"), MADE, True),
+        (HEAD, "ec2:CreateVolume", ec2("volume/*"), {}, False),
+        (HEAD, "ec2:AttachVolume", ec2("volume/vol-1"), OURS, True),
+        (HEAD, "ec2:AttachVolume", ec2("instance/i-1"), OURS, True),
+        (HEAD, "ec2:AttachVolume", ec2("volume/vol-1"), {}, False),
+        (HEAD, "ec2:DeleteVolume", ec2("volume/vol-1"), {}, False),
+        (HEAD, "ec2:CreateTags", ec2("volume/vol-1"), {**OURS, **KEEP}, True),
+        (HEAD, "ec2:CreateTags", ec2("volume/vol-1"), KEEP, False),
+        (HEAD, "ec2:CreateTags", ec2("instance/i-1"), {**OURS, **KEEP}, False),
+        (EFS, "elasticfilesystem:DescribeFileSystems", "*", {}, True),
+        (EFS, "fsx:DescribeFileSystems", "*", {}, True),
+        (HEAD, "fsx:DescribeFileSystems", "*", {}, False),
+        (EFS, "elasticfilesystem:DeleteFileSystem", "*", {}, False),
     ],
 )
-def test_an_operator_changes_only_what_has_the_clusters_tag(
-    action: str, resource: str, context: dict[str, str], *, allowed: bool
+def test_what_an_operator_may_do(
+    document: str, action: str, resource: str, context: dict[str, str], *, allowed: bool
 ) -> None:
-    assert may(operator(), action, ec2(resource), **context) is allowed
-
-
-def test_an_operator_may_make_credentials_for_jobs() -> None:
-    sts = f"arn:aws:sts::{ACCOUNT}:federated-user"
-    assert may(operator(), "sts:GetFederationToken", f"{sts}/{federated_name('demo')}")
-    assert not may(operator(), "sts:GetFederationToken", f"{sts}/cluster-other")
-    assert may(operator(name=None), "sts:GetFederationToken", f"{sts}/{federated_name('x' * 32)}")
-    assert not may(operator(instance_profile="auto"), "sts:GetFederationToken", f"{sts}/cluster-demo")
-
-
-def test_an_operator_of_all_clusters_also_needs_a_tag() -> None:
-    document = operator(name=None)
-    assert may(document, "ec2:TerminateInstances", ec2("instance/i-1"), **NEIGHBOURS)
-    assert not may(document, "ec2:TerminateInstances", ec2("instance/i-1"))
-    assert may(document, "ec2:ImportKeyPair", ec2("key-pair/cluster-other"), **MADE)
-    assert not may(document, "ec2:ImportKeyPair", ec2("key-pair/mine"), **MADE)
-
-
-def test_an_operator_reads_only_in_the_clusters_region() -> None:
-    assert may(operator(), "ec2:DescribeInstances")
-    assert not may(operator(), "ec2:DescribeInstances", aws__RequestedRegion="eu-west-1")
-    assert not may(operator(), "ec2:DescribeInstanceAttribute", ec2("instance/i-1"))
-
-
-def test_operator_makes_only_the_clusters_role() -> None:
-    """The cluster's own role, and only with "auto"."""
-    own = iam("role/cluster-us-east-1-demo")
-    assert not may(operator(), "iam:PutRolePolicy", own)
-    assert not may(operator(), "iam:PassRole", own, iam__PassedToService="ec2.amazonaws.com")
-    document = operator(instance_profile="auto")
-    assert may(document, "iam:PutRolePolicy", own)
-    assert not may(document, "iam:PutRolePolicy", iam("role/admin"))
-    assert may(document, "iam:PassRole", own, iam__PassedToService="ec2.amazonaws.com")
-    assert not may(document, "iam:PassRole", own, iam__PassedToService="lambda.amazonaws.com")
-    assert not may(document, "iam:PassRole", iam("role/admin"), iam__PassedToService="ec2.amazonaws.com")
-    assert may(operator(name=None, instance_profile="auto"), "iam:CreateRole", iam("role/cluster-us-east-1-x"))
-
-
-def test_an_operator_may_pass_a_named_profile_but_not_change_it() -> None:
-    document = operator(instance_profile="trainers")
-    assert may(document, "iam:PassRole", iam("role/trainers"), iam__PassedToService="ec2.amazonaws.com")
-    assert may(document, "iam:GetInstanceProfile", iam("instance-profile/trainers"))
-    assert not may(document, "iam:PutRolePolicy", iam("role/trainers"))
-
-
-def test_only_a_spot_cluster_allows_spot() -> None:
-    linked = iam("role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot")
-    for market, allowed in (("spot", True), ("on-demand", False)):
-        document = operator(market=market)
-        asked = may(document, "iam:CreateServiceLinkedRole", linked, iam__AWSServiceName="spot.amazonaws.com")
-        assert asked is allowed
-        assert may(document, "ec2:RunInstances", ec2("spot-instances-request/*")) is allowed
-
-
-def test_an_operator_uses_only_the_configured_buckets() -> None:
-    for bucket, allowed in (("data", True), ("results", True), ("other", False)):
-        assert may(operator(), "s3:PutObject", f"arn:aws:s3:::{bucket}/any/key") is allowed
-        assert may(operator(), "s3:CreateBucket", f"arn:aws:s3:::{bucket}") is allowed
-    assert not may(operator(data=None, results=None), "s3:PutObject", "arn:aws:s3:::data/any/key")
+    assert may(document, action, resource, **context) is allowed
 
 
 def test_an_operator_may_make_every_call_of_the_data_commands() -> None:
-    places = ("*", "arn:aws:s3:::data", "arn:aws:s3:::data/any/key")
-    refused = {action for action in ACTIONS.values() if not any(may(operator(), action, each) for each in places)}
+    resources = ("*", "arn:aws:s3:::data", "arn:aws:s3:::data/any/key")
+    refused = {action for action in ACTIONS.values() if not any(may(PLAIN, action, each) for each in resources)}
     assert not refused
 
 
-@pytest.mark.parametrize("region", ["cn-northwest-1"])
 @pytest.mark.parametrize("profile", ["auto", "p" * 128])
-def test_the_longest_policy_fits(region: str, profile: str) -> None:
+def test_the_longest_policy_fits(profile: str) -> None:
     document = operator(
         name="n" * 32,
         data=f"s3://{'d' * 63}/",
         results=f"s3://{'r' * 63}/",
-        region=region,
+        region="cn-northwest-1",
         market=["spot", "on-demand"],
         instance_profile=profile,
         efa=True,
@@ -197,46 +202,3 @@ def test_the_command_prints_only_json_to_stdout(tmp_path: Path) -> None:
     assert "any permission" in done.stderr
     done = project.run("iam-policy", "--all-clusters")
     assert json.loads(done.stdout) == json.loads(operator(name=None, results=None, instance_profile="auto"))
-
-
-def with_volumes(*sources: str) -> str:
-    volumes = tuple(VolumeConfig(mount=f"/v{at}", source=source) for at, source in enumerate(sources))
-    return render_operator_policy(ProvisionConfig(), name="demo", data_url=DATA, results_url=RESULTS, volumes=volumes)
-
-
-@pytest.mark.parametrize(
-    ("action", "resource", "context", "allowed"),
-    [
-        ("ec2:CreateVolume", "volume/*", {"aws__RequestTag___cluster__name": "demo"}, True),
-        ("ec2:CreateVolume", "volume/*", {}, False),
-        ("ec2:CreateVolume", "volume/*", {"aws__RequestTag___cluster__name": "other"}, False),
-        ("ec2:AttachVolume", "volume/vol-1", OURS, True),
-        ("ec2:AttachVolume", "instance/i-1", OURS, True),
-        ("ec2:AttachVolume", "volume/vol-1", {}, False),
-        ("ec2:DeleteVolume", "volume/vol-1", OURS, True),
-        ("ec2:DeleteVolume", "volume/vol-1", {}, False),
-        ("ec2:CreateTags", "volume/vol-1", {**OURS, "aws__TagKeys": "cluster:keep"}, True),
-        ("ec2:CreateTags", "volume/vol-1", {**OURS, "aws__TagKeys": "cluster:name"}, False),
-        ("ec2:CreateTags", "volume/vol-1", {"aws__TagKeys": "cluster:keep"}, False),
-        ("ec2:CreateTags", "instance/i-1", {**OURS, "aws__TagKeys": "cluster:keep"}, False),
-    ],
-)
-def test_operators_may_use_the_clusters_volumes_only(
-    action: str, resource: str, context: dict[str, str], *, allowed: bool
-) -> None:
-    assert may(with_volumes("head"), action, ec2(resource), **context) == allowed
-
-
-def test_operators_only_describe_file_systems() -> None:
-    """Only where cluster.toml has one."""
-    for action in ("elasticfilesystem:DescribeFileSystems", "fsx:DescribeFileSystems"):
-        assert may(with_volumes("fs-0123abcd"), action)
-        assert not may(with_volumes("head"), action)
-    for action in ("elasticfilesystem:DeleteFileSystem", "elasticfilesystem:ModifyMountTargetSecurityGroups"):
-        assert not may(with_volumes("fs-0123abcd"), action)
-    assert len("".join(with_volumes("head", "fs-0123abcd").split())) <= MAX_POLICY_LENGTH
-
-
-def test_operators_may_use_the_buckets_of_volumes() -> None:
-    assert may(with_volumes("s3://volumes/a/"), "s3:GetObject", "arn:aws:s3:::volumes/a/file")
-    assert not may(with_volumes("head"), "s3:GetObject", "arn:aws:s3:::volumes/a/file")
