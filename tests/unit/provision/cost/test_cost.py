@@ -56,10 +56,6 @@ class Watched:
         self.world.up(make_config(nodes=nodes, **settings))
         self.look()
 
-    def resize(self, nodes: int, **settings: object) -> None:
-        self.world.resize(make_config(nodes=nodes, **settings))
-        self.look()
-
     def stop(self) -> None:
         world = self.world
         plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
@@ -119,29 +115,30 @@ def watched(slow_world: World) -> Watched:
     return Watched(slow_world)
 
 
-@pytest.mark.slow
-def test_weeks_of_clusters_on_demand(watched: Watched) -> None:
+def test_days_of_a_cluster_on_demand(watched: Watched) -> None:
+    """Prices that cannot be read are unknown at first, and filled in later."""
+    book = watched.world.sandbox.book
+    book.arm("unauthorized service=pricing")
     watched.up(2)
     watched.wait(3 * HOUR + 77)
+    (current,) = watched.bills()
+    assert (current.usd, current.usd_per_hour) == (None, None)
+    book.disarm("all")
     assert_matches(watched)
-    watched.resize(4)
-    watched.wait(1.5 * HOUR)
+    (current,) = watched.bills()
+    disk = 80 * watched.instance(0).root_volume_bytes / (1 << 30) / 1000 / (31 * 24)
+    assert current.usd_per_hour == pytest.approx(2 * (0.17 + 0.005 + disk))
+
     watched.stop()
     watched.wait(10 * HOUR)
-    assert_matches(watched)
+    (current,) = watched.bills()
+    assert current.usd_per_hour == pytest.approx(2 * disk)
     watched.start()
     watched.wait(2 * HOUR)
-    watched.instance(3).shut_down_from_inside()  # EC2 does not report the time
+    watched.instance(1).shut_down_from_inside()  # EC2 does not report the time
     watched.settle()
-    watched.wait(40 * 60)
-    watched.world.clients.ec2.terminate_instances(InstanceIds=[watched.instance(2).id])
-    watched.settle()
-    watched.wait(45 * 60)
-    assert_matches(watched)
     watched.wait(20 * DAY)  # into the next month
-    watched.down()
     assert_matches(watched)
-    assert [len(each.nodes) for each in watched.bills()] == [4]
 
 
 def test_days_of_a_cluster_on_spot(watched: Watched) -> None:
@@ -165,16 +162,6 @@ def test_days_of_a_cluster_on_spot(watched: Watched) -> None:
     assert parts(watched.bills()) == pytest.approx(watched.expected(), rel=0.01)
 
 
-def test_what_a_cluster_costs_per_hour(watched: Watched) -> None:
-    watched.up(2)
-    (current,) = watched.bills()
-    disk = 80 * watched.instance(0).root_volume_bytes / (1 << 30) / 1000 / (31 * 24)
-    assert current.usd_per_hour == pytest.approx(2 * (0.17 + 0.005 + disk))
-    watched.stop()
-    (current,) = watched.bills()
-    assert current.usd_per_hour == pytest.approx(2 * disk)
-
-
 def test_a_kept_volume_belongs_to_the_next_cluster(watched: Watched) -> None:
     watched.world.volumes = (make_volume(size_gib=100, keep=True),)
     watched.up(1)
@@ -191,14 +178,3 @@ def test_a_kept_volume_belongs_to_the_next_cluster(watched: Watched) -> None:
     of_volume = [volume.usd for each in (first, second) for volume in each.volumes]
     assert add_up(of_volume) == pytest.approx(100 * 0.08 * 11 / 31, rel=0.01)
     assert second.ended_at is None
-
-
-def test_unknown_prices_are_said_and_filled_in_later(watched: Watched) -> None:
-    world = watched.world
-    world.sandbox.book.arm("unauthorized service=pricing")
-    watched.up(1)
-    watched.wait(HOUR)
-    (current,) = watched.bills()
-    assert (current.usd, current.usd_per_hour) == (None, None)
-    world.sandbox.book.disarm("all")
-    assert_matches(watched)

@@ -129,9 +129,8 @@ def lease_in(seconds: float, **more: Any) -> Lease:
 # -- the lease that counts ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shell", ["dash"])
-def test_the_newest_lease_counts_and_is_kept(nodes: Nodes, shell: str) -> None:
-    node = nodes.make(shell)
+def test_the_newest_lease_counts_and_is_kept(nodes: Nodes) -> None:
+    node = nodes.make("dash")
     older, newer = FULL, FULL._replace(set_at=FULL.set_at + 1, until=None)
     assert node.show("set", render_lease(newer))["lease"] == render_lease(newer)
     for text in (render_lease(older), "", "damaged", "set=2027-01-15T08:00:05Z until=$(id)"):
@@ -200,35 +199,33 @@ def use(node: FakeNode) -> str:
     return (node.root / "run/why").read_text().strip()
 
 
-@pytest.mark.parametrize(
-    ("command", "name", "why"),
-    [
-        ("sleep 5", "sleep", ""),
-        ("sshd: ubuntu@notty", "sshd", "ubuntu is logged in"),
-        ("/usr/bin/ssm-session-worker ada", "ssm-session-wor", "somebody is logged in through Session Manager"),
-        ("slurmstepd: [4.0]", "slurmstepd", "a batch job runs"),
-    ],
-)
-def test_who_uses_a_node(nodes: Nodes, command: str, name: str, why: str) -> None:
-    node = nodes.make()
-    node.add_process(20, command, name=name)
-    assert use(node) == why
+JOB = "job 20261128-000000-abcdef has not ended"
+SUPERVISOR = "/r/bin/python\0-Es\0/r/node\0supervise"
 
 
 @pytest.mark.parametrize(
-    ("state", "is_supervised", "why"),
+    ("job", "command", "gpus", "why"),
     [
-        ("running", True, "job 20261128-000000-abcdef has not ended"),
-        ("waiting", True, ""),
-        ("running", False, ""),  # its supervisor was killed
-        ("done", True, ""),
+        (None, "sleep 5", None, ""),
+        (None, "sshd: ubuntu@notty", None, "ubuntu is logged in"),
+        (None, "/usr/bin/ssm-session-worker ada", None, "somebody is logged in through Session Manager"),
+        (None, "slurmstepd: [4.0]", None, "a batch job runs"),
+        ("running", SUPERVISOR, None, JOB),
+        ("running", "sleep 5", None, ""),  # its supervisor was killed
+        ("waiting", SUPERVISOR, None, ""),
+        ("done", SUPERVISOR, None, ""),
+        (None, "sleep 5", "echo 0; echo 4", ""),
+        (None, "sleep 5", "echo 0; echo 93", "a GPU is busy: 93 %"),
+        (None, "sleep 5", "exit 9", "the GPUs cannot be read"),
     ],
 )
-def test_jobs_that_use_a_node(nodes: Nodes, state: str, why: str, *, is_supervised: bool) -> None:
-    node = nodes.make()
-    node.add_job(state)
-    if is_supervised:
-        node.add_process(20, "/r/bin/python\0-Es\0/r/node\0supervise")
+def test_what_uses_a_node(nodes: Nodes, job: str | None, command: str, gpus: str | None, why: str) -> None:
+    node = nodes.make(**({} if gpus is None else {"nvidia-smi": gpus}))
+    if gpus is not None:
+        (node.root / "dev/nvidia0").touch()
+    if job is not None:
+        node.add_job(job)
+    node.add_process(20, command, name=Path(command.partition(" ")[0].rstrip(":")).name[:15])
     assert use(node) == why
 
 
@@ -241,7 +238,7 @@ def test_a_notebook_is_a_use_while_a_kernel_is_busy(nodes: Nodes, state: str, wh
     answer = json.dumps([{"id": "x", "execution_state": state}])
     node = nodes.make(curl=f"""said="$(cat)$*"; [ "$said" != '{expected}' ] || echo '{answer}'""")
     node.add_job("running", beside=True)
-    node.add_process(20, "/r/bin/python\0-Es\0/r/node\0supervise")
+    node.add_process(20, SUPERVISOR)
     node.add_process(21, "sshd: ubuntu@notty", name="sshd")
     node.add_process(22, "/r/bin/python\0-Es\0/r/node\0agent", parent=21)
     server = node.root / "home/.cluster/notebook/run/x/jpserver-7.json"
@@ -265,17 +262,7 @@ def test_cpu_use(nodes: Nodes, ticks: int, why: str) -> None:
     (node.root / "run/ticks").write_text(f"0 {time.time() - 10:.0f}\n")
     node.add_process(20, "python", ticks=ticks)
     node.call("idle")
-    assert (node.root / "run/why").read_text().strip()[: len(why) or None].startswith(why[:15])
-
-
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [("echo 0; echo 4", ""), ("echo 0; echo 93", "a GPU is busy: 93 %"), ("exit 9", "the GPUs cannot be read")],
-)
-def test_gpu_use(nodes: Nodes, said: str, why: str) -> None:
-    node = nodes.make(**{"nvidia-smi": said})
-    (node.root / "dev/nvidia0").touch()
-    assert use(node) == why
+    assert (node.root / "run/why").read_text().strip() == why
 
 
 # -- the cluster's use -------------------------------------------------------------------------------------------------

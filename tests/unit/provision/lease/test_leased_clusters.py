@@ -15,8 +15,6 @@ from provision.lease.config import LeaseConfig
 from provision.lease.lease_plan import Spending
 from provision.lease.terms import Lease, parse_lease, render_lease
 from provision.lease.user_data import render_user_data
-from provision.model import ClusterState
-from provision.plan import Plan
 from provision.power import prepare_start
 from provision.status import SWITCHED_OFF, find_allocation, find_lease_end
 from provision_world import Killed, World, complete, make_config, make_group, make_node, make_state
@@ -54,20 +52,6 @@ def leases(world: World) -> set[Lease | None]:
     return found
 
 
-def test_a_launch_arms_the_lease(world: World) -> None:
-    world.lease = make_lease_config(lifetime="12h", idle="30m")
-    state = world.up(make_config())
-    (lease,) = leases(world)
-    assert lease is not None
-    assert lease.until == pytest.approx(world.time.time() + 43200, abs=120)
-    assert (lease.idle_s, lease.then, state.lease) == (1800.0, "down", lease)
-    behaviors = [i.instance_initiated_shutdown_behavior for i in world.sandbox.backend.sandbox_instances()]
-    assert behaviors == ["terminate", "terminate"]
-    assert {i.metadata_options.instance_metadata_tags for i in world.sandbox.backend.sandbox_instances()} == {"enabled"}
-    assert [group.lease for group in state.security_groups] == [render_lease(lease)]
-    assert not world.prepare(make_config())
-
-
 def test_a_repeated_launch_has_the_same_deadline(late_world: World) -> None:
     """EC2 does not list it yet. With another deadline, EC2 would refuse its token, or launch the nodes twice."""
     late_world.lease = make_lease_config(lifetime="1h")
@@ -81,10 +65,19 @@ def test_a_repeated_launch_has_the_same_deadline(late_world: World) -> None:
     assert state.lease == lease
 
 
-def test_new_nodes_share_the_lease(world: World) -> None:
-    world.lease = make_lease_config(lifetime="1h")
-    world.up(make_config())
+def test_a_launch_arms_the_lease(world: World) -> None:
+    """New nodes share it, and `resize 0` ends it."""
+    world.lease = make_lease_config(lifetime="1h", idle="30m")
+    state = world.up(make_config())
     (lease,) = leases(world)
+    assert lease is not None
+    assert lease.until == pytest.approx(world.time.time() + 3600, abs=120)
+    assert (lease.idle_s, lease.then, state.lease) == (1800.0, "down", lease)
+    instances = world.sandbox.backend.sandbox_instances()
+    assert {instance.instance_initiated_shutdown_behavior for instance in instances} == {"terminate"}
+    assert {instance.metadata_options.instance_metadata_tags for instance in instances} == {"enabled"}
+    assert [group.lease for group in state.security_groups] == [render_lease(lease)]
+
     world.time.sleep(600)
     world.lease = make_lease_config(lifetime="9h")  # changed since
     world.resize(make_config(nodes=4))
@@ -93,15 +86,11 @@ def test_new_nodes_share_the_lease(world: World) -> None:
     with pytest.raises(ClusterError, match="the lifetime of cluster demo ended at"):
         world.resize(make_config(nodes=5))
 
-
-def test_resize_to_0_ends_the_lease(world: World) -> None:
-    world.lease = make_lease_config(lifetime="1h")
-    world.up(make_config())
     world.resize(make_config(nodes=0))
-    state = world.settled()
-    assert state.lease is not None
-    assert not state.lease.limits
-    assert find_lease_end(state, now=world.time.time() + 9999) is None
+    ended = world.settled()
+    assert ended.lease is not None
+    assert not ended.lease.limits
+    assert find_lease_end(ended, now=world.time.time() + 9999) is None
 
 
 def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,11 +109,9 @@ def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) ->
     assert not world.resources()["instances"]
 
 
-def test_a_change_is_in_the_tags(world: World) -> None:
-    state = world.up(make_config())
-    assert state.lease is None
+def test_a_change_is_in_the_tags() -> None:
     lease = Lease(set_at=NOW, until=NOW + 60)
-    (step,) = plan_lease(state, lease)
+    (step,) = plan_lease(make_state(make_node(0), make_node(1)), lease)
     assert isinstance(step, SetLease)
     assert [node.index for node in step.behaving] == [0, 1]  # without a lease, a shutdown would only stop the nodes
     assert plan_lease(make_state(make_node(0, lease=render_lease(lease))), lease) == ()
@@ -133,18 +120,14 @@ def test_a_change_is_in_the_tags(world: World) -> None:
     assert not again.behaving
 
 
-def stopped_world(world: World) -> ClusterState:
+def test_start_begins_a_new_lease(world: World) -> None:
     world.lease = make_lease_config(lifetime="1h", budget_usd=5.0, then="stop")
     world.up(make_config())
     world.time.sleep(3600)
     for instance in world.sandbox.backend.sandbox_instances():
         instance.shut_down_from_inside()
         instance.finish_stop()
-    return world.describe()
-
-
-def test_start_begins_a_new_lease(world: World) -> None:
-    state = stopped_world(world)
+    state = world.describe()
     end = find_lease_end(state, now=world.time.time())
     assert (end or "").startswith("its lifetime ended at ")
     assert find_allocation(state, asked=2, lease_end=end).why == f"{end}; cluster start starts it"
@@ -153,8 +136,7 @@ def test_start_begins_a_new_lease(world: World) -> None:
     plan = prepare_start(
         world.clients, name="demo", config=make_config(), files=world.files, lease=config, spending=spending
     )
-    step = next(step for step in plan.steps if isinstance(step, SetLease))
-    apply(Plan(cluster="demo", steps=(step,)), clients=world.clients, files=world.files, report=silent)
+    apply(plan, clients=world.clients, files=world.files, report=silent)
     (lease,) = leases(world)
     assert lease is not None
     assert lease.until == pytest.approx(world.time.time() + 7200, abs=120)
