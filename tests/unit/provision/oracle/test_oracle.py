@@ -47,10 +47,7 @@ def short(wheel: Wheel) -> str:
         ("g4dn.xlarge", "T4 7.5", GPU_WHEEL, TURING),
         ("p4d.24xlarge", "A100 8.0", GPU_WHEEL, ["cu112 1.9.1", "cu110 1.9.1"]),
         ("g5.xlarge", "A10G 8.6", GPU_WHEEL, ["cu112 1.9.1"]),
-        ("g6.xlarge", "L4 8.9", GPU_WHEEL, ["cu112 1.9.1"]),
-        ("g6e.xlarge", "L40S 8.9", GPU_WHEEL, ["cu112 1.9.1"]),
         ("p5.48xlarge", "H100 9.0", None, []),
-        ("p6-b200.48xlarge", "B200 10.0", None, []),
         ("g7e.2xlarge", "RTX PRO Server 6000 12.0", None, []),
     ],
 )
@@ -70,9 +67,6 @@ def test_the_gpu_and_the_wheels_of_a_type(instance_type: str, gpu: str, auto: Wh
     [
         ("mxnet-cu112==1.9.1", (8, 9), True, "sm_86"),
         ("mxnet-cu110==1.9.1", (8, 6), False, "from CUDA 11.0, and the X needs CUDA 11.1"),
-        ("mxnet-cu102==1.9.1", (8, 0), False, "no machine code for 8.0"),
-        ("mxnet-cu90==1.6.0.post0", (7, 0), True, "sm_70"),
-        ("mxnet-cu90==1.6.0.post0", (9, 0), False, "no machine code for 9.0"),
         ("mxnet-cu112==1.9.1", (3, 5), False, "no machine code for 3.5 (it has sm_ 50 60 70 80 86)"),
         ("mxnet-cu112==1.9.1", None, False, "needs an NVIDIA GPU"),
         ("mxnet==1.9.1", None, True, "runs on the CPU"),
@@ -145,15 +139,6 @@ def test_families_are_what_ec2_says_they_are() -> None:
     assert {family for family in unknown if not family.startswith("mac")} == set()
 
 
-def test_the_tables_are_sound() -> None:
-    assert len({wheel.requirement for wheel in WHEELS}) == len(WHEELS)
-    for wheel in WHEELS:
-        assert find_wheel(wheel.requirement) is wheel
-        assert (wheel.cuda is None) == (not wheel.code) == (not wheel.needs)
-    assert [wheel for wheel in WHEELS if wheel.cuda and wheel.is_complete] == [GPU_WHEEL]
-    assert len({machine.family for machine in GPU_MACHINES}) == len(GPU_MACHINES)
-
-
 def test_the_documented_wheels_are_those_of_the_table() -> None:
     text = (REPOSITORY / "docs" / "configuration" / "environment.md").read_text()
     documented = re.findall(r"^\| `(mxnet[^`]*)` \| ([0-9 -]+) \| (yes|no) \|", text, re.MULTILINE)
@@ -181,22 +166,14 @@ def test_the_tables_are_shown() -> None:
     assert len(document["wheels"]) == len(WHEELS)
 
 
-@pytest.mark.parametrize(
-    ("name", "lines"),
-    [
-        ("g5.xlarge", ["A10G (compute capability 8.6), x86_64", "takes mxnet-cu112==1.9.1, which does not read s3://"]),
-        ("p5.48xlarge", ["H100 (compute capability 9.0)", 'mxnet = "auto" has no wheel for it']),
-    ],
-)
-def test_shows_a_type_with_reasons(name: str, lines: list[str]) -> None:
-    machine = find_machine(name)
-    assert machine is not None
-    text = render("mxnet", name)
-    for words in lines:
-        assert words in text
-    document = make_document("mxnet", name)
+def test_a_type_is_shown_with_reasons() -> None:
+    text = render("mxnet", "g5.xlarge")
+    assert "A10G (compute capability 8.6), x86_64" in text
+    assert "takes mxnet-cu112==1.9.1, which does not read s3://" in text
+    assert 'mxnet = "auto" has no wheel for it' in render("mxnet", "p5.48xlarge")
+    document = make_document("mxnet", "g5.xlarge")
     assert {wheel["wheel"] for wheel in document["wheels"]} == {wheel.requirement for wheel in WHEELS}
-    assert document["auto"] in {wheel["wheel"] for wheel in document["wheels"] if wheel["runs"]} | {None}
+    assert document["auto"] in {wheel["wheel"] for wheel in document["wheels"] if wheel["runs"]}
 
 
 def test_the_command_needs_no_cluster_toml(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from bench.wheel_code import torch_code_differs
 from cluster.commands.oracle import make_document, render
 from foundation.errors import ConfigError
 from project import REPOSITORY
-from provision.oracle.tables import GPU_MACHINES, Gpu, find_fitting, find_machine, show, show_code
+from provision.oracle.tables import Gpu, find_machine, show, show_code
 from provision.oracle.torch import (
     TORCH_BUILDS,
     check_torch,
@@ -30,18 +30,11 @@ def gpu_of(family: str) -> Gpu:
     return machine.gpu
 
 
-@pytest.mark.parametrize(
-    ("family", "wheel"),
-    [
-        *((family, "torch==2.13.0") for family in ("g4dn", "p4d", "g5", "g6", "g6e", "p5", "p5en", "p6-b200", "g7e")),
-        ("p3", "torch==2.8.0"),
-        ("g3", "torch==2.7.1"),
-        ("p2", None),
-        ("g4ad", None),
-    ],
-)
-def test_the_wheel_of_auto(family: str, wheel: str | None) -> None:
-    assert pick_torch(gpu_of(family)) == wheel
+def test_the_wheel_of_auto() -> None:
+    wheels = {"g5": "torch==2.13.0", "p6-b200": "torch==2.13.0", "p3": "torch==2.8.0", "g3": "torch==2.7.1"}
+    assert {family: pick_torch(gpu_of(family)) for family in wheels} == wheels
+    assert pick_torch(gpu_of("p2")) is None
+    assert pick_torch(gpu_of("g4ad")) is None
 
 
 @pytest.mark.parametrize(
@@ -53,14 +46,9 @@ def test_the_wheel_of_auto(family: str, wheel: str | None) -> None:
         ("torch==2.7.1", "p6-b200", False),
         ("torch==2.7.1+cu128", "p6-b200", True),
         ("torch==2.10.0", "p3", True),
-        ("torch==2.11.0+cu126", "p3", True),
-        ("torch==2.13.0", "p6-b300", True),
     ],
 )
-def test_code_for_a_gpu(requirement: str, family: str, fits: bool) -> None:  # noqa: FBT001 - a column of the table
-    build = find_build(requirement)
-    assert build is not None
-    assert bool(find_fitting(build.code, gpu_of(family))) is fits
+def test_code_for_a_gpu(requirement: str, family: str, *, fits: bool) -> None:
     assert (explain_unfit(requirement, [gpu_of(family)]) is None) is fits
 
 
@@ -95,29 +83,14 @@ def test_up_refuses_a_wheel_without_code_for_the_gpu() -> None:
         check_torch(instance_type="p3.2xlarge", torch="torch==2.15.0", is_other=True)
 
 
-@pytest.mark.parametrize(
-    ("cuda", "driver", "fits"),
-    [((13, 0), "580.65.06", True), ((13, 0), "570.133.20", False), ((12, 8), "470.1", False), ((13, 0), None, True)],
-)
-def test_drivers(cuda: tuple[int, int], driver: str | None, fits: bool) -> None:  # noqa: FBT001 - as above
-    assert (explain_driver(cuda, driver) is None) is fits
-
-
-def test_pythons_and_numpy_of_versions() -> None:
+def test_drivers_pythons_and_numpy_of_versions() -> None:
+    assert explain_driver((13, 0), "580.65.06") is None
+    assert explain_driver((13, 0), None) is None
+    assert explain_driver((13, 0), "570.133.20") is not None
+    assert explain_driver((12, 8), "470.1") is not None
     assert find_pythons("torch==2.13.0") == ((3, 10), (3, 14))
-    assert find_pythons("torch==2.8.0") == ((3, 9), (3, 13))
-    assert find_pythons("torch==2.4.1") == ((3, 9), (3, 12))
     assert find_pythons("torch==1.13.1") == ((3, 9), (3, 11))
     assert (choose_numpy("torch==2.2.2"), choose_numpy("torch==2.3.0")) == ("numpy<2", "numpy")
-
-
-def test_the_builds_of_pypi_that_run_on_a_gpu_follow_each_other() -> None:
-    """`cluster oracle` shows these builds as one range."""
-    on_pypi = [build for build in TORCH_BUILDS if build.on_pypi]
-    for machine in GPU_MACHINES:
-        if machine.gpu is not None:
-            fits = [bool(find_fitting(build.code, machine.gpu)) for build in on_pypi]
-            assert "".join("x" if one else " " for one in fits).strip().count(" ") == 0
 
 
 def test_a_wheel_is_compared_with_the_table() -> None:

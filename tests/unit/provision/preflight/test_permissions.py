@@ -57,45 +57,15 @@ def permissions(world: World, state: ClusterState | None = None, **settings: Any
     return describe_permissions(world.clients, wanted(world, state, **settings))
 
 
-def refuse(world: World, *actions: str) -> None:
-    for action in actions:
-        world.sandbox.book.arm(f"unauthorized action={action}")
-
-
-# --- dry runs have no effect
-
-
-def test_dry_runs_have_no_effect(world: World) -> None:
-    """Every request of every dry run has DryRun, and no resource changes."""
-    sent: list[tuple[str, str | None]] = []
-
-    def note(params: dict[str, Any], model: Any, **_: Any) -> None:
-        sent.append((model.name, params["body"].get("DryRun")))
-
-    world.up(make_config())
-    state, before = world.describe(), world.resources()
-    with listening(world.clients.ec2, "before-call.ec2", note):
-        for known in (ClusterState(name=NAME), state):
-            assert permissions(world, known).allowed == BOTH
-
-    assert {f"ec2:{name}" for name, _ in sent} == set(BOTH)
-    assert {dry for _, dry in sent} == {"true"}
-    assert world.describe() == state
-    assert world.resources() == before
-
-
 # --- what is rehearsed
 
 
-def test_the_launch_without_missing_resources(world: World) -> None:
+def test_the_launch_with_and_without_existing_resources(world: World) -> None:
     launch = rehearsed_launch(wanted(world))
-    assert "KeyName" not in launch
-    assert "Placement" not in launch
+    assert not {"KeyName", "Placement"} & set(launch)
     assert "Groups" not in launch["NetworkInterfaces"][0]
     assert (launch["MinCount"], launch["MaxCount"]) == (2, 2)
 
-
-def test_the_launch_names_existing_resources(world: World) -> None:
     [option] = real_options(world, placement=True)
     whole = replace(WHOLE, security_groups=(replace(make_group(), vpc_id=option.vpc_id),))
     launch = rehearsed_launch(wanted(world, whole))
@@ -107,11 +77,16 @@ def test_the_launch_names_existing_resources(world: World) -> None:
 # --- what is missing
 
 
-def test_a_refused_dry_run_is_a_missing_permission(world: World) -> None:
+def test_dry_runs_show_permissions_and_have_no_effect(world: World) -> None:
     world.up(make_config())
-    state = world.describe()
-    refuse(world, "RunInstances", "TerminateInstances")
+    state, before = world.describe(), world.resources()
+    world.calls.made.clear()
+    assert permissions(world).allowed == permissions(world, state).allowed == BOTH
+    assert not world.calls.mutating()  # every call was a dry run
+    for action in ("RunInstances", "TerminateInstances"):
+        world.sandbox.book.arm(f"unauthorized action={action}")
     assert (permissions(world, state).missing, permissions(world, state).allowed) == (BOTH, ())
+    assert world.resources() == before
 
 
 def answering(world: World, operation: str, code: str, message: str) -> Any:
@@ -127,7 +102,7 @@ def answering(world: World, operation: str, code: str, message: str) -> Any:
     ("operation", "code", "message", "missing", "unknown"),
     [
         # AWS names another permission that the call needs.
-        ("RunInstances", REFUSED, denial("ec2:CreateTags"), ("ec2:CreateTags",), ()),
+        ("RunInstances", REFUSED, denial("iam:PassRole"), ("iam:PassRole",), ()),
         # The VPC's default group stands in for the cluster's.
         ("RunInstances", REFUSED, denial("ec2:RunInstances", DEFAULT_GROUP), (), ("ec2:RunInstances",)),
         # A policy by tags refuses an instance that does not exist; no policy allows what is denied.
@@ -149,17 +124,3 @@ def test_what_a_response_says_about_permissions(
     with answering(world, operation, code, message):
         found = permissions(world)
     assert (found.missing, found.unknown) == (missing, unknown)
-
-
-def test_a_missing_permission_to_pass_a_role(world: World) -> None:
-    def deny_role(parsed: dict[str, Any], context: Any, **_: Any) -> None:
-        if "IamInstanceProfile" in context["asked"]:
-            parsed["Error"] = {"Code": "UnauthorizedOperation", "Message": denial("iam:PassRole")}
-
-    def keep(params: dict[str, Any], context: Any, **_: Any) -> None:
-        context["asked"] = " ".join(params["body"])
-
-    ec2 = world.clients.ec2
-    with listening(ec2, "before-call.ec2.RunInstances", keep), listening(ec2, "after-call.ec2.RunInstances", deny_role):
-        found = permissions(world, instance_profile="nodes")
-    assert found.missing == ("iam:PassRole",)

@@ -22,8 +22,6 @@ SPOT_STANDARD, SPOT_GRAPHICS, SPOT_P, SPOT_P5 = "L-34B43A08", "L-3819A6DF", "L-7
         ("p5en.48xlarge", P, SPOT_P5),
         ("p6-b200.48xlarge", P, None),
         ("inf2.xlarge", None, None),
-        ("trn1.2xlarge", None, None),
-        ("", None, None),
     ],
 )
 def test_the_quota_of_a_type(instance_type: str, on_demand: str | None, spot: str | None) -> None:
@@ -39,43 +37,25 @@ def quotas(world: World, *options: LaunchOption, launching: int = 2) -> dict[tup
 
 
 def test_need_use_and_limit(world: World) -> None:
+    """Stopped and ended instances do not count, nor those of another market or kind."""
     world.sandbox.reset(quotas={STANDARD: 40})
-    world.up(make_config(nodes=3))
-    assert quotas(world, launching=5) == {
-        ("on-demand", "c5.xlarge"): Quota(
-            code=STANDARD,
-            name="Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
-            needed=20,
-            limit=40.0,
-            in_use=12,
-        )
-    }
-
-
-def test_counts_the_same_kind_and_market(world: World) -> None:
-    world.up(make_config(nodes=2, market="spot"))
-    world.up(make_config(nodes=2, market="spot"))
-    found = quotas(
-        world,
-        make_option(),
-        make_option(market="spot"),
-        make_option(instance_type="g5.xlarge"),
-        make_option(instance_type="m5.large", vcpus=2, market="spot"),
-    )
-    assert {place: quota.in_use for place, quota in found.items()} == {
-        ("on-demand", "c5.xlarge"): 0,
-        ("spot", "c5.xlarge"): 8,
-        ("on-demand", "g5.xlarge"): 0,
-        ("spot", "m5.large"): 8,
-    }
-    assert found["spot", "m5.large"].needed == 4
-
-
-def test_stopped_and_ended_instances_do_not_count(world: World) -> None:
     state = world.up(make_config(nodes=3))
     world.clients.ec2.stop_instances(InstanceIds=[state.nodes[1].instance_id])
     world.clients.ec2.terminate_instances(InstanceIds=[state.nodes[2].instance_id])
-    assert quotas(world)["on-demand", "c5.xlarge"].in_use == 4
+    options = (
+        make_option(instance_type="m5.large", vcpus=2),
+        make_option(market="spot"),
+        make_option(instance_type="g5.xlarge"),
+    )
+    found = quotas(world, *options, launching=5)
+    assert found["on-demand", "m5.large"] == Quota(
+        code=STANDARD,
+        name="Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances",
+        needed=10,
+        limit=40.0,
+        in_use=4,
+    )
+    assert [quota.in_use for quota in found.values()] == [4, 0, 0]
 
 
 def test_a_limit_that_may_not_be_read(world: World) -> None:

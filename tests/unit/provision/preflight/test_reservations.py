@@ -62,53 +62,40 @@ def test_the_end_of_a_block() -> None:
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 
-def reserve(world: World, count: int, *, zone: str = ZONE, is_block: bool = False) -> str:
+def reserve(world: World, count: int, *, is_block: bool = False) -> str:
     backend = world.sandbox.backend.capacity_reservations
-    asked = {"InstanceType": "c5.xlarge", "AvailabilityZone": zone}
+    asked = {"InstanceType": "c5.xlarge", "AvailabilityZone": ZONE}
     made = backend.create(asked, count=count, reservation_type="capacity-block" if is_block else "default")
     return str(made.id)
 
 
-@pytest.mark.parametrize("is_block", [False, True])
-def test_nodes_launch_in_the_reservation_first(world: World, *, is_block: bool) -> None:
+def test_nodes_launch_in_the_block_first(world: World) -> None:
     """No zone has other capacity, and the account has no quota."""
-    reservation = reserve(world, 2, is_block=is_block)
+    reservation = reserve(world, 2, is_block=True)
     world.sandbox.book.arm("capacity")
     config = make_config(reservation=reservation)
-    text = render_plan(world.prepare(config))
-    title = "Capacity Block" if is_block else "reservation"
-    assert f"in {title} {reservation}" in text
+    assert f"in Capacity Block {reservation}" in render_plan(world.prepare(config))
     state = world.up(config)
     assert {node.zone for node in state.nodes} == {ZONE}
     used = {one.capacity_reservation_id for one in world.sandbox.backend.sandbox_instances()}
     assert used == {reservation}
-    assert world.sandbox.backend.capacity_reservations.get(reservation).available_instance_count == 0
 
 
-def test_the_markets_follow_a_reservation_that_is_too_small(world: World) -> None:
-    reservation = reserve(world, 1)
-    config = make_config(reservation=reservation, market=["spot", "on-demand"])
-    text = render_plan(world.prepare(config))
-    said = f"reservation {reservation}: it has room for 1 more instance, 2 are needed"
-    assert said in " ".join(text.split())
-    state = world.up(config)
-    assert {node.market for node in state.nodes} == {"spot"}
-
-
-def test_every_answer_is_printed_in_the_order_of_attempts(world: World) -> None:
+def test_the_markets_follow_a_reservation_that_is_full(world: World) -> None:
+    """It fills between plan and launch. Every answer is printed in the order of the attempts."""
     reservation = reserve(world, 2)
     config = make_config(reservation=reservation, market=["spot", "on-demand"])
     world.sandbox.book.arm("capacity market=spot")
-    told: list[str] = []
+    lines: list[str] = []
     backend = world.sandbox.backend.capacity_reservations.get(reservation)
 
     def fill(event: Any) -> None:
-        backend.total_instance_count = 0  # filled by others after the plan
-        told.append(event.what)
+        backend.total_instance_count = 0
+        lines.append(event.what)
 
     state = world.up(config, report=fill)
     assert {node.market for node in state.nodes} == {"on-demand"}
-    answers = [line.removeprefix("no capacity for 2 x ") for line in told if line.startswith("no capacity for")]
+    answers = [line.removeprefix("no capacity for 2 x ") for line in lines if line.startswith("no capacity for")]
     assert answers[0].startswith(f"c5.xlarge in reservation {reservation} in {ZONE}: ")
     assert answers[0].endswith("(ReservationCapacityExceeded)")
     zones = [f"{REGION}{letter}" for letter in "abcdf"]
