@@ -22,33 +22,6 @@ def texts(events: list[Event], kind: str) -> list[str]:
     return [event.what for event in events if event.kind == kind]
 
 
-def test_tries_the_next_zone(world: World) -> None:
-    world.sandbox.book.arm("capacity zone=us-east-1a")
-    events: list[Event] = []
-
-    world.up(make_config(), report=events.append)
-
-    assert places(world) == {("on-demand", "c5.xlarge", "us-east-1b"): 2}
-    assert launches(world) == 2
-    [refused] = [text for text in texts(events, "info") if text.startswith("no capacity")]
-    assert "2 x c5.xlarge on demand in us-east-1a: We currently do not have sufficient" in refused
-    assert refused.endswith("(InsufficientInstanceCapacity)")
-    assert "2 x c5.xlarge on demand in us-east-1b" in texts(events, "info")
-
-
-@pytest.mark.parametrize(
-    ("fault", "settings", "place"),
-    [
-        ("type=c5.xlarge", {"instance_types": ["m5.xlarge", "c6i.xlarge"]}, ("on-demand", "m5.xlarge", "us-east-1a")),
-        ("market=spot", {"market": ["spot", "on-demand"]}, ("on-demand", "c5.xlarge", "us-east-1a")),
-    ],
-)
-def test_tries_the_next_type_and_market(world: World, fault: str, settings: Any, place: tuple[str, ...]) -> None:
-    world.sandbox.book.arm(f"capacity {fault}")
-    world.up(make_config(**settings))
-    assert places(world) == {place: 2}
-
-
 def test_the_order_of_the_places(world: World) -> None:
     """The zone changes fastest, then the type, then the market."""
     world.sandbox.book.arm("capacity")
@@ -57,7 +30,10 @@ def test_the_order_of_the_places(world: World) -> None:
     with pytest.raises(AwsError, match="no capacity for 2 nodes in any place") as caught:
         world.up(config)
 
-    tried = [line.partition(": ")[0].strip() for line in caught.value.message.splitlines()[1:]]
+    lines = caught.value.message.splitlines()[1:]
+    assert "2 x c5.xlarge on spot in us-east-1a: We currently do not have sufficient" in lines[0]
+    assert lines[0].endswith("(InsufficientInstanceCapacity)")
+    tried = [line.partition(": ")[0].strip() for line in lines]
     options = world.prepare(config).world.preflight.options
     assert tried == [f"2 x {option.label}" for option in options]
     keys = [(option.market, option.instance_type) for option in options]
@@ -74,40 +50,29 @@ def test_the_order_of_the_places(world: World) -> None:
     assert places(world) == {("spot", "c5.xlarge", "us-east-1a"): 2}
 
 
-def test_accepts_fewer_nodes(world: World) -> None:
+def test_accepts_fewer_nodes_and_launches_the_others_later(world: World) -> None:
+    """Later in the same subnet. Fewer than the least nodes are an error."""
     world.sandbox.book.arm("capacity zone=us-east-1c free=3")
     world.sandbox.book.arm("capacity")
+    with pytest.raises(AwsError, match=r"no capacity for 5 nodes \(nor for 4\)"):
+        world.up(make_config(nodes=5, min_nodes=4))
+    assert "instances" not in world.resources()
     events: list[Event] = []
+    config = make_config(nodes=4, min_nodes=2)
 
-    state = world.up(make_config(nodes=4, min_nodes=2), report=events.append)
+    state = world.up(config, report=events.append)
 
     assert [node.index for node in state.nodes] == [0, 1, 2]
     assert places(world) == {("on-demand", "c5.xlarge", "us-east-1c"): 3}
     assert texts(events, "warn") == ["AWS has capacity for 3 of 4 nodes: continuing without nodes 3"]
     assert world.resources() == complete(3)
-
-
-def test_launches_the_missing_nodes_later_in_the_same_subnet(world: World) -> None:
-    world.sandbox.book.arm("capacity free=3")
-    config = make_config(nodes=4, min_nodes=2)
-    [zone] = {node.zone for node in world.up(config).nodes}
-    events: list[Event] = []
-
     assert len(world.up(config, report=events.append).nodes) == 3
     assert "no capacity for nodes 3: continuing without them" in texts(events, "warn")
 
     world.sandbox.book.disarm("all")
     state = world.up(config)
     assert [node.index for node in state.nodes] == [0, 1, 2, 3]
-    assert {node.zone for node in state.nodes} == {zone}
     assert {node.subnet_id for node in state.nodes} == {state.nodes[0].subnet_id}
-
-
-def test_rejects_fewer_than_the_least(world: World) -> None:
-    world.sandbox.book.arm("capacity free=1")
-    with pytest.raises(AwsError, match=r"no capacity for 4 nodes \(nor for 2\)"):
-        world.up(make_config(nodes=4, min_nodes=2))
-    assert "instances" not in world.resources()
 
 
 def test_waits_for_capacity(world: World) -> None:
@@ -178,16 +143,13 @@ def test_nodes_that_would_end_in_every_zone(world: World, code: str, hint: str) 
     assert not world.resources()["instances"]
 
 
-@pytest.mark.parametrize("keep_failed", [False, True])
-def test_rolls_back_a_partial_launch_unless_asked_not_to(world: World, *, keep_failed: bool) -> None:
-    with pytest.raises(ClusterError, match=r"1 of the nodes ended while starting: i-\w+: Server.InternalError"):
-        world.up(make_config(nodes=3), report=world.failing_launch(), keep_failed=keep_failed)
-
-    assert world.resources()["instances"] == (2 if keep_failed else 0)
-    assert world.files.launches() == ()
+def test_rolls_back_a_partial_launch_unless_asked_not_to(world: World) -> None:
+    for keep_failed, left, which in ((False, 0, 0), (True, 2, 3)):
+        with pytest.raises(ClusterError, match=r"1 of the nodes ended while starting: i-\w+: Server.InternalError"):
+            world.up(make_config(nodes=3), report=world.failing_launch(which=which), keep_failed=keep_failed)
+        assert world.resources()["instances"] == left
+        assert world.files.launches() == ()
     assert [node.index for node in world.up(make_config(nodes=3)).nodes] == [0, 1, 2]
-    assert world.down().leftovers == ()
-    assert not world.resources()
 
 
 def test_finds_an_interrupted_launch_in_another_zone(world: World) -> None:

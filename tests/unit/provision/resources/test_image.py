@@ -7,7 +7,6 @@ import pytest
 from foundation.errors import AwsError, ConfigError
 from foundation.progress import silent
 from provision.apply import apply
-from provision.model import bake_name
 from provision.plan import Plan, Request
 from provision.preflight.machines import BakedImage, TypeFacts, choose_baked, describe_baked
 from provision.preflight.places import describe_preflight
@@ -107,14 +106,3 @@ def test_a_failed_image_is_an_error(world: World, stopped: CreateImage) -> None:
     next(ami for ami in world.sandbox.backend.amis.values() if ami.name == "baked").state = "failed"
     with pytest.raises(AwsError, match="the image baked is failed"):
         apply_steps(world, stopped)
-
-
-def test_a_public_image_is_not_taken(world: World) -> None:
-    ami = next(iter(world.sandbox.backend.amis.values()))
-    ami.add_tags({"cluster:name": NAME, "cluster:baked": RECIPE})
-    assert describe_baked(world.clients.ec2) == ()
-
-
-def test_the_temporary_name_is_valid_and_no_users_choice() -> None:
-    assert bake_name(NAME) == bake_name(NAME) != bake_name("other")
-    assert len(bake_name("n" * 32)) <= 32

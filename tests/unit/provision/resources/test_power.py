@@ -50,20 +50,11 @@ def test_stop_and_start_take_one_call_each(world: World) -> None:
     assert all(node.public_ip for node in after.nodes)
 
 
-def test_stops_the_other_nodes_if_one_has_ended(world: World) -> None:
-    state = world.up(make_config(nodes=3))
-    plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
-    world.clients.ec2.terminate_instances(InstanceIds=[state.nodes[1].instance_id])
-
-    apply(plan, clients=world.clients, files=world.files, report=silent)
-
-    assert [(node.index, node.state) for node in world.describe().nodes] == [(0, "stopped"), (2, "stopped")]
-    assert {node.state for node in start_again(world).nodes} == {"running"}  # although node 1 is missing
-
-
 def test_a_start_that_fails(world: World) -> None:
-    world.up(make_config())
-    stop(world)
+    before = world.up(make_config(nodes=3))
+    plan = prepare_stop(world.clients, name=NAME, files=world.files, report=silent)
+    world.clients.ec2.terminate_instances(InstanceIds=[before.nodes[1].instance_id])
+    apply(plan, clients=world.clients, files=world.files, report=silent)  # stops the others
 
     with wired(world) as wire:
         wire.refuse("StartInstances", code="InsufficientInstanceCapacity")
@@ -71,8 +62,8 @@ def test_a_start_that_fails(world: World) -> None:
             start_again(world)
 
     assert "only in their own zone" in (caught.value.hint or "")
-    assert {node.state for node in world.describe().nodes} == {"stopped"}
-    assert {node.state for node in start_again(world).nodes} == {"running"}
+    assert [(node.index, node.state) for node in world.describe().nodes] == [(0, "stopped"), (2, "stopped")]
+    assert {node.state for node in start_again(world).nodes} == {"running"}  # although node 1 is missing
 
 
 def test_a_node_that_stops_while_starting(world: World) -> None:

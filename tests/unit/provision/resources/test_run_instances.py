@@ -35,12 +35,15 @@ def test_the_request() -> None:
         {"Key": "cluster:owner", "Value": "arn:aws:iam::1:user/ada"},
         {"Key": "Name", "Value": "cluster-demo"},
     ]
-    assert request() == {
+    nodes = replace(NODES, placement_group="cluster-demo", instance_profile="nodes", public_address=False)
+    assert request(nodes, least=1, placement=True, efa=True, market="spot") == {
         "ImageId": "ami-0123456789abcdef0",
         "InstanceType": "c5.xlarge",
-        "MinCount": 3,
+        "MinCount": 1,
         "MaxCount": 3,
         "KeyName": "cluster-demo",
+        "Placement": {"GroupName": "cluster-demo"},
+        "IamInstanceProfile": {"Name": "nodes"},
         "MetadataOptions": {
             "HttpTokens": "required",
             "HttpEndpoint": "enabled",
@@ -59,49 +62,27 @@ def test_the_request() -> None:
                 "DeviceIndex": 0,
                 "SubnetId": "subnet-1",
                 "Groups": ["sg-1"],
-                "AssociatePublicIpAddress": True,
+                "AssociatePublicIpAddress": False,
                 "DeleteOnTermination": True,
+                "InterfaceType": "efa",
             }
         ],
+        "InstanceMarketOptions": {
+            "MarketType": "spot",
+            "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
+        },
         "TagSpecifications": [
             {"ResourceType": "instance", "Tags": [*tags, {"Key": "cluster:index", "Value": "0-1,4"}]},
             {"ResourceType": "volume", "Tags": tags},
             {"ResourceType": "network-interface", "Tags": tags},
+            {"ResourceType": "spot-instances-request", "Tags": tags},
         ],
     }
-
-
-def test_the_request_with_all_options() -> None:
-    nodes = replace(NODES, placement_group="cluster-demo", instance_profile="nodes", public_address=False)
-    asked = request(nodes, least=1, placement=True, efa=True, market="spot")
-
-    assert (asked["MinCount"], asked["MaxCount"]) == (1, 3)
-    assert asked["Placement"] == {"GroupName": "cluster-demo"}
-    assert asked["IamInstanceProfile"] == {"Name": "nodes"}
-    assert asked["NetworkInterfaces"][0]["InterfaceType"] == "efa"
-    assert asked["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is False
-    assert asked["InstanceMarketOptions"] == {
-        "MarketType": "spot",
-        "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
-    }
-    assert [tagged["ResourceType"] for tagged in asked["TagSpecifications"]] == [
-        "instance", "volume", "network-interface", "spot-instances-request",
-    ]  # fmt: skip
-    assert "Placement" not in request(nodes, placement=False)
-
-
-def test_digests() -> None:
-    requests = [
-        request(),
-        request(replace(NODES, volume_size_gib=51)),
-        request(replace(NODES, indices=(0, 1))),
-        request(least=2),
-        request(image_id="ami-2"),
-        request(subnet_id="subnet-2"),
-        request(market="spot"),
-    ]
-    assert request_digest(request()) == request_digest(request())
-    assert len({request_digest(each) for each in requests}) == len(requests)
+    plain = request()
+    assert not {"Placement", "IamInstanceProfile", "InstanceMarketOptions"} & set(plain)
+    assert plain["NetworkInterfaces"][0]["AssociatePublicIpAddress"] is True
+    digests = {request_digest(each) for each in (plain, request(), request(least=2), request(image_id="ami-2"))}
+    assert len(digests) == 3
 
 
 # --- retries
@@ -203,16 +184,18 @@ def names(*instances: Any) -> dict[int, str]:
     return results[0]
 
 
-def test_the_launch_determines_the_index() -> None:
-    first = [instance(f"i-{letter}", launch_index=k, indices="0-2") for k, letter in enumerate("cab")]
-    assert names(*first) == {0: "i-c", 1: "i-a", 2: "i-b"}
-
-
 def test_an_index_stays_when_other_nodes_change() -> None:
     old = instance("i-old", launch_index=1, indices="0-2", age_s=60)
     new = [instance(f"i-new{k}", launch_index=k, indices="0,2") for k in (0, 1)]
     assert names(old) == {1: "i-old"}
     assert names(old, *new) == {0: "i-new0", 1: "i-old", 2: "i-new1"}
+    # A start changes LaunchTime, but the first interface stays attached.
+    attached = {"Attachment": {"AttachTime": datetime(2029, 1, 1, tzinfo=UTC), "DeviceIndex": 0}}
+    started = instance("i-started", launch_index=0, indices=None, NetworkInterfaces=[attached])
+    assert names(started, instance("i-young", launch_index=0, indices=None, age_s=1000)) == {
+        0: "i-started",
+        1: "i-young",
+    }
     [node] = number_nodes([old])
     assert (node.name, node.role) == ("node-1", "head")
 
@@ -222,14 +205,6 @@ def test_an_instance_without_a_valid_tag_gets_a_free_index(indices: str | None) 
     other = instance("i-other", launch_index=0, indices=indices, age_s=99)
     rest = [instance("i-0", launch_index=0, indices="0,2"), instance("i-2", launch_index=1, indices="0,2")]
     assert names(other, *rest) == {0: "i-0", 1: "i-other", 2: "i-2"}
-
-
-def test_a_restart_does_not_change_the_order() -> None:
-    """A start changes LaunchTime, but the first interface stays attached."""
-    attached = {"Attachment": {"AttachTime": datetime(2029, 1, 1, tzinfo=UTC), "DeviceIndex": 0}}
-    old = instance("i-old", launch_index=0, indices=None, NetworkInterfaces=[attached])
-    young = instance("i-young", launch_index=0, indices=None, age_s=1000)
-    assert names(old, young) == {0: "i-old", 1: "i-young"}
 
 
 @pytest.mark.parametrize("includes", [True, False])

@@ -9,7 +9,6 @@ import provision.resources.shared_volume
 from foundation.errors import AwsError, ClusterError, ConfigError
 from foundation.progress import Event
 from provision import plan as plans
-from provision.model import ClusterState
 from provision.plan import Step
 from provision.preflight.places import Facts, keep_volume_zone
 from provision.preflight.subnets import Subnet
@@ -17,12 +16,11 @@ from provision.resources.shared_volume import (
     SHARED_VOLUME,
     AttachSharedVolume,
     CreateSharedVolume,
-    DeleteSharedVolumes,
     SharedVolume,
     TagKeep,
     find_shared_volumes,
 )
-from provision_world import NAME, World, complete, make_config, make_node, make_state, make_volume, make_wanted
+from provision_world import NAME, Killed, World, complete, make_config, make_node, make_state, make_volume, make_wanted
 
 
 def make_shared(**values: Any) -> SharedVolume:
@@ -45,11 +43,6 @@ def plan_up(asked: plans.World) -> tuple[Step, ...]:
     assert SHARED_VOLUME.plan_up is not None
     assert SHARED_VOLUME.plan_on_nodes is not None
     return (*SHARED_VOLUME.plan_up(asked), *SHARED_VOLUME.plan_on_nodes(asked))
-
-
-def plan_down(*found: SharedVolume) -> tuple[Step, ...]:
-    assert SHARED_VOLUME.plan_down is not None
-    return SHARED_VOLUME.plan_down(ClusterState(name=NAME, found={SHARED_VOLUME.kind: found}))
 
 
 NODES = (make_node(0), make_node(1))
@@ -86,33 +79,10 @@ def test_up_refuses_a_volume_in_another_zone_than_the_nodes() -> None:
     assert "delete-volume --volume-id vol-1 --region us-east-1" in (raised.value.hint or "")
 
 
-@pytest.mark.parametrize(
-    ("found", "steps"),
-    [
-        ((), ()),
-        ((make_shared(),), (DeleteSharedVolumes(volume_ids=("vol-1",)),)),
-        ((attached("i-0", keep=True, tagged_keep=True),), ()),
-        (
-            (make_shared(keep=True, tagged_keep=True), make_shared(volume_id="vol-2")),
-            (DeleteSharedVolumes(volume_ids=("vol-2",)),),
-        ),
-    ],
-)
-def test_plan_of_down(found: tuple[SharedVolume, ...], steps: tuple[Step, ...]) -> None:
-    assert plan_down(*found) == steps
-
-
 SUBNETS = tuple(
     Subnet(subnet_id=f"subnet-{zone}", vpc_id="vpc-1", zone=f"us-east-1{zone}", free_addresses=9) for zone in "abc"
 )
 FACTS = Facts(types={}, zones={}, images={}, subnets=SUBNETS)
-
-
-def test_nodes_are_launched_in_the_zone_of_an_existing_volume() -> None:
-    facts, skipped = keep_volume_zone(wanted(make_shared(zone="us-east-1b")), FACTS)
-    assert [subnet.zone for subnet in facts.subnets] == ["us-east-1b"]
-    assert skipped == ("us-east-1a, us-east-1c: the cluster's volume vol-1 is in us-east-1b",)
-    assert keep_volume_zone(wanted(), FACTS) == (FACTS, ())
 
 
 def test_a_volume_in_a_zone_without_a_subnet_is_explained() -> None:
@@ -132,46 +102,29 @@ def describe_volumes(world: World) -> tuple[SharedVolume, ...]:
     return find_shared_volumes(world.clients.ec2, name=NAME)
 
 
-def test_up_makes_and_attaches_the_volume(world: World) -> None:
-    world.volumes = (make_volume(size_gib=20),)
+def test_a_kept_volume_stays_and_is_used_again_in_its_zone(world: World) -> None:
+    world.volumes = (make_volume(size_gib=20, keep=True),)
+    world.sandbox.book.arm("capacity zone=us-east-1a free=0")
     state = world.up(make_config())
-
     assert world.resources() == with_volume(2)
     [volume] = describe_volumes(world)
     assert state.head is not None
-    assert volume == SharedVolume(
+    assert volume == attached(
+        state.head.instance_id,
         volume_id=volume.volume_id,
-        zone=state.head.zone,
+        zone="us-east-1b",
         size_gib=20,
-        state="in-use",
-        instance_id=state.head.instance_id,
-        attachment="attached",
-        device="/dev/sdf",
+        keep=True,
+        tagged_keep=True,
     )
     [shown] = world.clients.ec2.describe_volumes(VolumeIds=[volume.volume_id])["Volumes"]
     assert (shown["Encrypted"], shown["VolumeType"]) == (True, "gp3")
-    assert {tag["Key"]: tag["Value"] for tag in shown["Tags"]} == {
-        "cluster:name": NAME,
-        "cluster:role": "shared-volume",
-        "cluster:owner": "arn:aws:sts::123456789012:user/moto",
-        "Name": "cluster-demo",
-    }
-    world.calls.made.clear()
     assert not world.prepare(make_config())
-    assert not world.calls.mutating()
-
-
-def test_a_kept_volume_stays_and_is_used_again_in_its_zone(world: World) -> None:
-    world.volumes = (make_volume(keep=True),)
-    world.sandbox.book.arm("capacity zone=us-east-1a free=0")
-    world.up(make_config())
-    [volume] = describe_volumes(world)
-    assert (volume.zone, volume.tagged_keep) == ("us-east-1b", True)
     world.sandbox.book.disarm("all")
 
     receipt = world.down()
     assert [(each.volume_id, each.size_gib, each.zone) for each in receipt.kept] == [
-        (volume.volume_id, 100, "us-east-1b")
+        (volume.volume_id, 20, "us-east-1b")
     ]
     assert receipt.leftovers == ()
     assert world.resources() == Counter({"shared volumes": 1})
@@ -211,34 +164,16 @@ def test_a_failed_attachment_rolls_back_the_new_volume_too(world: World) -> None
 
 
 def test_a_volume_that_ec2_does_not_list_yet_is_not_made_twice(late_world: World) -> None:
+    """`up` is killed after the call that created the volume, before it saw the volume in EC2's lists."""
     late_world.volumes = (make_volume(),)
-    kill_after_creation(late_world)
-    late_world.up(make_config())
-    late_world.time.sleep(60)
-    assert late_world.resources() == with_volume(2)
-
-
-@pytest.mark.parametrize("keep", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_down_waits_for_a_volume_that_ec2_does_not_list_yet(late_world: World, *, keep: bool) -> None:
-    late_world.volumes = (make_volume(keep=keep),)
-    kill_after_creation(late_world)
-    receipt = late_world.down()
-    late_world.time.sleep(60)
-    assert late_world.resources() == Counter({"shared volumes": 1} if keep else {})
-    assert len(receipt.kept) == int(keep)
-
-
-class KilledError(Exception):
-    """Ends `up` after the call that created the volume."""
-
-
-def kill_after_creation(world: World) -> None:
-    """Runs `up`, and ends it as if it had been killed before it saw the volume in EC2's lists."""
 
     def kill(*_: object) -> None:
-        raise KilledError
+        raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(provision.resources.shared_volume, "_find_one", kill)
-        with pytest.raises(KilledError):
-            world.up(make_config())
+        with pytest.raises(Killed):
+            late_world.up(make_config())
+    late_world.up(make_config())
+    late_world.time.sleep(60)
+    assert late_world.resources() == with_volume(2)
