@@ -274,16 +274,13 @@ class DeleteSecurityGroup(Step):
 
 
 def _authorize(call: Callable[..., object], permissions: list[IpPermissionTypeDef], *, group_id: str) -> bool:
-    """Adds rules in one call. Returns False if all existed. EC2's servers may not all know a new group yet."""
+    """Adds rules in one call. Returns False if they existed. EC2's servers may not all know a new group yet."""
     try:
         retry_while({"InvalidGroup.NotFound"}, lambda: call(GroupId=group_id, IpPermissions=permissions))
     except ClientError as error:
         if error_code(error) != "InvalidPermission.Duplicate":
             raise
-        # EC2 rejects the whole call for one existing rule: the others may still be missing.
-        one_by_one = [[permission] for permission in permissions] if len(permissions) > 1 else []
-        changed = [_authorize(call, one, group_id=group_id) for one in one_by_one]
-        return any(changed)
+        return False
     return True
 
 

@@ -1,4 +1,4 @@
-"""allow: the plan for each security group, and the messages."""
+"""allow: the messages. test_plan.py has the plans of rules, resources/test_power.py one that is applied."""
 
 import pytest
 
@@ -6,39 +6,11 @@ from cluster.commands.adopt import render_allowed
 from foundation.errors import NotFoundError
 from provision.allow import plan_allow
 from provision.model import Node, SecurityGroup
-from provision.plan import Step
-from provision.resources.security_group import AuthorizeIngress, RevokeIngress
-from provision_world import CALLER_NETWORK, make_group, make_node, make_state
+from provision_world import CALLER_NETWORK, make_node, make_state
 
 OTHER = "198.51.100.1/32"
 BY_HAND = "also from 192.0.2.0/24, by rules that were made by hand"
 RUNNING = make_node(0)
-
-
-@pytest.mark.parametrize(
-    ("group", "wanted"),
-    [
-        (make_group(), ()),
-        (
-            make_group(ssh_from=(OTHER,), ssh_open_to=(OTHER,)),
-            (
-                AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=False),
-                RevokeIngress(group_id="sg-1", ssh_from=(OTHER,)),
-            ),
-        ),
-        (
-            make_group(ssh_from=(OTHER, CALLER_NETWORK), ssh_open_to=(OTHER, CALLER_NETWORK)),
-            (RevokeIngress(group_id="sg-1", ssh_from=(OTHER,)),),
-        ),
-        # Somebody allowed the same network by hand: nothing to add.
-        (
-            make_group(ssh_from=(), ssh_open_to=("192.0.2.0/24",)),
-            (AuthorizeIngress(group_id="sg-1", ssh_from=CALLER_NETWORK, members=False),),
-        ),
-    ],
-)
-def test_allow(group: SecurityGroup, wanted: tuple[Step, ...]) -> None:
-    assert plan_allow(make_state(RUNNING, security_groups=(group,)), ssh_from=CALLER_NETWORK).steps == wanted
 
 
 @pytest.mark.parametrize(

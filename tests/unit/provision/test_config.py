@@ -7,30 +7,16 @@ import pytest
 
 from foundation.errors import ConfigError
 from foundation.settings import check
-from provision.config import NAME_PATTERN, ProvisionConfig, setting_error
+from provision.config import NAME_PATTERN, ProvisionConfig
 
 
 def make(**table: Any) -> ProvisionConfig:
     return check(ProvisionConfig, table, source="cluster.toml")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("region", "eu-central-1"),
-        ("nodes", 1000),
-        ("instance_type", "u-6tb1.112xlarge"),
-        ("user", "ec2-user"),
-        ("ssh_from", "203.0.113.0/24"),
-        ("subnet_id", "subnet-0123456789abcdef0"),
-    ],
-)
-def test_accepts(key: str, value: Any) -> None:
-    assert getattr(make(**{key: value}), key) == value
-
-
-def test_a_single_address_becomes_a_network() -> None:
+def test_short_forms() -> None:
     assert make(ssh_from="203.0.113.7").ssh_from == "203.0.113.7/32"
+    assert make(market="spot").market == ("spot",)
 
 
 @pytest.mark.parametrize(
@@ -67,11 +53,6 @@ def test_rejects_an_unknown_key_and_suggests_the_nearest() -> None:
         make(node=3)
 
 
-@pytest.mark.parametrize("market", ["spot", ["spot"]])
-def test_a_single_market_is_a_list_of_one(market: Any) -> None:
-    assert make(market=market).market == ("spot",)
-
-
 def test_private_addresses_need_a_network() -> None:
     with pytest.raises(ConfigError, match="needs a network in ssh_from"):
         make(ssh_address="private")
@@ -84,17 +65,6 @@ def test_min_nodes_is_at_most_nodes() -> None:
     assert make(min_nodes=7, nodes=7).min_nodes == 7
 
 
-@pytest.mark.parametrize("name", ["a", "my-cluster-2", "a" * 32])
-def test_accepts_names(name: str) -> None:
-    assert NAME_PATTERN.fullmatch(name)
-
-
-@pytest.mark.parametrize("name", ["", "Demo", "a" * 33, "a/b", "a\n", "a'b", "$(id)", "ä"])
-def test_rejects_names(name: str) -> None:
-    assert not NAME_PATTERN.fullmatch(name)
-
-
-def test_the_error_for_a_setting_that_aws_cannot_satisfy() -> None:
-    error = setting_error(ProvisionConfig(), "volume_size_gib", "too small", hint="more")
-    assert error.message == "[provision] volume_size_gib = 100: too small"
-    assert error.exit_code == 2
+def test_names() -> None:
+    assert all(map(NAME_PATTERN.fullmatch, ["a", "my-cluster-2", "a" * 32]))
+    assert not any(map(NAME_PATTERN.fullmatch, ["", "Demo", "a" * 33, "a/b", "a\n", "a'b", "$(id)", "ä"]))

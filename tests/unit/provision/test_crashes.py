@@ -11,7 +11,6 @@ import pytest
 from foundation.progress import Event
 from foundation.settings import check as check_settings
 from provision.lease.config import LeaseConfig
-from provision.up import up
 from provision_world import Killed, World, complete, make_config, plan_kills, run_side_by_side
 
 LEASE = check_settings(LeaseConfig, {"lifetime": "1h", "idle": "30m"}, source="cluster.toml")
@@ -36,16 +35,6 @@ def find_points(world: World, act: str) -> list[str]:
     return list(world.calls.made)
 
 
-def check_up(world: World) -> None:
-    """Two nodes, with one deadline, which the security group has as well."""
-    assert None not in find_leases(world)
-    state = world.up(make_config())
-    assert [node.index for node in state.nodes] == [0, 1]
-    (lease,) = find_leases(world)
-    assert {group.lease for group in state.security_groups} == {lease}
-    assert world.resources() == complete(2)
-
-
 def check_down(world: World) -> None:
     assert world.down().leftovers == ()
     assert not world.resources()
@@ -54,24 +43,27 @@ def check_down(world: World) -> None:
 
 def check_both(world: World) -> None:
     """`up` completes the cluster, a second `up` has nothing to do, and `down` leaves nothing."""
-    check_up(world)
+    assert None not in find_leases(world)
+    state = world.up(make_config())
+    assert [node.index for node in state.nodes] == [0, 1]
+    (lease,) = find_leases(world)  # one deadline, which the security group has as well
+    assert {group.lease for group in state.security_groups} == {lease}
+    assert world.resources() == complete(2)
     assert not world.prepare(make_config())
     check_down(world)
 
 
 @pytest.mark.parametrize(
-    ("act", "check", "which", "everything"),
+    ("act", "check", "everything"),
     [
-        pytest.param("up", check_both, 0, False, id="up-and-again-some"),
-        pytest.param("down", check_down, 0, False, id="down-and-again-some"),
-        pytest.param("up", check_both, 0, True, marks=pytest.mark.slow, id="up-and-again"),
-        pytest.param("up", check_down, 1, True, marks=pytest.mark.slow, id="up-then-down"),
-        pytest.param("down", check_down, 0, True, marks=pytest.mark.slow, id="down-and-again"),
-        pytest.param("down", check_up, 1, True, marks=pytest.mark.slow, id="down-then-up"),
+        pytest.param("up", check_both, False, id="up-and-again-some"),
+        pytest.param("down", check_down, False, id="down-and-again-some"),
+        pytest.param("up", check_both, True, marks=pytest.mark.slow, id="up-and-again"),
+        pytest.param("down", check_down, True, marks=pytest.mark.slow, id="down-and-again"),
     ],
 )
 def test_killed_at_every_point(
-    world: World, tmp_path: Path, *, act: str, check: Callable[[World], None], which: int, everything: bool
+    world: World, tmp_path: Path, *, act: str, check: Callable[[World], None], everything: bool
 ) -> None:
     """`down` deletes the private key last, so the next `up` finds a key or creates one."""
     world.lease = LEASE
@@ -92,32 +84,13 @@ def test_killed_at_every_point(
             find_points(world, act)
         check(world)
 
-    run_side_by_side(kill, plan_kills(points, everything=everything, which=which, share=36))
+    run_side_by_side(kill, plan_kills(points, everything=everything, which=0, share=36))
 
 
-def kill_after_launch(world: World) -> None:
-    """Runs `up`, killed after its launch took effect."""
-    plan = world.prepare(make_config())
-    with pytest.raises(Killed):
-        up(plan, clients=world.clients, files=world.files, report=kill_on_done_launch)
-
-
-def kill_on_done_launch(event: Event) -> None:
-    if event.kind == "done" and event.what.startswith("launch"):
-        raise Killed(event.what)
-
-
-def test_down_waits_for_a_launch_that_ec2_does_not_list_yet(late_world: World) -> None:
-    kill_after_launch(late_world)
-
-    late_world.down()
-
-    assert not late_world.resources()
-
-
-def test_down_waits_until_new_resources_are_listed(late_world: World) -> None:
+@pytest.mark.parametrize("last", ["launch", "make security group"])
+def test_down_waits_until_new_resources_are_listed(late_world: World, last: str) -> None:
     def kill(event: Event) -> None:
-        if event.kind == "done" and event.what.startswith("make security group"):
+        if event.kind == "done" and event.what.startswith(last):
             raise Killed(event.what)
 
     with pytest.raises(Killed):
@@ -126,14 +99,3 @@ def test_down_waits_until_new_resources_are_listed(late_world: World) -> None:
     assert late_world.down().leftovers == ()
     late_world.time.sleep(60)
     assert not late_world.resources()
-
-
-def test_drops_a_token_once_its_nodes_are_listed(world: World) -> None:
-    """EC2 answers a repeated token with the instances of the first call, even if they are terminated."""
-    kill_after_launch(world)
-    first = {node.instance_id for node in world.up(make_config()).nodes}
-    world.resize(make_config(nodes=0))
-    state = world.up(make_config())
-    assert [node.index for node in state.nodes] == [0, 1]
-    assert not first & {node.instance_id for node in state.nodes}
-    assert world.files.launches() == ()

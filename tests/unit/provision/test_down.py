@@ -1,6 +1,5 @@
 """`down`: the plan, and the deletion of a whole cluster and of nothing else."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from foundation.errors import AwsError
 from foundation.progress import Event
 from provision.down import ForgetFiles, deleted_by, plan_down, render_receipt
-from provision.model import ClusterState
 from provision.resources.instance_profile import KIND as ROLE
 from provision.resources.instance_profile import DeleteInstanceProfile, InstanceProfile
 from provision.resources.instances import TerminateInstances, WaitForTerminated
@@ -20,19 +18,14 @@ from provision.resources.security_group import DeleteSecurityGroup
 from provision.resources.table import KINDS
 from provision_world import (
     NAME,
-    READS,
-    Killed,
     World,
     make_config,
-    make_group,
-    make_key,
     make_node,
     make_state,
 )  # fmt: skip
 from sandbox_in_process import REGION
 
 NODES = (make_node(0), make_node(1))
-EMPTY: dict[str, Any] = {"key_pair": None, "security_groups": ()}
 PROFILE = InstanceProfile(
     name="cluster-us-east-1-demo",
     ours=True,
@@ -44,39 +37,12 @@ PROFILE = InstanceProfile(
 TAGS = [{"Key": "cluster:name", "Value": NAME}]
 
 
-def placement(*, ours: bool = True) -> PlacementGroup:
-    return PlacementGroup(group_name="cluster-demo", ours=ours)
-
-
 # --- the plan
-
-
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
-        (
-            make_state(*NODES),
-            ["TerminateInstances", "WaitForTerminated", "DeleteSecurityGroup", "DeleteKeyPair", "ForgetFiles"],
-        ),
-        (make_state(), ["DeleteSecurityGroup", "DeleteKeyPair", "ForgetFiles"]),
-        (make_state(found={"placement group": placement()}, **EMPTY), ["DeletePlacementGroup", "ForgetFiles"]),
-        (
-            make_state(
-                key_pair=make_key(ours=False),
-                security_groups=(make_group(ours=False),),
-                found={"placement group": placement(ours=False)},
-            ),
-            [],
-        ),
-    ],
-)
-def test_deletes_what_is_ours(state: ClusterState, expected: list[str]) -> None:
-    assert [type(step).__name__ for step in plan_down(state).steps] == expected
 
 
 def test_deletes_in_the_order_that_aws_allows() -> None:
     found = {
-        "placement group": placement(),
+        "placement group": PlacementGroup(group_name="cluster-demo", ours=True),
         "role and instance profile": PROFILE,
         "volume": ("vol-1",),
         "network interface": ("eni-1",),
@@ -132,12 +98,11 @@ def make_one_of_each(world: World, tags: list[dict[str, str]]) -> None:
     ec2.create_key_pair(KeyName=named, TagSpecifications=tagged("key-pair", tags))
 
 
-def test_finds_every_kind_of_resource(world: World) -> None:
+def test_deletes_every_kind_except_addresses(world: World) -> None:
+    """`up` creates no addresses, so `down` deletes none."""
     make_one_of_each(world, TAGS)
     run_other(world, TagSpecifications=tagged("instance"))
-
     found = find_left(world)
-
     assert [resource.kind for resource in found] == [
         "instance", "placement group", "network interface", "security group", "key pair", "address",
         "volume",
@@ -145,11 +110,6 @@ def test_finds_every_kind_of_resource(world: World) -> None:
     for resource in found:
         assert resource.deletion.startswith("aws ec2 ")
         assert resource.deletion.endswith(f" {resource.resource_id} --region {REGION}")
-
-
-def test_deletes_every_kind_except_addresses(world: World) -> None:
-    """`up` creates no addresses, so `down` deletes none."""
-    make_one_of_each(world, TAGS)
     ending = world.prepare_down()
 
     receipt = world.down(ending)
@@ -198,32 +158,27 @@ def test_a_disk_that_outlives_its_instance(world: World) -> None:
     assert not world.files.root.exists()
 
 
-def test_names_a_rule_of_another_group_that_names_ours(world: World) -> None:
+def test_names_what_else_uses_our_group(world: World) -> None:
+    """Another instance, and a rule of another group."""
     group = world.up(make_config(nodes=1)).security_groups[0]
+    instance = run_other(world, SecurityGroupIds=[group.group_id])
     ec2 = world.clients.ec2
     other = ec2.create_security_group(GroupName="web", Description="d", VpcId=group.vpc_id)["GroupId"]
     rule: Any = [{"IpProtocol": "tcp", "FromPort": 80, "ToPort": 80, "UserIdGroupPairs": [{"GroupId": group.group_id}]}]
     ec2.authorize_security_group_ingress(GroupId=other, IpPermissions=rule)
+    in_use = f"{group.group_id} is still in use after 180 s"
 
-    with pytest.raises(AwsError, match=rf"{group.group_id} is still in use after 180 s: a rule of {other} \(web\)"):
+    with pytest.raises(AwsError, match=f"{in_use}: eni-.* of {instance}") as caught:
         world.down()
-
+    assert caught.value.hint == "remove this use of the group if it is not this cluster's, then: cluster down"
     assert not world.describe().nodes  # the resources that cost money are deleted
+    assert world.sandbox.backend.get_instance(instance).state == "running"
+    ec2.terminate_instances(InstanceIds=[instance])
+    with pytest.raises(AwsError, match=rf"{in_use}: a rule of {other} \(web\)"):
+        world.down()
     ec2.revoke_security_group_ingress(GroupId=other, IpPermissions=rule)
     assert world.down().leftovers == ()
     assert world.resources() == {"groups": 1}
-
-
-def test_names_another_instance_in_our_group(world: World) -> None:
-    group = world.up(make_config(nodes=1)).security_groups[0]
-    other = run_other(world, SecurityGroupIds=[group.group_id])
-    with pytest.raises(AwsError, match=f"{group.group_id} is still in use after 180 s: eni-.* of {other}") as caught:
-        world.down()
-
-    assert caught.value.hint == "remove this use of the group if it is not this cluster's, then: cluster down"
-    assert world.sandbox.backend.get_instance(other).state == "running"
-    world.clients.ec2.terminate_instances(InstanceIds=[other])
-    assert world.down().leftovers == ()
 
 
 def test_works_without_prices_and_without_permissions_in_iam(world: World) -> None:
@@ -237,30 +192,3 @@ def test_works_without_prices_and_without_permissions_in_iam(world: World) -> No
     assert receipt.leftovers == ()
     assert "roles" not in receipt.looked_for
     assert [(each.kind, "AccessDenied" in each.why) for each in receipt.unseen] == [(ROLE, True)]
-
-
-@pytest.mark.slow
-def test_killed_at_every_deletion_and_run_again(world: World, tmp_path: Path) -> None:
-    """Tests the resources that a plain cluster lacks. tests/unit/provision/test_crashes.py tests a plain cluster."""
-
-    def make(folder: str) -> None:
-        world.reset(tmp_path / folder)
-        make_one_of_each(world, TAGS)
-        world.calls.points = 0
-        world.calls.made.clear()
-
-    def delete() -> list[str]:
-        receipt = world.down()
-        return [resource.kind for resource in receipt.leftovers]
-
-    make("count")
-    delete()
-    deletions = [point for point, name in enumerate(world.calls.made) if not name.startswith(READS)]
-    assert len(deletions) == 5
-    for point in deletions:
-        make(f"again-{point}")
-        with world.killed_at(point, before=False), pytest.raises(Killed):
-            delete()
-
-        assert delete() == ["address"], point
-        assert not world.files.root.exists(), point

@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from foundation.errors import ClusterError
@@ -37,6 +35,8 @@ GROUP = make_group()
 MAKE_KEY = ImportKeyPair(key_name="cluster-demo", is_made=True)
 IMPORT_KEY = ImportKeyPair(key_name="cluster-demo")
 DELETE_KEY = DeleteKeyPair(key_name="cluster-demo")
+ALLOW_ALL = AuthorizeIngress(group_id=None, ssh_from=CALLER_NETWORK, members=True)
+MAKE_GROUP = CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1")
 TWO_NODES = (make_node(0), make_node(1))
 
 
@@ -65,21 +65,31 @@ def kinds(steps: tuple[Step, ...]) -> list[str]:
 
 
 def test_from_nothing_to_everything() -> None:
-    steps = plan(ClusterState(name=NAME), local_key=None)
+    whole = whole_plan(ClusterState(name=NAME), local_key=None, nodes=4)
 
-    assert steps == (
+    assert whole.steps == (
         MAKE_KEY,
-        CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1"),
-        AuthorizeIngress(group_id=None, ssh_from=CALLER_NETWORK, members=True),
+        MAKE_GROUP,
+        ALLOW_ALL,
         LaunchNodes(
-            nodes=NodeSpec(indices=(0, 1), key_name="cluster-demo", volume_size_gib=100, public_address=True),
-            least=2,
+            nodes=NodeSpec(indices=(0, 1, 2, 3), key_name="cluster-demo", volume_size_gib=100, public_address=True),
+            least=4,
             group_id=None,
             options=(make_option(),),
-            total=2,
+            total=4,
         ),
-        WaitForRunning(nodes=2, public_address=True),
+        WaitForRunning(nodes=4, public_address=True),
     )
+    text = render_plan(whole)
+    assert text.partition("\n\n")[2] == (
+        "   1. make key pair cluster-demo (ed25519; the private key stays on this machine)\n"
+        "   2. make security group cluster-demo in vpc-1\n"
+        "   3. allow ssh from 203.0.113.7/32 and everything between members\n"
+        "   4. launch 4 nodes (0-3)\n"
+        "   5. wait until 4 nodes run\n"
+    )
+    for fact in ("123456789012", "c5.xlarge", "ami-0123456789abcdef0", "us-east-1a", "subnet-1", "100 GiB"):
+        assert fact in text
 
 
 def test_nothing_to_do() -> None:
@@ -113,10 +123,6 @@ def test_key_pair(
         steps = plan(from_state, local_key=here)
         assert steps[: len(expected)] == expected
         assert not {"ImportKeyPair", "DeleteKeyPair"} & set(kinds(steps[len(expected) :]))
-
-
-ALLOW_ALL = AuthorizeIngress(group_id=None, ssh_from=CALLER_NETWORK, members=True)
-MAKE_GROUP = CreateSecurityGroup(group_name="cluster-demo", vpc_id="vpc-1")
 
 
 @pytest.mark.parametrize(
@@ -153,27 +159,26 @@ def test_security_group(groups: tuple[SecurityGroup, ...], expected: tuple[Step,
 
 
 @pytest.mark.parametrize(
-    ("nodes", "wanted", "launched", "waits"),
+    ("present", "wanted", "min_nodes", "launched", "least"),
     [
-        ((), 3, (0, 1, 2), True),
-        ((1,), 3, (0, 2), True),
-        ((0, 1, 2), 3, None, False),
+        ((), 3, "all", (0, 1, 2), 3),
+        ((1,), 3, "all", (0, 2), 2),
+        ((), 4, 2, (0, 1, 2, 3), 2),
+        ((1,), 4, 2, (0, 2, 3), 1),
     ],
 )
 def test_launches_missing_nodes(
-    nodes: tuple[int, ...], wanted: int, launched: tuple[int, ...] | None, *, waits: bool
+    present: tuple[int, ...], wanted: int, min_nodes: Any, launched: tuple[int, ...], least: int
 ) -> None:
-    steps = plan(state(nodes=tuple(make_node(index) for index in nodes)), nodes=wanted)
-
-    launches = [step for step in steps if isinstance(step, LaunchNodes)]
-    assert [step.indices for step in launches] == ([launched] if launched else [])
-    assert all(step.group_id == "sg-1" for step in launches)
-    assert (WaitForRunning(nodes=wanted, public_address=True) in steps) is waits
+    steps = plan(state(nodes=tuple(map(make_node, present))), nodes=wanted, min_nodes=min_nodes)
+    launch = find_launch(steps)
+    assert (launch.indices, launch.least, launch.group_id) == (launched, least, "sg-1")
+    assert isinstance(steps[-1], WaitForRunning)
 
 
-@pytest.mark.parametrize("values", [{"state": "pending"}, {"public_ip": None}])
-def test_waits_for_nodes_that_are_not_ready(values: dict[str, Any]) -> None:
-    assert plan(state(nodes=(make_node(0), make_node(1, **values)))) == (WaitForRunning(nodes=2, public_address=True),)
+def test_waits_for_a_node_that_is_not_ready() -> None:
+    steps = plan(state(nodes=(make_node(0), make_node(1, public_ip=None))))
+    assert steps == (WaitForRunning(nodes=2, public_address=True),)
 
 
 @pytest.mark.parametrize(
@@ -208,21 +213,6 @@ def test_rejects_nodes_without_the_instance_profile(setting: str, arn: str | Non
     assert "cluster resize 0" in str(caught.value.hint)
 
 
-def test_the_plan_as_text() -> None:
-    text = render_plan(whole_plan(ClusterState(name=NAME), local_key=None, nodes=4))
-
-    steps = text.partition("\n\n")[2]
-    assert steps == (
-        "   1. make key pair cluster-demo (ed25519; the private key stays on this machine)\n"
-        "   2. make security group cluster-demo in vpc-1\n"
-        "   3. allow ssh from 203.0.113.7/32 and everything between members\n"
-        "   4. launch 4 nodes (0-3)\n"
-        "   5. wait until 4 nodes run\n"
-    )
-    for fact in ("123456789012", "c5.xlarge", "ami-0123456789abcdef0", "us-east-1a", "subnet-1", "100 GiB"):
-        assert fact in text
-
-
 @pytest.mark.parametrize(
     ("group", "expected"),
     [
@@ -243,37 +233,16 @@ def test_placement_group(group: PlacementGroup | None, expected: list[str] | str
     assert find_launch(steps).nodes.placement_group == "cluster-demo"
 
 
-def test_no_placement_group_without_a_type_that_supports_it() -> None:
-    steps = plan(state(nodes=()), preflight=make_preflight(make_option(placement=False)))
-    assert "CreatePlacementGroup" not in kinds(steps)
-    assert find_launch(steps).nodes.placement_group is None
-
-
-@pytest.mark.parametrize(
-    ("present", "nodes", "min_nodes", "least"),
-    [
-        (0, 4, "all", 4),
-        (0, 4, 2, 2),
-        (1, 4, 2, 1),
-        (3, 4, "all", 1),
-    ],
-)
-def test_how_many_nodes_are_required(present: int, nodes: int, min_nodes: Any, least: int) -> None:
-    steps = plan(state(nodes=tuple(make_node(i) for i in range(present))), nodes=nodes, min_nodes=min_nodes)
-    assert find_launch(steps).least == least
-
-
-@pytest.mark.parametrize(
-    ("setting", "name"), [("none", None), ("auto", "cluster-us-east-1-demo"), ("my-profile", "my-profile")]
-)
-def test_instance_profile(setting: str, name: str | None) -> None:
-    assert find_launch(plan(state(nodes=()), instance_profile=setting)).nodes.instance_profile == name
-
-
-@pytest.mark.parametrize(("egress", "expected"), [(False, ["AuthorizeEgress"]), (True, [])])
-def test_efa_needs_an_egress_rule(*, egress: bool, expected: list[str]) -> None:
-    steps = plan(state(nodes=(), security_groups=(make_group(egress_to_members=egress),)), efa=True)
-    assert [kind for kind in kinds(steps) if kind == "AuthorizeEgress"] == expected
+def test_what_a_launch_needs() -> None:
+    """No placement group without a type that supports it; EFA needs an egress rule."""
+    steps = plan(state(nodes=()), preflight=make_preflight(make_option(placement=False)), instance_profile="mine")
+    assert kinds(steps) == ["LaunchNodes", "WaitForRunning"]
+    spec = find_launch(steps).nodes
+    assert (spec.placement_group, spec.instance_profile) == (None, "mine")
+    assert find_launch(plan(state(nodes=()), instance_profile="none")).nodes.instance_profile is None
+    for egress, expected in ((False, ["AuthorizeEgress"]), (True, [])):
+        steps = plan(state(nodes=(), security_groups=(make_group(egress_to_members=egress),)), efa=True)
+        assert [kind for kind in kinds(steps) if kind == "AuthorizeEgress"] == expected
 
 
 @pytest.mark.parametrize(
@@ -300,15 +269,9 @@ def test_resize(present: tuple[int, ...], wanted: int, ended: tuple[int, ...], l
     )
 
 
-@pytest.mark.parametrize("text", ["x", "3-1", "01", "0-1,1", "²"])
-def test_ignores_invalid_index_tags(text: str) -> None:
-    assert parse_indices(text) == ()
-
-
-@given(st.sets(st.integers(0, 29)))
-def test_indices_round_trip(missing: set[int]) -> None:
-    present = tuple(make_node(index) for index in sorted(set(range(30)) - missing))
-    launches = [step for step in plan(state(nodes=present), nodes=30) if isinstance(step, LaunchNodes)]
-    assert [parse_indices(format_indices(step.indices)) for step in launches] == (
-        [tuple(sorted(missing))] * bool(missing)
-    )
+def test_the_tag_of_indices() -> None:
+    indices = (0, 2, 3, 4, 10)
+    assert format_indices(indices) == "0,2-4,10"
+    assert parse_indices("0,2-4,10") == indices
+    for text in ("x", "3-1", "01", "0-1,1", "²"):
+        assert parse_indices(text) == ()

@@ -11,7 +11,6 @@ from provision.model import ClusterState, Node
 from provision.plan import Step
 from provision.power import StartInstances, StopInstances, plan_start, plan_stop
 from provision.resources.instances import WaitForStopped
-from provision.resources.security_group import AuthorizeIngress, RevokeIngress
 from provision_world import CALLER_NETWORK, NAME, PUBLIC_KEY, make_node, make_state
 
 OTHER = "198.51.100.1/32"
@@ -65,14 +64,6 @@ def test_stop_rejects_spot_instances() -> None:
 )
 def test_start(nodes: tuple[Node, ...], wanted: tuple[Step, ...]) -> None:
     assert start(make_state(*nodes)) == wanted
-
-
-def test_start_first_allows_ssh_from_the_caller() -> None:
-    assert start(make_state(STOPPED), ssh_from=OTHER) == (
-        AuthorizeIngress(group_id="sg-1", ssh_from=OTHER, members=False),
-        RevokeIngress(group_id="sg-1", ssh_from=(CALLER_NETWORK,)),
-        StartInstances(nodes=(STOPPED,)),
-    )
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from cluster.views.layout import wrap
 from provision.cost.bill import ClusterBill, make_bills
 from provision.cost.ledger import Ledger, LedgerNode, Period
@@ -13,8 +11,6 @@ from provision.resources.resource import KeptVolume, Resource, Unseen
 from provision_world import NAME, make_node, make_state
 
 START = 1_900_000_000.0
-NODES = (make_node(0), make_node(1))
-DELETED = deleted_by(plan_down(make_state(*NODES)))
 
 
 def bill(*, node_hours: float, usd: float | None) -> ClusterBill:
@@ -61,23 +57,21 @@ def test_the_receipt_of_a_deleted_cluster() -> None:
     )
 
 
-@pytest.mark.parametrize(("usd", "shown"), [(0.0017, "$0.0017"), (None, "unknown")])
-def test_a_small_cost_is_not_rounded_to_zero(usd: float | None, shown: str) -> None:
-    receipt = Receipt(cluster=NAME, deleted=DELETED, bill=bill(node_hours=0.02, usd=usd))
-    assert f"0.02 node hours, {'' if usd is not None else 'the price is '}{shown}" in render_receipt(receipt)
-
-
-def test_the_receipt_has_the_command_for_leftovers() -> None:
+def test_a_small_cost_and_leftovers() -> None:
+    """A small cost is not rounded to zero. Leftovers have the command that deletes them."""
     deletion = "aws ec2 delete-volume --volume-id vol-1"
     left = Resource(kind="volume", resource_id="vol-1", deletion=deletion)
 
-    assert render_receipt(Receipt(cluster=NAME, leftovers=(left,))) == (
+    assert render_receipt(Receipt(cluster=NAME, leftovers=(left,), bill=bill(node_hours=0.02, usd=0.0017))) == (
         "cluster demo: NOT everything is deleted\n"
         "  deleted  nothing\n"
         "  left     1 x volume: vol-1\n"
         "           run `cluster down` again in a minute, or delete them yourself:\n"
         f"           {deletion}\n"
+        "  ran      0.02 node hours, $0.0017 (with disks, without traffic)\n"
     )
+    unpriced = Receipt(cluster=NAME, leftovers=(left,), bill=bill(node_hours=0.02, usd=None))
+    assert "0.02 node hours, the price is unknown" in render_receipt(unpriced)
 
 
 def test_the_receipt_as_json() -> None:

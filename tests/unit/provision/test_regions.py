@@ -86,32 +86,25 @@ def both(world: World, tmp_path: Path) -> Both:
     return Both(world=world, root=tmp_path / "regions", clients={REGION: world.clients, OTHER_REGION: other})
 
 
-def test_the_next_region_has_room(both: Both) -> None:
-    """Nothing is left in the first."""
+def test_the_next_region_has_room(both: Both, tmp_path: Path) -> None:
+    """Nothing is left in the first. Every machine finds the cluster."""
     both.world.sandbox.book.arm(FULL)
-    told: list[str] = []
-    state = both.up(lambda event: told.append(event.what))
+    lines: list[str] = []
+    state = both.up(lambda event: lines.append(event.what))
     assert {node.zone[:-1] for node in state.nodes} == {OTHER_REGION}
     assert both.resources(REGION) == Counter()
     assert both.resources(OTHER_REGION) == complete(2)
-    assert [line.partition(":")[0] for line in told] == [f"{REGION} cannot give the nodes", f"trying {OTHER_REGION}"]
-    zones = [line.split(":")[0].rpartition(" ")[2] for line in told[0].splitlines() if "InsufficientInst" in line]
+    assert [line.partition(":")[0] for line in lines] == [f"{REGION} cannot give the nodes", f"trying {OTHER_REGION}"]
+    zones = [line.split(":")[0].rpartition(" ")[2] for line in lines[0].splitlines() if "InsufficientInst" in line]
     assert zones == [f"{REGION}{letter}" for letter in "abcdf"]  # c5.xlarge is not offered in us-east-1e
     assert not both.files(REGION).exist
-    both.up()  # nothing to do, even when the first region has room again
     both.world.sandbox.book.disarm("all")
-    again = both.up()
+    again = both.up()  # nothing to do, although the first region has room again
     assert [node.instance_id for node in again.nodes] == [node.instance_id for node in state.nodes]
 
-
-def test_every_machine_finds_the_region(both: Both, tmp_path: Path) -> None:
-    both.world.sandbox.book.arm(FULL)
-    both.up()
     assert find_remains(both.clients.__getitem__, REGIONS, name=NAME) == (OTHER_REGION,)
     elsewhere = dataclasses.replace(both, root=tmp_path / "another machine")
-    assert elsewhere.find_home() == OTHER_REGION
-    # Files of an earlier cluster in another region do not count.
-    elsewhere.files(REGION).make_key()
+    elsewhere.files(REGION).make_key()  # of an earlier cluster
     assert elsewhere.find_home() == OTHER_REGION
     both.down()
     assert both.find_home() is None
@@ -124,14 +117,6 @@ def test_a_region_that_does_not_answer(both: Both) -> None:
     both.world.sandbox.book.arm("unauthorized action=DescribeInstances count=all")
     with pytest.raises(AwsError, match=REGION):
         find_home(both.clients.__getitem__, REGIONS, name=NAME, noted=None)
-
-
-def test_no_region_has_room(both: Both) -> None:
-    both.world.sandbox.book.arm("capacity")
-    with pytest.raises(NoCapacityError, match=f"tried {REGION}, {OTHER_REGION}"):
-        both.up()
-    assert both.resources(REGION) == both.resources(OTHER_REGION) == Counter()
-    assert both.find_home() is None
 
 
 def test_a_cluster_with_nodes_stays_where_they_are(both: Both) -> None:

@@ -1,6 +1,6 @@
 """The text of the plan's first half."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -87,17 +87,6 @@ def test_the_whole() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("created", "age"),
-    [
-        (NOW - timedelta(days=1), "1 day old"),
-        (NOW + timedelta(hours=5), "0 days old"),  # this machine's clock is behind
-    ],
-)
-def test_the_age_of_the_image(created: datetime, age: str) -> None:
-    assert topics(render(make_option(image_created_at=created)))["image"].endswith(f", {age}")
-
-
 def test_the_price_is_for_the_whole_cluster() -> None:
     found = topics(render(nodes=4, launching=1, volume_usd_per_gib_month=0.08))
     assert found["price"].startswith("$0.68 per hour (4 x $0.17) on demand; disks $32.00 per month")
@@ -120,8 +109,7 @@ def test_permissions(permissions: Permissions, words: str) -> None:
 
 def test_what_is_only_there_when_asked_for() -> None:
     plain = topics(render())
-    assert "efa" not in plain
-    assert "not tried" not in plain
+    assert not {"efa", "not tried"} & set(plain)
     assert plain["placement"] == "wherever there is room"
     found = topics(render(make_option(efa=True), public_address=False))
     assert found["efa"] == "an Elastic Fabric Adapter for each node"
@@ -130,11 +118,7 @@ def test_what_is_only_there_when_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("usd", "words"),
-    [
-        (0.0052, "$0.0208 per hour (4 x $0.0052)"),
-        (113.9328, "$455.73 per hour (4 x $113.93)"),
-        (1234.5, "$4,938.00 per hour (4 x $1,234.50)"),
-    ],
+    [(0.0052, "$0.0208 per hour (4 x $0.0052)"), (1234.5, "$4,938.00 per hour (4 x $1,234.50)")],
 )
 def test_amounts(usd: float, words: str) -> None:
     assert topics(render(make_option(usd_per_hour=usd)))["price"].startswith(words)

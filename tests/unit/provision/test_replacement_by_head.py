@@ -93,7 +93,6 @@ LEASE = Lease(
     ("there", "then"),
     [
         ("ssh-ed25519 USER user\n", f"ssh-ed25519 USER user\n{LINE}\n"),
-        (f"ssh-ed25519 USER user\n{LINE}\n", f"ssh-ed25519 USER user\n{LINE}\n"),
         # Already set up, perhaps by another head: a reboot changes nothing.
         (f"ssh-ed25519 USER user\nrestrict ssh-ed25519 OTHER {MARK}\n", None),
     ],

@@ -83,11 +83,10 @@ def test_describes_both_and_what_nodes_mount(world: World) -> None:
     assert fsx_backends[DEFAULT_ACCOUNT_ID][REGION].file_systems.keys() == {fsx_id}
 
 
-@pytest.mark.parametrize("source", ["fs-0123abcd", "fs-0123456789abcdef0"])
-def test_an_unknown_file_system_is_rejected_before_the_launch(world: World, source: str) -> None:
-    world.volumes = (volume(source),)
+def test_an_unknown_file_system_is_rejected_before_the_launch(world: World) -> None:
+    world.volumes = (volume("fs-0123abcd"),)
     with pytest.raises(
-        ConfigError, match=f'source = "{source}": neither EFS nor FSx has this file system in us-east-1'
+        ConfigError, match='source = "fs-0123abcd": neither EFS nor FSx has this file system in us-east-1'
     ):
         world.prepare(make_config())
     assert not world.calls.mutating()

@@ -14,39 +14,27 @@ def make(**table: Any) -> VolumeConfig:
     return check(VolumeConfig, {"mount": "/shared", "source": "head", **table}, source="cluster.toml")
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "normal"),
-    [
-        ("mount", "/shared/", "/shared"),
-        ("mount", "/home/ubuntu/shared", "/home/ubuntu/shared"),
-        ("source", "fs-0123abcd", "fs-0123abcd"),
-        ("source", "s3://bucket", "s3://bucket/"),
-        ("source", "s3://my.bucket-1/a/b=c/", "s3://my.bucket-1/a/b=c/"),
-        ("source", "nas.example.com:/vol/a_1/", "nas.example.com:/vol/a_1"),
-    ],
-)
-def test_accepts(key: str, value: str, normal: str) -> None:
-    assert getattr(make(**{key: value}), key) == normal
+def test_accepts() -> None:
+    """A mount and a source are normalized."""
+    assert make(mount="/shared/").mount == "/shared"
+    for source, normal in (("fs-0123abcd", "fs-0123abcd"), ("s3://bucket", "s3://bucket/"), ("nas:/a/", "nas:/a")):
+        assert make(source=source).source == normal
 
 
 @pytest.mark.parametrize(
     ("table", "said"),
     [
         ({"mount": "shared"}, 'mount = "shared": must be an absolute path'),
-        ({"mount": "/a/../etc"}, "must be an absolute path"),
         ({"mount": "/$(reboot)"}, "must be an absolute path"),
         ({"mount": "/home/ubuntu/.ssh"}, "must be an absolute path"),
         ({"mount": "/usr/local/data"}, "/usr belongs to the system"),
-        ({"mount": "/tmp/x"}, "/tmp belongs to the system"),
         ({"mount": "/mnt/"}, "would hide what is in /mnt"),
         (
             {"mount": "/home/ubuntu"},
             'would hide a home folder; choose a folder below it, such as "/home/ubuntu/shared"',
         ),
         ({"source": "heads"}, 'source = "heads": must be "head" (a new disk on the head), "fs-..."'),
-        ({"source": "fs-xyz"}, "must be"),
         ({"source": "s3://bucket/a b"}, "must be"),
-        ({"source": "/export"}, "must be"),
         ({"source": "-oProxyCommand=x:/a"}, "must be"),
         ({"source": "nas:/a,rw"}, "must be"),
         (
