@@ -16,16 +16,6 @@ from provision.cost.ledger import Ledger
 MAX_BYTES = 64 << 20
 
 
-def encode(ledger: Ledger) -> bytes:
-    """Returns the ledger as JSON. Pure."""
-    return msgspec.json.format(msgspec.json.encode(ledger, order="deterministic"), indent=1)
-
-
-def parse(data: bytes) -> Ledger:
-    """Parses a ledger from JSON. Pure. Raises ValueError."""
-    return decode(data, Ledger)
-
-
 def ledger_path(root: Path) -> Path:
     """Returns the path of the ledger of the cluster with the folder `root`: next to it, because `down` removes it."""
     return root.with_name(f"{root.name}.costs.json")
@@ -36,7 +26,7 @@ def read(root: Path) -> Ledger:
     path = ledger_path(root)
     try:
         with path.open("rb") as file:
-            return parse(file.read(MAX_BYTES))
+            return decode(file.read(MAX_BYTES), Ledger)
     except FileNotFoundError:
         return Ledger()
     except (ValueError, IsADirectoryError) as error:
@@ -57,7 +47,8 @@ def update(root: Path, change: Callable[[Ledger], Ledger]) -> Ledger:
             before = read(root)
             after = change(before)
             if after != before:
-                write_whole(path, encode(after), to_disk=True)
+                data = msgspec.json.encode(after, order="deterministic")
+                write_whole(path, msgspec.json.format(data, indent=1), to_disk=True)
     except OSError as error:
         raise ClusterError(
             f"cannot write {path}: {error.strerror}", hint="check its owner, its permissions and the free disk space"

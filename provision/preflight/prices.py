@@ -23,7 +23,6 @@ from provision.model import Market
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import FilterTypeDef, SpotPriceTypeDef
-    from mypy_boto3_pricing import PricingClient
 
 PricedPlace = tuple[Market, str, str]
 """A market, an instance type and a zone: they determine the price of an instance."""
@@ -78,18 +77,17 @@ def find_volume_price(clients: Clients, product: Mapping[str, str] = _GP3) -> fl
 def _find_price(clients: Clients, attributes: Mapping[str, str], units: frozenset[str]) -> float | None:
     """Returns the on-demand price of the region's product with these attributes, or None."""
     try:
-        documents = _list_products(clients.pricing, {"regionCode": clients.region, **attributes})
+        pages = clients.pricing.get_paginator("get_products").paginate(
+            ServiceCode="AmazonEC2",
+            Filters=[
+                {"Type": "TERM_MATCH", "Field": name, "Value": value}
+                for name, value in {"regionCode": clients.region, **attributes}.items()
+            ],
+        )
+        documents = [document for page in pages for document in page["PriceList"]]
     except (ClientError, NoConnectionError, HTTPClientError):
         return None
     return parse_price(documents, units)
-
-
-def _list_products(pricing: PricingClient, attributes: Mapping[str, str]) -> list[str]:
-    pages = pricing.get_paginator("get_products").paginate(
-        ServiceCode="AmazonEC2",
-        Filters=[{"Type": "TERM_MATCH", "Field": name, "Value": value} for name, value in attributes.items()],
-    )
-    return [document for page in pages for document in page["PriceList"]]
 
 
 def parse_price(documents: Iterable[str], units: frozenset[str]) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ from provision.model import ClusterState, count
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-    from mypy_boto3_ec2.type_defs import RouteTableTypeDef, RouteTypeDef, SubnetTypeDef
+    from mypy_boto3_ec2.type_defs import FilterTypeDef, RouteTableTypeDef, RouteTypeDef, SubnetTypeDef
 
 
 class Obstacle(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,9 @@ def describe_subnets(ec2: EC2Client, config: ProvisionConfig, state: ClusterStat
         found = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
     tables: Sequence[RouteTableTypeDef] | None = None
     if found and config.ssh_address == "public" and not of_nodes:
-        tables = _describe_route_tables(ec2, {subnet["VpcId"] for subnet in found})
+        vpcs: FilterTypeDef = {"Name": "vpc-id", "Values": sorted({subnet["VpcId"] for subnet in found})}
+        pages = ec2.get_paginator("describe_route_tables").paginate(Filters=[vpcs])
+        tables = [table for page in pages for table in page["RouteTables"]]
     subnets = (
         Subnet(
             subnet_id=subnet["SubnetId"],
@@ -80,11 +82,6 @@ def _describe_named(ec2: EC2Client, config: ProvisionConfig) -> list[SubnetTypeD
         hint = 'set subnet_id = "auto" in cluster.toml, or correct region'
         raise setting_error(config, "subnet_id", f"{config.region} has no such subnet", hint=hint)
     return found
-
-
-def _describe_route_tables(ec2: EC2Client, vpc_ids: Iterable[str]) -> list[RouteTableTypeDef]:
-    pages = ec2.get_paginator("describe_route_tables").paginate(Filters=[{"Name": "vpc-id", "Values": sorted(vpc_ids)}])
-    return [table for page in pages for table in page["RouteTables"]]
 
 
 def find_obstacle(subnet: SubnetTypeDef, tables: Sequence[RouteTableTypeDef] | None) -> Obstacle | None:

@@ -47,7 +47,8 @@ def find_host_fingerprints(ec2: EC2Client, instance_id: str) -> frozenset[str]:
 def find_last_console_lines(ec2: EC2Client, instance_id: str) -> tuple[str, ...]:
     """Returns the last 10 non-empty lines of an instance's console, safe to print. Raises AwsError."""
     with aws_errors(f"reading the console of {instance_id}"):
-        return parse_last_lines(_read_console(ec2, instance_id), 10)
+        lines = [line for line in _plain_lines(_read_console(ec2, instance_id)) if line]
+    return tuple(line[:LONGEST_LINE] for line in lines[-10:])
 
 
 def parse_fingerprints(console: str) -> frozenset[str]:
@@ -69,12 +70,6 @@ def parse_fingerprints(console: str) -> frozenset[str]:
         elif inside and (key := _KEY_LINE.search(line)):
             found.add(key[1])
     return complete
-
-
-def parse_last_lines(console: str, count: int) -> tuple[str, ...]:
-    """Returns the last `count` non-empty lines, each cut to LONGEST_LINE characters. Pure."""
-    lines = [line for line in _plain_lines(console) if line]
-    return tuple(line[:LONGEST_LINE] for line in lines[-count:])
 
 
 def _plain_lines(console: str) -> list[str]:

@@ -184,15 +184,12 @@ def call_run_instances(
 
 
 def _is_worth_repeating(error: ClientError | BotoCoreError, *, attempt: int, waiting: bool) -> bool:
-    if isinstance(error, ClientError) and _is_not_yet_known(error):
-        return waiting
-    if isinstance(error, ClientError) and error_code(error) not in RETRY_CODES:
-        return False
+    if isinstance(error, ClientError):
+        code = error_code(error)
+        # EC2 may not know a new resource yet. For an instance profile, only the message tells.
+        is_profile = code == "InvalidParameterValue" and "iaminstanceprofile" in str(error).lower()
+        if is_profile or code in _NOT_YET_KNOWN:
+            return waiting
+        if code not in RETRY_CODES:
+            return False
     return attempt < LAUNCH_ATTEMPTS
-
-
-def _is_not_yet_known(error: ClientError) -> bool:
-    """Returns whether EC2 does not know a new resource yet. For an instance profile, only the message tells."""
-    if error_code(error) == "InvalidParameterValue":
-        return "iaminstanceprofile" in str(error).lower()
-    return error_code(error) in _NOT_YET_KNOWN

@@ -95,14 +95,9 @@ def _read(volume: VolumeTypeDef, *, keep: bool) -> SharedVolume:
     )
 
 
-def _keeps(request: Request) -> bool:
-    """Returns whether cluster.toml asks to keep the volume."""
-    config = find_head_volume(request.volumes)
-    return config is not None and config.keep
-
-
 def _find(clients: Clients, request: Request) -> tuple[SharedVolume, ...]:
-    return find_shared_volumes(clients.ec2, name=request.name, keep=_keeps(request))
+    config = find_head_volume(request.volumes)
+    return find_shared_volumes(clients.ec2, name=request.name, keep=config is not None and config.keep)
 
 
 def _find_left(clients: Clients, request: Request) -> Leftovers:

@@ -16,10 +16,10 @@ from provision.files import ClusterFiles
 from provision.lease.config import LeaseConfig
 from provision.lease.terms import Lease
 from provision.lease.user_data import MAX_BYTES, render_user_data
-from provision.model import ClusterState, Node, tags
+from provision.model import TAG_NAME, ClusterState, Node
 from provision.plan import Plan
 from provision.up import prepare_replacement, up
-from provision_world import NAME, World, make_config
+from provision_world import World, make_config
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGhlYWQga2V5IGhlYWQga2V5IGhlYWQga2V5IGhl cluster-internal demo"
 LINE = authorized_line(KEY, head_ip="10.0.0.4")
@@ -62,7 +62,7 @@ def test_the_head_only_ends_and_launches(world: World, monkeypatch: pytest.Monke
 
 
 def test_the_head_launches_nothing_beside_another_machine(world: World, tmp_path: Path) -> None:
-    """The other machine's instance may be the missing node."""
+    """The other machine's instance may be the missing node. The head does not make a security group, either."""
     nodes = world.up(CONFIG).nodes
     world.clients.ec2.terminate_instances(InstanceIds=[nodes[1].instance_id])
     up(world.prepare(CONFIG), clients=world.clients, files=world.files, report=silent)
@@ -71,15 +71,9 @@ def test_the_head_launches_nothing_beside_another_machine(world: World, tmp_path
 
     with pytest.raises(ClusterError, match="another machine is adding nodes to cluster demo: i-"):
         prepare(head, nodes[1])
-
-
-def test_the_head_does_not_make_a_group(world: World) -> None:
-    nodes = world.up(CONFIG).nodes
     group = world.describe().security_group
     assert group is not None
-    world.clients.ec2.delete_tags(Resources=[group.group_id], Tags=[{"Key": key} for key in tags(
-        name=NAME, owner="x", role="security-group")])  # fmt: skip
-
+    world.clients.ec2.delete_tags(Resources=[group.group_id], Tags=[{"Key": TAG_NAME}])
     with pytest.raises(ClusterError, match="lacks its security group or key pair"):
         prepare(world, nodes[1])
 
