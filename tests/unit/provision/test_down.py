@@ -133,19 +133,11 @@ def test_neither_touches_nor_reports_what_is_not_ours(world: World) -> None:
     assert not world.calls.mutating()
 
 
-def test_ends_instances_with_termination_protection(world: World) -> None:
-    """A program on a node can launch nodes with it, and users set it by hand."""
-    world.up(make_config(nodes=2))
-    protected = world.describe().nodes[1].instance_id
-    world.clients.ec2.modify_instance_attribute(InstanceId=protected, DisableApiTermination={"Value": True})
-
-    assert world.down().leftovers == ()
-
-
-def test_a_disk_that_outlives_its_instance(world: World) -> None:
-    """It is deleted in the same run."""
-    [node] = world.up(make_config(nodes=1)).nodes
-    instance = world.sandbox.backend.get_instance(node.instance_id)
+def test_deletes_what_users_have_protected(world: World) -> None:
+    """An instance with termination protection, and a disk that outlives its instance, in the same run."""
+    first, second = world.up(make_config(nodes=2)).nodes
+    world.clients.ec2.modify_instance_attribute(InstanceId=second.instance_id, DisableApiTermination={"Value": True})
+    instance = world.sandbox.backend.get_instance(first.instance_id)
     instance.block_device_mapping["/dev/sda1"].delete_on_termination = False
     events: list[Event] = []
 
@@ -153,7 +145,7 @@ def test_a_disk_that_outlives_its_instance(world: World) -> None:
 
     assert receipt.leftovers == ()
     assert not world.resources()
-    assert [resource.resource_id for resource in receipt.deleted if resource.kind == "volume"] == list(node.volume_ids)
+    assert [each.resource_id for each in receipt.deleted if each.kind == "volume"] == list(first.volume_ids)
     assert "found more of the cluster: deleting it as well" in [event.what for event in events]
     assert not world.files.root.exists()
 

@@ -71,6 +71,7 @@ def apply_steps(world: World, *steps: CreateImage | WaitForStopped) -> None:
 
 
 def test_an_image_is_made_once_whenever_the_command_is_killed(world: World, stopped: CreateImage) -> None:
+    """It is deleted with its snapshot. One that EC2 cannot make is an error."""
     for point in range(4):
         with world.killed_at(point, before=bool(point % 2)):
             try:
@@ -83,6 +84,15 @@ def test_an_image_is_made_once_whenever_the_command_is_killed(world: World, stop
     snapshots = world.clients.ec2.describe_snapshots(Filters=[{"Name": "tag:cluster:baked", "Values": [RECIPE]}])
     assert len(snapshots["Snapshots"]) == 1
 
+    before = len(world.sandbox.backend.snapshots)
+    delete_image(world.clients, image)
+    assert describe_baked(world.clients.ec2) == ()
+    assert len(world.sandbox.backend.snapshots) == before - 1
+    apply_steps(world, stopped)
+    next(ami for ami in world.sandbox.backend.amis.values() if ami.name == "baked").state = "failed"
+    with pytest.raises(AwsError, match="the image baked is failed"):
+        apply_steps(world, stopped)
+
 
 def test_nodes_start_from_the_image_and_down_names_it(world: World, stopped: CreateImage) -> None:
     apply_steps(world, CreateImage(name="mine", cluster=NAME, recipe=RECIPE, instance_id=stopped.instance_id))
@@ -90,19 +100,3 @@ def test_nodes_start_from_the_image_and_down_names_it(world: World, stopped: Cre
     request = Request(name=NAME, config=BAKED, recipe=lambda: RECIPE)
     found = describe_preflight(world.clients, make_wanted(request=request))
     assert {option.image_name for option in found.options} == {"mine"}
-
-
-def test_deleting_an_image_leaves_no_snapshot(world: World, stopped: CreateImage) -> None:
-    apply_steps(world, stopped)
-    before = len(world.sandbox.backend.snapshots)
-    [image] = describe_baked(world.clients.ec2)
-    delete_image(world.clients, image)
-    assert describe_baked(world.clients.ec2) == ()
-    assert len(world.sandbox.backend.snapshots) == before - 1
-
-
-def test_a_failed_image_is_an_error(world: World, stopped: CreateImage) -> None:
-    apply_steps(world, stopped)
-    next(ami for ami in world.sandbox.backend.amis.values() if ami.name == "baked").state = "failed"
-    with pytest.raises(AwsError, match="the image baked is failed"):
-        apply_steps(world, stopped)
