@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from botocore.exceptions import ClientError
 
-from foundation.errors import AwsError, CapacityError, StalePlanError
+from foundation.errors import AwsError, CapacityError
 from foundation.progress import Event
 from foundation.waiting import poll
 from provision.aws.clients import error_code
@@ -74,8 +74,8 @@ class WaitForRunning(Step):
     def apply(self, context: Context) -> bool:
         """Waits until every node runs. A node that ends while starting is an error. Makes one read per poll.
 
-        Raises CapacityError if a node ended for lack of capacity, StalePlanError if one stopped. Raises AwsError if it
-        ended for another reason, or after RUNNING_TIMEOUT_S.
+        Raises CapacityError if a node ended for lack of capacity, AwsError if it ended for another reason, or after
+        RUNNING_TIMEOUT_S.
         """
         wanted = set(range(self.nodes)) - context.without
         least = len(wanted) if self.least is None else self.least
@@ -100,9 +100,6 @@ class WaitForRunning(Step):
                 wanted = left
                 seen.difference_update(failed)
             seen.update(live)
-            if stopped := [node for node in instances.nodes if node.state in {"stopping", "stopped"}]:
-                listed = ", ".join(f"{node.name} ({node.instance_id}): {node.state_reason}" for node in stopped)
-                raise StalePlanError(f"nodes stopped while others started: {listed}", hint="cluster status")
             before = len(ready)
             kind: SshAddress = "public" if self.public_address else "private"
             ready = {node.index for node in instances.nodes if node.state == "running" and node.address(kind)}

@@ -23,6 +23,7 @@ def test_short_forms() -> None:
     ("key", "value", "words"),
     [
         ("region", "Frankfurt", 'must be an AWS region such as "us-east-1"'),
+        ("region", "us-east1", 'did you mean "us-east-1"'),
         ("nodes", -1, "must be a whole number from 0 to 1000"),
         ("nodes", "2", "must be a whole number from 0 to 1000"),
         ("instance_type", "c5", "must be an EC2 instance type"),

@@ -120,6 +120,12 @@ def test_killed_at_every_call(world: World, tmp_path: Path, act: Any, least: int
             assert not in_iam(), point
 
 
+def test_replaces_a_changed_policy(world: World) -> None:
+    make(world, OTHER_POLICY)
+    make(world)
+    assert_complete(world)
+
+
 def test_rejects_and_keeps_what_is_not_ours(world: World) -> None:
     world.clients.iam.create_role(RoleName=CALLED, AssumeRolePolicyDocument=render_trust_policy(REGION))
     found = find(world)

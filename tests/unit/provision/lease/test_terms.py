@@ -70,7 +70,14 @@ def test_a_budget_that_cannot_be_kept(spending: Spending, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("lifetime", "12"), ("lifetime", "0h"), ("budget_usd", 0), ("budget_usd", float("nan")), ("then", "sleep")],
+    [
+        ("lifetime", "12"),
+        ("lifetime", 12),
+        ("lifetime", "0h"),
+        ("budget_usd", 0),
+        ("budget_usd", float("nan")),
+        ("then", "sleep"),
+    ],
 )
 def test_wrong_values_are_refused_by_key(key: str, value: object) -> None:
     with pytest.raises(ConfigError, match=key):

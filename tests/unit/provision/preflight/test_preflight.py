@@ -9,7 +9,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ssm.models import ssm_backends
 
 from ec2_sandbox.api.images import SandboxAmi
-from foundation.errors import AwsError, ConfigError
+from foundation.errors import AwsError, ConfigError, NotInRegionError
 from provision.model import ClusterState, LaunchOption, Preflight
 from provision.preflight.machines import describe_hardware, render_gpus
 from provision.preflight.places import describe_preflight
@@ -166,6 +166,14 @@ def test_a_named_subnet(world: World) -> None:
     with pytest.raises(ConfigError, match=r"its zone us-east-1e does not offer c5.xlarge") as caught:
         preflight(world, subnet_id=subnet_in(world, "us-east-1e").id)
     assert caught.value.hint == f"c5.xlarge is offered in: {', '.join(ZONES)}"
+
+
+def test_no_default_subnet_where_the_type_is_offered(world: World) -> None:
+    """Another region may have one."""
+    for zone in ZONES:
+        world.clients.ec2.delete_subnet(SubnetId=subnet_in(world, zone).id)
+    with pytest.raises(NotInRegionError, match=r"offered in us-east-1a, .*, us-east-1f, without a default subnet"):
+        preflight(world)
 
 
 @pytest.mark.parametrize("has_vpc", [True, False])

@@ -72,6 +72,8 @@ def reserve(world: World, count: int, *, is_block: bool = False) -> str:
 def test_nodes_launch_in_the_block_first(world: World) -> None:
     """No zone has other capacity, and the account has no quota."""
     reservation = reserve(world, 2, is_block=True)
+    text = render_plan(world.prepare(make_config(reservation=reservation, nodes=3)))
+    assert "it has room for 2 more instances, 3 are needed" in " ".join(text.split())
     world.sandbox.book.arm("capacity")
     config = make_config(reservation=reservation)
     assert f"in Capacity Block {reservation}" in render_plan(world.prepare(config))
