@@ -46,7 +46,7 @@ def observe(clients: Clients, *, name: str, exists: bool, known: Ledger, now: da
         volumes = pool.submit(list_volumes, ec2, tagged(name)).result()
         instances = [each.instance for each in reading.result()]
     sizes = {volume["VolumeId"]: volume["Size"] for volume in volumes}
-    roots = {volume_id for instance in instances for volume_id in _volume_ids(instance, root=True)}
+    roots = {volume_id for instance in instances for volume_id in _own_volumes(instance)}
     seen_at = known.seen.get(clients.region, 0.0)
     # Instance id -> when an instance in the ledger was last seen running; 0.0 if it was not running.
     in_ledger = {node.instance_id: seen_at if node.runs else 0.0 for node in known.nodes if node.periods}
@@ -59,12 +59,12 @@ def observe(clients: Clients, *, name: str, exists: bool, known: Ledger, now: da
     )
 
 
-def _volume_ids(instance: InstanceTypeDef, *, root: bool) -> list[str]:
-    """Returns the ids of the instance's volumes. root: only those that are deleted with the instance."""
+def _own_volumes(instance: InstanceTypeDef) -> list[str]:
+    """Returns the ids of the volumes that are deleted with the instance."""
     return [
         mapping["Ebs"]["VolumeId"]
         for mapping in instance.get("BlockDeviceMappings", [])
-        if "Ebs" in mapping and (mapping["Ebs"].get("DeleteOnTermination") or not root)
+        if "Ebs" in mapping and mapping["Ebs"].get("DeleteOnTermination")
     ]
 
 
@@ -82,7 +82,7 @@ def _read_volume(volume: VolumeTypeDef, region: str) -> LedgerVolume:
 def _read(instance: InstanceTypeDef, sizes: Mapping[str, int]) -> SeenNode:
     index = tagged_index(instance)
     state = instance["State"]["Name"]
-    disks = [sizes[volume_id] for volume_id in _volume_ids(instance, root=True) if volume_id in sizes]
+    disks = [sizes[volume_id] for volume_id in _own_volumes(instance) if volume_id in sizes]
     launched_at = first_launched(instance).astimezone(UTC).timestamp()
     started_at = instance["LaunchTime"].astimezone(UTC).timestamp()
     return SeenNode(

@@ -99,3 +99,18 @@ def test_down_waits_until_new_resources_are_listed(late_world: World, last: str)
     assert late_world.down().leftovers == ()
     late_world.time.sleep(60)
     assert not late_world.resources()
+
+
+def test_drops_a_token_once_its_nodes_are_listed(world: World) -> None:
+    """EC2 answers a repeated token with the instances of the first call, even if they are terminated."""
+
+    def kill(event: Event) -> None:
+        if event.kind == "done" and event.what.startswith("launch"):
+            raise Killed(event.what)
+
+    with pytest.raises(Killed):
+        world.up(make_config(), report=kill)
+    first = {node.instance_id for node in world.up(make_config()).nodes}
+    world.resize(make_config(nodes=0))
+    assert not first & {node.instance_id for node in world.up(make_config()).nodes}
+    assert world.files.launches() == ()

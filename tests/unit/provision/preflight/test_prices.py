@@ -1,7 +1,8 @@
 """Prices. A missing price is not an error."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from provision.preflight.prices import (
     find_volume_price,
     parse_price,
 )
-from provision_world import World
+from provision_world import World, listening
 
 HOURS = frozenset({"Hrs"})
 PLACES: tuple[PricedPlace, ...] = (
@@ -43,6 +44,19 @@ def test_prices_that_may_not_be_read(world: World) -> None:
     world.sandbox.book.arm("unauthorized action=DescribeSpotPriceHistory")
     assert describe_prices(world.clients, PLACES) == dict.fromkeys(PLACES)
     assert find_volume_price(world.clients) is None
+
+
+def test_the_newest_spot_price_counts(world: World) -> None:
+    """The history may hold older prices, in any order."""
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    zone = {"InstanceType": "g5.xlarge", "AvailabilityZone": "us-east-1a"}
+    prices = (("0.5", now), ("0.4", now - timedelta(hours=1)))
+
+    def change(parsed: dict[str, Any], **_: Any) -> None:
+        parsed["SpotPriceHistory"] = [{**zone, "SpotPrice": price, "Timestamp": at} for price, at in prices]
+
+    with listening(world.clients.ec2, "after-call.ec2.DescribeSpotPriceHistory", change):
+        assert describe_prices(world.clients, [PLACES[3]]) == {PLACES[3]: 0.5}
 
 
 def product(unit: str, amount: str) -> str:
