@@ -95,6 +95,10 @@ def test_a_launch_arms_the_lease(world: World) -> None:
 
 def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.lease = make_lease_config(budget_usd=200.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("provision.preflight.places.find_volume_price", lambda _: None)
+        with pytest.raises(ConfigError, match=r"\[lease\] budget_usd = 200: a price is unknown"):
+            world.prepare(make_config())
     world.up(make_config())
     (lease,) = leases(world)
     assert lease is not None
@@ -102,11 +106,6 @@ def test_a_budget_needs_prices(world: World, monkeypatch: pytest.MonkeyPatch) ->
     assert lease.budget_until is not None
     rate = 2 * 0.17 + 200 * 0.08 / 730 + 0.01
     assert (lease.budget_until - lease.set_at) / 3600 == pytest.approx(200 / rate, abs=0.01)
-    world.down()
-    monkeypatch.setattr("provision.preflight.places.find_volume_price", lambda _: None)
-    with pytest.raises(ConfigError, match=r"\[lease\] budget_usd = 200: a price is unknown"):
-        world.prepare(make_config())
-    assert not world.resources()["instances"]
 
 
 def test_a_change_is_in_the_tags() -> None:

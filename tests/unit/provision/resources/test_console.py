@@ -1,7 +1,7 @@
 """The host keys' fingerprints and the last lines of EC2's console output."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import boto3
 import pytest
@@ -15,9 +15,6 @@ from provision.resources.console import (
     find_last_console_lines,
     parse_fingerprints,
 )
-
-if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
 
 BEGIN = "-----BEGIN SSH HOST KEY FINGERPRINTS-----"
 END = "-----END SSH HOST KEY FINGERPRINTS-----"
@@ -84,45 +81,33 @@ def test_a_truncated_console_shows_all_keys_or_none(start: int, end: int) -> Non
     assert parse_fingerprints(UBUNTU[start:end]) in (frozenset(), {ECDSA, ED25519})
 
 
-@pytest.fixture
-def ec2() -> "EC2Client":
-    return boto3.client("ec2", region_name="us-east-1", aws_access_key_id="testing", aws_secret_access_key="testing")
+LATEST = {"InstanceId": "i-1", "Latest": True}
 
 
 @pytest.fixture
-def answers(ec2: "EC2Client") -> Iterator[Stubber]:
+def answers() -> Iterator[Stubber]:
+    """What EC2 answers, in turn."""
+    ec2 = boto3.client("ec2", region_name="us-east-1", aws_access_key_id="testing", aws_secret_access_key="testing")
     with Stubber(ec2) as stubber:
         yield stubber
         stubber.assert_no_pending_responses()
 
 
-def say(answers: Stubber, output: str | None, *, latest: bool = True) -> None:
-    asked: dict[str, Any] = {"InstanceId": "i-1", **({"Latest": True} if latest else {})}
-    answers.add_response("get_console_output", {} if output is None else {"Output": output}, asked)
-
-
-def refuse(answers: Stubber, code: str, words: str = "no way") -> None:
-    answers.add_client_error("get_console_output", code, words, expected_params={"InstanceId": "i-1", "Latest": True})
-
-
-def test_an_instance_type_without_the_latest_output(ec2: "EC2Client", answers: Stubber) -> None:
-    words = "This instance type does not support retrieving the latest console logs."
-    refuse(answers, "UnsupportedOperation", words)
-    say(answers, UBUNTU, latest=False)
+def test_an_instance_type_without_the_latest_output(answers: Stubber) -> None:
+    ec2: Any = answers.client
+    for _ in range(2):
+        answers.add_client_error("get_console_output", "UnsupportedOperation", expected_params=LATEST)
+        answers.add_response("get_console_output", {"Output": UBUNTU}, {"InstanceId": "i-1"})
     assert find_host_fingerprints(ec2, "i-1") == {ECDSA, ED25519}
-    refuse(answers, "UnsupportedOperation", words)
-    say(answers, UBUNTU, latest=False)
-    last = find_last_console_lines(ec2, "i-1")[-1]
-    assert last.endswith("Up 22.12 seconds")
+    assert find_last_console_lines(ec2, "i-1")[-1].endswith("Up 22.12 seconds")
 
 
-def test_throttling_is_not_an_error(ec2: "EC2Client", answers: Stubber) -> None:
+def test_throttling_is_not_an_error(answers: Stubber) -> None:
     """The caller tries again later, up to a time limit."""
-    refuse(answers, "InvalidInstanceID.NotFound")
-    with pytest.raises(AwsError, match=r"InvalidInstanceID\.NotFound"):
-        find_host_fingerprints(ec2, "i-1")
-    refuse(answers, "UnauthorizedOperation")
-    with pytest.raises(AwsError, match="UnauthorizedOperation"):
-        find_last_console_lines(ec2, "i-1")
+    ec2: Any = answers.client
+    for code in ("InvalidInstanceID.NotFound", "UnauthorizedOperation"):
+        answers.add_client_error("get_console_output", code, expected_params=LATEST)
+        with pytest.raises(AwsError, match=code):
+            find_host_fingerprints(ec2, "i-1")
     answers.add_client_error("get_console_output", "RequestLimitExceeded")
     assert find_host_fingerprints(ec2, "i-1") == frozenset()
