@@ -78,8 +78,3 @@ def test_what_is_found_is_not_searched_again(tmp_path: Path, index: Index) -> No
     )
     fetch_bundle(target, cache=tmp_path / "cache", report=silent)
     assert len(index.asked) == asked
-
-
-def test_an_environment_of_defaults_is_not_checked(tmp_path: Path, index: Index) -> None:
-    check(tmp_path)
-    assert index.asked == []

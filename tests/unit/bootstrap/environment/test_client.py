@@ -9,13 +9,12 @@ from msgspec.structs import replace
 from bootstrap.environment.bundle import Bundle, fetch_bundle, find_records
 from bootstrap.environment.client import PACKAGES, choose_client, make_client, name_client
 from bootstrap.environment.facts import FoundFramework, FoundPython, NodeFacts
-from bootstrap.environment.file_cache import BundleFile, describe_file, render_record
-from bootstrap.environment.steps import UnpackPython, plan_python
+from bootstrap.environment.file_cache import describe_file, render_record
 from bootstrap.transfer.tree import file_of_bytes, make_tree
 from foundation.errors import ClusterError
 from foundation.progress import silent
 from index_server import make_wheel
-from node_facts import BUNDLE, FACTS, TARGET, TREE
+from node_facts import BUNDLE, FACTS, TARGET
 
 OLD = FoundPython(path="/usr/bin/python3", version=(3, 10))
 NEW = FoundPython(path="/usr/bin/python3.13", version=(3, 13))
@@ -62,21 +61,6 @@ def test_its_packages_lie_beside_its_code(tmp_path: Path) -> None:
     assert (content["thing.py"], content["ours.py"], "bin/thing" in content) == (b"x = 1\n", b"x = 2\n", False)
     assert set(data) - set(content) == {"botocore/data/acm/1/service-2.json"}
     assert made.digest == name_client(code, [wheel]) != code.digest
-
-
-def test_it_gets_a_python_where_the_head_has_none() -> None:
-    packed = replace(BUNDLE.files[0], path=Path("python-3.11.9.tar.gz"), sha256="5" * 64, unpacked_bytes=1 << 20)
-    step = UnpackPython(packed=packed)
-
-    def plan(facts: NodeFacts, packed: BundleFile | None = packed) -> object:
-        return plan_python(facts, packed, TREE, what="programs", node="n")
-
-    assert plan(FACTS, None) == ((), ())
-    assert plan(FACTS) == ((packed,), (step,))
-    assert plan(replace(FACTS, files=frozenset([packed.sha256]))) == ((), (step,))
-    assert plan(replace(FACTS, pythons_ready=frozenset([packed.sha256]))) == ((), ())
-    with pytest.raises(ClusterError, match="programs need"):
-        plan(replace(FACTS, disk_free_kib=100))
 
 
 def test_an_environment_is_found_again_from_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bootstrap.environment.cuda import cuda_of, explain_missing_libraries, find_cuda, find_warnings
+from bootstrap.environment.cuda import cuda_of, find_cuda, find_warnings
 from bootstrap.environment.facts import LibraryDir
 from node_facts import FACTS, NODE_PROGRAMS, TARGET
 from provision.oracle.tables import WHEELS
@@ -50,24 +50,6 @@ def test_library_directories_match_the_wheels_cuda(
     assert find_cuda(replace(FACTS, cuda_dirs=dirs(*there)), mxnet).library_dirs == chosen
 
 
-@pytest.mark.parametrize(
-    ("mxnet", "there", "loader", "missing"),
-    [
-        (CU112, (), ("libcuda.so.1",), ()),
-        (CU112, (), (), ("libcuda.so.1",)),
-        (CU102, (CUDA_102, CUDNN), ("libcuda.so.1",), ()),
-        (CU102, (CUDA_102,), ("libcuda.so.1",), ("libcudnn.so.8", "libnccl.so.2")),
-        (CU102, (CUDA_102,), ("libcudnn.so.8", "libnccl.so.2"), ("libcuda.so.1",)),
-        ("mxnet==1.7.0.post2", (), (), ()),
-    ],
-)
-def test_missing_libraries(
-    mxnet: str, there: tuple[tuple[str, ...], ...], loader: tuple[str, ...], missing: tuple[str, ...]
-) -> None:
-    facts = replace(FACTS, cuda_dirs=dirs(*there), libraries=frozenset(loader))
-    assert find_cuda(facts, mxnet).missing == missing
-
-
 def test_every_wheel_knows_its_own_libcudart() -> None:
     for wheel in WHEELS:
         assert cuda_of(wheel.requirement) == wheel.cuda
@@ -76,26 +58,6 @@ def test_every_wheel_knows_its_own_libcudart() -> None:
             found = find_cuda(replace(FACTS, cuda_dirs=dirs(place)), wheel.requirement)
             assert found.library_dirs == ("/usr/local/cuda/lib64",)
             assert found.missing == ("libcuda.so.1",)
-
-
-def test_missing_libraries_are_explained() -> None:
-    said = explain_missing_libraries(["libcudart.so.9.0", "libcublas.so.9.0"], CU90)
-    for part in (
-        "libcudart.so.9.0, libcublas.so.9.0",
-        "CUDA 9.0",
-        "/usr/local/cuda-9.0",
-        "mxnet-cu112==1.9.1",
-        "[bootstrap] setup",
-    ):
-        assert part in said
-    assert "driver" not in said
-    driver = explain_missing_libraries(["libcuda.so.1"], CU112)
-    assert "no NVIDIA driver" in driver
-    assert "/usr/local" not in driver
-    both = explain_missing_libraries(["libcudart.so.9.0", "libcuda.so.1"], CU90)
-    assert "/usr/local/cuda-9.0" in both
-    assert "no NVIDIA driver" in both
-    assert "[bootstrap] setup" in explain_missing_libraries(["libodd.so.1"], "mxnet==1.9.1")
 
 
 def test_gpu_warnings() -> None:
@@ -138,10 +100,10 @@ def env(tmp_path: Path) -> Path:
     return tmp_path / "env"
 
 
-def check(env: Path, *dirs: Path, setup_env: str = "") -> tuple[list[str], list[str]]:
+def check(env: Path, *dirs: Path) -> tuple[list[str], list[str]]:
     """Runs check_libraries.py; returns the lines of .preload and .unresolved."""
     program = NODE_PROGRAMS / "check_libraries.py"
-    subprocess.run([sys.executable, str(program), str(env), "k1", setup_env, *map(str, dirs)], check=True)
+    subprocess.run([sys.executable, str(program), str(env), "k1", "", *map(str, dirs)], check=True)
     return (env / ".preload").read_text().splitlines(), (env / ".unresolved").read_text().splitlines()
 
 
@@ -153,19 +115,6 @@ def test_the_real_loader_checks_the_libraries(env: Path, tmp_path: Path) -> None
     assert sorted(preload) == [str(cuda / "libcublas.so.10"), str(cuda / "libcublasLt.so.10")]
     (cuda / "libcublasLt.so.10").unlink()
     assert check(env, cuda)[1] == ["checked k1", "libcublasLt.so.10", "libcuda.so.1"]
-
-
-def test_ld_library_path_of_set_up_commands_is_used(env: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "kept.env"
-    kept.write_text(
-        '{"set": {}, "unset": [], "prepend": {"LD_LIBRARY_PATH": ["%s"]}, "append": {}}' % (tmp_path / "cuda-10.2")
-    )
-    assert check(env, setup_env=str(kept))[1] == ["checked k1", "libcuda.so.1"]
-
-
-def test_an_environment_without_mxnet_has_no_missing_libraries(tmp_path: Path) -> None:
-    (tmp_path / "env").mkdir()
-    assert check(tmp_path / "env") == ([], ["checked k1"])
 
 
 def test_importing_mxnet_preloads_its_libraries(env: Path, tmp_path: Path) -> None:

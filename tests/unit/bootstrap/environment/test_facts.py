@@ -7,11 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bootstrap.environment.facts import (
-    CUDA_LIBRARIES,
     Checked,
     FoundPython,
     LibraryDir,
@@ -20,10 +17,10 @@ from bootstrap.environment.facts import (
     render_facts_script,
 )
 from foundation.errors import ClusterError
-from node.setup.volumes.volume_probe import DISKS, NOTES
 from node_facts import SYSTEM_PATH, make_programs, run_shell
 
 TEXT = """\
+a login shell says=this
 machine=x86_64
 system=Ubuntu 22.04.5 LTS
 glibc=2.35
@@ -99,7 +96,6 @@ def test_facts_are_read() -> None:
     [
         ("9.0, 550.1, NVIDIA H100 80GB HBM3", ("9.0", "NVIDIA H100 80GB HBM3")),
         (", 450.1, Tesla V100-SXM2-16GB", ("7.0", "Tesla V100-SXM2-16GB")),
-        (", 450.1, Tesla T4", ("7.5", "Tesla T4")),
         (", 450.1, Unheard of, 2", ("", "Unheard of, 2")),
     ],
 )
@@ -112,13 +108,6 @@ def test_a_node_without_python_is_an_error(lines: str) -> None:
     with pytest.raises(ClusterError, match="node-7: found no working Python 3") as raised:
         parse_facts(lines, node="node-7")
     assert "apt-get install -y python3" in (raised.value.hint or "")
-
-
-@given(st.text(max_size=200))
-def test_other_output_is_ignored(text: str) -> None:
-    """A shell profile may print something."""
-    said = "".join(f"x{line}\n" for line in text.splitlines())
-    assert parse_facts(said + MINIMAL, node="n") == parse_facts(MINIMAL, node="n")
 
 
 def test_facts_of_this_machine_are_read(tmp_path: Path) -> None:
@@ -172,43 +161,6 @@ def test_changes_invalidate_cached_facts(tmp_path: Path) -> None:
     assert (facts.gpus, facts.driver) == ((("7.5", "Tesla T4"),), "450.1")
 
 
-def test_a_late_driver_is_found_next_time(tmp_path: Path) -> None:
-    device = tmp_path / "devices" / "0000:00:1e.0"
-    device.mkdir(parents=True)
-    (device / "vendor").write_text("0x10de\n")
-    (device / "class").write_text("0x030200\n")
-    own = tmp_path / "bin"
-    make_programs(own, nvidia_smi="exit 9")
-    script = render_facts_script("auto").replace("/sys/bus/pci/devices", str(device.parent))
-    for answer, gpus in (("exit 9", []), ("echo '8.6, 535.1, NVIDIA A10G'", [("8.6", "NVIDIA A10G")])):
-        make_programs(own, nvidia_smi=answer)
-        facts = parse_facts(run_shell(script, tmp_path, path=f"{own}:{SYSTEM_PATH}").stdout, node="here")
-        assert facts.displays == ("NVIDIA",)
-        assert list(facts.gpus) == gpus
-
-
-@pytest.mark.parametrize(
-    ("notes", "has_disks", "has_volumes"),
-    [(None, False, False), ("{}", False, False), ("{}", True, False), ('{"/shared": {}}', False, True)],
-)
-def test_mounted_volumes_are_found(tmp_path: Path, notes: str | None, *, has_disks: bool, has_volumes: bool) -> None:
-    if notes is not None:
-        (tmp_path / "mounted.json").write_text(notes)
-    if has_disks:
-        (tmp_path / "disks").mkdir()
-    script = render_facts_script("auto").replace(NOTES, str(tmp_path / "mounted.json"))
-    done = run_shell(script.replace(DISKS, str(tmp_path / "disks")), tmp_path)
-    assert done.stderr == ""
-    assert parse_facts(done.stdout, node="here").has_volumes == has_volumes
-
-
-def test_a_mounted_disk_is_a_volume(tmp_path: Path) -> None:
-    """Also if nothing is noted, as when the command was killed."""
-    mount = next(line.split(" ")[1] for line in Path("/proc/self/mounts").read_text().splitlines() if "/dev/" in line)
-    done = run_shell(render_facts_script("auto").replace(DISKS, str(Path(mount).parent)), tmp_path)
-    assert parse_facts(done.stdout, node="here").has_volumes
-
-
 def test_a_configured_python_must_work(tmp_path: Path) -> None:
     named = tmp_path / "it's $(my) python"
     named.symlink_to("/usr/bin/python3")
@@ -227,32 +179,6 @@ def test_cuda_is_found_where_conda_puts_it(tmp_path: Path) -> None:
         (folder / name).touch()
     names = frozenset(["libcudart.so.10.2", "libcublas.so.10"])
     assert look(tmp_path).cuda_dirs == (LibraryDir(path=str(folder), names=names),)
-    assert {"libcudart.so.9.0", "libcudnn.so.8", "libnvToolsExt.so.1", "libcuda.so.1"} < set(CUDA_LIBRARIES)
-
-
-def test_facts_wait_for_a_running_set_up(tmp_path: Path) -> None:
-    (tmp_path / ".cluster").mkdir()
-    # agent.py holds the lock like this, as long as any of its scripts runs.
-    with subprocess.Popen(
-        ["/bin/sh", "-c", "cd .cluster; exec 9<.; flock 9; echo; read -r _; mkdir -p env/aa; : >env/aa/.complete"],
-        cwd=tmp_path,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as set_up:
-        assert set_up.stdin is not None
-        assert set_up.stdout is not None
-        set_up.stdout.readline()
-        env = {"HOME": str(tmp_path), "PATH": SYSTEM_PATH}
-        with subprocess.Popen(
-            ["/bin/sh", "-c", render_facts_script("auto")], env=env, stdout=subprocess.PIPE, text=True
-        ) as looking:
-            with pytest.raises(subprocess.TimeoutExpired):
-                looking.wait(timeout=0.5)
-            set_up.stdin.write("\n")
-            set_up.stdin.close()
-            facts = parse_facts(looking.communicate()[0], node="here")
-    assert facts.envs == {"aa"}
 
 
 @pytest.mark.parametrize(
@@ -264,13 +190,11 @@ def test_facts_wait_for_a_running_set_up(tmp_path: Path) -> None:
             "__version__ = '2.8.0+cu128'\ndebug = False\ncuda: Optional[str] = '12.8'\n",
             ("2.8.0+cu128", (12, 8)),
         ),
-        ("torch", "version.py", "__version__ = '1.13.1'\ncuda = None\nhip = None\n", ("1.13.1", None)),
         ("mxnet", "libinfo.py", '# x\n__version__ = "1.9.1"\n', ("1.9.1", None)),
-        ("torch", "other.py", "", None),
     ],
 )
 def test_frameworks_are_found_without_importing_them(
-    tmp_path: Path, name: str, file: str, text: str, found: tuple[str, tuple[int, int] | None] | None
+    tmp_path: Path, name: str, file: str, text: str, found: tuple[str, tuple[int, int] | None]
 ) -> None:
     venv = tmp_path / "it's a venv"
     subprocess.run(("/usr/bin/python3", "-m", "venv", "--without-pip", str(venv)), check=True)
@@ -283,4 +207,4 @@ def test_frameworks_are_found_without_importing_them(
     assert facts.configured is not None
     assert facts.configured.path == python
     here = [(one.version, one.cuda) for one in facts.frameworks if one.python.path == python]
-    assert here == ([found] if found else [])
+    assert here == [found]

@@ -12,10 +12,10 @@ from bootstrap.environment.facts import FoundFramework, FoundPython, NodeFacts
 from bootstrap.environment.file_cache import BundleFile
 from bootstrap.environment.framework import ANY_PYTHONS, Torch, choose_framework, explain_ignored
 from bootstrap.environment.requirements import Requirements
-from bootstrap.environment.steps import MakeEnvironment, plan_node
+from bootstrap.environment.steps import MakeEnvironment
 from bootstrap.environment.target import NODE_PROGRAMS, WheelTarget, choose_python, choose_wheels
 from foundation.errors import ClusterError, ConfigError
-from node_facts import FACTS, TREE, run_shell
+from node_facts import FACTS, run_shell
 
 DEBIAN = FoundFramework(
     name="torch",
@@ -63,9 +63,7 @@ def choose(
         ((DEBIAN,), A10G, {}, None, "torch==2.13.0"),  # a CPU build
         ((AMI,), {"gpus": (("5.2", "Tesla M60"),)}, {}, None, "torch==2.7.1"),  # no code for this GPU
         ((AMI,), {**A10G, "driver": "470.82.01"}, {}, None, "torch==2.13.0"),
-        ((), {"gpus": (("7.0", "Tesla V100-SXM2-16GB"),)}, {}, None, "torch==2.8.0"),
         ((AMI,), {}, {"framework": "none"}, None, NODE_PROGRAMS[0]),
-        ((), {"machine": "aarch64"}, {}, None, "torch==2.13.0"),
     ],
 )
 def test_where_pytorch_comes_from(
@@ -156,13 +154,9 @@ def bundle_of(*names: str, base: FoundFramework | None = None) -> Bundle:
 @pytest.mark.parametrize(
     ("bundle", "torch", "library"),
     [
+        (bundle_of("torch-2.13.0+cpu-none.whl"), Torch(version="2.13.0+cpu", has_cuda=False), "torch==2.13.0+cpu"),
         (
-            bundle_of("torch-2.13.0+cpu-cp311-none-any.whl"),
-            Torch(version="2.13.0+cpu", has_cuda=False),
-            "torch==2.13.0+cpu",
-        ),
-        (
-            bundle_of("torch-2.13.0-cp311-none-any.whl", "nvidia_cublas-13-none.whl"),
+            bundle_of("torch-2.13.0-none.whl", "nvidia_cublas-13-none.whl"),
             Torch(version="2.13.0", has_cuda=True),
             "torch==2.13.0",
         ),
@@ -175,34 +169,15 @@ def test_what_an_environment_has(bundle: Bundle, torch: Torch | None, library: s
     assert (bundle.torch, bundle.library) == (torch, library)
 
 
-def test_another_pytorch_of_the_image_makes_another_environment() -> None:
-    assert bundle_of(base=AMI).digest != bundle_of(base=replace(AMI, version="2.9.0")).digest
-
-
 def test_an_environment_finds_the_packages_of_its_base(tmp_path: Path) -> None:
     """Runs only the lines that write the .pth file, without wheels and uv."""
-    step = MakeEnvironment(
-        bundle=bundle_of(base=replace(DEBIAN, python=FoundPython(path="/usr/bin/python3", version=(3, 11)))),
-        python="/p",
-    )
+    step = MakeEnvironment(bundle=bundle_of(base=DEBIAN), python="/p")
     site = tmp_path / "env" / "x" / "lib" / "python3.11" / "site-packages"
     site.mkdir(parents=True)
     done = run_shell("\n".join(["cd", *step._write_pth("env/x")]), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "site.addsitedir('/usr/" in (site / "_cluster_base.pth").read_text()
     assert not (site / "_cluster_compat.pth").exists()
-
-
-def test_system_libraries_of_frameworks() -> None:
-    facts = replace(FACTS, missing_libraries=("libgomp.so.1", "libstdc++.so.6"))
-    for base, packages in ((None, "libstdc++6"), (DEBIAN, None)):
-        plan = plan_node(
-            facts, bundle=bundle_of(base=base), python=choose_python(FACTS, setting="auto", node="n"), setup=None,
-            trees=[TREE], cluster="c", is_head=False, node="n",
-        )  # fmt: skip
-        shown = [str(step) for step in plan.steps]
-        assert any("libstdc++6" in text for text in shown) is (packages is not None)
-        assert not any("libgomp1" in text or "CheckLibraries" in text for text in shown)
 
 
 def test_warnings_about_gpus() -> None:
@@ -222,14 +197,10 @@ def test_warnings_about_gpus() -> None:
 @pytest.mark.parametrize(
     ("requirement", "config", "remedy"),
     [
-        ("torch", PYTORCH, None),
         ("torch>=2", PYTORCH, None),
         ("torch==2.1.0", BootstrapConfig(framework="pytorch", torch="torch==2.1.0+cu118"), None),
         ("torch==2.1.0", PYTORCH, 'to install it: torch = "torch==2.1.0"'),
-        ("torch<2", PYTORCH, "set torch to a version that it allows"),
         ("torch==2.1.*", PYTORCH, "set torch to a version that it allows"),
-        ("mxnet", BootstrapConfig(), None),
-        ("mxnet==1.9.1", BootstrapConfig(), 'to install it: mxnet = "mxnet==1.9.1"'),
         ("mxnet-cu112==1.9.1", BootstrapConfig(), 'to install it: mxnet = "mxnet-cu112==1.9.1"'),
         ("mxnet==1.9.1", BootstrapConfig(mxnet="mxnet-1.9.0-py3-none-any.whl"), None),
         ("torch==2.1.0", BootstrapConfig(), None),  # an ordinary package there

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.environment.cuda import cuda_of
 from bootstrap.environment.file_cache import BundleFile, describe_file
 from bootstrap.environment.own_wheel import find_own_wheel
 from foundation.errors import ConfigError, NotFoundError
@@ -43,15 +42,6 @@ def test_a_wheel_from_a_folder_or_s3(tmp_path: Path, setting: str) -> None:
     assert (found.name, found.sha256) == (NAME, describe_file(path).sha256)
 
 
-def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
-    path = write_wheel(tmp_path)
-    first = find(NAME, tmp_path, tmp_path / "cache")
-    with zipfile.ZipFile(path, "a") as wheel:
-        wheel.writestr("mxnet/libmxnet.so", "")
-    second = find(NAME, tmp_path, tmp_path / "cache")
-    assert first.sha256 != second.sha256
-
-
 def test_a_wheel_from_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_wheel(tmp_path)
     asked = []
@@ -77,15 +67,6 @@ def test_a_wheel_from_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_files_that_are_no_wheel(tmp_path: Path, setting: str, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         find(setting, tmp_path, tmp_path / "cache")
-
-
-def test_wheels_of_an_index_are_no_files(tmp_path: Path) -> None:
-    assert find("mxnet==1.9.1", tmp_path, tmp_path) is None
-
-
-@pytest.mark.parametrize(("name", "cuda"), [(NAME, (11, 2)), ("mxnet-1.7.0-1_cpu-py3-none-any.whl", None)])
-def test_cuda_of_a_wheels_name(name: str, cuda: tuple[int, int] | None) -> None:
-    assert cuda_of(name) == cuda
 
 
 def test_the_example_builds_a_wheel(tmp_path: Path) -> None:

@@ -10,13 +10,8 @@ import pytest
 from bootstrap.environment.project import read_project, read_requirements
 from bootstrap.environment.requirements import (
     MXNET,
-    Requirements,
-    check_entry,
-    find_exact,
     find_locked,
     find_name,
-    is_mxnet,
-    join_lines,
     read_packages,
 )
 from foundation.errors import ConfigError
@@ -64,33 +59,6 @@ def test_unsupported_lines_are_refused(tmp_path: Path, text: str, said: str) -> 
         read_packages(["numpy", "-r r.txt"], folder=tmp_path)
     assert said in raised.value.message
     assert "secret" not in raised.value.message
-
-
-def test_entries_are_checked() -> None:
-    assert check_entry(" pandas >= 2 ") == "pandas >= 2"
-    for entry in (
-        "a @ https://host/a.whl",
-        "a @ git+ssh://git@host/me/a.git@v1.0#subdirectory=x/y ; a",
-    ):
-        assert check_entry(entry) == entry
-    assert check_entry("--requirement  my file.txt") == "--requirement  my file.txt"
-    for entry in ("-e .", "-r", "--index-url x", "", "a @ http://h/a.tar.gz"):
-        with pytest.raises(ValueError, match=r"not supported|not a package|not a URL"):
-            check_entry(entry)
-
-
-def test_names() -> None:
-    assert [find_name(line) for line in ("A_b.c[x]>=1", "git+https://h/a", "./a", "a @ https://h/a.whl", "a;x")] == [
-        "a-b-c", "", "", "a", "a",
-    ]  # fmt: skip
-    assert [is_mxnet(line) for line in ("MXNet>=1", "mxnet_cu112==1.9.1", "mxnet-model")] == [True, True, False]
-    assert [find_exact(line) for line in (f"A==1.0 {HASH}", "a>=1", "a==1.*", "a==1; x")] == [
-        "a==1.0",
-        None,
-        None,
-        None,
-    ]
-    assert join_lines("\na \\\n  b\n# c\n") == ["a b"]
 
 
 def test_the_packages_of_the_users_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,11 +147,6 @@ def test_nothing_of_a_project_runs_here(tmp_path: Path, monkeypatch: pytest.Monk
     )
     assert read_project(".", folder=tmp_path) == expected
     assert not ran.exists()
-
-
-@pytest.mark.parametrize(("python", "fits"), [("", True), (">=3.10", True), (">=3.12", False), ("<3.11", False)])
-def test_the_python_of_a_project(python: str, *, fits: bool) -> None:
-    assert Requirements(python=python).allows((3, 11)) is fits
 
 
 def test_a_lock_for_several_kinds_of_nodes() -> None:
