@@ -13,9 +13,8 @@ def read(key: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        *(("python", value) for value in ("auto", "3.9", "3.10", "3.12", "/usr/bin/python3")),
-        *(("mxnet", value) for value in ("wheels/mxnet-1.7.0-1_cu112-py3-none-any.whl", "~/a/b.whl", "s3://b/a b.whl")),
-        ("mxnet", "https://example.com:8080/mxnet-1.7.0-py3-none-any.whl"),
+        *(("python", value) for value in ("auto", "3.9", "/usr/bin/python3")),
+        *(("mxnet", value) for value in ("~/a/b.whl", "s3://b/a b.whl", "https://example.com:8080/mxnet-1.whl")),
         *(("framework", value) for value in ("mxnet", "pytorch", "none")),
         ("project", "../mine"),
     ],
@@ -64,16 +63,3 @@ def test_contradictions_are_refused(table: dict[str, object], said: str) -> None
     with pytest.raises(ConfigError) as caught:
         parse_config({"name": "x", "bootstrap": table}, source="cluster.toml")
     assert said in caught.value.message
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        {"framework": "pytorch", "torch": "torch==2.7.1+cu128", "python": "3.13"},
-        {"framework": "pytorch", "mxnet": "auto"},
-        {"mxnet": "installed", "python": "/opt/mxnet/bin/python"},
-        {"framework": "none", "project": "."},
-    ],
-)
-def test_combinations_that_work(table: dict[str, object]) -> None:
-    parse_config({"name": "x", "bootstrap": table}, source="cluster.toml")

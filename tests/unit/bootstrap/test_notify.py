@@ -36,9 +36,7 @@ EVENT = {"event": "job-ended", "text": "job 1 is done", "at": 5.0}
 @pytest.mark.parametrize(
     "url",
     [
-        "https://hooks.example.com/services/T0/B0/xyz",
         "https://example.com:8443/a?token=b",
-        "http://127.0.0.1:8080/x",
         "http://10.1.2.3/x",
         "http://localhost/x",
         "http://[::1]:9/x",
@@ -53,19 +51,12 @@ def test_a_webhook_that_is_allowed(url: str) -> None:
     ("value", "why"),
     [
         (f"http://example.com/{SECRET}", "must be https://: others can read"),
-        (f"ftp://example.com/{SECRET}", "must be an https:// URL"),
         (f"hooks.example.com/{SECRET}", "must be an https:// URL"),
         (f"https:///{SECRET}", "must be an https:// URL"),
         (f"https://me:{SECRET}@example.com/", "no user or password"),
         (f"https://example.com:99999/{SECRET}", "not a valid URL"),
-        (f"https://example.com/{SECRET} x", "visible ASCII"),
         (f"https://example.com/{SECRET}\n", "visible ASCII"),
-        (f"https://example.com/{SECRET}é", "visible ASCII"),
         (f"https://example.com/{SECRET}" + "x" * 2000, "at most 2000"),
-        (f"$ {SECRET}", "visible ASCII"),
-        ("", "must be an https:// URL"),
-        (5, "must be text in quotes"),
-        ([f"https://example.com/{SECRET}"], "must be text in quotes"),
         ({"url": f"https://example.com/{SECRET}"}, "must be text in quotes"),
     ],
 )
@@ -85,8 +76,6 @@ def test_a_webhook_that_is_refused_by_its_key_and_not_repeated(value: object, wh
             'notify.command = "": must be text in quotes, not empty (a shell command that runs on the head',
         ),
         ({"command": "a\0b"}, r'notify.command = "a\u0000b": a command with a NUL byte'),
-        ({"webhook": 5}, "notify.webhook: must be text in quotes (a URL that gets each event"),
-        ({"command": 5}, "notify.command = 5: must be text in quotes"),
         ({"webhok": f"https://example.com/{SECRET}"}, 'notify.webhok: unknown key; did you mean "webhook"?'),
     ],
 )
@@ -97,20 +86,12 @@ def test_other_mistakes_are_named_by_key(table: dict[str, Any], said: str) -> No
     assert SECRET not in caught.value.message
 
 
-def test_a_webhook_in_the_wrong_place_is_not_repeated() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_config({"name": "demo", "notify": f"https://example.com/{SECRET}"}, source="cluster.toml")
-    assert caught.value.message == "cluster.toml: notify: must be a table, written as [notify]"
-
-
 @pytest.mark.parametrize(
     "line",
     [
         f"webhook = https://example.com/{SECRET}",
-        f"webhook = 'https://example.com/{SECRET}",
         f'webhook = "https://example.com/{SECRET}',
         f"notify = {{ webhook = https://example.com/{SECRET} }}",
-        f'webhook "https://example.com/{SECRET}"',
         f'webhook = "a"\nwebhook = "https://example.com/{SECRET}"',
     ],
 )
@@ -190,21 +171,6 @@ def test_an_event_reaches_the_webhook() -> None:
     assert asked == [(f"/{SECRET}?token={SECRET}", sent)]
 
 
-def test_a_refusal_names_the_host_only() -> None:
-    with answering(status(429)) as (url, asked):
-        assert notify.send(settings(url), EVENT) == ["webhook at 127.0.0.1: HTTP 429 Too Many Requests"]
-    assert len(asked) == 3
-
-
-def test_a_failure_is_tried_again() -> None:
-    def answer(request: BaseHTTPRequestHandler, number: int) -> None:
-        status(503 if number < 3 else 204)(request, number)
-
-    with answering(answer) as (url, asked):
-        assert notify.send(settings(url), EVENT) == []
-    assert len(asked) == 3
-
-
 @pytest.mark.parametrize("code", [302, 308])
 def test_a_redirect_is_not_followed(code: int) -> None:
     with answering(status(200)) as (other, reached), answering(status(code, Location=other)) as (url, asked):
@@ -218,10 +184,6 @@ def rubbish(request: BaseHTTPRequestHandler, _: int) -> None:
     request.wfile.write(f"{request.path} is not HTTP\r\n\r\n".encode())
 
 
-def closes(request: BaseHTTPRequestHandler, _: int) -> None:
-    request.connection.close()
-
-
 def is_silent(_request: BaseHTTPRequestHandler, _: int) -> None:
     time.sleep(0.8)
 
@@ -230,40 +192,21 @@ def is_silent(_request: BaseHTTPRequestHandler, _: int) -> None:
     ("answer", "why"),
     [
         (rubbish, "the answer is not HTTP"),
-        (closes, "the answer is not HTTP"),
+        (status(429), "HTTP 429 Too Many Requests"),
         (is_silent, r"no answer within 0\.5 s"),
     ],
 )
 def test_a_server_that_misbehaves(answer: Callable[[BaseHTTPRequestHandler, int], None], why: str) -> None:
-    with answering(answer) as (url, _):
+    with answering(answer) as (url, asked):
         [said] = notify.send(settings(url), EVENT)
     assert re.fullmatch(rf"webhook at 127\.0\.0\.1: {why}", said)
-
-
-@pytest.mark.parametrize(
-    ("url", "error"),
-    [
-        (f"http://127.0.0.1:9/{SECRET}", "webhook at 127.0.0.1: Connection refused"),
-        (f"https://no-such-host.invalid/{SECRET}", "webhook at no-such-host.invalid: Name or service not known"),
-    ],
-)
-def test_a_server_that_is_not_there(url: str, error: str) -> None:
-    assert notify.send(settings(url), EVENT) == [error]
-
-
-def test_the_command_gets_the_event(tmp_path: Path) -> None:
-    script = f"cat >{tmp_path}/event; pwd >{tmp_path}/folder; env >{tmp_path}/env"
-    assert notify.send(settings(command=script), EVENT) == []
-    assert json.loads((tmp_path / "event").read_text()) == {**EVENT, "cluster": "demo"}
-    assert (tmp_path / "folder").read_text().strip() == os.path.expanduser("~")
-    assert SECRET not in (tmp_path / "env").read_text()
+    assert len(asked) == 3  # it is tried again
 
 
 @pytest.mark.parametrize(
     ("command", "error"),
     [
         ("exit 3", "command: exit code 3"),
-        ("kill -9 $$", "command: killed by signal 9"),
         ("sleep 100", "command: did not end within 1 s"),
         ("exit 0", None),  # a command that does not read its stdin
     ],
@@ -307,26 +250,6 @@ def run(tmp_path: Path) -> Iterator[Path]:
 def write_event(run: Path, name: str, content: str) -> None:
     (run / "new").write_text(content)
     (run / "new").rename(run / "events" / name)
-
-
-def test_the_watcher_sends_the_events_of_other_programs(run: Path) -> None:
-    with answering(status(200)) as (url, asked):
-        pid = ask(run, settings(url))["pid"]
-        write_event(run, "lease-ending.json", json.dumps({"event": "lease-ending", "at": 7, "text": "soon"}))
-        until(lambda: asked, "an event")
-        until(lambda: not list((run / "events").iterdir()), "that it is removed")
-        write_event(run, "other.txt", "{}")
-        write_event(run, "wrong.json", "[]")
-        until(lambda: not (run / "events" / "wrong.json").exists(), "that it is removed")
-        write_event(run, "budget.json", json.dumps({"event": "budget-reached", "at": 8, "text": "spent"}))
-        until(lambda: len(asked) == 2, "another event")
-        assert start_time(pid) is not None
-    assert [body["event"] for _, body in asked] == ["lease-ending", "budget-reached"]
-    assert asked[0][1] == {"event": "lease-ending", "at": 7, "text": "soon", "content": "soon", "cluster": "demo"}
-    until(lambda: "budget-reached budget.json: sent" in (run / "notify.log").read_text(), "the log")
-    told = [path.read_bytes() for path in run.rglob("*") if path.is_file()]
-    told += [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
-    assert not any(SECRET.encode() in content for content in told)
 
 
 def test_there_is_one_watcher_with_the_newest_settings(run: Path) -> None:

@@ -1,18 +1,13 @@
 """Errors of connections, commands and private keys, and the arguments of ssh commands, without a node."""
 
 import errno
-import socket
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import fabric
 import paramiko
 import pytest
-from msgspec.structs import replace
 
 import bootstrap.ssh.connection
 import bootstrap.ssh.explain
@@ -21,7 +16,6 @@ from bootstrap.ssh.explain import (
     command_error,
     explain,
     explain_console,
-    explain_refused_key,
     find_sudo_hint,
     may_be_booting,
 )
@@ -29,63 +23,8 @@ from bootstrap.ssh.host import Host, Output, find_ssh_options, render_ssh_comman
 from bootstrap.ssh.keys import Console, HostKeyPins, load_private_key
 from foundation.errors import ClusterError, ConnectError
 from foundation.remote_command import RemoteCommand
+from job_channels import channel
 from node_facts import HOST
-
-Login = Literal["silent", "hangs up", "refuses", "hangs up after two"]
-HOST_KEY = paramiko.ECDSAKey.generate()
-
-
-class _Logins(paramiko.ServerInterface):  # type: ignore[misc] # paramiko has no types
-    def __init__(self, login: Login, transport: paramiko.Transport, over: threading.Event) -> None:
-        self._login = login
-        self._transport = transport
-        self._over = over
-        self._seen = 0
-
-    def get_allowed_auths(self, username: str) -> str:
-        del username
-        return "publickey"
-
-    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        del username, key
-        self._seen += 1
-        if self._login == "silent":
-            self._over.wait(20)
-        elif self._login == "hangs up" or (self._login == "hangs up after two" and self._seen > 2):
-            self._transport.sock.shutdown(socket.SHUT_RDWR)
-        return int(paramiko.AUTH_FAILED)
-
-
-@contextmanager
-def silent_sshd(login: Login) -> Iterator[int]:
-    """Runs the server until the block ends; yields its port on 127.0.0.1."""
-    over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    sock, _ = server.accept()
-                except OSError:  # it is closed
-                    return
-                transport = paramiko.Transport(sock)
-                transport.add_server_key(HOST_KEY)
-                transport.start_server(event=threading.Event(), server=_Logins(login, transport, over))
-
-        threading.Thread(target=serve, daemon=True).start()
-        try:
-            yield server.getsockname()[1]
-        finally:
-            over.set()
-            server.shutdown(socket.SHUT_RDWR)
-
-
-def be_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shortens the wait for the answer to a login; other timeouts stay the same."""
-    monkeypatch.setattr(paramiko.Transport, "auth_timeout", property(lambda _: 0.3, lambda *_: None), raising=False)
-
-
-BOOTED = ("ip-10-0-0-5 login: ",)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +39,8 @@ BOOTED = ("ip-10-0-0-5 login: ",)
 def test_success_is_a_word_and_the_exit_code(
     monkeypatch: pytest.MonkeyPatch, said: str, code: int, shown: str | None
 ) -> None:
-    channel = EndedChannel(said.encode(), code)
     connection = NodeConnection(HOST, cast("fabric.Connection", None))
-    monkeypatch.setattr(connection, "open_channel", lambda _: channel)
+    monkeypatch.setattr(connection, "open_channel", lambda _: channel(said.encode(), exit_code=code))
 
     def ask() -> str:
         return connection.ask(RemoteCommand("x"), {"removed", "kept"}, timeout_s=1, what="the script")
@@ -115,40 +53,12 @@ def test_success_is_a_word_and_the_exit_code(
         assert shown in caught.value.message
 
 
-class EndedChannel:
-    """The channel of a command that has ended."""
-
-    def __init__(self, said: bytes, code: int) -> None:
-        self._said, self._code = said, code
-        self.status_event = threading.Event()
-        self.status_event.set()
-
-    def recv(self, _: int) -> bytes:
-        said, self._said = self._said, b""
-        return said
-
-    def recv_stderr(self, _: int) -> bytes:
-        return b""
-
-    def recv_exit_status(self) -> int:
-        return self._code
-
-    def settimeout(self, _: float) -> None:
-        pass
-
-    def shutdown_write(self) -> None:
-        pass
-
-
-def key() -> paramiko.PKey:
-    return paramiko.ECDSAKey.generate()
-
-
 def several(error: OSError) -> paramiko.ssh_exception.NoValidConnectionsError:
     """The error that paramiko raises for a name with several addresses."""
     return paramiko.ssh_exception.NoValidConnectionsError({("h", 22): error})
 
 
+KEY = paramiko.ECDSAKey.generate()
 REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "x")
 REBOOT = "aws ec2 reboot-instances --instance-ids i-1"
 
@@ -161,11 +71,9 @@ REBOOT = "aws ec2 reboot-instances --instance-ids i-1"
         (TimeoutError("timed out"), "no answer on port 22", "cluster allow", True),
         (paramiko.AuthenticationException("no"), "not accept the cluster's key for user ubuntu", "status", True),
         (paramiko.AuthenticationException("Authentication timeout."), "ssh failed: Auth", "status", True),
-        (paramiko.SSHException("kex"), "ssh failed: kex", "cluster status", True),
         (paramiko.SSHException("Error reading SSH protocol banner"), "no sshd answers there", REBOOT, True),
-        (paramiko.SSHException("No existing session"), "no sshd answers there", REBOOT, True),
         (EOFError(), "ssh failed: EOFError", "cluster status", True),
-        (paramiko.BadHostKeyException("h", key(), key()), "host key has changed", "cluster down, then", False),
+        (paramiko.BadHostKeyException("h", KEY, KEY), "host key has changed", "cluster down, then", False),
     ],
 )
 def test_failed_connections_are_explained(error: Exception, said: str, hint: str, *, may_pass: bool) -> None:
@@ -201,7 +109,7 @@ def test_errors_of_commands(stdout: str, stderr: str, code: int, message: str, h
     [
         ((), False, "  according to its console, it is still booting\n  its console is still empty"),
         (("[ 3.1] Free",), False, "it is still booting\n  its console's last lines:\n  | [ 3.1] Free"),
-        (BOOTED, True, "  its console's last lines:\n  | ip-10-0-0-5 login: "),
+        (("ip-10-0-0-5 login: ",), True, "  its console's last lines:\n  | ip-10-0-0-5 login: "),
         (("x", "[ 20.1] cloud-init[9]: Cloud-init v. 24.4 finished at Sat", "eth0: up"), True, "  | eth0: up"),
     ],
 )
@@ -211,21 +119,14 @@ def test_the_console_shows_whether_a_node_has_booted(lines: tuple[str, ...], sai
     assert ("still booting" in text) is not booted
 
 
-def wait(host: Host, private_key: Path, *, timeout_s: float) -> None:
-    """Connects to a host whose console shows HOST_KEY and the end of its boot."""
-    console = Console(find_fingerprints=lambda _: frozenset({HOST_KEY.fingerprint}), find_last_lines=lambda _: BOOTED)
+def wait(private_key: Path, *, timeout_s: float) -> None:
+    console = Console(find_fingerprints=lambda _: frozenset(), find_last_lines=lambda _: ())
     pins = HostKeyPins(private_key.parent / "known_hosts")
-    wait_for_connection(host, private_key=private_key, pins=pins, console=console, timeout_s=timeout_s)
-
-
-@pytest.fixture
-def private_key(tmp_path: Path) -> Path:
-    key().write_private_key_file(str(tmp_path / "key"))
-    return tmp_path / "key"
+    wait_for_connection(HOST, private_key=private_key, pins=pins, console=console, timeout_s=timeout_s)
 
 
 def test_a_disconnect_after_a_refused_key_is_reported_as_a_refused_key(
-    private_key: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OpenSSH 9.8 and later disconnect like this.
 
@@ -238,41 +139,9 @@ def test_a_disconnect_after_a_refused_key_is_reported_as_a_refused_key(
         raise ConnectError("refused") from cause
 
     monkeypatch.setattr(bootstrap.ssh.connection, "connect", fail_to_connect)
+    KEY.write_private_key_file(str(tmp_path / "key"))
     with pytest.raises(ConnectError, match="does not accept the cluster's key for user ubuntu: the image's user"):
-        wait(HOST, private_key, timeout_s=0.2)
-
-
-@pytest.mark.parametrize(
-    ("login", "said"),
-    [
-        ("silent", "ssh failed: Authentication timeout.\n"),
-        ("hangs up", "ssh failed: Authentication failed: transport shut down or saw EOF\n"),
-        (
-            "refuses",
-            "ssh answers, but does not accept the cluster's key for user ubuntu: the image's user",
-        ),
-    ],
-)
-def test_an_unanswered_login_is_not_reported_as_a_refused_key(
-    private_key: Path, monkeypatch: pytest.MonkeyPatch, login: Login, said: str
-) -> None:
-    if login != "refuses":
-        be_impatient(monkeypatch)
-    make = fabric.Connection
-    with silent_sshd(login) as port:
-        monkeypatch.setattr(fabric, "Connection", lambda *words, **options: make(*words, **{**options, "port": port}))
-        with pytest.raises(ConnectError) as caught:
-            wait(replace(HOST, address="127.0.0.1"), private_key, timeout_s=1.0)
-    assert f": {said}" in caught.value.message
-    assert ("authorized_keys" in f"{caught.value.message} {caught.value.hint}") is (login == "refuses")
-
-
-def test_the_error_of_a_refused_key_shows_the_key(tmp_path: Path) -> None:
-    refused = key()
-    told, hint = explain_refused_key(HOST, key=refused, path=tmp_path / "id")
-    assert f"{refused.get_name()} {refused.fingerprint} in {tmp_path / 'id'}" in told
-    assert f"  its line:  {refused.get_name()} {refused.get_base64()}" in told
-    assert "[provision] user" in hint
+        wait(tmp_path / "key", timeout_s=0.2)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +167,7 @@ def test_unusable_private_keys(tmp_path: Path, state: str, said: str, hint: str)
         case "0644":
             path.chmod(0o644)
     with pytest.raises(ClusterError) as caught:
-        wait(HOST, path, timeout_s=0)
+        wait(path, timeout_s=0)
     assert caught.value.message == f"{path}: {said}"
     assert (caught.value.hint or "").startswith(hint)
 

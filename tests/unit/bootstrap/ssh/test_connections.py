@@ -127,15 +127,6 @@ def test_all_failures_are_collected_and_raised_once() -> None:
     assert "node-3 is gone" in raised.value.message
 
 
-def test_equal_failures_are_reported_once() -> None:
-    def work(_: int) -> None:
-        raise ClusterError("no such version", hint="another one")
-
-    with pytest.raises(ClusterError) as raised:
-        on_all([0, 1], work)
-    assert (raised.value.message, raised.value.hint) == ("no such version", "another one")
-
-
 def test_ctrl_c_does_not_wait_for_silent_nodes() -> None:
     both, never = threading.Barrier(2), threading.Event()
     ended: list[int] = []

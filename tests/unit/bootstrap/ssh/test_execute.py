@@ -1,22 +1,15 @@
 """`cluster exec` without nodes: its output, its exit code, and the node's program run here."""
 
-import json
 import os
-import subprocess
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bootstrap.ssh.execute import Ending, choose_exit_code
-from bootstrap.ssh.host import ACTIVATE, RUN_WORDS
-from bootstrap.ssh.node_program import parse_message, runtime_command
-from cluster.commands.shell import KEPT_BYTES, Collector, LinePrinter, render_failures
+from cluster.commands.shell import KEPT_BYTES, Collector, LinePrinter
 from foundation.errors import ConnectError
-from local_nodes import make_runtime
 
 
 def ending(node: str, code: int | None, at: float = 0.0, **more: int) -> Ending:
@@ -36,19 +29,6 @@ def ending(node: str, code: int | None, at: float = 0.0, **more: int) -> Ending:
 )
 def test_the_first_failure_sets_the_exit_code(endings: Sequence[Ending], code: int) -> None:
     assert choose_exit_code(endings) == code
-
-
-def test_failures_are_listed_and_hints_merged() -> None:
-    endings = [ending("a", 0), ending("b", 137, signal=9), ending("c", None), ending("d", None), ending("e", 4)]
-    assert render_failures(endings).splitlines() == [
-        "error: the command failed on 4 of 5 nodes:",
-        "  b: ended by SIGKILL (exit code 137)",
-        "  c: gone",
-        "  d: gone",
-        "  e: exit code 4",
-        "  try: cluster status",
-    ]
-    assert render_failures(endings[:1]) == ""
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.binary(max_size=40)), max_size=20))
@@ -79,39 +59,3 @@ def test_the_end_of_long_output_is_kept() -> None:
     text = long["stdout"]
     assert (len(text), text[-4:], long["cut"]) == (KEPT_BYTES, "end\N{REPLACEMENT CHARACTER}", True)
     assert (short["stderr"], short["cut"]) == ("", False)
-
-
-def run_program(words: list[str], home: Path, *, before: bytes = b"") -> tuple[list[dict[str, Any]], int]:
-    """Runs the node's program here, with the shell command that nodes use. Returns its messages and exit code."""
-    make_runtime(home / ".cluster" / "runtime" / "older")  # of another version of cluster
-    with subprocess.Popen(
-        ["sh", "-c", before.decode() + runtime_command("exec").text],
-        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps({"words": ["sh", "-c", ACTIVATE + RUN_WORDS, "sh", *words]}).encode() + b"\n")
-        process.stdin.flush()
-        messages = [message for line in process.stdout if (message := parse_message(line)) is not None]
-    return messages, process.returncode
-
-
-def test_a_command_runs_in_the_newest_environment(tmp_path: Path) -> None:
-    for number, name in enumerate(("old", "new", "unfinished")):
-        folder = tmp_path / ".cluster" / "env" / name
-        (folder / "bin").mkdir(parents=True)
-        (folder / "lib" / "python3.11" / "site-packages" / "nvidia" / "nccl" / "lib").mkdir(parents=True)
-        if name != "unfinished":
-            (folder / ".complete").touch()
-            os.utime(folder / ".complete", (number, number))
-    script = 'echo "$PATH"; echo "$LD_LIBRARY_PATH"; pwd; echo oh >&2; exit 3'
-    messages, code = run_program(["sh", "-c", script], tmp_path, before=b"printf 'a login shell talks';")
-    new = tmp_path / ".cluster" / "env" / "new"
-    said = "".join(message.get("out", "") for message in messages).splitlines()
-    libraries = new / "lib" / "python3.11" / "site-packages" / "nvidia" / "nccl" / "lib"
-    assert said == [f"{new}/bin:/usr/bin:/bin", str(libraries), str(tmp_path)]
-    assert "".join(message.get("err", "") for message in messages) == "oh\n"
-    assert messages[-1] == {"exit": 3, "signal": None, "left": []}
-    assert code == 0

@@ -14,33 +14,12 @@ from foundation.errors import AwsError, ConnectError
 NONE: frozenset[str] = frozenset()
 
 
-def test_a_key_on_the_console_is_pinned_and_the_console_read_once(node: Node) -> None:
-    node.shown = [node.own]
-    with node.reached():
-        assert node.happened == ["look", "auth"]
-    assert node.pins.find("i-1") == (node.key.get_name(), node.key.get_base64())
-    assert node.pins.path.parent.stat().st_mode & 0o077 == 0
-    with node.reached():
-        assert node.happened == ["look", "auth", "auth"]
-
-
 @pytest.mark.parametrize("before", [[NONE, NONE], [OTHER, frozenset({"SHA256:" + "y" * 43})]])
 def test_nothing_is_sent_until_the_console_shows_the_key(node: Node, before: list[frozenset[str]]) -> None:
     """The console may be empty at first, or show keys that cloud-init has replaced since."""
     node.shown = [*before, node.own]
     with node.reached():
         assert node.happened == ["look", "look", "look", "auth"]
-
-
-def test_a_key_that_is_not_on_the_console_is_refused_after_a_second_look(node: Node) -> None:
-    node.shown = [OTHER]
-    error = node.refused()
-    assert node.happened == ["look", "look"]
-    assert "this may not be the machine that was launched. Nothing was sent to it." in error.message
-    assert f"presented: {node.key.get_name()} {node.key.fingerprint}" in error.message
-    assert f"console:   {min(OTHER)}" in error.message
-    assert node.pins.find("i-1") is None
-    assert not open_connections()
 
 
 def test_without_keys_on_the_console_the_user_can_pin_one(node: Node) -> None:

@@ -9,7 +9,6 @@ import pytest
 from bootstrap.ssh import host_list
 from bootstrap.ssh.host_list import (
     HostsConfig,
-    parse_hostfile,
     parse_pe_hostfile,
     parse_slurm,
     read_host_list,
@@ -21,21 +20,6 @@ from foundation.settings import check
 @pytest.mark.parametrize(
     ("text", "hosts"),
     [
-        ("", []),
-        ("a\nb\n", ["a", "b"]),
-        ("# all\na  # the head\n\n  me@b:2222\na", ["a", "me@b:2222", "a"]),
-        ("gpu1.example.org\r\ngpu1.example.org\r\ngpu2\r\n", ["gpu1.example.org", "gpu1.example.org", "gpu2"]),
-    ],
-)
-def test_a_hostfile_has_a_host_per_line(text: str, hosts: list[str]) -> None:
-    assert parse_hostfile(text) == hosts
-
-
-@pytest.mark.parametrize(
-    ("text", "hosts"),
-    [
-        ("", []),
-        ("n1 1 all.q@n1 UNDEFINED\n", ["n1"]),
         ("n1 2 all.q@n1 <NULL>\n\nn2 1 all.q@n2 0,0\nn1 1 gpu.q@n1 UNDEFINED\n", ["n1", "n1", "n2", "n1"]),
         ("n1 0 all.q@n1 UNDEFINED\nn2 1\n", ["n2"]),
     ],
@@ -53,12 +37,8 @@ def test_another_line_of_grid_engine_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("hostnames", "tasks", "hosts"),
     [
-        ("n1\nn2\n", "1", ["n1", "n2"]),
-        ("n1\nn2\n", "1(x2)", ["n1", "n2"]),
         ("n1\nn2\n", "2", ["n1", "n1", "n2", "n2"]),
         ("n1\nn2\nn3\n", "2(x2),1", ["n1", "n1", "n2", "n2", "n3"]),
-        ("n1\nn2\n", "1,2", ["n1", "n2", "n2"]),
-        ("", "1", []),
     ],
 )
 def test_slurm_repeats_a_host_by_its_tasks(hostnames: str, tasks: str, hosts: list[str]) -> None:
@@ -81,9 +61,9 @@ def test_other_forms_of_a_line_are_refused(tmp_path: Path, line: str) -> None:
 
 def test_the_allocation_of_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "nodes"
-    file.write_text("n1\nn1\nn2\n")
-    assert read_host_list("pbs", {"PBS_NODEFILE": str(file)}) == ["n1", "n1", "n2"]
-    assert read_host_list(str(file), {}) == ["n1", "n1", "n2"]
+    file.write_text("# all\r\nn1  # the head\r\n\nn1\nme@n2:2222")
+    assert read_host_list("pbs", {"PBS_NODEFILE": str(file)}) == ["n1", "n1", "me@n2:2222"]
+    assert read_host_list(str(file), {}) == ["n1", "n1", "me@n2:2222"]
     file.write_text("n1 2 all.q@n1 UNDEFINED\n")
     assert read_host_list("sge", {"PE_HOSTFILE": str(file)}) == ["n1", "n1"]
     called: list[Any] = []

@@ -25,7 +25,6 @@ from foundation.remote_command import RemoteCommand
 from job_world import CODE_DIR, PROJECT_DIR, cpus, node, plan, with_files
 from node_facts import LAB as OWN_HOST
 from train.job.config import TrainConfig
-from train.job.placement import choose_hosts
 
 NODES = [one.host for one in cpus(2)]
 LAB = replace(OWN_HOST, name="lab:2222", instance_id="lab:2222", spec="alice@lab:2222")
@@ -202,30 +201,3 @@ def test_a_job_uses_the_paths_of_another_host() -> None:
     typed = plan(TrainConfig(hosts=("node-1", LAB.spec)), nodes, command=("python", "a b")).order
     assert typed.hosts[2].place is not None
     assert typed.hosts[2].place.command == ("python", "a b")
-
-
-@pytest.mark.parametrize(
-    ("lines", "chosen"),
-    [
-        ([], ["lab:2222", "gpu1"]),
-        (["gpu1", "alice@lab:2222", "gpu1"], ["gpu1", "lab:2222", "gpu1"]),
-        (["lab:2222", "10.9.0.2"], ["lab:2222", "gpu1"]),
-    ],
-)
-def test_lines_that_name_existing_hosts(lines: list[str], chosen: list[str]) -> None:
-    nodes = [replace(LAB, is_head=True), replace(LAB, name="gpu1", spec="gpu1", private_ip="10.9.0.2", port=22)]
-    assert [host.name for host in choose_hosts(lines, nodes)] == chosen
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("node-l", 'train.hosts: "node-l" is not a node of this cluster; did you mean "node-1"?'),
-        ("alice@lab:2222", "is not a node of this cluster"),
-        ("node-1:2222", "the nodes use port 22 for ssh"),
-    ],
-)
-def test_lines_that_name_no_node(line: str, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        choose_hosts([line], [one.host for one in cpus(2)])
-    assert said in caught.value.message
