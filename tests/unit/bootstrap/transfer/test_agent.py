@@ -50,10 +50,8 @@ def kill(nodes: Nodes, *victims: int) -> None:
         nodes.all[victim].agent.process.kill()
 
 
-@pytest.mark.parametrize(
-    "victims", [(2, 3), *(pytest.param(victims, marks=pytest.mark.slow) for victims in ((), (0,), (0, 1, 2, 3)))]
-)
-def test_killed_at_half_time(tmp_path: Path, file: BundleFile, small: BundleFile, victims: tuple[int, ...]) -> None:
+def test_killed_at_half_time(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
+    victims = (0, 3)
     with Nodes(tmp_path, 5, gate_bytes=HALF) as nodes:
         nodes.start(*nodes.all, files=(file, small))
         at_half_time(nodes, file)
@@ -108,45 +106,35 @@ def test_a_complete_node_serves_the_others(tmp_path: Path, file: BundleFile, sma
         assert len(idle.channels) == 1
 
 
-@pytest.mark.parametrize("full", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_full_disk(tmp_path: Path, file: BundleFile, full: int) -> None:
+def test_a_full_disk(tmp_path: Path, file: BundleFile) -> None:
     with Nodes(tmp_path, 3) as nodes:
-        nodes.all[full].limit = "ulimit -f 1000"
+        nodes.all[0].limit = "ulimit -f 1000"
         nodes.start(*nodes.all, files=(file,))
         [(name, error)] = nodes.join().items()
-        assert name == f"node-{full}"
-        assert f"{name}: " in str(error)
+        assert name == "node-0"
+        assert "node-0: " in str(error)
         assert "File too large" in str(error)
-        assert [node.has(file) for node in nodes.all] == [number != full for number in range(3)]
-        assert not any((nodes.all[full].home / ".cluster" / "files").rglob("*.bin"))
+        assert [node.has(file) for node in nodes.all] == [False, True, True]
+        assert not any((nodes.all[0].home / ".cluster" / "files").rglob("*.bin"))
     with Nodes(tmp_path, 3) as nodes:
         nodes.start(*nodes.all, files=(file,))
         assert nodes.join() == {}
         assert all(node.has(file) for node in nodes.all)
 
 
-@pytest.mark.parametrize(
-    "damage", ["flip", *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("truncate", "remove"))]
-)
-def test_damaged_on_this_machine(tmp_path: Path, file: BundleFile, damage: str) -> None:
+def test_damaged_on_this_machine(tmp_path: Path, file: BundleFile) -> None:
     path = tmp_path / file.name
     data = bytearray(file.path.read_bytes())
     data[HALF] ^= 1
-    path.write_bytes(data[: HALF if damage == "truncate" else None])
+    path.write_bytes(data)
     damaged = BundleFile(path=path, sha256=file.sha256, size_bytes=file.size_bytes)
-    if damage == "remove":
-        path.unlink()
-    with Nodes(tmp_path, 4) as nodes:
+    with Nodes(tmp_path, 3) as nodes:
         nodes.start(*nodes.all, files=(damaged,))
         errors = nodes.join()
-        assert len(errors) == 4
+        assert len(errors) == 3
         assert all(isinstance(error, ClusterError) and str(path) in error.message for error in errors.values()), errors
         assert not path.exists()
         assert not any(any((node.home / ".cluster" / "files").rglob("*.bin")) for node in nodes.all)
-    with Nodes(tmp_path, 4) as nodes:
-        nodes.start(*nodes.all, files=(file,))
-        assert nodes.join() == {}
-        assert all(node.has(file) for node in nodes.all)
 
 
 def test_no_such_python(tmp_path: Path) -> None:
@@ -161,15 +149,11 @@ def test_no_such_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "code", "lines"),
     [
-        ("echo one; echo two >&2; exit 3", 3, ["one", "two"]),
-        ("i=0; while [ $i -lt 9999 ]; do echo $i; i=$((i+1)); done; false", 1, [str(n) for n in range(9979, 9999)]),
+        ("seq 9999; echo two >&2; exit 3", 3, [*(str(n) for n in range(9981, 10000)), "two"]),
         ("head -c 3000000 /dev/zero | tr '\\0' x; exit 1", 1, ["x" * 1000]),
-        ("printf '10%%\\r50%%\\r100%%\\r'; exit 1", 1, ["100%"]),
-        ("printf '\\377\\n'; exit 1", 1, ["\ufffd"]),
-        ("exit 1", 1, []),
+        ("printf '10%%\\r50%%\\r\\377\\r'; exit 1", 1, ["\ufffd"]),
         ("kill -9 $$", 137, ["Killed"]),
-        ("cat; pwd -P; false", 1, ["HOME"]),
-        ("sleep 60 & exit 4", 4, []),  # the agent does not wait for background processes
+        ("cat; pwd -P; sleep 60 & exit 4", 4, ["HOME"]),  # the agent does not wait for background processes
         (": >begun; exec sleep 60", -9, ["(killed after 0.2 s without output)"]),
     ],
 )
@@ -193,30 +177,16 @@ def test_a_silent_script_is_reported(home: Path, start_agent: StartAgent) -> Non
     assert agent.expect("failed")["output"] == ["Sure? [y/n] ", "(killed after 1 s without output)"]
 
 
-def test_scripts_run_in_order_until_one_fails(home: Path, start_agent: StartAgent) -> None:
-    texts = ["echo a >>log", "echo b >>log", "echo c >>log; false", "echo d >>log"]
-    tasks = [script(text) for text in texts]
-    agent = start_agent(home, tasks=tasks)
-    agent.expect("listening")
-    assert [agent.expect("begun") for _ in range(3)] == [0, 1, 2]
-    agent.expect("failed")
-    assert (home / "log").read_text() == "a\nb\nc\n"
-
-
-@pytest.mark.parametrize("when", ["before the order", "locked out", "before the peers", "in an upload", "done"])
+@pytest.mark.parametrize("when", ["locked out", "in an upload"])
 def test_an_agent_ends_with_its_stdin(home: Path, start_agent: StartAgent, when: str) -> None:
     data = b"x" * (1 << 20)
     other = start_agent(home)
     other.expect("listening", "done")
-    if when == "done":
-        assert other.hang_up() == 0
-        return
-    if when != "locked out":
+    if when == "in an upload":
         other.hang_up()
     agent = start_agent(home, entry(data))
-    if when in ("before the peers", "in an upload"):
-        agent.expect("listening")
     if when == "in an upload":
+        agent.expect("listening")
         agent.take_from()
         agent.expect("stuck")
         agent.upload(data, until=1000)
@@ -265,12 +235,6 @@ def test_set_ups_of_a_node_exclude_each_other(home: Path, start_agent: StartAgen
     waiting.expect("listening")
 
 
-def test_an_unwritable_home(home: Path, start_agent: StartAgent) -> None:
-    home.mkdir()
-    (home / ".cluster").write_text("a file")
-    assert start_agent(home).expect("failed")["what"].startswith(str(home))
-
-
 def test_an_agent_sends_signs_of_life(home: Path, start_agent: StartAgent) -> None:
     agent = start_agent(home, entry(b"some"))
     agent.expect("listening")
@@ -281,17 +245,7 @@ def test_an_agent_sends_signs_of_life(home: Path, start_agent: StartAgent) -> No
     ("said", "text", "hint"),
     [
         ({"what": "x: No space left on device", "exit_code": None, "output": []}, "node-1: x: No space", "free some"),
-        ({"what": "x", "exit_code": None, "output": []}, "node-1: x", "run the command again"),
         ({"what": "s", "exit_code": 2, "output": ["a", "b"]}, "exit code 2 from: s\n  | a\n  | b", None),
-        (
-            {
-                "what": "s",
-                "exit_code": 1,
-                "output": ["E: x", "sudo: a terminal is required to read the password; either"],
-            },
-            "exit code 1 from: s",
-            "sudo asks for a password on node-1: allow this user",
-        ),
         ({"what": "s", "exit_code": -9, "output": []}, "killed by signal 9: s\n  | (it printed nothing)", None),
     ],
 )

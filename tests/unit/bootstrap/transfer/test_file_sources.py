@@ -1,7 +1,6 @@
 """The sources of nodes' files: real agents, a package index over HTTP, and this machine."""
 
 import random
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +11,8 @@ from agent_steps import LocalNode, Nodes
 from bootstrap.environment.file_cache import BundleFile, describe_file
 from bootstrap.transfer.distribute import Distribution
 from bootstrap.transfer.sources import Sources
-from foundation.errors import ConnectError
 from foundation.progress import Event, silent
 from index_server import Index, make_wheel, serve_index
-from waits import until
 
 SIZE = 9_000_000  # three ranges
 SLACK = 500_000
@@ -114,29 +111,3 @@ def test_nodes_without_internet_get_wheels_from_this_machine(
     assert [event.kind for event in events if event.kind != "progress"] == ["info", "start", "done"]  # one step for all
     assert "timed out" in events[0].what
     assert len(index.asked_for("other-1.0-py3-none-any.whl")) == 1  # there was no useless second attempt
-
-
-def test_the_second_node_takes_over_from_a_dead_first_one(
-    tmp_path: Path, index: Index, wheel: BundleFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The index answers only after the first node's death."""
-    is_dead, find_file = threading.Event(), index.find_file
-
-    def wait_and_find(path: str) -> bytes | None:
-        is_dead.wait()
-        return find_file(path)
-
-    monkeypatch.setattr(index, "find_file", wait_and_find)
-    monkeypatch.setattr("bootstrap.transfer.sources.FIRST_S", 60.0)
-    nodes, _ = make_nodes(tmp_path, 3)
-    with nodes:
-        nodes.start(*nodes.all, files=(wheel,))
-        until(lambda: index.asked_for(".whl"), "nobody asks for it")
-        nodes.all[0].agent.process.kill()
-        nodes.all[0].agent.process.wait()
-        is_dead.set()
-        errors = nodes.join()
-        assert list(errors) == ["node-0"]
-        assert isinstance(errors["node-0"], ConnectError)
-        assert_all_have(nodes.all[1:], wheel)
-        assert nodes.uploaded_bytes() < SLACK

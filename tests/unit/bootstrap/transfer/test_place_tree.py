@@ -1,68 +1,22 @@
 """place_tree.py places trees, in its own process."""
 
-import errno
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from bootstrap.transfer.tree import Tree, write_archive
-from node_dir import PROGRAMS, NodeDir, content_of, start_placer, tree_of, wanted_content
-
-NAMES = st.one_of(
-    st.sampled_from(["a", "b", "c.py", "$(id)", "it's", 'say "x"', "two\nlines", "-rf", "\\", " ", "é日", "*", "~"]),
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1, max_size=8),
-).filter(lambda name: name not in {".", "..", ".complete"} and len(name.encode()) < 200)
-CONTENTS = st.one_of(st.sampled_from([b"", b"same", b"#!/bin/sh\n", b"x" * 70_000]), st.binary(max_size=50))
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> Tree:
-    """Trees of files, some of them executable, and of empty folders, without conflicting paths."""
-    paths = draw(st.lists(st.lists(NAMES, min_size=1, max_size=3).map(tuple), max_size=8, unique=True))
-    above = {path[:count] for path in paths for count in range(1, len(path))}
-    leaves = ["/".join(path) for path in paths if path not in above]
-    folders = [path for path in leaves if draw(st.integers(0, 4)) == 0]
-    files = {path: draw(CONTENTS) for path in leaves if path not in folders}
-    return tree_of(files, *folders, executable=tuple(path for path in files if draw(st.booleans())))
+from bootstrap.transfer.tree import Tree
+from node_dir import PROGRAMS, NodeDir, start_placer, tree_of
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeDir]:
     with start_placer() as placer:
         yield NodeDir(home=tmp_path / "home", cache=tmp_path / "cache", placer=placer)
-
-
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(first=trees(), second=trees(), shared=trees())
-def test_a_placed_tree_equals_the_sent_tree(node: NodeDir, first: Tree, second: Tree, shared: Tree) -> None:
-    """The trees are placed one after the other on the same node."""
-    both = tree_of({f"{name}/{file.path}": file.source for name in ("x", "y") for file in shared.files})  # type: ignore[misc]
-    for tree in (first, second, shared, both):
-        assert node.send(tree, keep=tuple(node.trees())) == {}
-        assert content_of(node.path(tree)) == wanted_content(tree)
-        assert {path.name for path in (node.home / "tree").iterdir()} == node.trees()
-
-
-def refuse(node: NodeDir, data: bytes) -> None:
-    node.home.mkdir(exist_ok=True)
-    (node.home / "archive").write_bytes(data)
-    answer = node.placer.place(node.home, {"folder": "tree", "digest": "0" * 64, "archive": "archive", "keep": []})
-    assert answer["errno"] == errno.EIO, answer
-    assert list((node.home / "tree").iterdir()) == []
-
-
-def test_a_damaged_archive_leaves_nothing(node: NodeDir, tmp_path: Path) -> None:
-    data = write_archive(tree_of({"a": random.Random(1).randbytes(30_000), "b": b"1"}), tmp_path).path.read_bytes()
-    refuse(node, data[: len(data) // 2])
-    refuse(node, b"no archive")
 
 
 CRASHING = """
@@ -177,17 +131,3 @@ def test_archives_are_removed_after_use(node: NodeDir) -> None:
         subprocess.run([sys.executable, "-c", remove, str(PROGRAMS), str(node.home), json.dumps(task)], check=True)
         assert list((node.home / "files").iterdir()) == []
     assert node.placer.place(node.home, task) == {}
-
-
-def test_abandoned_archives_are_removed_after_a_day(node: NodeDir) -> None:
-    forgotten = node.home / node.accept(tree_of({"a": b"1"}))["archive"]
-    wheel = node.home / "files" / "0123" / "numpy-1.23-none-any.whl"
-    wheel.parent.mkdir()
-    wheel.write_bytes(b"")
-    for old in (forgotten, wheel):
-        os.utime(old, (0, 0))
-    task = node.accept(tree_of({"a": b"2"}))
-    assert node.placer.place(node.home, task) == {}
-    assert not forgotten.parent.exists()
-    assert wheel.exists()
-    assert (node.home / task["archive"]).exists()

@@ -1,7 +1,7 @@
 """The files that [bootstrap] sync and exclude select, and how these files are read."""
 
 import os
-import socket
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -50,19 +50,11 @@ MY = ["my/data/a.rec", "my/data/b.txt", "my/logs/", "my/net/model.py", "my/sub/"
     ("sync", "exclude", "chosen"),
     [
         ((), (), []),
-        (("my/",), (), MY),
-        (("./my",), (), MY),
-        (("my/", "my", "my/net/", "my/train.py"), (), MY),
-        (("train.py",), (), ["train.py"]),
-        (("my/logs",), (), ["my/logs/"]),
-        ((".",), ("my/",), ["cluster.toml", "data/big.rec", "train.py"]),
+        (("./my", "my/", "my/net/", "my/train.py"), (), MY),
+        (("my/logs", "train.py"), (), ["my/logs/", "train.py"]),
         ((".",), (), ["cluster.toml", "data/big.rec", *MY, "train.py"]),
-        (("my",), ("*.rec", "data/"), ["my/logs/", "my/net/model.py", "my/sub/", "my/train.py"]),
-        (("my",), ("/data/",), MY),
+        ((".",), ("my/",), ["cluster.toml", "data/big.rec", "train.py"]),
         (("my",), ("data/*", "logs"), MY[:2] + MY[3:]),
-        (("my",), ("my/data/*", "!b.txt"), [path for path in MY if path != "my/data/a.rec"]),
-        (("my",), ("data/", "!my/data/b.txt"), [path for path in MY if "/data/" not in path]),
-        (("my/net",), ("*", "!my/", "!net/", "!*.py"), ["my/net/model.py"]),
         (("my",), ("# not a comment is needed", "*.rec", "!.git", "!*.pyc"), MY[1:]),
     ],
 )
@@ -73,28 +65,14 @@ def test_selected_files(project: Path, sync: tuple[str, ...], exclude: tuple[str
 
 
 PATTERNS = ["*.rec", "data/", "/data", "my/*", "**/net", "my/**/b.txt", "[a-m]*.py", "!train.py", "*", "!my/", "net/**"]
-PATTERNS += [
-    "\\!x",
-    "logs/",
-    "*.py ",
-    "?.rec",
-    "my/data/a.rec",
-    "!*.rec",
-    "!*/",
-    "my/**",
-    "my/net",
-    "!my/net",
-    "*/",
-    "/my/data/*",
-    "!/my/data/b.txt",
-    "da*",
-]
+PATTERNS += ["\\!x", "*.py ", "?.rec", "my/data/a.rec", "!*/", "my/**", "!my/net", "*/", "/my/data/*", "da*"]
 
 
 @pytest.mark.parametrize("first", PATTERNS)
 def test_patterns_match_as_in_git(project: Path, first: str) -> None:
     """Compares every pattern alone, and before patterns that take back its effect."""
-    subprocess.run(("rm", "-r", "my/.git", "my/sub"), cwd=project, check=True)
+    for folder in ("my/.git", "my/sub"):
+        shutil.rmtree(project / folder)
     subprocess.run(("git", "init", "-q", "."), cwd=project, check=True)
     left_out = {
         "my/net/__pycache__/model.pyc",
@@ -106,7 +84,7 @@ def test_patterns_match_as_in_git(project: Path, first: str) -> None:
         "run.capsule",
         "cluster-debug.tar.gz",
     }
-    for second in ("", "!*.rec", "!my/", "my/**"):
+    for second in ("", "!*.rec", "my/**"):
         exclude = project.parent / "exclude"
         exclude.write_text(f"{first}\n{second}\n")
         command = ("git", "ls-files", "-o", "-z", f"--exclude-from={exclude}")
@@ -151,13 +129,11 @@ def test_links_are_followed_within_the_project(project: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "exclude", "said"),
     [
-        (lambda path: path.symlink_to("nowhere"), (), "is a broken link"),
         (lambda path: path.symlink_to("x"), (), "is a broken link"),
         (lambda path: path.symlink_to("../my"), (), "is a link to a folder that contains it"),
         (lambda path: path.symlink_to("../.ssh/id_rsa"), (), "is a link to an excluded path"),
         (lambda path: path.symlink_to("../data/big.rec"), ("data/",), "is a link to an excluded path"),
         (os.mkfifo, (), "is neither a file nor a folder"),
-        (lambda path: socket.socket(socket.AF_UNIX).bind(str(path)), (), "is neither a file nor a folder"),
     ],
 )
 def test_unsendable_files_are_skipped_with_a_warning(
@@ -253,15 +229,6 @@ def test_auto_ignores_the_same_files_as_git(tmp_path: Path) -> None:
 def test_exclude_overrides_gitignore(tmp_path: Path) -> None:
     project = write(fill(tmp_path, "own.py", "a.log", "b.log", "big.bin"), {".gitignore": "*.log\n"})
     assert sent(project, "own.py", "big.bin", "!a.log") == {".gitignore", "own.py", "a.log"}
-
-
-def test_auto_skips_unsendable_files(tmp_path: Path) -> None:
-    project = write(fill(tmp_path / "project", "own.py"), {".gitignore": "\0[[["})
-    (project / "outside").symlink_to("/etc/hosts")
-    found = beside(project, "own.py")
-    assert set(found.files) == {"own.py", ".gitignore"}
-    [said] = found.left_out
-    assert "outside" in said
 
 
 def test_auto_does_not_send_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
