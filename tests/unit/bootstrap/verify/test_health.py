@@ -184,26 +184,16 @@ def test_every_fault_that_nvml_shows(library: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("code", "words"), [(9, "Driver Not Loaded"), (18, "RM has detected an NVML/RM version mismatch.")]
-)
-def test_a_driver_that_does_not_work(code: int, words: str, library: Path) -> None:
-    assert describe_gpus(fake_environment(library, [], init=code)) == (None, words)
-
-
 # -- the kernel log ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("log", "found"),
     [
-        (BOOT, []),
         (BOOT + OF_PROGRAM + CHANNEL + REMAPPED, []),
-        (BOOT + FELL_OFF + FELL_OFF, ["Xid 79 (0000:5d:00): fell off the bus"]),
         (FELL_OFF_DATED, ["Xid 79 (0000:01:00): fell off the bus"]),
-        (FELL_OFF_OLD, ["Xid 79 (0000:01:00): fell off the bus"]),
         (
-            FELL_OFF + FELL_OFF_OLD,
+            BOOT + FELL_OFF + FELL_OFF + FELL_OFF_OLD,
             ["Xid 79 (0000:5d:00): fell off the bus", "Xid 79 (0000:01:00): fell off the bus"],
         ),
     ],
@@ -212,16 +202,13 @@ def test_the_kernel_log(log: str, found: list[str]) -> None:
     assert health.judge(report(xids=health.parse_xids(log))) == found
 
 
-@pytest.mark.parametrize("number", [48, 62, 64, 74, 79, 95, 110, 119, 120, 140, 143])
-def test_the_numbers_of_faults(number: int) -> None:
-    log = f"[  1.0] NVRM: Xid (PCI:0000:5d:00): {number}, pid=77, name=python, something\n"
-    assert len(health.judge(report(xids=health.parse_xids(log)))) == 1
-
-
-@pytest.mark.parametrize("number", [13, 31, 32, 43, 45, 63, 68, 69, 94, 109])
-def test_the_numbers_of_mistakes_of_programs(number: int) -> None:
-    log = f"[  1.0] NVRM: Xid (PCI:0000:5d:00): {number}, pid=77, name=python, something\n"
-    assert health.judge(report(xids=health.parse_xids(log))) == []
+def test_the_numbers_of_faults() -> None:
+    """The others are mistakes of programs, which leave the GPU as it was."""
+    line = "[  1.0] NVRM: Xid (PCI:0000:5d:00): {}, pid=77, name=python, something\n"
+    faults = (48, 62, 64, 74, 79, 95, 110, 119, 120, 140, 143)
+    mistakes = (13, 31, 32, 43, 45, 63, 68, 69, 94, 109)
+    log = "".join(line.format(number) for number in (*faults, *mistakes))
+    assert len(health.judge(report(xids=health.parse_xids(log)))) == len(faults)
 
 
 def test_a_recovery_counts_until_it_is_done() -> None:
@@ -247,19 +234,12 @@ def test_the_ways_to_the_kernel_log(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # -- disks and memory --------------------------------------------------------------------------------------------------
 
 
-def test_disks_that_can_be_written_to(tmp_path: Path) -> None:
-    assert observe.find_read_only([str(tmp_path), str(tmp_path / "missing")]) == ()
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("number", "found"),
     [
         (errno.EROFS, "Read-only file system"),
-        (errno.EIO, "Input/output error"),
         (errno.ENOSPC, None),
         (errno.EDQUOT, None),
-        (errno.EACCES, None),
     ],
 )
 def test_disks_that_cannot(number: int, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,12 +256,9 @@ def test_disks_that_cannot(number: int, found: str | None, tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("found_mib", "type_mib", "is_short"),
     [
-        (7752, 8192, False),  # c5.xlarge
         (467, 512, False),  # t3.nano
-        (15886, 16384, False),  # g5.xlarge
         (2014716, 2097152, False),  # p5.48xlarge
         (12000, 16384, True),  # a module of four is missing
-        (1834000, 2097152, True),
     ],
 )
 def test_missing_memory(found_mib: int, type_mib: int, *, is_short: bool) -> None:
@@ -304,7 +281,6 @@ def findings(reports: dict[str, health.Report], ahead_s: dict[str, float] | None
     [
         ({}, None),
         ({"gpus": H100S[:7]}, ("7 of 8 GPUs",)),
-        ({"gpus": []}, ("0 of 8 GPUs",)),
         ({"gpus": None}, None),  # no driver: the image's fault, not the node's
         ({"memory_mib": 1500000}, ("1500000 MiB of memory, and its type has 2097152 MiB",)),
         (
@@ -315,7 +291,6 @@ def findings(reports: dict[str, health.Report], ahead_s: dict[str, float] | None
             {"gpus": H100S[:7], "xids": [["0000:ca:00", 79, "GPU has fallen off the bus."]]},
             ("7 of 8 GPUs", "Xid 79 (0000:ca:00): fell off the bus"),
         ),
-        ({"xids": None}, None),
     ],
 )
 def test_one_of_two_nodes(second: dict[str, Any], reasons: tuple[str, ...] | None) -> None:
@@ -329,22 +304,6 @@ def test_memory_that_all_nodes_lack_is_no_fault_of_one() -> None:
     """The kernel may be configured to use less, or the nodes may be a sandbox on a small machine."""
     short = findings({"node-0": report(), "node-1": report()})
     assert find_unhealthy(short, dict.fromkeys(("node-0", "node-1"), TYPE)) == {}
-
-
-@pytest.mark.parametrize(
-    ("ahead_s", "wrong"),
-    [
-        ({}, set()),
-        ({"node-1": 4.9}, set()),
-        ({"node-1": 60.0}, {"node-1"}),
-        ({"node-0": -60.0}, {"node-0"}),
-        ({"node-0": 3600.0, "node-1": 3600.0, "node-2": 3600.0}, set()),  # this machine's clock is wrong
-        ({"node-0": 3600.0, "node-1": 3600.0}, {"node-2"}),
-    ],
-)
-def test_clocks(ahead_s: dict[str, float], wrong: set[str]) -> None:
-    found = findings({f"node-{index}": report() for index in range(3)}, ahead_s)
-    assert set(find_unhealthy(found, {})) == wrong
 
 
 # -- on nodes ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bootstrap.verify.checks import EVERYWHERE, Check, Probe, ProbeResult
+from bootstrap.verify.checks import EVERYWHERE, Probe, ProbeResult
 from bootstrap.verify.measures import burn_in_probe, find_measures, judge, read_measures
 from project import REPOSITORY
 
@@ -39,12 +39,7 @@ def judged(subject: str, *values: float, kinds: str = "") -> list[str]:
         ("disk write", (100, 100, 61), "", []),
         ("disk write", (100, 100, 59), "", ["2"]),
         ("disk write", (100, 100, 1000), "", []),  # faster is not far
-        ("disk write", (10, 100, 10, 100), "", ["0", "2"]),
-        ("matmul", (100, 100, 81), "", []),
         ("matmul cuda:7", (100, 100, 79), "", ["2"]),
-        ("memory gpu(1)", (15, 15, 10), "", ["2"]),
-        ("S3 read", (100, 51), "", []),
-        ("S3 read", (49, 100), "", ["0"]),
         ("S3 read", (0, 0, 0), "", []),
         ("network", (5,), "", []),
         ("matmul cuda:0", (100, 100, 10, 10), "aabb", []),  # other GPUs
@@ -109,18 +104,6 @@ def lines(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
     return {line.pop("measure"): line for line in map(json.loads, capsys.readouterr().out.splitlines())}
 
 
-def test_a_disk_is_written_and_read_and_no_file_stays(
-    burn_in: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    burn_in.measure_disk(str(tmp_path))
-    found = lines(capsys)
-    assert [(name, line["unit"], line["value"] > 0) for name, line in found.items()] == [
-        ("disk write", "MB/s", True),
-        ("disk read", "MB/s", True),
-    ]
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_full_disk_is_not_written(burn_in: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     burn_in.DISK_BYTES = 1 << 60
     burn_in.measure_disk(str(tmp_path))
@@ -163,14 +146,6 @@ def test_a_gpu_that_computes_or_remembers_wrong_fails(
     assert all(line.get("value", 1) > 0 for line in found.values())
 
 
-def test_nodes_without_gpus_say_so(burn_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(burn_in, "use_torch", lambda: ([], None, None, None, None))
-    assert burn_in.measure_gpus("pytorch") == {"skipped": "no GPU"}
-    assert burn_in.measure_gpus("none") == {"skipped": "no framework"}
-    monkeypatch.setenv("PATH", "")
-    assert burn_in.run_dcgm() == {"skipped": "no dcgmi"}
-
-
 DCGM = """\
 Successfully ran diagnostic for group.
 +---------------------------+------------------------------------------------+
@@ -196,7 +171,7 @@ def test_the_table_of_dcgmi(burn_in: Any, said: str, found: dict[str, str]) -> N
     assert burn_in.read_dcgm(said.splitlines()) == found
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5, 8, 9])
+@pytest.mark.parametrize("size", [2, 3, 8])
 def test_only_the_slow_node_is_slow_in_every_pair(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], size: int
 ) -> None:
@@ -220,8 +195,3 @@ def test_only_the_slow_node_is_slow_in_every_pair(
         assert found.get("network", {}).get("value") == (None if size == 2 else 1 if rank == 1 else 10)
         assert ("all_reduce 128 MiB" in found) == (rank == 0)
     assert all(len(set(ranks)) == len(ranks) for ranks in rounds)
-
-
-def test_a_check_that_is_no_measure_stays() -> None:
-    check = Check(node="node-0", check="ports", subject="9100", status="ok", said="open")
-    assert judge([check], {}) == [check]

@@ -25,33 +25,12 @@ from waits import until
 __all__ = ["fake_mxnet", "nodes"]
 
 
-@pytest.mark.usefixtures("fake_mxnet")
-def test_healthy_nodes_pass_every_check(nodes: list[ReadyNode]) -> None:
-    checks = verify(nodes, report=silent)
-    assert {check.status for check in checks} == {"ok"}
-    assert [(check.node, check.check) for check in checks[:3]] == [
-        ("node-0", kind) for kind in ("compute", "ports", "disk")
-    ]
-    assert {check.said for check in of_kind(checks, "ports")} == {"open for 2 other nodes"}
-    assert {check.said for check in of_kind(checks, "compute")} == {"MXNet 1.7.0: ones((2,3))*2+1 == 3"}
-    for channel in channels(nodes):
-        assert channel.process.wait(10) == 0
-
-
 @pytest.mark.parametrize(
     ("more", "subject", "said"),
     [
         ("def ones(shape, ctx): return Array(1.5)", "cpu(0)", "came out as [[4.0"),
-        ("def ones(shape, ctx): raise MXNetError('CUDA: no kernel image is available')", "cpu(0)", "no kernel image"),
         ("def ones(shape, ctx): os.abort()", "cpu(0)", "MXNet was killed by signal 6 at cpu(0)"),
-        ("os.abort()", "import mxnet", "MXNet was killed by signal 6 during its import"),
-        (
-            "raise OSError('libcudart.so.9.0: cannot open shared object file: No such file')",
-            "import mxnet",
-            "libcudart",
-        ),
         ("raise RuntimeError('half unpacked')", "import mxnet", "RuntimeError: half unpacked"),
-        ("raise SystemExit", "MXNet", "before it computed anything"),
     ],
 )
 def test_a_failing_mxnet_is_reported(

@@ -103,12 +103,6 @@ def noted(*sources: MountSource, now: float) -> VolumeFacts:
     return replace(UBUNTU, noted=notes, mounted=tuple(notes), commands=("mount.nfs4", "s3fs"))
 
 
-def test_nothing_is_done_where_nothing_differs() -> None:
-    here = noted(HEAD, S3, now=0.0)
-    made = plan(HEAD, S3, node_1=here)["node-1"]
-    assert (made.unmount, made.renew, made.install, made.mounts) == ((), (), (), ())
-
-
 def test_what_differs_is_mounted_again() -> None:
     here = noted(HEAD, S3, now=0.0)
     read_only = plan(replace(HEAD, read_only=True), S3, node_1=here)["node-1"]
@@ -132,17 +126,6 @@ def test_keys_of_s3_are_renewed_after_half_of_their_time() -> None:
     assert [mount.source.mount for mount in made.mounts] == ["/s3"]
 
 
-def test_a_single_node_serves_nothing() -> None:
-    made = plan_volumes([HEAD], HOSTS[:1], {"node-0": UBUNTU}, s3=None, now=0.0)
-    assert made["node-0"].exports == {}
-    assert made["node-0"].mounts[0].how == "bind"
-
-
 def test_disks_that_are_no_longer_wanted_are_unmounted() -> None:
     here = replace(UBUNTU, disks=("/var/lib/cluster/volumes/old", "/var/lib/cluster/volumes/shared"))
     assert plan(HEAD, node_0=here)["node-0"].unmount == ("/var/lib/cluster/volumes/old",)
-
-
-def test_names_of_mounts_do_not_collide() -> None:
-    names = [commands.name_of(mount) for mount in ("/a/b", "/a-b", "/a", "/a--b")]
-    assert len(set(names)) == len(names)
