@@ -14,7 +14,6 @@ pytestmark = pytest.mark.sandbox
 
 TORCH = "torch==2.13.0"
 DIST_PACKAGES = "/usr/lib/python3/dist-packages/torch"
-VENV = "/home/ubuntu/venv"
 
 
 def configure(cluster: Project, /, *, nodes: int = 2, **bootstrap: object) -> None:
@@ -59,36 +58,6 @@ def cpu_wheel() -> None:
 
 
 @pytest.mark.slow
-def test_without_a_framework_only_the_hosts_are_checked(cluster: Project) -> None:
-    configure(cluster, framework="none", packages=["docopt"])
-    cluster.run("up", "--yes")
-    assert "nothing to do" in cluster.run("up").stderr
-    kinds = verified(cluster)
-    assert sorted(kinds) == ["clock", "disk", "health", "ports", "s3"]
-    assert {status for kind in ("clock", "disk", "health", "ports") for _, status, _ in kinds[kind]} == {"ok"}
-    found = "import docopt, importlib.util as u, msgspec, obstore; print(u.find_spec('torch'), u.find_spec('mxnet'))"
-    assert ask(cluster, found) == {"None None"}
-
-
-@pytest.mark.slow
-def test_a_locked_project_is_installed_as_locked(cluster: Project) -> None:
-    folder = cluster.directory / "mine"
-    folder.mkdir()
-    pyproject = '[project]\nname = "mine"\nversion = "1"\nrequires-python = ">=3.9"\ndependencies = ["six{}"]\n'
-    lock = (sys.executable, "-m", "uv", "lock", "--quiet")
-    (folder / "pyproject.toml").write_text(pyproject.format("==1.15.0"))
-    subprocess.run(lock, cwd=folder, check=True)
-    (folder / "pyproject.toml").write_text(pyproject.format(""))  # allows a newer one
-    configure(cluster, framework="none", project="mine")
-    assert f"cd {folder} && uv lock" in cluster.run("up", code=2).stderr
-    subprocess.run(lock, cwd=folder, check=True)  # keeps the version
-    cluster.run("up")
-    assert ask(cluster, "import six, msgspec; print(six.__version__)") == {"1.15.0"}
-    configure(cluster, framework="none", project="mine", packages=["six>=1.16"])
-    assert "you require six==1.15.0" in cluster.run("up", code=1).stderr
-
-
-@pytest.mark.slow
 def test_auto_uses_the_pytorch_of_the_image(cluster: Project) -> None:
     """The image has a package that looks like PyTorch."""
     made = f"sudo mkdir -p {DIST_PACKAGES} && cd {DIST_PACKAGES}"
@@ -101,22 +70,6 @@ def test_auto_uses_the_pytorch_of_the_image(cluster: Project) -> None:
     }
     assert "nothing to do" in cluster.run("up").stderr
     cluster.run("exec", "--", "sudo", "rm", "-r", DIST_PACKAGES)
-
-
-@pytest.mark.slow
-def test_an_installed_mxnet_is_used(cluster: Project) -> None:
-    python = f"{VENV}/bin/python3"
-    made = f"python3 -m venv --without-pip {VENV} && cd {VENV}/lib/python3*/site-packages"
-    made += " && mkdir mxnet numpy && touch numpy/__init__.py && cd mxnet"
-    made += " && echo '__version__ = \"1.9.9\"' >libinfo.py && cp libinfo.py __init__.py"
-    configure(cluster, mxnet="installed", python=python, setup=["echo no MXNet"])
-    said = cluster.run("up", code=1).stderr
-    assert f'mxnet = "installed": {python}' in said or "no working Python there" in said
-    configure(cluster, mxnet="installed", python=python, setup=[made])
-    cluster.run("up")
-    assert ask(cluster, "import mxnet, msgspec; print(mxnet.__version__, mxnet.__file__.split('/')[3])") == {
-        "1.9.9 venv"
-    }
 
 
 @pytest.mark.slow

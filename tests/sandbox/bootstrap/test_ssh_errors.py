@@ -1,8 +1,7 @@
 """Errors of ssh to a real host, for each reason that makes it unreachable."""
 
-import shlex
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -53,33 +52,6 @@ class Node:
 
     def do(self, command: str) -> str:
         return self.held[0].run(RemoteCommand(command), timeout_s=20).stdout
-
-    @contextmanager
-    def sshd_configured(self, edit: str, *ports: int) -> Iterator[None]:
-        """In the block, sshd has a configuration that a sed script has edited, and listens on these ports."""
-        config = "/etc/ssh/sshd_config"
-        self.as_root(f"sed -i.away {shlex.quote(edit)} {config}\n{reread_configuration(*ports)}")
-        try:
-            yield
-        finally:
-            self.as_root(f"mv {config}.away {config}\n{reread_configuration(22)}")
-
-    def as_root(self, script: str) -> None:
-        self.do(f"sudo sh -euc {shlex.quote(script)}")
-
-
-def reread_configuration(*ports: int) -> str:
-    """Shell commands for root that make a host's sshd reload its configuration, and wait until it has.
-
-    ports: its new ports, in ascending order, out of 22, 2200 and 2222. The configuration must change them, because the
-    commands wait for them. Then they wait for sshd's SIGHUP handler: until sshd sets it, sshd ignores a SIGHUP.
-    """
-    at_ports = "".join(f":{port} " for port in ports)
-    return f"""\
-pkill -HUP -o -x sshd
-until [ "$(ss -Hltn | grep -oE ':22(00|22)? ' | sort -u | tr -d '\\n')" = '{at_ports}' ]; do sleep 0.05; done
-until grep -q '^SigCgt:.*[13579bdf]$' "/proc/$(pgrep -o -x sshd)/status"; do sleep 0.05; done
-"""
 
 
 @pytest.fixture(scope="module")
@@ -137,19 +109,6 @@ def test_a_key_that_the_node_no_longer_has(node: Node) -> None:
         node.do(f"mv {AWAY} {KEYS}")
     assert "does not accept the cluster's key for user ubuntu: the image's user has another name" in error.message
     assert "  its console's last lines:\n  | " in error.message
-    until_reached(node)
-
-
-def test_an_sshd_that_does_not_run(node: Node) -> None:
-    """The port is closed on a host that has booted."""
-    with node.sshd_configured("s/^Port 22$/Port 2200/", 2200):
-        error = node.refused()
-    assert "connection refused on port 22: the host runs, but its sshd does not" in error.message
-    assert "still booting" not in error.message
-    assert "login: sshd starts" in error.message
-    assert error.hint == (
-        f"cluster status; a reboot restarts sshd: aws ec2 reboot-instances --instance-ids {node.host.instance_id}"
-    )
     until_reached(node)
 
 

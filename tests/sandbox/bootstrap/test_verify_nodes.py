@@ -130,15 +130,6 @@ def test_a_denied_read_quotes_s3(two_nodes: Project) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("record")
-def test_a_denied_listing_is_one_check(two_nodes: Project) -> None:
-    with denied(two_nodes, "ListObjectsV2"):
-        checks, said = verified(two_nodes, code=1)
-    assert failures(checks) == [("all nodes", "s3")]
-    assert "s3:ListBucket is needed" in said
-
-
-@pytest.mark.slow
 def test_a_blocking_security_group_is_reported_and_repaired(two_nodes: Project, ec2: "EC2Client") -> None:
     [group] = ec2.describe_security_groups(Filters=[{"Name": "tag:cluster:name", "Values": ["*"]}])["SecurityGroups"]
     rules = [rule for rule in group["IpPermissions"] if rule["UserIdGroupPairs"]]
