@@ -1,9 +1,8 @@
 """Sets up all nodes at the same time, each as soon as it can be reached."""
 
 import hashlib
-import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -283,7 +282,8 @@ def _connect_nodes(nodes: Sequence[ReadyNode], *, pins: HostKeyPins, report: Rep
     head = next(node for node in nodes if node.host.is_head)
     line = authorized_line(find_cluster_key(head), head_ip=head.host.private_ip)
     let_in([node for node in nodes if node.facts.authorized != (line,)], line, mark=MARK, report=report)
-    text = known_hosts_text(_pinned_keys(nodes, pins))
+    pinned = pins.find_all()
+    text = known_hosts_text({node.host.private_ip: pinned[node.host.instance_id] for node in nodes})
     if head.facts.known_hosts_sha256 != hashlib.sha256(text.encode()).hexdigest():
         write_known_hosts(head, "known_hosts", text)
 
@@ -309,16 +309,3 @@ def write_known_hosts(head: ReadyNode, name: str, text: str) -> None:
     place = f'"$HOME/.cluster/ssh/{name}"'
     script = RemoteCommand("umask 077; printf %s ", Quoted(text), f" >{place}.new && mv {place}.new {place}")
     head.connection.run(script, timeout_s=AUTHORIZE_TIMEOUT_S, what="the script that pins host keys")
-
-
-def _pinned_keys(nodes: Sequence[ReadyNode], pins: HostKeyPins) -> Mapping[str, tuple[str, str]]:
-    keys, found = {}, pins.find_all()
-    for node in nodes:
-        pinned = found.get(node.host.instance_id)
-        if pinned is None:
-            raise ClusterError(
-                f"{node.host.name}: its host key is no longer in {shlex.quote(str(pins.path))}",
-                hint="run the command again: it verifies and pins the key again",
-            )
-        keys[node.host.private_ip] = pinned
-    return keys

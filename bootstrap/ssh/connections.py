@@ -147,7 +147,7 @@ class Connections:
         return connection, self._facts.pop(host.instance_id, None) or gather_facts(connection, python=python)
 
     def keep_facts(self, host: Host, facts: NodeFacts) -> None:
-        """Keeps facts that were gathered before the host's set-up, for `look`."""
+        """Keeps facts that were gathered before the host's set-up, for `describe`."""
         self._facts[host.instance_id] = facts
 
     def take_answer(self, host: Host) -> object:

@@ -1,7 +1,7 @@
 """Finds unhealthy nodes: health_report.py observes all nodes at the same time, and this machine judges the reports."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -55,19 +55,19 @@ def check_before_set_up(
     python: [bootstrap] python. cache: foundation.user_folders.cache_folder().
     Raises ClusterError, which names every node that cannot be checked.
     """
-    by_name = {host.name: host for host in hosts}
     turns = Turns(find_homes_of(hosts, connections, silent))
+    found: dict[str, NodeFinding] = {}
     with placing_runtimes(cache=cache, report=report) as placing:
 
-        def examine(name: str) -> NodeFinding:
-            host = by_name[name]
+        def examine(host: Host) -> None:
             with turns.taken(host.instance_id):
                 connection, facts = connections.describe(host, python=python)
                 connections.keep_facts(host, placing.place(connection, facts))
             early = connections.take_answer(host)
-            return early if isinstance(early, NodeFinding) else check_node(connection)
+            found[host.name] = early if isinstance(early, NodeFinding) else check_node(connection)
 
-        return _check_all(list(by_name), examine)
+        on_all(hosts, examine)
+    return _gather(found)
 
 
 def describe_health(nodes: Sequence[ReadyNode]) -> Findings:
@@ -82,8 +82,8 @@ def describe_health(nodes: Sequence[ReadyNode]) -> Findings:
             errors[node.host.name] = error
 
     on_all(nodes, put)
-    names = [node.host.name for node in nodes]
-    return replace(_gather({name: found[name] for name in names if name in found}), errors=errors)
+    in_order = {node.host.name: found[node.host.name] for node in nodes if node.host.name in found}
+    return replace(_gather(in_order), errors=errors)
 
 
 def check_node(connection: NodeConnection) -> NodeFinding:
@@ -92,16 +92,6 @@ def check_node(connection: NodeConnection) -> NodeFinding:
     with closing(NodeProgram(connection, "health")) as program:
         report = program.read(next(program.messages(time.monotonic() + TIMEOUT_S)), health.Report)
     return NodeFinding(report=report, offset=find_offset(sent, report.now, time.time()))
-
-
-def _check_all(names: Sequence[str], examine: Callable[[str], NodeFinding]) -> Findings:
-    found: dict[str, NodeFinding] = {}
-
-    def put(name: str) -> None:
-        found[name] = examine(name)
-
-    on_all(names, put)
-    return _gather(found)
 
 
 def _gather(found: Mapping[str, NodeFinding]) -> Findings:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from node.setup.containers import engine
+from node_facts import make_programs
 
 ORDER: dict[str, Any] = {
     "name": "cluster-j-1-0",
@@ -115,23 +116,12 @@ def test_removal() -> None:
     assert "label=cluster.job=j" in engine.list_words(["podman"], "j")
 
 
-class Programs:
-    """Programs that stand in for engines on PATH."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def add(self, name: str, text: str) -> None:
-        path = self.folder / name
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
-
-
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder in which programs are found."""
     monkeypatch.setattr(engine, "SEARCH_PATH", f"{tmp_path}")
     monkeypatch.setenv("PATH", f"{tmp_path}")
-    return Programs(tmp_path)
+    return tmp_path
 
 
 DOWN = "echo Cannot connect to the Docker daemon >&2; exit 1"
@@ -148,15 +138,12 @@ DOWN = "echo Cannot connect to the Docker daemon >&2; exit 1"
         ("auto", {}, None),
     ],
 )
-def test_the_first_engine_that_works(
-    wanted: str, have: dict[str, str], found: list[str] | None, programs: Programs
-) -> None:
-    for name, text in have.items():
-        programs.add(name, text)
+def test_the_first_engine_that_works(wanted: str, have: dict[str, str], found: list[str] | None, folder: Path) -> None:
+    make_programs(folder, **have)
     assert engine.find(wanted, os.environ)[0] == found
 
 
-def test_docker_with_sudo_if_only_root_may_use_it(programs: Programs) -> None:
-    programs.add("docker", '[ -n "$AS_ROOT" ] || { echo permission denied >&2; exit 1; }')
-    programs.add("sudo", 'shift 2; export AS_ROOT=1; exec "$@"')
+def test_docker_with_sudo_if_only_root_may_use_it(folder: Path) -> None:
+    docker = '[ -n "$AS_ROOT" ] || { echo permission denied >&2; exit 1; }'
+    make_programs(folder, docker=docker, sudo='shift 2; export AS_ROOT=1; exec "$@"')
     assert engine.find("auto", os.environ)[0] == engine.DOCKER_AS_ROOT

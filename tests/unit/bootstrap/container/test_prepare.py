@@ -1,17 +1,15 @@
 """What is checked before a job in containers, and how a password reaches the engine."""
 
-import base64
 import json
 import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import convert
+from msgspec import convert, to_builtins
 
 from bootstrap.container import chain, prepare
 from bootstrap.container.config import ContainerConfig
@@ -19,6 +17,7 @@ from bootstrap.container.prepare import Login
 from bootstrap.container.reference import parse_reference
 from foundation.errors import ClusterError
 from foundation.progress import silent
+from node_facts import make_programs
 from project import REPOSITORY
 from waits import until
 
@@ -64,7 +63,7 @@ def test_an_image_for_another_machine() -> None:
 
 
 class Talk:
-    """A node where taking files out of an image fails with this message. With None, it succeeds."""
+    """A node where a request fails with this message. With None, files are taken out of an image."""
 
     name = "node-0"
 
@@ -72,20 +71,7 @@ class Talk:
         self._said = said
 
     def call(self, request: Any, kind: Any) -> Any:
-        assert request["from"]["command"][:2] == ["python3", "-c"]
         return kind(failed=self._said) if self._said else kind(taken=request["take"])
-
-
-class Owner:
-    """A node that fails to map an image's owners."""
-
-    name = "node-0"
-
-    def __init__(self, failed: str) -> None:
-        self._failed = failed
-
-    def call(self, _: Any, kind: Any) -> Any:
-        return kind(failed=self._failed)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +83,7 @@ class Owner:
 )
 def test_an_image_whose_owners_cannot_be_mapped(said: str, hint: str) -> None:
     with pytest.raises(ClusterError, match="podman cannot copy the image") as caught:
-        prepare.map_owners(Owner(said), image(), report=silent)  # type: ignore[arg-type]
+        prepare.map_owners(Talk(said), image(), report=silent)  # type: ignore[arg-type]
     assert said in str(caught.value)
     assert hint in (caught.value.hint or "")
 
@@ -203,119 +189,40 @@ def test_the_digest_of_an_image(name: str, digests: list[str]) -> None:
 
 # -- the program on the node -------------------------------------------------------------------------------------------
 
-READS_TWICE = r"""#!/bin/sh
+PULLS = """
 case "$1" in
-info | --version | ps) exit 0 ;;
-image) echo '[{"Id": "5e"}]' ;;
-create) [ ! -e "$HOME/is_full" ] || { echo no space left >&2; exit 125; } ;;
-rm) echo "$@" >>"$HOME/removed" ;;
-pull)
-    [ "$3" = --authfile ] || exit 3
-    stat -c %F "$4" >"$HOME/kind"; echo "$4" >"$HOME/path"
-    cat "$4" >"$HOME/first"; cat "$4" >"$HOME/second"
-    [ "$5" != slow ] || sleep 1000 ;;
+pull) echo "$4" >"$HOME/path"; cat "$4"; mv "$HOME/path" "$HOME/reads"; sleep 20 ;;
 esac
 """
-
-
-# podman copies nothing for root
 NODE_SIDE = """
-import os, sys
+import sys
 sys.path.insert(0, "{code}")
-os.getuid = lambda: 1000
 from node.setup.containers import engine, prepare
 engine.SEARCH_PATH = "{path}"
 prepare.main()
 """
 
 
-class NodeSide:
-    """prepare.py as ssh runs it."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        (home / "podman").write_text(READS_TWICE)
-        (home / "podman").chmod(0o755)
-        program = NODE_SIDE.format(path=f"{home}:/usr/bin", code=REPOSITORY)
-        env = {**os.environ, "HOME": str(home)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-        )
-
-    def _write(self, data: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.send_message(request)
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            answer: dict[str, Any] = json.loads(line)
-            if "alive" not in answer:
-                return answer
-        raise AssertionError("it has ended")
-
-    def send_message(self, request: dict[str, Any]) -> None:
-        self._write(json.dumps(request).encode() + b"\n")
-
-    def read(self, name: str) -> str:
-        path = self.home / name
-        return path.read_text().strip() if path.exists() else ""
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Any:
-    running = NodeSide(tmp_path)
-    yield running
-    running.process.kill()
-    running.process.wait()
-    for stream in (running.process.stdin, running.process.stdout, running.process.stderr):
-        with suppress(BrokenPipeError):  # it may have ended with a request unread
-            stream.close()
-
-
-LOGIN_MESSAGE = {"server": "r.example.com", "username": "me", "password": "hunter2"}
-
-
-def test_the_engine_reads_the_password_from_a_pipe(node: NodeSide) -> None:
-    assert node.ask({"find": "podman"})["engine"] == ["podman"]
-    assert node.ask({"pull": "r.example.com/train:1", "login": LOGIN_MESSAGE})["image"]["id"] == "sha256:5e"
-    auth = base64.b64encode(b"me:hunter2").decode()
-    expected = {"auths": {"r.example.com": {"auth": auth}}}
-    assert json.loads(node.read("first")) == json.loads(node.read("second")) == expected
-    assert node.read("kind") == "fifo"
-    assert not Path(node.read("path")).parent.exists()
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, None])
-def test_no_password_is_left_by_a_killed_pull(node: NodeSide, number: signal.Signals | None) -> None:
+def test_no_password_is_left_by_a_killed_pull(tmp_path: Path, number: signal.Signals | None) -> None:
     """With None, the other side closes the connection. Only SIGKILL leaves the pipe behind, and the pipe is empty."""
-    node.ask({"find": "podman"})
-    node.send_message({"pull": "slow", "login": LOGIN_MESSAGE})
-    until(lambda: node.read("second"), "the engine reads")
-    path = Path(node.read("path"))
-    if number is None:
-        assert node.process.stdin is not None
-        node.process.stdin.close()
-    else:
-        node.process.send_signal(number)
-    node.process.wait(timeout=20)
+    make_programs(tmp_path, podman=PULLS)
+    words = [sys.executable, "-c", NODE_SIDE.format(path=f"{tmp_path}:/usr/bin", code=REPOSITORY)]
+    env = {**os.environ, "HOME": str(tmp_path)}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env) as node:
+        assert node.stdin is not None
+        for request in ({"find": "podman"}, {"pull": "r.example.com/train:1", "login": to_builtins(LOGIN)}):
+            node.stdin.write(json.dumps(request).encode() + b"\n")
+            node.stdin.flush()
+        until((tmp_path / "reads").exists, "the engine reads")
+        if number is None:
+            node.stdin.close()
+        else:
+            node.send_signal(number)
+        node.wait(timeout=20)
+    pipe = Path((tmp_path / "reads").read_text().strip())
     if number == signal.SIGKILL:
-        assert path.is_fifo()
-        path.unlink()
-        path.parent.rmdir()
-    assert not path.parent.exists()
-
-
-def test_podman_copies_an_image_for_this_user(node: NodeSide) -> None:
-    node.ask({"find": "podman"})
-    (node.home / "is_full").touch()
-    assert node.ask({"map": "sha256:5e"}) == {"failed": "no space left"}
-    (node.home / "is_full").unlink()
-    assert node.ask({"map": "sha256:5e"}) == {"done": True}
-    assert node.read("removed").count("cluster-owners-") == 2
+        assert pipe.is_fifo()
+        pipe.unlink()
+        pipe.parent.rmdir()
+    assert not pipe.parent.exists()

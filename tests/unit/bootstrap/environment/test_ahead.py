@@ -1,6 +1,5 @@
 """Packages are resolved before nodes are launched."""
 
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from bootstrap.environment.requirements import Requirements
 from bootstrap.environment.target import choose_python, choose_wheels
 from foundation.errors import ClusterError
 from foundation.progress import silent
-from index_server import Index, make_source, make_wheel, serve_index
+from index_server import Index, make_source, make_wheel
 from node_facts import FACTS
 from provision.oracle.tables import Version
 
@@ -22,19 +21,13 @@ NONE = BootstrapConfig(framework="none")
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+def index(empty_index: Index) -> Index:
     """A package index with `thing`, also for Python 3.12 alone as `newer`, and `sourced` without a wheel."""
-    folder = tmp_path / "wheels"
     for name in (f"uv-{version('uv')}", "obstore-0.8", "msgspec-0.18", "thing-1.0"):
-        make_wheel(folder, f"{name}-py3-none-any.whl", {"x.py": b""})
-    make_wheel(folder, "newer-1.0-cp312-none-any.whl", {"y.py": b""})
-    make_source(folder, "sourced-1.0.tar.gz", {})
-    with serve_index(folder) as served:
-        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-        monkeypatch.setenv("PIP_INDEX_URL", f"{served.url}/simple/")
-        for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
-            monkeypatch.delenv(name, raising=False)
-        yield served
+        make_wheel(empty_index.folder, f"{name}-py3-none-any.whl", {"x.py": b""})
+    make_wheel(empty_index.folder, "newer-1.0-cp312-none-any.whl", {"y.py": b""})
+    make_source(empty_index.folder, "sourced-1.0.tar.gz", {})
+    return empty_index
 
 
 def check(tmp_path: Path, *requirements: str, pythons: tuple[Version, ...] = ((3, 11),)) -> None:

@@ -75,6 +75,12 @@ def test_plans_contain_only_missing_parts(
     assert bool(found) == bool(files or steps or trees)
 
 
+def test_a_wheel_of_pytorch_needs_one_system_library() -> None:
+    bundle = replace(BUNDLE, target=replace(BUNDLE.target, framework="pytorch"))
+    [step, _] = plan(replace(FACTS, missing_libraries=tuple(PACKAGES)), bundle=bundle).steps
+    assert step == InstallPackages(packages=(PACKAGES["libstdc++.so.6"],))
+
+
 def test_libraries_are_checked_again_when_the_inputs_change() -> None:
     target = replace(BUNDLE.target, requirements=("mxnet-cu102==1.9.1",))
     bundle = replace(BUNDLE, target=target)
@@ -144,10 +150,12 @@ def test_missing_packages_are_installed(tmp_path: Path, changes: dict[str, str |
     for name in ("mkdir", "rm", "sh"):
         (programs / name).symlink_to(f"/usr/bin/{name}")
     (tmp_path / ".cluster").mkdir()
+    (tmp_path / ".cluster" / "known").touch()
     step = InstallPackages(packages=(("libone-dev", "one"), ("libtwo-dev", "two")))
     done = run_shell(render_script([step], python=str(programs / "python3")), tmp_path, path=str(programs))
     assert done.returncode == code, done.stderr
     assert said in done.stderr
+    assert not (tmp_path / ".cluster" / "known").exists()  # the facts are gathered again
     if code == 0:
         calls = (tmp_path / "calls").read_text()
         assert "install -y --no-install-recommends libone-dev libtwo-dev\n" in calls

@@ -3,7 +3,6 @@
 import random
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from bootstrap.environment.uv import find_settings, open_url
 from cluster.views.messages import still_running
 from foundation.errors import ClusterError
 from foundation.progress import Event, silent
-from index_server import Index, make_source, make_wheel, serve_index
+from index_server import Index, make_source, make_wheel
 from node_facts import TARGET
 
 THING = "thing-1.0+cu1-py3-none-any.whl"
@@ -30,18 +29,13 @@ WANTED = replace(TARGET, requirements=("thing==1.0+cu1",))
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    """A package index in which the wheel `thing` requires `part`; pip's settings name no other."""
-    folder = tmp_path / "wheels"
-    make_wheel(folder, THING, {"thing.py": b"x = 1\n" * 1000, "big": random.Random(1).randbytes(5000)}, requires="part")
-    make_wheel(folder, PART, {"part.py": b"y = 2\n"})
-    make_wheel(folder, UV, {"uv.py": b""})
-    with serve_index(folder) as served:
-        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-        monkeypatch.setenv("PIP_INDEX_URL", f"{served.url}/simple/")
-        for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
-            monkeypatch.delenv(name, raising=False)
-        yield served
+def index(empty_index: Index) -> Index:
+    """A package index in which the wheel `thing` requires `part`."""
+    content = {"thing.py": b"x = 1\n" * 1000, "big": random.Random(1).randbytes(5000)}
+    make_wheel(empty_index.folder, THING, content, requires="part")
+    make_wheel(empty_index.folder, PART, {"part.py": b"y = 2\n"})
+    make_wheel(empty_index.folder, UV, {"uv.py": b""})
+    return empty_index
 
 
 def test_wheels_are_described_without_a_download(tmp_path: Path, index: Index) -> None:

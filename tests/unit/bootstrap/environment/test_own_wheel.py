@@ -40,6 +40,10 @@ def test_a_wheel_from_a_folder_or_s3(tmp_path: Path, setting: str) -> None:
     found = find(setting, tmp_path, tmp_path / "cache")
     assert found is not None
     assert (found.name, found.sha256) == (NAME, describe_file(path).sha256)
+    if setting == NAME:  # an address is fetched only once
+        with zipfile.ZipFile(path, "a") as wheel:
+            wheel.writestr("mxnet/libmxnet.so", "")
+        assert find(setting, tmp_path, tmp_path / "cache").sha256 == describe_file(path).sha256
 
 
 def test_a_wheel_from_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

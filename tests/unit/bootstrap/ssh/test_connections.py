@@ -63,16 +63,6 @@ def test_an_early_connection_and_its_facts_are_used(node: Node, facts: list[obje
     assert node.happened == ["auth"]
 
 
-def test_an_early_answer_is_taken_once(node: Node, facts: list[object]) -> None:
-    pin(node)
-    with open_connections(node) as connections:
-        connections.begin([LAST], python="auto", ask=lambda connection, facts: (connection, facts))
-        connection, _ = look(connections)
-        assert connections.take_answer(HOST) == (connection, "facts with python auto")
-        assert connections.take_answer(HOST) is None
-    assert len(facts) == 1
-
-
 def test_a_moved_node_gets_a_new_connection(node: Node, facts: list[NodeConnection]) -> None:
     pin(node)
     with open_connections(node) as connections:
@@ -83,15 +73,6 @@ def test_a_moved_node_gets_a_new_connection(node: Node, facts: list[NodeConnecti
         with pytest.raises(ConnectError):
             facts[0].run(RemoteCommand("true"))  # this connection is closed
     assert node.happened == ["auth", "auth"]
-
-
-def test_an_unused_early_connection_is_closed(node: Node, facts: list[NodeConnection]) -> None:
-    pin(node)
-    with open_connections(node) as connections:
-        connections.begin([LAST], python="auto")
-        until(lambda: facts)
-    with pytest.raises(ConnectError):
-        facts[0].run(RemoteCommand("true"))
 
 
 def test_no_early_connection_without_a_pinned_key(node: Node) -> None:

@@ -27,6 +27,7 @@ from local_nodes import LocalConnection, LostConnection, channels, local_node
 from node import health
 from node.health import Gpu
 from node.setup import health_report as observe
+from node_facts import make_programs
 from project import REPOSITORY
 from provision.preflight.machines import Hardware
 
@@ -130,12 +131,6 @@ def report(**more: Any) -> health.Report:
     return convert(to_builtins({**healthy, **more}), health.Report)
 
 
-def program(folder: Path, name: str, script: str) -> None:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-
-
 # -- NVML --------------------------------------------------------------------------------------------------------------
 
 
@@ -221,13 +216,13 @@ def test_a_recovery_counts_until_it_is_done() -> None:
 
 def test_the_ways_to_the_kernel_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    program(tmp_path, "dmesg", "echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1")
-    program(tmp_path, "sudo", 'shift; [ "$1" = dmesg ] && echo "NVRM: Xid (PCI:0000:01:00): 79, off"')
+    make_programs(tmp_path, dmesg="echo 'dmesg: read kernel buffer failed: Operation not permitted' >&2; exit 1")
+    make_programs(tmp_path, sudo='shift; [ "$1" = dmesg ] && echo "NVRM: Xid (PCI:0000:01:00): 79, off"')
     assert health.parse_xids(observe.read_kernel_log()) == (("0000:01:00", 79, "off"),)
-    program(tmp_path, "sudo", "exit 1")
-    program(tmp_path, "journalctl", "echo 'kernel: NVRM: Xid (PCI:0000:02:00): 48, DBE'")
+    make_programs(tmp_path, sudo="exit 1")
+    make_programs(tmp_path, journalctl="echo 'kernel: NVRM: Xid (PCI:0000:02:00): 48, DBE'")
     assert health.parse_xids(observe.read_kernel_log()) == (("0000:02:00", 48, "DBE"),)
-    program(tmp_path, "journalctl", "exit 1")
+    make_programs(tmp_path, journalctl="exit 1")
     assert observe.read_kernel_log() is None
 
 
