@@ -62,14 +62,13 @@ class RawAgent(LocalChannel):
         tasks: Iterable[Mapping[str, Any]] = (),
         secret: str = SECRET,
         lock_timeout_s: float = 10,
-        limit: str = ":",
     ) -> None:
         home.mkdir(exist_ok=True)
         self.home = home
         self.address = address
         self.port = 0
         words = shlex.join([sys.executable, "-c", LOADER])
-        super().__init__(f"{limit}; exec {words}", {"HOME": str(home), "PATH": os.environ["PATH"]})
+        super().__init__(f"exec {words}", {"HOME": str(home), "PATH": os.environ["PATH"]})
         self.settimeout(PATIENCE_S)
         self._lines = self._ours.makefile("rb")
         self.sendall(SOURCES)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from bootstrap.environment.bundle import COMPAT_FILE, JAX_FILE, Bundle, fetch_bundle, fetch_python
 from bootstrap.environment.facts import FoundFramework, FoundPython
-from bootstrap.environment.file_cache import describe_file, fetch_once
+from bootstrap.environment.file_cache import check_cache, describe_file, fetch_once
 from bootstrap.environment.steps import plan_node, render_script
 from bootstrap.environment.target import ChosenPython
 from foundation.errors import ClusterError
@@ -136,6 +136,12 @@ def test_damaged_files_are_fetched_again(tmp_path: Path, damage: Callable[[Path,
     assert describe_file(whole[0].path) == whole[0]
     assert [event.kind for event in events] == ["warn"] * told + ["start", "done"]
     assert not told or str(whole[0].path) in events[0].what
+
+
+def test_an_unwritable_cache_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="file/cluster"):
+        check_cache(tmp_path / "file" / "cluster")
 
 
 def test_the_digest_depends_on_all_inputs() -> None:

@@ -29,9 +29,7 @@ from node_facts import TARGET
     ("pyproject", "needed"),
     [
         (None, ("setuptools>=70.1,<81", "wheel")),
-        ("[tool.x]\n", ("setuptools>=70.1,<81", "wheel")),
         ("[build-system]\nrequires = ['setuptools>=61']", ("setuptools>=61", "wheel")),
-        ("[build-system]\nrequires = ['hatchling']", ("hatchling",)),
         ("[build-system]\nrequires = []", ()),
     ],
 )

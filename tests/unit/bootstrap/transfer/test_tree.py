@@ -57,16 +57,6 @@ def test_a_changed_file_is_refused(tmp_path: Path, change: Callable[[Path], obje
     assert caught.value.hint.startswith("run the command again")
 
 
-@pytest.mark.parametrize("in_the_way", [".", "archives"])
-def test_an_unwritable_archive_folder_is_an_error(tmp_path: Path, in_the_way: str) -> None:
-    cache = tmp_path / "cache"
-    (cache / in_the_way).parent.mkdir(exist_ok=True)
-    (cache / in_the_way).touch()
-    tree = tree_of({"a": b"1"})
-    with TreeArchives([tree], cache=cache) as archives, pytest.raises(OSError, match=r"File exists|Not a directory"):
-        archives.write(tree)
-
-
 def test_archives_are_shared_and_removed_at_the_end(tmp_path: Path) -> None:
     tree, other = tree_of({"a": b"1"}), tree_of({"c": b"3"})
     folder = tmp_path / "archives"

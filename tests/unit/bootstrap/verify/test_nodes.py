@@ -1,6 +1,5 @@
 """`cluster verify` on nodes that are processes of this host: the real programs, with a fake MXNet."""
 
-import json
 import os
 import signal
 import socket
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 import bootstrap.verify.checks
 import bootstrap.verify.nodes
@@ -65,19 +63,6 @@ def test_every_gpu_has_its_own_check(nodes: list[ReadyNode], fake_mxnet: FakeMXN
         ("gpu(1)", "failed"),
         ("gpu(2)", "ok"),
     ]
-
-
-def test_mxnet_gets_the_variables_that_setup_exports(
-    nodes: list[ReadyNode], fake_mxnet: FakeMXNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_mxnet("assert os.environ['LD_LIBRARY_PATH'] == '/opt/cuda'")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    exports = tmp_path / ".cluster" / "setup" / os.uname().nodename / "abc.env"
-    exports.parent.mkdir(parents=True)
-    changes = {"set": {"LD_LIBRARY_PATH": "/opt/cuda"}, "unset": [], "prepend": {}, "append": {}}
-    exports.write_text(json.dumps(changes))
-    (found,) = of_kind(verify([replace(nodes[0], setup="abc")], report=silent), "compute")
-    assert found.status == "ok"
 
 
 @pytest.mark.usefixtures("fake_mxnet")
