@@ -96,7 +96,6 @@ def test_the_environments_python_comes_first(two_nodes: Project) -> None:
         (["exec", "--node", "node-7", "--", "true"], 1, "has no node node-7\n  try: one of: node-0, node-1\n"),
         (["exec", "--", "no-such-program"], 127, "exec: no-such-program: not found"),
         (["exec", "--", "/etc/passwd"], 126, "/etc/passwd: Permission denied"),
-        (["ssh", "node-7"], 1, "has no node node-7"),
     ],
 )
 def test_commands_that_cannot_start(two_nodes: Project, words: list[str], code: int, said: str) -> None:

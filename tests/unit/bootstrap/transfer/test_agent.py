@@ -81,18 +81,6 @@ def test_killed_and_run_again(tmp_path: Path, file: BundleFile) -> None:
         assert nodes.uploaded_bytes() < HALF + SLACK
 
 
-def test_a_late_node_takes_from_the_others(tmp_path: Path, file: BundleFile) -> None:
-    with Nodes(tmp_path, 3, gate_bytes=HALF) as nodes:
-        first, second, late = nodes.all
-        nodes.start(first, second, files=(file,))
-        assert nodes.gate.reached.wait(20)
-        nodes.start(late, files=(file,))
-        nodes.gate.open()
-        assert nodes.join() == {}
-        assert late.has(file)
-        assert nodes.uploaded_bytes() < SIZE + SLACK
-
-
 def test_a_complete_node_serves_the_others(tmp_path: Path, file: BundleFile, small: BundleFile) -> None:
     """The complete node is woken before the uplink is used, and only once."""
     with Nodes(tmp_path, 3) as nodes:
