@@ -1,34 +1,12 @@
 """`cluster exec` without nodes: its output, its exit code, and the node's program run here."""
 
 import os
-from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootstrap.ssh.execute import Ending, choose_exit_code
+from bootstrap.ssh.execute import Ending
 from cluster.commands.shell import KEPT_BYTES, Collector, LinePrinter
-from foundation.errors import ConnectError
-
-
-def ending(node: str, code: int | None, at: float = 0.0, **more: int) -> Ending:
-    error = ConnectError(f"{node}: gone", hint="cluster status") if code is None else None
-    return Ending(node=node, exit_code=code, ended_at=at, error=error, **more)
-
-
-@pytest.mark.parametrize(
-    ("endings", "code"),
-    [
-        ((), 0),
-        ((ending("a", 0), ending("b", 0)), 0),
-        ((ending("a", 3, 2.0), ending("b", 7, 1.0), ending("c", 0, 0.5)), 7),
-        ((ending("a", 3, 1.0), ending("b", 7, 1.0)), 3),
-        ((ending("a", 3, 1.0), ending("b", None)), 1),
-    ],
-)
-def test_the_first_failure_sets_the_exit_code(endings: Sequence[Ending], code: int) -> None:
-    assert choose_exit_code(endings) == code
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.binary(max_size=40)), max_size=20))

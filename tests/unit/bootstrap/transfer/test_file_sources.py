@@ -82,18 +82,6 @@ def test_the_first_node_takes_wheels_from_the_index(
     assert events == []
 
 
-def test_cached_wheels_are_uploaded(tmp_path: Path, index: Index, wheel: BundleFile, folder: Path) -> None:
-    wheel.path.parent.mkdir()
-    wheel.path.write_bytes((folder / wheel.name).read_bytes())
-    nodes, _ = make_nodes(tmp_path, 2)
-    with nodes:
-        nodes.start(*nodes.all, files=(wheel,))
-        assert nodes.join() == {}
-        assert_all_have(nodes.all, wheel)
-        assert SIZE < nodes.uploaded_bytes() < SIZE + SLACK
-    assert index.asked == []
-
-
 def test_nodes_without_internet_get_wheels_from_this_machine(
     tmp_path: Path, index: Index, wheel: BundleFile, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,15 +85,8 @@ def test_a_node_may_be_the_host_of_an_export() -> None:
         assert made["node-0"].exports == {}
 
 
-def test_a_bucket_is_mounted_by_s3fs() -> None:
-    made = plan(S3)["node-1"]
-    assert made.install == ("s3fs",)
-    [mount] = made.mounts
-    assert mount.words[:3] == ("s3fs", "bucket:/a/b", "/s3")
-    assert mount.env == {"AWSACCESSKEYID": "a", "AWSSECRETACCESSKEY": "s"}
-    assert "use_path_request_style" not in mount.words[-1]
-    of_nodes = commands.s3fs_words(S3, S3Access(region="us-east-1"), uid=1, gid=1)
-    assert "iam_role=auto" in of_nodes[-1]
+def test_a_bucket_by_the_nodes_instance_profile() -> None:
+    assert "iam_role=auto" in commands.s3fs_words(S3, S3Access(region="us-east-1"), uid=1, gid=1)[-1]
 
 
 def noted(*sources: MountSource, now: float) -> VolumeFacts:
