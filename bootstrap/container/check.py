@@ -29,10 +29,8 @@ def check_containers(
     try:
         image = prepare(nodes, config, find_login=find_login, uses_environment=uses_environment, report=report)
     except ClusterError as error:
-        said, *more = [" ".join(line.split()) for line in error.message.splitlines() if line.strip()]
-        if said.endswith(":") and more:
-            said += f" {more[0]}"
-        cause = " ".join(more) or None
+        said, *more = error.message.splitlines()
+        cause = " ".join(" ".join(more).split()) or None
         return (_Check(node=EVERYWHERE, status="failed", said=said, cause=cause, hint=error.hint),)
     checks: dict[str, Check] = {}
 

@@ -71,10 +71,6 @@ def test_a_webhook_that_is_refused_by_its_key_and_not_repeated(value: object, wh
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        (
-            {"command": ""},
-            'notify.command = "": must be text in quotes, not empty (a shell command that runs on the head',
-        ),
         ({"command": "a\0b"}, r'notify.command = "a\u0000b": a command with a NUL byte'),
         ({"webhok": f"https://example.com/{SECRET}"}, 'notify.webhok: unknown key; did you mean "webhook"?'),
     ],

@@ -1,6 +1,5 @@
 """The images that nodes fetch from each other, and an image's file in a node's store."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -33,14 +32,6 @@ def test_two_nodes_or_more_take_it_from_each_other_except_from_ecr(image: str, l
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path / ".cluster"
-
-
-def test_a_saved_image_is_a_file_of_the_store(home: Path) -> None:
-    saved = archive.save(IMAGE, lambda path: Path(path).write_bytes(b"layers"))
-    sha256 = hashlib.sha256(b"layers").hexdigest()
-    assert saved == {"sha256": sha256, "name": "image-5e5e5e5e5e5e.tar", "size": 6}
-    assert (home / "files" / sha256 / saved["name"]).read_bytes() == b"layers"
-    assert list((home / "incoming").iterdir()) == []
 
 
 def test_a_failed_save_leaves_nothing(home: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import convert, to_builtins
 
-from bootstrap.container import chain, prepare
+from bootstrap.container import chain, check, prepare
 from bootstrap.container.config import ContainerConfig
 from bootstrap.container.prepare import Login
 from bootstrap.container.reference import parse_reference
@@ -185,6 +185,16 @@ def test_a_pull_that_fails(said: str, login: Login | None, why: str, hint: str) 
 )
 def test_the_digest_of_an_image(name: str, digests: list[str]) -> None:
     assert prepare.find_digest(image(digests=digests), parse_reference(name)) == DIGEST
+
+
+def test_a_failed_check_of_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ClusterError("no x/train:1.4:\n  manifest unknown\n  more")
+
+    monkeypatch.setattr(check, "prepare", fail)
+    config = ContainerConfig(image="x/train:1.4")
+    (found,) = check.check_containers((), config, find_login=lambda: None, uses_environment=False, report=silent)
+    assert (found.status, found.said, found.cause) == ("failed", "no x/train:1.4:", "manifest unknown more")
 
 
 # -- the program on the node -------------------------------------------------------------------------------------------
