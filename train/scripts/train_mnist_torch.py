@@ -339,7 +339,7 @@ def join(backend: str, timeout_s: int) -> Iterator[Ranks]:
     timeout_s: the time for all ranks to join. Raises ScriptError if the group does not form, or a rank has no GPU for
     nccl.
     """
-    gpu = find_gpu(os.environ, torch.cuda.device_count())
+    gpu = script.find_gpu(os.environ, torch.cuda.device_count())
     rank, count = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     store = open_store(rank, count, timedelta(seconds=timeout_s)) if "RANK" in os.environ else None
     with_gpu = gpu is not None
@@ -360,15 +360,6 @@ def join(backend: str, timeout_s: int) -> Iterator[Ranks]:
     yield Ranks(rank, count, device, dist.new_group(backend="nccl") if by_nccl else dist.group.WORLD, store)
     dist.barrier()  # rank 0 keeps the store until all have finished
     dist.destroy_process_group()
-
-
-def find_gpu(environment: Any, found: int) -> Optional[int]:
-    """The number of this rank's own GPU among the `found` ones; None without one. Pure."""
-    local_rank = int(environment.get("LOCAL_RANK") or 0)
-    if local_rank < found:
-        return local_rank
-    # A launcher may show every process only its own GPU.
-    return 0 if found == 1 and environment.get("CUDA_VISIBLE_DEVICES") else None
 
 
 def open_store(rank: int, count: int, timeout: timedelta) -> Any:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import traceback
-from typing import Any, Callable, NoReturn, Optional, Sequence
+from typing import Any, Callable, Mapping, NoReturn, Optional, Sequence
 
 from common import ScriptError, network_names, options
 
@@ -88,3 +88,12 @@ def plain_words(message: str) -> str:
     lines = message.partition("Stack trace")[0].splitlines()
     words = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "Traceback"))]
     return re.sub("^MXNetError: |Check failed: allow_null: :?", "", " ".join(words) or message.strip())
+
+
+def find_gpu(environment: Mapping[str, str], found: int) -> Optional[int]:
+    """The number of this rank's own GPU among the `found` ones; None without one. Pure."""
+    local_rank = int(environment.get("LOCAL_RANK") or 0)
+    if local_rank < found:
+        return local_rank
+    # A launcher may show every process only its own GPU.
+    return 0 if found == 1 and environment.get("CUDA_VISIBLE_DEVICES") else None
