@@ -13,19 +13,15 @@ from PIL import Image
 
 from folders import read_files
 from mxnet_cluster.recordio import decode_image
-from real_mxnet import run_mxnet
 from record_files import read_records
 from train.data import datasets
 from train.data.datasets import (
     DATASETS,
-    DIGIT_SIDE,
-    MNIST_FILES,
     TRAIN_IMAGES,
     TRAIN_LABELS,
     VAL_IMAGES,
     VAL_LABELS,
     Written,
-    decode_idx,
     encode_idx,
     shard_names,
 )
@@ -113,68 +109,3 @@ def test_cifar10_in_the_order_of_its_batches(tmp_path: Path, out: Path) -> None:
         assert label == record[0]
         assert (pixels[::3], pixels[1::3], pixels[2::3]) == (record[1:1025], record[1025:2049], record[2049:])
     assert sorted(path.name for path in out.iterdir()) == ["train", "val"]
-
-
-@pytest.mark.slow
-def test_mxnet_reads_the_records(tmp_path: Path, out: Path) -> None:
-    batches = publish_cifar(tmp_path)
-    DATASETS["cifar10"].write(tmp_path, out, 1)
-    lines = run_mxnet(
-        """
-        records = mx.io.ImageRecordIter(path_imgrec=sys.argv[1], data_shape=(3, 32, 32), batch_size=1,
-                                        preprocess_threads=1, prefetch_buffer=1)
-        for batch in records:
-            print(int(batch.label[0].asscalar()), batch.data[0][0].asnumpy().astype("uint8").tobytes().hex())
-        """,
-        out / "val" / "part-00000.rec",
-    )
-    content = batches[datasets.CIFAR_VAL]
-    # MXNet uses CIFAR-10's own order: the red, the green and the blue plane.
-    assert lines == [f"{content[at]} {content[at + 1 : at + 3073].hex()}" for at in range(0, 4 * 3073, 3073)]
-
-
-# --- the digits
-
-
-def write_digits(folder: Path) -> Written:
-    return DATASETS["digits"].write(folder, folder, 4)
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written]:
-    folder = tmp_path_factory.mktemp("digits")
-    return folder, write_digits(folder)
-
-
-def read_idx(folder: Path, images: str, labels: str) -> list[Labelled]:
-    shape, pixels = decode_idx((folder / images).read_bytes())
-    _, values = decode_idx((folder / labels).read_bytes())
-    assert shape == (len(values), DIGIT_SIDE, DIGIT_SIDE)
-    area = DIGIT_SIDE * DIGIT_SIDE
-    return [(value, pixels[at * area :][:area]) for at, value in enumerate(values)]
-
-
-def test_both_formats_have_the_same_digits(demo: tuple[Path, Written]) -> None:
-    folder, written = demo
-    size = (DIGIT_SIDE, DIGIT_SIDE)
-    train = read_part(folder / "train", mode="L", size=size)
-    assert [len(shard) for shard in train] == [375] * 4
-    assert list(chain(*train)) == read_idx(folder, TRAIN_IMAGES, TRAIN_LABELS)
-    assert read_part(folder / "val", mode="L", size=size) == [read_idx(folder, VAL_IMAGES, VAL_LABELS)]
-    assert written.files == {name: len(content) for name, content in read_files(folder).items()}
-    assert written.files.keys() == {*MNIST_FILES, *shard_names(4)}
-
-
-def test_digits_are_reproducible(demo: tuple[Path, Written], tmp_path: Path) -> None:
-    folder, first = demo
-    assert write_digits(tmp_path) == first
-    assert read_files(tmp_path) == read_files(folder)
-
-
-def test_the_table_is_complete() -> None:
-    for name, dataset in DATASETS.items():
-        assert name == dataset.name
-        for file in dataset.sources:
-            assert len(file.mirrors) > 1
-            assert all(url.startswith("https://") for url in file.urls)
-            assert len(bytes.fromhex(file.sha256)) == 32

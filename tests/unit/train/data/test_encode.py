@@ -11,17 +11,11 @@ from PIL import Image
 
 from photos import photo, pixels
 from record_files import small_jpeg
-from train.data.encode import ImageOptions, PictureError, encode_picture, find_size
+from train.data.encode import ImageOptions, PictureError, encode_picture
 
 
 def encoded(path: Path, **options: Any) -> bytes:
     return encode_picture(path, ImageOptions(**options))
-
-
-def test_sizes_are_im2recs() -> None:
-    assert [find_size(500, 375, 256), find_size(375, 500, 256), find_size(7, 7, 3), find_size(1000, 1, 8)] == [
-        (341, 256), (256, 341), (3, 3), (8000, 8),
-    ]  # fmt: skip
 
 
 def test_transformations(tmp_path: Path) -> None:

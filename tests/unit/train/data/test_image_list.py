@@ -19,10 +19,6 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-def rendered(folder: Path) -> str:
-    return "".join(map(render_line, list_folder(folder).images))
-
-
 def test_subfolders_are_labels(photos: Path) -> None:
     listed = list_folder(photos)
     assert listed.label_names == (".", "B", "a", "a/deep", "z")
@@ -54,24 +50,10 @@ def test_im2rec_makes_the_same_lists(photos: Path) -> None:
             assert theirs.read_text() == "".join(map(render_line, images))
 
 
-def test_list_round_trip(photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.lst").write_text(rendered(photos))
-    assert read_list(tmp_path / "a.lst", root=photos, label_width=None).images == list_folder(photos).images
-
-
 def test_links_in_circles(photos: Path) -> None:
     (photos / "a" / "back").symlink_to(photos)
     (photos / "more").symlink_to(photos / "z")
     assert len(list_folder(photos).images) == 7
-
-
-@pytest.mark.parametrize(
-    ("width", "labels"), [(1, (1.0,)), (2, (1.0, 2.5)), (0, (1.0, 2.5, -3.0))], ids=["one", "two", "all"]
-)
-def test_label_width(tmp_path: Path, width: int, labels: tuple[float, ...]) -> None:
-    (tmp_path / "a.lst").write_text("7\t1\t2.5\t-3\ta b.jpg\n\n")
-    (image,) = read_list(tmp_path / "a.lst", root=tmp_path, label_width=width).images
-    assert (image.record_id, image.labels, image.path) == (7, labels, "a b.jpg")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from mxnet_cluster.records import iterate_records
 from photos import Run, photo, pixels
 from real_mxnet import run_mxnet
 from s3_server import S3Server
-from train.data.pack import plan_cuts
 
 OWN = {f"part-{number:05}" for number in range(4)}
 
@@ -29,10 +28,12 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.usefixtures("photos")
-def test_shards_have_every_image_and_label(run_here: Run, tmp_path: Path) -> None:
+def test_shards_have_every_image_and_label(run_here: Run, tmp_path: Path, photos: Path) -> None:
+    (photos / ".cache").mkdir()
+    photo(50, 40).save(photos / ".cache" / "1.jpg")
     said = run_here("pack", "photos", "out", "--shards", "4", "--resize", "32", "--processes", "2")
     assert "packed 40 images into 4 shards" in said
+    assert "skipped hidden files and folders: .cache" in said
     files = read_files(tmp_path / "out")
     assert {name for name in files if "/" not in name} == {f"{stem}.rec" for stem in OWN}
     assert files["index/labels.txt"] == b"0\tcat\n1\tdog\n"
@@ -101,13 +102,6 @@ def test_unreadable_images_are_named(run_here: Run, tmp_path: Path, photos: Path
     assert not (tmp_path / "out" / ".cluster-pack").exists()
 
 
-def test_what_is_skipped_is_named(run_here: Run, photos: Path) -> None:
-    (photos / ".cache").mkdir()
-    photo(50, 40).save(photos / ".cache" / "1.jpg")
-    said = run_here("pack", "photos", "out", "--processes", "1", "--shards", "1")
-    assert "skipped hidden files and folders: .cache" in said
-
-
 def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) -> None:
     (tmp_path / "a.lst").write_text("5\t1\t2.5\tdog/0.png\n9\t0\t-1\tcat/1.jpg\n")
     words = ("pack", "a.lst", "out", "--root", "photos", "--processes", "1")
@@ -157,7 +151,7 @@ def test_a_link_in_place_of_the_work_folder(run_here: Run, tmp_path: Path, photo
 
 
 @pytest.mark.slow
-def test_mxnet_reads_it_and_im2rec_makes_the_same_pixels(run_here: Run, tmp_path: Path, photos: Path) -> None:
+def test_im2rec_makes_the_same_pixels(run_here: Run, tmp_path: Path, photos: Path) -> None:
     run_here("pack", "photos", "out", "--shards", "1", "--resize", "48", "--no-shuffle")
     (tool,) = run_mxnet("import os; print(os.path.join(os.path.dirname(mx.__file__), 'tools', 'im2rec.py'))")
     for words in (["--list", "--recursive", "--no-shuffle"], ["--resize", "48"]):
@@ -178,19 +172,6 @@ def test_mxnet_reads_it_and_im2rec_makes_the_same_pixels(run_here: Run, tmp_path
     )
     assert len(lines) == 40
     assert max(map(float, lines)) < 2  # 0, apart from rounding in different versions of the library
-    read = run_mxnet(
-        """
-        records = mx.io.ImageRecordIter(path_imgrec=sys.argv[1], data_shape=(3, 40, 40), batch_size=10)
-        print(sum(10 - batch.pad for batch in records))
-        """,
-        f"{tmp_path}/out/",
-    )
-    assert read == ["40"]
-
-
-@pytest.mark.parametrize(("count", "shards", "ends"), [(6, 3, {2, 4, 6}), (7, 3, {2, 4, 7}), (5, 1, {5})])
-def test_plan_cuts(count: int, shards: int, ends: set[int]) -> None:
-    assert plan_cuts(count, shards) == ends
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foundation.errors import ClusterError, UsageError
+from foundation.errors import ClusterError
 from foundation.progress import silent
 from mxnet_cluster.recordio import MAGIC, encode_record
 from mxnet_cluster.records import iterate_records
@@ -136,8 +136,3 @@ def test_info_agrees_with_the_reader(tmp_path: Path) -> None:
     for count in (1, 2, 3, 5, 12):
         read = [len(list(iterate_records(f"{tmp_path}/data/", num_parts=count, part_index=it))) for it in range(count)]
         assert [part.records for part in share_out(shards, count)] == read
-
-
-def test_an_empty_destination_is_an_error() -> None:
-    with pytest.raises(UsageError, match="empty"), opened(""):
-        raise AssertionError("it was opened")

@@ -82,16 +82,6 @@ def test_the_script_of_a_request_with_every_setting() -> None:
     ]
 
 
-@pytest.mark.parametrize(("text", "number"), [("8\n", "8"), ("17.head.example.org\n", "17.head.example.org")])
-def test_job_numbers(text: str, number: str) -> None:
-    assert PBS.parse_job_number(text) == number
-
-
-def test_no_job_number() -> None:
-    with pytest.raises(ValueError, match="no job number in 'qsub: sorry'"):
-        PBS.parse_job_number("qsub: sorry\n")
-
-
 @pytest.mark.parametrize(
     ("text", "more", "error"),
     [
@@ -168,8 +158,3 @@ def test_states(answer: Response, state: str, reason: str) -> None:
 )
 def test_nodes(text: str, names: list[str]) -> None:
     assert PBS.parse_state(Response(text), "4").nodes == tuple(AllocatedNode(name) for name in names)
-
-
-def test_no_answer_is_not_an_end() -> None:
-    with pytest.raises(ValueError, match="cannot connect to server head"):
-        PBS.parse_state(Response("", "qstat: cannot connect to server head (errno=111)\n", 2), "4")

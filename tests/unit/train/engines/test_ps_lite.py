@@ -4,17 +4,10 @@ import re
 
 import pytest
 
-from job_host import LocalHead, job_host, lines_of
 from provision.oracle.tables import WHEELS
 from ps_lite_lines import LINES
 from train.engines import ps_lite
 from train.engines.engine import Report
-
-__all__ = ["job_host"]
-
-# Prints the lines of its role, like a process with MXNet. The servers then run until the workers have ended.
-RUNNING = 'until grep -qF \'"state": "running"\' ~/.cluster/jobs/$CLUSTER_JOB_ID/events; do sleep 0.05; done'
-PROGRAM = 'printf "%s\\n" "$LINES"'
 
 
 def test_every_cpu_wheel_of_the_oracle_has_its_lines_here() -> None:
@@ -52,16 +45,3 @@ def test_only_ranks_and_ports_are_parsed(wheel: str) -> None:
 )
 def test_a_line_is_recognised_by_the_source_file_on_any_path(line: str, said: Report | None) -> None:
     assert ps_lite.read(line) == said
-
-
-@pytest.mark.parametrize("wheel", ["mxnet==1.7.0.post2", "mxnet==1.9.1"])
-def test_jobs_of_both_generations_have_ranks(job_host: LocalHead, wheel: str) -> None:
-    server, worker = LINES[wheel]
-    order = job_host.order(workers=1, servers=1, env_server={"LINES": "\n".join(server)})
-    order["env_worker"] = {"LINES": "\n".join((*worker, "Epoch[0] Time cost=1"))}
-    order["env"] = {"SERVER": f"{PROGRAM}; attend", "WORKER": f"{PROGRAM}; {RUNNING}"}
-    result, log = job_host.run(order)
-    assert result["state"] == "done"
-    assert lines_of(log, "server") == []
-    assert lines_of(log, "worker") == ["Epoch[0] Time cost=1"]
-    assert {(role["role"], role["rank"]) for role in job_host.record()["roles"]} >= {("server", 0), ("worker", 1)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from train.engines.scheduler import parse_clock, render_clock, render_holder
+from train.engines.scheduler import Response, parse_clock, render_clock, render_holder
 from train.engines.schedulers import SCHEDULERS
 from waits import until
 
@@ -60,5 +60,40 @@ def test_the_script_holds_nodes_until_the_heartbeat_stops(tmp_path: Path) -> Non
         holder.communicate()
 
 
-def test_each_scheduler_is_in_the_table_by_its_launcher() -> None:
-    assert {name: one.name for name, one in SCHEDULERS.items()} == {name: name for name in ("slurm", "sge", "pbs")}
+@pytest.mark.parametrize(
+    ("launcher", "text", "number"),
+    [
+        ("slurm", "12\n", "12"),
+        ("slurm", "12;east\n", "12"),
+        ("slurm", "sbatch: note\n7\n", "7"),
+        ("slurm", "12 apples\n", None),
+        ("pbs", "17.head.example.org\n", "17.head.example.org"),
+        ("pbs", "qsub: sorry\n", None),
+        ("sge", "warning: x\n101\n", "101"),
+        ("sge", "Unable to run job", None),
+    ],
+)
+def test_job_numbers(launcher: str, text: str, number: str | None) -> None:
+    if number is None:
+        with pytest.raises(ValueError, match="no job number"):
+            SCHEDULERS[launcher].parse_job_number(text)
+    else:
+        assert SCHEDULERS[launcher].parse_job_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("launcher", "answer", "said"),
+    [
+        ("slurm", Response("", "error: Unable to contact slurm controller\n", 1), "Unable to contact"),
+        ("slurm", Response(""), "exit code 0"),
+        ("pbs", Response("", "qstat: cannot connect to server head (errno=111)\n", 2), "cannot connect to server"),
+        (
+            "sge",
+            Response("", "error: unable to send message to qmaster using port 6444\n", 1),
+            "unable to send message",
+        ),
+    ],
+)
+def test_no_answer_is_not_an_end(launcher: str, answer: Response, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        SCHEDULERS[launcher].parse_state(answer, "3")

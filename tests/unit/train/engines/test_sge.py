@@ -85,12 +85,6 @@ def test_the_script_of_a_request_with_every_setting() -> None:
     ]
 
 
-def test_a_job_number() -> None:
-    assert SGE.parse_job_number("warning: x\n101\n") == "101"
-    with pytest.raises(ValueError, match="no job number"):
-        SGE.parse_job_number("Unable to run job")
-
-
 @pytest.mark.parametrize(
     ("more", "error"),
     [
@@ -220,8 +214,3 @@ def test_states(answer: Response, found: AllocationState) -> None:
 )
 def test_reasons(state: Any, answer: Response, reason: str) -> None:
     assert SGE.parse_more(answer, AllocationState(state, "before")).reason == reason
-
-
-def test_no_answer_is_not_an_end() -> None:
-    with pytest.raises(ValueError, match="unable to send message to qmaster"):
-        SGE.parse_state(Response("", 'error: unable to send message to qmaster using port 6444 on host "h"\n', 1), "2")

@@ -64,17 +64,6 @@ def test_a_request_without_settings_asks_for_whole_nodes() -> None:
     assert not any(word in made for word in ("--partition", "--time", "--account"))
 
 
-@pytest.mark.parametrize(("text", "number"), [("12\n", "12"), ("12;east\n", "12"), ("sbatch: note\n7\n", "7")])
-def test_job_numbers(text: str, number: str) -> None:
-    assert SLURM.parse_job_number(text) == number
-
-
-@pytest.mark.parametrize("text", ["", "no", "12 apples\n"])
-def test_no_job_number(text: str) -> None:
-    with pytest.raises(ValueError, match="no job number"):
-        SLURM.parse_job_number(text)
-
-
 @pytest.mark.parametrize(
     ("more", "error"),
     [
@@ -140,15 +129,3 @@ def test_nodes_come_with_their_addresses_that_of_the_script_first() -> None:
     assert SLURM.more_command("3", found)[-1] == "ip-10-131-0-[4-5]"
     nodes = (AllocatedNode("ip-10-131-0-5", "10.131.0.5"), AllocatedNode("ip-10-131-0-4", "10.131.0.4"))
     assert SLURM.parse_more(Response(NODES), found) == AllocationState("running", nodes=nodes)
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (Response("", "slurm_load_jobs error: Unable to contact slurm controller\n", 1), "Unable to contact"),
-        (Response(""), "exit code 0"),
-    ],
-)
-def test_no_answer_is_not_an_end(answer: Response, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        SLURM.parse_state(answer, "3")

@@ -45,20 +45,6 @@ def test_a_line_with_the_needle_may_be_none(needle: str) -> None:
     ("needle", "line_of_another_version"),
     [
         ("bind failed", "MXNetError: Check failed: my_node_.port != -1 (-1 vs. -1) : bind failed"),  # 1.8 and 1.9
-        (
-            " Could not resolve host: ",
-            (
-                "mxnet.base.MXNetError: [21:43:16] src/io/s3_filesys.cc:1089: Check failed: curl_easy_perform(curl) == "
-                "CURLE_OK: Error: Could not resolve host: b.s3.amazonaws.com"  # 1.5 and 1.6
-            ),
-        ),
-        (
-            "Failed to connect to ",
-            (
-                "mxnet.base.MXNetError: [21:43:16] src/io/s3_filesys.cc:1089: Check failed: curl_easy_perform(curl) == "
-                "CURLE_OK: Error: Failed to connect to 127.0.0.1 port 1: Connection refused"  # 1.5 and 1.6
-            ),
-        ),
         ("[Errno -", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
         ("[Errno -", "urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>"),
         ("Could not resolve host:", "fatal: unable to access 'https://x.invalid/': Could not resolve host: x.invalid"),

@@ -60,32 +60,16 @@ def test_unknown_lines_of_later_versions_are_skipped(line: dict[str, object]) ->
     assert EventReader().read(json.dumps(line).encode()) is None
 
 
-@pytest.mark.parametrize(("text", "since"), [("no worker", 5.0), ("again", 0.0)])
-def test_the_supervisor_reports_when_a_job_hangs_and_when_it_continues(text: str, since: float) -> None:
-    line = {"t": 9.0, "say": text, "stalled_since": since}
-    event = EventReader().read(json.dumps(line).encode())
-    assert event == Event(kind="say", at=9.0, text=text, stalled_since=since)
-
-
-def test_unknown_keys_of_a_result_are_skipped() -> None:
-    line = b'{"t":1,"result":{"state":"done","exit_code":0,"error":null,"left":{},"cost":3}}'
-    event = EventReader().read(line)
-    assert event.result == JobResult(state="done", exit_code=0, error=None, left={})
-
-
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"", "truncated"),
         (b"half of a li", "malformed"),
         (b'{"t":1,"p":5,"line":"of nobody"}', "process 5 is unknown"),
         (b'{"t":1,"p":999999,"role":"worker","host":"h"}', "32767"),
-        (b'{"t":1,"p":0,"role":"worker","host":"a\\nb"}', "host"),
         (b'{"t":1,"p":0,"exit":' + b"9" * 5000 + b"}", "out of range"),
-        (b'{"t":1e999,"say":"x"}', "out of range"),
         (b'{"t":1,"say":"\xff"}', "utf-8"),
         (b'{"t":1,"say":' + DEEP + b"}", "str"),
         (b'{"t":1,"more":' + DEEP + b"}", "nested too deeply"),

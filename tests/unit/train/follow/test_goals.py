@@ -83,10 +83,3 @@ def test_a_rank_measures_its_epochs() -> None:
     assert rank.find_goal(8, now=130.0) == Goal(0.1875, 130.0)
     read(200.0, "bye", Process(number=0, role="worker", host="node-0", rank=0, exit_code=0))
     assert rank.find_goal(None, now=210.0) == Goal(1.0, None)
-
-
-def test_a_progress_bar_names_its_epochs() -> None:
-    progress = Progress()
-    process = Process(number=0, role="worker", host="node-0", rank=0)
-    progress.take(Event(kind="bar", at=100.0, process=process, text="Epoch 3/10:  40%|####  | 40/100 [00:04<00:06]"))
-    assert progress.ranks[0].find_goal(None, now=101.0) == Goal(0.2, None)

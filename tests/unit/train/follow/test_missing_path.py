@@ -57,13 +57,12 @@ def test_advice_depends_on_this_machine(
     assert (advice or "") in (said or "")
 
 
-def test_the_advice_of_the_table_is_for_other_files(project: Path) -> None:
+def test_the_advice_of_the_table_is_for_other_files() -> None:
     advisor = Advisor(advise_on_path=lambda path: f"ours: {path}" if path == "data" else None)
     lines = (f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'" for path in ("other", "data"))
     first, _ = (advisor.take(Event(kind="line", at=1.0, text=line)) for line in lines)
     assert first is not None
     assert first.startswith("other is not on the nodes")
-    advisor = Advisor(advise_on_path=lambda path: f"ours: {path}")
     advisor = Advisor(advise_on_path=lambda path: f"ours: {path}")
     mxnet = ' LocalFileSystem::Open "data/a.rec": No such file or directory'
     assert advisor.take(Event(kind="line", at=1.0, text=mxnet)) == "ours: data/a.rec"

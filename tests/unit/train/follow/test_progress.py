@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foundation.durations import render_rounded
@@ -189,7 +189,8 @@ def test_of_several_bars_only_named_ones_count_batches() -> None:
     assert [(found.epoch, found.batch) for found in parse_bars(bars)] == [(None, None), (1, 4)]
 
 
-@given(st.text(max_size=200))
+@settings(max_examples=25)
+@given(st.text("aE[]().:%=|/-+0\u0661e\t\x1b \udc80", max_size=200))
 def test_any_line_can_be_parsed(text: str) -> None:
     parse_report(text)
     parse_report(f"Epoch[{text}] Batch [{text}]\tSpeed: {text} samples/sec\t{text}={text}")
@@ -205,9 +206,9 @@ class Log:
     def state(self, at: float, state: str) -> None:
         self.progress.take(Event(kind="state", at=at, state=state))  # type: ignore[arg-type]
 
-    def line(self, at: float, rank: int, text: str, *, exit_code: int | None = None) -> Report | None:
-        process = Process(number=10 + rank, role="worker", host=f"node-{rank}", rank=rank, exit_code=exit_code)
-        return self.progress.take(Event(kind="line", at=at, process=process, text=text))
+    def line(self, at: float, rank: int, text: str) -> None:
+        process = Process(number=10 + rank, role="worker", host=f"node-{rank}", rank=rank)
+        self.progress.take(Event(kind="line", at=at, process=process, text=text))
 
     def speed(self, at: float, rank: int, batch: int, speed: float, *, accuracy: float = 0.5) -> None:
         self.line(at, rank, f"Epoch[0] Batch [0-{batch}]\tSpeed: {speed} samples/sec\taccuracy={accuracy}")
@@ -252,14 +253,6 @@ def test_another_attempt_has_workers_of_its_own() -> None:
     assert log.progress.duration_s == 85.0
 
 
-def test_only_workers_report() -> None:
-    progress = Progress()
-    server = Process(number=1, role="server", host="node-0", rank=0)
-    text = "Epoch[0] Batch [0-20]\tSpeed: 10 samples/sec"
-    assert progress.take(Event(kind="line", at=1.0, process=server, text=text)) is None
-    assert progress.ranks == ()
-
-
 @pytest.mark.parametrize(
     ("speeds", "stragglers"),
     [
@@ -274,15 +267,6 @@ def test_only_workers_report() -> None:
 )
 def test_stragglers_are_clearly_slower_than_the_rest(speeds: dict[int, float], stragglers: set[int]) -> None:
     assert find_stragglers(speeds) == stragglers
-
-
-def test_an_ended_worker_is_not_a_straggler() -> None:
-    log = Log()
-    for rank, speed in enumerate((100.0, 100.0, 50.0)):
-        log.speed(1.0, rank, 20, speed)
-    assert log.progress.stragglers == {12}
-    log.line(2.0, 2, "bye", exit_code=0)
-    assert log.progress.stragglers == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from train.follow.run import (
     RefusedError,
     check_result,
     end_everywhere,
-    render_left,
     stop_job,
     submit,
 )
@@ -251,14 +250,10 @@ def result(**values: object) -> JobResult:
     ],
 )
 def test_the_error_for_each_end_of_a_job(ended: JobResult, code: int, words: str) -> None:
+    check_result("j1", result())
     with pytest.raises(JobError, match=words) as caught:
         check_result("j1", ended)
     assert caught.value.exit_code == code
-
-
-def test_a_successful_job_is_no_error() -> None:
-    check_result("j1", result())
-    assert render_left({}) == ""
 
 
 def test_a_job_is_stopped_by_its_supervisor() -> None:

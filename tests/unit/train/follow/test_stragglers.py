@@ -71,14 +71,6 @@ def test_the_worker_that_waits_least_is_found(samples: list[Sample], culprit: in
     assert (found.p if found is not None else None) == culprit
 
 
-def test_all_samples_of_a_job_that_has_ended() -> None:
-    coarse = [Sample(t=640 * at, host=f"node-{node}", over_s=640, processes=(ProcessSample(p=node + 1, cpu=cpu),))
-              for at in (1, 2) for node, cpu in enumerate((0.4, 0.9))]  # fmt: skip
-    found = find_culprit(coarse, ROLES, window_s=None)
-    assert found is not None
-    assert (found.p, found.host, found.rank) == (2, "node-1", 0)
-
-
 def watts(power_w: float | None, **more: Any) -> list[GpuSample]:
     return [GpuSample(index=0, power_w=power_w, **more)]
 

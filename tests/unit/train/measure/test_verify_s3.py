@@ -18,33 +18,6 @@ from train.s3.url import S3Object, parse_url
 __all__ = ["fake_mxnet", "nodes"]
 
 
-@pytest.mark.usefixtures("fake_mxnet")
-@pytest.mark.parametrize(
-    ("key", "status", "said"),
-    [
-        ("a.rec", "ok", "read by staging, for this MXNet wheel, 5 bytes"),
-        ("gone.rec", "failed", "NoSuchKey"),
-    ],
-)
-def test_staging_is_checked_when_the_wheel_cannot_read_s3(
-    nodes: list[ReadyNode], monkeypatch: pytest.MonkeyPatch, *, key: str, status: str, said: str
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    with serve_s3() as server:
-        server.reset()
-        server.put("bucket", {"a.rec": b"hello", "a.rec.idx": b"index"})
-        access = S3Access(
-            env={"S3_REGION": "us-east-1", "AWS_ENDPOINT_URL": server.url},
-            secrets={"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "canary"},
-        )
-        probe = s3_probe(parse_url(f"s3://bucket/{key}"), access)
-        assert "canary" not in repr(probe)
-        (found,) = of_kind(verify(nodes[:1], probes=[probe], report=silent), "s3")
-        server.reset()
-    assert (found.status, found.said) == (status, said)
-
-
 def test_without_mxnet_the_object_is_read_as_staging_does(
     nodes: list[ReadyNode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
