@@ -135,7 +135,7 @@ def _write_part(
     watch: Callable[[int], None],
 ) -> None:
     """Writes the shards of a part; adds the pictures that cannot be packed to `done`."""
-    ends = plan_cuts(len(part.images), part.shards) if part.shards else ()
+    ends = {len(part.images) * number // part.shards for number in range(1, part.shards + 1)} if part.shards else ()
     for number, image in enumerate(part.images, start=1):
         result = next(results)
         if isinstance(result, str):
@@ -148,11 +148,6 @@ def _write_part(
             writer.cut()
         watch(1)
     writer.cut()
-
-
-def plan_cuts(count: int, shards: int) -> frozenset[int]:
-    """The end of each of `shards` consecutive groups of about the same number. Pure."""
-    return frozenset(count * number // shards for number in range(1, shards + 1))
 
 
 def map_in_order(work: Callable[[Task], Result], tasks: Iterable[Task], *, processes: int) -> Generator[Result]:

@@ -65,7 +65,7 @@ class RankProgress(Struct, kw_only=True):
         speed, self.epoch_s = numbers.pop(SPEED, None), numbers.pop(EPOCH_TIME, self.epoch_s)
         if speed is not None and not same_batch:
             # Before 1.2, MXNet printed one line for each metric, all with the same speed.
-            self.speed = smooth(self.speed, speed)
+            self.speed = speed if self.speed is None else self.speed + NEW_SHARE * (speed - self.speed)
         for name, value in numbers.items():
             if name in self.metrics or len(self.metrics) < MOST_METRICS:
                 self.metrics[name] = value
@@ -201,11 +201,6 @@ class Progress:
 def _order(rank: RankProgress) -> tuple[float, int]:
     process = rank.process
     return (math.inf if process.rank is None else process.rank, process.number)
-
-
-def smooth(before: float | None, now: float) -> float:
-    """A smoothed speed, which does not jump with each report. Pure."""
-    return now if before is None else before + NEW_SHARE * (now - before)
 
 
 def find_stragglers(speeds: Mapping[int, float]) -> frozenset[int]:

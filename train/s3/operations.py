@@ -84,7 +84,8 @@ def put(
     kept = {upload.destination for upload in planned}
     found = describe_destination(connection, planned, folder, kept, whole=delete)
     if found.bucket == "missing" and not create_bucket:
-        _refuse_missing_bucket(target.bucket)
+        hint = "add --create-bucket to create it, private to this account"
+        raise NotFoundError(f"bucket {target.bucket} does not exist", hint=hint)
     to_copy, unchanged = choose_uploads(connection, planned, found.objects)
     surplus = find_surplus_objects(folder, found.objects, kept, is_excluded) if delete and not refused else ()
     plan = TransferPlan(transfers=to_copy, unchanged=unchanged, deletions=surplus, refused=refused)
@@ -160,9 +161,3 @@ def _refuse_partial_delete(sources: Iterable[tuple[str, bool]]) -> None:
                 f"{source}: not a folder, and --delete would delete everything else in the destination",
                 hint="name only folders, or leave out --delete",
             )
-
-
-def _refuse_missing_bucket(bucket: str) -> None:
-    raise NotFoundError(
-        f"bucket {bucket} does not exist", hint="add --create-bucket to create it, private to this account"
-    )

@@ -52,12 +52,6 @@ def test_the_notice_file_is_a_notice(notice: Path) -> None:
     assert found.has_notice()
 
 
-def test_the_signal_is_a_notice(notice: Path) -> None:
-    found = open_with(notice)
-    os.kill(os.getpid(), signal.SIGUSR1)
-    assert found.has_notice()
-
-
 def test_a_notice_ends_with_a_checkpoint(notice: Path) -> None:
     """A job with on_node_loss = "fail" continues after it; another notice may come by the signal."""
     found = open_with(notice)

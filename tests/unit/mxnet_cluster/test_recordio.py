@@ -4,7 +4,7 @@ import io
 import struct
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foundation.errors import ClusterError
@@ -33,22 +33,6 @@ def part(flag: int, body: bytes) -> bytes:
 @given(st.lists(PAYLOADS | st.binary(max_size=40), max_size=6))
 def test_round_trip(payloads: list[bytes]) -> None:
     assert list(read_records(b"".join(map(encode_record, payloads)))) == payloads
-
-
-@given(PAYLOADS)
-@example(MAGIC)
-@example(MAGIC * 3)
-def test_an_aligned_magic_number_begins_a_part(payload: bytes) -> None:
-    """A reader that starts in the middle of a file treats every aligned magic number as the beginning of a part."""
-    encoded = encode_record(payload)
-    assert len(encoded) % 4 == 0
-    at = 0
-    while at < len(encoded):
-        assert encoded[at : at + 4] == MAGIC
-        length = struct.unpack_from("<I", encoded, at + 4)[0] & (2**29 - 1)
-        body = encoded[at + 8 : at + 8 + length]
-        assert MAGIC not in [body[index : index + 4] for index in range(0, length, 4)]
-        at += 8 + length + -length % 4
 
 
 @pytest.mark.parametrize(
@@ -83,13 +67,6 @@ def test_bytes_are_those_of_dmlc_core(payload: bytes, encoded: bytes) -> None:
 def test_broken_files(content: bytes, at: int, what: str) -> None:
     with pytest.raises(ClusterError, match=rf"x\.rec: .* at byte {at}: .*{what}"):
         list(read_records(content))
-
-
-def test_records_before_the_break_are_read() -> None:
-    records = read_records(encode_record(b"whole") + b"broken")
-    assert next(records) == b"whole"
-    with pytest.raises(ClusterError):
-        next(records)
 
 
 def test_a_payload_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:

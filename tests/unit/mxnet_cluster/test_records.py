@@ -15,9 +15,7 @@ from mxnet_cluster.records import Range, find_part, iterate_records
 from real_mxnet import run_mxnet
 from record_files import write_uneven
 from s3_proxies import Cuts, cutting_proxy
-from s3_server import REGION, S3Server, serve_s3_over_tls
-
-PARTS = (1, 2, 3, 5)
+from s3_server import S3Server
 
 # Prints, for each number of parts, the labels in each part, in the order in which ImageRecordIter gives them.
 LABELS_BY_PART = """
@@ -36,13 +34,13 @@ for count in map(int, sys.argv[2].split(",")):
 """
 
 
-def labels_by_part(path: str, counts: Sequence[int], env: dict[str, str] | None = None) -> list[list[int]]:
+def labels_by_part(path: str, counts: Sequence[int]) -> list[list[int]]:
     """The labels of each part, for each number of parts."""
-    lines = run_mxnet(LABELS_BY_PART, path, ",".join(map(str, counts)), env=env)
+    lines = run_mxnet(LABELS_BY_PART, path, ",".join(map(str, counts)))
     return [[int(word) for word in line.split()] for line in lines]
 
 
-def ids_by_part(url: str, counts: tuple[int, ...] = PARTS) -> list[list[int]]:
+def ids_by_part(url: str, counts: tuple[int, ...]) -> list[list[int]]:
     return [
         [decode_image(it, name=url).record_id for it in iterate_records(url, num_parts=count, part_index=index)]
         for count in counts
@@ -61,17 +59,6 @@ def test_parts_of_files_are_mxnets(tmp_path: Path) -> None:
     for count in counts:  # with 12, some parts are shorter than a record
         assert list(chain.from_iterable(ours[at : at + count])) == list(range(33))
         at += count
-
-
-@pytest.mark.slow
-def test_parts_of_s3_are_mxnets(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    objects = {f"train/{path.name}": path.read_bytes() for path in write_uneven(tmp_path / "data")}
-    server.put("bucket", {**objects, "train/empty": b"", "train/index/part-00000.idx": b"0\t0\n", "other": b"x"})
-    monkeypatch.setattr(sources, "CHUNK_BYTES", 10_000)
-    ours = ids_by_part("s3://bucket/train/")
-    with serve_s3_over_tls(tmp_path) as port:
-        env = {"S3_IS_AWS": "0", "S3_ENDPOINT": f"127.0.0.1:{port}", "S3_VERIFY_SSL": "0", "S3_REGION": REGION}
-        assert labels_by_part("s3://bucket/train/", PARTS, env) == ours
 
 
 def test_parts_of_s3_are_those_of_files(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,19 +117,6 @@ def test_any_record_is_in_one_part(tmp_path: Path, files: list[list[bytes]], cou
     if any(files):
         read = [it for part in range(count) for it in iterate_records(f"{folder}/", num_parts=count, part_index=part)]
         assert read == list(chain.from_iterable(files))
-
-
-SIZES = st.lists(st.integers(1, 40).map(lambda words: 4 * words), min_size=1, max_size=5)
-
-
-@given(SIZES, st.integers(1, 9))
-def test_the_parts_are_the_files_without_gap_or_overlap(sizes: list[int], num_parts: int) -> None:
-    ranges = [it for index in range(num_parts) for it in find_part(sizes, num_parts, index)]
-    assert all(it.begin % 4 == 0 and it.end % 4 == 0 for it in ranges)
-    for file, size in enumerate(sizes):
-        mine = [(it.begin, it.end) for it in ranges if it.file == file]
-        assert [begin for begin, _ in mine] == [0, *(end for _, end in mine[:-1])]
-        assert mine[-1][1] == size
 
 
 @pytest.mark.parametrize(

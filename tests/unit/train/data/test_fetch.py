@@ -3,192 +3,132 @@
 import hashlib
 import random
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from folders import read_files
 from foundation.errors import ClusterError
-from foundation.progress import Event, silent
+from foundation.progress import Event, Report, silent
 from http_server import serve_http
 from train.data import fetch as fetching
 from train.data.datasets import Dataset, Source, Written
-from train.data.fetch import fetched
+from train.data.fetch import MirrorError, fetched
 from train.data.work import move_files
 
 CONTENT = random.Random(7).randbytes(1_000_000)
-Responder = Callable[[BaseHTTPRequestHandler, bytes], None]
+A, B = "https://a.example/file", "https://b.example/file"
 
 
 @dataclass(slots=True)
-class Mirror:
-    """A server of files. answers: handlers that are used in turn instead of sending the requested file."""
+class Mirrors:
+    """Two servers. answers: by URL, what is sent instead of CONTENT, one after another. asked: the URLs so far."""
 
-    url: str = ""
-    files: dict[str, bytes] = field(default_factory=dict)
-    answers: list[Responder] = field(default_factory=list)
+    answers: dict[str, list[bytes | MirrorError]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
-    def handler(self) -> type[BaseHTTPRequestHandler]:
-        mirror = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                mirror.asked.append(self.path)
-                content = mirror.files.get(self.path.removeprefix("/"))
-                if content is None:
-                    self.send_error(404)
-                    return
-                (mirror.answers.pop(0) if mirror.answers else give)(self, content)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        return Handler
-
-
-def give(handler: BaseHTTPRequestHandler, content: bytes, *, most: int | None = None) -> None:
-    handler.send_response(200)
-    handler.send_header("Content-Length", str(len(content)))
-    handler.end_headers()
-    handler.wfile.write(content[:most])
-
-
-def cut(after_bytes: int) -> Responder:
-    return lambda handler, content: give(handler, content, most=after_bytes)
-
-
-def give_all(handler: BaseHTTPRequestHandler, content: bytes) -> None:
-    handler.send_response(200)
-    handler.end_headers()
-    handler.wfile.write(content)
-
-
-def page(handler: BaseHTTPRequestHandler, _: bytes) -> None:
-    give_all(handler, b"<html>moved")
-
-
-def give_another(handler: BaseHTTPRequestHandler, content: bytes) -> None:
-    give_all(handler, b"x" * len(content))
-
-
-def give_more(handler: BaseHTTPRequestHandler, content: bytes) -> None:
-    give_all(handler, content + b"x" * 100)
-
-
-def refuse(status: int) -> Responder:
-    return lambda handler, _: handler.send_error(status)
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "PAUSE_S", 0.0)
+    def read(self, url: str) -> Iterator[bytes]:
+        self.asked.append(url)
+        answers = self.answers.get(url)
+        answer = answers.pop(0) if answers else CONTENT
+        if isinstance(answer, MirrorError):
+            raise answer
+        yield from (answer[:1000], answer[1000:])
 
 
 @pytest.fixture
-def mirrors() -> Iterator[list[Mirror]]:
-    made = [Mirror(), Mirror()]
-    with ExitStack() as stack:
-        for mirror in made:
-            mirror.url = stack.enter_context(serve_http(mirror.handler()))
-        yield made
+def mirrors(monkeypatch: pytest.MonkeyPatch) -> Mirrors:
+    made = Mirrors()
+    monkeypatch.setattr(fetching, "PAUSE_S", 0.0)
+    monkeypatch.setattr(fetching, "_read", made.read)
+    return made
 
 
-def source(mirrors: list[Mirror], name: str, content: bytes) -> Source:
-    for mirror in mirrors:
-        mirror.files[name] = content
-    return Source(
-        name=name,
-        size_bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-        mirrors=tuple(mirror.url for mirror in mirrors),
-    )
+SOURCE = Source(
+    name="file",
+    size_bytes=len(CONTENT),
+    sha256=hashlib.sha256(CONTENT).hexdigest(),
+    mirrors=("https://a.example", "https://b.example"),
+)
 
 
-def load(wanted: Source, folder: Path, events: list[Event]) -> int:
-    """Downloads a file; returns the number of bytes that were reported."""
+def load(folder: Path, report: Report = silent) -> int:
+    """Downloads the file; returns the number of bytes that were reported."""
     reported: list[int] = []
-    fetching.download(wanted, folder, report=events.append, advance=reported.append)
+    fetching.download(SOURCE, folder, report=report, advance=reported.append)
     return sum(reported)
 
 
 @pytest.mark.parametrize(
-    ("first", "asked", "warned"),
+    ("first", "warned"),
     [
-        ([], (1, 0), None),
-        ([cut(400_000)], (1, 1), "ended after 400000 of 1000000 bytes"),
-        ([refuse(503)], (1, 1), "503 Service Unavailable"),
-        ([give_another], (1, 1), "not the published file"),
-        ([give_more], (1, 1), "not the published file"),
+        (CONTENT[:400_000], "ended after 400000 of 1000000 bytes"),
+        (MirrorError("503 Service Unavailable"), "503 Service Unavailable"),
+        (b"x" * len(CONTENT), "not the published file"),
+        (CONTENT + b"x", "not the published file"),
     ],
+    ids=["cut", "refused", "another", "more"],
 )
-def test_mirrors(
-    mirrors: list[Mirror],
-    tmp_path: Path,
-    *,
-    first: list[Responder],
-    asked: tuple[int, int],
-    warned: str | None,
-) -> None:
+def test_the_next_mirror_is_asked(mirrors: Mirrors, tmp_path: Path, first: bytes | MirrorError, warned: str) -> None:
+    mirrors.answers[A] = [first]
     events: list[Event] = []
-    wanted = source(mirrors, "file", CONTENT)
-    mirrors[0].answers = list(first)
-    reported = load(wanted, tmp_path, events)
-    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert load(tmp_path, events.append) == len(CONTENT)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert tuple(len(mirror.asked) for mirror in mirrors) == asked
-    assert reported == len(CONTENT)
-    assert [warned in event.what for event in events] == [True] if warned else not events
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert mirrors.asked == [A, B]
+    assert [warned in event.what for event in events] == [True]
 
 
-def test_the_error_of_each_mirror_is_shown(mirrors: list[Mirror], tmp_path: Path) -> None:
-    wanted = source(mirrors, "file", CONTENT)
-    mirrors[0].files.clear()
-    mirrors[1].answers = [refuse(503)] * fetching.ROUNDS
+def test_the_error_of_each_mirror_is_shown(mirrors: Mirrors, tmp_path: Path) -> None:
+    mirrors.answers = {url: [MirrorError(f"no {number}")] * fetching.ROUNDS for number, url in enumerate((A, B))}
     with pytest.raises(ClusterError) as caught:
-        fetching.download(wanted, tmp_path, report=silent, advance=lambda _: None)
-    assert f"{mirrors[0].url}/file: 404 Not Found" in caught.value.message
-    assert f"{mirrors[1].url}/file: 503 Service Unavailable" in caught.value.message
+        load(tmp_path)
+    assert f"{A}: no 0" in caught.value.message
+    assert f"{B}: no 1" in caught.value.message
 
 
-def test_unreachable_mirrors_are_skipped(mirrors: list[Mirror], tmp_path: Path) -> None:
-    wanted = source(mirrors, "file", CONTENT)
-    wanted = replace(wanted, mirrors=("http://127.0.0.1:9", *wanted.mirrors))
-    events: list[Event] = []
-    load(wanted, tmp_path, events)
-    assert "refused" in events[0].what
+def test_an_answer_over_http() -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404) if self.path == "/gone" else self.wfile.write(b"HTTP/1.0 200 OK\r\n\r\ncontent")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serve_http(Handler) as url:
+        assert b"".join(fetching._read(f"{url}/file")) == b"content"
+        with pytest.raises(MirrorError, match="404 Not Found"):
+            list(fetching._read(f"{url}/gone"))
+    with pytest.raises(MirrorError, match="refused"):
+        list(fetching._read(f"{url}/file"))
 
 
-def test_reuse(mirrors: list[Mirror], tmp_path: Path) -> None:
-    wanted = source(mirrors, "file", CONTENT)
+def test_a_file_that_is_there_is_not_downloaded(mirrors: Mirrors, tmp_path: Path) -> None:
     (tmp_path / "file.part").write_bytes(b"left by a killed run")
-    assert load(wanted, tmp_path, []) == load(wanted, tmp_path, []) == len(CONTENT)
-    assert mirrors[0].asked == ["/file"]
+    assert load(tmp_path) == load(tmp_path) == len(CONTENT)
+    assert mirrors.asked == [A]
     (tmp_path / "file").write_bytes(b"x")
-    load(wanted, tmp_path, [])
+    load(tmp_path)
     assert (tmp_path / "file").read_bytes() == CONTENT
 
 
 # --- the folder of the dataset
 
 
-def make_dataset(mirrors: list[Mirror]) -> Dataset:
-    """A dataset with one source, whose content is written to two files."""
+def write(sources: Path, folder: Path, shards: int) -> Written:
+    """Writes the content of the source to two files."""
+    content = (sources / "file").read_bytes()
+    (folder / "train").mkdir()
+    for name in ("train/a", "b"):
+        (folder / name).write_bytes(content)
+    return Written(train_images=shards, val_images=0, files={"train/a": len(content), "b": len(content)})
 
-    def write(sources: Path, folder: Path, shards: int) -> Written:
-        content = (sources / "file").read_bytes()
-        (folder / "train").mkdir()
-        for name in ("train/a", "b"):
-            (folder / name).write_bytes(content)
-        return Written(train_images=shards, val_images=0, files={"train/a": len(content), "b": len(content)})
 
-    return Dataset(name="test", title="", sources=(source(mirrors, "file", CONTENT),), write=write, shards=2)
+DATASET = Dataset(name="test", title="", sources=(SOURCE,), write=write, shards=2)
 
 
 def run(dataset: Dataset, tmp_path: Path, *, shards: int | None = None) -> Written:
@@ -199,33 +139,32 @@ def run(dataset: Dataset, tmp_path: Path, *, shards: int | None = None) -> Writt
     return written
 
 
-def test_a_second_fetch_downloads_nothing(mirrors: list[Mirror], tmp_path: Path) -> None:
-    dataset, expected = make_dataset(mirrors), {"train/a": CONTENT, "b": CONTENT}
-    assert run(dataset, tmp_path).train_images == dataset.shards
+def test_a_second_fetch_downloads_nothing(mirrors: Mirrors, tmp_path: Path) -> None:
+    expected = {"train/a": CONTENT, "b": CONTENT}
+    assert run(DATASET, tmp_path).train_images == DATASET.shards
     assert read_files(tmp_path / "out") == expected
     (tmp_path / "out" / ".cluster-fetch" / "left").mkdir(parents=True)  # left by a killed run
-    assert run(dataset, tmp_path, shards=5).train_images == 5
+    assert run(DATASET, tmp_path, shards=5).train_images == 5
     assert read_files(tmp_path / "out") == expected
-    assert len(mirrors[0].asked) == 1
+    assert mirrors.asked == [A]
     assert not (tmp_path / "out" / ".cluster-fetch").exists()
 
 
-def test_a_failed_fetch_leaves_nothing(mirrors: list[Mirror], tmp_path: Path) -> None:
-    def write(_sources: Path, folder: Path, _shards: int) -> Written:
+def test_a_failed_fetch_leaves_nothing(mirrors: Mirrors, tmp_path: Path) -> None:
+    def fail(_sources: Path, folder: Path, _shards: int) -> Written:
         (folder / "begun").touch()
         raise ClusterError("not a whole gzip file")
 
     with pytest.raises(ClusterError, match="not a whole gzip file"):
-        run(replace(make_dataset(mirrors), write=write), tmp_path)
+        run(replace(DATASET, write=fail), tmp_path)
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(mirrors: list[Mirror], tmp_path: Path) -> None:
-    dataset = make_dataset(mirrors)
+def test_a_folder_that_cannot_be_written_to_is_named(mirrors: Mirrors, tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"a file")
     with pytest.raises(ClusterError, match=r"test cannot be written: .*out.*: Not a directory"):
-        run(dataset, tmp_path)
+        run(DATASET, tmp_path)
     shutil.rmtree(tmp_path / "cache")
     (tmp_path / "cache").write_bytes(b"a file")
     with pytest.raises(ClusterError, match=r"test cannot be written: .*cache"):
-        run(dataset, tmp_path)
+        run(DATASET, tmp_path)

@@ -33,11 +33,7 @@ def test_unknown_and_broken_launchers_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("launcher", "hosts", "workers", "servers", "placed"),
     [
-        ("ssh", "ab", 2, 2, {"server a": 1, "server b": 1, "worker a": 1, "worker b": 1}),
-        ("ssh", "ab", 2, 1, {"server a": 1, "worker b": 1, "worker a": 1}),
         ("ssh", "aab", 3, 1, {"server a": 1, "worker a": 2, "worker b": 1}),
-        ("ssh", "b", 1, 0, {"worker b": 1}),
-        ("local", "b", 2, 1, {"server a": 1, "worker a": 2}),
         ("mpi", "ab", 2, 1, {"server a": 1, "worker a": 1, "worker b": 1}),
         ("mpi", "aab", 2, 0, {"worker a": 1, "worker b": 1}),
         ("torchrun", "aab", 3, 0, {"worker a": 2, "worker b": 1}),
@@ -133,11 +129,6 @@ def test_without_a_launcher_each_process_knows_its_rank() -> None:
 )
 def test_the_addresses_of_all_workers(launcher: str, found: str) -> None:
     assert ",".join(ENGINES[launcher].list_addresses(order_of_three(launcher))) == found
-
-
-def test_the_address_of_a_job_on_the_head() -> None:
-    """It has no hostfile."""
-    assert ENGINES["local"].list_addresses(make_order(hosts=HOSTS[:1], hostfile=())) == ("10.0.0.4",)
 
 
 def test_libraries_find_their_place_without_a_launcher() -> None:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from cluster.commands.job.train import train
-from cluster.config import ClusterConfig, load_config, load_job_file, parse_config
+from cluster.config import ClusterConfig, load_config, parse_config
 from cluster.submission.request import TrainRequest, as_command, find_hidden, read
 from foundation.durations import parse_duration
 from foundation.errors import ClusterError, ConfigError, UsageError
@@ -95,11 +95,6 @@ def test_a_name_alone_takes_its_value_from_the_environment(
     assert (train.env, train.env_server, train.env_worker) == ({"OF_HERE": "line"}, {"OF_HERE": ""}, {})
 
 
-def test_without_options_the_file_counts(given: Given) -> None:
-    toml = 'workers = 3\ngpus = "none"\np3 = true\nenv = {A = "1"}\n'
-    assert given(toml=toml)[0].train == TrainConfig(workers=3, gpus="none", p3=True, env={"A": "1"})
-
-
 def test_a_job_file_overrides_cluster_toml_and_the_command_line_both(given: Given) -> None:
     toml = 'workers = 2\nservers = 2\nkv_store = "dist_sync"\nenv = {A = "toml", B = "toml", C = "toml"}\n'
     job = 'workers = 3\nservers = 3\nenv = {B = "job", C = "job"}\nenv_worker = {D = "job", E = "job"}\n'
@@ -108,40 +103,6 @@ def test_a_job_file_overrides_cluster_toml_and_the_command_line_both(given: Give
     assert (train.workers, train.servers, train.kv_store) == (4, 3, "dist_sync")
     assert train.env == {"A": "toml", "B": "job", "C": "line"}
     assert train.env_worker == {"D": "job", "E": "line"}
-
-
-def test_a_job_file_has_a_key_for_every_option(given: Given) -> None:
-    job = """
-command = ["python", "my/train.py", "--lr", "0.1"]
-name = "mine"
-workers = 4
-servers = 2
-hosts = ["node-1", "node-0"]
-launcher = "mpi"
-kv_store = "dist_device_sync"
-gc_type = "2bit"
-gc_threshold = 1
-p3 = false
-gpus = [0, 1]
-env = { A = "1" }
-env_server = { A = "2" }
-env_worker = { A = "3" }
-sync_dst_dir = "/data/job"
-setup = ["sudo apt-get install -y htop"]
-open_files = 4096
-start_timeout_s = 30
-silence_timeout_s = 20
-max_duration = 3600
-queue = true
-"""
-    config, command = given("--job", "job.toml", job=job)
-    assert command == ("python", "my/train.py", "--lr", "0.1")
-    said, of_file = load_job_file(Path("job.toml"))
-    assert of_file == command
-    assert config.train == TrainConfig(**{key.removeprefix("train."): value for key, value in said.items()})
-    options = {"workers", "servers", "hosts", "launcher", "kv_store", "gc_type", "gc_threshold", "p3", "gpus", "env"}
-    options |= {"env_server", "env_worker", "sync_dst_dir", "max_duration", "name", "queue", "setup"}
-    assert {f"train.{key}" for key in options} <= set(said)
 
 
 def test_every_key_of_train_is_a_key_of_a_job_file() -> None:
@@ -153,12 +114,10 @@ def test_every_key_of_train_is_a_key_of_a_job_file() -> None:
     [
         ("worker = 3", 'job.toml: worker: unknown key; did you mean "workers"?'),
         ("comand = ['x']", 'comand: unknown key; did you mean "command"?'),
-        ("[train]\nworkers = 3", "train: unknown key"),
         ("workers = 0", "job.toml: workers = 0"),
         ("max_duration = '90x'", 'max_duration = "90x"'),
         ("command = 'python x.py'", "command = "),
         ("command = ['x']\nscript = 'y.py'", "job.toml: command replaces script and args"),
-        ("command = ['x']\nargs = ['y']", "command replaces script and args"),
         ("workers = ", "job.toml: not valid TOML"),
     ],
 )
@@ -178,19 +137,14 @@ def test_a_missing_job_file(given: Given) -> None:
     ("words", "said", "hint"),
     [
         (["--env", "1A=hush"], '--env "1A=...": must be NAME=VALUE or NAME', None),
-        (["--env", "=hush"], '--env "=...": must be NAME=VALUE or NAME', None),
         (["--env", "A\n=hush"], "must be NAME=VALUE", None),
         (["--env", "MY-TOKEN:hush"], "--env: must be NAME=VALUE or NAME", None),
-        (["--env", "a-name:b=hush"], '--env "a-name=...": must be NAME=VALUE or NAME', None),
         (["--env", "hush-hush"], "--env: must be NAME=VALUE or NAME", None),
         (["--env-worker", "hush/aHVzaA=="], "--env-worker: must be NAME=VALUE or NAME", None),
-        (["--env", ""], "--env: must be NAME=VALUE or NAME", None),
         (["--env", "NOT_SET"], '--env "NOT_SET": this variable is not set here', "export NOT_SET first; or --env NOT_"),
         (["--env-server", "NOT_SET"], '--env-server "NOT_SET": this variable is not set here', "--env-server NOT_SET="),
         (["--env-worker", "A:hush"], '--env-worker "A:..."', "--env-worker A=... (launch.py's NAME:VALUE"),
-        (["--env-server", "A:b=hush"], '--env-server "A:..."', "--env-server A=..."),
         (["--gpus", "0-3"], '--gpus "0-3": must be numbers', "cluster train --gpus 0,1"),
-        (["--gpus", ""], '--gpus ""', "cluster train --gpus 0,1"),
         (["-H", "nowhere"], "--hostfile nowhere: cannot be read: No such file", "correct the path after -H"),
         (["-H", "job.toml"], "--hostfile job.toml: names no host", "one host a line"),
     ],
@@ -210,16 +164,13 @@ def test_invalid_options(
     ("text", "said"),
     [
         ("gpus = 'all'", 'train.gpus = "all": must be "auto", "none" or a list (the GPUs of each worker'),
-        ("gpus = []", "train.gpus"),
         ("gpus = [0, 0]", "train.gpus"),
         ("gpus = [-1]", "train.gpus"),
         ("gc_threshold = 0", "train.gc_threshold = 0"),
         ("gc_type = '1bit'", 'train.gc_type = "1bit"'),
         ("launcher = 'yarn'", 'train.launcher = "yarn"'),
-        ("hosts = 'node-0'", "train.hosts"),
         ("hosts = ['-x']", 'train.hosts[0] = "-x"'),
         ("name = 'my job'", 'train.name = "my job"'),
-        ("name = '-x'", "train.name"),
         ("sync_dst_dir = 'here'", 'train.sync_dst_dir = "here"'),
         ("sync_dst_dir = '/'", "train.sync_dst_dir"),
         ("setup = ['']", "train.setup[0]"),
@@ -227,10 +178,7 @@ def test_invalid_options(
         ("start_timeout_s = 1", "train.start_timeout_s = 1"),
         ("silence_timeout_s = 1", "train.silence_timeout_s = 1"),
         ("max_duration = 0", "train.max_duration = 0: must be from 1 second to 30 days"),
-        ("max_duration = true", "train.max_duration = true"),
-        ("max_duration = '31d'", "train.max_duration"),
         ("stall_timeout = 'soon'", 'train.stall_timeout = "soon"'),
-        ("stall_timeout = 0", "train.stall_timeout = 0: must be from 1 second to 30 days"),
         ("env_server = {'a b' = '3'}", "train.env_server"),
         ("queue = 'yes'", "train.queue"),
     ],

@@ -53,11 +53,6 @@ def test_folders_on_volumes(more: dict[str, Any], said: str | None) -> None:
     assert [problem.message for problem in found] == ([f'data.url = "/shared/data": {said}'] if said else [])
 
 
-def test_good_data_has_no_problem() -> None:
-    for script in (CIFAR, MNIST, None):
-        assert not problems({}, script=script)
-
-
 def test_a_refusal_to_this_machine_does_not_concern_nodes_with_their_own_credentials() -> None:
     assert not problems({"refused": DENIED}, nodes_credentials=True)
 

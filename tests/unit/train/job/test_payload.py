@@ -37,26 +37,6 @@ def test_the_users_files_keep_their_paths(
     assert (payload.project and [file.path for file in payload.project.files]) == sent
 
 
-COMMANDS = [
-    ("python", "my/train.py"),
-    ("python", "-m", "my.train"),
-    ("bash", "-c", "python my/train.py"),
-    ("sh", "-c", "cd my && exec python train.py"),
-    ("/usr/bin/env", "python", "my/train.py"),
-    ("nvidia-smi",),
-]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_gets_the_projects_folder(tmp_path: Path, command: tuple[str, ...]) -> None:
-    """Not only the folder of its first word that is a file, which may be /usr/bin/env."""
-    project = make_project(tmp_path)
-    payload = collect_trees(
-        "train_mnist.py", sync="auto", exclude=(), project_dir=project, report=silent, command=command
-    )
-    assert [file.path for file in payload.project.files if "link" not in file.path] == ["my/net.py", "my/train.py"]
-
-
 @pytest.mark.parametrize(
     ("script", "command", "subfolder", "folders", "named"),
     [
@@ -120,14 +100,6 @@ def test_two_files_with_the_same_path_are_refused(tmp_path: Path, taken: str) ->
     (project / taken).mkdir() if taken.endswith("/") else (project / taken).touch()
     with pytest.raises(ConfigError, match=r"sync sends another outside\.py to the same path"):
         collect("../outside.py", project, ".", exclude=("link.py",))
-
-
-def test_unchanged_files_make_the_same_tree(tmp_path: Path) -> None:
-    project = make_project(tmp_path)
-    first, second = (collect("my/train.py", project, ".", exclude=("link.py",)) for _ in range(2))
-    assert first.project is not None
-    assert second.project is not None
-    assert first.project.digest == second.project.digest
 
 
 def test_a_script_that_does_not_exist(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from node.protocol import Machine
 from provision.preflight.machines import Hardware
 from train.job.config import DataConfig, TrainConfig
 from train.job.defaults import render_settings
-from train.job.job_plan import new_job_id
-from train.job.placement import place, share_gpus
+from train.job.placement import place
 from train.job.survey import Survey
 
 
@@ -62,15 +61,6 @@ def test_what_the_machines_are_is_recorded() -> None:
     assert (second.type, second.kernel) == ("", "6.1.0")
 
 
-def test_the_script_gets_its_arguments_and_the_kv_store() -> None:
-    job = plan(TrainConfig(args=("--network", "mlp"), kv_store="dist_async"), 2)
-    assert job.order.spec.command == (
-        "/home/ubuntu/.cluster/env/ab/bin/python",
-        "/home/ubuntu/.cluster/runtime/cd/train/scripts/train_mnist.py",
-        *("--network", "mlp", "--kv-store", "dist_async"),
-    )
-
-
 def test_the_users_environment_overrides_the_jobs() -> None:
     job = plan(
         TrainConfig(env={"OMP_NUM_THREADS": "3", "A": "1"}),
@@ -81,11 +71,6 @@ def test_the_users_environment_overrides_the_jobs() -> None:
     wanted = {"OMP_NUM_THREADS": "3", "A": "1", "B": "2", "CLUSTER_DATA_URL": "s3://bucket/x/"}
     assert {key: job.order.env[key] for key in wanted} == wanted
     assert "CLUSTER_RESULTS_URL" not in job.order.env
-
-
-def test_job_ids_sort_by_time_and_differ() -> None:
-    ids = [new_job_id() for _ in range(50)]
-    assert len(set(ids)) == 50
 
 
 def test_jobs_of_the_same_files_run_in_folders_of_their_own() -> None:
@@ -336,16 +321,6 @@ def test_processes_are_placed_as_launch_py_places_them(
     assert sum(placement.processes.values()) == workers + servers
     assert placement.nodes[0].host.name == "node-0"
     assert set(placement.processes) <= {node.host.name for node in placement.nodes}
-
-
-@given(st.integers(0, 16), st.integers(0, 16))
-def test_gpus_are_divided_equally_or_not_at_all(count: int, workers: int) -> None:
-    shares = share_gpus(count, workers)
-    assert bool(shares) == (count > 0 and workers > 0 and count % workers == 0)
-    if shares:
-        assert len(shares) == workers
-        assert [gpu for share in shares for gpu in share] == list(range(count))
-        assert len({len(share) for share in shares}) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from foundation.decode import decode
 from foundation.errors import ConfigError
-from job_world import cpus, gpus, plan
+from job_world import gpus, plan
 from node.protocol import Order
 from node.wire import encode
 from train.job.checks import check_framework
@@ -99,12 +99,6 @@ def test_a_scheduler_chooses_among_all_nodes() -> None:
     assert (job.order.spec.scheduler, request.nodes, request.queue, request.account) == ("slurm", 2, "gpu", "lab")
     assert (request.slots_per_node, request.walltime_s) == (4, 5400)
     assert "on nodes from Slurm" in render_settings(job)[0]
-
-
-def test_without_a_scheduler_the_order_has_only_its_own_nodes() -> None:
-    job = plan_torch(TrainConfig(hosts=("node-1",)), cpus(4))
-    assert job.order.request is None
-    assert workers_of(job) == {"node-0": 0, "node-1": 1}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """How a job reads s3://, the warnings about it, and the permissions of its credentials."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -113,9 +113,8 @@ def test_where_a_job_saves() -> None:
     assert plan_saved(data, ("--data-train=s3://bkt/results/records/",)) == []
 
 
-@pytest.mark.parametrize("mode", ["native", "stage"])
-def test_a_job_saves_by_files_in_every_mode(mode: Literal["native", "stage"]) -> None:
-    data = DataConfig(mode=mode, results="s3://bkt/results/")
+def test_a_job_saves_by_files_in_every_mode() -> None:
+    data = DataConfig(mode="native", results="s3://bkt/results/")
     saved = {SAVED_AT: "s3://bkt/m/net", "CLUSTER_DATA_CREDENTIALS": "instance"}
     env = reading_environment(
         plan_reading(data, NO_ACCESS, library=READS),
@@ -148,6 +147,11 @@ def test_the_data_of_a_program_with_a_python_reader_is_staged() -> None:
     assert plan(TrainConfig(), 2, data=data).reading.mode == "native"
 
 
+def test_the_reading_is_shown_with_its_limit() -> None:
+    reading = Reading(mode="native", why="it can", limit_s=43199.5)
+    assert render_reading(reading) == "read by MXNet itself (it can), for at most 11 h 59 min"
+
+
 def test_native_mode_needs_an_mxnet_that_reads_s3() -> None:
     with pytest.raises(ConfigError, match=r'data.mode = "native": mxnet==1.9.1 cannot read s3://') as error:
         plan_reading(DataConfig(mode="native"), NO_ACCESS, library=CANNOT)
@@ -178,21 +182,6 @@ def test_a_job_that_may_outlast_its_credentials_gets_a_warning(
     assert reading_warnings(staged, config, nodes_own) == []
 
 
-@pytest.mark.parametrize(
-    ("reading", "said"),
-    [
-        (Reading(mode="native", why="it can"), "read by MXNet itself (it can)"),
-        (
-            Reading(mode="native", why="it can", limit_s=43199.5),
-            "read by MXNet itself (it can), for at most 11 h 59 min",
-        ),
-        (Reading(mode="stage", why="it cannot"), "read from files staged on the nodes (it cannot)"),
-    ],
-)
-def test_the_reading_is_shown_with_its_limit(reading: Reading, said: str) -> None:
-    assert render_reading(reading) == said
-
-
 def test_the_variables_that_workers_get() -> None:
     stage = plan_reading(DataConfig(mode="stage"), NO_ACCESS, library=READS)
     data = DataConfig(mode="stage", cache_gib=20.0, cache_dir="/data/cache")
@@ -212,13 +201,6 @@ def test_a_plan_has_the_variables_and_warnings() -> None:
     assert made.order.env[STAGED] == "s3://bucket/d/x"
     said = plan(TrainConfig(max_duration="2h"), 2, access=dataclasses.replace(NO_ACCESS, left_s=60.0)).warnings
     assert [line for line in said if 'set [provision] instance_profile = "auto"' in line]
-
-
-def test_staging_cannot_renew_the_credentials_of_this_machine() -> None:
-    access = dataclasses.replace(NO_ACCESS, left_s=3600.0)
-    staged = plan_reading(DataConfig(mode="stage"), access, library=READS)
-    (said,) = reading_warnings(staged, TrainConfig(max_duration="2h"), access)
-    assert 'set [provision] instance_profile = "auto"' in said
 
 
 # -- what a job's credentials allow ------------------------------------------------------------------------------------

