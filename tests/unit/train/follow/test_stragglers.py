@@ -60,7 +60,6 @@ MEASURED = (
         (sampled(EVEN, EVEN, [(4.0, 0.0)] * 2 + EVEN), None),  # no longer
         (sampled(EVEN, EVEN, [(0.9, 0.0)] * 2), None),  # not yet
         (sampled([(0.0, 0.0)] * 6, [(0.0, 0.0)] * 6, [(0.1, 0.0)] * 6), None),  # none computes
-        (sampled(EVEN, [], []), None),
         ([], None),
         (sampled([*EVEN, *EVEN], [(0.9, 0)] * 12, skew_s=-3600.0), 2),  # clocks that differ
         (sampled(*(4 * row for row in MEASURED)), 2),

@@ -36,20 +36,14 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
     [
         # A single worker has no other to exchange gradients with. The number of workers counts, not that of nodes.
         ({}, cpus(1), {}, 'kv_store = "dist_sync" needs two or more workers'),
-        ({"workers": 1}, cpus(2), {}, "needs two or more workers"),
         ({"workers": 1, "kv_store": "dist_async"}, cpus(2), {}, 'kv_store = "dist_async" needs two'),
-        ({"workers": 1}, with_files(cpus(2)), OWN, "needs two or more workers"),
         ({"hosts": ("node-1",)}, cpus(2), {}, "needs two or more workers"),
-        ({"workers": 2}, cpus(1), {}, None),
         ({}, cpus(1), COMMAND, None),
-        ({"workers": 1}, cpus(2), COMMAND, None),
         ({"kv_store": "local"}, cpus(1), {}, None),
         # Several workers, each with its own store.
         ({"kv_store": "local"}, cpus(2), {}, "would train 2 separate models"),
         ({"kv_store": "device", "workers": 4}, cpus(1), {}, "would train 4 separate models"),
-        ({"kv_store": "local", "workers": 1}, cpus(2), {}, None),
         # Gradient compression and P3.
-        ({"gc_type": "2bit"}, cpus(2), {}, None),
         ({"p3": True}, cpus(2), {}, None),
         ({"p3": True, "kv_store": "dist_async"}, cpus(2), {}, "p3 = true needs kv_store"),
         ({"p3": True, "kv_store": "local", "workers": 1}, cpus(2), {}, 'not "local"'),
@@ -75,8 +69,6 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ),
         ({"args": ("--kvstore", "device"), "kv_store_option": ""}, with_files(cpus(2)), OWN, None),
         ({"args": ("--kv-store=x", "--kv-store", "dist_sync")}, cpus(2), {}, None),  # the appended option is the same
-        ({"args": ("--kv-store-x", "1", "x--kv-store")}, cpus(2), {}, None),
-        ({"args": ("--kv-store",)}, cpus(2), {}, "--kv-store  has no effect"),
         ({"args": ("--kv-store", "local")}, cpus(2), COMMAND, None),
         ({"args": ("--gc-type", "none"), "gc_type": "2bit"}, cpus(2), {}, "train.gc_type adds --gc-type 2bit"),
         (
@@ -92,15 +84,11 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({"hosts": ("node-1", "node-0")}, cpus(2), {}, None),
         ({"hosts": ("10.0.0.5", "10.0.0.4:22")}, cpus(2), {}, None),
         ({"hosts": ("node-0", "node-7")}, cpus(2), {}, '"node-7" is not a node of this cluster; did you mean'),
-        ({"hosts": ("10.9.9.9",)}, cpus(2), {}, '"10.9.9.9" is not a node'),
         ({"hosts": ("node-0:2222",)}, cpus(2), {}, "port 22"),
         ({"hosts": ("10.0.0.4:22", "node-0"), "launcher": "local"}, cpus(2), {}, None),
-        ({"hosts": ("node-0", "node-1"), "launcher": "mpi"}, cpus(2), {}, None),
         # GPUs.
         ({"workers": 4}, gpus(4, 4), {}, None),
-        ({"workers": 3}, gpus(2, 2), {}, None),
         ({"workers": 6}, gpus(4, 4), {}, "the 4 GPUs of node-0 cannot be shared equally among its 3 workers"),
-        ({"workers": 4}, gpus(1, 1), {}, "the 1 GPU of node-0 cannot be shared"),
         ({"workers": 4, "gpus": "none"}, gpus(1, 1), {}, None),
         ({"workers": 4, "gpus": (0,)}, gpus(1, 1), {}, None),
         ({"workers": 4}, gpus(1, 1), COMMAND, None),
@@ -110,8 +98,6 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({}, gpus(1, 0), {}, "node-1 has no GPU, but other nodes have"),
         ({"hosts": ("node-1", "node-2")}, gpus(0, 1, 1), {}, None),
         # Files and variables.
-        ({"sync_dst_dir": "~/job"}, cpus(2), {}, None),
-        ({"sync_dst_dir": "~/job"}, with_files(cpus(2)), OWN, None),
         ({"env": {"DMLC_ROLE": "worker"}}, cpus(2), {}, "train.env: DMLC_ROLE is reserved"),
         ({"env_server": {"DMLC_PS_ROOT_PORT": "1"}}, cpus(2), {}, "train.env_server: DMLC_PS_ROOT_PORT"),
         # Data.
@@ -121,7 +107,6 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({}, with_files(cpus(2)), seen(Data(objects=0), **OWN), None),
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(Data(objects=0)), None),
         ({"args": ("--benchmark=1",)}, cpus(2), seen(Data(objects=0), **CIFAR), None),
-        ({}, cpus(2), seen(Data(objects=4)), None),
         ({}, cpus(2), seen(Data(objects=4), **CIFAR), "train_cifar10.py reads .rec files in train/"),
         ({}, cpus(2), seen(Data(objects=4, in_train=2), **CIFAR), None),
         ({}, cpus(2), seen(Data(objects=10_000, complete=False), **CIFAR), None),
@@ -158,9 +143,6 @@ def test_all_errors_are_reported_at_once() -> None:
     [
         ({}, cpus(2), {}, []),
         ({}, gpus(4, 4), {}, []),
-        ({"hosts": ("node-0", "node-0", "node-1", "node-1")}, cpus(2), {}, []),
-        ({"launcher": "local"}, cpus(2), {}, []),
-        ({"kv_store": "dist_device_sync"}, gpus(1, 1), {}, []),
         ({}, gpus(1, 1), {"mxnet": "mxnet==1.9.1"}, ["mxnet==1.9.1 has no GPU support"]),
         ({"gc_type": "2bit", "gpus": (0,)}, gpus(1, 1), COMMAND, ["train.gc_type and train.gpus not passed on"]),
         # The kv-store that a command's arguments name.
@@ -181,13 +163,10 @@ def test_all_errors_are_reported_at_once() -> None:
         ({}, cpus(2), SHELL, ["--kv-store local in the command: 2 workers would train 2 separate models"]),
         ({"kv_store": "local"}, cpus(1), names("--kv-store", "dist_sync"), ['"local" starts no servers']),
         ({"kv_store": "local"}, cpus(1), names("--kv-store", "device"), []),
-        ({}, cpus(2), names("--kv-store", "dist_device_sync"), []),
         ({}, cpus(2), names("--kv-store", "local", "--kv-store", "dist_sync"), []),  # the last one counts
-        ({}, cpus(2), names("--kv-store"), []),
         ({}, cpus(2), names("--kv-store", "$CLUSTER_KV_STORE"), []),
         ({}, cpus(2), names("--no-kv-store", "local", "x--kv-store=local"), []),
         ({}, cpus(2), {"command": ("python", "-c", "add('--kv-store', default='local')")}, []),
-        ({"kv_store": "local"}, cpus(1), {}, []),
         # An error for this project's scripts is a warning for others, because it is unknown what they read.
         ({}, cpus(2), seen(MISSING, **COMMAND), ["there is no such bucket (cluster data put --create-bucket FOLDER"]),
         ({}, cpus(2), seen(MISSING, **OWN), ["there is no such bucket"]),

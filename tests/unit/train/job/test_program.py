@@ -17,13 +17,11 @@ OWN = "print('own')"
         ("own.py", (), OWN),
         ("train_mnist.py", (), ""),  # this script ships with the project
         ("train_mnist.py", ("python3", "-u", "own.py", "--lr", "1"), OWN),
-        ("own.py", ("python", "-m", "own"), OWN),
         ("own.py", ("python", "-m", "pkg.own"), OWN),
         ("own.py", ("python", "-m", "pytest"), ""),
         ("own.py", ("bash", "own.py.txt"), ""),
         ("train_mnist.py", ("sh", "-c", "cd pkg && exec python below.py"), OWN),
         ("train_mnist.py", ("env", "A=1", "bash", "-lc", "cd pkg; python -m below"), OWN),
-        ("train_mnist.py", ("sh", "-c", "cd pkg && exec python missing.py"), ""),
     ],
 )
 def test_the_text_of_a_program(tmp_path: Path, script: str, command: tuple[str, ...], text: str) -> None:

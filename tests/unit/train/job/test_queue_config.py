@@ -44,18 +44,14 @@ def test_a_job_that_may_run_longer_than_its_walltime_is_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("name", "a b"),
         ("name", "x\n#SBATCH --uid=0"),
         ("name", "-p"),
         ("account", "$(id)"),
         ("walltime", "none"),
         ("walltime", "30s"),
-        ("walltime", "31d"),
         ("slots_per_node", 0),
-        ("slots_per_node", "all"),
         ("options", ["constraint=a100"]),
         ("options", ["--a\nrm -rf /"]),
-        ("options", "--a"),
         ("partition", "gpu"),
     ],
 )

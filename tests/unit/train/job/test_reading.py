@@ -36,10 +36,7 @@ INDEXED = "data = mx.gluon.data.vision.ImageRecordDataset(url)"
         ("auto", READS, "", "native", f"{READS} can"),
         ("auto", READS, INDEXED, "stage", "ImageRecordDataset cannot read s3://"),
         ("auto", CANNOT, "", "stage", f"{CANNOT} cannot read s3://"),
-        ("auto", CANNOT, INDEXED, "stage", f"{CANNOT} cannot read s3://"),
-        ("auto", "mxnet-cu112==1.9.1", "", "stage", "mxnet-cu112==1.9.1 cannot read s3://"),
         ("auto", "mxnet-1.7.0-py3-none-any.whl", "", "stage", "mxnet-1.7.0-py3-none-any.whl may not read s3://"),
-        ("native", READS, "", "native", f"{READS} can"),
         ("native", READS, INDEXED, "native", f"{READS} can"),
         ("native", "mxnet-1.7.0-py3-none-any.whl", "", "native", "set by [data] mode"),
         ("stage", READS, "", "stage", "set by [data] mode"),
@@ -164,10 +161,8 @@ def test_native_mode_needs_an_mxnet_that_reads_s3() -> None:
         ("none", {"left_s": 3600.0}, "end in 1 h"),
         ("none", {"left_s": 2 * 3600.0}, None),  # not a warning; the plan shows it with S3's address
         ("2h", {"left_s": 3600.0}, "after 1 h"),
-        ("1h", {"left_s": 3600.0}, None),
         ("2h", {}, None),
         ("7h", {"of_nodes": True}, "after 6 h"),
-        ("6h", {"of_nodes": True}, None),
     ],
 )
 def test_a_job_that_may_outlast_its_credentials_gets_a_warning(
@@ -226,7 +221,6 @@ def test_without_other_urls_a_job_may_use_what_data_names() -> None:
         (["s3://more/run-$N/", "s3://$BUCKET/a", "s3://more/x*?"], ["s3://more/run-", "s3://more/x"]),
         (["s3://data/digits/train/", "s3://data/digits", "s3://results/models/old"], []),  # already in [data]
         (["s3://data/digits-2/"], ["s3://data/digits-2/"]),
-        (["s3://"], []),
     ],
 )
 def test_a_job_may_read_the_urls_in_its_arguments(words: list[str], found: list[str]) -> None:

@@ -11,14 +11,10 @@ NODES = tuple(Candidate(name=f"n{index}", market="spot" if index else "on-demand
     ("selection", "names"),
     [
         ("current", "n0 n1 n2"),
-        ("requested", "n0 n1 n2"),
         ("spot", "n1 n2"),
         ("on-demand", "n0"),
-        (1, "n0"),
         (2, "n0 n1"),
-        (3, "n0 n1 n2"),
         ("2..", "n0 n1 n2"),
-        ("3..", "n0 n1 n2"),
     ],
 )
 def test_the_nodes_of_a_job(selection: int | str, names: str) -> None:
