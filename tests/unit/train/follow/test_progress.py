@@ -10,7 +10,7 @@ from foundation.durations import render_rounded
 from node.protocol import JobResult
 from node.reports import Report, parse_bars, parse_report
 from train.follow.events import Event, Process
-from train.follow.progress import Progress, find_stragglers, render_rate
+from train.follow.progress import Progress, find_stragglers
 
 
 def report(
@@ -267,14 +267,6 @@ def test_another_attempt_has_workers_of_its_own() -> None:
 )
 def test_stragglers_are_clearly_slower_than_the_rest(speeds: dict[int, float], stragglers: set[int]) -> None:
     assert find_stragglers(speeds) == stragglers
-
-
-@pytest.mark.parametrize(
-    ("rate", "text"),
-    [(0.5, "0.50"), (6.44, "6.44"), (99.96, "100"), (963.4, "963"), (12345.0, "12.3 k"), (1.24e6, "1.24 M")],
-)
-def test_rates_have_three_digits(rate: float, text: str) -> None:
-    assert render_rate(rate) == text
 
 
 @pytest.mark.parametrize(

@@ -15,60 +15,51 @@ from bootstrap.ssh.connection import NodeConnection
 from bootstrap.ssh.connections import on_all
 from foundation.errors import ClusterError
 from foundation.remote_command import RemoteCommand
+from job_channels import Channel, channel
 from local_nodes import make_runtime
 from node_facts import HOST
 from train.follow.results import Copy, Listing, NodeFile, choose_files, copy_all, find_clash
 
 
-class Channel:
-    """A channel to the program on this machine, or to recorded bytes."""
+class Running:
+    """A channel to the program on this machine."""
 
-    def __init__(self, command: str, home: Path | None = None, said: bytes = b"") -> None:
+    def __init__(self, command: str, home: Path) -> None:
         self.status_event = threading.Event()
-        self.said, end, self.later = said.partition(b'{"end": true}\n')  # the rest follows the request
-        self.said += end
-        self.process = None
-        if home is not None:
-            self.process = subprocess.Popen(
-                command, shell=True, env={"HOME": str(home)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-        else:
-            self.status_event.set()
+        self.process = subprocess.Popen(
+            command, shell=True, env={"HOME": str(home)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
     def settimeout(self, _: float) -> None:
         pass
 
     def recv(self, count: int) -> bytes:
-        if self.process is None:
-            data, self.said = self.said[:count], self.said[count:]
-            return data
         assert self.process.stdout is not None
         return os.read(self.process.stdout.fileno(), count)
 
     def sendall(self, data: bytes) -> None:
-        self.said, self.later = self.later, b""
-        if self.process is not None:
-            assert self.process.stdin is not None
-            self.process.stdin.write(data)
-            self.process.stdin.flush()
-
-    def recv_exit_status(self) -> int:
-        return 0
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
 
     def close(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
+        self.process.kill()
+        self.process.communicate()
 
 
 class Connection:
+    """A node whose program runs on this machine, or that sends these bytes."""
+
     host = HOST
 
     def __init__(self, home: Path | None = None, said: bytes = b"") -> None:
         self.home, self.said = home, said
 
-    def open_channel(self, command: RemoteCommand) -> Channel:
-        return Channel(command.text, self.home, self.said)
+    def open_channel(self, command: RemoteCommand) -> Running | Channel:
+        if self.home is not None:
+            return Running(command.text, self.home)
+        listed, end, rest = self.said.partition(b'{"end": true}\n')
+        return channel(listed + end, rest)
 
 
 def listing(home: Path | None = None, said: bytes = b"", words: Sequence[str] = ("j",)) -> Listing:

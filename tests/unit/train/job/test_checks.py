@@ -104,12 +104,10 @@ def seen(data: Data | None, *, mode: str = "auto", **more: Any) -> dict[str, Any
         ({}, cpus(2), seen(Data(objects=0, exists=False)), "there is no such bucket"),
         ({}, cpus(2), seen(Data(objects=0)), "there is nothing to read"),
         ({}, cpus(2), seen(Data(objects=0), **COMMAND), None),
-        ({}, with_files(cpus(2)), seen(Data(objects=0), **OWN), None),
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(Data(objects=0)), None),
         ({"args": ("--benchmark=1",)}, cpus(2), seen(Data(objects=0), **CIFAR), None),
         ({}, cpus(2), seen(Data(objects=4), **CIFAR), "train_cifar10.py reads .rec files in train/"),
         ({}, cpus(2), seen(Data(objects=4, in_train=2), **CIFAR), None),
-        ({}, cpus(2), seen(Data(objects=10_000, complete=False), **CIFAR), None),
         ({}, cpus(2), seen(None, **CIFAR), None),
     ],
 )
@@ -169,9 +167,7 @@ def test_all_errors_are_reported_at_once() -> None:
         ({}, cpus(2), {"command": ("python", "-c", "add('--kv-store', default='local')")}, []),
         # An error for this project's scripts is a warning for others, because it is unknown what they read.
         ({}, cpus(2), seen(MISSING, **COMMAND), ["there is no such bucket (cluster data put --create-bucket FOLDER"]),
-        ({}, cpus(2), seen(MISSING, **OWN), ["there is no such bucket"]),
         ({}, cpus(2), {"survey": Survey(results="s3://b/r/")}, ["so the job's files will stay on the nodes"]),
-        ({}, cpus(2), seen(Data(objects=0), **COMMAND), ["there is nothing to read"]),
         ({"args": ("--data-train", "x.rec")}, cpus(2), seen(MISSING), []),
         # Checkpoints that are lost with a node, in a job that should continue on a new node.
         ({"args": ("--model-prefix", "auto")}, cpus(2), {}, ["one node, since [data] results is not set"]),

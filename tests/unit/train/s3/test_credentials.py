@@ -21,7 +21,6 @@ from folders import read_files, write_files
 from foundation.errors import AwsError
 from foundation.progress import silent
 from http_server import Asked, Refusal, judging_proxy, serve_http, serve_metadata
-from project import Project
 from provision.aws.clients import make_clients
 from provision.describe import describe_nodes
 from provision.membership import KnownInstances
@@ -34,7 +33,6 @@ from train.s3.transfer import PART_BYTES
 BUCKET = "datasets"
 ROLES = "/latest/meta-data/iam/security-credentials/"
 ROLE_ARN = "arn:aws:iam::123456789012:role/trainer"
-START_URL = "https://example.awsapps.com/start"
 CONFIG = f"""
 [profile process]
 credential_process = {{keys}}
@@ -51,13 +49,6 @@ source_profile = base
 mfa_serial = arn:aws:iam::123456789012:mfa/me
 [profile login]
 login_session = arn:aws:iam::123456789012:user/me
-[profile sso]
-sso_session = company
-sso_account_id = 123456789012
-sso_role_name = trainer
-[sso-session company]
-sso_start_url = {START_URL}
-sso_region = {REGION}
 """
 
 
@@ -89,14 +80,10 @@ def server(shared_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    cache = tmp_path / ".aws" / "sso" / "cache"
-    cache.mkdir(parents=True)
-    keys = write_program(tmp_path)
-    (cache.parents[1] / "config").write_text(CONFIG.format(keys=keys))
-    (cache.parents[1] / "credentials").write_text("[base]\naws_access_key_id = AKIABASE\naws_secret_access_key = s\n")
-    ended = {"accessToken": "t", "expiresAt": at(-60), "region": REGION, "startUrl": START_URL}
-    name = hashlib.sha1(b"company", usedforsecurity=False).hexdigest()
-    (cache / f"{name}.json").write_text(json.dumps(ended))
+    folder = tmp_path / ".aws"
+    folder.mkdir()
+    (folder / "config").write_text(CONFIG.format(keys=write_program(tmp_path)))
+    (folder / "credentials").write_text("[base]\naws_access_key_id = AKIABASE\naws_secret_access_key = s\n")
     login = {"accessKeyId": "ASIALOGIN", "secretAccessKey": "s", "sessionToken": "t", "accountId": "123456789012"}
     token = {"accessToken": {**login, "expiresAt": at(3600)}, "refreshToken": "r", "dpopKey": "k", "clientId": "c"}
     monkeypatch.setenv("AWS_LOGIN_CACHE_DIRECTORY", str(tmp_path))
@@ -221,19 +208,6 @@ def test_missing_credentials_are_explained(
         with pytest.raises(AwsError, match=said) as caught:
             run()
         assert hint in (caught.value.hint or "")
-
-
-def test_an_expired_session_is_explained(server: S3Server, tmp_path: Path) -> None:
-    """The test uses the installed command, because botocore looks up the home folder at its import."""
-    env = {"AWS_PROFILE": "sso", "AWS_ENDPOINT_URL": server.url, "HOME": str(tmp_path)}
-    project = Project(tmp_path, env)
-    project.write('name = "x"\ncloud = "aws"\n')
-    with project.running("data", "ls", f"s3://{BUCKET}/") as process:
-        assert process.wait(60) == 1
-    said = project.messages.read_text().splitlines()
-    assert "has expired" in said[-2]
-    assert said[-1].endswith("sign in again: aws sso login")
-    assert len(said) == 2
 
 
 class RefusingSignIn(BaseHTTPRequestHandler):

@@ -1,17 +1,14 @@
 """`data put`, `get`, `ls` and `rm` with the real s3fs against moto's S3 over HTTP."""
 
 import os
-import signal
 import stat
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from folders import read_files, write_files
-from foundation import thread_pool
 from foundation.errors import ClusterError, NotFoundError, UsageError
 from foundation.progress import Event, silent
 from s3_proxies import Cuts, cutting_proxy
@@ -22,26 +19,6 @@ from train.s3.transfer_plan import Download, Upload
 from train.s3.url import S3Object, S3Url
 
 BUCKET = "datasets"
-
-
-@pytest.fixture
-def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """A function that acts like Ctrl-C. The thread that calls it moves nothing more until the others are stopped."""
-    stopped = threading.Event()
-    run = thread_pool._Pool.run
-
-    def note_end(pool: Any, count: int) -> Any:
-        try:
-            return run(pool, count)
-        finally:
-            stopped.set()
-
-    def interrupt() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stopped.wait(60)
-
-    monkeypatch.setattr(thread_pool._Pool, "run", note_end)
-    return interrupt
 
 
 class Watching(Progress):
@@ -306,18 +283,6 @@ def test_an_object_that_changes_is_not_written(server: S3Server, tmp_path: Path)
     with pytest.raises(ClusterError, match="PreconditionFailed"):
         get(f"s3://{BUCKET}/x", str(tmp_path / "out"), watch=watch)
     assert read_files(tmp_path) == {}
-
-
-def test_put_after_an_interrupt(server: S3Server, tmp_path: Path, interrupt: Callable[[], None]) -> None:
-    content = os.urandom(4 * PART_BYTES + 1)
-    (tmp_path / "x.rec").write_bytes(content)
-    watching = Watching(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/", create_bucket=True, watch=watching.watch)
-    assert server.read(BUCKET) == {}
-    put(str(tmp_path / "x.rec"), f"s3://{BUCKET}/")
-    assert server.read(BUCKET) == {"x.rec": content}
-    assert server.upload_ids(BUCKET) == []
 
 
 @pytest.mark.parametrize(("times", "arrives"), [(2, True), (10**6, False)])
