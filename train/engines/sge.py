@@ -191,9 +191,9 @@ def _parse_queue(fields: dict[str, str]) -> QueueLimits:
         if seconds is not None:
             limits.append((seconds, f"{key} {_first(fields[key])}"))
     longest = min(limits, default=None)
-    names = (
-        [] if fields.get("pe_list", "NONE") == "NONE" else re.findall(r"[^\s,\[\]=]+", _first_list(fields["pe_list"]))
-    )
+    # NAME NAME,[HOST=NAME]: those for all hosts.
+    environments = fields.get("pe_list", "NONE").partition(",[")[0]
+    names = [] if environments == "NONE" else re.findall(r"[^\s,\[\]=]+", environments)
     slots = fields.get("slots", "")
     return QueueLimits(
         name=fields["qname"],
@@ -202,8 +202,3 @@ def _parse_queue(fields: dict[str, str]) -> QueueLimits:
         rules=dict.fromkeys(names, ""),
         words={"max_walltime_s": longest[1] if longest is not None else "", "slots": f"slots {slots}"},
     )
-
-
-def _first_list(text: str) -> str:
-    """The names for all hosts in NAME NAME,[HOST=NAME]."""
-    return text.partition(",[")[0]

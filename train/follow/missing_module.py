@@ -55,18 +55,19 @@ def find_nearby(module: str, words: Sequence[str], *, project_dir: Path, package
 
 
 def _has_module(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.py").is_file() or _is_package(folder / name)
+    """Whether a folder has a module, or a folder with Python files, if only in its own folders.
+
+    Not the runs that wandb keeps in wandb/.
+    """
+    package = folder / name
+    is_package = package.is_dir() and any(any(package.glob(form)) for form in ("*.py", "*/*.py"))
+    return is_package or (folder / f"{name}.py").is_file()
 
 
 def _find_below(folder: Path, name: str) -> Path | None:
     """A folder directly in this one, such as src, that has the module or package."""
     found = [*folder.glob(f"[!.]*/{name}.py"), *(path.parent for path in folder.glob(f"[!.]*/{name}/__init__.py"))]
     return min(found).parent if found else None
-
-
-def _is_package(path: Path) -> bool:
-    """Whether a folder has Python files, if only in its own folders; not the runs that wandb keeps in wandb/."""
-    return path.is_dir() and any(any(path.glob(form)) for form in ("*.py", "*/*.py"))
 
 
 def advise(module: str, nearby: Nearby) -> str:

@@ -49,7 +49,8 @@ def plan_s3_check(
     try:
         policy = render_job_policy(S3Scope(data_url=url), region=region)
         access = find_s3_access(region=region, instance_profile=instance_profile, cluster=cluster, policy=policy)
-        found = _find_object(parse_url(url), region=region)
+        where = parse_url(url)
+        listed = Connection(region=region).list_objects(where, limit=MAX_LISTED, exact=True)
     except S3AccessDeniedError as error:
         of_nodes = instance_profile != "none"
         status: Status = "unchecked" if of_nodes else "failed"
@@ -60,6 +61,7 @@ def plan_s3_check(
         return _everywhere(url, Meaning(NOTHING_THERE, f"not checked: {error.message}", hint=hint))
     except ClusterError as error:
         return _everywhere(url, Meaning("failed", error.message, hint=error.hint))
+    found = choose_object(listed, where)
     if found is None:
         hint = f"cluster data put FOLDER {url}"
         return _everywhere(url, Meaning(NOTHING_THERE, "not checked: the folder is empty", hint=hint))
@@ -68,10 +70,6 @@ def plan_s3_check(
 
 def _everywhere(url: str, meaning: Meaning) -> Check:
     return Check(node=EVERYWHERE, check="s3", subject=url, **meaning._asdict())
-
-
-def _find_object(url: S3Url, *, region: str) -> S3Url | None:
-    return choose_object(Connection(region=region).list_objects(url, limit=MAX_LISTED, exact=True), url)
 
 
 def choose_object(listed: Sequence[S3Object], url: S3Url) -> S3Url | None:

@@ -12,8 +12,8 @@ sys.path.insert(0, sys.argv[1])
 
 import mxnet as mx
 import numpy as np
-from common import network_names
-from common.fit import AddingModule
+from common import ScriptError, network_names
+from common.fit import AddingModule, _write_arrays
 from networks import build
 
 LARGE = (3, 224, 224)
@@ -131,6 +131,15 @@ def check_names(rows):
         assert first == second, network
 
 
+def check_full_disk():
+    """A checkpoint that was not written completely is an error: MXNet does not notice a disk that fills up last."""
+    try:
+        _write_arrays("/dev/full", {"weight": mx.nd.ones((10,))})
+    except ScriptError as error:
+        return str(error)
+    return None
+
+
 assert {network for network, _, _ in TRAINED} == set(network_names.BY_NAME)
 for row in PUBLISHED:
     check_count(*row)
@@ -140,6 +149,7 @@ for row in chosen:
     check_half_precision(*row)
 check_half_precision_updates()
 check_names(chosen)
+assert check_full_disk() == "/dev/full was not written completely: is the disk full?"
 for kind in ("local", "device"):
     check_adding_up(kind)
 print(f"{len(PUBLISHED)} counted, {len(chosen)} trained")
