@@ -124,6 +124,7 @@ def test_lists_with_several_labels(run_here: Run, tmp_path: Path, photos: Path) 
         (("photos", "out", "--pass-through", "--resize", "8"), "--pass-through leaves the images as they are"),
         (("photos", "full"), "full has other files \\(notes.txt\\): MXNet reads every file"),
         (("nothing", "out"), "nothing: no such folder or list"),
+        (("photos", ""), "the destination is empty"),
     ],
 )
 def test_invalid_options_of_pack(

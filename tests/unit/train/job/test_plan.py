@@ -216,6 +216,8 @@ def test_the_order_as_json() -> None:
         ("auto", ("/usr/bin/python3.11", "-u", "my/train.py"), "train"),
         ("auto", ("python", "-m", "my.pack"), "my.pack"),
         ("auto", ("python", "-c", "print()"), "python"),
+        ("auto", ("python",), "python"),
+        ("auto", ("bash", "-c", "echo $'it\\'s' python"), "echo"),
         ("auto", ("/usr/bin/env", "-i", "A=b", "python", "my/train.py"), "train"),
         ("auto", ("sh", "-c", "cd my && exec python train.py"), "train"),
         ("auto", ("bash", "-c", "if [ $RANK = 0 ]; then ray start; fi"), "bash"),

@@ -10,6 +10,7 @@ import pytest
 from folders import read_files, write_files
 from foundation.errors import UsageError
 from foundation.progress import silent
+from foundation.user_folders import state_folder
 from s3_server import REGION, S3Server
 from train.s3 import operations as s3
 from train.s3.compare import verify
@@ -167,6 +168,9 @@ def test_only_uploads_of_killed_runs_are_aborted(server: S3Server, local: Path) 
     leave_killed(Run(endpoint=server.url, bucket=BUCKET, keys=("out/x",)))
     leave_killed(Run(endpoint="https://another", bucket=BUCKET, keys=("in/w",)))
     leave_killed(Run(endpoint=server.url, bucket="gone", keys=("x",)))
+    unwritten = state_folder() / "transfers" / "killed-before-it-was-written.json"
+    unwritten.touch()
     with noted(Run(endpoint=server.url, bucket=BUCKET, keys=("in/v",))):
         put(local, f"s3://{BUCKET}/in/")
     assert set(server.upload_ids(BUCKET)) == {theirs, elsewhere, at_work}
+    assert not unwritten.exists()
