@@ -1,12 +1,10 @@
 """The last lines of a job's log, found from its end."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from job_channels import encode
 from node.job import log_tail
-from node.job.log_tail import find_processes, find_tail, lines_from_end
+from node.job.log_tail import find_processes, find_tail
 from node.protocol import LogWanted, RecordRole
 
 LINES = [
@@ -86,17 +84,6 @@ def test_no_line_but_the_result(log: bytes, sent: bytes) -> None:
 
 def test_a_damaged_line_is_a_line() -> None:
     assert tail(b"damaged\n" + encode(RESULT), tail=1) == b"damaged\n" + encode(RESULT)
-
-
-@given(log=st.binary().map(lambda data: data.replace(b"\x00", b"\n")), block=st.integers(min_value=1, max_value=9))
-def test_lines_from_the_end_are_all_lines(log: bytes, block: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_tail, "BLOCK_BYTES", block)
-        found = list(lines_from_end(read_from(log), len(log)))
-    pieces = log.split(b"\n")
-    lines = [line + b"\n" for line in pieces[:-1]] + pieces[-1:] * bool(pieces[-1])
-    assert [line for _, line in reversed(found)] == lines
-    assert all(log[offset : offset + len(line)] == line for offset, line in found)
 
 
 def test_the_search_ends_early_where_lines_are_rare_or_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:

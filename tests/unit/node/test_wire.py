@@ -3,23 +3,8 @@
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from node import wire
-
-
-@given(st.binary(max_size=400), st.lists(st.integers(1, 50), max_size=30))
-def test_lines_do_not_depend_on_how_the_bytes_arrive(data: bytes, sizes: list[int]) -> None:
-    buffer = wire.LineBuffer()
-    lines: list[bytes] = []
-    rest = data
-    for size in sizes:
-        lines += buffer.feed(rest[:size])
-        rest = rest[size:]
-    lines += buffer.feed(rest) + buffer.flush()
-    wanted = data.split(b"\n")
-    assert lines == (wanted if wanted[-1] else wanted[:-1])
 
 
 def test_endless_lines_do_not_fill_the_memory() -> None:

@@ -7,16 +7,14 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foundation.file_lock import FileLock
-from node import job_folder, wire
+from node import wire
 from node.programs import shim_words
 from node.setup import process_tree, setup_env
-from node.wire import Announced, Blocked, Booted, Closed, End, Exited, Inspect, Reach, Refuse, Started, Used
+from node.wire import Announced, Booted, Closed, End, Exited, Refuse, Started
 from node_agent import NodeAgent, end_from_outside, home, run_agent
 from train.engines import ENGINES
 from waits import until
@@ -27,7 +25,6 @@ __all__ = ["home"]
 ENDS = (signal.SIGTERM, signal.SIGKILL)  # which of them ends a spared process depends on the time
 WAITS = "echo $$; exec sleep 600"
 STUBBORN = f"trap '' TERM; {WAITS}"
-BUSY = f"{sys.executable} -Sc 'import os\nwhile sum(os.times()[:2]) < 0.3: os.write(1, bytes(1))' >/dev/null"
 # A process in a session of its own, without the job's environment, whose parent has ended.
 STRANGER = f"(env -i setsid sh -c '{WAITS}' &)"
 
@@ -39,20 +36,6 @@ DAEMON = (
 
 def is_gone(pid: int) -> bool:
     return process_tree.start_time(pid) is None
-
-
-def is_idle(pid: int) -> bool:
-    """Whether a process has read and written nothing for a moment."""
-    path = Path(f"/proc/{pid}/io")
-    before = path.read_text()
-    time.sleep(0.3)
-    return path.read_text() == before
-
-
-def read_pid(agent: NodeAgent) -> str:
-    """The content of the file `pid` in the working folder; "" if there is none yet."""
-    path = Path(job_folder.path(agent.job, "work", "pid"))
-    return path.read_text().strip() if path.exists() else ""
 
 
 def start_other(job: str) -> Any:
@@ -83,32 +66,6 @@ def test_a_process_reports_start_lines_and_exit(commands: list[str], lines: list
     assert agent.lines() == lines
 
 
-@pytest.mark.parametrize("subfolder", ["", "my/deep"])
-def test_a_process_runs_in_its_folder(home: Path, subfolder: str) -> None:
-    """[train] sync_dst_dir and cwd, without files of the user's that contain them."""
-    with run_agent(cwd=str(home / "job")) as agent:
-        agent.start("pwd", cwd=str(home / "job"), folder=str(home / "job" / subfolder))
-        agent.read_until(Exited)
-    assert agent.lines() == [str(home / "job" / subfolder)]
-
-
-def test_files_that_cannot_be_copied_are_an_error() -> None:
-    with run_agent(cwd="/proc/none") as agent:
-        agent.start("true", cwd="/proc/none", folder="/proc/none")
-        exited = agent.read_until(Exited)
-    assert (exited.exit_code, exited.at) == (1, -1)
-    assert str(exited.why).startswith("cannot copy the job's files: ")
-
-
-def test_a_command_that_cannot_start_is_an_error() -> None:
-    with run_agent() as agent:
-        agent.start("no-such-program")
-        exited = agent.read_until(Exited)
-    assert exited.exit_code == 127
-    assert str(exited.why).startswith("cannot start 'no-such-program': ")
-    assert agent.lines() == [exited.why]
-
-
 def test_a_blocked_port_is_an_error() -> None:
     launched = {"DMLC_ROLE": "worker", "DMLC_PS_ROOT_URI": "unknown.invalid", "DMLC_PS_ROOT_PORT": "9091"}
     with run_agent(train={"launcher": "ssh"}) as agent:
@@ -116,21 +73,6 @@ def test_a_blocked_port_is_an_error() -> None:
         exited = agent.read_until(Exited)
     assert exited.exit_code == 1
     assert "the scheduler's port 9091 on unknown.invalid cannot be reached from here" in str(exited.why)
-
-
-def test_it_tries_ports_and_reports_use_on_request() -> None:
-    with run_agent() as agent, socket.create_server(("127.0.0.1", 0)) as there:
-        agent.send(Reach(0, (("127.0.0.1", there.getsockname()[1]), ("unknown.invalid", 1))))
-        assert agent.read_until(Blocked) == Blocked(0, ("unknown.invalid:1",))
-        agent.start("/bin/sh", "-c", f"{BUSY}; {WAITS}")
-        pid = int(agent.read_line())
-        os.kill(pid, signal.SIGSTOP)
-        until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
-        agent.send(Inspect(0))
-        used = agent.read_until(Used)
-    assert used.cpu_s >= 0.2  # in whole ticks
-    assert used.bytes > 0
-    assert [number for number, _ in used.stopped] == [pid]
 
 
 def test_a_process_does_not_get_the_agents_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,15 +102,6 @@ def test_the_open_file_limit() -> None:
         assert lines[2] == [f"open_files = 1000000000: the maximum on this host is {hard}", hard, hard]
 
 
-def test_the_files_of_the_job_are_counted() -> None:
-    with run_agent() as agent:
-        agent.start("/bin/sh", "-c", "echo x >a; echo y >$CLUSTER_OUTPUT_DIR/b")
-        agent.read_until(Exited)
-        files = agent.end().files
-    assert files is not None
-    assert (files.host, files.count, files.is_part) == ("node-0", 2, False)
-
-
 # -- output ------------------------------------------------------------------------------------------------------------
 
 
@@ -180,38 +113,7 @@ def test_a_slow_reader_gets_all_output() -> None:
     assert agent.lines() == [str(number) for number in (*range(3000), *range(3000, 60001))]
 
 
-def test_processes_end_though_nobody_reads_their_output() -> None:
-    with run_agent() as agent:
-        agent.start("/bin/sh", "-c", "echo $$ >pid; exec yes")
-        pid = int(until(lambda: read_pid(agent), "pid"))
-        until(lambda: is_idle(pid), "its output is full")
-        agent.send(End())
-        until(lambda: is_gone(pid), pid)
-        assert agent.read_until(Closed).left == ()
-
-
 # -- its end -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_command_ends_with_the_processes_that_it_leaves() -> None:
-    """In sessions of their own, even those that ignore SIGTERM, and those that still print."""
-    with run_agent() as agent:
-        prints = "setsid sh -c 'while :; do echo; sleep 0.05; done' &"
-        agent.start("/bin/sh", "-c", f"{DAEMON}; {prints} exit 0")
-        pid = int(agent.read_line())
-        assert agent.read_until(Exited) == Exited(p=0, exit_code=0)
-        assert is_gone(pid)
-        assert process_tree.find(f"{agent.job}/0", "CLUSTER_PROCESS") == []
-
-
-def test_the_processes_that_mpiruns_daemon_leaves_go_on_to_the_end() -> None:
-    with run_agent() as agent:
-        agent.start("/bin/sh", "-c", DAEMON, keep=True)
-        pid = int(agent.read_line())
-        assert agent.read_until(Exited).exit_code == 0
-        assert not is_gone(pid)
-        assert agent.end().left == ()
-        assert is_gone(pid)
 
 
 def test_its_end_ends_all_processes() -> None:
@@ -239,34 +141,14 @@ def test_a_process_that_is_started_after_the_end_does_not_run() -> None:
     assert Exited(p=1, exit_code=143, signal=15, ended=True) in agent.messages
 
 
-@pytest.mark.parametrize("how", ["hang up", pytest.param("SIGHUP", marks=pytest.mark.slow), "silence"])
-def test_an_agent_without_its_supervisor_ends_the_job_on_this_host(how: str) -> None:
-    with run_agent(**({"patience_s": 0.6} if how == "silence" else {})) as agent:
+def test_an_agent_without_its_supervisor_ends_the_job_on_this_host() -> None:
+    with run_agent(patience_s=0.6) as agent:
         agent.start("/bin/sh", "-c", f"exec 2>&-; {STRANGER}; {WAITS}")
         pids = [int(agent.read_line()) for _ in range(2)]
         other = start_other(agent.job)
-        if how == "hang up":
-            agent.hang_up()
-        elif how != "silence":
-            agent.process.send_signal(signal.Signals[how])
         assert agent.process.wait(timeout=30) == 0
         assert all(is_gone(pid) for pid in pids)
         assert -other.wait(timeout=20) in ENDS
-
-
-def test_while_the_supervisor_lives_it_ends_the_other_processes_itself() -> None:
-    """It should first learn of the original loss."""
-    with run_agent() as agent:
-        agent.start("/bin/sh", "-c", WAITS)
-        pid = int(agent.read_line())
-        other = start_other(agent.job)
-        with FileLock(job_folder.path(agent.job, "lock")) as lock:
-            assert lock.take(1.0)
-            agent.hang_up()
-            assert is_gone(pid)
-            assert other.poll() is None
-        other.kill()
-        other.wait()
 
 
 def test_a_killed_agent_takes_its_children_along() -> None:
@@ -281,17 +163,6 @@ def test_a_killed_agent_takes_its_children_along() -> None:
         assert is_gone(daemon)
 
 
-def test_a_stopped_agent_is_ended_from_outside() -> None:
-    """Its processes get SIGTERM first."""
-    with run_agent() as agent:
-        agent.start("/bin/sh", "-c", "trap 'touch told; exit' TERM; echo ready; while :; do sleep 0.05; done")
-        assert agent.read_line() == "ready"
-        agent.process.send_signal(signal.SIGSTOP)
-        assert json.loads(end_from_outside(agent.job)) == []
-        assert agent.process.wait(timeout=30) in (0, -signal.SIGKILL)
-        assert Path(job_folder.path(agent.job, "work", "told")).exists()
-
-
 # -- processes of a launcher -------------------------------------------------------------------------------------------
 
 
@@ -304,18 +175,6 @@ def start_launcher(agent: NodeAgent, **env: str) -> int:
     values = " ".join(f"{name}={value}" for name, value in env.items())
     agent.start("/bin/sh", "-c", f"{values} sh -c 'echo $$; exec {shim}'; exit $?", role="launcher")
     return int(agent.read_line())
-
-
-def test_a_shim_waits_for_its_process() -> None:
-    with run_agent(train=TORCHRUN) as agent:
-        start_launcher(agent, RANK="3", WORLD_SIZE="8", OTHER="b")
-        announced = agent.read_until(Announced)
-        assert announced.launched == {"RANK": "3"}  # the rest is not sent to the supervisor and back
-        program = ("/bin/sh", "-c", "echo $RANK $WORLD_SIZE $OTHER; exit 5")
-        agent.start(*program, p=1, shim=announced.shim)
-        assert agent.read_until(Exited, 1).exit_code == 5
-        assert agent.read_until(Exited, 0) == Exited(p=0, exit_code=5)
-    assert agent.lines(1) == ["3 8"]
 
 
 def test_the_process_of_a_killed_shim_is_ended() -> None:

@@ -1,8 +1,6 @@
 """The agent with a container engine: the content of a container, how it ends, and that the engine then lists none."""
 
 import json
-import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +10,10 @@ from typing import Any
 import pytest
 
 from fake_podman import make_podman
-from job_host import parent_of
 from node.protocol import Container
 from node.setup.process_tree import start_time
-from node.wire import Closed, Exited, Started
+from node.wire import Exited, Started
 from node_agent import NodeAgent, end_from_outside, home, run_agent
-from train.job.job_plan import new_job_id
-from waits import until
 
 __all__ = ["home"]
 
@@ -48,24 +43,6 @@ def calls(home: Path, verb: str) -> list[dict[str, Any]]:
     return [call for call in found if call["words"][0] == verb]
 
 
-def pid_of(name: str) -> int:
-    """Waits for an engine's process in this test's home; returns its pid. name: the first word of its command line."""
-
-    def find() -> int:
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    words = (entry / "cmdline").read_bytes().split(b"\0")
-                    env = (entry / "environ").read_bytes().split(b"\0")
-                except OSError:
-                    continue
-                if words[0] == name.encode() and f"HOME={os.environ['HOME']}".encode() in env:
-                    return int(entry.name)
-        return 0
-
-    return int(until(find, name))
-
-
 def test_a_program_in_a_container(home: Path) -> None:
     with contained(home, "sh", "-c", 'echo "$SECRET_OF_JOB"; echo $$; sleep 1; exit 5') as agent:
         assert agent.read_until(Exited).exit_code == 5
@@ -93,28 +70,6 @@ def test_what_is_inside(home: Path) -> None:
     assert "nvidia.com/gpu=all" in words
 
 
-def test_a_program_that_is_killed(home: Path) -> None:
-    with contained(home, "sh", "-c", "kill -9 $$") as agent:
-        assert agent.read_until(Exited) == Exited(p=0, exit_code=137, signal=9)
-
-
-def test_it_ends_when_the_supervisor_goes_away(home: Path) -> None:
-    with contained(home, "sleep", "1000") as agent:
-        pid = agent.read_until(Started).pid
-    assert start_time(pid) is None
-
-
-@pytest.mark.parametrize("name", [pytest.param("podman", marks=pytest.mark.slow), "conmon"])
-def test_a_killed_engine_ends_the_program(home: Path, name: str) -> None:
-    with contained(home, "sleep", "1000") as agent:
-        pid = agent.read_until(Started).pid
-        os.kill(pid_of(name) if name == "podman" else parent_of(pid), signal.SIGKILL)
-        exited = agent.read_until(Exited)
-    assert exited.exit_code == 137
-    assert exited.why == f"{name}, which runs its container, was killed"
-    assert start_time(pid) is None
-
-
 @pytest.mark.parametrize(
     ("verb", "why"),
     [
@@ -131,17 +86,6 @@ def test_an_engine_that_cannot_start_it(home: Path, verb: str, why: str) -> None
     assert verb == "run" or "Error: it does not start" in agent.lines()
 
 
-def test_the_processes_of_a_node_share_one_container(home: Path) -> None:
-    with contained(home, "sleep", "1000") as agent:
-        agent.read_until(Started)
-        container = Container(engine=(f"{home}/engine/podman",), image="sha256:ab", path="/usr/bin:/bin")
-        agent.start("true", p=1, container=container, python=sys.executable)
-        assert agent.read_until(Exited).p == 1
-        assert len(calls(home, "run")) == 1
-        assert len(calls(home, "exec")) == 2
-        assert agent.end() == Closed()
-
-
 def test_agent_end_removes_what_a_killed_agent_has_left(home: Path) -> None:
     with contained(home, "sleep", "1000") as agent:
         pid = agent.read_until(Started).pid
@@ -149,12 +93,3 @@ def test_agent_end_removes_what_a_killed_agent_has_left(home: Path) -> None:
         agent.process.wait()
         assert json.loads(end_from_outside(agent.job)) == []
         assert start_time(pid) is None
-
-
-def test_agent_end_names_what_it_cannot_remove(home: Path) -> None:
-    job = new_job_id()
-    folder = home / ".cluster" / "jobs" / job
-    folder.mkdir(parents=True)
-    (folder / "engine").write_text(json.dumps(["/nonexistent/podman"]))
-    why = "/nonexistent/podman does not say whether containers of the job remain"
-    assert json.loads(end_from_outside(job)) == [[0, why]]

@@ -3,8 +3,6 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from node.agent.output import BAR_EVERY_S, HOLD_S, LONGEST, MOST_BARS, MOST_ROWS, SETTLE_S, Item, OutputLines
 
@@ -84,17 +82,6 @@ def test_output_becomes_lines_as_a_terminal_shows_them(name: str, size: int) -> 
     assert output.due_at is None
 
 
-@given(st.lists(st.sampled_from(["a", "é", "\n", "\r", UP, "\x1b[K", "\x1b[m", "\x1b", "["])), st.data())
-def test_lines_do_not_depend_on_how_the_bytes_arrive(parts: list[str], data: st.DataObject) -> None:
-    """Except that the end of an erased bar may be an empty line."""
-    whole, cut, text = OutputLines(), OutputLines(), "".join(parts).encode()
-    at = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
-    pieces = [text[start:end] for start, end in zip([0, *at], [*at, len(text)], strict=True)]
-    expected = lines_of(whole.feed(text, 0.0)) + lines_of(whole.flush())
-    found = lines_of([item for piece in pieces for item in cut.feed(piece, 0.0)]) + lines_of(cut.flush())
-    assert [line for line in found if line] == [line for line in expected if line]
-
-
 def test_very_long_lines_are_cut() -> None:
     output, items = OutputLines(), []
     for _ in range(80):
@@ -137,19 +124,6 @@ def test_a_bar_that_is_redrawn_no_more_is_passed_on_when_it_is_due() -> None:
     assert feed(output, "\n", 12.0) == []
     assert wait(output, 12.1 + HOLD_S + SETTLE_S) == [Item("2%|"), Item("", is_bar=True)]
     assert output.due_at is None
-
-
-def test_all_bars_of_nested_ones_are_current() -> None:
-    output = OutputLines()
-    items = feed(output, f"\r{OUTER}\n\r\x1b[32m{INNER}\x1b[0m{UP}") + wait(output, 1.0)
-    assert items == [Item(f"{OUTER}\n{INNER}", is_bar=True)]
-
-
-def test_a_line_in_several_parts_is_no_bar() -> None:
-    output, items = OutputLines(), []
-    for step in range(1000):  # such as when the program prints faster than it is read
-        items += feed(output, "beginning" if step % 2 == 0 else " and end\n", step * SETTLE_S / 2)
-    assert items == [Item("beginning and end")] * 500
 
 
 def test_an_incomplete_line_is_current() -> None:

@@ -45,18 +45,6 @@ def test_a_process_that_does_not_end_is_reported_as_left(monkeypatch: pytest.Mon
     assert machine.told == [([7], signal.SIGTERM), ([7], signal.SIGKILL)]
 
 
-def test_spared_processes_get_no_signal_until_they_are_no_longer_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch)
-    machine.left = [STUBBORN, OTHER]
-    ending = process_tree.Ending(machine.find, lambda _: [OTHER] if machine.now < 101.0 else [])
-    for told in ([([7], signal.SIGTERM)], [([7], signal.SIGTERM)], [([7], signal.SIGTERM), ([8], signal.SIGTERM)]):
-        assert ending.go_on()
-        assert machine.told == told
-        machine.now += 0.5
-    machine.left = []
-    assert not ending.go_on()
-
-
 def refuse(pid: int, number: int) -> None:
     raise PermissionError(errno.EPERM, f"{pid} {number}")
 

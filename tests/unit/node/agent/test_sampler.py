@@ -96,18 +96,6 @@ def start(program: str, mark: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, env={**os.environ, MARK: mark}, start_new_session=True)
 
 
-def test_a_process_is_sampled_with_those_that_it_starts() -> None:
-    child = f"import subprocess; subprocess.run(['env', '-i', {sys.executable!r}, '-Sc', {SPIN!r}])"
-    idle, busy, other = start("import time; time.sleep(600)", "job-1/0"), start(child, "job-1/7"), start(SPIN, "j/9")
-    with running(idle, busy, other):
-        used = Uses()
-        until(lambda: used.sample().keys() == {0, 7} and used.cpu_s[7] > 0.2)
-        assert used.cpu_s[0] < used.cpu_s[7]
-        os.killpg(busy.pid, 9)
-        busy.wait()
-        until(lambda: used.sample().keys() == {0})
-
-
 def test_threads_that_wait_for_a_cpu_are_delayed() -> None:
     crowd = [start(f"import os; os.sched_setaffinity(0, {{0}})\n{SPIN}", f"job-1/{number}") for number in range(2)]
     with running(*crowd):

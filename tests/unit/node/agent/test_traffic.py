@@ -1,12 +1,8 @@
 """What processes exchange with hosts outside their job, as `ss` prints it."""
 
-import os
-import socket
-import subprocess
-
 import pytest
 
-from node.agent.traffic import COMMAND, sum_bytes
+from node.agent.traffic import sum_bytes
 
 # Recorded: of iproute2 6.1, shortened.
 TEXT = """\
@@ -23,17 +19,3 @@ TEXT = """\
 )
 def test_connections_within_the_job_do_not_count(pids: set[int], hosts: tuple[str, ...], size_bytes: int) -> None:
     assert sum_bytes(TEXT, pids, hosts) == size_bytes
-
-
-def test_a_real_connection() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
-        other = server.accept()[0]
-        one.sendall(bytes(1000))
-        assert other.recv(1000)
-        lines = subprocess.run(COMMAND, capture_output=True, text=True, check=True).stdout.splitlines(keepends=True)
-        # This process may have other connections.
-        shown = "".join(line for line in lines if f"127.0.0.1:{server.getsockname()[1]} " in line)
-        other.close()
-    assert sum_bytes(shown, {os.getpid()}, ()) == 0
-    # What was sent counts only when the kernel has acknowledged it.
-    assert 1000 <= sum_bytes(shown.replace("127.0.0.1", "192.0.2.1"), {os.getpid()}, ()) <= 2010

@@ -47,26 +47,6 @@ def test_the_files_are_copied_and_not_linked(tree: Path) -> None:
     assert (tree / "train.py").read_text() == "train"
 
 
-def test_the_next_attempt_finds_what_the_job_wrote(tree: Path) -> None:
-    work = place(tree)
-    (work / "train.py").write_text("changed")
-    (work / "checkpoint").touch()
-    place(tree)
-    assert ((work / "train.py").read_text(), new()) == ("changed", {"train.py": None, "checkpoint": None})
-
-
-def test_processes_that_start_at_once_make_one_copy(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied = []
-    copy_file = work_folder.copy_file
-    monkeypatch.setattr(work_folder, "copy_file", lambda *paths: (copied.append(paths), copy_file(*paths)))
-    threads = [threading.Thread(target=place, args=(tree,)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(copied) == 2
-
-
 def test_an_attempt_waits_for_the_copy_of_another_host(tree: Path) -> None:
     """Hosts may share the home folder, and locks do not reach over NFS."""
     claim = Path(job_folder.path("j", "placing-1"))

@@ -1,6 +1,5 @@
 """The disk of a node for data of S3."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -30,19 +29,6 @@ def mounts(tmp_path: Path) -> str:
 
 def test_find_the_instances_own_disk(mounts: str, tmp_path: Path) -> None:
     assert cache.find_instance_stores(mounts, model=f"{tmp_path}/{{}}") == [f"{tmp_path}/own"]
-
-
-def test_without_an_own_disk_data_goes_to_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "mounts").write_text("proc /proc proc rw 0 0\n")
-    folder = cache.find_folder({}, mounts=str(tmp_path / "mounts"))
-    assert folder == str(tmp_path / ".cluster" / "data")
-    assert os.stat(folder).st_mode & 0o777 == 0o700
-
-
-def test_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache.find_folder({"CLUSTER_DATA_CACHE_DIR": "~/cache"}) == str(tmp_path / "cache")
 
 
 @pytest.mark.parametrize("kind", ["link", "open to others"])

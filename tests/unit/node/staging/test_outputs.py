@@ -130,16 +130,6 @@ def test_a_file_that_changes_meanwhile_is_not_copied(server: S3Server, bucket: s
     assert server.read(bucket) == {"net": bytes(size)}
 
 
-def test_a_later_attempt_copies_what_has_changed(server: S3Server, bucket: str) -> None:
-    write("same", b"1")
-    write("other", b"1")
-    copy_all(make_env(server.url, bucket), print)
-    server.client.delete_object(Bucket=bucket, Key=f"{PREFIX}same")
-    write("other", b"22")
-    copy_all(make_env(server.url, bucket), print)
-    assert read(server, bucket) == {"other": b"22"}
-
-
 def fetch(env: dict[str, str]) -> tuple[Outputs, list[str]]:
     """Brings what S3 has, as an agent does. Returns the names of the files that were fetched."""
     copy = Outputs(JOB, env, print)

@@ -104,7 +104,7 @@ def test_missing_credentials_are_an_error() -> None:
 # -- objects -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["a/b", "a b+c%20&=?#~é/日本", "+", "%2B"])
+@pytest.mark.parametrize("key", ["a b+c%20&=?#~é/日本", "%2B"])
 def test_file_round_trip(server: S3Server, tmp_path: Path, key: str) -> None:
     content = os.urandom(3_000_001)
     (tmp_path / "there").write_bytes(content)
@@ -208,13 +208,6 @@ def test_temporary_errors_are_retried(status: int, body: bytes) -> None:
     with Answers((status, {}, body), (status, {}, body), (200, {"ETag": '"1"'}, b"")) as answers:
         store_at(answers.url).put_file(__file__, "s3://results/a")
         assert len(answers.asked) == 3
-
-
-def test_retries_end() -> None:
-    with Answers((503, {}, refusal("SlowDown"))) as answers:
-        with pytest.raises(s3.StoreError, match=r"s3://results/a: S3 refuses: 503 SlowDown, AWS's words\."):
-            store_at(answers.url).put_file(__file__, "s3://results/a")
-        assert len(answers.asked) == s3.ATTEMPTS
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,6 @@ def test_the_check_for_open_mpi_runs_with_the_hosts_path(*, has_environment: boo
     assert known.order_of(known.add("worker", "10.0.0.4"), {}).env.get("PATH") == env.get("PATH")
 
 
-def test_blocked_ports_are_named_by_the_process_that_listens() -> None:
-    known = make_processes()
-    server, worker = known.add("server", "10.0.0.4"), known.add("worker", "10.0.0.5")
-    server.bound, worker.bound = ("10.0.0.4", 40000), ("10.0.0.5", 50000)
-    worker.blocked = ("10.0.0.4:40000",)
-    assert known.describe_unreachable() == "node-1 cannot reach node-0 (10.0.0.4) on TCP port 40000"
-
-
 def test_launch_pys_ssh_command_is_parsed() -> None:
     program = "export OMP_NUM_THREADS=1; export DMLC_ROLE=worker; export DMLC_PS_ROOT_PORT=9091; cd /x/; run it"
     assert parse_ssh(["-o", "StrictHostKeyChecking=no", "10.0.0.5", "-p", "22", program]) == Launch(

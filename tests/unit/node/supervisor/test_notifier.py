@@ -89,16 +89,3 @@ def test_a_job_that_is_stopped_in_the_queue(job_host: LocalHead) -> None:
         job_host.ask("stop", job_id(2))
     (stopped,) = events
     assert (stopped["job"]["id"], stopped["job"]["state"]) == (job_id(3), "stopped")
-
-
-def test_a_lost_node_is_reported(job_host: LocalHead) -> None:
-    with webhook() as (url, events):
-        job_host.refuse("127.0.0.2")
-        result, _ = job_host.run(notified(job_host, url))
-        until(lambda: len(events) == 2, "both events")
-    ended = next(event for event in events if event["event"] == "job-ended")
-    assert (result["state"], ended["job"]["state"], ended["job"]["exit_code"]) == ("failed", "failed", 1)
-    assert ended["text"].startswith(f"job {job_id(1)} (name) is failed: ")
-    lost = next(event for event in events if event["event"] == "node-lost")
-    assert lost["node"] == "node-1"
-    assert lost["text"].startswith(f"job {job_id(1)} (name) has lost node-1: ssh to it failed: ")

@@ -87,12 +87,6 @@ def test_a_worker_that_fails_first_is_named_not_one_that_complains_about_it(job:
     assert job.outcome.culprit is job.workers[1]
 
 
-def test_a_single_failure_is_named_after_a_moment(job: Job) -> None:
-    job.exits(1, 7)
-    job.wait(outcome.GATHER_S)
-    assert job.error == "worker on node-1 (process 2) ended with exit code 7"
-
-
 @pytest.mark.parametrize(
     ("why", "line", "shown"),
     [
@@ -172,16 +166,6 @@ def test_running_servers_at_the_end_mean_workers_without_a_kv_store(
     job.wait(outcome.REAP_GRACE_S)
     assert job.outcome.decided == Ending("done", 0, None, "done")
     assert list(warned) == ["kv-store"] * is_warned_of
-
-
-def test_the_end_waits_for_a_process_that_is_announced_late(job: Job) -> None:
-    """The engine's launcher may start the last one when a short program has already ended in the others."""
-    job.outcome._warn = lambda *_: None
-    for process in (*job.workers, job.scheduler):
-        job.ends(process, 0)
-    assert job.outcome.decided is None
-    job.ends(job._add("server", "node-1", 3), 0)
-    assert job.outcome.decided == Ending("done", 0, None, "done")
 
 
 def test_a_server_that_fails_after_the_workers_is_only_reported(job: Job) -> None:

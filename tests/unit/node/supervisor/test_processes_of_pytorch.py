@@ -76,13 +76,6 @@ def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: LocalHead, 
     assert "broken" in lines_of(log, "worker")
 
 
-def test_a_torchrun_that_fails_is_named_and_its_output_kept(job_host: LocalHead) -> None:
-    result, log = job_host.run(order(job_host, "torchrun", "true", env={"TORCHRUN_FAILS": "1"}))
-    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 1, {})
-    assert "torchrun on node-" in result["error"]
-    assert "torchrun cannot go on" in lines_of(log, "launcher")
-
-
 def test_secrets_reach_the_processes_alone(job_host: LocalHead) -> None:
     program = "test \"$TOKEN\" && tr '\\0' '\\n' </proc/$PPID/environ | grep -c hus[h]; true"
     result, log = job_host.run(order(job_host, "torchrun", program, secrets={"TOKEN": "hush"}))

@@ -99,22 +99,6 @@ def test_samples_and_event_files_are_copied(server: S3Server, folder: Path) -> N
     assert job.said == []
 
 
-def test_changes_are_copied_once(
-    server: S3Server, folder: Path, put: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publish, "EVERY_S", 0.05)
-    monkeypatch.setattr(publish, "REST", 0)
-    job = Job(server.url)
-    job.start()
-    until(lambda: len(put) == 2)
-    with (folder / "events").open("a") as stream:
-        stream.write('{"t": 2}\n')
-    until(lambda: len(put) == 3)
-    assert job.copying.finish(60.0)
-    assert [url.removeprefix("s3://results/runs/job-1/") for url in put] == ["record.json", "events", "events"]
-    assert server.read(BUCKET)["runs/job-1/events"] == b'{"t": 1}\n{"t": 2}\n'
-
-
 def test_a_problem_is_reported_once_and_the_rest_copied_later(
     server: S3Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

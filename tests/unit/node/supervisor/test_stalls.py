@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 
 from fake_timers import Timers, timers
-from foundation.durations import render_minutes
 from job_channels import make_agents, make_order
 from node.job.stacks import Location, describe_locations
 from node.protocol import JobHost, OtherHost
@@ -62,13 +61,6 @@ def test_whether_to_wait_tell_or_end(
     quiet_s: float, limit_s: float | None, found: str | None, *, is_news: bool, what: str
 ) -> None:
     assert stalls.decide(quiet_s, 10.0, limit_s, found, is_news=is_news) == what
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(6, "6 s"), (119.9, "119 s"), (180, "3 min"), (3600, "1 h"), (4805, "1 h 20 min")]
-)
-def test_durations_are_round_numbers(seconds: float, text: str) -> None:
-    assert render_minutes(seconds) == text
 
 
 # -- hours of a job, simulated ---------------------------------------------------------------------------------------
@@ -376,12 +368,6 @@ def test_progress_after_a_stall_is_reported_once(job: Job) -> None:
     assert job.stalls._pace_s < 60  # the time while it was stopped does not count towards its pace
 
 
-def test_a_stopped_child_of_an_active_worker_is_not_reported(job: Job) -> None:
-    job.stop(job.worker(0))
-    job.run(600, cpu_share=0.5)
-    assert job.told == []
-
-
 def test_nodes_out_of_reach_are_reported_after_a_minute(job: Job) -> None:
     job.run(60, prints_every_s=1.0)
     job.lost = {"node-1": ["node-2"], "node-2": ["node-1"]}
@@ -418,13 +404,6 @@ def test_a_bar_that_moves_is_progress(job: Job, *, moves: bool) -> None:
     assert bool(job.told) != moves
 
 
-def test_output_of_ps_lite_is_not_progress(job: Job) -> None:
-    for _ in range(300):
-        job.run(10)
-        job.stalls.on_line(job.worker(0), "[12:00:00] ../3rdparty/ps-lite/src/van.cc:310: Warning: resend")
-    assert job.told[0][0] == pytest.approx(30 * MIN, abs=2 * stalls.CHECK_EVERY_S)
-
-
 def test_a_job_is_ended_at_the_users_limit(timers: Timers) -> None:
     job = Job(timers, 10 * MIN)
     job.lost = {"node-1": ["node-2"]}
@@ -441,13 +420,6 @@ def test_on_stall_report_ends_nothing(timers: Timers) -> None:
     assert job.ended == []
     assert 5 * MIN <= job.told[0][0] <= 6 * MIN
     assert len(job.told) > 1
-
-
-@pytest.mark.parametrize(("launcher", "is_ended"), [("ssh", False), ("torchrun", True), ("env", True)])
-def test_a_thread_of_gloo_that_polls_is_not_progress(timers: Timers, launcher: str, *, is_ended: bool) -> None:
-    job = Job(timers, limit=600, launcher=launcher)
-    job.run(1500, cpu_share=0.005)
-    assert bool(job.ended) == is_ended
 
 
 def test_stall_timeout_none_turns_it_off(timers: Timers) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,17 +108,6 @@ def test_a_bar_is_seen_while_it_moves_and_stored_when_it_ends(job_host: LocalHea
     assert job_host.result()["exit_code"] == 1
 
 
-def test_the_bar_of_a_program_that_is_killed_is_stored(job_host: LocalHead) -> None:
-    script = "import sys, time; sys.stdout.write('\\r10%| 1/10'); sys.stdout.flush(); time.sleep(100)"
-    job_host.ask("submit", order=job_host.order(sys.executable, "-c", script, **ALONE))
-    with job_host.asking("follow", job_id(1), "0") as client:
-        assert client.stdout is not None
-        assert any('"bar"' in line for line in client.stdout)
-    os.kill(job_host.pid_of("sys.stdout.write"), signal.SIGKILL)
-    assert job_host.result()["state"] == "failed"
-    assert "10%| 1/10" in lines_of([json.loads(line) for line in job_host.events().splitlines()])
-
-
 def test_ranks_come_from_ps_lites_lines_which_are_hidden(job_host: LocalHead) -> None:
     env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS}
     env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
@@ -135,32 +122,6 @@ def test_ranks_come_from_ps_lites_lines_which_are_hidden(job_host: LocalHead) ->
 EXIT, KILLED = r" \(process \d+\) ended with exit code ", r" \(process \d+\) was killed by signal 9$"
 
 
-@pytest.mark.parametrize(
-    ("workers", "env", "code", "error"),
-    [
-        (2, {"WORKER": "test $CLUSTER_HOST = node-0 && sleep 100; exit 7"}, 7, f"^worker on node-1{EXIT}7$"),
-        (1, {"WORKER": "sleep 100", "SERVER": "kill -9 $$"}, 137, f"^server on node-0{KILLED}"),
-    ],
-)
-def test_the_first_process_that_fails_ends_the_job(
-    job_host: LocalHead, workers: int, env: dict[str, str], code: int, error: str
-) -> None:
-    result, _ = job_host.run(job_host.order(env=env, workers=workers))
-    assert (result["state"], result["exit_code"], result["left"]) == ("failed", code, {}), result["error"]
-    assert re.search(error, result["error"]), result["error"]
-
-
-def test_after_a_killed_supervisor_processes_end_and_the_record_is_completed_once(job_host: LocalHead) -> None:
-    start_and_wait(job_host, job_host.order(env=HERE, **ALONE))
-    job_host.kill_supervisor()
-    with job_host.asking("list") as first, job_host.asking("list") as second:
-        lists = [json.loads(process.stdout.read())["jobs"] for process in (first, second)]
-    assert [[job["error"] for job in jobs] for jobs in lists] == [["the supervisor on node-0 was killed"]] * 2
-    assert not job_host.processes()
-    assert job_host.events().count('"result"') == 1
-    assert job_host.result()["exit_code"] == 1
-
-
 def test_after_a_killed_supervisor_no_process_is_left_on_the_head(job_host: LocalHead) -> None:
     """Although nobody asks about the job. All get SIGTERM first, and daemons are found too."""
     worker = "trap 'touch ~/told; exit' TERM; setsid sh -c \"trap '' TERM; echo here; exec sleep 600\" & wait"
@@ -169,20 +130,6 @@ def test_after_a_killed_supervisor_no_process_is_left_on_the_head(job_host: Loca
     job_host.kill_supervisor()
     waits.until(lambda: not job_host.processes(), timeout_s=20)
     assert (job_host.home / "told").exists()
-
-
-def test_a_signal_stops_the_job(job_host: LocalHead) -> None:
-    start_and_wait(job_host, job_host.order(env=HERE, **ALONE))
-    os.kill(job_host.record()["supervisor"]["pid"], signal.SIGTERM)
-    assert job_host.result() == {
-        "state": "stopped",
-        "exit_code": 130,
-        "error": "stopped",
-        "cause": None,
-        "culprit": None,
-        "left": {},
-    }
-    assert not job_host.processes()
 
 
 def test_a_node_that_ssh_does_not_reach(job_host: LocalHead) -> None:
