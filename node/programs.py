@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import List, Sequence
+from collections.abc import Sequence
 
 CODE_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder with this project's files on this host: on a node, the runtime, whose Python runs this program."""
@@ -15,7 +15,7 @@ OF_ENVIRONMENT = ("torchrun",)
 """The programs that run with the training environment's Python."""
 
 
-def program_words(name: str, *words: str, python: str = "", code_dir: str = CODE_DIR) -> List[str]:
+def program_words(name: str, *words: str, python: str = "", code_dir: str = CODE_DIR) -> list[str]:
     """The command line of one of __main__.py's programs, on a host with the runtime in `code_dir`. Pure.
 
     python: that of the training environment, for programs that import from it; the others use the runtime's.
@@ -24,7 +24,7 @@ def program_words(name: str, *words: str, python: str = "", code_dir: str = CODE
     return [python if name in OF_ENVIRONMENT else own, PYTHON_OPTIONS, code_dir + "/node", name, *words]
 
 
-def shim_words(variables: Sequence[str], *, python: str, code_dir: str = CODE_DIR) -> List[str]:
+def shim_words(variables: Sequence[str], *, python: str, code_dir: str = CODE_DIR) -> list[str]:
     """The command line that an engine's launcher starts in place of each process of a job. Pure.
 
     variables: those by which the engine identifies a process. It imports nothing but the standard library.

@@ -16,8 +16,8 @@ from msgspec import Meta, Struct
 from node.train_settings import TrainSettings
 
 MAX_LINE_BYTES = 8 << 20
-OUTPUT_ENCODING = "latin-1"  # of a program's output in messages: one character for each byte
 """The limit for a line from the head; the longest line is the list of all jobs."""
+OUTPUT_ENCODING = "latin-1"  # of a program's output in messages: one character for each byte
 MAX_RECORD_BYTES = 1 << 20
 LONGEST_ERROR = 500  # characters
 STAGED = "CLUSTER_DATA_STAGED"

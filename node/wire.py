@@ -315,7 +315,7 @@ class TakeStacks(Struct, tag=True):
 
 
 class Launch(Struct, tag=True):
-    """From launch.py: start a process on the host with this address. The answer is Done, at its end."""
+    """From launch.py: start a process on the host with this address. The answer is its exit code, as a line."""
 
     host: str
     launched: dict[str, str]
@@ -362,12 +362,6 @@ class News(Struct, kw_only=True, omit_defaults=True):
 
     bars: dict[int, str] | None = None
     result: JobResult | None = None
-
-
-class Done(Struct, kw_only=True):
-    """The supervisor's answer to `Launch`, at the process's end."""
-
-    exit_code: int
 
 
 def encode(message: Any) -> bytes:
@@ -418,16 +412,6 @@ class Pace:
     def delay_s(self) -> float:
         """The remaining time to wait."""
         return max(0.0, self._until - time.monotonic())
-
-
-def read_now(descriptor: int) -> bytes | None:
-    """Returns the bytes that can be read now; b"" at the end of the stream, None if there are none yet."""
-    try:
-        return os.read(descriptor, 1 << 16)
-    except (BlockingIOError, InterruptedError):
-        return None
-    except OSError:  # reset by the other side
-        return b""
 
 
 def text(line: bytes) -> str:

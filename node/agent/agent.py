@@ -40,7 +40,6 @@ from node.agent.notice import PROGRESS, SAVED, NoticeFile, place_of
 from node.agent.notice import watch as watch_notices
 from node.agent.process import MARK, JobProcess
 from node.agent.volumes import watch as watch_volumes
-from node.job.stacks import Program
 from node.protocol import Container, NewFiles
 from node.samples import Sample
 from node.setup import process_tree
@@ -346,13 +345,11 @@ class Agent(asyncio.Protocol):
     async def _take_stack(self, process: JobProcess, wanted: Inspect | TakeStack) -> None:
         pids = {pid for pid, _, _ in process_tree.find(self.order.spec.id)} if wanted.nccl else set()
         nccl = asyncio.ensure_future(nccl_ras.ask(pids))
-        programs: tuple[Program, ...] = ()
-        if isinstance(wanted, TakeStack) and wanted.whole:
-            place, programs = await stack.take_programs(process.find(), native=wanted.native)
-        else:
-            async with self._looking:  # not all at once, beside the processes that train
-                place = await stack.take_location(process.find(), native=wanted.native)
+        whole = isinstance(wanted, TakeStack) and wanted.whole
+        async with self._looking:  # not all at once, beside the processes that train
+            place, programs = await stack.take(process.find(), native=wanted.native, whole=whole)
         place = replace(place, nccl=await nccl)
+        programs = programs if whole else ()
         self.send(Placed(process.number, place, programs, asked=isinstance(wanted, TakeStack)))
 
     async def _reach(self, message: Reach) -> None:

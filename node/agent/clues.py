@@ -36,11 +36,11 @@ class Watch:
         send(Clues(choose_lines(await read_kernel_log(), self._since, new), new, is_full("/dev/shm")))  # noqa: S108
 
 
-async def read_kernel_log() -> str:
+async def read_kernel_log(timeout_s: float = TIMEOUT_S) -> str:
     """Returns the kernel's messages; "" if this user may not read them, or they do not come in time."""
     for words in KERNEL_LOG:
         try:
-            ended = await children.run(words, TIMEOUT_S)
+            ended = await children.run(words, timeout_s)
         except OSError:  # there is no such program
             continue
         if ended.code == 0 and ended.stdout.strip():

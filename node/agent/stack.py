@@ -26,21 +26,15 @@ SCOPE = "sys/kernel/yama/ptrace_scope"
 NO_PYTHON = "Failed to find python version"  # py-spy's message
 
 
-async def take_location(found: Sequence[process_tree.Process], *, native: bool = False) -> Location:
-    """Where the first of these processes that is a Python program is, or why that is unknown."""
-    why = NOT_PYTHON
-    for pid, _, _ in sorted(found)[:MOST_TRIED]:
-        threads, reason = await _dump(pid, native=native)
-        if threads:
-            return _location_of(pid, threads)
-        why = reason or why
-    return Location(why=why)
+async def take(
+    found: Sequence[process_tree.Process], *, native: bool = False, whole: bool = False
+) -> tuple[Location, tuple[Program, ...]]:
+    """The place of the first of these processes that is a Python program, or why that is unknown, and its stacks.
 
-
-async def take_programs(found: Sequence[process_tree.Process], *, native: bool) -> tuple[Location, tuple[Program, ...]]:
-    """The stacks of these processes that are Python programs, and the place of the first one. native: only of that."""
+    whole: also the stacks of the others. native: only of the first one.
+    """
     place, programs = Location(why=NOT_PYTHON), list[Program]()
-    for pid, _, words in sorted(found):
+    for pid, _, words in sorted(found)[: None if whole else MOST_TRIED]:
         threads, reason = await _dump(pid, native=native and not programs)
         if threads:
             place = place if programs else _location_of(pid, threads)
@@ -48,7 +42,7 @@ async def take_programs(found: Sequence[process_tree.Process], *, native: bool) 
         elif reason and not programs:
             place = Location(why=reason)
         frames = sum(len(thread.frames) for program in programs for thread in program.threads)
-        if len(programs) == MOST_PROGRAMS or frames > MOST_FRAMES:
+        if len(programs) == (MOST_PROGRAMS if whole else 1) or frames > MOST_FRAMES:
             break  # a message is limited
     return place, tuple(programs)
 

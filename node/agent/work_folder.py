@@ -168,7 +168,7 @@ def find_below(root: str, *, since: int = 0, prefix: str = "") -> Iterator[Entry
 
 def list_entries(entries: Iterator["os.DirEntry[str]"]) -> Iterator["os.DirEntry[str]"]:
     """Yields a folder's entries, as far as they can be read."""
-    with contextlib.suppress(OSError):  # some of /proc's folders can be opened, but not read
+    with contextlib.suppress(OSError):  # such as on a volume whose server has just died
         yield from entries
 
 

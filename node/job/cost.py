@@ -29,7 +29,7 @@ def find_cost(record: Record, now: float) -> float | None:
     if not record.attempts:
         return cost_of(record.nodes, end - record.held_at)
     total = 0.0
-    for attempt, following in zip(record.attempts, (*record.attempts[1:], None)):  # noqa: B905 - Python 3.9
+    for attempt, following in zip(record.attempts, (*record.attempts[1:], None), strict=True):
         kept = [host for host in record.nodes if host.name not in attempt.lost]
         until = end if following is None else following.started_at
         during, after = attempt.cost_usd, 0.0 if not kept else cost_of(kept, until - (attempt.ended_at or until))

@@ -36,9 +36,8 @@ class SampleFile:
         line = json.encode(sample) + b"\n"
         try:
             with open(self._path, "ab", buffering=0) as stream:
+                stream.write(line)
                 size = stream.tell()
-                if stream.write(line) < len(line):
-                    os.truncate(self._path, size)
             if size > self._limit_bytes:
                 self._thin(time.time() - NEW_S)
         except OSError:  # such as a full disk

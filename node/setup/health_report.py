@@ -3,21 +3,21 @@
 It runs on a node before a job and after a failed one, and prints a Report as one line of JSON.
 """
 
+import asyncio
 import errno
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pynvml
 from msgspec import json
 
-from node.health import GPUS_TIMEOUT_S, KERNEL_LOG, LOG_TIMEOUT_S, Gpu, Report, parse_xids, read_kept
+from node.agent import clues
+from node.health import GPUS_TIMEOUT_S, LOG_TIMEOUT_S, Gpu, Report, parse_xids, read_kept
 
 THROTTLED_FOR_S = 0.1  # a reason that is gone after this time does not count
 THROTTLED = (  # nvml.h
@@ -87,28 +87,7 @@ def _try_to_write(folder: str) -> str | None:
 
 def read_kernel_log() -> str | None:
     """The kernel's messages since the boot; None if this user may not read them."""
-    for words in KERNEL_LOG:
-        if shutil.which(words[0]) is None:
-            continue
-        log = _run(words, LOG_TIMEOUT_S)
-        if log is not None and log.strip():
-            return log
-    return None
-
-
-def _run(words: Sequence[str], timeout_s: float) -> str | None:
-    """The output of a command; None if it fails or takes longer than timeout_s seconds."""
-    try:
-        done = subprocess.run(
-            words,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=timeout_s,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+    return asyncio.run(clues.read_kernel_log(LOG_TIMEOUT_S)) or None
 
 
 # -- GPUs --------------------------------------------------------------------------------------------------------------

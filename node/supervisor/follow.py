@@ -1,7 +1,6 @@
 """Follows a job's log for one reader, from a given offset to the job's end."""
 
 import contextlib
-import ctypes
 import os
 import select
 import socket
@@ -17,12 +16,10 @@ from node.supervisor import job_log, recovery
 from node.wire import News, Watch
 
 ALIVE_EVERY_S = 2.0
-CHECK_EVERY_S = 0.2  # without inotify
+CHECK_EVERY_S = 0.1  # for new lines
 RETRY_S = 0.05  # for a supervisor that is just starting or ending
 READ_BYTES = 1 << 16
 GIVE_UP_S = 120.0  # for a reader that no longer accepts output
-IN_MODIFY = 2  # linux/inotify.h
-IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0o2000000)
 RESULT = b'"result": {'
 
 
@@ -41,7 +38,6 @@ class Follower:
         self.supervisor_lines = wire.LineBuffer(limit=1 << 20)
         self.bars: dict[int, str] = {}  # the processes' progress bars, by their numbers
         self.shown_bars: dict[int, str] = {}  # those that the reader knows
-        self.changes: int | None = None
         self.is_complete = False  # no process writes to the log any longer
         self.pace = wire.Pace()
         self.sent_at = time.monotonic()
@@ -121,7 +117,6 @@ class Follower:
         path = job_folder.path(self.job, "events")
         if self.events is None and os.path.exists(path):
             self.events = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.changes = watch(path)
 
     def missing_result(self) -> LogLine:
         """Returns the result line for a log without one, such as after a full disk."""
@@ -150,15 +145,17 @@ class Follower:
             self.is_complete = True
 
     def read_supervisor(self, supervisor: socket.socket) -> None:
-        """Reads the supervisor's messages: the progress bars, and the result, at the job's end."""
-        data = wire.read_now(supervisor.fileno())
-        for line in self.supervisor_lines.feed(data or b""):
+        """Reads the supervisor's messages, which have arrived: the progress bars, and the result, at the job's end."""
+        data = b""
+        with contextlib.suppress(ConnectionError):  # its end
+            data = supervisor.recv(READ_BYTES)
+        for line in self.supervisor_lines.feed(data):
             news = decode(line, News)
             self.bars = self.bars if news.bars is None else news.bars
             if news.result is not None:
                 self.result = news.result
                 self.is_complete = True
-        if data == b"":
+        if not data:
             supervisor.close()
             self.supervisor = None
 
@@ -178,16 +175,12 @@ class Follower:
         """Waits for an event. Raises OSError if the reader is gone."""
         if time.monotonic() > self.sent_at + ALIVE_EVERY_S:
             self.send(wire.encode({"alive": True}))
-        wait_s = ALIVE_EVERY_S / 2 if self.changes is not None else CHECK_EVERY_S
-        wait_s, changes = RETRY_S if self.supervisor is None else wait_s, self.changes
+        if self.supervisor is None:
+            time.sleep(RETRY_S)
+            return
         # The supervisor's report of the job's end is handled at once.
-        delay_s = self.pace.delay_s
-        if delay_s and changes is not None:
-            wait_s, changes = min(wait_s, delay_s), None
-        ready, _, _ = select.select([one for one in (changes, self.supervisor) if one is not None], [], [], wait_s)
-        if changes is not None and changes in ready:
-            wire.read_now(changes)
-        if self.supervisor is not None and self.supervisor in ready:
+        ready, _, _ = select.select([self.supervisor], [], [], max(CHECK_EVERY_S, self.pace.delay_s))
+        if ready:
             self.read_supervisor(self.supervisor)
 
 
@@ -208,15 +201,3 @@ def connect(job: str) -> socket.socket | None:
         plug.close()
         return None
     return plug
-
-
-def watch(path: str) -> int | None:
-    """Returns a descriptor that becomes readable when a file changes; None if the kernel does not provide one."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = libc.inotify_init1(IN_NONBLOCK_CLOEXEC)
-    if descriptor < 0:
-        return None
-    if libc.inotify_add_watch(descriptor, os.fsencode(path), IN_MODIFY) < 0:
-        os.close(descriptor)
-        return None
-    return int(descriptor)

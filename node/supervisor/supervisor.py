@@ -29,7 +29,7 @@ from node.supervisor.attempts.new_nodes import Replacement
 from node.supervisor.clients import Clients
 from node.supervisor.notifier import Notifier
 from node.tasks import Tasks
-from node.wire import Done, Launch, NotStarted, Replace, Reply, RunProgram, Say, TakeStacks
+from node.wire import Launch, NotStarted, Replace, Reply, RunProgram, Say, TakeStacks
 from train.engines.engine import assign_hosts
 from train.engines.scheduler import Scheduler
 from train.engines.schedulers import SCHEDULERS
@@ -327,8 +327,7 @@ class Supervisor:
         """Carries out a client's request. Returns the answer; b"" for none; None to refuse it."""
         answer: Any = Reply()
         if isinstance(message, Launch):
-            code = await self.attempt.launch_for(message)
-            answer = None if code is None else Done(exit_code=code)
+            answer = await self.attempt.launch_for(message)
         elif isinstance(message, RunProgram):
             answer = await self.attempt.run_program(message)
         elif isinstance(message, Replace) and self.replacement is not None:

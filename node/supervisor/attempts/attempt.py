@@ -139,7 +139,7 @@ class RunningAttempt:
             self.on_output(message)
         elif isinstance(message, Announced):
             self.announce(agent, message)
-        elif isinstance(message, (Started, Bar, Joined, Exited, Used, Placed, Blocked)):
+        elif isinstance(message, ProcessReport):
             self.on_report(message)
         elif isinstance(message, Booted):
             agent.boot = message.boot

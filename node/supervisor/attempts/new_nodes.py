@@ -87,13 +87,7 @@ class Replacement:
         env = launching.environment(order)
         del env[process_tree.JOB_VARIABLE]  # it may still have work to do once the job continues
         words = [*order.replace_command, order.spec.id, *self.waiting_for]
-        try:
-            self._child = process_tree.start(words, env, job_folder.path(order.spec.id))
-        except OSError as error:
-            self._say(f"{words[0]} cannot be started: {job_folder.describe(error)}")
-            self._report_missing()
-            self._ask()
-            return
+        self._child = process_tree.start(words, env, job_folder.path(order.spec.id))
         exited = children.watch(self._child)
         assert self._child.stdout is not None
         saying = self._tasks.begin(self._report_lines(self._child.stdout))
