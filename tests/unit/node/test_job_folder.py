@@ -43,12 +43,9 @@ CLUSTER_OUTPUT_URL S3_REGION DMLC_PS_ROOT_PORT PAM_USER
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [*((name, "***") for name in SECRET_NAMES.split()), *((name, "x") for name in PLAIN_NAMES.split())],
-)
-def test_the_values_of_secret_names_are_masked(name: str, shown: str) -> None:
-    assert job_folder.mask(name, "x") == shown
+@pytest.mark.parametrize(("names", "shown"), [(SECRET_NAMES, "***"), (PLAIN_NAMES, "x")], ids=["secret", "plain"])
+def test_the_values_of_secret_names_are_masked(names: str, shown: str) -> None:
+    assert [name for name in names.split() if job_folder.mask(name, "x") != shown] == []
 
 
 @pytest.mark.parametrize(
@@ -79,9 +76,9 @@ postgres://u@h/db postgres://u:@h/db http://[::1]:80/ /a/b:c@d me@x.org kafka://
 """
 
 
-@pytest.mark.parametrize("value", WITHOUT_PASSWORD.split())
-def test_a_value_without_a_password_is_shown(value: str) -> None:
-    assert job_folder.mask("PLACE", value) == value
+def test_a_value_without_a_password_is_shown() -> None:
+    values = WITHOUT_PASSWORD.split()
+    assert [job_folder.mask("PLACE", value) for value in values] == values
 
 
 def test_a_log_has_whole_lines_even_on_a_full_disk(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

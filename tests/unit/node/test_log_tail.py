@@ -95,12 +95,3 @@ def test_the_search_ends_early_where_lines_are_rare_or_not_ours(monkeypatch: pyt
     read: list[int] = []
     find_tail(lambda start, end: (read.append(start), b"x" * (end - start))[1], 1 << 30, LogWanted(tail=1), ())
     assert len(read) < 5
-
-
-def test_the_log_is_read_only_for_processes_of_earlier_attempts() -> None:
-    assert find_processes(ROLES, 1, lambda: pytest.fail("read")) == tuple(ROLES)
-    of_first = [
-        RecordRole(role="launcher", host="node-0", number=0),
-        RecordRole(role="worker", host="node-0", number=1, rank=0),
-    ]
-    assert find_processes(ROLES, 2, encode(LINES).splitlines) == (*ROLES, *of_first)

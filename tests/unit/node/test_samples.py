@@ -8,7 +8,7 @@ import pytest
 
 from node import job_folder
 from node.job import samples
-from node.job.samples import SampleFile, find_since, mean, merge
+from node.job.samples import SampleFile, find_since, mean
 from node.samples import GpuSample, ProcessSample, Sample, parse_samples
 
 
@@ -21,25 +21,6 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def sample(t: float, host: str = "node-0", over_s: float = 5.0, **more: Any) -> Sample:
     return Sample(t=t, host=host, over_s=over_s, **more)
-
-
-@pytest.mark.parametrize(
-    ("times", "interval_s", "until", "merged"),
-    [
-        ([5, 10, 15, 20], 10, 100, [(10, 10), (20, 10)]),
-        ([5, 10, 15, 20, 25], 20, 100, [(20, 20), (25, 5)]),
-        ([5, 10, 15, 20], 10, 10, [(10, 10), (15, 5), (20, 5)]),  # the newest stay as they are
-        ([5, 10, 500, 505], 20, 1000, [(10, 10), (505, 10)]),  # a pause between two attempts
-        ([], 10, 100, []),
-    ],
-)
-def test_neighbours_are_merged(
-    times: list[float], interval_s: float, until: float, merged: list[tuple[float, float]]
-) -> None:
-    hosts = ("node-0", "node-1")
-    found = list(merge((sample(t, host) for t in times for host in hosts), interval_s, until))
-    for host in hosts:
-        assert [(one.t, one.over_s) for one in found if one.host == host] == merged
 
 
 def test_a_mean_is_weighted_and_leaves_out_what_is_unknown() -> None:

@@ -70,20 +70,15 @@ def test_what_is_inside(home: Path) -> None:
     assert "nvidia.com/gpu=all" in words
 
 
-@pytest.mark.parametrize(
-    ("verb", "why"),
-    [
-        ("run", "podman could not start the job's container: Error: it does not start"),
-        ("exec", "podman could not start it in its container"),
-    ],
-)
-def test_an_engine_that_cannot_start_it(home: Path, verb: str, why: str) -> None:
+def test_an_engine_that_cannot_start_it(home: Path) -> None:
     script = home / "engine" / "client.py"
-    script.write_text(script.read_text().replace('os.environ.get("PODMAN_FAILS")', repr(verb)))
+    script.write_text(script.read_text().replace('os.environ.get("PODMAN_FAILS")', '"run"'))
     with contained(home, "true") as agent:
         exited = agent.read_until(Exited)
-    assert (exited.exit_code, exited.why) == (125, why)
-    assert verb == "run" or "Error: it does not start" in agent.lines()
+    assert (exited.exit_code, exited.why) == (
+        125,
+        "podman could not start the job's container: Error: it does not start",
+    )
 
 
 def test_agent_end_removes_what_a_killed_agent_has_left(home: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from node.agent.process import MARK
 from node.agent.sampler import (
     Processes,
-    Sampler,
     find_rates,
     parse_cpus,
     parse_disks,
@@ -101,14 +100,6 @@ def test_threads_that_wait_for_a_cpu_are_delayed() -> None:
     with running(*crowd):
         used = Uses()
         until(lambda: used.sample().keys() == {0, 1} and min(used.delayed_s.values()) > 0.1)
-
-
-def test_a_node_is_sampled(home: object) -> None:
-    sampler = Sampler("job-1", "node-3", MARK)
-    sample, cost_s = sampler.take(())
-    assert (sample.host, sample.gpus, sample.processes) == ("node-3", (), ())
-    assert 0 < sample.memory < sample.memory_total
-    assert cost_s > 0
 
 
 def test_the_agent_sends_samples(home: object) -> None:

@@ -62,7 +62,3 @@ def test_a_watch_reports_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(volumes.watch(["/shared"], said.append))
     assert released == ["/shared"]
     assert said == ["volume /shared of node-0 (10.0.0.4): the connection is lost"]
-
-
-def test_names_with_blanks_are_read_as_they_are() -> None:
-    assert volume_probe.unescape("/a\\040b\\134c") == "/a b\\c"

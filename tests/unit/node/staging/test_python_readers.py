@@ -70,7 +70,3 @@ def test_mxnet_alone_fails_and_the_hint_helps(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "program"), READERS.items())
 def test_readers_are_found_in_a_program(name: str, program: str) -> None:
     assert find_python_reader(f"import mxnet as mx\ndata = {program}\n") == name.partition(" ")[0]
-
-
-def test_other_readers_are_not_found() -> None:
-    assert find_python_reader("data = mx.io.ImageRecordIter(path_imgrec=url)\nmy_ImageIter = MyImageIterator()") is None

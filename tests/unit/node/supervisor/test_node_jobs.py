@@ -6,8 +6,6 @@ import pwd
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +99,6 @@ def test_a_notebook_and_a_job_run_beside_each_other(job_host: LocalHead) -> None
         job_host.ask("stop", job_id(number))
 
 
-def test_a_follower_sends_keep_alives_until_its_reader_ends(job_host: LocalHead) -> None:
-    job_host.ask("submit", order=alone(job_host, "sleep 100"))
-    with job_host.asking("follow", job_id(1), "0") as follower:
-        assert any(json.loads(line) == {"alive": True} for line in follower.stdout)
-        follower.stdout.close()
-        assert follower.wait(timeout=20) == 128 + signal.SIGPIPE  # not as after the whole log
-
-
 def test_a_supervisor_that_does_not_answer_is_killed(job_host: LocalHead) -> None:
     job_host.ask("submit", order=alone(job_host, "echo here; sleep 100"))
     job_host.wait_for('"line": "here"')
@@ -119,38 +109,6 @@ def test_a_supervisor_that_does_not_answer_is_killed(job_host: LocalHead) -> Non
     done = subprocess.run(stop, env=job_host.env(), capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["result"]["error"] == "the supervisor on node-0 was killed"
     assert not job_host.processes()
-
-
-@contextmanager
-def orphan(host: LocalHead) -> Iterator["subprocess.Popen[bytes]"]:
-    """Runs a process of the job that the supervisor does not know."""
-    env = {**host.env(), "CLUSTER_JOB_ID": job_id(1)}
-    with subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def test_another_stop_ends_what_a_job_left(job_host: LocalHead) -> None:
-    job_host.refuse("127.0.0.2")
-    result, _ = job_host.run(job_host.order(env={}))
-    assert list(result["left"]) == ["node-1"]  # the host could not be searched
-    with orphan(job_host) as left:
-        (job_host.home / "refused").write_text("127.0.0.2\n127.0.0.1\n")  # the head needs no ssh to itself
-        (answer,) = job_host.ask("stop", job_id(1))
-        assert answer == {"result": result, "already": True}
-        assert left.wait(timeout=10) == -signal.SIGTERM  # on this host, without being known
-    with orphan(job_host) as left:
-        (job_host.home / "refused").unlink()
-        (answer,) = job_host.ask("stop", job_id(1))
-        assert answer == {"result": {**result, "left": {}}, "already": True}
-        assert left.wait(timeout=10) == -signal.SIGTERM
-    [listed] = job_host.ask("list")[0]["jobs"]
-    assert (listed["left"], listed["state"], listed["error"]) == ({}, "failed", result["error"])
-    assert job_host.ask("follow", job_id(1), "0")[-1]["result"] == result  # it states how the job ended
-    (job_host.home / "ssh").unlink()  # nothing is left, so no host is asked
-    assert job_host.ask("stop", job_id(1)) == [answer]
 
 
 def test_nothing_is_left_on_instances_that_have_ended(job_host: LocalHead) -> None:

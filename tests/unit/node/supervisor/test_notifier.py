@@ -79,13 +79,14 @@ def test_a_webhook_that_fails_is_a_warning_that_names_its_host(job_host: LocalHe
     assert [path for path in files if has_any(path, [SECRET])] == []
 
 
-def test_a_job_that_is_stopped_in_the_queue(job_host: LocalHead) -> None:
+def test_a_lost_node_is_reported(job_host: LocalHead) -> None:
     with webhook() as (url, events):
-        job_host.ask("submit", order=job_host.order(job=job_id(2), env={"WORKER": "echo here; sleep 100"}))
-        job_host.wait_for('"line": "here"', job=job_id(2), count=2)
-        job_host.ask("submit", order=notified(job_host, url, job=job_id(3), queue=True))
-        job_host.ask("stop", job_id(3))
-        until(lambda: events, "its event")
-        job_host.ask("stop", job_id(2))
-    (stopped,) = events
-    assert (stopped["job"]["id"], stopped["job"]["state"]) == (job_id(3), "stopped")
+        job_host.refuse("127.0.0.2")
+        result, _ = job_host.run(notified(job_host, url))
+        until(lambda: len(events) == 2, "both events")
+    ended = next(event for event in events if event["event"] == "job-ended")
+    assert (result["state"], ended["job"]["state"], ended["job"]["exit_code"]) == ("failed", "failed", 1)
+    assert ended["text"].startswith(f"job {job_id(1)} (name) is failed: ")
+    lost = next(event for event in events if event["event"] == "node-lost")
+    assert lost["node"] == "node-1"
+    assert lost["text"].startswith(f"job {job_id(1)} (name) has lost node-1: ssh to it failed: ")

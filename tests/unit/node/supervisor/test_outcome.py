@@ -113,14 +113,6 @@ def test_a_worker_that_ended_early_is_named_as_what_came_before(job: Job) -> Non
     assert job.error == said
 
 
-def test_a_killed_launcher_is_named_not_the_processes_that_end_with_it(job: Job) -> None:
-    job.ends(job.workers[0], 143, 15, ended=True)
-    job.ends(job.launcher, 137, 9)
-    job.wait(outcome.GATHER_S)
-    error = "launch.py on node-0 (process 77) was killed by signal 9"
-    assert job.outcome.decided == Ending("failed", 137, error, "error")
-
-
 def test_a_process_that_mpirun_has_ended_ends_the_job(job: Job) -> None:
     """Its mpirun has failed, as without its daemon on a node, and launch.py continues."""
     job.ends(job.workers[0], 143, 15, ended=True)
@@ -231,8 +223,3 @@ def test_a_job_that_ends_with_rank_0(timers: Timers, code: int, state: str) -> N
     job.wait(outcome.GATHER_S)
     assert job.outcome.decided is not None
     assert (job.outcome.decided.state, job.outcome.decided.exit_code) == (state, code)
-
-
-@pytest.mark.parametrize("more", [{"workers": 1}, {"servers": 0}])
-def test_jobs_that_need_no_kv_store(timers: Timers, more: dict[str, Any]) -> None:
-    assert not Job(timers, **more).outcome.awaits_kv_store()

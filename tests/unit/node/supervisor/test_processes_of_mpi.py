@@ -51,14 +51,6 @@ def test_each_process_knows_its_place(job_host: LocalHead) -> None:
     assert sorted(lines_of(log, "worker")) == ["node-0 0 0 2 hush", "node-1 1 1 2 hush"]
 
 
-def test_the_first_failure_ends_the_job_with_its_exit_code(job_host: LocalHead) -> None:
-    program = "if [ $CLUSTER_RANK = 1 ]; then exit 7; fi; sleep 600"
-    result, _ = job_host.run(order(job_host, program))
-    assert (result["state"], result["exit_code"], result["left"]) == ("failed", 7, {})
-    assert result["error"].startswith("worker 1 on node-1 (process ")
-    assert result["error"].endswith("ended with exit code 7")
-
-
 def test_a_killed_mpirun_ends_the_job(job_host: LocalHead) -> None:
     with job_host.asking("submit", order=order(job_host, "sleep 600")):
         job_host.wait_for('"state": "running"')

@@ -140,10 +140,6 @@ def test_which_hosts_are_refused(names: Any, waiting_for: Any, refused: str | No
     assert (found is None) if refused is None else (found is not None and found.startswith(refused))
 
 
-def test_a_host_without_an_address_is_refused() -> None:
-    assert restarts.find_refused([JobHost(name="node-1")], ("node-1",)) == "node-1 without a private address"
-
-
 @pytest.mark.parametrize(
     ("done", "resumed", "lost"),
     [

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fake_slurm import NODES, FakeSlurm, make_slurm
-from job_host import LocalHead, job_host, job_id, lines_of
+from job_host import LocalHead, job_host, job_id
 from waits import until
 
 __all__ = ["job_host"]
@@ -33,34 +33,6 @@ def order(host: LocalHead, program: str, *, queue: str = "cluster", **more: Any)
 
 def start(host: LocalHead, order: dict[str, Any]) -> None:
     assert host.ask("submit", order=order) == [{"job": JOB, "state": "starting"}]
-
-
-def test_a_job_runs_on_the_nodes_that_slurm_assigns(job_host: LocalHead, slurm: FakeSlurm) -> None:
-    start(job_host, order(job_host, "echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR on $CLUSTER_HOST"))
-    job_host.wait_for("is pending: Resources")
-    record = job_host.record()
-    assert (record["state"], record["scheduler"], record["job_number"]) == ("pending", "slurm", "12")
-    assert record["pending"] == "Resources: waits for free nodes"
-    assert not lines_of(job_host.ask("follow", JOB, "0", "--no-wait"))
-    slurm.set_job("RUNNING")
-    result = job_host.result()
-    assert (result["state"], result["error"], result["left"]) == ("done", None, {})
-    said = sorted(lines_of(job_host.ask("follow", JOB, "0")))
-    assert said == ["rank 0 of 2 at 127.0.0.2 on node-1", "rank 1 of 2 at 127.0.0.2 on node-2"]
-    record = job_host.record()
-    assert {node["name"]: node["workers"] for node in record["nodes"]} == {"node-0": 0, "node-1": 1, "node-2": 1}
-    assert record["pending"] is None
-    assert slurm.read("cancelled") == "12\n"
-
-
-def test_a_stopped_job_gives_its_nodes_back(job_host: LocalHead, slurm: FakeSlurm) -> None:
-    slurm.touch("job", "RUNNING\n")
-    start(job_host, order(job_host, "echo here; sleep 600"))
-    job_host.wait_for('"line": "here"')
-    until((job_host.folder() / "heartbeat").exists)  # it keeps the batch script running
-    (answer,) = job_host.ask("stop", JOB)
-    assert (answer["result"]["state"], answer["result"]["left"]) == ("stopped", {})
-    assert slurm.read("cancelled") == "12\n"
 
 
 def test_after_a_killed_supervisor_the_nodes_are_given_back(job_host: LocalHead, slurm: FakeSlurm) -> None:

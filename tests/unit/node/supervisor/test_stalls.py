@@ -204,24 +204,6 @@ def test_workers_apart_from_most_others_come_first(places: str, said: str) -> No
     assert describe_locations({f"w{rank}": Location(text=place) for rank, place in enumerate(places)}) == said
 
 
-ELSEWHERE = "worker 1 on node-2 is at data.py:88 in load(); worker 0 on node-1 waits at train.py:31 (all_reduce)"
-
-
-def test_a_worker_that_spins_in_a_collective_makes_no_progress(timers: Timers) -> None:
-    """As with NCCL and MPI. The worker that is elsewhere comes first, and the stacks are kept."""
-    job = Job(timers, servers=0)
-    job.run(100, prints_every_s=1.0)
-    job.places = {job.worker(0).name: "train.py:31 (all_reduce)", job.worker(1).name: "data.py:88 in load()"}
-    job.run(300, cpu_share=1.0)
-    at, text = job.told[0]
-    assert 100 + stalls.APART_S <= at <= 160
-    assert text.partition(": ")[2] == ELSEWHERE
-    assert job.kept[0] == (
-        "worker 1 on node-2: stack at data.py:88 in load()",
-        "worker 0 on node-1: stack at train.py:31 (all_reduce)",
-    )
-
-
 def test_a_worker_that_spins_in_a_function_of_c_makes_no_progress(timers: Timers) -> None:
     job = Job(timers, servers=0)
     job.run(100, prints_every_s=1.0)
@@ -235,16 +217,6 @@ def test_a_worker_that_spins_in_a_function_of_c_makes_no_progress(timers: Timers
     assert not job.stalls.complete(job.worker(0), Location(text="train.py:32")).waits
 
 
-def test_the_kv_store_waits_for_a_worker_but_not_while_one_computes(job: Job) -> None:
-    """ps-lite waits without the CPU; MXNet's own engine, for which a program may wait too, computes with it."""
-    job.run(100, prints_every_s=1.0)
-    job.places = {job.worker(0).name: "train.py:31 (wait_to_read)", job.worker(1).name: "data.py:88 in load()"}
-    job.run(300, cpu_share=1.0)
-    assert job.told == []
-    job.run(100)
-    assert job.told[0][1].endswith("the kv-store waits for what worker 1 on node-2 pushes")
-
-
 @pytest.mark.parametrize("places", [("train.py:31 (all_reduce)", "train.py:32 (all_reduce)"), ("train.py:31",)])
 def test_a_worker_that_computes_makes_progress(job: Job, places: tuple[str, ...]) -> None:
     """Between two collectives, or in a long function of C."""
@@ -253,15 +225,6 @@ def test_a_worker_that_computes_makes_progress(job: Job, places: tuple[str, ...]
         job.places[job.worker(0).name] = places[step // 10 % len(places)]
         job.run(1, cpu_share=1.0)
     assert job.told == []
-
-
-def test_the_reason_for_an_unknown_place_is_told(job: Job) -> None:
-    job.run(100, prints_every_s=1.0)
-    worker = job.worker(0)
-    for _ in range(200):
-        job.stalls.on_location(worker, Location(why="py-spy did not answer within 3 s"))
-        job.run(10)
-    assert job.told[0][1].endswith("; no stack of worker 0 on node-1: py-spy did not answer within 3 s")
 
 
 def test_what_nccl_says_is_told(job: Job) -> None:
@@ -402,16 +365,6 @@ def test_a_bar_that_moves_is_progress(job: Job, *, moves: bool) -> None:
         job.run(10)
         job.stalls.on_bar(job.worker(0), f"| {step * moves}/999 [{step // 6:02}:{step % 6}0<?]")
     assert bool(job.told) != moves
-
-
-def test_a_job_is_ended_at_the_users_limit(timers: Timers) -> None:
-    job = Job(timers, 10 * MIN)
-    job.lost = {"node-1": ["node-2"]}
-    job.run(20 * MIN)
-    ((at, error),) = job.ended
-    assert 10 * MIN <= at <= 10 * MIN + 2 * stalls.CHECK_EVERY_S
-    assert error.startswith("no worker made progress for 10 min (stall_timeout): node-1 cannot reach node-2 ")
-    assert job.told[0][0] <= 6 * MIN
 
 
 def test_on_stall_report_ends_nothing(timers: Timers) -> None:

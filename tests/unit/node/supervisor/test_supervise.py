@@ -149,20 +149,6 @@ def test_a_launcher_that_fails_is_named_with_its_output(job_host: LocalHead, tmp
     assert lines_of(log, "launcher") == ["it cannot go on"]
 
 
-def test_set_up_commands_run_on_all_hosts_before_the_job(job_host: LocalHead, tmp_path: Path) -> None:
-    tree, there = tmp_path / "tree", tmp_path / "there"
-    for path, text in ((tree / "file", "from the tree"), (there / "other", ""), (there / "file", "an older one")):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    setup = ['echo "set up $CLUSTER_HOST it\'s"', "pwd >&2"]
-    env = {"WORKER": "pwd; cat file; ls"}
-    order = job_host.order(env=env, job_setup=setup, cwd=str(there), tree=str(tree))
-    result, log = job_host.run(order)
-    assert result["error"] is None
-    assert {"set up node-0 it's", "set up node-1 it's", str(there)} <= set(lines_of(log, "setup"))
-    assert sorted(lines_of(log, "worker")) == sorted(2 * [str(there), "from the treefile", "other"])
-
-
 def test_a_set_up_command_that_fails_ends_the_job_before_it_starts(job_host: LocalHead) -> None:
     order = job_host.order(job_setup=["true", "test $CLUSTER_HOST = node-0 || exit 6; sleep 100"])
     result, log = job_host.run(order)
