@@ -159,14 +159,25 @@ def job(timers: Timers) -> Job:
     return Job(timers)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [{"prints_every_s": 20 * MIN}, {"cpu_share": 0.005}],
-    ids=["prints every 20 min", "waits for S3"],
-)
-def test_an_active_job_raises_no_alarm(job: Job, how: dict[str, float]) -> None:
-    job.run(45 * MIN, **how)
+def test_a_job_that_prints_every_20_minutes_raises_no_alarm(job: Job) -> None:
+    job.run(45 * MIN, prints_every_s=20 * MIN)
     assert (job.told, job.ended) == ([], [])
+
+
+@pytest.mark.parametrize(("launcher", "is_ended"), [("ssh", False), ("torchrun", True), ("env", True)])
+def test_a_little_cpu_is_progress_except_for_gloo(timers: Timers, launcher: str, *, is_ended: bool) -> None:
+    """Such as a worker that waits for S3. A thread of Gloo polls."""
+    job = Job(timers, MIN, launcher)
+    job.run(2 * MIN, cpu_share=0.005)
+    assert bool(job.ended) == is_ended
+
+
+def test_output_of_ps_lite_is_not_progress(timers: Timers) -> None:
+    job = Job(timers, MIN)
+    for _ in range(12):
+        job.run(10)
+        job.stalls.on_line(job.worker(0), "[12:00:00] ../3rdparty/ps-lite/src/van.cc:310: Warning: resend")
+    assert job.ended
 
 
 def test_workers_that_wait_at_different_lines_are_named_within_a_minute(job: Job) -> None:
@@ -227,12 +238,13 @@ def test_a_worker_that_computes_makes_progress(job: Job, places: tuple[str, ...]
     assert job.told == []
 
 
-def test_what_nccl_says_is_told(job: Job) -> None:
+def test_what_nccl_says_is_told(timers: Timers) -> None:
     """One worker is asked: NCCL answers for the whole job."""
+    job = Job(timers, 2 * MIN)
     job.run(100, prints_every_s=1.0)
     job.asked_nccl.clear()
     place = Location(text="train.py:31 (all_reduce)", waits=True, nccl=("Missing communicator data from 1 rank",))
-    for _ in range(200):
+    for _ in range(10):
         job.stalls.on_location(job.worker(0), place)
         job.run(10)
     assert job.told[0][1].endswith("; NCCL: Missing communicator data from 1 rank")
@@ -248,21 +260,20 @@ WAITS, RUNS = AGO + "1 other has printed nothing since", AGO + "1 other still ru
     [
         ("auto", {}, WAITS, False),
         ("auto", {"prints_every_s": 5.0}, RUNS, False),
-        ("none", {}, None, False),
-        (10 * MIN, {"cpu_share": 0.5}, WAITS, True),  # such as `ray start --block`
-        (10 * MIN, {"prints_every_s": 5 * MIN}, WAITS, False),  # until it prints
+        (2 * MIN, {"cpu_share": 0.5}, WAITS, True),  # such as `ray start --block`
+        (2 * MIN, {"prints_every_s": MIN}, WAITS, False),  # until it prints
     ],
 )
 def test_a_worker_has_ended_with_0_while_another_runs(
-    timers: Timers, limit: float | str, others: dict[str, float], told: str | None, *, is_ended: bool
+    timers: Timers, limit: float | str, others: dict[str, float], told: str, *, is_ended: bool
 ) -> None:
     job = Job(timers, limit)
     job.run(100, prints_every_s=1.0)
     job.worker(1).exit_code = 0
     job.stalls.on_exit(job.worker(1))
-    job.run(1500, **others)
+    job.run(400, **others)
     texts = [text for _, text in job.told]
-    assert texts[:1] == ([] if told is None else [told])
+    assert texts[0] == told
     if told == RUNS:
         assert len(texts) == 1
     if is_ended:
@@ -291,14 +302,14 @@ def test_a_batch_is_progress_after_a_worker_has_ended(timers: Timers) -> None:
 def test_a_stopped_worker_is_reported_soon_then_less_and_less_often(job: Job) -> None:
     job.run(60, prints_every_s=1.0)
     job.stop(job.worker(1))
-    job.run(3600)
+    job.run(1000)
     times, texts = zip(*job.told, strict=True)
     command = "cluster exec --node node-2 -- kill -CONT 104"
     found = f"worker 1 on node-2 (process 104) is stopped, as by SIGSTOP; `{command}` resumes it"
     assert all(text.endswith(found) for text in texts)
     assert 60 < times[0] <= 60 + 3 * stalls.CHECK_EVERY_S
     pauses = [after - before for before, after in pairwise(times)]
-    assert len(times) == 5
+    assert len(times) == 4
     assert all(after >= 2 * before - stalls.CHECK_EVERY_S for before, after in pairwise(pauses))
     assert job.ended == []
 
@@ -360,25 +371,26 @@ def test_a_bar_whose_clock_alone_runs_has_not_moved(before: str, after: str, *, 
 
 
 @pytest.mark.parametrize("moves", [True, False])
-def test_a_bar_that_moves_is_progress(job: Job, *, moves: bool) -> None:
-    for step in range(250):
+def test_a_bar_that_moves_is_progress(timers: Timers, *, moves: bool) -> None:
+    job = Job(timers, MIN)
+    for step in range(12):
         job.run(10)
         job.stalls.on_bar(job.worker(0), f"| {step * moves}/999 [{step // 6:02}:{step % 6}0<?]")
-    assert bool(job.told) != moves
+    assert bool(job.ended) != moves
 
 
 def test_on_stall_report_ends_nothing(timers: Timers) -> None:
-    job = Job(timers, 10 * MIN, on_stall="report")
-    job.run(3600)
+    job = Job(timers, MIN, on_stall="report")
+    job.run(10 * MIN)
     assert job.ended == []
-    assert 5 * MIN <= job.told[0][0] <= 6 * MIN
+    assert 0.5 * MIN <= job.told[0][0] <= MIN
     assert len(job.told) > 1
 
 
 def test_stall_timeout_none_turns_it_off(timers: Timers) -> None:
     job = Job(timers, "none")
     job.stop(job.worker(0))
-    job.run(3600)
+    job.run(10 * MIN)
     assert (job.looks, job.told, job.ended) == (0, [], [])
 
 
