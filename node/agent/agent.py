@@ -257,8 +257,6 @@ class Agent(asyncio.Protocol):
     def _start(self, start: Start) -> tuple[JobProcess, "asyncio.Task[None]"]:
         """Starts a process. Returns it, and the task that runs it."""
         process = self._processes[start.p] = JobProcess(start, self)
-        if self._is_ending:
-            process.end()
         return process, self._tasks.begin(process.run())
 
     def note_failure(self) -> None:

@@ -208,7 +208,7 @@ class Contained:
         inside = self.find_inside()
         if not inside:
             return None
-        self._program = process_tree.first_of(inside)
+        self._program = min(inside, key=lambda one: (one[1], one[0]))  # which was started first
         self._keeper = process_tree.find_parent(self._program[0])
         return self._program[0]
 

@@ -105,11 +105,6 @@ def container_prefix(job: str) -> str:
     return f"cluster-{job}-"
 
 
-def first_of(processes: Iterable[Process]) -> Process:
-    """The process that was started first. Raises ValueError if there is none."""
-    return min(processes, key=lambda one: (one[1], one[0]))
-
-
 def find_descendants() -> list[Process]:
     """The processes that descend from this one, in the form of `find`."""
     return _describe(_below([os.getpid()]))

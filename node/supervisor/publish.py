@@ -93,19 +93,13 @@ class Copying:
 
     def _copy_all(self, event_files: "EventFiles") -> bool:
         """Copies the files that have changed. Returns whether all are then the same as on this host."""
-        is_updated = self._update(event_files)
-        samples = (SAMPLES,) if os.path.exists(os.path.join(self._folder, SAMPLES)) else ()
-        names = ("events", *samples, *event_files.names.values(), RECORD)
-        copied = [self._copy(name) for name in names]  # the record also after a failure
-        return is_updated and all(copied)
-
-    def _update(self, event_files: "EventFiles") -> bool:
         try:
             event_files.update()
         except OSError as error:  # such as a full disk
             self._report("tensorboard", f"TensorBoard's event files cannot be written: {job_folder.describe(error)}")
-            return False
-        return True
+        samples = (SAMPLES,) if os.path.exists(os.path.join(self._folder, SAMPLES)) else ()
+        names = ("events", *samples, *event_files.names.values(), RECORD)
+        return all([self._copy(name) for name in names])  # noqa: C419 - the record also after a failure
 
     def _copy(self, name: str) -> bool:
         path = os.path.join(self._folder, name)

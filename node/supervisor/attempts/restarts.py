@@ -111,10 +111,7 @@ def find_refused(hosts: Sequence[JobHost], waiting_for: Collection[str], present
     if not waiting_for:
         return "the job does not wait for nodes"
     others = [host.name for host in hosts if host.name not in waiting_for and host.name not in present]
-    if others:
-        return f"the job does not wait for {join(others)}, but for {join(sorted(waiting_for))}"
-    nowhere = [host.name for host in hosts if not host.ip]
-    return f"{join(nowhere)} without a private address" if nowhere else None
+    return f"the job does not wait for {join(others)}, but for {join(sorted(waiting_for))}" if others else None
 
 
 def replace_hosts(order: Order, new: Iterable[JobHost]) -> None:

@@ -84,8 +84,6 @@ def main(given):
     parser.add_argument("--no_python", action="store_true")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args(given)
-    if os.environ.get("TORCHRUN_FAILS"):
-        sys.exit("torchrun cannot go on")
     env = dict(os.environ, MASTER_ADDR=args.master_addr, MASTER_PORT=str(args.master_port))
     env.update(WORLD_SIZE=str(args.nnodes * args.nproc_per_node), LOCAL_WORLD_SIZE=str(args.nproc_per_node))
     env.update(GROUP_RANK=str(args.node_rank), TORCHELASTIC_RUN_ID="none")

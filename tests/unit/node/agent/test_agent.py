@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from node import wire
+from foundation.file_lock import FileLock
+from node import job_folder, wire
 from node.programs import shim_words
 from node.setup import process_tree, setup_env
-from node.wire import Announced, Booted, Closed, End, Exited, Refuse, Started
+from node.wire import Announced, Booted, Exited, Refuse, Started
 from node_agent import NodeAgent, end_from_outside, home, run_agent
 from train.engines import ENGINES
 from waits import until
@@ -64,6 +65,23 @@ def test_a_process_reports_start_lines_and_exit(commands: list[str], lines: list
     assert booted == Booted(process_tree.boot())
     assert isinstance(started, Started)
     assert agent.lines() == lines
+
+
+def test_files_that_cannot_be_copied_are_an_error() -> None:
+    with run_agent(cwd="/proc/none") as agent:
+        agent.start("true", cwd="/proc/none", folder="/proc/none")
+        exited = agent.read_until(Exited)
+    assert (exited.exit_code, exited.at) == (1, -1)
+    assert str(exited.why).startswith("cannot copy the job's files: ")
+
+
+def test_a_command_that_cannot_start_is_an_error() -> None:
+    with run_agent() as agent:
+        agent.start("no-such-program")
+        exited = agent.read_until(Exited)
+    assert exited.exit_code == 127
+    assert str(exited.why).startswith("cannot start 'no-such-program': ")
+    assert agent.lines() == [exited.why]
 
 
 def test_a_blocked_port_is_an_error() -> None:
@@ -116,6 +134,17 @@ def test_a_slow_reader_gets_all_output() -> None:
 # -- its end -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_command_ends_with_the_processes_that_it_leaves() -> None:
+    """In sessions of their own, even those that ignore SIGTERM, and those that still print."""
+    with run_agent() as agent:
+        prints = "setsid sh -c 'while :; do echo; sleep 0.05; done' &"
+        agent.start("/bin/sh", "-c", f"{DAEMON}; {prints} exit 0")
+        pid = int(agent.read_line())
+        assert agent.read_until(Exited) == Exited(p=0, exit_code=0)
+        assert is_gone(pid)
+        assert process_tree.find(f"{agent.job}/0", "CLUSTER_PROCESS") == []
+
+
 def test_its_end_ends_all_processes() -> None:
     """Those of a command with SIGTERM, then SIGKILL, and those without the job's environment."""
     with run_agent() as agent:
@@ -130,17 +159,6 @@ def test_its_end_ends_all_processes() -> None:
     assert exits[1] == Exited(p=1, exit_code=143, signal=15, ended=True)
 
 
-def test_a_process_that_is_started_after_the_end_does_not_run() -> None:
-    with run_agent() as agent:
-        agent.start("/bin/sh", "-c", STUBBORN)
-        agent.read_line()
-        agent.send(End())
-        agent.start("/bin/sh", "-c", "echo never", p=1)
-        assert agent.read_until(Closed).left == ()
-    assert agent.lines(1) == []
-    assert Exited(p=1, exit_code=143, signal=15, ended=True) in agent.messages
-
-
 def test_an_agent_without_its_supervisor_ends_the_job_on_this_host() -> None:
     with run_agent(patience_s=0.6) as agent:
         agent.start("/bin/sh", "-c", f"exec 2>&-; {STRANGER}; {WAITS}")
@@ -149,6 +167,21 @@ def test_an_agent_without_its_supervisor_ends_the_job_on_this_host() -> None:
         assert agent.process.wait(timeout=30) == 0
         assert all(is_gone(pid) for pid in pids)
         assert -other.wait(timeout=20) in ENDS
+
+
+def test_while_the_supervisor_lives_it_ends_the_other_processes_itself() -> None:
+    """It should first learn of the original loss."""
+    with run_agent() as agent:
+        agent.start("/bin/sh", "-c", WAITS)
+        pid = int(agent.read_line())
+        other = start_other(agent.job)
+        with FileLock(job_folder.path(agent.job, "lock")) as lock:
+            assert lock.take(1.0)
+            agent.hang_up()
+            assert is_gone(pid)
+            assert other.poll() is None
+        other.kill()
+        other.wait()
 
 
 def test_a_killed_agent_takes_its_children_along() -> None:

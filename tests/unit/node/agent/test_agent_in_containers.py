@@ -43,13 +43,17 @@ def calls(home: Path, verb: str) -> list[dict[str, Any]]:
     return [call for call in found if call["words"][0] == verb]
 
 
-def test_a_program_in_a_container(home: Path) -> None:
+def test_programs_in_the_container_of_a_node(home: Path) -> None:
     with contained(home, "sh", "-c", 'echo "$SECRET_OF_JOB"; echo $$; sleep 1; exit 5') as agent:
         assert agent.read_until(Exited).exit_code == 5
+        container = Container(engine=(f"{home}/engine/podman",), image="sha256:ab", path="/usr/bin:/bin")
+        agent.start("sh", "-c", "kill -9 $$", p=1, container=container, python=sys.executable)
+        assert agent.read_until(Exited) == Exited(p=1, exit_code=137, signal=9)
     assert agent.lines()[0] == "canary-1"
     pid = int(agent.lines()[1])
     assert Started(0, pid) in agent.messages  # that of the program, not of the engine's client
-    [call] = calls(home, "exec")
+    assert len(calls(home, "run")) == 1
+    call, _ = calls(home, "exec")
     assert "canary-1" not in " ".join(call["words"])
     assert "PATH" not in {word.partition("=")[0] for word in call["words"]}  # the image's own PATH is used
 

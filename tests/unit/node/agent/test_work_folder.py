@@ -47,6 +47,14 @@ def test_the_files_are_copied_and_not_linked(tree: Path) -> None:
     assert (tree / "train.py").read_text() == "train"
 
 
+def test_the_next_attempt_finds_what_the_job_wrote(tree: Path) -> None:
+    work = place(tree)
+    (work / "train.py").write_text("changed")
+    (work / "checkpoint").touch()
+    place(tree)
+    assert ((work / "train.py").read_text(), new()) == ("changed", {"train.py": None, "checkpoint": None})
+
+
 def test_an_attempt_waits_for_the_copy_of_another_host(tree: Path) -> None:
     """Hosts may share the home folder, and locks do not reach over NFS."""
     claim = Path(job_folder.path("j", "placing-1"))

@@ -143,6 +143,19 @@ def test_a_notice_saves_a_checkpoint_and_another_attempt_continues_from_it(job_h
     assert not job_host.processes()
 
 
+def test_a_job_that_does_not_save_in_time_is_interrupted_anyway(job_host: LocalHead) -> None:
+    with noticed_once_here(job_host) as env:
+        submit(job_host, make_order(job_host, env=env | {"FIRST": "wait_for_notice"}, checkpoint_grace=1))
+        wait_for_state(job_host, "waiting")
+        assert [answer["result"] for answer in job_host.ask("stop", JOB)] == [
+            {"state": "stopped", "exit_code": 130, "error": "stopped", "cause": None, "culprit": None, "left": {}}
+        ]
+    record = job_host.record()
+    assert [attempt["reason"] for attempt in record["attempts"]] == ["notice"]
+    assert (record["waiting_for"], record["state"]) == ([], "stopped")
+    assert not job_host.processes()
+
+
 def test_a_process_that_fails_after_a_notice_is_no_failure(job_host: LocalHead) -> None:
     """Such as because others have saved and ended."""
     with noticed_once_here(job_host) as env:

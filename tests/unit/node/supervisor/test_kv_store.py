@@ -22,6 +22,9 @@ def until(text: str, count: int = 1, *, meanwhile: str = "") -> str:
     return f"until [ $(grep -cF '{text}' {EVENTS}) -ge {count} ]; do {meanwhile} sleep 0.05; done; "
 
 
+RUNS = until('"state": "running"')
+
+
 def order_of(host: LocalHead, worker: str, *, lines: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
     """An order for a job whose servers wait for workers, like MXNet's, and whose workers print these lines."""
     env = {"SERVER": f"{SAYS} sleep 100", "SCHEDULER": "sleep 100", "WORKER": worker}
@@ -31,6 +34,16 @@ def order_of(host: LocalHead, worker: str, *, lines: tuple[str, ...] = (), **mor
 
 def warnings_in(log: list[dict[str, Any]]) -> list[list[str]]:
     return [event["warnings"] for event in log if "warnings" in event]
+
+
+def test_no_warning_for_a_late_kv_store(job_host: LocalHead) -> None:
+    """The workers first prepare their data, and print a line that looks like that of an epoch. Then they connect."""
+    worker = f"echo Epoch data 3 of 7; {RUNS} {SAYS}"
+    order = order_of(job_host, worker, lines=(*WORKER, TRAINS))
+    order["env"] |= {"SERVER": f"{SAYS} attend", "SCHEDULER": "attend"}
+    _, log = job_host.run(order)
+    assert warnings_in(log) == []
+    assert job_host.record()["warnings"] == []
 
 
 def test_a_warning_is_withdrawn_when_a_kv_store_is_made_after_all(job_host: LocalHead) -> None:

@@ -6,6 +6,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,16 @@ def test_nothing_is_left_on_instances_that_have_ended(job_host: LocalHead) -> No
     (answer,) = job_host.ask("stop", job_id(1), "i-7", "i-1")
     assert answer == {"result": {**result, "left": {}}, "already": True}
     assert job_host.record()["left"] == {}
+
+
+def test_a_supervisor_that_cannot_start_is_an_error_and_leaves_no_job(
+    job_host: LocalHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(job_host.python).write_text("#!/bin/sh\necho it cannot be >&2; exit 1\n")
+    monkeypatch.setattr(sys, "executable", job_host.python)  # it runs the node programs
+    (answer,) = job_host.ask("submit", order=alone(job_host, "true"))
+    assert answer == {"error": "the supervisor did not start: it cannot be"}
+    assert job_host.ask("list") == [{"jobs": []}]
 
 
 def test_old_jobs_are_removed(job_host: LocalHead) -> None:

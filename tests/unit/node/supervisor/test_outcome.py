@@ -160,6 +160,16 @@ def test_running_servers_at_the_end_mean_workers_without_a_kv_store(
     assert list(warned) == ["kv-store"] * is_warned_of
 
 
+def test_the_end_waits_for_a_process_that_is_announced_late(job: Job) -> None:
+    """The engine's launcher may start the last one when a short program has already ended in the others."""
+    job.outcome._warn = lambda *_: None
+    for process in (*job.workers, job.scheduler):
+        job.ends(process, 0)
+    assert job.outcome.decided is None
+    job.ends(job._add("server", "node-1", 3), 0)
+    assert job.outcome.decided == Ending("done", 0, None, "done")
+
+
 def test_a_server_that_fails_after_the_workers_is_only_reported(job: Job) -> None:
     said: list[str] = []
     job.outcome._say = said.append

@@ -228,6 +228,16 @@ def test_a_worker_that_spins_in_a_function_of_c_makes_no_progress(timers: Timers
     assert not job.stalls.complete(job.worker(0), Location(text="train.py:32")).waits
 
 
+def test_the_kv_store_waits_for_a_worker_but_not_while_one_computes(job: Job) -> None:
+    """ps-lite waits without the CPU; MXNet's own engine, for which a program may wait too, computes with it."""
+    job.run(100, prints_every_s=1.0)
+    job.places = {job.worker(0).name: "train.py:31 (wait_to_read)", job.worker(1).name: "data.py:88 in load()"}
+    job.run(300, cpu_share=1.0)
+    assert job.told == []
+    job.run(100)
+    assert job.told[0][1].endswith("the kv-store waits for what worker 1 on node-2 pushes")
+
+
 @pytest.mark.parametrize("places", [("train.py:31 (all_reduce)", "train.py:32 (all_reduce)"), ("train.py:31",)])
 def test_a_worker_that_computes_makes_progress(job: Job, places: tuple[str, ...]) -> None:
     """Between two collectives, or in a long function of C."""
@@ -340,6 +350,12 @@ def test_progress_after_a_stall_is_reported_once(job: Job) -> None:
     assert [text for _, text in job.told][-1] == "the job makes progress again"
     assert sum("again" in text for _, text in job.told) == 1
     assert job.stalls._pace_s < 60  # the time while it was stopped does not count towards its pace
+
+
+def test_a_stopped_child_of_an_active_worker_is_not_reported(job: Job) -> None:
+    job.stop(job.worker(0))
+    job.run(600, cpu_share=0.5)
+    assert job.told == []
 
 
 def test_nodes_out_of_reach_are_reported_after_a_minute(job: Job) -> None:
