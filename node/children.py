@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import IO, Any, NamedTuple
 
@@ -132,8 +133,25 @@ async def end_processes(
     find: Callable[[], Sequence[process_tree.Process]],
     spare: Callable[[Sequence[process_tree.Process]], Iterable[process_tree.Process]] = lambda _: (),
 ) -> list[process_tree.Process]:
-    """Ends processes: SIGTERM, then SIGKILL. Returns those that do not end."""
-    ending = process_tree.Ending(find, spare)
-    while ending.go_on():  # noqa: ASYNC110 - the kernel does not tell
+    """Ends processes: SIGTERM, later SIGKILL, and later gives up. Returns those that do not end.
+
+    find: returns the current processes. spare(found): returns those that are not signalled yet, only waited for.
+    """
+    signaled: set[tuple[process_tree.Process, int]] = set()
+    # The times after the first signals, not before: a busy machine may delay this process.
+    signaled_at: float | None = None
+    killed_at: float | None = None
+    while True:
+        found = find()
+        spared = set(spare(found))
+        left = [entry for entry in found if entry not in spared]
+        if not found or (killed_at is not None and time.monotonic() >= killed_at + process_tree.TERM_GRACE_S):
+            return left
+        is_late = signaled_at is not None and time.monotonic() >= signaled_at + process_tree.TERM_GRACE_S
+        number = signal.SIGKILL if is_late else signal.SIGTERM
+        new = [entry for entry in left if (entry, number) not in signaled]
+        process_tree.signal_all([pid for pid, _, _ in new], number)
+        signaled.update((entry, number) for entry in new)
+        signaled_at = signaled_at or time.monotonic()
+        killed_at = killed_at or (time.monotonic() if is_late else None)
         await asyncio.sleep(process_tree.CHECK_EVERY_S)
-    return ending.left

@@ -105,7 +105,7 @@ async def serve(order: AgentOrder, received: bytes) -> None:
 
 def end(job: str, *options: str) -> int:
     """Ends a job's processes and containers on this host."""
-    _, left = process_tree.end(job)
+    left = asyncio.run(children.end_processes(lambda: process_tree.find(job), process_tree.our_programs_last))
     for folder in glob.glob(f"{FOLDER}{job}-*"):
         shutil.rmtree(folder, ignore_errors=True)  # of a killed agent
     if "--boot" in options:
@@ -442,7 +442,7 @@ class Agent(asyncio.Protocol):
             self._is_over.set()
 
     def _spare(self, found: Sequence[process_tree.Process]) -> Iterable[process_tree.Process]:
-        """For Ending: return the processes that are not descendants of this program, for SPARED_S seconds.
+        """For end_processes: return the processes that are not descendants of this program, for SPARED_S seconds.
 
         On the head, they are spared while the supervisor lives, which ends them, and should first learn of the
         original loss.

@@ -24,7 +24,7 @@ from node.setup import process_tree, setup_env
 from node.setup.containers import engine
 from node.wire import AgentOrder, RoleOrder
 
-ENGINE_ENDS_S = 3.0  # from the end of a container's processes to the end of the engine's; less than Ending waits
+ENGINE_ENDS_S = 3.0  # from the end of a container's processes to the end of the engine's; less than end_processes waits
 REMOVE_TIMEOUT_S = 20.0
 KEEPER_GONE_S = 1.0  # from the end of a container's keeper process to that of a program that outlives it
 CLIENT_GONE_S = 10.0  # and to that of a client that waits for it in vain
@@ -133,7 +133,7 @@ def note_engine(job: str, words: Sequence[str]) -> None:
 
 
 class EnginesLast:
-    """For Ending: spares the engine's programs, which end after the programs in a container, and need time for that.
+    """For end_processes: spares the engine's programs, which need time to end after the programs in a container.
 
     find_inside(): returns the processes in containers, which may be engines, too.
     """

@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import IO, NoReturn
 
 from node.protocol import OUTPUT_ENCODING
@@ -86,7 +85,9 @@ def pass_on(name: str, stream: IO[bytes], ended: threading.Event) -> None:
 
 def end_all() -> list[int]:
     """Ends all descendants of this process: SIGTERM, then SIGKILL. Returns the pids of those that have not ended."""
-    ending = process_tree.Ending(process_tree.find_descendants, process_tree.our_programs_last)
-    while ending.go_on():
-        time.sleep(process_tree.CHECK_EVERY_S)
-    return [pid for pid, _, _ in ending.left]
+    import asyncio  # noqa: PLC0415 - most commands end by themselves, and importing it takes longer than they do
+
+    from node.children import end_processes  # noqa: PLC0415 - as above
+
+    left = asyncio.run(end_processes(process_tree.find_descendants, process_tree.our_programs_last))
+    return [pid for pid, _, _ in left]

@@ -10,8 +10,7 @@ import os
 import resource
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 JOB_VARIABLE = "CLUSTER_JOB_ID"
@@ -133,20 +132,8 @@ def describe_use(pids: Iterable[int]) -> dict[str, Any]:
     }
 
 
-def end(job: str) -> tuple[list[Process], list[Process]]:
-    """Ends all processes of a job on this host except this one: SIGTERM, then SIGKILL. Our own programs come last.
-
-    Returns (those that it had to end, those that have not ended), both in the form of `find`.
-    """
-    first = find(job)
-    ending = Ending(lambda: find(job), our_programs_last)
-    while ending.go_on():
-        time.sleep(CHECK_EVERY_S)
-    return first, ending.left
-
-
 def our_programs_last(found: Sequence[Process]) -> Sequence[Process]:
-    """For `spare`: our own programs and those of container engines, as long as other processes are left.
+    """For children.end_processes: our own programs and those of container engines, as long as other processes are left.
 
     If the agent ended first, its children would be killed at once (die_with_parent), without their time after SIGTERM.
     An engine's programs end with their container; otherwise they would pass SIGTERM on to it a second time.
@@ -161,50 +148,6 @@ def is_engine_program(words: str) -> bool:
     if first == "sudo":
         return any(word in ENGINE_PROGRAMS for word in words.split()[:6])
     return os.path.basename(first) in ENGINE_PROGRAMS
-
-
-class Ending:
-    """Ends processes step by step: sends SIGTERM, later SIGKILL, and later gives up.
-
-    find: returns the current processes. spare(found): returns those that are not signalled yet, only waited for.
-    """
-
-    def __init__(
-        self,
-        find: Callable[[], Sequence[Process]],
-        spare: Callable[[Sequence[Process]], Iterable[Process]] = lambda _: (),
-    ) -> None:
-        self._find = find
-        self._spare = spare
-        # The time after the first signals, not before: a busy machine may delay this process.
-        self._signaled_at: float | None = None
-        self._killed_at: float | None = None
-        self._check_at = 0.0
-        self._signaled: set[tuple[Process, int]] = set()
-        self.left: list[Process] = []
-        self.over_at: float | None = None
-
-    def go_on(self) -> bool:
-        """Does the next step. Returns whether processes are left to wait for."""
-        now = time.monotonic()
-        if self.over_at is not None or now < self._check_at:
-            return self.over_at is None
-        self._check_at = now + CHECK_EVERY_S
-        found = self._find()
-        spared = set(self._spare(found))
-        self.left = [entry for entry in found if entry not in spared]
-        if not found or (self._killed_at is not None and now >= self._killed_at + TERM_GRACE_S):
-            self.over_at = now
-            return False
-        is_late = self._signaled_at is not None and now >= self._signaled_at + TERM_GRACE_S
-        number = signal.SIGKILL if is_late else signal.SIGTERM
-        new = [entry for entry in self.left if (entry, number) not in self._signaled]
-        signal_all([entry[0] for entry in new], number)
-        self._signaled.update((entry, number) for entry in new)
-        self._signaled_at = self._signaled_at or time.monotonic()
-        if is_late and self._killed_at is None:
-            self._killed_at = time.monotonic()
-        return True
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:

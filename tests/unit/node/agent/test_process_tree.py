@@ -1,5 +1,6 @@
 """Processes are ended step by step, with a simulated clock and with real processes."""
 
+import asyncio
 import errno
 import os
 import signal
@@ -9,39 +10,34 @@ from pathlib import Path
 
 import pytest
 
+from node.children import end_processes
 from node.setup import process_tree
 
-STUBBORN, OTHER = (7, 1, "stubborn"), (8, 1, "another's")
+STUBBORN = (7, 1, "stubborn")
 
 
 class Machine:
-    """Processes that only SIGKILL ends, and a clock that only the test moves."""
+    """Notes signals, and has a clock that moves with each pause."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        self.left = [STUBBORN]
         self.told: list[tuple[list[int], signal.Signals]] = []
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(asyncio, "sleep", self.sleep)
         monkeypatch.setattr(process_tree, "signal_all", self.signal_all)
+
+    async def sleep(self, _: float) -> None:
+        self.now += 0.5
 
     def signal_all(self, pids: list[int], number: signal.Signals) -> None:
         if pids:
             self.told.append((pids, number))
-        if number == signal.SIGKILL:
-            self.left = [entry for entry in self.left if entry[0] not in pids]
-
-    def find(self) -> list[tuple[int, int, str]]:
-        return list(self.left)
 
 
 def test_a_process_that_does_not_end_is_reported_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
-    ending = process_tree.Ending(lambda: [STUBBORN])
-    steps = 0
-    while ending.go_on():
-        machine.now += 0.5
-        steps += 1
-    assert (steps, ending.left, machine.now) == (8, [STUBBORN], 104.0)
+    assert asyncio.run(end_processes(lambda: [STUBBORN])) == [STUBBORN]
+    assert machine.now == 104.0
     assert machine.told == [([7], signal.SIGTERM), ([7], signal.SIGKILL)]
 
 
