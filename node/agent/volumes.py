@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -11,10 +12,19 @@ from node.children import run
 from node.setup.volumes import volume_probe
 
 EVERY_S = 3.0
-# With EVERY_S, and the time until the supervisor has ended the job, less than 15 s.
-LIMIT_S = volume_probe.LIMIT_S
+LIMIT_S = 7.0  # with EVERY_S, and the time until the supervisor has ended the job, less than 15 s
 AFTER_FAILURE_S = 4.0
 RELEASE_S = 10.0
+NOT_MOUNTED = "it is not mounted"
+# The name does not exist and is in no cache, so the server is asked. A server that denies access has answered, too.
+ASK = """
+import errno, os, sys
+try:
+    os.lstat(os.path.join(sys.argv[1], ".cluster-volume-" + os.urandom(8).hex()))
+except OSError as error:
+    if error.errno not in (errno.ENOENT, errno.EACCES):
+        sys.stdout.write(os.strerror(error.errno))
+"""
 
 
 class Dead(NamedTuple):
@@ -29,19 +39,31 @@ async def find_dead(mounts: Sequence[str], limit_s: float = LIMIT_S) -> Dead | N
 
     All are checked at once, in at most about limit_s seconds, even if a server does not respond at all.
     """
-    for asking in asyncio.as_completed([_ask(mount, limit_s) for mount in mounts]):
-        dead = await asking
+
+    async def check(mount: str) -> Dead | None:
+        why = await ask(mount, limit_s)
+        return None if why is None else Dead(mount, describe(mount, why))
+
+    for checking in asyncio.as_completed(map(check, mounts)):
+        dead = await checking
         if dead is not None:
             return dead
     return None
 
 
-async def _ask(mount: str, limit_s: float) -> Dead | None:
-    why: str | None = volume_probe.NOT_MOUNTED
-    if volume_probe.find_mount(mount) is not None:
-        ended = await run(volume_probe.words(mount), limit_s, start_new_session=True)
-        why = volume_probe.read(ended.code, ended.stdout, limit_s)
-    return None if why is None else Dead(mount, describe(mount, why))
+async def ask(mount: str, limit_s: float = LIMIT_S) -> str | None:
+    """Returns why a mount does not work; None if it works.
+
+    A child process asks its server, so that a dead one cannot block this process.
+    """
+    if not volume_probe.is_mounted(mount):
+        return NOT_MOUNTED
+    ended = await run([sys.executable, "-S", "-E", "-c", ASK, mount], limit_s, start_new_session=True)
+    if ended.code is None:
+        return f"no answer for {limit_s:g} s"
+    if ended.code:  # it was killed, or Python did not start
+        return f"its probe ended with exit code {ended.code}"
+    return ended.stdout.decode("utf-8", "replace") or None
 
 
 def describe(mount: str, answer: str) -> str:
@@ -51,7 +73,7 @@ def describe(mount: str, answer: str) -> str:
             server = str(json.load(stream)[mount]["server"])
     except (OSError, ValueError, KeyError, TypeError):
         return f"volume {mount}: {answer}"
-    return f"volume {mount} of {server}: {'the connection is lost' if answer == volume_probe.NOT_MOUNTED else answer}"
+    return f"volume {mount} of {server}: {'the connection is lost' if answer == NOT_MOUNTED else answer}"
 
 
 async def watch(mounts: Sequence[str], say: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ It notes its mounts in /run, which a reboot empties together with the mounts. Ev
 runs in a child process with a time limit. Keys and passwords stay in /run, in memory.
 """
 
+import asyncio
 import fcntl
 import glob
 import json
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from node.agent import volumes
 from node.setup.messages import send_message, stay_alive
 from node.setup.volumes import volume_probe
 from node.setup.volumes.volume_probe import DISKS, NOTES, RUN
@@ -87,15 +89,15 @@ def describe(mounts: Sequence[str]) -> dict[str, Any]:
         "uid": user.pw_uid,
         "gid": user.pw_gid,
         "noted": noted,
-        "mounted": [path for path in {*mounts, *noted} if volume_probe.find_mount(path) is not None],
-        "dead": {path: why for path in noted if (why := volume_probe.probe(path)) is not None},
+        "mounted": [path for path in {*mounts, *noted} if volume_probe.is_mounted(path)],
+        "dead": {path: why for path in noted if (why := asyncio.run(volumes.ask(path))) is not None},
         "disks": find_disks(),
     }
 
 
 def find_disks() -> list[str]:
     """The folders at which EBS volumes are mounted."""
-    return [path for path in glob.glob(os.path.join(DISKS, "*")) if volume_probe.find_mount(path) is not None]
+    return [path for path in glob.glob(os.path.join(DISKS, "*")) if volume_probe.is_mounted(path)]
 
 
 def find_user() -> pwd.struct_passwd:
@@ -169,8 +171,8 @@ def disk(volume_id: str, device: str, path: str, *, read_only: bool, wait_s: flo
         if time.monotonic() > give_up_at:
             raise Failed(f"the disk {volume_id} is attached, but no device of it has appeared")
         time.sleep(0.2)
-    if volume_probe.find_mount(path) is not None:
-        if volume_probe.probe(path) is None:
+    if volume_probe.is_mounted(path):
+        if asyncio.run(volumes.ask(path)) is None:
             return False
         unmount(path)
     kind = find_filesystem(found)
@@ -241,7 +243,7 @@ def mount(mount: str, words: Sequence[str], entry: Mapping[str, Any], env: Mappi
     check_folder(mount)
     run(words, MOUNT_S, env)
     note(mount, entry)
-    why = volume_probe.probe(mount)
+    why = asyncio.run(volumes.ask(mount))
     if why is not None:
         detach(mount)
         raise Failed(why)
@@ -251,7 +253,7 @@ def check_folder(mount: str) -> None:
     """Creates the folder of a mount. Raises Failed if it is not empty, or is a mount already."""
     try:
         os.makedirs(mount, mode=0o755, exist_ok=True)
-        if volume_probe.find_mount(mount) is not None:
+        if volume_probe.is_mounted(mount):
             raise Failed(f"{mount}: something else is mounted there")
         if os.listdir(mount):
             raise Failed(f"{mount}: the folder is not empty; a mount would hide its contents")
@@ -269,7 +271,7 @@ def unmount(mount: str, *, lazily: bool = True) -> bool:
         code, _ = call(["umount", mount], UNMOUNT_S)
     except Failed:
         code = 1
-    if code != 0 and volume_probe.find_mount(mount) is not None:
+    if code != 0 and volume_probe.is_mounted(mount):
         if lazily:
             detach(mount)
         return True
@@ -280,7 +282,7 @@ def unmount(mount: str, *, lazily: bool = True) -> bool:
 def detach(mount: str) -> None:
     """Unmounts a folder lazily, with all mounts below it. Programs keep their open files. Raises Failed."""
     call(["umount", "-l", mount], UNMOUNT_S)
-    if volume_probe.find_mount(mount) is not None:
+    if volume_probe.is_mounted(mount):
         raise Failed(f"{mount} cannot be unmounted")
     note(mount, None)
 
