@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec import Struct, json
 
 from foundation.decode import decode
+from node import job_folder
 from node.protocol import Unhealthy
 
 GPUS_TIMEOUT_S = 10.0
@@ -187,7 +188,4 @@ def read_kept() -> dict[str, Unhealthy]:
 
 def keep(found: Mapping[str, Unhealthy]) -> None:
     """Stores the unhealthy nodes on this host, the head. Raises OSError."""
-    path = Path.home() / KEPT
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(json.encode(found))
-    fresh.replace(path)
+    job_folder.write_whole(str(Path.home() / KEPT), json.encode(found))

@@ -61,17 +61,24 @@ def find_damaged() -> list[str]:
 
 def write_record(record: Record, *, lasting: bool = False) -> None:
     """Replaces a job's record atomically. lasting: make it survive a power failure. Raises OSError."""
-    place = path(record.id, "record.json")
+    data = json.dumps(to_builtins(record), sort_keys=True).encode("ascii") + b"\n"
+    write_whole(path(record.id, "record.json"), data, lasting=lasting)
+
+
+def write_whole(place: str, data: bytes, *, mode: int = 0o600, lasting: bool = False) -> None:
+    """Writes or replaces a file atomically. lasting: make it survive a power failure. Raises OSError."""
+    fresh = f"{place}.{os.getpid()}.new"  # hosts may share a home folder, and write the same
     try:
-        with open(place + ".new", "wb") as stream:
-            stream.write(json.dumps(to_builtins(record), sort_keys=True).encode("ascii") + b"\n")
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as stream:
+            os.fchmod(stream.fileno(), mode)
+            stream.write(data)
             if lasting:
                 stream.flush()
                 os.fsync(stream.fileno())
+        os.replace(fresh, place)
     except OSError as error:
-        remove(place + ".new")
+        remove(fresh)
         raise OSError(error.errno, error.strerror, place) from error
-    os.replace(place + ".new", place)
 
 
 def read_all() -> list[Record]:
@@ -101,10 +108,7 @@ def make_output_dir(job: str) -> str:
 def write_authorities(job: str, authorities: str) -> str:
     """Writes the certificates for a job's processes on this host. Returns the file's path. Raises OSError."""
     place = path(job, "authorities.pem")
-    mine = f"{place}.{os.getpid()}"  # the host's other processes of the job write the same
-    with open(mine, "w", encoding="ascii") as stream:
-        stream.write(authorities)
-    os.replace(mine, place)
+    write_whole(place, authorities.encode("ascii"))
     return place
 
 

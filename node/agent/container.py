@@ -127,9 +127,7 @@ def note_engine(job: str, words: Sequence[str]) -> None:
     """Records the engine that runs the job's containers on this host, for `remove_all`. Raises OSError."""
     path = job_folder.path(job, "engine")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with open(f"{path}.{os.getpid()}", "w") as stream:
-        json.dump(list(words), stream)
-    os.replace(f"{path}.{os.getpid()}", path)
+    job_folder.write_whole(path, json.dumps(list(words)).encode())
 
 
 class EnginesLast:

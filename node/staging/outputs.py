@@ -197,11 +197,9 @@ class Outputs:
 
     def _note(self) -> None:
         try:
-            with open(f"{self._list}.new", "wb") as stream:
-                stream.write(msgspec.json.encode(self._copied))
-            os.replace(f"{self._list}.new", self._list)
+            job_folder.write_whole(self._list, msgspec.json.encode(self._copied))
         except OSError as error:  # such as a full disk: a later attempt copies them again
-            self._report_once(f"{self._list}: {job_folder.describe(error)}")
+            self._report_once(job_folder.describe(error))
 
     def _report_once(self, text: str) -> None:
         if text not in self._reported:

@@ -16,7 +16,7 @@ def prepare(order: Order) -> tuple[Head, socket.socket | None]:
     """Returns what the engine's launches need, and the socket that reserves the job's port. Raises OSError."""
     ports_of_engine = ENGINES[order.train.launcher].ports
     port, claim = (0, None) if ports_of_engine is None else ports.claim(ports_of_engine)
-    return write_files(order, port=port), claim
+    return _write_files(order, port), claim
 
 
 def environment(order: Order) -> dict[str, str]:
@@ -28,7 +28,7 @@ def environment(order: Order) -> dict[str, str]:
     return env
 
 
-def write_files(order: Order, *, port: int = 0) -> Head:
+def _write_files(order: Order, port: int) -> Head:
     """Writes the hostfile, and the stand-in for mpirun's ssh. port: the job's port. Raises OSError."""
     folder = job_folder.path(order.spec.id, "bin")
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -44,6 +44,6 @@ def write_files(order: Order, *, port: int = 0) -> Head:
 
 
 def clean_up(job: str) -> None:
-    """Removes the files of `write_files`."""
+    """Removes the files of `prepare`."""
     shutil.rmtree(job_folder.path(job, "bin"), ignore_errors=True)
     job_folder.remove(job_folder.path(job, "hosts"))

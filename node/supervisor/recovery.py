@@ -75,7 +75,7 @@ async def _complete(job: str, record: Record) -> Record:
     record.waiting_for, record.attempts = (), end_attempt(record, record.ended_at)
     record.cost_usd = find_cost(record, record.ended_at)
     launching.clean_up(job)
-    for name in ("reserve", "record.json.new", "socket"):
+    for name in ("reserve", "socket"):
         job_folder.remove(job_folder.path(job, name))
     job_folder.write_record(record, lasting=True)
     publish(record)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from node.agent import volumes
+from node.job_folder import write_whole
 from node.setup.messages import send_message, stay_alive
 from node.setup.volumes import volume_probe
 from node.setup.volumes.volume_probe import DISKS, NOTES, RUN
@@ -117,17 +118,7 @@ def note(mount: str, entry: Mapping[str, Any] | None) -> None:
     noted.pop(mount, None)
     if entry is not None:
         noted[mount] = entry
-    write(NOTES, json.dumps(noted), 0o644)  # the programs that run a job read it, too
-
-
-def write(path: str, text: str, mode: int) -> None:
-    """Writes or replaces a file, atomically."""
-    os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
-    fresh = path + ".new"
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as stream:
-        os.fchmod(stream.fileno(), mode)
-        stream.write(text)
-    os.rename(fresh, path)
+    write_whole(NOTES, json.dumps(noted).encode(), mode=0o644)  # the programs that run a job read it, too
 
 
 # -- packages ----------------------------------------------------------------------------------------------------------
@@ -213,7 +204,8 @@ def is_blank(device: str) -> bool:
 
 def serve(exports: str) -> None:
     """Exports folders by NFS. exports: lines of exports(5). Raises Failed."""
-    write(NFS_EXPORTS, exports, 0o644)
+    os.makedirs(os.path.dirname(NFS_EXPORTS), mode=0o755, exist_ok=True)
+    write_whole(NFS_EXPORTS, exports.encode(), mode=0o644)
     if os.path.isdir("/run/systemd/system"):
         run(["systemctl", "enable", "--now", "nfs-server"], 60.0)
     run(["exportfs", "-ra"])
