@@ -3,6 +3,7 @@
 Pure, apart from the reading.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
@@ -14,6 +15,11 @@ BLOCK_BYTES = 1 << 18
 SEARCHED_BYTES = 512 << 20  # at the end of a log, for lines of a role or a rank; takes a few seconds
 Read = Callable[[int, int], bytes]
 """Returns the bytes of a log from one offset to another."""
+
+
+def read_from(descriptor: int) -> Read:
+    """Returns the function that reads an open log."""
+    return lambda start, end: os.pread(descriptor, end - start, start)
 
 
 def lines_from_end(read: Read, size: int) -> Iterator[tuple[int, bytes]]:

@@ -13,7 +13,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from node import job_folder
-from node.job.log_tail import lines_from_end
+from node.job.log_tail import lines_from_end, read_from
 from node.samples import GpuSample, ProcessSample, Sample, parse_samples
 
 LIMIT_BYTES = 1 << 20  # of the file, for each node
@@ -59,11 +59,7 @@ class SampleFile:
 def find_since(job: str, since: float) -> Iterator[bytes]:
     """Yields the lines of the samples after a time, the last one first. Raises OSError."""
     with open(job_folder.path(job, "samples"), "rb") as stream:
-
-        def read(start: int, end: int) -> bytes:
-            return os.pread(stream.fileno(), end - start, start)
-
-        for _, line in lines_from_end(read, os.fstat(stream.fileno()).st_size):
+        for _, line in lines_from_end(read_from(stream.fileno()), os.fstat(stream.fileno()).st_size):
             sample = next(parse_samples([line]), None)
             if sample is not None and sample.t <= since:
                 return

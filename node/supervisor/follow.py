@@ -6,13 +6,12 @@ import select
 import socket
 import time
 from collections.abc import Iterator
-from functools import partial
 
 from foundation.decode import decode
 from node import job_folder, wire
-from node.job.log_tail import find_processes, find_tail
+from node.job.log_tail import find_processes, find_tail, read_from
 from node.protocol import JobResult, LogLine, LogStart, LogWanted
-from node.supervisor import job_log, recovery
+from node.supervisor import recovery
 from node.wire import News, Watch
 
 ALIVE_EVERY_S = 2.0
@@ -55,8 +54,7 @@ class Follower:
                 yield from stream
 
         processes = find_processes(record.roles, len(record.attempts), lines)
-        read = partial(job_log.read_log, events)
-        self.offset = find_tail(read, os.fstat(events).st_size, wanted, processes)
+        self.offset = find_tail(read_from(events), os.fstat(events).st_size, wanted, processes)
         self.send(wire.encode(LogStart(start=self.offset, processes=processes)))
 
     def run(self, *, wait: bool) -> None:

@@ -9,14 +9,13 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import IO, Any
 
 from msgspec import to_builtins
 
 from foundation.decode import decode
 from node import job_folder, wire
-from node.job.log_tail import lines_from_end
+from node.job.log_tail import lines_from_end, read_from
 from node.protocol import JobResult, LogLine
 
 RESERVE_BYTES = 1 << 18
@@ -187,13 +186,8 @@ def repair(job: str) -> JobResult | None:
 
 def _drop_incomplete(log: IO[bytes]) -> bytes:
     """Removes the last line if it is incomplete. Returns the last whole line; b"" if there is none."""
-    for offset, line in lines_from_end(partial(read_log, log.fileno()), log.seek(0, os.SEEK_END)):
+    for offset, line in lines_from_end(read_from(log.fileno()), log.seek(0, os.SEEK_END)):
         if line.endswith(b"\n"):
             return line
         log.truncate(offset)
     return b""
-
-
-def read_log(descriptor: int, start: int, end: int) -> bytes:
-    """Returns the bytes of a log from one offset to another. Raises OSError."""
-    return os.pread(descriptor, end - start, start)
