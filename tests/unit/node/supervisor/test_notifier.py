@@ -8,9 +8,7 @@ from typing import Any
 
 from http_server import serve_http
 from job_host import LocalHead, job_host, job_id
-from node.programs import PYTHON_OPTIONS
-from project import REPOSITORY
-from secret_watch import has_any, watching
+from secret_watch import has_any
 from waits import until
 
 __all__ = ["job_host"]
@@ -40,32 +38,6 @@ def notified(job_host: LocalHead, url: str | None, command: str | None = None, *
     return job_host.order(notify={"cluster": "demo", "webhook": url, "command": command}, **more)
 
 
-def test_the_end_of_a_job_is_reported_and_the_url_is_nowhere(job_host: LocalHead) -> None:
-    with webhook() as (url, events), watching() as watch:
-        order = notified(job_host, url, f"cat >{job_host.home}/event", env={"WORKER": "echo here; sleep 1"})
-        for host in order["hosts"]:
-            host["usd_per_hour"] = 3600.0
-        result, log = job_host.run(order)
-        until(lambda: events and (job_host.home / "event").exists(), "the event")
-    assert result["state"] == "done"
-    (event,) = events
-    record = job_host.record()
-    assert (event["event"], event["cluster"]) == ("job-ended", "demo")
-    assert event["text"] == event["content"]
-    assert event["text"] == f"job {job_id(1)} (name) is done; its nodes cost ${record['cost_usd']:.2f}"
-    assert event["job"] == {name: record[name] for name in event["job"]}
-    assert event["job"].keys() >= {"id", "name", "state", "exit_code", "error", "ended_at", "cost_usd"}
-    assert json.loads((job_host.home / "event").read_text())["event"] == "job-ended"
-    assert record["warnings"] == []
-    assert log[-1]["result"] == result
-    assert watch.lines_with(
-        f"{job_host.python} {PYTHON_OPTIONS} {REPOSITORY}/node notify"
-    )  # the watch has seen the program
-    assert watch.lines_with(SECRET) == []
-    assert watch.holders_of(SECRET) == set()
-    assert [path for path in job_host.home.rglob("*") if path.is_file() and has_any(path, [SECRET])] == []
-
-
 def test_a_webhook_that_fails_is_a_warning_that_names_its_host(job_host: LocalHead) -> None:
     with webhook(404) as (url, events):
         result, _ = job_host.run(notified(job_host, url, "exit 7"))
@@ -82,11 +54,16 @@ def test_a_webhook_that_fails_is_a_warning_that_names_its_host(job_host: LocalHe
 def test_a_lost_node_is_reported(job_host: LocalHead) -> None:
     with webhook() as (url, events):
         job_host.refuse("127.0.0.2")
-        result, _ = job_host.run(notified(job_host, url))
+        order = notified(job_host, url)
+        for host in order["hosts"]:
+            host["usd_per_hour"] = 3600.0
+        result, _ = job_host.run(order)
         until(lambda: len(events) == 2, "both events")
     ended = next(event for event in events if event["event"] == "job-ended")
     assert (result["state"], ended["job"]["state"], ended["job"]["exit_code"]) == ("failed", "failed", 1)
+    assert ended["text"] == ended["content"]
     assert ended["text"].startswith(f"job {job_id(1)} (name) is failed: ")
+    assert ended["text"].endswith(f"; its nodes cost ${job_host.record()['cost_usd']:.2f}")
     lost = next(event for event in events if event["event"] == "node-lost")
     assert lost["node"] == "node-1"
     assert lost["text"].startswith(f"job {job_id(1)} (name) has lost node-1: ssh to it failed: ")
