@@ -1,7 +1,6 @@
 """The supervisor on this machine: how jobs start and end, and its messages to the user."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,6 @@ import waits
 from job_host import LocalHead, job_host, job_id, lines_of
 
 __all__ = ["job_host"]
-
-JOINS = """
-import os, socket, sys, time
-role, letter, first = ("server", "S", 8) if os.environ["DMLC_ROLE"] == "server" else ("worker", "W", 9)
-port = socket.socket()
-port.bind(("127.0.0.1", 0))
-port.listen()
-at = "[12:00:00] src/van.cc:%d: "
-print(at % 310 + "Bind to role=%s, ip=127.0.0.1, port=%d, is_recovery=0" % (role, port.getsockname()[1]), flush=True)
-if os.environ.get("JOINS", "yes") == "yes":
-    rank = int(os.environ["DMLC_NODE_HOST"][-1]) - 1
-    print(at % 257 + "%s[%d] is connected to others" % (letter, 2 * rank + first), flush=True)
-print("Check: src/van.cc", flush=True)
-print(at % 1 + "Check failed: it is", flush=True)
-if role == "server":
-    time.sleep(float(os.environ.get("SERVES_S", 1)))
-"""
 
 
 def start_and_wait(host: LocalHead, order: dict[str, Any]) -> None:
@@ -106,17 +88,6 @@ def test_a_bar_is_seen_while_it_moves_and_stored_when_it_ends(job_host: LocalHea
     assert lines[2].startswith("Continue? ")  # and Python's traceback: there is no input, and nothing waits for it
     assert lines[-1] == "EOFError: EOF when reading a line"
     assert job_host.result()["exit_code"] == 1
-
-
-def test_ranks_come_from_ps_lites_lines_which_are_hidden(job_host: LocalHead) -> None:
-    env = {"PATH": os.environ["PATH"], "PROGRAM": JOINS}
-    env |= dict.fromkeys(("WORKER", "SERVER"), 'python3 -c "$PROGRAM"')
-    result, log = job_host.run(job_host.order(env=env, servers=2))
-    assert result["state"] == "done"
-    assert sorted(set(lines_of(log, "worker"))) == ["Check: src/van.cc", "[12:00:00] src/van.cc:1: Check failed: it is"]
-    hosts = {event["p"]: (event["role"], event["host"]) for event in log if "role" in event}
-    ranks = {hosts[event["p"]]: event["rank"] for event in log if "rank" in event}
-    assert ranks == {(role, f"node-{i}"): i for role in ("server", "worker") for i in range(2)}
 
 
 EXIT, KILLED = r" \(process \d+\) ended with exit code ", r" \(process \d+\) was killed by signal 9$"
