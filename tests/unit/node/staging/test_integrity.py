@@ -112,11 +112,3 @@ def test_a_known_part_size_is_certain() -> None:
     check = integrity.find_check(headers, len(CONTENT), part_bytes=10 * MIB)
     assert check is not None
     assert (check.certain, check.part_bytes) == (True, 10 * MIB)
-
-
-@pytest.mark.parametrize("missing", [0, 1])
-def test_digests_of_parts(missing: int) -> None:
-    check = integrity.find_check({"etag": etag(8 * MIB)}, len(CONTENT))
-    assert check is not None
-    parts = [CONTENT[begin : begin + 8 * MIB] for begin in range(0, len(CONTENT), 8 * MIB)]
-    assert check.matches_parts([md5(part) for part in parts[missing:]]) == (not missing)
